@@ -13,7 +13,7 @@ import contextlib
 import math
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -130,26 +130,21 @@ def read_prices(path: str | Path) -> dict[str, float]:
 
 def read_answers(database: str | Path, *, since: int) -> dict[str, Answers]:
     """Read each model's counted answers from day `since` (days since 1970, UTC) on; InputError for no such database."""
-    with _opened(Path(database)) as connection:
-        rows = connection.execute(
-            "SELECT model, sum(measured), sum(completion_tokens) FROM usage WHERE day >= ? GROUP BY model "
-            "HAVING sum(measured) > 0",
-            (since,),
-        ).fetchall()
-    return {model: Answers(count, tokens) for model, count, tokens in rows}
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    path = Path(database)
     if not path.is_file():
         raise InputError(f"{path}: no such file; name the `database` of the router's configuration")
     try:
         with contextlib.closing(sqlite3.connect(path)) as connection:
-            connection.execute("PRAGMA query_only = ON")
+            connection.execute("PRAGMA query_only = ON")  # a router may be writing to it
             check_schema(connection)
-            yield connection
+            rows = connection.execute(
+                "SELECT model, sum(measured), sum(completion_tokens) FROM usage WHERE day >= ? GROUP BY model "
+                "HAVING sum(measured) > 0",
+                (since,),
+            ).fetchall()
     except (sqlite3.Error, SchemaError) as error:
         raise InputError(f"{path}: cannot be read as the database of a router: {error}") from error
+    return {model: Answers(count, tokens) for model, count, tokens in rows}
 
 
 def with_costs(text: str, costs: Mapping[str, float], path: str | Path) -> str:

@@ -78,8 +78,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     figure = flags.figure or flags.output / "routing.png"
     check_figures(str(figure))
     folder = packaged_encoder()
-    encoder = None if folder is None else Encoder(folder, flags.cache or flags.output / "cache", halved=flags.bf16)
-    setup = Setup(recipe=flags.recipe, encoder=encoder, quiet=flags.quiet)
+    cache = flags.cache or flags.output / "cache"
+    encoder = None if folder is None else Encoder(folder, cache, halved=flags.bf16, quiet=flags.quiet)
+    setup = Setup(recipe=flags.recipe, encoder=encoder)
     tables = {name: _table(flags.data, SETS[name]) for name in names}
     told, untold = (_measured(flags, tables, replace(setup, category=category)) for category in (True, False))
     for title, found in (("told", told), ("not told", untold)):

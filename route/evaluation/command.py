@@ -127,9 +127,8 @@ def _setup(flags: argparse.Namespace) -> Setup:
     return Setup(
         recipe=flags.recipe,
         category=flags.category_in_prompt,
-        encoder=None if folder is None else Encoder(folder, cache, halved=flags.bf16),
+        encoder=None if folder is None else Encoder(folder, cache, halved=flags.bf16, quiet=flags.quiet),
         model=None if flags.model is None else Path(flags.model).expanduser(),
-        quiet=flags.quiet,
     )
 
 

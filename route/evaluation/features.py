@@ -23,19 +23,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from p2l.common.cli import progress
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from p2l.model.tfidf import split_words
-from route.evaluation.table import ScoreTable
+from route.evaluation.table import Floats, ScoreTable
 
 if TYPE_CHECKING:
     from p2l.model.tfidf import TfidfTokenizer
 
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 MAX_TOKENS = 256
 RANK = 256
 _POWER_STEPS = 3
@@ -65,13 +63,16 @@ class Encoder:
 
     halved: bool = False
     """Whether it computes in bfloat16: three times as fast on CPUs that support it; states differ by about 1 %."""
+    quiet: bool = True
+    """Whether there is no progress bar."""
     memory: dict[str, Floats] = field(default_factory=dict)
     """States of this run by prompt."""
 
-    def states(self, prompts: Sequence[str], *, quiet: bool = True) -> Floats:
+    def states(self, prompts: Sequence[str]) -> Floats:
         """Return the mean states (Q, D); equal prompts are read once."""
         new = sorted({prompt for prompt in prompts if prompt not in self.memory})
-        with progress(description="reading prompts", total=len(new), unit="prompts", quiet=quiet or not new) as bar:
+        quiet = self.quiet or not new
+        with progress(description="reading prompts", total=len(new), unit="prompts", quiet=quiet) as bar:
             for start in range(0, len(new), _AT_ONCE):
                 chunk = new[start : start + _AT_ONCE]
                 self.memory.update(zip(chunk, self._compute(chunk), strict=True))

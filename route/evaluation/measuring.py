@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from p2l.common.errors import InputError
 from p2l.metrics import Interval, Reliability
 from p2l.metrics.calibration import reliability
 from route.evaluation.features import with_categories
 from route.evaluation.policies import Outcome, Setup, compare
-from route.evaluation.spending import Curves, Spent, cost_axis, difference, draw_counts, interval, join
-from route.evaluation.table import ScoreTable, splits
+from route.evaluation.spending import Curves, Spent, cost_axis, draw_counts, interval, join
+from route.evaluation.table import Floats, ScoreTable, splits
 from route.evaluation.training import known_models
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 POLICIES: Mapping[str, str] = {
     "p2l": "router on P2L",
     "single": "best single model",
@@ -77,7 +75,7 @@ def within(table: ScoreTable, setup: Setup, *, share: float, folds: int, seed: i
         table = table.of_models(known_models(setup.model, table))
     seen = _as_seen(table, table, setup)
     if setup.encoder is not None:  # all prompts at once, so that the cache serves any split
-        setup.encoder.states(seen.prompts, quiet=setup.quiet)
+        setup.encoder.states(seen.prompts)
     outcomes, rows, sizes = [], [], []
     for train, test in splits(table.prompts, share=share, folds=folds, seed=seed):
         outcomes.append(compare(seen.take(train), seen.take(test), setup))
@@ -120,14 +118,14 @@ def _as_seen(table: ScoreTable, other: ScoreTable, setup: Setup) -> ScoreTable:
 def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], seed: int) -> Results:
     names = ONE_PRICE_POLICIES if test.one_price else tuple(POLICIES)
     spent = {name: join([outcome.spent[name] for outcome in outcomes]) for name in names}
-    best = np.concatenate([np.full(len(outcome.expected), outcome.best) for outcome in outcomes])
+    expected = np.concatenate([outcome.learned.expected for outcome in outcomes])
+    best = np.concatenate([np.full(len(outcome.learned.expected), outcome.best) for outcome in outcomes])
     counts = draw_counts(test.prompts, seed=seed)
     curves = {name: Curves.of(values, counts) for name, values in spent.items()}
     rows = np.arange(len(best))
     alone = Spent(*(values[rows, best][:, None] for values in (test.scores, test.costs, test.scores)))
     reads = _reads(test, Curves.of(alone, counts))
     settings = {name: _settings(outcomes, name) for name in names}
-    expected = np.concatenate([outcome.expected for outcome in outcomes])
     return Results(
         table=test.name,
         models=test.models,
@@ -167,7 +165,7 @@ def _policy_report(
     accuracy = measured("accuracy")
     assert accuracy is not None
     gains = {
-        measure: difference(curves, "p2l", name, reads[measure])
+        measure: interval(reads[measure](curves["p2l"]) - reads[measure](curves[name]))
         for measure in ("area", "accuracy", "at_equal_cost")
         if measure in reads and name != "p2l"
     }

@@ -24,19 +24,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from p2l.common.errors import InputError
 from route.evaluation.features import CategoryReader, Encoder, Reader, Words
-from route.evaluation.spending import POSITIONS, Spent, Worths, budgets, counted, spend, spend_at_random, worth_on
-from route.evaluation.table import ScoreTable
-from route.evaluation.training import CATEGORY, RECIPES, Trained, train
+from route.evaluation.spending import Spent, Worths, budgets, counted, spend, spend_at_random, worth_on
+from route.evaluation.table import Floats, Rows, ScoreTable
+from route.evaluation.training import CATEGORY, RECIPES, Trained, expected_by, train
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Rows: TypeAlias = npt.NDArray[np.intp]
 SHRINKAGES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Weight of the overall mean, in prompts."""
 NEIGHBOURS = (5, 10, 20, 40, 80, 160, 320)
@@ -144,17 +140,12 @@ class Setup:
     """Whether the category stands in front of each prompt, for the P2L and for nearest neighbours."""
     model: Path | None = None
     """A trained P2L in place of the recipe."""
-    optimizer: str = "simple-lp"
-    quiet: bool = True
 
 
 @dataclass(frozen=True)
-class Learned:
+class Learned(Tuned):
     """A P2L, and its expected scores of test prompts."""
 
-    expected: Floats
-    """(Q, M)"""
-    settings: str
     trained: Trained | None = None
     backbones: Mapping[str, Reader] | None = None
 
@@ -165,8 +156,6 @@ class Outcome:
 
     spent: dict[str, Spent]
     settings: dict[str, str]
-    expected: Floats
-    """(Q, M) of the P2L"""
     best: int
     """The model with the best mean training score."""
     learned: Learned
@@ -183,33 +172,29 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     means = train_table.scores.mean(axis=0)
     single = Tuned(np.tile(means, (len(test.prompts), 1)), f"best of all: {train_table.models[int(means.argmax())]}")
     expected = {
-        "p2l": Tuned(learned.expected, learned.settings),
+        "p2l": learned,
         "single": single,
         "category": tuned_category(train_table.scores, train_table.categories, test.categories, worth),
         "nearest": _nearest(train_table, test, setup, worth),
         "oracle": Tuned(test.scores, ""),
     }
-    limits = _limits(train_table, costs, POSITIONS)
-    spent = {
-        name: spend(tuned.expected, costs, test.scores, test.costs, limits, optimizer=setup.optimizer)
-        for name, tuned in expected.items()
-    }
+    # Under one price the budget is the one that buys any model.
+    limits = np.array([float(costs.max())]) if train_table.one_price else budgets(costs)
+    spent = {name: spend(tuned.expected, costs, test.scores, test.costs, limits) for name, tuned in expected.items()}
     spent["random"] = spend_at_random(costs, test.scores, test.costs, limits)
     spent["cheapest"] = spend(single.expected, costs, test.scores, test.costs, np.full(len(limits), limits[0]))
     settings = {name: tuned.settings for name, tuned in expected.items()}
-    return Outcome(spent, settings, learned.expected, int(means.argmax()), learned)
+    return Outcome(spent, settings, int(means.argmax()), learned)
 
 
 def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> Learned:
     """Train the recipe's P2L, or load a trained one, and predict the test prompts."""
     if setup.model is not None:
-        from route.evaluation.training import expected_by
-
         return Learned(expected_by(setup.model, test), f"{setup.model}")
     backbones = _backbones(train_table, setup)
-    states = {name: _states(backbone, train_table, setup) for name, backbone in backbones.items()}
+    states = {name: backbone.states(train_table.prompts) for name, backbone in backbones.items()}
     trained = train(train_table.models, states, train_table.scores, worth)
-    expected = trained.expected({name: _states(backbone, test, setup) for name, backbone in backbones.items()})
+    expected = trained.expected({name: backbone.states(test.prompts) for name, backbone in backbones.items()})
     return Learned(expected, trained.settings, trained, backbones)
 
 
@@ -227,21 +212,10 @@ def _backbones(table: ScoreTable, setup: Setup) -> dict[str, Reader]:
     return backbones
 
 
-def _states(backbone: Reader, table: ScoreTable, setup: Setup) -> Floats:
-    if isinstance(backbone, Encoder):
-        return backbone.states(table.prompts, quiet=setup.quiet)
-    return backbone.states(table.prompts)
-
-
 def _nearest(table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> Tuned:
     reader = setup.encoder or Words.of(table.prompts, min_df=min(3, len(table.prompts)))
-    points, queries = _states(reader, table, setup), _states(reader, test, setup)
+    points, queries = reader.states(table.prompts), reader.states(test.prompts)
     codes = np.unique(np.array(table.prompts, dtype=object), return_inverse=True)[1]
     few = counted(len(points))
     among = nearest(points, points[few], MOST_NEIGHBOURS, not_same=(codes, codes[few]))
     return tuned_nearest(table.scores, among, nearest(points, queries, MOST_NEIGHBOURS), worth)
-
-
-def _limits(table: ScoreTable, costs: Floats, positions: tuple[float, ...]) -> Floats:
-    """Return the budgets (J,); under one price the one that buys any model."""
-    return np.array([float(costs.max())]) if table.one_price else budgets(costs, positions)

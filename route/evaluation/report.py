@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from p2l.common.files import atomic_path
+from p2l.common.files import atomic_path, write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.metrics import Interval, Reliability
-from p2l.model.checkpoint import write_json
 from route.evaluation.measuring import PolicyReport, Results, calibration_error
 
 
@@ -106,7 +105,7 @@ def _times(interval: Interval | None) -> str:
 
 
 def as_json(results: Results) -> dict[str, Any]:
-    """Return all figures; an infinite one (of a score that is never reached) is null."""
+    """Return all figures; what is infinite (the cost of a score that is never reached) is written as null."""
     return {
         "table": results.table,
         "models": {name: {"cost": cost, "score": score} for name, (cost, score) in results.model_points.items()},
@@ -131,24 +130,19 @@ def _policy(policy: PolicyReport) -> dict[str, Any]:
     }
 
 
-def _numbers(interval: Interval | None) -> dict[str, float | None] | None:
-    if interval is None:
-        return None
-    pairs = zip(("estimate", "lower", "upper", "standard_error"), interval, strict=True)
-    return {name: float(number) if math.isfinite(number) else None for name, number in pairs}
+def _numbers(interval: Interval | None) -> dict[str, float] | None:
+    return None if interval is None else interval._asdict()
 
 
 def _bins(bins: Reliability) -> dict[str, Any]:
-    rows = {name: getattr(bins, name)[0] for name in ("predicted", "observed", "mass")}
-    listed = {name: [None if np.isnan(number) else float(number) for number in row] for name, row in rows.items()}
-    return {"edges": bins.edges.tolist(), **listed, "error": calibration_error(bins)}
+    rows = {name: getattr(bins, name)[0].tolist() for name in ("predicted", "observed", "mass")}
+    return {"edges": bins.edges.tolist(), **rows, "error": calibration_error(bins)}
 
 
 def write(results: Results, folder: Path, *, figure: bool) -> None:
     """Write results.json, results.md and, with `figure`, curves.png and curves.svg to a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    with atomic_path(folder / "results.json") as temporary:
-        write_json(temporary, as_json(results))
+    write_json(folder / "results.json", as_json(results))
     with atomic_path(folder / "results.md") as temporary:
         temporary.write_text(f"{text(results)}\n", encoding="utf-8")
     if figure:

@@ -17,7 +17,7 @@ Shapes: Q questions, T training questions, M models, J budgets, R samples, G poi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -25,10 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l.metrics import Interval
-from route.evaluation.table import ScoreTable
-from route.routing.optimizers import Mixture, Problem, get
+from route.evaluation.table import Floats, ScoreTable
+from route.routing.optimizers import Problem, get
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 POSITIONS = tuple(np.linspace(0.0, 1.0, 25).tolist())
 
 
@@ -82,9 +81,8 @@ def spend_at_random(mean_costs: Floats, scores: Floats, costs: Floats, limits: F
     means = np.full((3, len(scores), len(limits)), np.nan)
     for column, limit in enumerate(limits.tolist()):
         count = Problem(np.zeros(len(order)), mean_costs[order], limit).num_affordable
-        mixture = Mixture(tuple(order[:count].tolist()), (1.0 / count,) * count)
         shares = np.zeros(len(order))
-        shares[list(mixture.positions)] = mixture.shares
+        shares[order[:count]] = 1.0 / count
         means[0, :, column], means[1, :, column] = scores @ shares, costs @ shares
     return Spent(*means)
 
@@ -169,11 +167,6 @@ def interval(figures: Floats) -> Interval:
     lower, upper = (float(np.quantile(draws, share, method="nearest")) for share in (tail, 1.0 - tail))
     spread = float(draws.std(ddof=1)) if np.isfinite(draws).all() else float("nan")
     return Interval(float(figures[0]), lower, upper, spread)
-
-
-def difference(ours: Mapping[str, Curves], one: str, other: str, read: Callable[[Curves], Floats]) -> Interval:
-    """Return how much more one policy has than another of what `read` takes from curves."""
-    return interval(read(ours[one]) - read(ours[other]))
 
 
 TUNING_POSITIONS = tuple(np.linspace(0.0, 1.0, 9).tolist())

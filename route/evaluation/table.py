@@ -30,10 +30,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+Floats: TypeAlias = npt.NDArray[np.float64]
 Rows: TypeAlias = npt.NDArray[np.intp]
 
 
-def places(prompts: Sequence[str], seed: int) -> npt.NDArray[np.float64]:
+def places(prompts: Sequence[str], seed: int) -> Floats:
     """Return a number from 0 to 1 for each prompt.
 
     It depends on text and seed alone: equal prompts stay on one side, and two tables with prompts in common are split
@@ -95,7 +96,6 @@ def _price(file: Path, model: str, entry: Any) -> TokenPrice:
     return TokenPrice(*(float(one) for one in numbers))
 
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 NEEDED = ("prompt", "model", "score")
 TEXTS = ("prompt", "model")
 ONE_CATEGORY = "all"
@@ -126,7 +126,7 @@ class ScoreTable:
     clipped: int = 0
     """Number of scores a little below 0 or above 1 that were clipped."""
 
-    def take(self, rows: npt.NDArray[np.intp]) -> ScoreTable:
+    def take(self, rows: Rows) -> ScoreTable:
         """Return the table of some of the questions."""
         return replace(
             self,

@@ -28,29 +28,28 @@ Shapes: Q prompts, T training prompts, M models, F features, D hidden of a backb
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from route.evaluation.features import CategoryReader, Encoder, Reader, Words
 from route.evaluation.spending import Worth, Worths
-from route.evaluation.table import ScoreTable
+from route.evaluation.table import Floats, ScoreTable
 from route.routing.optimizers import Opponents, grounded_scores, scores_against
 
 if TYPE_CHECKING:
     from p2l.model.model import P2LModel
 
 
-Floats: TypeAlias = npt.NDArray[np.float64]
 SHARED = (1.0, 3.0, 10.0, 30.0, 100.0)
 OWN = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 MOST_STEPS = 200
@@ -214,8 +213,7 @@ class Trained:
 
     def coefs(self, states: Mapping[str, Floats]) -> Floats:
         """Return the grounded coefficients (Q, M) of prompts, from their states by backbone."""
-        parts = [scale.features(states[name]) for name, scale in zip(self.names, self.scaled, strict=True)]
-        return self.fit.coefs(np.concatenate(parts, axis=1))
+        return self.fit.coefs(_side_by_side(self.names, self.scaled, states))
 
     def expected(self, states: Mapping[str, Floats]) -> Floats:
         """Return the chance (Q, M) of a usable answer."""
@@ -290,8 +288,7 @@ def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: 
             join(folders, output)
             return
         with atomic_path(output, directory=True) as unfinished:
-            for file in folders[0].iterdir():
-                (unfinished / file.name).write_bytes(file.read_bytes())
+            shutil.copytree(folders[0], unfinished, dirs_exist_ok=True)
 
 
 def _save_member(folder: Path, backbone: Reader, trained: Trained, number: int, eta: float) -> None:

@@ -40,12 +40,11 @@ def placed_blocks(content: Any, where: str) -> list[Placed]:
 
 def joined(blocks: Sequence[Placed], between: str) -> str:
     """Return the text of blocks that are all text."""
-    return between.join(
-        _text_of(part, where) for where, part in ((where, _part(where, block)) for where, block in blocks)
-    )
+    return between.join(_text_of(where, block) for where, block in blocks)
 
 
-def _text_of(part: JSON, where: str) -> str:
+def _text_of(where: str, block: JSON) -> str:
+    part = _part(where, block)
     if part["type"] != "text":
         raise InputError(f"{where}: must be text")
     return str(part["text"])

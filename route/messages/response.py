@@ -19,13 +19,11 @@ _STOP = {
     "content_filter": "refusal",
 }
 _ERRORS = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
     408: "timeout_error",
     413: "request_too_large",
-    422: "invalid_request_error",
     429: "rate_limit_error",
     504: "timeout_error",
 }
@@ -85,7 +83,7 @@ def tool_id(identifier: Any) -> str:
 
 def error_of(status: int, message: str, code: str) -> JSON:
     """Return the body of an error; `code` is the router's own, more precise one."""
-    kind = _ERRORS.get(status, "api_error")
+    kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": message, "code": code}}
 
 

@@ -43,14 +43,7 @@ def messages_request(request: JSON, *, max_tokens: int) -> JSON:
 
 
 def _turns(messages: list[JSON]) -> list[JSON]:
-    turns: list[JSON] = []
-    for message in messages:
-        role = message.get("role")
-        if role in chat.SYSTEM_ROLES:
-            continue
-        blocks = list(_blocks(message))
-        role = "assistant" if role == "assistant" else "user"
-        translation.add_turn(turns, role, "content", blocks)
+    turns = translation.turns_of(messages, "assistant", "content", _blocks)
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         # A prefill that ends in white space is refused.
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()

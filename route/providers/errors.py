@@ -48,6 +48,15 @@ _BY_CODE: Mapping[str, Fault] = {
     **dict.fromkeys(("deadline_exceeded", "timeout_error"), Fault.TIMEOUT),
 }
 """For errors inside a stream, which have no status; any other code there is a failure of the provider."""
+_BY_STATUS: Mapping[int, Fault] = {
+    **dict.fromkeys((401, 402, 403), Fault.CREDENTIALS),
+    404: Fault.UNSUPPORTED,
+    408: Fault.TIMEOUT,
+    **dict.fromkeys(
+        (409, 425), Fault.SERVER
+    ),  # a conflict with another request, and one that came too early: both pass
+    429: Fault.RATE_LIMIT,
+}
 _MEANING: Mapping[Fault, str] = {
     Fault.RATE_LIMIT: "takes no more requests at the moment",
     Fault.SERVER: "failed",
@@ -109,7 +118,11 @@ def classify(status: int | None, details: Complaint) -> Fault:
     if status is None:
         codes = [_BY_CODE[code.lower()] for code in details.codes if code.lower() in _BY_CODE]
         return codes[0] if codes else Fault.SERVER
-    return _by_status(status)
+    if status in _BY_STATUS:
+        return _BY_STATUS[status]
+    if 300 <= status < 400:
+        return Fault.MALFORMED
+    return Fault.SERVER if status >= 500 else Fault.REQUEST
 
 
 def _by_words(text: str, status: int | None) -> Fault | None:
@@ -124,24 +137,6 @@ def _by_words(text: str, status: int | None) -> Fault | None:
     if _FILTER.search(text):
         return Fault.CONTENT_FILTER
     return Fault.UNSUPPORTED if status in (400, 404, 422) and _UNSUPPORTED.search(text) else None
-
-
-def _by_status(status: int) -> Fault:
-    by_number = {
-        401: Fault.CREDENTIALS,
-        402: Fault.CREDENTIALS,
-        403: Fault.CREDENTIALS,
-        404: Fault.UNSUPPORTED,
-        408: Fault.TIMEOUT,
-        409: Fault.SERVER,
-        425: Fault.SERVER,
-        429: Fault.RATE_LIMIT,
-    }
-    if status in by_number:
-        return by_number[status]
-    if 300 <= status < 400:
-        return Fault.MALFORMED
-    return Fault.SERVER if status >= 500 else Fault.REQUEST
 
 
 def complaint(body: object) -> Complaint:

@@ -13,7 +13,8 @@ import json
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
@@ -42,7 +43,8 @@ def generate_request(request: JSON) -> JSON:
     translation.refuse_the_impossible(_WHO, request)
     body = {key: value for key, value in request.items() if key not in _TRANSLATED and key not in translation.HINTS}
     signed = not re.search(r"gemini-[12]\b", str(request.get("model")))
-    body["contents"] = _contents(request.get("messages") or [], signed=signed)
+    parts = partial(_parts, names={}, signed=signed)
+    body["contents"] = translation.turns_of(request.get("messages") or [], "model", "parts", parts)
     system = translation.system_text(request)
     if system:
         body["systemInstruction"] = {"parts": [{"text": system}]}
@@ -52,20 +54,9 @@ def generate_request(request: JSON) -> JSON:
     return body | _tools(request)
 
 
-def _contents(messages: list[JSON], *, signed: bool) -> list[JSON]:
-    contents: list[JSON] = []
-    names: dict[Any, Any] = {}
-    for message in messages:
-        if message.get("role") in chat.SYSTEM_ROLES:
-            continue
-        names |= {call.get("id"): (call.get("function") or {}).get("name") for call in message.get("tool_calls") or []}
-        role = "model" if message.get("role") == "assistant" else "user"
-        parts = list(_parts(message, names, signed=signed))
-        translation.add_turn(contents, role, "parts", parts)
-    return contents
-
-
-def _parts(message: JSON, names: Mapping[Any, Any], *, signed: bool) -> Iterator[JSON]:
+def _parts(message: JSON, *, names: dict[Any, Any], signed: bool) -> Iterator[JSON]:
+    """Yield the parts of a message; `names` of tools by call, of all messages so far, grows by those it calls."""
+    names |= {call.get("id"): (call.get("function") or {}).get("name") for call in message.get("tool_calls") or []}
     role = message.get("role")
     if role == "tool":
         name = names.get(message.get("tool_call_id")) or message.get("name") or message.get("tool_call_id")

@@ -87,17 +87,14 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 _PUBLIC_HEADERS = ("http-referer", "x-title")
 
 
-_KEY_HEADERS = {"anthropic": "x-api-key", "gemini": "x-goog-api-key", "azure": "api-key"}
+_KEY_HEADERS = {"anthropic": ("x-api-key", ""), "gemini": ("x-goog-api-key", ""), "azure": ("api-key", "")}
 
 
 def _key_headers(protocol: str, account: Account) -> dict[str, str]:
     """Return the headers that a protocol requires: the key, if there is one, and Anthropic's version."""
     headers = {"anthropic-version": "2023-06-01"} if protocol == "anthropic" else {}
-    if not account.api_key:
-        return headers
-    if protocol in _KEY_HEADERS:
-        return {**headers, _KEY_HEADERS[protocol]: account.api_key}
-    return {"Authorization": f"Bearer {account.api_key}"}
+    name, scheme = _KEY_HEADERS.get(protocol, ("Authorization", "Bearer "))
+    return headers | ({name: f"{scheme}{account.api_key}"} if account.api_key else {})
 
 
 class Transport:

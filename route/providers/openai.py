@@ -12,8 +12,7 @@ from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote
 
-from p2l.common.cli import nearest
-from p2l.common.errors import ConfigError
+from p2l.common.cli import choose
 from route.providers import chat
 from route.providers.base import JSON, Account, ProviderError, Timeouts
 from route.providers.http import WHOLE, Event, Transport
@@ -34,10 +33,7 @@ DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": cl
 
 def dialect_of(options: Mapping[str, Any]) -> Callable[[JSON], JSON]:
     """Return the function that turns a request into the dialect of an account's provider."""
-    name = str(options.get("dialect", "current"))
-    if name not in DIALECTS:
-        raise ConfigError(f"options: there is no dialect {name!r}{nearest(name, DIALECTS)}; choose current or classic")
-    return DIALECTS[name]
+    return choose("options: dialect", str(options.get("dialect", "current")), DIALECTS)
 
 
 class OpenAICompatible:

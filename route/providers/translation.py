@@ -6,7 +6,7 @@ import json
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
@@ -148,12 +148,19 @@ def system_text(request: JSON, further: str = "") -> str:
     return "\n\n".join(text for text in texts if text.strip())
 
 
-def add_turn(turns: list[JSON], role: str, key: str, parts: list[JSON]) -> None:
-    """Append a turn with its parts under a key, or extend the last turn if it has the same role."""
-    if turns and turns[-1]["role"] == role:
-        turns[-1][key] += parts
-    elif parts:
-        turns.append({"role": role, key: parts})
+def turns_of(messages: list[JSON], assistant: str, key: str, parts_of: Callable[[JSON], Iterator[JSON]]) -> list[JSON]:
+    """Return turns with their parts under a key; neighbours of one role are one turn, and system messages are none."""
+    turns: list[JSON] = []
+    for message in messages:
+        if message.get("role") in chat.SYSTEM_ROLES:
+            continue
+        parts = list(parts_of(message))
+        role = assistant if message.get("role") == "assistant" else "user"
+        if turns and turns[-1]["role"] == role:
+            turns[-1][key] += parts
+        elif parts:
+            turns.append({"role": role, key: parts})
+    return turns
 
 
 def arguments_of(function: JSON) -> JSON:

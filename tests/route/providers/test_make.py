@@ -135,7 +135,7 @@ def test_a_password_in_the_address_is_refused_and_not_shown() -> None:
 
 
 def test_an_unknown_dialect_gets_a_hint() -> None:
-    with pytest.raises(ConfigError, match=r"no dialect 'clasic' .did you mean 'classic'"):
+    with pytest.raises(ConfigError, match=r"dialect 'clasic' is unknown .did you mean 'classic'"):
         make_provider("openai", Account("http://host", options={"dialect": "clasic"}))
 
 
