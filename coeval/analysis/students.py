@@ -140,21 +140,21 @@ class StudentReport(Report):
 
 
 @once
-def factor_weights(loaded: LoadedRun) -> Floats | None:
-    """Return the weight of each factor in each task, (K, F); None where all count alike."""
+def factor_weights(loaded: LoadedRun) -> Floats:
+    """Return the weight of each factor in each task, (K, F)."""
     weights = np.ones((len(loaded.tasks), len(loaded.factors)))
     for row, task in enumerate(loaded.tasks):
         info = loaded.info.tasks.get(task)
         for factor, weight in info.weights.items() if info is not None else ():
             if factor in loaded.factors:
                 weights[row, loaded.factors.index(factor)] = weight
-    return None if (weights == 1.0).all() else weights
+    return weights
 
 
 def score_weights(loaded: LoadedRun, table: Units | Pairs) -> Floats | None:
     """Return the weight of each score of a table, (N,); None where all count alike."""
     weights = factor_weights(loaded)
-    return None if weights is None else weights[table.task, table.factor]
+    return None if (weights == 1.0).all() else weights[table.task, table.factor]
 
 
 def weighted_means(loaded: LoadedRun, table: Units | Pairs, groups: Codes, size: int) -> Summaries:

@@ -9,18 +9,20 @@ Shapes: M models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from coeval.analysis.bias import FlipRow, flip_rows
 from coeval.analysis.tables import Rank, Shown, StudentName, estimated
-from coeval.analysis.units import LoadedRun, Report, codes_of
-from coeval.analysis.verdicts import WINNERS, Preference
+from coeval.analysis.units import LoadedRun, Report
+from coeval.analysis.verdicts import Preference
 from coeval.errors import RunInputError
-from coeval.pairs.preferences import PreferenceFilter, Rule, Votes, votes_of, why_none
+from coeval.pairs.preferences import PreferenceFilter, Rule, Votes, coded, votes_of, why_none
 from p2l.common.errors import InputError
 from p2l.leaderboard import Leaderboard, fit, to_score
 from p2l.metrics import leaderboard_metrics
@@ -84,47 +86,47 @@ def boards(
     options: BoardOptions,
     attributes: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[Slice, Leaderboard]:
+    """Fit the leaderboards of preferences, as `fitted` does; `attributes` are those of items."""
+    columns = ("task", "datapoint", "judge")
+    names = [sorted({getattr(one, column) for one in preferences}) for column in columns]
+    models = sorted({name for one in preferences for name in (one.model_a, one.model_b)})
+    items = [(attributes or {}).get(datapoint, {}) for datapoint in names[1]]
+    return fitted(coded(preferences, *names, models), names[0], items, models, options)
+
+
+def fitted(
+    votes: Votes, tasks: Sequence[str], items: Sequence[Mapping[str, str]], models: Sequence[str], options: BoardOptions
+) -> dict[Slice, Leaderboard]:
     """Fit the overall leaderboard, then that of each task, then of each of its attributes' values.
 
-    A slice in which no preference counts, such as one of ties under `bt`, has none. `attributes` are those of items.
-
-    Raises:
-        InputError: no preference counts.
+    A slice in which no preference counts, such as one of ties under `bt`, has none. `items` are their attributes, by
+    code. Raise InputError if no preference counts at all, or there are fewer than two models.
     """
-    leaderboards = {Slice(OVERALL): board(preferences, models_of(preferences), options)}
-    parts: dict[Slice, list[Preference]] = {}
-    for one in preferences:
-        named = [f"{name}={value}" for name, value in (attributes or {}).get(one.datapoint, {}).items()]
-        for attribute in ("", *named):
-            parts.setdefault(Slice(one.task, attribute), []).append(one)
-    for key, part in sorted(parts.items()):
+    leaderboards = {Slice(OVERALL): _board(votes, models, options)}
+    parts: dict[Slice, list[npt.NDArray[Any]]] = {}
+    order = np.argsort(votes.datapoint, kind="stable")
+    points, starts = np.unique(votes.datapoint[order], return_index=True)
+    for point, rows in zip(points.tolist(), np.split(order, starts[1:]), strict=True):
+        for attribute in ("", *(f"{name}={value}" for name, value in items[point].items())):
+            parts.setdefault(Slice(tasks[votes.task[rows[0]]], attribute), []).append(rows)
+    for key, places in sorted(parts.items(), key=lambda part: part[0]):
         fast = replace(options, intervals=options.intervals and "sandwich") if key.attribute else options
-        try:
-            leaderboards[key] = board(part, models_of(part), fast)
-        except InputError:  # none of them counts
-            continue
+        with suppress(InputError):  # none of them counts
+            leaderboards[key] = _board(votes.where(np.concatenate(places)), models, fast)
     return leaderboards
 
 
-def models_of(preferences: Iterable[Preference]) -> list[str]:
-    """Return the models that were compared, by name."""
-    return sorted({name for one in preferences for name in (one.model_a, one.model_b)})
-
-
-def board(preferences: Sequence[Preference], models: Sequence[str], options: BoardOptions) -> Leaderboard:
-    """Fit one leaderboard.
-
-    Raises:
-        InputError: there are fewer than two models, or no preference counts.
-    """
-    place = codes_of(models)
+def _board(votes: Votes, models: Sequence[str], options: BoardOptions) -> Leaderboard:
+    """Fit one leaderboard of the models that were compared."""
+    compared_models, places = np.unique(np.stack([votes.model_a, votes.model_b]), return_inverse=True)
+    model_a, model_b = places.reshape(2, -1)
     return fit(
-        np.array([place[one.model_a] for one in preferences], dtype=np.int64),
-        np.array([place[one.model_b] for one in preferences], dtype=np.int64),
-        np.array([WINNERS.index(one.winner) for one in preferences], dtype=np.int64),
-        models=models,
+        model_a,
+        model_b,
+        votes.winner,
+        models=[models[code] for code in compared_models.tolist()],
         likelihood=options.likelihood,
-        clusters=np.array([one.datapoint for one in preferences]),
+        clusters=votes.datapoint,
         intervals=options.intervals,
         seed=options.seed,
         level=options.level,
@@ -165,8 +167,7 @@ def _rounded(value: float) -> float | None:
 def compared(truth: Leaderboard, coefs: Mapping[str, float], eta: float | None = None) -> dict[str, Any]:
     """Compute the metrics of a model's aggregate leaderboard, coefficients and tie parameter, against a fitted one.
 
-    Raises:
-        RunInputError: fewer than two models are in both.
+    Raise RunInputError if fewer than two models are in both.
     """
     is_shared = [name in coefs and votes > 0 for name, votes in zip(truth.models, _votes(truth), strict=True)]
     if sum(is_shared) < 2:
@@ -183,7 +184,7 @@ def _votes(leaderboard: Leaderboard) -> list[int]:
 # The report on pairs. Its intervals come from the sandwich formula, clustered by item: close to those of the bootstrap
 # of `pairs-leaderboard`, in a hundredth of its time.
 
-LIKELIHOOD = "rk"
+_OPTIONS = BoardOptions(intervals="sandwich")
 
 
 def pairs_report(loaded: LoadedRun) -> PairsReport:
@@ -192,41 +193,21 @@ def pairs_report(loaded: LoadedRun) -> PairsReport:
     students = [loaded.matching("judge", "student")[votes.judge] == model for model in (votes.model_a, votes.model_b)]
     fair = ~(students[0] | students[1])
     native, derived = (int((fair & kind).sum()) for kind in (is_native, ~is_native))
-    rows: tuple[PairBoardRow, ...] = ()
+    tables: dict[Slice, Leaderboard] = {}
     why = "" if fair.any() else why_none(PreferenceFilter(), len(votes), loaded.skipped)
     try:
-        rows = tuple(_rows(loaded, votes.where(fair))) if fair.any() else ()
+        if fair.any():
+            tables = fitted(votes.where(fair), loaded.tasks, loaded.attributes, loaded.students, _OPTIONS)
     except InputError as error:
         why = str(error)
-    self_judged = int((~fair).sum()) if fair.any() else 0
+    rows = [row for part, table in tables.items() for row in rows_of(part, table)]
     return PairsReport(
-        loaded.header, LIKELIHOOD, native, derived, self_judged, why, rows=rows, flips=flip_rows(loaded.verdicts)
+        loaded.header,
+        _OPTIONS.likelihood,
+        native,
+        derived,
+        int((~fair).sum()) if fair.any() else 0,
+        why,
+        rows=tuple(PairBoardRow(student=row.pop("model"), **row) for row in rows),
+        flips=flip_rows(loaded.verdicts),
     )
-
-
-def _rows(loaded: LoadedRun, votes: Votes) -> Iterator[PairBoardRow]:
-    """Yield rows of the overall board, then by task and by each of its attributes' values, by name."""
-    yield from _board_rows(Slice(OVERALL), _board(loaded, votes))
-    for task in np.unique(votes.task).tolist():
-        mine = votes.where(votes.task == task)
-        parts = {Slice(loaded.tasks[task]): mine}
-        rows, values = loaded.grouped(mine, "attribute")
-        for value in np.unique(values).tolist():
-            parts[Slice(loaded.tasks[task], loaded.attribute_names[value])] = mine.where(rows[values == value])
-        for key, part in sorted(parts.items(), key=lambda item: item[0]):
-            try:
-                yield from _board_rows(key, _board(loaded, part))
-            except InputError:  # none of them counts
-                continue
-
-
-def _board(loaded: LoadedRun, votes: Votes) -> Leaderboard:
-    students, places = np.unique(np.stack([votes.model_a, votes.model_b]), return_inverse=True)
-    a, b = places.reshape(2, -1)
-    models = [loaded.students[code] for code in students.tolist()]
-    return fit(a, b, votes.winner, models=models, likelihood=LIKELIHOOD, clusters=votes.datapoint)
-
-
-def _board_rows(part: Slice, board: Leaderboard) -> Iterator[PairBoardRow]:
-    for row in rows_of(part, board):
-        yield PairBoardRow(**{("student" if key == "model" else key): value for key, value in row.items()})

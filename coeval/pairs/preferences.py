@@ -6,17 +6,17 @@ otherwise it is a tie, and `tie (bothbad)` where both are at most `bad`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from itertools import combinations
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.bias import FlipRow, flip_rows
-from coeval.analysis.records import Judgement, Records, RunInfo, Skipped, read_run, read_run_info
-from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, Units, codes_of, places_within
+from coeval.analysis.records import Skipped
+from coeval.analysis.students import factor_weights
+from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, codes_of, load_run, places_within
 from coeval.analysis.verdicts import WINNERS, Preference, majority, seconds
 from coeval.errors import RunInputError
 from coeval.phases.pair_schedule import sides
@@ -40,55 +40,101 @@ class Rule:
     seed: int = 0  # of the sides
 
 
-def outcome(score_a: float, score_b: float, rule: Rule) -> str:
-    """Return the winner by two scores in [0, 1]."""
-    ahead = score_a - score_b
-    if abs(ahead) > rule.margin + ROUNDING:
-        return "model_a" if ahead > 0 else "model_b"
-    return "tie (bothbad)" if max(score_a, score_b) <= rule.bad + ROUNDING else "tie"
+def outcome(score_a: npt.ArrayLike, score_b: npt.ArrayLike, rule: Rule) -> Codes:
+    """Return the winners, as positions in WINNERS, by scores in [0, 1]."""
+    ahead = np.subtract(score_a, score_b)
+    tie = np.where(np.maximum(score_a, score_b) <= rule.bad + ROUNDING, 3, 2)
+    return np.where(np.abs(ahead) <= rule.margin + ROUNDING, tie, np.where(ahead > 0, 0, 1))
 
 
-def derived(records: Records, rule: Rule) -> list[Preference]:
-    """Derive preferences from the scores of a run, one for each judge, item and pair of students.
+# Shapes: N comparisons; G groups of scores by one judge on one item, A answers in a group at most, F factors.
 
-    Raises:
-        RunInputError: a weight is of a factor that nobody scored.
+
+@dataclass(frozen=True)
+class _Comparisons(ArrayTable):
+    """Two answers to one item that one judge scored, (N,)."""
+
+    a: Codes  # a unit of the first answer, which has its student, item and judge
+    b: Codes
+    score_a: Floats
+    score_b: Floats
+
+
+def _comparisons(loaded: LoadedRun, rule: Rule, without: Codes) -> _Comparisons:
+    """Return every two answers by different students, but those of the tasks `without`."""
+    units, judges = loaded.units, max(len(loaded.judges), 1)
+    rows = np.flatnonzero(_counts(loaded, rule) & ~np.isin(units.task, without))
+    units = units.where(rows)
+    keys, first, answer = np.unique(units.response * judges + units.judge, return_index=True, return_inverse=True)
+    scores = np.full((len(keys), len(loaded.factors)), np.nan)
+    scores[answer, units.factor] = units.norm
+    groups, group = np.unique(units.datapoint[first] * judges + units.judge[first], return_inverse=True)
+    place = places_within(group)
+    answers = np.full((len(groups), int(place.max(initial=-1)) + 1), -1)
+    answers[group, place] = np.arange(len(keys))
+    a, b = (answers[:, places].ravel() for places in np.triu_indices(answers.shape[1], 1))
+    student = units.student[first]
+    differ = (b >= 0) & (student[a] != student[b])  # a group is filled from its first place on, so `a` is there too
+    a, b = a[differ], b[differ]
+    shared = ~np.isnan(scores[a] + scores[b]) * _weights(loaded, rule)[units.task[first[a]]]
+    total = shared.sum(axis=1)
+    sums = (np.where(shared > 0, scores[side] * shared, 0.0).sum(axis=1) for side in (a, b))
+    counts = total > 0
+    score_a, score_b = (part[counts] / total[counts] for part in sums)
+    return _Comparisons(rows[first[a[counts]]], rows[first[b[counts]]], score_a, score_b)
+
+
+def _counts(loaded: LoadedRun, rule: Rule) -> npt.NDArray[np.bool_]:
+    """Return whether each unit is of a judge whose scores count, (U,)."""
+    return np.array([kind == rule.kind for kind in loaded.kinds], dtype=bool)[loaded.units.judge]
+
+
+def _weights(loaded: LoadedRun, rule: Rule) -> Floats:
+    """Return the weight of each factor in each task, (K, F)."""
+    weights: Floats = factor_weights(loaded).copy()
+    for factor in rule.weights.keys() & {*loaded.factors}:
+        weights[:, loaded.factors.index(factor)] = rule.weights[factor]
+    return weights
+
+
+def derived(loaded: LoadedRun, rule: Rule, without: Iterable[str] = ()) -> list[Preference]:
+    """Derive preferences from a run's scores, one for each judge, item and pair of students, but for tasks `without`.
+
+    Raise RunInputError if a weight is of a factor that nobody scored.
     """
-    kind_of = records.info.kind
-    judgements = [
-        one for one in records.judgements if not one.code and kind_of(one.judge, one.task, one.scores) == rule.kind
-    ]
-    factors = sorted({factor for one in judgements for factor in one.scores})
+    units, names = loaded.units, loaded.students
+    factors = [loaded.factors[code] for code in np.unique(units.factor[_counts(loaded, rule)])]
     for factor in rule.weights:
         if factors and factor not in factors:
             hint = nearest(factor, factors) or f"; there are {', '.join(factors)}"
             raise RunInputError(f"--factor-weight: nobody scored the factor {factor!r}{hint}")
-    groups: dict[tuple[str, str], list[Judgement]] = {}
-    for one in judgements:
-        groups.setdefault((one.datapoint, one.judge), []).append(one)
-    return [preference for group in groups.values() for preference in _pairs(group, rule, records.info)]
-
-
-def _pairs(group: list[Judgement], rule: Rule, info: RunInfo) -> Iterator[Preference]:
-    """Yield preferences between all answers to one item that one judge scored."""
-    task = info.tasks.get(group[0].task)
-    weights = {**(task.weights if task is not None else {}), **rule.weights}
-    for one, other in combinations(sorted(group, key=lambda judgement: judgement.student), 2):
-        names = sides(one.student, other.student, one.datapoint, rule.seed)
-        a, b = (one, other) if names[0] == one.student else (other, one)
-        shared = {factor: weights.get(factor, 1.0) for factor in a.scores if factor in b.scores}
-        if one.student != other.student and sum(shared.values()) > 0:
-            sums = (sum(side.scores[factor] * weight for factor, weight in shared.items()) for side in (a, b))
-            score_a, score_b = (total / sum(shared.values()) for total in sums)
-            yield Preference(
-                *(a.datapoint, a.task, a.teacher, a.student, b.student, a.response, b.response),
-                winner=outcome(score_a, score_b, rule),
-                judge=a.judge,
-                source="derived",
-                margin=round(score_a - score_b, 4),
-                order_consistent=None,
-                at=max(seconds(a.at), seconds(b.at)),
-            )
+    pairs = _comparisons(loaded, rule, np.flatnonzero(np.isin(loaded.tasks, [*without])))
+    orders = [
+        sides(names[one], names[other], loaded.datapoints[point], rule.seed)[0] == names[one]
+        for one, other, point in zip(
+            units.student[pairs.a], units.student[pairs.b], units.datapoint[pairs.a], strict=True
+        )
+    ]
+    a, b = np.where(orders, (pairs.a, pairs.b), (pairs.b, pairs.a))
+    score_a, score_b = np.where(orders, (pairs.score_a, pairs.score_b), (pairs.score_b, pairs.score_a))
+    at = np.array([seconds(time) for time in loaded.evaluations.at])[units.evaluation]
+    columns = (a, b, outcome(score_a, score_b, rule), score_a - score_b, np.maximum(at[a], at[b]))
+    return [
+        Preference(
+            loaded.datapoints[units.datapoint[one]],
+            loaded.tasks[units.task[one]],
+            loaded.teachers[units.teacher[one]],
+            *(names[units.student[one]], names[units.student[other]]),
+            *(loaded.responses[units.response[one]], loaded.responses[units.response[other]]),
+            winner=WINNERS[winner],
+            judge=loaded.judges[units.judge[one]],
+            source="derived",
+            margin=round(margin, 4),
+            order_consistent=None,
+            at=time,
+        )
+        for one, other, winner, margin, time in zip(*(column.tolist() for column in columns), strict=True)
+    ]
 
 
 # Preferences as a user selects them: from verdicts or scores, of each judge or of all together.
@@ -120,13 +166,9 @@ class PreferenceSet:
 
 
 def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
-    """Read the preferences of a run.
-
-    Raises:
-        RunInputError: the folder holds no run, there is no such judge, or there are no preferences.
-    """
-    records = read_run(run, read_run_info(run))
-    preferences = _select(records, selection)
+    """Read the preferences of a run. Raise RunInputError if it is none, or has no such judge or no preferences."""
+    loaded = load_run(run.folder)
+    preferences = _select(loaded, selection)
     judging = sorted({one.judge for one in preferences})
     for judge in selection.judges:
         if judging and judge not in judging:
@@ -135,20 +177,19 @@ def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
     preferences = [one for one in preferences if not selection.judges or one.judge in selection.judges]
     counted = [one for one in preferences if selection.keep_self_judged or not one.is_self_judged]
     if not counted:
-        raise RunInputError(f"{run.folder}: {why_none(selection, len(preferences), records.skips.rows())}")
+        raise RunInputError(f"{run.folder}: {why_none(selection, len(preferences), loaded.skipped)}")
     rows = majority(counted) if selection.rows == "majority" else counted
     rows.sort(key=lambda one: (one.task, one.key, one.judge))
-    flips = flip_rows(one for one in records.verdicts if not selection.judges or one.judge in selection.judges)
-    attributes = {name: item.attributes for name, item in records.items.items()}
-    return PreferenceSet(rows, len(preferences) - len(counted), records.skips.rows(), flips, attributes)
+    flips = flip_rows(one for one in loaded.verdicts if not selection.judges or one.judge in selection.judges)
+    attributes = dict(zip(loaded.datapoints, loaded.attributes, strict=True))
+    return PreferenceSet(rows, len(preferences) - len(counted), loaded.skipped, flips, attributes)
 
 
-def _select(records: Records, selection: PreferenceFilter) -> list[Preference]:
-    verdicts = list(records.verdicts) if selection.source != "derived" else []
+def _select(loaded: LoadedRun, selection: PreferenceFilter) -> list[Preference]:
+    verdicts = list(loaded.verdicts) if selection.source != "derived" else []
     if selection.source == "native":
         return verdicts
-    with_verdicts = {one.task for one in verdicts}
-    return verdicts + [one for one in derived(records, selection.rule) if one.task not in with_verdicts]
+    return verdicts + derived(loaded, selection.rule, {one.task for one in verdicts})
 
 
 def why_none(selection: PreferenceFilter, self_judged: int, skipped: Iterable[Skipped]) -> str:
@@ -166,13 +207,11 @@ def why_none(selection: PreferenceFilter, self_judged: int, skipped: Iterable[Sk
 
 
 # The same preferences as columns, for reports: a run of twenty models has 300,000, which take a tenth of a second here.
-#
-# Shapes: N preferences; G groups of scores by one judge on one item, A answers in a group at most, F factors.
 
 
 @dataclass(frozen=True)
 class Votes(ArrayTable):
-    """Preferences, all (N,), as codes of the run's names."""
+    """Preferences, all (N,), as codes of names."""
 
     task: Codes
     datapoint: Codes
@@ -182,65 +221,31 @@ class Votes(ArrayTable):
     winner: Codes  # position in WINNERS
 
 
-def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_]]:
-    """Return verdicts on pairs and, for tasks without them, preferences derived from scores; and which are verdicts."""
-    native = _native(loaded)
-    with_verdicts = np.unique(native.task)
-    parts = [_derived(loaded, task, rule) for task in range(len(loaded.tasks)) if task not in with_verdicts]
-    joined = [np.concatenate([getattr(part, column.name) for part in (native, *parts)]) for column in fields(Votes)]
-    return Votes(*joined), np.arange(len(joined[0])) < len(native)
-
-
-def _native(loaded: LoadedRun) -> Votes:
-    names = (loaded.tasks, loaded.datapoints, loaded.judges, loaded.students, loaded.students, WINNERS)
-    codes = [codes_of(one) for one in names]
+def coded(preferences: Iterable[Preference], *names: Iterable[str]) -> Votes:
+    """Return preferences as codes of these names: tasks, datapoints, judges and models."""
+    tasks, datapoints, judges, models = map(codes_of, names)
     rows = [
-        [code[name] for code, name in zip(codes, row, strict=True)]
-        for row in (
-            (one.task, one.datapoint, one.judge, one.model_a, one.model_b, one.winner) for one in loaded.verdicts
+        (
+            tasks[one.task],
+            datapoints[one.datapoint],
+            judges[one.judge],
+            models[one.model_a],
+            models[one.model_b],
+            WINNERS.index(one.winner),
         )
+        for one in preferences
     ]
     return Votes(*np.array(rows, dtype=np.int64).reshape(-1, len(fields(Votes))).T)
 
 
-def _derived(loaded: LoadedRun, task: int, rule: Rule) -> Votes:
-    units = loaded.units
-    of_kind = np.array([kind == rule.kind for kind in loaded.kinds], dtype=bool)
-    groups, students, scores = _groups(loaded, units.where((units.task == task) & of_kind[units.judge]))
-    info = loaded.info.tasks.get(loaded.tasks[task])
-    chosen = {**(info.weights if info is not None else {}), **rule.weights}
-    weights = np.array([chosen.get(name, 1.0) for name in loaded.factors])
-    none = (np.zeros(0, dtype=np.int64),) * 4
-    a, b, rows, won = map(np.concatenate, zip(none, *_compared(students, scores, weights, rule), strict=True))
-    item, judge = np.divmod(groups[rows], max(len(loaded.judges), 1))
-    return Votes(np.full(len(rows), task), item, judge, a, b, won)
-
-
-def _groups(loaded: LoadedRun, units: Units) -> tuple[Codes, Codes, Floats]:
-    """Return keys of groups (G,), their students (G, A), -1 where there are fewer, and scores (G, A, F)."""
-    judges = max(len(loaded.judges), 1)
-    keys, answers = np.unique(units.response * judges + units.judge, return_inverse=True)
-    response, judge = np.divmod(keys, judges)
-    groups, group = np.unique(loaded.response_datapoint[response] * judges + judge, return_inverse=True)
-    place = places_within(group)
-    students = np.full((len(groups), int(place.max(initial=-1)) + 1), -1)
-    students[group, place] = loaded.response_student[response]
-    scores = np.full((*students.shape, len(loaded.factors)), np.nan)
-    scores[group[answers], place[answers], units.factor] = units.norm
-    return groups, students, scores
-
-
-def _compared(
-    students: Codes, scores: Floats, weights: Floats, rule: Rule
-) -> Iterator[tuple[Codes, Codes, Codes, Codes]]:
-    """Yield for every two places of answers: students of both, groups that have both, and winners."""
-    scored = ~np.isnan(scores)
-    for one, other in combinations(range(students.shape[1]), 2):
-        shared = (scored[:, one] & scored[:, other]) * weights
-        total = shared.sum(axis=1)
-        rows = np.flatnonzero((total > 0) & (students[:, one] != students[:, other]))
-        sums = (np.where(shared > 0, scores[:, place] * shared, 0.0).sum(axis=1) for place in (one, other))
-        a, b = (part[rows] / total[rows] for part in sums)
-        tie = np.where(np.maximum(a, b) <= rule.bad + ROUNDING, 3, 2)
-        won = np.where(np.abs(a - b) <= rule.margin + ROUNDING, tie, np.where(a > b, 0, 1))
-        yield students[rows, one], students[rows, other], rows, won
+def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_]]:
+    """Return verdicts on pairs and, for tasks without them, preferences derived from scores; and which are verdicts."""
+    native = coded(loaded.verdicts, loaded.tasks, loaded.datapoints, loaded.judges, loaded.students)
+    pairs = _comparisons(loaded, rule, native.task)
+    scored, other = loaded.units.where(pairs.a), loaded.units.student[pairs.b]
+    winner = outcome(pairs.score_a, pairs.score_b, rule)
+    columns = (scored.task, scored.datapoint, scored.judge, scored.student, other, winner)
+    joined = [
+        np.concatenate([getattr(native, one.name), column]) for one, column in zip(fields(Votes), columns, strict=True)
+    ]
+    return Votes(*joined), np.arange(len(joined[0])) < len(native)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coeval.analysis.records import read_run, read_run_info
-from coeval.analysis.verdicts import Preference, majority, seconds
+from coeval.analysis.units import load_run
+from coeval.analysis.verdicts import WINNERS, Preference, majority, seconds
 from coeval.commands import export as export_preferences
 from coeval.commands import export as pairs_leaderboard
 from coeval.errors import RunInputError
-from coeval.pairs.board import BoardOptions, Slice, board, boards, compared, rows_of
+from coeval.pairs.board import BoardOptions, Slice, boards, compared, rows_of
 from coeval.pairs.export import Format, export
 from coeval.pairs.preferences import PreferenceFilter, Rule, derived, gather, outcome
 from coeval.storage.run import Run
@@ -54,8 +54,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_an_outcome_does_not_hang_on_sides(one: float, other: float) -> None:
     swapped = {"model_a": "model_b", "model_b": "model_a"}
-    winner = outcome(one, other, Rule())
-    assert outcome(other, one, Rule()) == swapped.get(winner, winner)
+    winner = WINNERS[outcome(one, other, Rule())]
+    assert WINNERS[outcome(other, one, Rule())] == swapped.get(winner, winner)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,11 @@ def test_an_outcome_does_not_hang_on_sides(one: float, other: float) -> None:
     ],
 )
 def test_margin_and_threshold(a: float, b: float, winner: str) -> None:
-    assert outcome(a, b, Rule()) == winner
+    assert WINNERS[outcome(a, b, Rule())] == winner
 
 
 def test_scores_become_preferences_of_each_judge(finished: Run) -> None:
-    found = derived(read_run(finished, read_run_info(finished)), Rule())
+    found = derived(load_run(finished.folder), Rule())
     assert {one.task for one in found} == {"mail"}
     assert len(found) == 4 * 3 * 2
     for one in found:
@@ -83,17 +83,17 @@ def test_scores_become_preferences_of_each_judge(finished: Run) -> None:
         assert one.margin is not None
         assert (one.margin > 0) == (one.winner == "model_a")
         assert one.at > 1e9
-    assert {one.winner for one in derived(read_run(finished, read_run_info(finished)), Rule(margin=1.0))} <= {
+    assert {one.winner for one in derived(load_run(finished.folder), Rule(margin=1.0))} <= {
         "tie",
         "tie (bothbad)",
     }
 
 
 def test_weights_name_factors_that_were_scored(finished: Run) -> None:
-    assert len(derived(read_run(finished, read_run_info(finished)), Rule(weights={"tone": 0.0}))) == 24
-    assert derived(read_run(finished, read_run_info(finished)), Rule(weights={"tone": 0.0, "clarity": 0.0})) == []
+    assert len(derived(load_run(finished.folder), Rule(weights={"tone": 0.0}))) == 24
+    assert derived(load_run(finished.folder), Rule(weights={"tone": 0.0, "clarity": 0.0})) == []
     with pytest.raises(RunInputError, match=r"'clearity' .*did you mean 'clarity'"):
-        derived(read_run(finished, read_run_info(finished)), Rule(weights={"clearity": 2.0}))
+        derived(load_run(finished.folder), Rule(weights={"clearity": 2.0}))
 
 
 def test_verdicts_come_before_scores_and_own_answers_do_not_count(finished: Run) -> None:
@@ -215,11 +215,11 @@ def test_intervals_are_of_items_not_of_votes() -> None:
         preference("a", "b", winner, f"j{k}", item=f"i{item}") for item, winner in winners.items() for k in range(4)
     ]
     options = BoardOptions("bt", replicates=100)
-    single, fourfold = (board(found, ["a", "b"], options) for found in (votes, copies))
+    single, fourfold = (boards(found, options)[Slice("overall")] for found in (votes, copies))
     widths = [one.upper[0] - one.lower[0] for one in (single, fourfold)]
     assert widths[1] == pytest.approx(widths[0], rel=0.2)
     assert rows_of(Slice("overall"), single)[0]["model"] == "a"
-    assert boards(votes, options)[Slice("overall")].coefs[0] > 0
+    assert single.coefs[0] > 0
     with pytest.raises(RunInputError, match="fewer than two"):
         compared(single, {"a": 1.0})
 
@@ -232,7 +232,7 @@ def test_boards_hold_the_models_that_were_compared() -> None:
     assert list(found) == [Slice("overall"), Slice("t"), Slice("t", "tone=cold"), Slice("t", "tone=warm")]
     assert [row["model"] for row in rows_of(Slice("overall"), found[Slice("overall")])] == ["a", "b"]  # ties are none
     assert [row["votes"] for row in rows_of(Slice("t", "tone=warm"), found[Slice("t", "tone=warm")])] == [3, 3]
-    whole = board(votes, ["a", "b", "c", "d"], BoardOptions("rk", intervals=None))
+    whole = boards(votes, BoardOptions("rk", intervals=None))[Slice("overall")]
     assert [row["component"] for row in rows_of(Slice("overall"), whole)] == [0, 1, 1, 0]
 
 
