@@ -185,8 +185,7 @@ def coverage(loaded: LoadedRun) -> Floats:
 
 def peers(loaded: LoadedRun) -> npt.NDArray[np.bool_]:
     """Return which judges count as peers, those of enough coverage, (J,)."""
-    enough: npt.NDArray[np.bool_] = coverage(loaded) >= LEAST_COVERAGE
-    return enough
+    return coverage(loaded) >= LEAST_COVERAGE
 
 
 def is_degenerate(loaded: LoadedRun) -> bool:

@@ -54,11 +54,7 @@ class Annotations:
 
 
 def read_annotations(path: Path, loaded: LoadedRun) -> Annotations:
-    """Read a file that ends in .csv, .jsonl or .ndjson.
-
-    Raises:
-        RunInputError: the file cannot be read, or no row of it can be used.
-    """
+    """Read a .csv, .jsonl or .ndjson file. Raise RunInputError if it cannot be read, or no row of it can be used."""
     reader = _Reader(loaded)
     rows = 0
     for place, row in _rows(path):

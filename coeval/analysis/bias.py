@@ -193,8 +193,7 @@ def family_rows(loaded: LoadedRun) -> tuple[FamilyRow, ...]:
 def _without_self_peers(loaded: LoadedRun) -> Floats:
     """Return the matrix of scores (P, J) without those that a student gave itself."""
     judges = loaded.matching("judge", "student")
-    scores: Floats = np.where(loaded.pairs.student[:, None] == judges, np.nan, loaded.pairs.scores)
-    return scores
+    return np.where(loaded.pairs.student[:, None] == judges, np.nan, loaded.pairs.scores)
 
 
 def _preference(
@@ -211,8 +210,7 @@ def _preference(
     columns = np.stack([gap * own, own, gap * others, others], axis=1).astype(np.float64)
 
     def figure(sums: Floats) -> Floats:
-        difference: Floats = sums[:, 0] / sums[:, 1] - sums[:, 2] / sums[:, 3]
-        return difference
+        return sums[:, 0] / sums[:, 1] - sums[:, 2] / sums[:, 3]
 
     value = float(figure(columns.sum(axis=0)[None])[0])
     lower, upper = limits(resample(loaded.pairs.datapoint, columns, figure))

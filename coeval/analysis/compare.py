@@ -141,8 +141,7 @@ def _shares(loaded: LoadedRun, shared: set[_Part], students: set[str]) -> Floats
         for model, share in ((one.model_a, won), (one.model_b, 1.0 - won)):
             wins[point, places[model]] += share
             n[point, places[model]] += 1
-    shares: Floats = np.where(n > 0, wins / np.maximum(n, 1), np.nan)
-    return shares
+    return np.where(n > 0, wins / np.maximum(n, 1), np.nan)
 
 
 @dataclass(frozen=True)

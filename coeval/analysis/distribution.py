@@ -149,8 +149,7 @@ def level_counts(loaded: LoadedRun, cells: Codes, rows: Codes, size: int) -> Cod
     """Return how many scores of each cell are High, Medium, Low, or a number, (C, 4)."""
     norm, is_level = loaded.units.norm[rows], loaded.units.is_level[rows]
     column = np.where(is_level, 2 - np.rint(2 * norm).astype(np.int64), 3)
-    counts: Codes = np.bincount(cells * 4 + column, minlength=4 * size).reshape(size, 4)
-    return counts
+    return np.bincount(cells * 4 + column, minlength=4 * size).reshape(size, 4)
 
 
 def interaction_matrix(loaded: LoadedRun) -> InteractionMatrix:

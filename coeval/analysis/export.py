@@ -28,13 +28,9 @@ _Column = Callable[[slice], Any]
 
 
 def export_units(loaded: LoadedRun, path: Path, *, form: str, attributes: str = "columns") -> int:
-    """Write the valid scores to a `csv` or `parquet` file; returns how many there are.
+    """Write the valid scores to a `csv` or `parquet` file and return their number; InputError if it cannot be written.
 
-    `attributes`: target attributes of items, as text, in `columns` named `attribute.NAME`, in one column of
-    `json`, or `none`.
-
-    Raises:
-        InputError: the file cannot be written.
+    `attributes` of items are text in `columns` named `attribute.NAME`, in one column of `json`, or left out (`none`).
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_path(path) as temporary:

@@ -109,11 +109,7 @@ class RunInfo:
 
 
 def read_run_info(run: Run) -> RunInfo:
-    """Read meta, configuration, attributes and rubrics.
-
-    Raises:
-        RunInputError: the folder holds no run.
-    """
+    """Read meta, configuration, attributes and rubrics. Raise RunInputError if the folder holds no run."""
     if not run.meta.is_file() and not (run.folder / "phase5_evaluations").is_dir() and not run.record_files("pairwise"):
         raise RunInputError(
             f"{run.folder} holds no run: neither meta.json nor phase5_evaluations is there; check --run"

@@ -300,11 +300,7 @@ _NESTED = ("sampled_target_attributes", "rubric", "student_scores", "judge_set")
 
 
 def export_benchmark(loaded: LoadedRun, path: Path, *, form: str = "jsonl", settings: RobustSettings = DEFAULTS) -> int:
-    """Write the robust set as `jsonl` or `parquet`; returns how many items it has, and writes nothing where none.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write the robust set as `jsonl` or `parquet`, if it has items; return how many. Raise InputError if it fails."""
     records = list(benchmark_records(loaded, settings))
     if records:
         path.parent.mkdir(parents=True, exist_ok=True)

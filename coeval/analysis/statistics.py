@@ -102,8 +102,7 @@ def mid_ranks(values: Floats) -> Floats:
     """Return ranks from 1; equal values share the mean of theirs."""
     _, codes, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
-    ranks: Floats = (ends - (counts - 1) / 2.0)[codes]
-    return ranks
+    return (ends - (counts - 1) / 2.0)[codes]
 
 
 def pearson(one: Floats, other: Floats) -> float | None:

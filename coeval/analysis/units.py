@@ -291,11 +291,7 @@ def once(function: Callable[[LoadedRun], Figure]) -> Callable[[LoadedRun], Figur
 
 
 def load_run(folder: Path | str) -> LoadedRun:
-    """Read a run, of this version or another with the same layout; damaged records are skipped and listed in `skipped`.
-
-    Raises:
-        RunInputError: the folder holds no run.
-    """
+    """Read a run of any version; damaged records are listed in `skipped`. Raise RunInputError if it is none."""
     run = Run(Path(folder))
     return _loaded(run, read_run(run, read_run_info(run)))
 

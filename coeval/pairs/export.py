@@ -53,11 +53,7 @@ def export(run: Run, gathered: PreferenceSet, folder: Path, kind: Format, val_sh
     """Write votes to a folder: `train.*`, `val.*` (or a data set of these splits), `model_list.json`, `export.json`.
 
     An earlier export is replaced, whatever its format; `hf` is a `save_to_disk` folder. `val_share` is the share of the
-    prompts held out.
-
-    Raises:
-        RunInputError: no vote has a prompt.
-        InputError: the folder cannot be written.
+    prompts held out. Raise RunInputError if no vote has a prompt, InputError if the folder cannot be written.
     """
     rows = vote_rows(run, gathered.preferences)
     if not rows:

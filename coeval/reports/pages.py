@@ -34,15 +34,12 @@ def write(
     *,
     siblings: Sequence[str] = (),
 ) -> Path:
-    """Write a report, one of `PAGES`, as `index.html` into a folder.
+    """Write a report, one of `PAGES`, as `index.html` into a folder. Raise InputError if it cannot be written.
 
     Args:
         slices: raw slices of the same run (`CompleteReport.raw`), which filters in the browser work on; without them
             the page has no filters.
         siblings: reports in folders beside this one, which the page links to.
-
-    Raises:
-        InputError: the file cannot be written.
     """
     sums = cube(report.header, slices, with_sums=PAGES[name].live) if slices is not None and len(slices) else ""
     return _write(name, report, folder, sums, siblings)
@@ -63,11 +60,7 @@ def _write(name: str, report: Report, folder: str | Path, sums: str, siblings: S
 
 
 def write_all(reports: Mapping[str, Report], complete: CompleteReport, folder: str | Path) -> Path:
-    """Write each report into the folder of its name, and a portal that leads to them and to the workbook beside it.
-
-    Raises:
-        InputError: a file cannot be written.
-    """
+    """Write each report into the folder of its name, and a portal to all. Raise InputError if it fails."""
     home = Path(folder)
     sums = {
         live: cube(complete.header, complete.raw, with_sums=live) if len(complete.raw) else "" for live in (True, False)

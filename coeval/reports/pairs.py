@@ -45,11 +45,7 @@ _STUDENT = ("rank", "student", "calibrated", "raw", "raw_rank", "units", "people
 
 
 def write_people(report: Calibration, folder: Path) -> Path:
-    """Write the page as `index.html`.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write the page as `index.html`. Raise InputError if it cannot be written."""
     context = {**frame(report.header, "Judges and people", _ABOUT), **_people_context(report)}
     return write_page(render("coeval.reports/people.html", cube="", dimensions=(), **context), folder / "index.html")
 

@@ -62,11 +62,7 @@ def column_of(title: str, values: Iterable[Any]) -> SheetColumn:
 
 
 def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str) -> None:
-    """Write a workbook, a row at a time.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write a workbook, a row at a time. Raise OSError if the file cannot be written."""
     from xlsxwriter import Workbook
     from xlsxwriter.exceptions import FileCreateError
 
@@ -117,11 +113,7 @@ _TITLES = {"v1": "V1", "s2": "S2", "r3": "R3", "spa": "SPA", "wpa": "WPA"}
 
 
 def write_workbook(complete: CompleteReport, path: str | Path) -> Path:
-    """Write the three sheets; what one has no room for goes on in others, `Raw slices 2` and so on.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write the three sheets, or `Raw slices 2` and so on if one has no room. Raise InputError if it fails."""
     raw, whole = complete.raw, complete.aggregated
     models = [one.name for one in fields(ModelRow)]
     sheets = [
