@@ -134,6 +134,7 @@ def _options(flags: argparse.Namespace) -> Options:
     from p2l.evaluation.run import Options
     from p2l.likelihood import get
 
+    # A category that the user named must be there; the published list of another data set need not.
     lenient = flags.categories is None
     flags.categories = flags.categories or list(defaults.CATEGORIES)
     flags.train_checkpoints = flags.train_checkpoints or []

@@ -26,12 +26,7 @@ def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:
     model.add_argument(
         "--training-output-dir", "-t", metavar="DIR", help="instead: evaluate every checkpoint in this folder"
     )
-    _add_data_flags(flags.add_argument_group("data in and out"))
-    add_model_flags(flags)
-    return flags
-
-
-def _add_data_flags(group: argparse._ArgumentGroup) -> None:
+    group = flags.add_argument_group("data in and out")
     group.add_argument(
         "--dataset",
         "-d",
@@ -65,6 +60,8 @@ def _add_data_flags(group: argparse._ArgumentGroup) -> None:
         help="leave last_hidden_state out of the output; it takes some 8 kB a row",
     )
     group.add_argument("--restart", action="store_true", help="start anew, ignoring earlier output")
+    add_model_flags(flags)
+    return flags
 
 
 def main(argv: Sequence[str] | None = None) -> None:

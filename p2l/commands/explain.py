@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2l.common.cli import amount, nearest, parser, positive, run, whole
@@ -38,21 +39,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--model-list", metavar="FILE", help="with --answers: names of its models, if none lie beside it"
     )
-    _add_cluster_flags(flags.add_argument_group("clusters"))
-    _add_finding_flags(flags.add_argument_group("findings"))
-    output = flags.add_argument_group("output")
-    output.add_argument("--models", nargs="+", default=[], metavar="NAME", help="show and draw only these models")
-    output.add_argument("--top", type=positive, default=3, metavar="N", help="strengths and weaknesses shown of each")
-    output.add_argument("--all", action="store_true", help="print every cell, found or not")
-    output.add_argument("--output", metavar="FILE", help="also write everything as JSON")
-    output.add_argument(
-        "--plot", metavar="FILE", help="also draw it (.png, .svg, .pdf): all models as a map, or one with intervals"
-    )
-    output.add_argument("--quiet", action="store_true", help="no progress bars")
-    return flags
-
-
-def _add_cluster_flags(group: argparse._ArgumentGroup) -> None:
+    group = flags.add_argument_group("clusters")
     group.add_argument("--clusters", type=positive, metavar="K", help="how many; by default as few as explain enough")
     group.add_argument(
         "--embeddings",
@@ -68,9 +55,7 @@ def _add_cluster_flags(group: argparse._ArgumentGroup) -> None:
         "before you trust the second",
     )
     group.add_argument("--seed", type=whole, default=0, help="of the halves and of the bootstrap")
-
-
-def _add_finding_flags(group: argparse._ArgumentGroup) -> None:
+    group = flags.add_argument_group("findings")
     group.add_argument("--level", type=float, default=0.95, help="coverage of each interval")
     group.add_argument("--fdr", type=float, default=0.05, help="share of false ones to expect among the findings")
     group.add_argument(
@@ -83,6 +68,16 @@ def _add_finding_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--min-votes", type=positive, default=20, metavar="N", help="of a model in a cluster, to compare"
     )
+    output = flags.add_argument_group("output")
+    output.add_argument("--models", nargs="+", default=[], metavar="NAME", help="show and draw only these models")
+    output.add_argument("--top", type=positive, default=3, metavar="N", help="strengths and weaknesses shown of each")
+    output.add_argument("--all", action="store_true", help="print every cell, found or not")
+    output.add_argument("--output", metavar="FILE", help="also write everything as JSON")
+    output.add_argument(
+        "--plot", metavar="FILE", help="also draw it (.png, .svg, .pdf): all models as a map, or one with intervals"
+    )
+    output.add_argument("--quiet", action="store_true", help="no progress bars")
+    return flags
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -155,8 +150,6 @@ def _write(explanation: Explanation, args: argparse.Namespace) -> None:
         write_json(args.output, explanation.to_dict())
         print(f"wrote {args.output}", file=sys.stderr)
     if args.plot is not None:
-        from pathlib import Path
-
         from p2l.common.plots import save_figure
         from p2l.insight.explain_report import draw_map, draw_model
 

@@ -26,8 +26,22 @@ def init_parser() -> ArgumentParser:
     )
     flags.add_argument("--hidden-size", type=int, help="width (128; for tfidf the rank: 32)")
     flags.add_argument("--quiet", action="store_true", help="no progress bar")
-    _add_transformer_flags(flags.add_argument_group("transformers only"))
-    _add_tfidf_flags(flags.add_argument_group("tfidf only"))
+    group = flags.add_argument_group("transformers only")
+    group.add_argument("--vocab-size", type=int, help="tokens, special ones included (4000)")
+    group.add_argument("--layers", type=int, help="(2)")
+    group.add_argument("--heads", type=int, help="attention heads (4)")
+    group.add_argument("--intermediate-size", type=int, help="width of the feed-forward layers (3 x hidden size)")
+    group.add_argument("--max-positions", type=int, help="longest input in tokens (2048)")
+    group = flags.add_argument_group("tfidf only")
+    group.add_argument(
+        "--ngrams",
+        type=int,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help="words per feature (1 1; 1 2 adds pairs of words, for many votes)",
+    )
+    group.add_argument("--max-features", type=int, help="the most frequent n-grams are kept (50000)")
+    group.add_argument("--min-df", type=int, help="prompts that an n-gram must occur in (3)")
     return flags
 
 
@@ -74,26 +88,6 @@ def _options(args: Namespace) -> dict[str, Any]:
         if isinstance(value, int) and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
     return chosen
-
-
-def _add_transformer_flags(group: Any) -> None:
-    group.add_argument("--vocab-size", type=int, help="tokens, special ones included (4000)")
-    group.add_argument("--layers", type=int, help="(2)")
-    group.add_argument("--heads", type=int, help="attention heads (4)")
-    group.add_argument("--intermediate-size", type=int, help="width of the feed-forward layers (3 x hidden size)")
-    group.add_argument("--max-positions", type=int, help="longest input in tokens (2048)")
-
-
-def _add_tfidf_flags(group: Any) -> None:
-    group.add_argument(
-        "--ngrams",
-        type=int,
-        nargs=2,
-        metavar=("LOW", "HIGH"),
-        help="words per feature (1 1; 1 2 adds pairs of words, for many votes)",
-    )
-    group.add_argument("--max-features", type=int, help="the most frequent n-grams are kept (50000)")
-    group.add_argument("--min-df", type=int, help="prompts that an n-gram must occur in (3)")
 
 
 def committee_parser() -> argparse.ArgumentParser:

@@ -253,6 +253,7 @@ def export_votes(database: str | Path, output: str | Path, *, prompts: bool = Tr
 
 
 def _counts(connection: sqlite3.Connection, *, prompts: bool) -> Exported:
+    # A thumb is on one answer: it has no model_b, and count(model_b) passes over it.
     pairs, stored, votes = connection.execute(
         "SELECT count(model_b), coalesce(sum(model_b IS NOT NULL AND prompt IS NOT NULL), 0), count(*) FROM votes"
     ).fetchone()

@@ -40,17 +40,10 @@ def bootstrap_mean(
     replicates: int = 1000,
     seed: int = 0,
 ) -> Interval:
-    """Return the weighted mean of `values` with its interval; NaN values are left out.
+    """Return the weighted mean of `values`, (N,) or (N, C) for C metrics drawn together, with its interval.
 
-    Args:
-        values: (N,), or (N, C) for C metrics drawn together.
-        clusters: (N,) integer codes of the prompt (or user) of each vote; without them every vote stands alone.
-        weights: (N,), ones by default.
-        level: coverage of the interval.
-        replicates: number of draws.
-        seed: of the draws.
-
-    Raise ConfigError where level, replicates or clusters cannot be used, or no value counts.
+    NaN values are left out. `clusters` (N,) are integer codes of the prompt (or user) of each vote; without them every
+    vote stands alone. Raise ConfigError where level, replicates or clusters cannot be used, or no value counts.
     """
     values = np.asarray(values, dtype=np.float64)
     scale = np.ones(len(values)) if weights is None else np.asarray(weights, dtype=np.float64)

@@ -149,34 +149,26 @@ def _open_to_lock(path: Path) -> int:
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[Path | None]:
     """Yield where to write what becomes `folder` when the block ends without an error; None if another process does."""
+    hidden = folder.with_name(f".{folder.name}.unfinished")
+    descriptor = None
     try:
-        with _locked(folder.with_name(f".{folder.name}.unfinished")) as hidden:
-            if hidden is None or folder.exists():
-                yield None
-                return
-            yield hidden
-            sync_tree(hidden)
-            hidden.rename(folder)
-            sync_path(folder.parent)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
-
-
-@contextlib.contextmanager
-def _locked(hidden: Path) -> Iterator[Path | None]:
-    """Yield an empty folder that belongs to this process until the block ends; None when another process has it."""
-    descriptor = _claim(hidden)
-    if descriptor is None:
-        yield None
-        return
-    try:
+        descriptor = _claim(hidden)
+        if descriptor is None or folder.exists():
+            yield None
+            return
         for path in hidden.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         yield hidden
+        sync_tree(hidden)
+        hidden.rename(folder)
+        sync_path(folder.parent)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror or error}") from error
     finally:
-        if _is_open(descriptor, hidden):  # it has not been renamed
-            shutil.rmtree(hidden, ignore_errors=True)
-        os.close(descriptor)
+        if descriptor is not None:
+            if _is_open(descriptor, hidden):  # it has not been renamed
+                shutil.rmtree(hidden, ignore_errors=True)
+            os.close(descriptor)
 
 
 def _claim(hidden: Path) -> int | None:

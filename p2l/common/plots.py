@@ -47,7 +47,7 @@ def new_figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
+    FigureCanvasAgg(figure)  # attaches itself; pyplot, which would do it, keeps every figure alive
     return figure
 
 

@@ -15,9 +15,7 @@ def dispatch(
 ) -> int | None:
     """Run the command that `argv` names.
 
-    Args:
-        commands: of each name where its function is ("module", whose `main` it is, or "module:function") and a
-            sentence for the help.
+    `commands` has of each name its function ("module", whose `main` it is, or "module:function") and a sentence.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if not words or words[0] in {"-h", "--help"}:

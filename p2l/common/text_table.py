@@ -6,12 +6,9 @@ from collections.abc import Collection, Sequence
 
 
 def align(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), indent: str = "") -> list[str]:
-    """Return one line for each row, its cells padded to the width of their column.
+    """Return one line for each row, after `indent`, its cells padded to the width of their column.
 
-    Args:
-        rows: cells of equal number; none at all gives no lines.
-        left: columns aligned to the left; the others are aligned to the right, as numbers are.
-        indent: before each line.
+    Cells of the columns `left` are aligned to the left; the others to the right, as numbers are.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
@@ -27,14 +24,7 @@ def align(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), indent
 def text_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), joined_rule: bool = False
 ) -> list[str]:
-    """Return the lines of a table with a rule below its header.
-
-    Args:
-        header: names of the columns.
-        rows: as many cells each.
-        left: columns aligned to the left.
-        joined_rule: whether the rule runs through the gaps between columns, as long as the longest line.
-    """
+    """Return the lines of a table with a rule below its header; a joined one runs through the gaps between columns."""
     lines = align([header, *rows], left=left)
     if joined_rule:
         rule = "-" * max(map(len, lines))

@@ -116,6 +116,7 @@ def output_path(entry: Entry, inputs: Inputs) -> str:
 def recorded_likelihood(path: str) -> str | None:
     """Return the likelihood that a file beside the predictions records: that of p2l eval, or of training."""
     file = Path(path)
+    # Training writes these names beside the model's own config.json; that of another file may be any model's.
     config = _object(file.with_name("config.json")) if file.name in _BESIDE_MODEL else {}
     name = _object(file.with_suffix(".info.json")).get("loss_type") or (config.get("p2l") or {}).get("loss_type")
     with contextlib.suppress(ConfigError):

@@ -38,7 +38,7 @@ from p2l.metrics import (
 Ints = npt.NDArray[np.integer[Any]]
 ADDED = ("Brier", "RPS", "ECE", "ECE-win", "ECE-tie", "ECE-bothbad")
 _TOP = 10
-_MODELS_AT_ONCE = 16
+_MODELS_AT_ONCE = 16  # each is a column of all votes in memory
 
 
 @dataclass(frozen=True)

@@ -253,18 +253,18 @@ class _Batches:
         size = len(self.model_list)
         labels = np.concatenate(self.columns["labels"])
         parts = {name: self.columns[name] for name in ("coefs", "eta", "gamma")}
+        rows = np.flatnonzero((labels[:, :2] < size).all(axis=1))
+        # A column that some batches lack is as good as none.
         arrays = {
-            name: np.concatenate(part) if sum(map(len, part)) == len(labels) else None for name, part in parts.items()
+            name: np.concatenate(part)[rows] if sum(map(len, part)) == len(labels) else None
+            for name, part in parts.items()
         }
         for name in likelihood.parameters if self.need_coefs else ():
             if arrays[name] is None:
                 raise VoteError(_without(source, likelihood, name))
         texts = pa.chunked_array(self.columns["texts"]).combine_chunks() if self.columns["texts"] else None
-        in_list = (labels[:, :2] < size).all(axis=1)
-        if not in_list.any():
+        if not len(rows):
             raise InputError(f"{source}: no vote is between models of the model list of {size} names")
-        rows = np.flatnonzero(in_list)
-        arrays = {name: None if values is None else values[rows] for name, values in arrays.items()}
         output = EvaluatedOutput(
             source,
             tuple(self.model_list),

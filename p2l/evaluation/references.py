@@ -155,11 +155,12 @@ def read_arena(path: str) -> ArenaRatings:
     """Read a leaderboard file; VoteError, which names it, for a missing column or a row without a rating."""
     ratings: dict[str, dict[str, float]] = defaultdict(dict)
     try:
+        # Spreadsheets put a byte-order mark before the first name.
         with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
             rows = csv.DictReader(file)
             for name in _COLUMNS:
                 base_column(name, rows.fieldnames or [], path)
-            for number, row in enumerate(rows, 2):
+            for number, row in enumerate(rows, 2):  # the header is row 1
                 if (row.get("style_control") or "false").strip().lower() in ("false", "0", ""):
                     _add(ratings[row["category"]], row, f"{path}: row {number}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -186,6 +186,7 @@ class _Search:
 
 def _bent(columns: tuple[Floats, ...], scales: tuple[float, ...], floor: float, ceiling: float | None) -> Floats:
     """Return the loss from the parts of its excess."""
+    # Forms with one part of excess leave the second scale, which is zero, over.
     excess: Floats = np.asarray(sum(scale * column for scale, column in zip(scales, columns, strict=False)))
     if ceiling is None:
         return floor + excess

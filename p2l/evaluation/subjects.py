@@ -63,6 +63,7 @@ class ManyFits:
         slope = np.einsum("ksp,kqsp->qsp", weights, np.moveaxis(slopes, (-2, -1), (0, 1))[:, :own])
         bend = np.einsum("ksp,kqrsp->qrsp", weights, np.moveaxis(bends, (-3, -2, -1), (0, 1, 2))[:, :own, :own])
         value = -np.sum(targets * log_probs, axis=(1, 2), where=targets > 0)
+        # No vote of a subset may count.
         total = np.maximum(targets.sum(axis=(1, 2)), 1e-300)
         return self._with_prior(theta, mean, total, value, -self._scatter(slope), -self._scatter_square(bend))
 
@@ -226,6 +227,7 @@ class ModelAnswers:
         targets = self._tables(rows, multiplicity)
         mean = _centred(multiplicity @ self._parameters[rows], self.likelihood, len(self.models))
         sizes = np.array([[len(subset)] for subset in subsets])
+        # One prompt's aggregate is its own parameters; the more prompts, the closer it comes to that of all.
         fitted = fit_many(self._fits, targets, mean, mean + (1.0 - 1.0 / sizes) * self._beyond_mean)
         return [as_standing(theta, self.likelihood) for theta in fitted]
 
@@ -259,27 +261,24 @@ class ModelAnswers:
         shape = (len(self._fits.first), len(self.likelihood.outcomes))
         sums = np.zeros((multiplicity.shape[0], shape[0] * shape[1]))
         by_column = multiplicity.tocsc()
-        step = _BLOCK * 8 if self._keeps else _BLOCK
+        kept = self._kept
+        step = _BLOCK if kept is None else _BLOCK * 8
         for start in range(0, len(rows), step):
             part = slice(start, start + step)
-            sums += by_column[:, part] @ self._probs(rows[part])
+            sums += by_column[:, part] @ (self._probs(rows[part]) if kept is None else kept[rows[part]])
         return sums.reshape(-1, *shape)
 
-    def _probs(self, rows: Ints) -> Floats:
-        """Return flat outcome tables (n, P K) of n prompts, kept while they are small."""
-        return self._kept[rows] if self._keeps else self._probs_of(rows)
-
     @cached_property
-    def _kept(self) -> Floats:
-        everything = np.arange(len(self.coefs))
-        blocks = [everything[start : start + _BLOCK] for start in range(0, len(everything), _BLOCK)]
-        return np.concatenate([self._probs_of(block) for block in blocks])
+    def _kept(self) -> Floats | None:
+        """The outcome tables (N, P K) of all prompts; None where they are too large to keep."""
+        number = len(self.coefs)
+        if number * len(self._fits.first) * len(self.likelihood.outcomes) * 8 > _CACHED:
+            return None
+        blocks = (np.arange(start, min(start + _BLOCK, number)) for start in range(0, number, _BLOCK))
+        return np.concatenate([self._probs(block) for block in blocks])
 
-    @property
-    def _keeps(self) -> bool:
-        return len(self.coefs) * len(self._fits.first) * len(self.likelihood.outcomes) * 8 <= _CACHED
-
-    def _probs_of(self, rows: Ints) -> Floats:
+    def _probs(self, rows: Ints) -> Floats:
+        """Return flat outcome tables (n, P K) of n prompts."""
         coefs = self.coefs[rows]
         eta, gamma = (None if value is None else value[rows, None, None] for value in (self.eta, self.gamma))
         probs = self.likelihood.probs(coefs[:, :, None], coefs[:, None, :], eta, gamma)

@@ -54,6 +54,7 @@ def ask(
     from p2l.inference import P2L
 
     data, p2l = open_prompts(prompts, limit=limit), P2L.from_pretrained(model)
+    # A file that p2l eval wrote may hold hidden states already, perhaps of another model.
     own = embeddings == HIDDEN and HIDDEN not in data.source.columns
     if embeddings is not None and not own:
         _check_column(embeddings, data.source.columns, prompts)

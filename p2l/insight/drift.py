@@ -252,6 +252,7 @@ def _common(models: Sequence[Any], before: str, after: str) -> list[str]:
 def _ask(sides: Sequence[_Side], prompts: str, by: Sequence[str], *, quiet: bool) -> tuple[Groups, dict[int, Ints]]:
     """Ask both sides about each different prompt once; return the rows (of U) of each category."""
     source = open_source(prompts)
+    # The first of the pairs is empty, so that there is something to join where the file has no rows.
     groups, place, pairs = Groups(source, by), dict[int, int](), [np.empty((2, 0), dtype=np.int64)]
     columns = list(dict.fromkeys(["prompt", *groups.bases.values()]))
     with progress(total=source.rows, description="prompts", unit=" prompts", quiet=quiet) as bar:

@@ -256,6 +256,7 @@ def draw_map(explanation: Explanation, models: Sequence[str] = ()) -> Figure:
     ]
     cells = {(cell.model, cell.cluster): cell.change for cell in explanation.found}
     values = np.array([[cells.get((name, one), np.nan) for one in clusters] for name in names])
+    # Of no models, or no clusters, NumPy makes one dimension too few.
     values = values.reshape(len(names), len(clusters))
     longest = max((len(plain(one, 42)) for one in clusters), default=0)
     figure = new_figure(3.4 + 0.42 * max(len(clusters), 4), max(3.4, 1.6 + 0.21 * len(names) + 0.055 * longest))

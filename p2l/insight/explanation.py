@@ -324,6 +324,7 @@ def _find(
     cut = kinds.tree(prompts.points[first], rng)
     if clusters is not None:
         return prompts.cut(first, cut(clusters))
+    # Rows are in the order of the file, which may have changed its subject half-way.
     learn, test = first[::2], first[1::2]
     target = centred(prompts.answers.coefs)[test]
     numbers = kinds.candidates(len(first), least)
@@ -377,6 +378,7 @@ def _examples(prompts: _Prompts, rows: Ints, centre: Floats) -> tuple[str, ...]:
 
 
 def _shortened(text: str) -> str:
+    # A pasted document need not be split whole for its beginning, which indentation may thin out.
     plain = " ".join(text[: 4 * _EXAMPLE].split())
     return plain if len(plain) <= _EXAMPLE else plain[: _EXAMPLE - 1].rstrip() + "…"
 

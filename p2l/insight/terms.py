@@ -106,6 +106,7 @@ def typical_terms(terms: Terms, cluster: Ints, clusters: int, *, most: int = 8) 
     p = (inside + _SMOOTHING) / (sizes + 1)[:, None]
     q = (outside + _SMOOTHING) / (others + 1)[:, None]
     r = (inside.sum(axis=0) + _SMOOTHING) / (sizes.sum() + 1)
+    # What few prompts of a large cluster hold would misname it, however rare it is elsewhere.
     score = np.where(
         (p > q) & (inside >= np.maximum(_LEAST, 0.02 * sizes)[:, None]), p * np.log(p / q) * np.log(1 / r), 0.0
     )
@@ -114,6 +115,7 @@ def typical_terms(terms: Terms, cluster: Ints, clusters: int, *, most: int = 8) 
 
 def _distinct(words: Sequence[str], score: Floats, most: int) -> list[str]:
     names: list[str] = []
+    # Kin of better terms are passed over; so many leave enough, and comparing all would take long.
     for place in np.argsort(-score, kind="stable")[: 10 * most]:
         if score[place] <= 0 or len(names) == most:
             break

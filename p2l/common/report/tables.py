@@ -40,7 +40,7 @@ class Scale:
         """Return the range of the finite values among these (and `zero`), with a little room on both sides."""
         finite = [float(value) for value in values if math.isfinite(value)] + ([] if zero is None else [zero])
         low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-        room = 0.03 * (high - low) or 1.0
+        room = 0.03 * (high - low) or 1.0  # a single value has no range, by which `place` divides
         return cls(low - room, high + room, zero)
 
     def place(self, value: float) -> float:
