@@ -146,11 +146,7 @@ class PartFolder:
 
 
 def lock_folder(folder: Path) -> int:
-    """Create a folder and lock it against other runs; return its open descriptor.
-
-    Raises:
-        InputError: another run is writing there, or it cannot be written.
-    """
+    """Create a folder and lock it against other runs; return its descriptor; InputError if it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.open(folder, os.O_RDONLY)
@@ -165,8 +161,7 @@ def lock_folder(folder: Path) -> int:
 def open_parts(folder: Path, job: InferenceJob, *, restart: bool = False) -> PartFolder:
     """Return the folder of parts, created and locked; with `restart`, without parts of another job.
 
-    Raises:
-        InputError: parts of another job are in it, another run is writing, or it cannot be written.
+    Raise InputError where parts of another job are in it, another run is writing, or it cannot be written.
     """
     parts = PartFolder(folder, lock_folder(folder))
     try:
@@ -279,16 +274,7 @@ def write_output(
 ) -> dict[str, Any]:
     """Join the rows of the data set with the parts, in one pass, put all files in their places and return their info.
 
-    Args:
-        output: which files.
-        data: the data set.
-        survey: of the data set.
-        parts: every chunk must be saved.
-        info: description of the rows; counts of prompts and the names of the files are added.
-        bar: progress in rows.
-
-    Raises:
-        InputError: a file cannot be written.
+    Every chunk must be saved. The info is `info` with counts of prompts and the names of the files; `bar` counts rows.
     """
     paths = [parts.folder / f"output.{kind}" for kind in output.formats]
     counts = {"truncated": 0, "not_finite": 0}
@@ -423,8 +409,7 @@ _WRITERS: dict[str, Callable[[Path, Any, dict[str, Any]], contextlib.AbstractCon
 def check_can_push(repo_id: str) -> None:
     """Check, before hours of work, whether the output can be pushed at their end.
 
-    Raises:
-        InputError: the hub does not know the user, or the data set exists and is public: rows hold what users wrote.
+    Raise InputError where the hub does not know the user, or the data set is public: rows hold what users wrote.
     """
     from huggingface_hub import HfApi
 
@@ -441,11 +426,7 @@ def check_can_push(repo_id: str) -> None:
 
 
 def push(files: Sequence[Path], repo_id: str) -> None:
-    """Upload files to a data set, which is created private where there is none.
-
-    Raises:
-        InputError: the upload failed; the files are whole on disk.
-    """
+    """Upload files to a data set, which is created private where there is none; InputError where that fails."""
     from huggingface_hub import HfApi
 
     try:

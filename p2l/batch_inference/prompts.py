@@ -58,8 +58,7 @@ class PromptSet:
     def survey(self, *, quiet: bool = True) -> Survey:
         """Read everything once: count the rows, check each prompt, find the type of each column.
 
-        Raises:
-            InputError: a row without a prompt, a column that the model would write, or no rows.
+        Raise InputError for a row without a prompt, a column that the model would write, or no rows.
         """
         rows = 0
         schemas: dict[Any, None] = {}
@@ -120,11 +119,7 @@ class PromptSet:
 
 
 def open_prompts(path: str, *, split: str = "train", limit: int | None = None) -> PromptSet:
-    """Open a data set: a hub id, a `save_to_disk` folder, or a .parquet, .jsonl, .jsonl.gz or .csv file.
-
-    Raises:
-        InputError: there is no such data set, or it has no column `prompt`.
-    """
+    """Open a data set as `p2l.votes.sources.open_source` does; InputError if it has no column `prompt`."""
     source = open_source(path, split=split)
     if "prompt" not in source.columns:
         raise missing_column(source, "prompt", because=" (the one column that is needed)")

@@ -52,11 +52,7 @@ class Asker:
     tokens: int = 32_768  # halved, for good, whenever memory runs out
 
     def ask(self, prompts: Sequence[Sequence[str]], *, hidden: bool) -> Prediction:
-        """Predict for prompts.
-
-        Raises:
-            InputError: a prompt alone does not fit into memory.
-        """
+        """Predict for prompts; InputError where one alone does not fit into memory."""
         while True:
             try:
                 return self.model.predict(
@@ -203,9 +199,8 @@ class EvalOptions(ModelOptions):
 def evaluate(options: EvalOptions) -> list[Path]:
     """Run one model, or every checkpoint of a training run, over the data set; return the files with the rows.
 
-    Raises:
-        InputError: the data set, a model, a flag or the output folder cannot be used.
-        PeerError: another process of this launch ended.
+    Raise InputError where the data set, a model, a flag or the output folder cannot be used, and PeerError where
+    another process of this launch ended.
     """
     with join_processes() as processes:
         models, survey = processes.on_first(lambda: _look(options))

@@ -61,14 +61,13 @@ class Matrix:
 def read_matrix(folder: Path, metric: str, *, run: str, loss_type: str | None = None) -> Matrix:
     """Read what `p2l eval-chrono` wrote into a folder; outputs without info files are scored from their rows.
 
+    Raise InputError for an unknown metric, outputs that are absent or unreadable, or a contradicting likelihood.
+
     Args:
         folder: with checkpoint-C/checkpoint-C-val-V.json.
         metric: a name of `p2l.metrics.METRICS`.
         run: its name in reports.
         loss_type: the likelihood of outputs that do not record theirs (grk).
-
-    Raises:
-        InputError: no such folder or metric, no outputs, one that cannot be read, or a contradicting likelihood.
     """
     if metric not in METRICS:
         raise InputError(f"unknown metric {metric!r}{nearest(metric, METRICS)}; known: {', '.join(METRICS)}")
@@ -176,14 +175,10 @@ def by_number(checkpoints: Sequence[int], slices: Sequence[int], *, all_slices: 
 def by_time(
     checkpoints: Sequence[int], slices: Sequence[int], train: Mapping[int, float], val: Mapping[int, float]
 ) -> Plan:
-    """Plan for each checkpoint the slices that ended before its last votes.
+    """Plan for each checkpoint the slices that ended before its last votes; numbers are in order.
 
-    Args:
-        checkpoints, slices: their numbers, in order.
-        train, val: last vote time, in seconds, of each training batch and of each slice.
-
-    Raises:
-        InputError: checkpoints that are not evenly spaced, or a batch or slice without a time.
+    `train` and `val` are the last vote time, in seconds, of each training batch and of each slice. Raise InputError
+    for checkpoints that are not evenly spaced, or a batch or slice without a time.
     """
     spacing = checkpoints[0]
     for place, number in enumerate(checkpoints, 1):

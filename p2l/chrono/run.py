@@ -53,9 +53,8 @@ class ChronoOptions(ModelOptions):
 def evaluate_chrono(options: ChronoOptions) -> None:
     """Write every cell of the plan that does not exist yet.
 
-    Raises:
-        InputError: flags, slices or the output folder cannot be used, or no checkpoint can; nothing is written then.
-        P2LError: some checkpoints cannot be used; all others are done.
+    Raise InputError, with nothing written, where flags, slices, the output folder or all checkpoints cannot be used;
+    raise P2LError where some checkpoints cannot be, once all others are done.
     """
     with join_processes() as processes:
         checkpoints, plan, files = processes.on_first(lambda: _look(options))

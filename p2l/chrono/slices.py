@@ -42,11 +42,7 @@ class ValidationSlice:
 
 
 def find_slices(folder: str) -> dict[int, Path]:
-    """Return the files of votes in a folder by the last number in their names, in its order.
-
-    Raises:
-        InputError: no such folder, no file with a number, or two files with one number.
-    """
+    """Return a folder's files of votes by the last number in their names; InputError for none, or two of one number."""
     root = Path(folder).expanduser()
     if not root.is_dir():
         raise InputError(f"{root}: no such folder; --val-dir holds validation slices such as validation-512.csv")
@@ -70,14 +66,10 @@ def _stem(name: str) -> str:
 
 @contextlib.contextmanager
 def open_slices(files: dict[int, Path], label_list: str | None = None) -> Iterator[dict[int, ValidationSlice]]:
-    """Read and check the slices from end to end; their disk space is freed at the end of the block.
+    """Read and check slices from end to end; their disk space is freed at the end of the block.
 
-    Args:
-        files: by number.
-        label_list: a JSON list of names that a `labels` column refers to, for slices without names.
-
-    Raises:
-        InputError: a row is no vote, or the list cannot be read.
+    `label_list` is a JSON list of names that a `labels` column refers to, for slices without names. Raise InputError
+    where a row is no vote, or the list cannot be read.
     """
     names = _read_names(label_list)
     own = json.dumps(names).encode() if names else b""
@@ -125,11 +117,7 @@ class Checkpoint:
 
 
 def find_checkpoints(repo: str, prefix: str) -> list[Checkpoint]:
-    """Return the checkpoints of a run's folder or hub repository, by number.
-
-    Raises:
-        InputError: there is no such folder or repository, or it holds no checkpoint.
-    """
+    """Return the checkpoints of a run's folder or hub repository, by number; InputError where there are none."""
     folder = Path(repo).expanduser()
     if folder.is_dir():
         names: Iterable[str] = [path.name for path in folder.iterdir() if path.is_dir()]
@@ -164,10 +152,8 @@ def _folders_on_hub(repo: str) -> set[str]:
 def open_checkpoint(checkpoint: Checkpoint) -> Iterator[Path]:
     """Give the checkpoint as a complete model folder, downloaded if need be.
 
-    A model list or tokenizer beside the checkpoints serves each that has none of its own.
-
-    Raises:
-        InputError: it cannot be reached, or there is no model list in either place.
+    A model list or tokenizer beside the checkpoints serves each that has none of its own. Raise InputError where the
+    checkpoint cannot be reached, or there is no model list in either place.
     """
     folder = local_folder(checkpoint.place)
     if (folder / MODEL_LIST_FILE).is_file():

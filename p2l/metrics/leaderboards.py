@@ -81,11 +81,7 @@ def leaderboard_metric(name: str) -> Callable[[Measure], Measure]:
 
 
 def compare(name: str, comparison: Comparison) -> Any:
-    """Return the value of one metric: a number, or a dictionary of numbers; None where it means nothing.
-
-    Raises:
-        ConfigError: no metric has this name.
-    """
+    """Return the value of a metric, a number or a dictionary of numbers; None where it means nothing."""
     if name not in LEADERBOARD_METRICS:
         metrics = LEADERBOARD_METRICS
         raise ConfigError(

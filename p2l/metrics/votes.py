@@ -169,11 +169,7 @@ def vote_metric(name: str, *outcomes: str, apart: bool = False) -> Callable[[Per
 
 
 def evaluate(name: str, votes: ScoredVotes) -> float | None:
-    """Return the value of one metric; None where it means nothing or no vote counts.
-
-    Raises:
-        ConfigError: no metric has this name.
-    """
+    """Return the value of one metric, None where it means nothing or no vote counts; ConfigError if it is unknown."""
     metric = _find(name)
     if not metric.applies(votes.likelihood):
         return None
@@ -186,8 +182,7 @@ def evaluate(name: str, votes: ScoredVotes) -> float | None:
 def vote_values(name: str, votes: ScoredVotes) -> Floats:
     """Return one value (N,) for each vote, NaN for votes that the metric does not count.
 
-    Raises:
-        ConfigError: no metric has this name, or it is no mean over votes, or means nothing under this likelihood.
+    Raise ConfigError for a metric that is unknown, is no mean over votes, or means nothing under this likelihood.
     """
     metric = _find(name)
     if metric.per_vote is None:
@@ -217,10 +212,7 @@ def simple_metrics(
         gamma: (N,), a number or None.
         likelihood: the outcome model or its name.
         weights: (N,), ones by default.
-        names: which metrics.
-
-    Raises:
-        ConfigError: an unknown metric or likelihood, or a missing eta or gamma.
+        names: which metrics; ConfigError for an unknown one.
     """
     model = get(likelihood) if isinstance(likelihood, str) else likelihood
     votes = ScoredVotes(model, np.asarray(coefs), np.asarray(labels), eta, gamma, weights)

@@ -222,6 +222,8 @@ def read_votes(
 ) -> Iterator[VoteBatch]:
     """Stream votes, each checked; memory holds a batch at a time.
 
+    Raise VoteError where the source or a column is missing, there are no votes, or a row is no vote; it names the row.
+
     Args:
         source: a hub id, a `save_to_disk` folder, a .parquet / .jsonl / .jsonl.gz / .csv file, a table in memory, or a
             `Source`.
@@ -232,9 +234,6 @@ def read_votes(
         need_prompt: with `columns=None`, whether votes without a prompt column are an error (leaderboards need none).
         label_list: model names that a `labels` column refers to; needed where model names or winner are absent.
         drop_bad: leave out rows that are no votes rather than refuse the first; batches count them in `dropped`.
-
-    Raises:
-        VoteError: the source or a column is missing, there are no votes, or a row is no vote; the message names it.
     """
     opened = source if isinstance(source, Source) else open_source(source, split=split, from_disk=from_disk)
     check_columns(opened, columns, need_prompt=need_prompt, label_list=label_list)
@@ -359,9 +358,6 @@ def read_columns(
 
     This is the cheap way to what a leaderboard needs: `encode_votes(c["model_a"], c["model_b"], c["winner"])`.
     Four bytes a vote and text column stay in memory. With `drop_bad`, `dropped` of the result counts the rows left out.
-
-    Raises:
-        VoteError: as `read_votes`.
     """
     parts: dict[str, list[Any]] = {name: [] for name in columns}
     dropped = 0

@@ -40,7 +40,7 @@ WINNERS = ("model_a", "model_b", "tie", "tie (bothbad)")
 IntArray = np.ndarray[Any, np.dtype[Any]]
 
 
-class Encoded(NamedTuple):
+class TextCodes(NamedTuple):
     """A column of text as codes: `values[codes[n]]` is the text of row n; a missing text has code -1."""
 
     values: list[str]
@@ -56,20 +56,17 @@ class VoteCodes(NamedTuple):
     winner: IntArray  # (N,) int8 positions in WINNERS
 
 
-def encode_column(values: Any) -> Encoded:
-    """Encode a column of text: an Arrow array, a pandas Series, a NumPy array, a sequence, or an `Encoded` itself.
+def encode_column(values: Any) -> TextCodes:
+    """Encode a column of text: an Arrow array, a pandas Series, a NumPy array, a sequence, or an `TextCodes` itself.
 
-    Values are in order of first appearance; a null is -1.
-
-    Raises:
-        VoteError: the column holds something else than text.
+    Values are in order of first appearance; a null is -1. Raise VoteError where the column holds no text.
     """
-    if isinstance(values, Encoded):
+    if isinstance(values, TextCodes):
         return values
     array = _as_dictionary(values)
     codes = array.indices.fill_null(-1) if array.indices.null_count else array.indices
     names = array.dictionary.to_pylist()
-    return Encoded(names, codes.to_numpy(zero_copy_only=False).astype(np.int32, copy=False))
+    return TextCodes(names, codes.to_numpy(zero_copy_only=False).astype(np.int32, copy=False))
 
 
 def _as_dictionary(values: Any) -> Any:
@@ -99,16 +96,10 @@ def is_text(kind: Any) -> bool:
 
 
 def encode_votes(model_a: Any, model_b: Any, winner: Any) -> VoteCodes:
-    """Encode three columns of text (see `encode_column` for what a column may be) as integer codes.
+    """Encode three columns of text (N,) as integer codes; see `encode_column` for what a column may be.
 
-    Args:
-        model_a: (N,) names of the models shown first.
-        model_b: (N,) names of the models shown second.
-        winner: (N,) one of `WINNERS` for each vote.
-
-    Raises:
-        VoteError: the columns differ in length or are empty, a winner is unknown, a name is missing, or a model meets
-            itself; rows are counted from 1.
+    Raise VoteError where the columns differ in length or are empty, a winner is none of `WINNERS`, a name is missing,
+    or a model meets itself; rows are counted from 1.
     """
     first, second, won = encode_column(model_a), encode_column(model_b), encode_column(winner)
     if not len(first.codes) == len(second.codes) == len(won.codes):
@@ -152,18 +143,10 @@ def _refuse(wrong: Any, describe: Any) -> None:
 
 
 def translate_labels(labels: IntArray, source: Sequence[str], target: Sequence[str]) -> IntArray:
-    """Translate label triples by model name from one model list to another.
+    """Translate labels (N, 3) `[winner, loser, tie]` by model name: from positions in `source` to those in `target`.
 
-    Args:
-        labels: (N, 3) integers `[winner, loser, tie]`, positions in `source`.
-        source: names the labels refer to now.
-        target: names they shall refer to.
-
-    Returns:
-        (N, 3) int32; a model that `target` lacks becomes -1, so `(out[:, :2] >= 0).all(axis=1)` are the usable votes.
-
-    Raises:
-        VoteError: a label lies outside `source`.
+    Return (N, 3) int32; a model that `target` lacks becomes -1, so `(out[:, :2] >= 0).all(axis=1)` are the usable
+    votes. Raise VoteError where a label lies outside `source`.
     """
     labels = np.asarray(labels)
     pair = labels[:, :2]

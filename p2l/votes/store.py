@@ -54,15 +54,14 @@ def open_votes(
 ) -> VoteStore:
     """Read all votes of a source into a `VoteStore`; memory stays bounded, disk space is that of the votes.
 
+    Raise VoteError where a row is no vote, a model is unknown, or nothing is left.
+
     Args:
         source, split, from_disk, need_prompt, drop_bad: as in `read_votes`.
         model_list: names that labels shall refer to, in this order; None takes the sorted names of the votes.
         drop_unknown: leave out votes with a model that `model_list` lacks, and count them, rather than refuse them.
         label_list: names that a `labels` column refers to (default: `model_list`).
         quiet: no progress bar.
-
-    Raises:
-        VoteError: a row is no vote, a model is unknown, or nothing is left.
     """
     spool = _spool(source, label_list or model_list, quiet, split, from_disk, need_prompt, drop_bad)
     return VoteStore(spool, model_list, drop_unknown)
@@ -353,11 +352,7 @@ def open_votes_together(
     drop_unknown: bool = False,
     from_disk: bool = False,
 ) -> VoteStore:
-    """Open votes in a process of a launch: they are read once on each machine.
-
-    Raises:
-        VoteError: as `open_votes` does, in every process.
-    """
+    """Open votes in a process of a launch: they are read once on each machine, and every process has the errors."""
     read = partial(_spool, source, model_list, split=split, from_disk=from_disk)
     address = _address(source, [split, from_disk, model_list])
     return VoteStore(read() if address is None else _spool_together(address, read), model_list, drop_unknown)
