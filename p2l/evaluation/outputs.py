@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from p2l.batch_inference.output import json_array
 from p2l.common.errors import InputError, VoteError
 from p2l.evaluation.categories import Category, readable_tags
-from p2l.leaderboard.intervals import ClusteredVotes
+from p2l.leaderboard.sources import ClusteredVotes
 from p2l.likelihood import Likelihood
 from p2l.votes.reading import model_codes, read_votes
 from p2l.votes.schema import WINNERS, RawBatch, Source

@@ -22,7 +22,8 @@ from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCateg
 from p2l.evaluation.outputs import category_table, labels_of, open_votes_source
 from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.board import POINTS_PER_LOGIT
-from p2l.leaderboard.sources import VoteCounter, base_column
+from p2l.leaderboard.pair_tables import VoteCounter
+from p2l.leaderboard.sources import base_column
 from p2l.likelihood import get
 from p2l.votes.reading import read_votes
 

@@ -56,7 +56,7 @@ def aggregate(
     seed: int = 0,
     replicates: int = 100,
 ) -> Leaderboard:
-    """Aggregate per-prompt coefficients into one leaderboard.
+    """Aggregate per-prompt coefficients into one leaderboard; InputError if they cannot be used, or eta or gamma lack.
 
     Args:
         coefs: (N, M), or blocks (n, M) in the order of the prompts; with intervals the blocks are read twice, so they
@@ -68,13 +68,9 @@ def aggregate(
         intervals: "sandwich", "bootstrap" (both over prompts) or None.
         level: coverage of the intervals.
         seed, replicates: of the bootstrap.
-
-    Raises:
-        InputError: no prompts, NaN or infinite values, a missing eta or gamma, shapes that disagree.
-        ConvergenceError: no optimum was found.
     """
     check_intervals(intervals, level, replicates)
-    prompts = _Prompts(coefs, eta, gamma, likelihoods.get(likelihood), len(models))
+    prompts = _Blocks(coefs, eta, gamma, likelihoods.get(likelihood), len(models))
     if intervals and prompts.one_shot:
         raise InputError("intervals read the coefficients twice: give blocks as a list or an array, or intervals=None")
     sums, mean, number = _sum_outcomes(prompts)
@@ -106,7 +102,7 @@ def aggregate(
     )
 
 
-class _Prompts:
+class _Blocks:
     """The prompts in small blocks, checked; iterating again reads them again."""
 
     def __init__(
@@ -174,7 +170,7 @@ def _tiles(likelihood: Likelihood, block: Block) -> Iterator[tuple[slice, slice,
         yield rows, columns, np.moveaxis(probs, -1, 0)
 
 
-def _sum_outcomes(prompts: _Prompts) -> tuple[Floats, Floats, int]:
+def _sum_outcomes(prompts: _Blocks) -> tuple[Floats, Floats, int]:
     """Return summed probabilities (K, M, M) of pairs with column > row, mean parameters (D,), and N."""
     size, likelihood = prompts.num_models, prompts.likelihood
     sums, totals, number = np.zeros((len(likelihood.outcomes), size, size)), np.zeros(size + 1), 0
@@ -208,7 +204,7 @@ def _pairs(sums: Floats) -> Floats:
     return np.ascontiguousarray(np.moveaxis(sums[..., first, second], -2, -1))
 
 
-def _prompt_scores(objective: Objective, point: Point, prompts: _Prompts) -> Floats:
+def _prompt_scores(objective: Objective, point: Point, prompts: _Blocks) -> Floats:
     """Return the summed outer products (D, D) of the prompts' scores."""
     _, gradient, _ = objective.derivatives(point.theta)
     size = objective.num_models
@@ -228,7 +224,7 @@ def _prompt_scores(objective: Objective, point: Point, prompts: _Prompts) -> Flo
     return out
 
 
-def _redrawn_prompts(prompts: _Prompts, number: int, replicates: int, rng: np.random.Generator) -> Iterator[Floats]:
+def _redrawn_prompts(prompts: _Blocks, number: int, replicates: int, rng: np.random.Generator) -> Iterator[Floats]:
     """Yield mean outcome tables (P, K) of R samples of N prompts, all gathered in one pass."""
     size = prompts.num_models
     times = rng.multinomial(number, np.full(number, 1.0 / number), size=replicates) / number

@@ -9,6 +9,7 @@ optimum in a few steps; 2.2 million votes between 130 models take about as long 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -61,6 +62,9 @@ def fit(
 ) -> Leaderboard:
     """Fit a leaderboard to votes.
 
+    Raise InputError for fewer than two models, no vote that counts, or columns that are no votes, and ConvergenceError
+    where there is no optimum, as for an undefeated model without a prior.
+
     Args:
         model_a: (N,) codes of the models shown first, positions in `models`.
         model_b: (N,) codes of the models shown second.
@@ -70,10 +74,6 @@ def fit(
         weights: (N,) weight of each vote; weight 2 gives the same coefficients as the vote twice.
         clusters: (N,) whose vote it is, or on which prompt: intervals then treat a cluster as one observation.
         options: `intervals`, `level`, `seed`, `replicates` and `prior` of `fit_table`.
-
-    Raises:
-        InputError: fewer than two models, no vote that counts, or columns that are no votes.
-        ConvergenceError: no optimum was found, as for an undefeated model without a prior.
     """
     table = vote_table(model_a, model_b, winner, len(models), weights)
     if clusters is not None and np.shape(clusters) != np.shape(model_a):
@@ -249,3 +249,14 @@ def _held_by_prior(objective: Objective, graph: Ints) -> Ints:
 def _joined(objective: Objective, prior: Prior) -> Ints:
     """Return the component (M,) of each model; a prior with means of its own joins them all."""
     return objective.graph if prior.coefs is None else np.zeros(objective.num_models, dtype=np.int64)
+
+
+def prior_of(overall: Leaderboard, models: Sequence[str], sd: float) -> Prior | None:
+    """Return the prior that holds some models to a leaderboard; None for an infinite standard deviation."""
+    return None if math.isinf(sd) else Prior(sd=sd, coefs=coefs_of(overall, models), eta=overall.eta)
+
+
+def coefs_of(board: Leaderboard, models: Sequence[str]) -> Floats:
+    """Return the coefficients (M,) of some models; zero for those that the leaderboard does not know."""
+    coefs = dict(zip(board.models, board.coefs.tolist(), strict=True))
+    return np.array([coefs.get(name, 0.0) for name in models])

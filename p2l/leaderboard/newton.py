@@ -73,10 +73,8 @@ def minimise(
 
     `evaluate` may move its argument into the domain of the function: the point it returns says where it was taken.
     It ends with the first undamped step of at most `tolerance`; what is left after such a step is of the order of its
-    square. The gradient there must be below a hundredth of `tolerance`.
-
-    Raises:
-        ConvergenceError: the gradient did not vanish within `max_steps` steps.
+    square. The gradient there must be below a hundredth of `tolerance`, or ConvergenceError is raised, as it is after
+    `max_steps` steps.
     """
     point, damping = (start if isinstance(start, Point) else evaluate(start)), 0.0
     for _ in range(max_steps):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -16,13 +15,12 @@ import pyarrow.compute as pc
 
 from p2l.common.cli import nearest, progress
 from p2l.common.errors import InputError, VoteError
-from p2l.leaderboard.board import Leaderboard, Named
-from p2l.leaderboard.fitting import fit_table
-from p2l.leaderboard.intervals import ClusteredVotes
-from p2l.leaderboard.newton import Prior
-from p2l.leaderboard.pair_tables import PairTable, table_from_keys
+from p2l.leaderboard.board import Named
+from p2l.leaderboard.fitting import fit_table, prior_of
+from p2l.leaderboard.intervals import Units, units_of
+from p2l.leaderboard.pair_tables import PairTable, VoteCounter
 from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, read_votes
-from p2l.votes.schema import WINNERS, Source, is_text, name_lookup, numbers
+from p2l.votes.schema import WINNERS, Source, hash_turns, is_text, name_lookup, numbers
 from p2l.votes.sources import open_source
 
 # Groups of rows by a column: a text, a flag, a list, or a tag nested in another column.
@@ -120,72 +118,52 @@ def _follow(value: Any, rest: str) -> Any:
     return value
 
 
-# Votes of a stream, counted per group: pair tables of a whole file and of each of its groups.
-#
-# Shapes: N votes of a batch, U distinct (group, model a, model b, winner).
-#
-# Memory holds one row per distinct combination, not per vote: for one leaderboard that is O(M^2) however long the
-# stream is; for personal leaderboards it is at most the number of votes, 32 bytes each.
-
 Floats = npt.NDArray[np.float64]
-_MODEL_BITS = 20
-_GROUP_LIMIT = 1 << (62 - 2 * _MODEL_BITS)
-_PENDING = 1 << 21
+
+# Votes that were not cast independently: those of one person, or on one prompt.
+#
+# Shapes: N votes of a batch.
+#
+# Intervals need to know which votes belong together, so every vote stays in memory here, with 29 bytes for each group
+# that it is in; without clusters a leaderboard keeps counts alone.
+
+_KINDS = ["<i8", "<i4", "<i4", "i1", "<f8", "<i4"]
 
 
-class VoteCounter:
-    """Counts of votes by group, pair and winner; add batches, then ask for tables."""
+class ClusteredVotes:
+    """The votes of each group with their clusters; add batches, then ask for `units`."""
 
-    def __init__(self) -> None:
-        self._keys: Ints = np.empty(0, dtype=np.int64)
-        self._sums: Floats = np.empty((3, 0))  # votes, weights, squared weights
-        self._waiting: list[tuple[Ints, Floats]] = []
-        self._number_waiting = 0
+    def __init__(self, column: str) -> None:
+        self.column = column
+        self._numbers: dict[Any, int] = {}
+        self._parts: list[list[npt.NDArray[Any]]] = []
+        self._joined: list[npt.NDArray[Any]] | None = None
 
-    def add(self, group: Ints, model_a: Ints, model_b: Ints, winner: Ints, weights: Floats) -> None:
-        """Count a batch of votes (N,); `group` and the models are codes of the caller's."""
-        if len(group) and (group.max() >= _GROUP_LIMIT or max(model_a.max(), model_b.max()) >= 1 << _MODEL_BITS):
-            raise VoteError(f"more than {_GROUP_LIMIT:,} groups or {1 << _MODEL_BITS:,} models")
-        keys = ((group << _MODEL_BITS | model_a.astype(np.int64)) << _MODEL_BITS | model_b) << 2 | winner
-        with np.errstate(over="ignore"):  # a fit refuses weights as far out as that
-            self._waiting.append((keys, np.stack([np.ones(len(keys)), weights, weights**2])))
-        self._number_waiting += len(keys)
-        if self._number_waiting > max(_PENDING, len(self._keys)):
-            self._merge()
+    def number(self, values: Any) -> Ints:
+        """Number (N,) of the cluster that each value of an Arrow column names; a vote without one stands alone."""
+        if pa.types.is_list(values.type) and pa.types.is_string(values.type.value_type):
+            keys = [None if turns is None else hash_turns(turns) for turns in values.to_pylist()]
+        elif pa.types.is_nested(values.type):
+            raise VoteError(f"column {self.column!r} holds {values.type}, which cannot name clusters")
+        else:
+            keys = values.to_pylist()
+        fresh = (self._numbers.setdefault(object() if key is None else key, len(self._numbers)) for key in keys)
+        return np.fromiter(fresh, dtype=np.int64, count=len(keys))
 
-    def _merge(self) -> None:
-        keys = np.concatenate([self._keys, *(keys for keys, _ in self._waiting)])
-        sums = np.concatenate([self._sums, *(sums for _, sums in self._waiting)], axis=1)
-        self._keys, place = np.unique(keys, return_inverse=True)
-        self._sums = np.stack([np.bincount(place, row, len(self._keys)) for row in sums])
-        self._waiting, self._number_waiting = [], 0
+    def add(self, group: Ints, model_a: Ints, model_b: Ints, winner: Ints, weights: Floats, cluster: Ints) -> None:
+        """Keep a batch of votes, all (N,)."""
+        columns = (group, model_a, model_b, winner, weights, cluster)
+        self._parts.append([column.astype(kind) for column, kind in zip(columns, _KINDS, strict=True)])
 
-    def groups(self) -> dict[int, int]:
-        """Return the groups and their number of votes."""
-        self._merge()
-        numbers, first = np.unique(self._keys >> (2 * _MODEL_BITS + 2), return_index=True)
-        votes = np.add.reduceat(self._sums[0], first) if len(first) else np.empty(0)
-        return {int(number): round(float(count)) for number, count in zip(numbers, votes, strict=True)}
-
-    def table(self, group: int, names: Sequence[str]) -> tuple[PairTable, list[str]]:
-        """Return the pair table of one group over the models it has votes of, and their names, sorted."""
-        a, b, winner, (votes, weights, squares) = self.cells(group)
-        seen = sorted({names[code] for code in np.unique(np.concatenate([a, b]))})
-        position = {name: index for index, name in enumerate(seen)}
-        recode = np.array([position.get(name, -1) for name in names], dtype=np.int64)
-        local = (recode[a] * len(seen) + recode[b]) * 4 + winner
-        if np.array_equal(votes, weights):
-            return table_from_keys(local, votes, num_models=len(seen)), seen
-        return table_from_keys(local, votes, weights, squares, num_models=len(seen)), seen
-
-    def cells(self, group: int) -> tuple[Ints, Ints, Ints, Floats]:
-        """Return models a and b (U,), winner (U,) and sums of votes, weights, squared weights (3, U) of one group."""
-        if self._waiting:
-            self._merge()
-        start, end = np.searchsorted(self._keys, [group << (2 * _MODEL_BITS + 2), (group + 1) << (2 * _MODEL_BITS + 2)])
-        keys = self._keys[start:end]
-        mask = (1 << _MODEL_BITS) - 1
-        return keys >> (_MODEL_BITS + 2) & mask, keys >> 2 & mask, keys & 3, self._sums[:, start:end]
+    def units(self, group: int, table: PairTable, recode: Ints) -> Units:
+        """Return the votes of one group as units of its table; `recode` is the position there of each model code."""
+        if self._joined is None:
+            joined = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
+            order = np.argsort(joined[0], kind="stable")
+            self._joined, self._parts = [column[order] for column in joined], []
+        start, end = np.searchsorted(self._joined[0], [group, group + 1])
+        _, a, b, winner, weights, cluster = (column[start:end] for column in self._joined)
+        return units_of(table, recode[a], recode[b], winner, weights, cluster)
 
 
 _ALL = ("", "all")
@@ -283,17 +261,6 @@ def _fit_groups(
             board = dataclasses.replace(board, notes=(f"{note} scale.", *board.notes))
         boards.append(Named(by, name, sizes[code], board))
     return boards
-
-
-def prior_of(overall: Leaderboard, models: Sequence[str], sd: float) -> Prior | None:
-    """Return the prior that holds some models to a leaderboard; None for an infinite standard deviation."""
-    return None if math.isinf(sd) else Prior(sd=sd, coefs=coefs_of(overall, models), eta=overall.eta)
-
-
-def coefs_of(board: Leaderboard, models: Sequence[str]) -> Floats:
-    """Return the coefficients (M,) of some models; zero for those that the leaderboard does not know."""
-    coefs = dict(zip(board.models, board.coefs.tolist(), strict=True))
-    return np.array([coefs.get(name, 0.0) for name in models])
 
 
 def _noted(named: Named, note: str) -> Named:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from p2l.common.errors import CheckpointError, VoteError
 from p2l.common.files import write_json
 from p2l.leaderboard import Leaderboard, Prior, fit_labels, fit_table
-from p2l.leaderboard.sources import VoteCounter
+from p2l.leaderboard.pair_tables import VoteCounter
 from p2l.likelihood import counted, get
 from p2l.metrics import Interval, ScoredVotes, bootstrap_mean, vote_values
 from p2l.model import backbones
