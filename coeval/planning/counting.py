@@ -80,25 +80,20 @@ def _count_records(run: Run, stored: Stored) -> None:
         return answer_mark(record) if item is None or is_answer_to(record, item) else None
 
     for record, answer in _records(run.record_files("response_collection"), present_answer):
-        if answer is not None:
-            stored.responses[record["task_id"], record["teacher_model_id"], record["student_model_id"]] += 1
-            answers[str(record.get("id"))] = answer
+        stored.responses[record["task_id"], record["teacher_model_id"], record["student_model_id"]] += 1
+        answers[str(record.get("id"))] = answer
 
     def is_current(record: Mapping[str, Any], *keys: str) -> bool:
         item = items.get(str(record.get("datapoint_id")))
         marks = [answers[name] for name in (str(record.get(key)) for key in keys) if name in answers]
         return item is None or (len(marks) == len(keys) and is_judgement_of(record, item, marks))
 
-    for record, current in _records(run.record_files("evaluation"), lambda record: is_current(record, "response_id")):
-        if not current:
-            continue
+    for record, _ in _records(run.record_files("evaluation"), lambda record: is_current(record, "response_id")):
         student = str(record["response_id"]).removeprefix(f"{record['datapoint_id']}__")
         whose = (record["task_id"], record["teacher_model_id"], student, record["judge_model_id"])
         stored.scores[whose].update(record["scores"].keys())
     both = ("response_a_id", "response_b_id")
-    for record, current in _records(run.record_files("pairwise"), lambda record: is_current(record, *both)):
-        if not current:
-            continue
+    for record, _ in _records(run.record_files("pairwise"), lambda record: is_current(record, *both)):
         first, second = sorted(str(record.get(side)) for side in ("model_a", "model_b"))
         stored.pairs[record["task_id"], record["teacher_model_id"], record["judge_model_id"], first, second] += 1
 
@@ -133,18 +128,18 @@ def _read_map(path: Path, stored: Stored) -> None:
                 stored.attributes.add((path.name.removesuffix(ending), kind))
 
 
-def _records(paths: Iterable[Path], look: Callable[[dict[str, Any]], T]) -> Iterator[tuple[dict[str, Any], T]]:
-    """Yield valid records without their texts, of each id the last, and what `look` returned for the whole record.
+def _records(paths: Iterable[Path], look: Callable[[dict[str, Any]], T | None]) -> Iterator[tuple[dict[str, Any], T]]:
+    """Yield valid records without their texts, of each id the last, and what `look` returned for it, unless empty.
 
     `look` is called as the file is read, so that the texts of a file are never in memory at once.
     """
     for path in paths:
-        last: dict[str, tuple[dict[str, Any], T] | None] = {}
+        last: dict[str, tuple[dict[str, Any], T | None]] = {}
         for record in read_records(path):
             is_valid = not is_failed(record) and _has_names(record)
             slim = {key: value for key, value in record.items() if key in _SLIM}
-            last[str(record.get("id"))] = (slim, look(record)) if is_valid else None
-        yield from (entry for entry in last.values() if entry is not None)
+            last[str(record.get("id"))] = slim, look(record) if is_valid else None
+        yield from ((record, mark) for record, mark in last.values() if mark)
 
 
 def _has_names(record: dict[str, Any]) -> bool:

@@ -57,10 +57,8 @@ async def measure(config: Config, asking: Asking, samples: int) -> dict[str, Spe
 
 async def _measured(model: Model, asking: Asking, samples: int) -> Speed:
     replies: list[Reply] = []
-    guess, roles = (
-        guessed(model),
-        [roles[0] for roles in model.asked_for.values()],
-    )  # in turn, if several
+    guess = guessed(model)
+    roles = [roles[0] for roles in model.asked_for.values()]  # in turn: each may have a model of its own
     for number in range(samples):
         question, role = _QUESTIONS[number % len(_QUESTIONS)], roles[number % len(roles)]
         call = Call(model, role, None, "", ("estimate", model.name, str(number)), question, attempt=number)
@@ -266,38 +264,32 @@ def _providers(config: Config, work: list[Work], speeds: Mapping[str, Speed]) ->
 
 def _model(config: Config, model: Model, work: list[Work], speed: Speed) -> dict[str, Any]:
     own = [one for one in work if one.model.name == model.name]
-    models = {name: _asked_for(config, model, name, own) for name in ({} if model.is_virtual else model.asked_for)}
     return {
         "interface": model.interface,
         "roles": list(model.roles),
         "latency_s": round(speed.latency_s, 3),
         "tokens_per_second": round(speed.tokens_per_second, 1),
-        **_price(model, model.roles[0]),
-        "estimated_calls": sum(one.calls for one in own),
-        "cost_usd": round(sum(_cost(config, one) for one in own), 4),
+        **_priced(config, model, model.roles[0], own),
         "sample_error": speed.error,
-        "models": models,
+        "models": {
+            name: {
+                "roles": list(roles),
+                **_priced(config, model, roles[0], [one for one in own if ROLE_OF[one.phase] in roles]),
+            }
+            for name, roles in model.asked_for.items()
+            if not model.is_virtual
+        },
     }
 
 
-def _asked_for(config: Config, model: Model, name: str, work: Iterable[Work]) -> dict[str, Any]:
-    """Return the estimate of one of a model's names at its provider; roles may have names of their own."""
-    roles = model.asked_for[name]
-    own = [one for one in work if ROLE_OF[one.phase] in roles]
-    return {
-        "roles": list(roles),
-        **_price(model, roles[0]),
-        "estimated_calls": sum(one.calls for one in own),
-        "cost_usd": round(sum(_cost(config, one) for one in own), 4),
-    }
-
-
-def _price(model: Model, role: Role) -> dict[str, Any]:
+def _priced(config: Config, model: Model, role: Role, work: Sequence[Work]) -> dict[str, Any]:
     price = price_of(model, role)
     return {
         "price_input_per_m": price.input,
         "price_output_per_m": price.output,
         "price_is_default": not is_listed(model.interface, model.model_id(role)),
+        "estimated_calls": sum(one.calls for one in work),
+        "cost_usd": round(sum(_cost(config, one) for one in work), 4),
     }
 
 

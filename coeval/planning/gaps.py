@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -59,11 +60,22 @@ class _StoredConfig:
 
 @dataclass(frozen=True)
 class _Present:
-    """The items and answers that exist, by id."""
+    """The items and answers of a task that exist, by id."""
 
+    run: Run
+    task: Mapping[str, Any]
     items: Mapping[str, ItemMark]
+    by_teacher: Mapping[str, Collection[str]]
+    """Teacher -> ids of its items."""
+    by_student: Mapping[str, Mapping[str, AnswerMark]]
+    """Student -> its answers to the current items."""
     answers: Mapping[str, AnswerMark]
     """Those of the configured students."""
+
+    @property
+    def name(self) -> str:
+        """The name of the task."""
+        return str(self.task.get("name"))
 
     def has(self, record: Mapping[str, Any]) -> bool:
         """Whether a judge's record is about an existing answer."""
@@ -85,107 +97,86 @@ def find_gaps(run: Run, kinds: Collection[str] = tuple(RECORD_FOLDERS)) -> Itera
     raw = stored_config(run)
     config = _StoredConfig(entries_of(raw, "tasks"), entries_of(raw, "models"))
     for task in config.tasks:
-        name = str(task.get("name"))
-        items, item_marks = _items_of(run, name)
-        if "data_generation" in kinds:
-            yield from _items(config, task, items)
-        answers = _answers_of(run, name, item_marks) if set(kinds) - {"data_generation"} else {}
-        if "response_collection" in kinds:
-            yield from _answers(config, task, items, answers)
-        students = {student for student, *_ in config.names("student")}
-        every_answer = {one: mark for name in students for one, mark in answers.get(name, {}).items()}
-        if "evaluation" in kinds:
-            yield from _scores(run, config, task, _Present(item_marks, every_answer))
-        if "pairwise" in kinds and task.get("evaluation_mode") == "pairwise":
-            yield from _pairs(run, config, task, items, _Present(item_marks, every_answer))
+        present = _present(run, config, task, with_answers=bool(set(kinds) - {"data_generation"}))
+        for kind, missing_by_model in _MISSING.items():
+            for model, missing in missing_by_model(config, present) if kind in kinds else ():
+                if missing > 0:
+                    yield Gap(kind, present.name, model, missing)
 
 
-def _items_of(run: Run, task: str) -> tuple[dict[str, set[str]], dict[str, ItemMark]]:
-    """Return teacher -> ids of its items, and id -> mark."""
-    items, marks = dict[str, set[str]](), dict[str, ItemMark]()
+def _present(run: Run, config: _StoredConfig, task: Mapping[str, Any], *, with_answers: bool) -> _Present:
+    items, by_teacher = dict[str, ItemMark](), defaultdict[str, set[str]](set)
     for record in _valid(run, "data_generation", task, "prompt"):
-        items.setdefault(str(record.get("teacher_model_id")), set()).add(str(record.get("id")))
-        marks[str(record.get("id"))] = item_mark(record)
-    return items, marks
-
-
-def _answers_of(run: Run, task: str, items: Mapping[str, ItemMark]) -> dict[str, dict[str, AnswerMark]]:
-    """Return student -> id -> mark of its answers to the current items."""
-    answers: dict[str, dict[str, AnswerMark]] = {}
-    for record in _valid(run, "response_collection", task, "response"):
+        by_teacher[str(record.get("teacher_model_id"))].add(str(record.get("id")))
+        items[str(record.get("id"))] = item_mark(record)
+    by_student = defaultdict[str, dict[str, AnswerMark]](dict)
+    for record in _valid(run, "response_collection", task, "response") if with_answers else ():
         item = items.get(str(record.get("datapoint_id")))
         if item is None or is_answer_to(record, item):
-            answers.setdefault(str(record.get("student_model_id")), {})[str(record.get("id"))] = answer_mark(record)
-    return answers
+            by_student[str(record.get("student_model_id"))][str(record.get("id"))] = answer_mark(record)
+    students = {student for student, *_ in config.names("student")}
+    answers = {one: mark for name in students for one, mark in by_student[name].items()}
+    return _Present(run, task, items, by_teacher, by_student, answers)
 
 
-def _valid(run: Run, kind: str, task: str, needed: str) -> Iterator[dict[str, Any]]:
-    for path in run.record_files(kind, task):
+def _valid(run: Run, kind: str, task: Mapping[str, Any], needed: str) -> Iterator[dict[str, Any]]:
+    for path in run.record_files(kind, str(task.get("name"))):
         yield from (record for record in read_records(path) if not is_failed(record) and record.get(needed))
 
 
-def _items(config: _StoredConfig, task: Mapping[str, Any], items: Mapping[str, set[str]]) -> Iterator[Gap]:
-    sampling = task.get("sampling")
+def _items(config: _StoredConfig, present: _Present) -> Iterator[tuple[str, int]]:
+    sampling = present.task.get("sampling")
     total = int(sampling.get("total") or 0) if isinstance(sampling, dict) else 0
     for teacher, interface, _ in config.names("teacher"):
-        missing = total - len(items.get(teacher, ()))
-        if interface != "benchmark" and missing > 0:
-            yield Gap("data_generation", str(task.get("name")), teacher, missing)
+        if interface != "benchmark":
+            yield teacher, total - len(present.by_teacher.get(teacher, ()))
 
 
-def _answers(
-    config: _StoredConfig,
-    task: Mapping[str, Any],
-    items: Mapping[str, set[str]],
-    answers: Mapping[str, Collection[str]],
-) -> Iterator[Gap]:
-    every_item = set().union(*items.values())
+def _answers(config: _StoredConfig, present: _Present) -> Iterator[tuple[str, int]]:
     for student, *_ in config.names("student"):
-        missing = len(every_item - {one.rpartition("__")[0] for one in answers.get(student, ())})
-        if missing:
-            yield Gap("response_collection", str(task.get("name")), student, missing)
+        answered = {one.rpartition("__")[0] for one in present.by_student.get(student, ())}
+        yield student, len(present.items.keys() - answered)
 
 
-def _scores(run: Run, config: _StoredConfig, task: Mapping[str, Any], present: _Present) -> Iterator[Gap]:
-    name = str(task.get("name"))
-    rubric = read_json(run.rubric(name))
-    for judge, interface, metric in config.judges(task):
-        if task.get("evaluation_mode") == "pairwise" and interface not in VIRTUAL:
-            continue
-        labels, definitions = task.get("label_attributes") or (), rubric if isinstance(rubric, dict) else {}
-        factors = factors_for(interface, metric, labels, definitions)
-        missing = _unscored(run, name, judge, set(factors), present) if factors else 0
-        if missing:
-            yield Gap("evaluation", name, judge, missing)
+def _scores(config: _StoredConfig, present: _Present) -> Iterator[tuple[str, int]]:
+    rubric = read_json(present.run.rubric(present.name))
+    definitions, labels = rubric if isinstance(rubric, dict) else {}, present.task.get("label_attributes") or ()
+    for judge, interface, metric in config.judges(present.task):
+        if present.task.get("evaluation_mode") != "pairwise" or interface in VIRTUAL:
+            factors = factors_for(interface, metric, labels, definitions)
+            yield judge, _unscored(judge, set(factors), present) if factors else 0
 
 
-def _pairs(
-    run: Run, config: _StoredConfig, task: Mapping[str, Any], items: Mapping[str, set[str]], present: _Present
-) -> Iterator[Gap]:
+def _pairs(config: _StoredConfig, present: _Present) -> Iterator[tuple[str, int]]:
     """Yield the gaps in verdicts: all pairs of answers to an item are due, or as many as the schedule has."""
-    name, pairwise = str(task.get("name")), task.get("pairwise")
+    if present.task.get("evaluation_mode") != "pairwise":
+        return
+    pairwise = present.task.get("pairwise")
     limit = pairwise.get("pairs") if isinstance(pairwise, dict) else None
+    most = limit if isinstance(limit, int) else None
     answered: dict[str, list[str]] = {}
     for datapoint, _, student in (identity.rpartition("__") for identity in present.answers):
         answered.setdefault(datapoint, []).append(student)
-    possible = [meetings({one: answered.get(one, []) for one in ids}) for ids in items.values()]
-    for judge, interface, _ in config.judges(task):
+    possible = [meetings({one: answered.get(one, []) for one in ids}) for ids in present.by_teacher.values()]
+    is_current = current_verdicts(present.items, present.answers)
+    for judge, interface, _ in config.judges(present.task):
         if interface not in VIRTUAL:
-            is_current = current_verdicts(present.items, present.answers)
-            verdicts = read_verdicts(run.record_files("pairwise", name, judge), judge, is_current).winners
-            most = limit if isinstance(limit, int) else None
-            missing = sum(Schedule(part, verdicts, most, seed=0).left for part in possible)
-            if missing:
-                yield Gap("pairwise", name, judge, missing)
+            files = present.run.record_files("pairwise", present.name, judge)
+            verdicts = read_verdicts(files, judge, is_current).winners
+            yield judge, sum(Schedule(part, verdicts, most, seed=0).left for part in possible)
 
 
-def _unscored(run: Run, task: str, judge: str, factors: set[str], present: _Present) -> int:
+def _unscored(judge: str, factors: set[str], present: _Present) -> int:
     """Return how many answers lack a score of a judge for one of these factors."""
     left = {response: present.required(response, factors) for response in present.answers}
-    for path in run.record_files("evaluation", task, judge):
+    for path in present.run.record_files("evaluation", present.name, judge):
         for record in read_records(path):
             if record.get("judge_model_id") == judge and not is_failed(record) and present.has(record):
                 scores = record.get("scores")
                 factor_scores = scores.items() if isinstance(scores, dict) else ()
                 left[record["response_id"]] -= {factor for factor, score in factor_scores if is_score(score)}
     return sum(map(bool, left.values()))
+
+
+_MISSING = {"data_generation": _items, "response_collection": _answers, "evaluation": _scores, "pairwise": _pairs}
+"""Kind of record -> function that yields models and how many records they lack."""
