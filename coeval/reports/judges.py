@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from coeval.analysis.agreement import LEAST_COVERAGE, JudgeReport, JudgeRow
-from coeval.analysis.bias import FlipRow, VerbosityRow
+from coeval.analysis.bias import FlipRow
 from coeval.analysis.distribution import JudgeConsistency
 from coeval.analysis.units import Header
 from coeval.reports.pieces import NOTHING, Computed, Grid, drift_lines, grid_across, grid_of, name_cell, percent, table
-from p2l.common.report.tables import Cell, Column, Table
+from p2l.common.report.tables import Column, Table
 
 METRICS = {
     "spa": ("SPA", "share of equal levels"),
@@ -74,11 +74,10 @@ def _breakdown(report: JudgeReport, metric: str, across: str) -> Grid:
 def _bias(report: JudgeReport) -> dict[str, Table | None]:
     """Return the tables of bias, None where there is nothing to compare."""
     header, bias = report.header, report.bias
-
-    def judge_or_all(row: VerbosityRow) -> Cell | str:
-        return name_cell(header, "judge", row.judge) if row.judge else "all judges"
-
-    judge = Computed(Column("judge", number=False), judge_or_all)
+    judge = Computed(
+        Column("judge", number=False),
+        lambda row: name_cell(header, "judge", row.judge) if row.judge else "all judges",
+    )
     own = ("judge", "preference", "own", "peers", "others_gap", "units")
     return {
         "self_preference": table(bias.self_preference, header, own),

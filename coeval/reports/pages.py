@@ -6,7 +6,7 @@ beside them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -88,14 +88,13 @@ def _portal(reports: Mapping[str, Report], complete: CompleteReport) -> str:
 
 def _findings(reports: Mapping[str, Report]) -> list[str]:
     """Return one sentence for each role."""
-    pairs = reports.get("pairs")
-    students, teachers, judges = (reports.get(f"{role}_report") for role in ("student", "teacher", "judge"))
-    sentences = [
-        _students(students) if isinstance(students, StudentReport) else None,
-        _teachers(teachers) if isinstance(teachers, TeacherReport) else None,
-        _judges(judges) if isinstance(judges, JudgeReport) else None,
-        _pairs(pairs) if isinstance(pairs, PairsReport) else None,
-    ]
+    writers: Mapping[str, Callable[[Any], str | None]] = {
+        "student_report": _students,
+        "teacher_report": _teachers,
+        "judge_report": _judges,
+        "pairs": _pairs,
+    }
+    sentences = [write_sentence(reports[name]) for name, write_sentence in writers.items() if name in reports]
     return [sentence for sentence in sentences if sentence]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coeval.analysis.annotations import WHY, PeopleAgreement
-from coeval.analysis.people import Calibration, JudgeCalibration, MapRow
+from coeval.analysis.people import Calibration
 from coeval.pairs.board import PairBoardRow, PairsReport
 from coeval.reports.judges import flips_table
 from coeval.reports.pieces import Computed, frame, name_cell, table
@@ -51,10 +51,7 @@ def write_people(report: Calibration, folder: Path) -> Path:
 
 
 def _people_context(report: Calibration) -> dict[str, Any]:
-    def factor_or_all(row: JudgeCalibration | MapRow) -> str:
-        return row.factor or "all"
-
-    header, factor = report.header, Computed(Column("factor", number=False), factor_or_all)
+    header, factor = report.header, Computed(Column("factor", number=False), lambda row: row.factor or "all")
     return {
         "students": table(report.students, header, _STUDENT),
         "agreement": _agreement(report, [row for row in report.agreement if row.dimension == "all"]),
@@ -82,10 +79,8 @@ def _agreement(report: Calibration, rows: Iterable[PeopleAgreement], *, by_value
         name = "people among themselves" if row.kind == "people" else f"{row.rater} beside the others"
         return Cell(name, name.casefold())
 
-    def value(row: PeopleAgreement) -> Cell:
-        return name_cell(report.header, row.dimension, row.value)
-
-    slices = ("dimension", Computed(Column("", number=False), value)) if by_value else ()
+    value = Computed(Column("", number=False), lambda row: name_cell(report.header, row.dimension, row.value))
+    slices = ("dimension", value) if by_value else ()
     figures = ("equal", "weighted", "kappa", "spearman", "bias")
     columns = (Computed(Column("rater", number=False), rater), *slices, *figures, "rows", "datapoints")
     return table(rows, report.header, columns)

@@ -25,9 +25,8 @@ class ReportEntry:
     title: str = ""  # of the page
     about: str = ""  # the sentence below the title
     dimensions: str = "student teacher judge task factor"  # that the page is filtered by
-    live: bool = (
-        False  # whether filters compute figures anew, from sums of scores in the page; else they hide rows alone
-    )
+    live: bool = False
+    """Whether filters compute figures anew, from sums of scores in the page; else they hide rows alone."""
     takes_settings: bool = False  # whether `build` takes `RobustSettings` too
 
     @property

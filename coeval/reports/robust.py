@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.coverage import CountRow, CoverageRow, CoverageSummary
-from coeval.analysis.robust import RobustStudent, RobustSummary, RobustTeacher
+from coeval.analysis.coverage import CoverageRow, CoverageSummary
+from coeval.analysis.robust import RobustSummary
 from coeval.analysis.tables import Columns, barred
 from coeval.analysis.units import RobustSettings
 from coeval.reports.judges import agreement_table
@@ -73,10 +73,10 @@ def _limits(settings: RobustSettings) -> list[tuple[str, str]]:
 
 
 def _ranking(report: RobustSummary) -> Table | None:
-    def difference(row: RobustStudent) -> Cell:
-        return Cell(signed_text(row.delta, 3), row.delta, "bad" if row.flagged else "")
-
-    delta = Computed(Column("difference", note="robust less all; in colour beyond 0.1"), difference)
+    delta = Computed(
+        Column("difference", note="robust less all; in colour beyond 0.1"),
+        lambda row: Cell(signed_text(row.delta, 3), row.delta, "bad" if row.flagged else ""),
+    )
     return table(report.students, report.header, ("rank", "student", "robust", "full", "full_rank", delta, "pairs"))
 
 
@@ -87,23 +87,19 @@ def _strengths(report: RobustSummary, across: str) -> Grid:
 
 
 def _teachers(report: RobustSummary) -> Table | None:
-    def share(row: RobustTeacher) -> Cell | None:
-        return percent(row.kept, row.candidates)
-
     formula = barred(report.settings.teacher_score_formula.upper(), "with the chosen judges only")
     chosen = Computed(Column("chosen", number=False), lambda row: yes_no(row.chosen))
-    counts = ("candidates", "kept", Computed(Column("kept share"), share))
+    counts = ("candidates", "kept", Computed(Column("kept share"), lambda row: percent(row.kept, row.candidates)))
     return table(report.teachers, report.header, (chosen, "teacher", "score", "items", *counts), score=formula)
 
 
 def _fractions(report: RobustSummary) -> Table | None:
     """Return how many items reach which share of pairs on which the judges agree."""
     bins = Counter(min(_BINS - 1, int(_BINS * value)) for value in report.consistent_fraction.values())
-
-    def label(place: int) -> Cell:
-        return Cell(f"{100 * place // _BINS} to {100 * (place + 1) // _BINS} %", place)
-
-    pairs = Computed(Column("pairs of one mind", number=False), label)
+    pairs = Computed(
+        Column("pairs of one mind", number=False),
+        lambda place: Cell(f"{100 * place // _BINS} to {100 * (place + 1) // _BINS} %", place),
+    )
     items = Computed(Column("items"), lambda place: amount(bins[place], 0), barred=True)
     return table(reversed(range(_BINS)), report.header, (pairs, items)) if bins else None
 
@@ -167,13 +163,13 @@ def _combinations(report: CoverageSummary) -> Table | None:
 def _phases(report: CoverageSummary) -> list[tuple[str, Table | None]]:
     """Return the counts of each phase, over all and by model."""
 
-    def name(row: CountRow) -> Cell | None:
-        return name_cell(report.header, row.dimension, row.value) if row.value else None
-
-    def failed(row: CountRow) -> Cell:
-        return Cell(f"{row.failed:,}", row.failed, "bad" if row.failed else "quiet")
-
-    columns = ("dimension", Computed(Column("", number=False), name), "records", Computed(Column("failed"), failed))
+    name = Computed(
+        Column("", number=False), lambda row: name_cell(report.header, row.dimension, row.value) if row.value else None
+    )
+    failed = Computed(
+        Column("failed"), lambda row: Cell(f"{row.failed:,}", row.failed, "bad" if row.failed else "quiet")
+    )
+    columns = ("dimension", name, "records", failed)
     stored = {row.phase for row in report.counts}
     return [
         (phase, table([row for row in report.counts if row.phase == phase], report.header, columns))

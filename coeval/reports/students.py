@@ -8,28 +8,28 @@ from typing import Any
 
 from coeval.analysis.coverage import SummaryReport
 from coeval.analysis.distribution import DistributionRow, InteractionMatrix, ScoreDistribution
-from coeval.analysis.students import StudentCell, StudentPair, StudentReport, StudentRow
+from coeval.analysis.students import StudentReport, StudentRow
 from coeval.analysis.tables import shown_fields
 from coeval.analysis.teachers import TeacherReport, TeacherRow
 from coeval.reports.pieces import NOTHING, Computed, Grid, drift_lines, grid_across, grid_of, levels_of, table, yes_no
 from p2l.common.report.tables import Cell, Column, Table
 
 _OPEN, _SHORT = 4, 8  # tables of tasks that may lie open together, rows of one
-_P_VALUE = Column("p", 4, note="two-sided")
-_SIGNIFICANT = Column("significant", number=False, note="below 0.05 after Holm's correction for all pairs")
+_P_VALUE = Computed(
+    Column("p", 4, note="two-sided"),
+    lambda pair: Cell("< 0.0001", pair.p_value) if pair.p_value < 1e-4 else pair.p_value,
+)
+_SIGNIFICANT = Computed(
+    Column("significant", number=False, note="below 0.05 after Holm's correction for all pairs"),
+    lambda pair: yes_no(pair.significant),
+)
 
 
 def student_context(report: StudentReport) -> dict[str, Any]:
     """Return what the page of students shows."""
     header = report.header
     tasks = [(task, _task(report, task)) for task in header.tasks]
-    pairs = (
-        "better",
-        "worse",
-        "difference",
-        Computed(_P_VALUE, _p_value),
-        Computed(_SIGNIFICANT, lambda pair: yes_no(pair.significant)),
-    )
+    pairs = ("better", "worse", "difference", _P_VALUE, _SIGNIFICANT, "datapoints")
     labels = ("student", "task", "attribute", "accuracy", "strict_accuracy", "n_matched", "n_total", "n_skipped")
     return {
         "ranking": ranking(report),
@@ -39,7 +39,7 @@ def student_context(report: StudentReport) -> dict[str, Any]:
         "grids": [
             (across, _strengths(report, across)) for across in ("task", "factor", "judge", "teacher", "attribute")
         ],
-        "pairs": table(report.pairs, header, (*pairs, "datapoints")),
+        "pairs": table(report.pairs, header, pairs),
         "power": table(report.power, header),
         "variance": table(report.variance, header, ("source", "share", "variance")),
         "labels": table(report.labels, header, labels),
@@ -61,15 +61,8 @@ def _task(report: StudentReport, task: str) -> Table | None:
     cells = [cell for cell in report.cells if cell.dimension == "task" and cell.value == task]
     cells.sort(key=lambda cell: -cell.mean)
     ranks = {cell.student: rank for rank, cell in enumerate(cells, 1)}
-
-    def rank_of(cell: StudentCell) -> int:
-        return ranks[cell.student]
-
-    return table(cells, report.header, (Computed(Column("rank"), rank_of), "student", "mean", "units"))
-
-
-def _p_value(pair: StudentPair) -> Cell | float:
-    return Cell("< 0.0001", pair.p_value) if pair.p_value < 1e-4 else pair.p_value
+    rank = Computed(Column("rank"), lambda cell: ranks[cell.student])
+    return table(cells, report.header, (rank, "student", "mean", "units"))
 
 
 def _strengths(report: StudentReport, across: str) -> Grid:
