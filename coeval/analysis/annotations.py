@@ -10,6 +10,7 @@ import csv
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -271,13 +272,8 @@ def _people(loaded: LoadedRun, annotations: Annotations) -> Iterator[PeopleAgree
 def _both(annotations: Annotations) -> tuple[Codes, Codes]:
     """Return every two annotations of one (response, factor), both ways round; annotations are sorted by these."""
     starts = np.flatnonzero(np.diff(annotations.response, prepend=-1) | np.diff(annotations.factor, prepend=-1))
-    places = [
-        (one, other)
-        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), len(annotations)], strict=True)
-        for one in range(start, end)
-        for other in range(start, end)
-        if one != other
-    ]
+    ends = [*starts[1:].tolist(), len(annotations)]
+    places = [pair for start, end in zip(starts, ends, strict=True) for pair in permutations(range(start, end), 2)]
     table = np.array(places, dtype=np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
 
@@ -307,12 +303,11 @@ def _row(rater: str, kind: str, place: tuple[str, str], rows: _Rows) -> PeopleAg
 def _columns(rows: _Rows) -> Floats:
     """Return the columns, (N, 9 + 2 V), whose sums over rows all figures are computed from."""
     x, y = rows.rater, rows.people
-    ranks = [mid_ranks(values) / len(x) - 0.5 for values in (x, y)]
+    one, other = (mid_ranks(values) / len(x) - 0.5 for values in (x, y))
     grades = np.unique(np.round(np.concatenate([x, y]), 6))
     if len(grades) > _MOST_GRADES:
         grades = grades[:0]
     shares = [np.round(values, 6)[:, None] == grades for values in (x, y)]
-    one, other = ranks
     sums = [
         np.ones(len(x)),
         np.abs(x - y) < 1e-6,

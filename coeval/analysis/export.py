@@ -71,7 +71,6 @@ def _names(names: Sequence[str | None], codes: Codes) -> _Column:
 
 
 def _attributes(loaded: LoadedRun, form: str) -> dict[str, _Column]:
-
     items, points = loaded.attributes, loaded.units.datapoint
     if form == "json":
         return {"attributes": _names([json.dumps(item, ensure_ascii=False, sort_keys=True) for item in items], points)}
@@ -88,9 +87,7 @@ def _raw_scores(loaded: LoadedRun) -> tuple[list[str | None], Codes]:
         mine = (units.response * shape[0] + units.judge) * shape[1] + units.factor
         order = np.argsort(mine, kind="stable")
         place = order[np.minimum(np.searchsorted(mine[order], keys), len(order) - 1)]
-        counts = (mine[place] == keys) & (
-            units.norm[place] == norms
-        )  # scores of texts that have changed since are left out
+        counts = (mine[place] == keys) & (units.norm[place] == norms)  # else its text has changed since
         codes[place[counts]] = text_codes[counts]  # of several, the last
     return [*texts, None], codes
 
@@ -121,11 +118,8 @@ def _raw_texts(loaded: LoadedRun, shape: tuple[int, int]) -> tuple[Codes, Floats
 def _evaluations(loaded: LoadedRun) -> Iterator[dict[str, Any]]:
     for path in loaded.run.record_files("evaluation"):
         for record in read_records(path):
-            if (
-                isinstance(record.get("id"), str)
-                and isinstance(record.get("scores"), Mapping)
-                and not is_failed(record)
-            ):
+            is_whole = isinstance(record.get("id"), str) and isinstance(record.get("scores"), Mapping)
+            if is_whole and not is_failed(record):
                 yield record
 
 

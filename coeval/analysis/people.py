@@ -60,8 +60,7 @@ class Map:
 def fit_map(judge: Floats, people: Floats) -> Map:
     """Fit a map to pairs (N,), at least one."""
     scores, place, counts = np.unique(judge, return_inverse=True, return_counts=True)
-    means = np.bincount(place, people) / counts
-    return Map(scores, means, counts, monotone(means, counts.astype(np.float64)))
+    return _map(scores, counts, np.bincount(place, people) / counts)
 
 
 def drawn_maps(judge: Floats, people: Floats, items: Codes, draws: Floats) -> list[Map | None]:
@@ -70,15 +69,14 @@ def drawn_maps(judge: Floats, people: Floats, items: Codes, draws: Floats) -> li
     cells, shape = items * len(scores) + place, (draws.shape[1], len(scores))
     counts = draws @ np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
     sums = draws @ np.bincount(cells, people, minlength=shape[0] * shape[1]).reshape(shape)
-    return [_drawn(scores, count, total) for count, total in zip(counts, sums, strict=True)]
+    return [
+        _map(scores[drawn], count[drawn].astype(np.int64), total[drawn] / count[drawn]) if drawn.any() else None
+        for drawn, count, total in zip(counts > 0, counts, sums, strict=True)
+    ]
 
 
-def _drawn(scores: Floats, counts: Floats, sums: Floats) -> Map | None:
-    drawn = counts > 0
-    if not drawn.any():
-        return None
-    means = sums[drawn] / counts[drawn]
-    return Map(scores[drawn], means, counts[drawn].astype(np.int64), monotone(means, counts[drawn]))
+def _map(scores: Floats, counts: Codes, means: Floats) -> Map:
+    return Map(scores, means, counts, monotone(means, counts.astype(np.float64)))
 
 
 def cross_validated(judge: Floats, people: Floats, items: Codes) -> Floats | None:

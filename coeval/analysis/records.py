@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 from coeval.analysis.tables import Shown
 from coeval.analysis.verdicts import Preference, read_verdicts, text_of
 from coeval.errors import RunInputError
-from coeval.judging.factors import LABEL_PREFIX, weights_in
+from coeval.judging.factors import LABEL_PREFIX, metric_of, weights_in
 from coeval.judging.prompts import stored_grading_text
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.records import Answer, Item, answer_mark, is_answer_to, is_failed, is_judgement_of, item_mark
@@ -161,11 +161,7 @@ def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskInfo:
     return TaskInfo(
         str(configured.get("description") or ""),
         None if rubric is None else {factor: _description(value) for factor, value in rubric.items()},
-        {
-            factor: str(value["metric"])
-            for factor, value in (rubric or {}).items()
-            if isinstance(value, Mapping) and "metric" in value
-        },
+        {factor: metric for factor, value in (rubric or {}).items() if (metric := metric_of(value)) is not None},
         declared,
         _drawn(_map(configured.get("sampling")).get("target"), len(declared)),
         tuple(map(str, configured.get("label_attributes") or ())),

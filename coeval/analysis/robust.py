@@ -178,10 +178,8 @@ def _consistent(scores: Floats, settings: RobustSettings) -> npt.NDArray[np.bool
         near = scored & (np.abs(filled - mean[:, None]) <= settings.theta + 1e-9)
         within: npt.NDArray[np.bool_] = near.sum(axis=1) >= least
         return within
-    high, low = (
-        np.where(scored, scores, -np.inf).max(axis=1, initial=-np.inf),
-        np.where(scored, scores, np.inf).min(axis=1, initial=np.inf),
-    )
+    high = np.where(scored, scores, -np.inf).max(axis=1, initial=-np.inf)
+    low = np.where(scored, scores, np.inf).min(axis=1, initial=np.inf)
     same: npt.NDArray[np.bool_] = (scored.sum(axis=1) >= least) & (high - low < 1e-9)
     return same
 
