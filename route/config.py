@@ -30,6 +30,7 @@ _Above = Annotated[Number, Field(gt=0)]
 
 
 class _Section(BaseModel):
+    # protected_namespaces: before 2.10 pydantic warns of fields that begin with `model_`, as `model_configs` does.
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 

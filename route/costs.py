@@ -38,11 +38,6 @@ class Answers:
     count: int
     output_tokens: int
 
-    @property
-    def mean(self) -> float:
-        """Return the output tokens of an average answer."""
-        return self.output_tokens / self.count
-
 
 @dataclass(frozen=True)
 class ModelCost:
@@ -112,7 +107,7 @@ def recompute(
 
 def _cost_of(model: str, before: float, price: float | None, answers: Answers | None, least: int) -> ModelCost:
     count = 0 if answers is None else answers.count
-    mean = answers.mean if answers is not None and count >= least else None
+    mean = answers.output_tokens / count if answers is not None and count >= least else None
     after = None if price is None or mean is None else price * mean / _MILLION
     return ModelCost(model, count, mean, price, before, after)
 
@@ -151,7 +146,7 @@ def with_costs(text: str, costs: Mapping[str, float], path: str | Path) -> str:
     """Return the configuration `text` with other costs; raise ConfigError, with `path`, if it is none of a router."""
     nodes = _cost_nodes(text, path)
     places = sorted((nodes[model].start_mark.index, nodes[model].end_mark.index, costs[model]) for model in costs)
-    for start, end, cost in reversed(places):
+    for start, end, cost in reversed(places):  # from the end, so that earlier places stay right
         text = text[:start] + _plain(cost) + text[end:]
     return text
 
@@ -182,7 +177,7 @@ def _cost_nodes(text: str, path: str | Path) -> dict[str, yaml.ScalarNode]:
         cost = _entries(node).get("cost")
         if not isinstance(cost, yaml.ScalarNode):
             raise ConfigError(f"{path}:{node.start_mark.line + 1}: model {model!r} has no cost of its own; add one")
-        if any(cost is other for other in nodes.values()):
+        if any(cost is other for other in nodes.values()):  # an alias (`*name`): one node for both
             raise ConfigError(f"{path}:{cost.start_mark.line + 1}: two models share this cost; give {model!r} its own")
         nodes[model] = cost
     return nodes

@@ -202,6 +202,7 @@ def _backbones(table: ScoreTable, setup: Setup) -> dict[str, Reader]:
     backbones: dict[str, Reader] = {}
     for name in RECIPES[setup.recipe]:
         if name == "words":
+            # In a table of one or two prompts no word could be in three of them.
             backbones[name] = Words.of(table.prompts, min_df=min(3, len(table.prompts)))
         elif setup.encoder is not None:
             backbones[name] = setup.encoder

@@ -85,7 +85,7 @@ def left_out(features: Floats, scores: Floats, own: float) -> tuple[Precision, F
     little to the choice between them. Features have mean zero.
     """
     lengths, basis = np.linalg.eigh(features.T @ features)
-    nonzero = lengths > lengths.max() * 1e-10
+    nonzero = lengths > lengths.max() * 1e-10  # directions that no prompt has
     lengths, rows = lengths[nonzero], features @ (basis[:, nonzero] / np.sqrt(lengths[nonzero]))
     squares, mean = rows**2, scores.mean(axis=0)
     level = (scores - mean).mean(axis=1, keepdims=True)

@@ -133,7 +133,7 @@ class MessageStream:
         if chunk.get("usage") is not None:
             self._usage = chunk["usage"]
         for choice in chunk.get("choices") or []:
-            if choice.get("index"):
+            if choice.get("index"):  # a message has one answer
                 continue
             if choice.get("finish_reason"):
                 self._choice = choice

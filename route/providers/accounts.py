@@ -106,6 +106,7 @@ def _checked_path(kind: str, url: str) -> str:
     """Check an address and return its path; no message repeats the address, which may hold a secret."""
     try:
         parts = urlsplit(url)
+        # To read a port that is out of range raises ValueError.
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 80) > 0
     except ValueError:
         usable = False

@@ -101,7 +101,8 @@ def _source(url: str) -> JSON:
     inline = chat.data_url(url)
     if inline is None:
         return {"type": "url", "url": url}
-    return {"type": "base64", "media_type": inline.media_type, "data": inline.data}
+    media_type, content = inline
+    return {"type": "base64", "media_type": media_type, "data": content}
 
 
 def _sampling(request: JSON) -> JSON:

@@ -6,7 +6,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from route.providers.base import JSON, Provider, Timeouts
 
@@ -14,14 +14,6 @@ SYSTEM_ROLES = ("system", "developer")
 SHAPE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What reading JSON of an unexpected shape raises."""
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*?;base64,", re.IGNORECASE)
-
-
-class DataURL(NamedTuple):
-    """A file inside the request."""
-
-    media_type: str
-    data: str
-    """In base64."""
 
 
 def as_list(value: Any) -> list[Any]:
@@ -42,10 +34,10 @@ def joined_text(content: Any) -> str:
     return "\n".join(part.get("text") or part.get("refusal") or "" for part in parts_of(content))
 
 
-def data_url(url: str) -> DataURL | None:
-    """Return the file in a base64 `data:` URL, or None for any other URL."""
+def data_url(url: str) -> tuple[str, str] | None:
+    """Return media type and base64 of the file in a `data:` URL, or None for any other URL."""
     match = _DATA_URL.match(url)
-    return DataURL((match[1] or "application/octet-stream").lower(), url[match.end() :]) if match else None
+    return ((match[1] or "application/octet-stream").lower(), url[match.end() :]) if match else None
 
 
 def image_url(part: JSON) -> str:

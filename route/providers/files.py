@@ -82,17 +82,13 @@ class Catalogue:
             raise ConfigError("mock: answers in this process and lists no models")
         base = account.base_url.rstrip("/")
         self._url, self._query = f"{base.removesuffix(spec.models.strip)}{spec.models.path}", spec.models.query
-        self._is_azure = spec.protocol == "azure"
-        if self._is_azure and not base.endswith("/v1"):
+        self.names_models = spec.protocol != "azure"
+        """Whether the list has the names that requests go to; at Azure those are names of deployments."""
+        if not self.names_models and not base.endswith("/v1"):
             self._url = f"{base.partition('/openai')[0]}/openai/models"
             self._query = f"?api-version={quote(str(account.options.get('api_version', '')))}"
         self._key_check = _key_check(base)
         self._transport = Transport(account, spec.protocol)
-
-    @property
-    def names_models(self) -> bool:
-        """Whether the list has the names that requests go to; at Azure those are names of deployments."""
-        return not self._is_azure
 
     async def models(self, timeouts: Timeouts) -> list[str]:
         """Return their names, sorted. Raise ProviderError if the key is refused, or the answer is no list of models."""

@@ -103,7 +103,7 @@ def _part(part: JSON) -> JSON:
 def _file(url: str) -> JSON:
     inline = chat.data_url(url)
     if inline is not None:
-        return {"inlineData": {"mimeType": inline.media_type, "data": inline.data}}
+        return {"inlineData": dict(zip(("mimeType", "data"), inline, strict=True))}
     if url.startswith(("gs://", "https://generativelanguage.googleapis.com/")):
         return {"fileData": {"fileUri": url}}
     raise translation.unsupported(_WHO, "images by their address, only inline")

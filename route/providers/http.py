@@ -233,8 +233,8 @@ class Transport:
         """Return the pool; the first call makes it, in the event loop that the connections belong to."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
-                cookie_jar=aiohttp.DummyCookieJar(),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),  # 0: none waits for another
+                cookie_jar=aiohttp.DummyCookieJar(),  # requests of different clients share the pool
                 headers=self._headers,
             )
         return self._session

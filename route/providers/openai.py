@@ -82,7 +82,7 @@ class OpenAICompatible:
                         finished.update(self._transport.understood(self._finished, chunk))
                         yield chunk
             except ProviderError:
-                if len(finished) < n_choices:
+                if len(finished) < n_choices:  # a complete answer outlives the connection
                     raise
         if len(finished) < n_choices:
             raise self._transport.malformed("a stream without its end" if begun else "an empty stream")

@@ -88,7 +88,7 @@ class TranslatingClient(ABC):
                     for part in self._transport.understood(translator.take, answer):
                         yield part
             except ProviderError:
-                if not translator.finished:
+                if not translator.finished:  # a complete answer outlives the connection
                     raise
         if not translator.finished:
             raise self._transport.malformed("a stream without its end")

@@ -181,6 +181,7 @@ def _strict(problem: Problem) -> Mixture:
 @register("optimal-lp", families=("bt",))
 def _on_the_hull(problem: Problem) -> Mixture:
     """Take the point of the hull above the budget: one corner, or a mixture of two neighbours."""
+    # num_affordable is never 0: it raises where the budget buys nothing.
     if not problem.num_affordable or problem.budget is None:
         return Mixture((problem.corners[-1],), (1.0,))
     corners = problem.corners
@@ -261,7 +262,7 @@ class Opponents(NamedTuple):
 
 def scores_against(coefs: Floats, opponents: Opponents) -> Floats:
     """Return the win rates (M,) against an opponent drawn by the weights; a tie is half a win."""
-    if not max(np.abs(coefs).max(), np.abs(opponents.coefs).max()) <= _REACH:
+    if not max(np.abs(coefs).max(), np.abs(opponents.coefs).max()) <= _REACH:  # true of a NaN, as `>` is not
         halves = np.tanh(0.5 * (coefs[:, None] - opponents.coefs))
         return 0.5 + 0.5 * (halves @ opponents.weights)
     worths, others = np.exp(coefs)[:, None], np.exp(opponents.coefs)

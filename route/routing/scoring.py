@@ -214,7 +214,7 @@ class EndpointScorer(Scorer):
         names = tuple(listed.names)
         if names != self.model_list and self._on_models is not None:
             self._on_models(names)
-        self._lists.pop(listed.revision, None)
+        self._lists.pop(listed.revision, None)  # it moves to the end: the first one is forgotten first
         self._lists[listed.revision] = names
         if len(self._lists) > _REVISIONS_KEPT:
             del self._lists[next(iter(self._lists))]

@@ -48,7 +48,7 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
             app.state.problem = error  # reported by route.service.server
             raise
         app.state.service = service
-        app.router.routes.extend(_routes(service))
+        app.router.routes.extend(_routes(service))  # now, since the parts belong to this event loop
         gc.freeze()  # so that the collector skips what lives as long as the process
         orphan_check = asyncio.ensure_future(end_when_orphaned(LOGGER))
         yield

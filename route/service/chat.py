@@ -24,12 +24,17 @@ from route.service.dispatch import Choice, Trip, ask_whole
 from route.service.errors import ApiError, of_refusal
 from route.service.exchange import Answered, Exchange
 from route.service.state import Service
-from route.service.streaming import open_stream, relay, send_start
+from route.service.streaming import open_stream, relay
 from route.service.wire import Incoming, key_of, mark_answer, outputs_of, parse_chat, read_body, tokens_of, usage_of
 from route.storage.conversations import HEADER, conversation_of, goes_on
 from route.storage.ledger import KeyRecord, Refusal
 
 _BODY_SECONDS = 60.0
+_STREAM_HEADERS = {
+    "content-type": "text/event-stream; charset=utf-8",
+    "cache-control": "no-cache",
+    "x-accel-buffering": "no",  # nginx would hold chunks back
+}
 _log = logging.getLogger("route.service")
 
 
@@ -86,7 +91,8 @@ class _Reply:
 
     async def start(self, headers: dict[str, str]) -> None:
         self.begun = True
-        await send_start(self.send, headers)
+        raw = Headers(_STREAM_HEADERS | headers).raw
+        await self.send({"type": "http.response.start", "status": 200, "headers": raw})
 
     async def write(self, chunk: JSON) -> None:
         event = self.dialect.take(chunk)
@@ -182,7 +188,7 @@ async def _whole(exchange: Exchange, trip: Trip) -> JSON:
 
 async def _stream(exchange: Exchange, trip: Trip, reply: _Reply) -> None:
     target, opened = await exchange.service.dispatcher.run(trip, open_stream)
-    exchange.tick()
+    exchange.first_token = time.perf_counter() - exchange.started
     exchange.answers.append(Answered(target.name))
     exchange.status = 200
     await reply.start(exchange.headers())

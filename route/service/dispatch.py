@@ -91,6 +91,7 @@ class Breaker:
 
     def failed(self, error: ProviderError, probe: bool = False) -> None:
         """Count a fault; `probe` is what `begin` returned."""
+        # A model that is not there will not be there for the next request either.
         if error.fault in _BLAMELESS and error.status != _NOT_THERE:
             self.succeeded()
             return
@@ -104,6 +105,7 @@ class Breaker:
             self._probing = False
 
     def _open(self, seconds: float) -> None:
+        # A failure that comes late must not shorten the rest that the provider asked for.
         self._opened_until = max(self._opened_until or 0.0, self.clock() + seconds)
 
 
@@ -141,6 +143,7 @@ class Fleet:
 
     async def close(self) -> None:
         """Close all connections."""
+        # Models of one account share a client.
         for provider in {id(target.provider): target.provider for target in self.targets.values()}.values():
             await provider.close()
 
@@ -152,6 +155,7 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str]) -> Fleet:
     for name, model in config.model_configs.items():
         try:
             account = account_for(model.type, model.api_key, model.base_url, env, model.options)
+            # repr: YAML has options that JSON cannot say, such as dates.
             same = json.dumps([model.type, account.base_url, account.api_key, account.options], default=repr)
             if same not in providers:
                 providers[same] = make_provider(model.type, account)
@@ -196,7 +200,7 @@ T = TypeVar("T")
 Call = Callable[[Target, JSON, Timeouts], Awaitable[T]]
 """Asks a model's provider."""
 _LONGEST_PAUSE = 30.0
-_MARGIN = 1e-3
+_MARGIN = 1e-3  # seconds; aiohttp reads a limit of 0 as none, and a sleep may end a little early
 
 
 @dataclass

@@ -72,10 +72,6 @@ class Exchange:
                 headers["x-p2l-static"] = "true"
         return headers
 
-    def tick(self) -> None:
-        """Record the time of the first token."""
-        self.first_token = time.perf_counter() - self.started
-
     def remember(self, propensity: float | None = None) -> None:
         """Store the answers for votes; `propensity` of a pair, by default that of the decision."""
         decision = self.decision

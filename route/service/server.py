@@ -52,6 +52,7 @@ def _serve_here(settings: Settings, host: str, port: int) -> None:
         _run(_without_traceback(app), settings, host, port, reload=False)
     except SystemExit:
         problem = getattr(app.state, "problem", None)
+        # uvicorn exits with its own status whatever failed; a mistake of the user is 2.
         if isinstance(problem, InputError):
             raise problem from None
         raise

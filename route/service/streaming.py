@@ -10,10 +10,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
 
-from starlette.datastructures import Headers
-from starlette.types import Send
-
 from route.providers.base import JSON, Fault, ProviderError, Timeouts
+from route.providers.chat import asks_for_usage
 from route.service.dispatch import Target, Trip
 from route.service.errors import of_fault
 from route.service.exchange import Answered, Exchange
@@ -61,12 +59,6 @@ def _has_content(chunk: JSON) -> bool:
     return False
 
 
-async def send_start(send: Send, headers: dict[str, str]) -> None:
-    """Send the head of the response."""
-    fixed = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
-    await send({"type": "http.response.start", "status": 200, "headers": Headers(fixed | headers).raw})
-
-
 async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, write: Write) -> None:
     """Pass every chunk on and count the usage; raise `ApiError` if the stream breaks."""
     async with aclosing(opened.rest):
@@ -87,6 +79,6 @@ async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, 
 async def _relay_one(exchange: Exchange, trip: Trip, target: Target, chunk: JSON, write: Write) -> None:
     if chunk.get("usage") is not None:
         exchange.answers[0] = Answered(target.name, usage_of(chunk))
-        if is_usage_only(chunk) and not trip.incoming.wants_usage:
-            return
+        if is_usage_only(chunk) and not asks_for_usage(trip.incoming.body):
+            return  # the router asks for the usage of every stream
     await write(mark_chunk(chunk, target.name))

@@ -40,12 +40,6 @@ class Incoming:
     """Bytes."""
 
     @property
-    def wants_usage(self) -> bool:
-        """Return whether the client of a stream asked for the chunk with the usage."""
-        options = self.body.get("stream_options")
-        return isinstance(options, dict) and options.get("include_usage") is True
-
-    @property
     def ends_with_assistant(self) -> bool:
         """Return whether the model is to continue an answer, which not every provider accepts."""
         return bool(self.body["messages"][-1]["role"] == "assistant")
@@ -69,7 +63,7 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
 def parse_object(raw: bytes) -> JSON:
     """Parse a body that is a JSON object; raise `ApiError` 400 for any other."""
     try:
-        body = _DECODER.decode(raw.decode("utf-8-sig"))
+        body = _DECODER.decode(raw.decode("utf-8-sig"))  # a byte order mark is not JSON, but some send it
     except (ValueError, RecursionError):
         raise ApiError(400, "invalid_json", "the body is no valid JSON") from None
     if not isinstance(body, dict):
@@ -184,7 +178,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(name)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)  # Python reads NaN and Infinity, no provider does
 
 _MOST_TOKENS = 100_000_000
 _REASONS = (

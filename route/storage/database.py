@@ -200,7 +200,7 @@ class Database:
                     buffer.give_back(batch)
                 self._notice(str(error))
                 return False
-            for (buffer, _), rows in zip(batches, news, strict=False):
+            for (buffer, _), rows in zip(batches, news, strict=False):  # no news if no other worker has written
                 buffer.absorb(rows)
             self._notice(None)
             return True

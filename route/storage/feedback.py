@@ -98,6 +98,7 @@ def parse_vote(body: Mapping[str, Any]) -> Vote:
     if len(choices) != 1:
         raise InputError("a vote has either thumbs or better")
     field, word = choices[0]
+    # True would be the choice 1, and a list cannot be looked up.
     verdict = None if isinstance(word, bool) or not isinstance(word, str | int) else _MEANING[field].get(word)
     if verdict is None:
         raise InputError(f"{field} must be {_CHOICES[field]}")
@@ -126,7 +127,7 @@ class Feedback(WriteBehind):
         if not 0 < answer.propensity <= 1 + _ROUNDING:
             raise ValueError(f"propensity is {answer.propensity!r}; it must be above 0 and at most 1")
         if len(self._gathered) >= 2 * _MOST_WAITING:
-            del self._gathered[:_MOST_WAITING]
+            del self._gathered[:_MOST_WAITING]  # all at once, since each removal moves the rest
         self._gathered.append(_row_of(answer, with_prompt=self._store_prompts, now=self._clock()))
 
     async def vote(self, vote: Vote, *, key: str) -> StoredVote | Refusal:

@@ -105,6 +105,7 @@ def write_sums(connection: sqlite3.Connection, sums: Sums, *, now: float) -> Non
     _add_to(connection, "spend (day, key, cost, flush)", "cost", sums.spend.items(), flush)
     _add_to(connection, "arrivals (second, key, requests, flush)", "requests", sums.arrivals.items(), flush)
     connection.execute("DELETE FROM spend WHERE day < ?", (int(now // DAY) - _KEPT_DAYS,))
+    # Two windows: the clock of another worker may be late.
     connection.execute("DELETE FROM arrivals WHERE second < ?", (int(now) - 2 * WINDOW,))
 
 
