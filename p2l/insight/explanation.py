@@ -182,7 +182,7 @@ class _Clustering:
 
 
 @dataclass(frozen=True)
-class _Prompts:
+class _DifferentPrompts:
     """N different prompts: predictions, points (N, c) to cluster, texts and words."""
 
     answers: PromptAnswers
@@ -299,17 +299,17 @@ def _checked(coefs: Any, eta: Any, gamma: Any, models: Sequence[str], likely: Li
     return PromptAnswers(values, sides["eta"], sides["gamma"])
 
 
-def _different(answers: PromptAnswers, texts: Texts | None, embeddings: Any) -> _Prompts:
+def _different(answers: PromptAnswers, texts: Texts | None, embeddings: Any) -> _DifferentPrompts:
     """Keep every different prompt once."""
     features = centred(answers.coefs) if embeddings is None else _unit(np.asarray(embeddings, dtype=np.float64))
     if len(features) != len(answers.coefs) or (texts is not None and len(texts) != len(answers.coefs)):
         raise InputError("coefficients, prompts and embeddings must be of the same prompts")
     if texts is None:
-        return _Prompts(answers, features, None, None)
+        return _DifferentPrompts(answers, features, None, None)
     hashes = np.array([hash_turns(list(turns)) for turns in texts], dtype=np.uint64)
     rows = np.sort(np.unique(hashes, return_index=True)[1])
     texts_used = [list(texts[row]) for row in rows]
-    return _Prompts(answers.of(rows), features[rows], texts_used, count_terms(texts_used))
+    return _DifferentPrompts(answers.of(rows), features[rows], texts_used, count_terms(texts_used))
 
 
 def _unit(embeddings: Floats) -> Floats:
@@ -319,7 +319,7 @@ def _unit(embeddings: Floats) -> Floats:
 
 
 def _find(
-    prompts: _Prompts, first: Ints, clusters: int | None, by: str, least: int, rng: np.random.Generator
+    prompts: _DifferentPrompts, first: Ints, clusters: int | None, by: str, least: int, rng: np.random.Generator
 ) -> _Clustering:
     cut = kinds.tree(prompts.points[first], rng)
     if clusters is not None:
@@ -333,7 +333,7 @@ def _find(
     return prompts.cut(first, cut(kinds.fewest(numbers, shares)))
 
 
-def _recovered(prompts: _Prompts, clustering: _Clustering, rows: Ints) -> float | None:
+def _recovered(prompts: _DifferentPrompts, clustering: _Clustering, rows: Ints) -> float | None:
     if clustering.places is None:
         return None
     by_words, by_points = (prompts.place(clustering, rows, by) for by in ("words", "nearest"))
@@ -354,7 +354,7 @@ def _names(terms: Terms | None, first: Ints, clustering: _Clustering) -> tuple[l
 
 
 def _clusters(
-    prompts: _Prompts,
+    prompts: _DifferentPrompts,
     clustering: _Clustering,
     rows: Ints,
     cluster: Ints,
@@ -369,7 +369,7 @@ def _clusters(
             yield Cluster(names[one], tuple(terms[one]), int(sizes[one]), share, examples)
 
 
-def _examples(prompts: _Prompts, rows: Ints, centre: Floats) -> tuple[str, ...]:
+def _examples(prompts: _DifferentPrompts, rows: Ints, centre: Floats) -> tuple[str, ...]:
     """Return the beginnings of the prompts nearest to the centre."""
     if prompts.texts is None:
         return ()
