@@ -130,7 +130,7 @@ def read_yaml(path: Path) -> tuple[Any, Problems]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with a mark
     except FileNotFoundError:
         raise ConfigErrors([f"{path}: there is no such file; mend --config"]) from None
     except OSError as error:
@@ -146,7 +146,7 @@ class Entry(BaseModel):
     Of its fields, the description says what to add where the key is missing, and the title which rule a mistake breaks.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -176,8 +176,9 @@ def read(kind: type[AnyEntry], raw: object, where: Where, problems: Problems, **
         errors = error.errors(include_url=False)
     for each in errors:
         place = each["loc"]
+        # Lines are known by keys as text; of some keys that are wrong pydantic says so by a further `[key]`.
         if place[-1] == "[key]" or each["type"] == "invalid_key":
-            place = (*place[: -2 if len(place) > 1 else -1], str(each["input"]))
+            place = (*place[: -2 if place[-1] == "[key]" else -1], str(each["input"]))
         rule = next((field.title for key, field in kind.model_fields.items() if key == place[0]), None)
         problems.add((*where, *place), _message(kind, each), rule or "")
     wrong = {each["loc"][0] for each in errors}

@@ -125,6 +125,7 @@ RULES: list[tuple[str, Change, str]] = [
     ("rubric word", task(rubric="atuo"), "must be a map of factors to descriptions, `auto` or `extend`"),
     ("attribute values", task(target_attributes={"x": 1}), "target_attributes.x: must be a list of values, and is 1"),
     ("attribute key", task(target_attributes={True: ["a"]}), "keys are text: write 'True' in quotes"),
+    ("inner key", task(pairwise={1: 2}), "tasks.sums.pairwise.1: keys are text: write '1' in quotes"),
     ("no values", task(target_attributes={"x": []}), "has no values; add some, or remove it"),
     ("complete", task(target_attributes="complete"), "`complete` needs target_attributes_seed to start from"),
     ("lonely seed", task(target_attributes_seed={"a": ["b"]}), "goes with `target_attributes: auto` or `complete`"),
