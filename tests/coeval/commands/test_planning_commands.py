@@ -14,6 +14,7 @@ from coeval.commands import plan as describe
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
 from tests.coeval.config.configs import Raw, experiment, model, task, write
+from tests.conftest import Command
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> str:
@@ -168,3 +169,17 @@ def test_bad_input_ends_with_exit_code_1(tmp_path: Path, capsys: pytest.CaptureF
     path = write(tmp_path)
     assert with_exit_code(cli.dispatch, ["describe", "--config", str(path), "--out", str(path)]) == 1
     assert "error: " in capsys.readouterr().err
+
+
+def test_help_waits_for_nothing_that_only_the_work_needs(command: Command) -> None:
+    code = (
+        "import contextlib, sys\n"
+        "from coeval.cli import dispatch\n"
+        "for name in ('run', 'generate', 'status', 'repair', 'plan', 'probe', 'describe', 'models', 'ingest'):\n"
+        "    with contextlib.suppress(SystemExit):\n"
+        "        dispatch([name, '--help'])\n"
+        "print({'asyncio', 'dataclasses', 'json', 'numpy', 'pydantic', 'yaml'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = command("python", "-c", code)
+    assert (done.returncode, done.stderr) == (0, "set()\n")
+    assert done.stdout.count("usage: coeval") == 9
