@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from coeval.storage.store import Log
 
 Main = Callable[[Sequence[str] | None], "int | None"]
-LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")  # those of `Log`, whose import every --help would wait for
 
 
 def run(main: Main, argv: Sequence[str] | None = None) -> NoReturn:

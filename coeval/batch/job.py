@@ -146,11 +146,14 @@ class PendingJobs:
 
     def put(self, *jobs: Job, instead: Job | None = None) -> None:
         """Add or update jobs and remove another in one replacement, on the disk when this returns."""
-        with self._changing() as stored:
-            gone = {job.token for job in (*jobs, *([instead] if instead else []))}
-            for name in [name for name, columns in stored.items() if columns.get("token") in gone]:
-                del stored[name]
+        gone = {job.token for job in (*jobs, *([instead] if instead else []))}
+        with locked(self.run.locks / "pending"):
+            stored = {name: columns for name, columns in self._read().items() if columns.get("token") not in gone}
             stored.update({job.name: asdict(job) for job in jobs})
+            if stored:
+                write_json(self.run.pending, stored)
+            else:
+                self.run.pending.unlink(missing_ok=True)
         if instead is not None:
             self.tidy(instead.token)
 
@@ -185,16 +188,6 @@ class PendingJobs:
                 f"{self.run.pending}: is no JSON object; restore it, or remove it to send its jobs anew"
             )
         return stored
-
-    @contextlib.contextmanager
-    def _changing(self) -> Iterator[dict[str, Any]]:
-        with locked(self.run.locks / "pending"):
-            stored = self._read()
-            yield stored
-            if stored:
-                write_json(self.run.pending, stored)
-            else:
-                self.run.pending.unlink(missing_ok=True)
 
 
 _KEY = "batches"

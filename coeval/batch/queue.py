@@ -146,7 +146,7 @@ class RequestQueue:
                 return
             draft.add(entry, usd, size)
             self._next = None
-            if len(draft.marks) % 50 == 0:
+            if len(draft.marks) % 50 == 0:  # calls of other models go on meanwhile
                 await asyncio.sleep(0)
 
     def _charge(self, draft: Draft) -> None:

@@ -126,7 +126,7 @@ class _Settling:
             }
             if entry.question.id not in stored:
                 self._settle(entry, answered)
-            if number % 50 == 0:
+            if number % 50 == 0:  # calls of other models go on meanwhile
                 await asyncio.sleep(0)
         for path in filter(Path.exists, self._paths):  # the records reach the disk before the job is forgotten
             sync_path(path)

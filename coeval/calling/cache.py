@@ -89,6 +89,7 @@ class Cache:
 
     def _opened(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Without transactions of several statements: runs that share the file wait for one statement at most.
         file = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
         # A crash of the machine may lose the last replies, never the file; a kill loses nothing.
         for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", _TABLE, _TOKENS):

@@ -152,7 +152,7 @@ Ledger: TypeAlias = Meta | MemoryLedger
 _BYTES_PER_TOKEN = 3  # fewer than in any language that tokenizers were trained on
 _FRAME = 16  # tokens around the messages
 _USUAL_ANSWER = 1024
-ROUNDING = 1e-9
+ROUNDING = 1e-9  # dollars: a budget that fits exactly must not fail by the last digit of a sum
 
 
 def most_tokens(request: JSON) -> tuple[int, int]:

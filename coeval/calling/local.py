@@ -120,7 +120,7 @@ def _load(name: str, device: str, bits: tuple[bool, bool], token: str | None) ->
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    quiet: Any = logging.disable_progress_bar
+    quiet: Any = logging.disable_progress_bar  # untyped there
     quiet()  # the run shows its own; downloads keep theirs
     # Explicitly without code from the hub: where nothing is stated, transformers asks on the terminal.
     settings: dict[str, Any] = {"token": token, "trust_remote_code": False}
@@ -164,6 +164,7 @@ def _generate(loaded: _Loaded, request: JSON, cancelled: threading.Event) -> JSO
     name, tokenizer, model = str(request["model"]), loaded.tokenizer, loaded.model
     inputs = _inputs(tokenizer, request["messages"])
     read = inputs["input_ids"].shape[1]
+    # Models that see pictures have the settings of their text model one level further down.
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None) or _UNLIMITED
     if read >= positions:  # some devices fail for good if the prompt is tried all the same
         why = f"{name}: the prompt has {read} tokens of {positions} that it may have"

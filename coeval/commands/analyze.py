@@ -140,25 +140,20 @@ def _print(args: Namespace, level: str, text: str) -> None:
 
 
 def _settings(args: Namespace) -> RobustSettings:
-    from coeval.analysis.units import RobustSettings
+    from dataclasses import asdict, replace
+
+    from coeval.analysis.units import DEFAULTS
     from coeval.errors import RunInputError
 
-    flags = vars(args)
-    theta, threshold = flags.get("theta"), flags.get("agreement_threshold", 1.0)
-    q_fraction = flags.get("q_fraction", 0.5)
-    for name, value in (("q-fraction", q_fraction), ("theta", theta or 0.0)):
+    flags = vars(args)  # of some subcommands only a few, or none
+    settings = replace(DEFAULTS, **{name: flags[name] for name in asdict(DEFAULTS) if name in flags})
+    for name, value in (("q-fraction", settings.q_fraction), ("theta", settings.theta or 0.0)):
         if not 0.0 <= value <= 1.0:
             raise RunInputError(f"--{name} {value}: give a number from 0 to 1")
-    if not 0.0 <= threshold <= 1.0:
+    threshold = settings.agreement_threshold
+    if threshold is not None and not 0.0 <= threshold <= 1.0:
         raise RunInputError(f"--agreement-threshold {threshold}: give a share from 0 to 1")
-    return RobustSettings(
-        flags.get("judge_selection", "top_half"),
-        flags.get("agreement_metric", "spa"),
-        flags.get("teacher_score_formula", "v1"),
-        None if theta is not None else threshold,
-        theta,
-        q_fraction,
-    )
+    return settings if settings.theta is None else replace(settings, agreement_threshold=None)
 
 
 def _write_one(loaded: LoadedRun, settings: RobustSettings, args: Namespace) -> int:
@@ -248,6 +243,7 @@ def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
+    # A fork would copy the locks that threads of NumPy and pandas may hold at this moment.
     beside = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
     written = beside.submit(write_workbook, report, path)
     beside.shutdown(wait=False)

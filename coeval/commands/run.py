@@ -53,6 +53,7 @@ def build_parser() -> ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run; 0, or 1 for a configuration that cannot be used, an abort, or a phase that failed in part."""
     flags = vars(build_parser().parse_args(argv))
+    # Here and in every command: what the work needs is imported once the flags are right, so that --help comes at once.
     from coeval.run import Options, launch
 
     if flags.pop("skip_probe"):

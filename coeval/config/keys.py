@@ -221,7 +221,7 @@ def redacted(value: Any, secrets: Collection[str] = (), key: str = "", *, by_key
         return value if isinstance(value, str) and _REFERENCE.fullmatch(value) else REDACTED
     if not isinstance(value, str):
         return value
-    for secret in sorted(secrets, key=len, reverse=True):
+    for secret in sorted(secrets, key=len, reverse=True):  # one may be the beginning of another
         if len(secret) >= 6:  # shorter ones are parts of ordinary words
             value = value.replace(secret, REDACTED)
     return _IN_URL.sub(REDACTED, _SECRET_LOOK.sub(REDACTED, value))

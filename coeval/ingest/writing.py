@@ -198,7 +198,7 @@ def _identified(benchmark: Benchmark, entries: list[BenchmarkItem]) -> Iterator[
     seen = set()
     for entry in entries:
         native = entry.native_id
-        while "__" in native:
+        while "__" in native:  # which parts the ids of records
             native = native.replace("__", "_")
         identity = f"{benchmark.task}__{benchmark.name}__{native}"
         if identity not in seen:

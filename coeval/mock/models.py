@@ -76,6 +76,7 @@ class Persona:
 
     def error(self, *about: object) -> float:
         """Return a normal deviate times the noise, as `uniform` draws it."""
+        # Neither end is in reach of `inv_cdf`, and rounding may bring a number of 64 bits there.
         return self.noise * _NORMAL.inv_cdf(min(max(self.uniform(*about), 1e-9), 1 - 1e-9)) if self.noise else 0.0
 
 
@@ -197,7 +198,7 @@ def _pattern(prompt: str) -> tuple[str, re.Pattern[str]]:
         opening = opening if parts else literal
         parts.append(re.escape(literal))
         if name is not None:
-            anything = "[^\n]+" if name == "reply" else ".*?"
+            anything = "[^\n]+" if name == "reply" else ".*?"  # the form of a reply is the last line
             parts.append(f"(?:{anything})" if name in seen else f"(?P<{name}>{anything})")
             seen.add(name)
     return opening, re.compile("".join(parts), re.DOTALL)

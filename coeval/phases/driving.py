@@ -139,6 +139,7 @@ class _Asker:
         self.stage, self.phase, self.model = stage, phase, model
         self.outcome, self.attempts = outcome, attempts
         self._journal = ReplyJournal(stage.store, phase, model.name)
+        # More than may be in flight, so that a turn that is free finds a question that is ready.
         self._slots = asyncio.Semaphore(2 * in_flight(stage.config.experiment.concurrency, model.interface) + _SPARE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None

@@ -30,6 +30,7 @@ from coeval.storage.records import item_mark, now
 
 PHASE: Phase = "data_generation"
 _NUMBERS = 1000  # of attempts that one item may take
+_NUMBERS_AT_A_START = 10  # of those, however many attempts a start makes: the next one must not repeat them
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,7 @@ def _question(task: Task, teacher: Model, number: int, draw: Draw, failures: Map
     texts = {name: json.dumps(drawn, ensure_ascii=False) for name, drawn in attributes.items()}
     prompt = render(task, teacher.name, "sample", **texts)
     # Items with the same attributes have the same prompt; their numbers keep the cached answers apart.
-    first = number * _NUMBERS + failures.get(identity, 0) * 10
+    first = number * _NUMBERS + failures.get(identity, 0) * _NUMBERS_AT_A_START
     return Question("item", PHASE, "teacher", teacher.name, task.name, context, {"": prompt}, first)
 
 

@@ -228,14 +228,6 @@ def _merged(rubrics: Iterable[Rubric]) -> dict[str, Any]:
     return merged
 
 
-def needed_rubric(run: Run, task: str) -> dict[str, Any]:
-    """Return the stored rubric of a task. Raise RunError if there is none."""
-    rubric = rubric_of(run, task)
-    if rubric is None:
-        raise RunError(f"{run.folder}: no rubric of task {task!r}; run phase rubric_mapping first")
-    return rubric
-
-
 def rubric_of(run: Run, task: str) -> dict[str, Any] | None:
     """Return the stored rubric of a task; None if there is none."""
     stored = read_json(run.rubric(task))

@@ -260,7 +260,7 @@ class Rounds:
         first, second = (np.array([place[couple[side]] for couple in couples], dtype=np.int64) for side in (0, 1))
         ratings = _ratings(self._counted, self._models)
         chance = 1 / (1 + np.exp(ratings[second] - ratings[first]))
-        close = np.maximum(chance * (1 - chance), 1e-6)
+        close = np.maximum(chance * (1 - chance), 1e-6)  # even a clear pair may meet, if no other is left
         is_open = np.array([bool(self._waiting[couple]) for couple in couples], dtype=np.bool_)
         is_own = np.array([self._judge in couple for couple in couples], dtype=np.bool_)
         inverse = _inverse(Counter((place[one.first], place[one.second]) for one in self._counted), len(place))
@@ -269,6 +269,7 @@ class Rounds:
             spread = np.diag(inverse)
             worth = close * (spread[first] + spread[second] - 2 * inverse[first, second])
             others = is_open & ~is_own
+            # Rounded, so that equal pairs are equal on every machine, in whatever order it adds up.
             worth = np.where(others if others.any() else is_open, worth.round(9), -1)
             best = int(np.argmax(worth))  # of equal ones the first, in an order that is drawn
             waiting = self._waiting[couples[best]]

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from coeval.errors import RunError
 from coeval.judging.prompts import render
 from coeval.phases.driving import ATTEMPTS, drive, each_model
 from coeval.phases.items import index_of_items
-from coeval.phases.mapping import needed_rubric
+from coeval.phases.mapping import rubric_of
 from coeval.phases.question import Kind, Question
 from coeval.phases.stage import Outcome, Stage
 from coeval.schema import Model, Phase, Rubric, Task
@@ -110,7 +111,9 @@ class JudgedTask:
 
 def judged_task(stage: Stage, task: Task) -> JudgedTask:
     """Index the items of a task and the answers of configured students. Raise RunError if it has no rubric."""
-    items = index_of_items(stage, task.name)
+    rubric, items = rubric_of(stage.run, task.name), index_of_items(stage, task.name)
+    if rubric is None:
+        raise RunError(f"{stage.run.folder}: no rubric of task {task.name!r}; run phase rubric_mapping first")
     students = {model.name for model in stage.config.with_role("student")}
     responses = RecordIndex(
         stage.run.record_files("response_collection", task.name),
@@ -121,4 +124,4 @@ def judged_task(stage: Stage, task: Task) -> JudgedTask:
         ),
         note=answer_mark,
     )
-    return JudgedTask(task, needed_rubric(stage.run, task.name), items, responses)
+    return JudgedTask(task, rubric, items, responses)

@@ -6,6 +6,7 @@ are no records.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections import Counter
@@ -69,7 +70,7 @@ def append_line(descriptor: int, line: bytes) -> None:
     if written == len(line):
         return
     os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
-    raise OSError(28, "no space is left on the disk")
+    raise OSError(errno.ENOSPC, "no space is left on the disk")
 
 
 def repair_tail(path: Path) -> bytes:

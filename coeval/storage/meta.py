@@ -28,7 +28,7 @@ T = TypeVar("T")
 _DIGITS = 20
 _CALLS = "calls+"  # before a model's name
 _SPENT = "spent"  # dollars times _UNIT
-_UNIT = 10**9
+_UNIT = 10**9  # whole numbers add up without the errors of floats, and in any order
 _DELAY = 1.0  # seconds that the counts in meta.json may be behind
 _POLL = 0.5  # seconds between two attempts to get a lock
 
@@ -165,7 +165,7 @@ class Meta:
             if before is None:
                 before = _counted(self._read(), counter)
             is_granted = limit is None or before + amount <= limit
-            number.put(before + amount * is_granted)
+            number.put(before + amount * is_granted)  # though nothing is granted: a number that was lost is back then
         if time.monotonic() - self._written > _DELAY:
             with self._changing(sync=False):
                 pass

@@ -55,6 +55,7 @@ def item_mark(item: Mapping[str, Any]) -> ItemMark:
     """Return the mark of a stored item."""
     prompt = item.get("prompt")
     attributes = item.get("sampled_target_attributes") or {}
+    # Interned, as thousands of items in memory share a few names.
     names = tuple(map(sys.intern, sorted(attributes))) if isinstance(attributes, Mapping) else ()
     return ItemMark(_digest(prompt), _digest([prompt, item.get("reference_response") or "", attributes]), names)
 

@@ -20,7 +20,7 @@ from coeval.storage.jsonl import append_line, as_line, open_for_append, read_rec
 from coeval.storage.records import now
 from coeval.storage.run import Run
 
-_OPEN_FILES = 100
+_OPEN_FILES = 100  # some systems allow a process 256, of which connections take their part
 _PAUSE = 0.2  # seconds between two syncs
 
 
