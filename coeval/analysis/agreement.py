@@ -153,8 +153,8 @@ def _shared(loaded: LoadedRun) -> tuple[_Shared, ...]:
     for a, b in combinations(range(len(loaded.judges)), 2):
         rows = np.flatnonzero(~np.isnan(pairs.scores[:, a]) & ~np.isnan(pairs.scores[:, b]))
         one, other = pairs.scores[rows, a], pairs.scores[rows, b]
-        gap = np.abs(one - other)
-        levels = pairs.is_level[rows, a] & pairs.is_level[rows, b]
+        gap = np.abs(one - other)  # equal numbers of a scale may differ by rounding
+        levels = pairs.is_level[rows, a] & pairs.is_level[rows, b]  # 0, 0.5, 1: twice that is a row of the table
         cells = np.where(levels, 3 * np.rint(2 * one) + np.rint(2 * other), -1).astype(np.int64)
         shared.append(_Shared(a, b, rows, (gap < 1e-9).astype(np.float64), 1.0 - gap, cells))
     return tuple(shared)

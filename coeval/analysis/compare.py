@@ -84,7 +84,7 @@ def changed_judges(before: LoadedRun, after: LoadedRun) -> tuple[str, ...]:
 def _parts(loaded: LoadedRun) -> tuple[list[_Part], Codes]:
     """Return the parts with scores, and which of them each unit belongs to."""
     units, kinds = loaded.units, ("task", "judge", "factor")
-    shape = tuple(max(len(loaded.names(kind)), 1) for kind in kinds)
+    shape = tuple(max(len(loaded.names(kind)), 1) for kind in kinds)  # of an empty run too
     keys, place = np.unique(np.ravel_multi_index((units.task, units.judge, units.factor), shape), return_inverse=True)
     task, judge, factor = (
         [loaded.names(kind)[code] for code in codes.tolist()]

@@ -197,6 +197,7 @@ def _spread(loaded: LoadedRun) -> Iterator[SpreadRow]:
     cells = loaded.units.judge[rows] * len(names) + values
     order = np.argsort(cells, kind="stable")
     owners, starts = np.unique(cells[order], return_index=True)
+    # Without rows there is no owner, but `split` still returns one empty part.
     for cell, scores in zip(owners, np.split(loaded.units.norm[rows][order], starts[1:]), strict=False):
         judge, value = divmod(int(cell), len(names))
         attribute, _, text = names[value].partition("=")
@@ -235,7 +236,7 @@ def _peer_share(loaded: LoadedRun) -> Floats:
     """Return the share of other judges of a unit's pair that gave the same score; NaN without others."""
     units = loaded.units
     pair = np.unique(loaded.pair_keys(units.response, units.factor), return_inverse=True)[1]
-    score = np.rint(units.norm * 10_000).astype(np.int64)
+    score = np.rint(units.norm * 10_000).astype(np.int64)  # records hold four places
     n = np.bincount(pair)[pair] if len(pair) else pair
     _, same, counts = np.unique(pair * 10_001 + score, return_inverse=True, return_counts=True)
     with np.errstate(invalid="ignore", divide="ignore"):

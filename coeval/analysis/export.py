@@ -82,7 +82,7 @@ def _raw_scores(loaded: LoadedRun) -> tuple[list[str | None], Codes]:
     """Return texts, and which of them each unit has: the judge's own, read again since memory holds norms alone."""
     units, shape = loaded.units, (len(loaded.judges), max(len(loaded.factors), 1))
     keys, norms, text_codes, texts = _raw_texts(loaded, shape)
-    codes = np.full(len(units), len(texts))
+    codes = np.full(len(units), len(texts))  # that of None, which comes last
     if len(units):
         mine = (units.response * shape[0] + units.judge) * shape[1] + units.factor
         order = np.argsort(mine, kind="stable")

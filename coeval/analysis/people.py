@@ -84,6 +84,7 @@ def cross_validated(judge: Floats, people: Floats, items: Codes) -> Floats | Non
     different, item = np.unique(items, return_inverse=True)
     if len(different) < 2:
         return None
+    # Folds of items, not of scores: what people gave other answers to an item would tell of this one.
     fold = np.random.default_rng(0).permutation(len(different))[item] % _FOLDS
     worth = np.empty(len(judge))
     for one in np.unique(fold):
@@ -213,9 +214,7 @@ def _consensus(loaded: LoadedRun, annotations: Annotations) -> _Consensus:
     place = loaded.pair_places(annotations.response, annotations.factor)
     scored = place >= 0
     places, pair = np.unique(place[scored], return_inverse=True)
-    people = np.bincount(pair, annotations.score[scored], minlength=len(places)) / np.bincount(
-        pair, minlength=len(places)
-    )
+    people = Summaries(pair, annotations.score[scored], len(places)).mean
     point = loaded.pairs.datapoint[places]
     return _Consensus(people, places, point, np.unique(point, return_inverse=True)[1])
 

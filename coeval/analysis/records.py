@@ -334,6 +334,7 @@ def _item(record: dict[str, Any]) -> Item | None:
         return None
     attributes = record.get("sampled_target_attributes")
     named = {str(key): str(value) for key, value in attributes.items()} if isinstance(attributes, Mapping) else {}
+    # `repr`, since a prompt may be a list of turns; twelve bytes, since a large run keeps all of these in memory.
     key = hashlib.blake2b(repr(record["prompt"]).encode("utf-8", "replace")).digest()[:12]
     return Item(task, teacher, named, key, item_mark(record))
 
@@ -346,6 +347,7 @@ def _answer(record: dict[str, Any], with_text: set[str]) -> Answer | None:
         return None
     tokens = record.get("token_count")
     is_count = isinstance(tokens, (int, float)) and not isinstance(tokens, bool) and 0 < tokens <= _MOST_TOKENS
+    # Where nobody counted: about four letters a token.
     length = float(tokens) if is_count else float(max(1, len(text) // 4))  # type: ignore[arg-type]
     task = text_of(record, "task_id") or _part(datapoint, 0)
     return Answer(datapoint, student, length, text if task in with_text else None, answer_mark(record))

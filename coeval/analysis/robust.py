@@ -164,14 +164,14 @@ def _fractions(pairs: Pairs, settings: RobustSettings) -> dict[int, float]:
     """Return datapoint -> share of its pairs that are consistent."""
     consistent = _consistent(pairs.scores, settings).astype(np.float64)
     points, codes = np.unique(pairs.datapoint, return_inverse=True)
-    shares = np.bincount(codes, consistent, minlength=len(points)) / np.bincount(codes, minlength=len(points))
+    shares = Summaries(codes, consistent, len(points)).mean
     return dict(zip(points.tolist(), shares.tolist(), strict=True))
 
 
 def _consistent(scores: Floats, settings: RobustSettings) -> npt.NDArray[np.bool_]:
     """Return whether the judges (P, J*) agree on a pair, (P,)."""
     scored = ~np.isnan(scores)
-    least = max(1, math.ceil(settings.q_fraction * scores.shape[1] - 1e-9))
+    least = max(1, math.ceil(settings.q_fraction * scores.shape[1] - 1e-9))  # 0.07 * 100 comes out above 7
     filled = np.where(scored, scores, 0.0)
     if settings.theta is not None:
         mean = filled.sum(axis=1) / np.maximum(scored.sum(axis=1), 1)

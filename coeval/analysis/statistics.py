@@ -64,7 +64,7 @@ def alpha_columns(scores: Floats, *, ordinal: bool = False) -> Floats:
         values = np.full(scores.shape, np.nan)
         values[paired] = mid_ranks(scores[paired])
     if paired.any():
-        values = values - values[paired].mean()
+        values = values - values[paired].mean()  # sums of squares of small numbers lose fewer digits
     values = np.where(paired, values, 0.0)
     m, total, squares = paired.sum(axis=1), values.sum(axis=1), (values**2).sum(axis=1)
     return np.stack([2.0 * (m * squares - total**2) / np.maximum(m - 1, 1), m, total, squares], axis=1)

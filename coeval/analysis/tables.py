@@ -172,7 +172,7 @@ def write_tables(report: object, folder: Path) -> list[Path]:
 
 def _write(path: Path, text: str) -> Path:
     with atomic_path(path) as temporary:
-        temporary.write_bytes(text.encode("utf-8", "replace"))
+        temporary.write_bytes(text.encode("utf-8", "replace"))  # replies may hold a lone surrogate
     return path
 
 

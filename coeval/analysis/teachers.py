@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
+from coeval.analysis.statistics import Summaries
 from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, TeacherName, barred
 from coeval.analysis.units import DEFAULTS, Floats, LoadedRun, Pairs, Report, RobustSettings
 
@@ -103,18 +104,17 @@ def _teacher_cells(loaded: LoadedRun, dimension: str) -> list[TeacherCell]:
     figures = _discrimination(loaded.pairs, strata, rows, size)
     unit_rows, unit_values = loaded.grouped(loaded.units, dimension)
     unit_strata = loaded.units.teacher[unit_rows] * len(names) + unit_values
-    n = np.bincount(unit_strata, minlength=size)
-    mean = np.bincount(unit_strata, loaded.units.norm[unit_rows], minlength=size) / np.maximum(n, 1)
+    means = Summaries(unit_strata, loaded.units.norm[unit_rows], size)
     return [
         TeacherCell(
             loaded.teachers[stratum // len(names)],
             dimension,
             names[stratum % len(names)],
             **{name: float(values[stratum]) for name, values in figures.items()},
-            mean=float(mean[stratum]),
-            units=int(n[stratum]),
+            mean=float(means.mean[stratum]),
+            units=int(means.n[stratum]),
         )
-        for stratum in np.flatnonzero(n)
+        for stratum in np.flatnonzero(means.n)
     ]
 
 
@@ -133,7 +133,7 @@ def _discrimination(pairs: Pairs, strata: Numbers, rows: Numbers, size: int) -> 
 def _codes(keys: Numbers) -> tuple[Numbers, Numbers]:
     """Return the distinct rows of keys (N, K), and which of them each row is."""
     codes = np.zeros(len(keys), dtype=np.int64)
-    for column in keys.T:
+    for column in keys.T:  # made dense after each: the product of all sizes could overflow
         codes = np.unique(codes * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1]
     _, first = np.unique(codes, return_index=True)
     return keys[first], codes
@@ -145,7 +145,7 @@ def _spread(keys: Numbers, scores: Floats) -> tuple[Floats, Floats, Numbers]:
     `keys` (N, 4) are the stratum, two more of the cell, and the student.
     """
     students, codes = _codes(keys)
-    means = np.bincount(codes, scores, minlength=len(students)) / np.bincount(codes, minlength=len(students))
+    means = Summaries(codes, scores, len(students)).mean
     owners, codes = _codes(students[:, :3])
     n = np.bincount(codes, minlength=len(owners))
     centre = np.bincount(codes, means, minlength=len(owners)) / np.maximum(n, 1)

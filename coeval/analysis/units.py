@@ -192,7 +192,7 @@ class LoadedRun:
             return np.arange(len(table)), getattr(table, dimension)
         datapoints, values = self._attribute_links
         counts = np.bincount(datapoints, minlength=len(self.datapoints))[table.datapoint]
-        starts = np.searchsorted(datapoints, table.datapoint)
+        starts = np.searchsorted(datapoints, table.datapoint)  # links are sorted by datapoint
         rows = np.repeat(np.arange(len(table)), counts)
         return rows, values[np.repeat(starts, counts) + positions(counts)]
 
@@ -275,7 +275,7 @@ class LoadedRun:
 
     def with_units(self, units: Units) -> LoadedRun:
         """Return the same run with other units."""
-        return replace(self, units=units, cache={})
+        return replace(self, units=units, cache={})  # figures of the old units do not hold
 
 
 def once(function: Callable[[LoadedRun], Figure]) -> Callable[[LoadedRun], Figure]:

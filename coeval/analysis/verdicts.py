@@ -59,7 +59,7 @@ class Preference:
 def seconds(timestamp: str) -> float:
     """Return a record's time in seconds since 1970, UTC where it names no zone; 0 where it cannot be read."""
     try:
-        at = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))
+        at = datetime.fromisoformat(timestamp.replace("Z", "+00:00"))  # Python 3.10 reads no Z
     except ValueError:
         return 0.0
     return (at if at.tzinfo is not None else at.replace(tzinfo=timezone.utc)).timestamp()
@@ -107,14 +107,8 @@ def read_verdicts(
     """
     latest: dict[tuple[tuple[str, str, str], str], Preference] = {}
     for record in _records(run, note):
-        counts[
-            "pairwise",
-            text_of(record, "task_id"),
-            text_of(record, "teacher_model_id"),
-            "",
-            record["judge_model_id"],
-            is_failed(record),
-        ] += 1
+        task, teacher = text_of(record, "task_id"), text_of(record, "teacher_model_id")
+        counts["pairwise", task, teacher, "", record["judge_model_id"], is_failed(record)] += 1
         code = "FAILED_PAIR" if is_failed(record) else _fault(record, items, answers)
         if code:
             note(code, record["id"])

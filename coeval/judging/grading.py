@@ -27,6 +27,7 @@ def expected_value(scale: Scale, tokens: Iterable[Sequence[object]]) -> float | 
     ambiguous = 0.0
     for token, logprob in tokens:
         grades = _begun(scale, str(token))
+        # A probability is 1 at most, whatever a server sends.
         probability = math.exp(min(float(logprob), 0.0))  # type: ignore[arg-type]
         if len(grades) == 1:
             seen[grades[0]] = seen.get(grades[0], 0.0) + probability

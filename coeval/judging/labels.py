@@ -95,7 +95,7 @@ def _number(text: str) -> Decimal | None:
     if re.fullmatch(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", bare):
         bare = bare.replace(",", "")
     try:
-        value = Decimal(bare)
+        value = Decimal(bare)  # a float would make long numbers equal that are not
     except InvalidOperation:
         return None
     return value if value.is_finite() else None

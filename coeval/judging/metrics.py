@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coeval.errors import RunInputError
@@ -19,8 +19,6 @@ from coeval.schema import Model, Task
 from p2l.common.cli import nearest
 
 METRICS = ("bertscore", "bleu", "exact_match")
-_Metric = Callable[[Sequence[str], Sequence[str], Mapping[str, Any]], list[float]]
-"""References, responses, options -> values."""
 _ORDER = 4
 _SMOOTHED_ZERO = 0.1
 _COMMON_KEYS = ("metric", "description", "weight")
@@ -35,9 +33,13 @@ def metric_scores(
         if isinstance(definition, Mapping) and "metric" in definition:
             options = {key: value for key, value in definition.items() if key not in _COMMON_KEYS}
             metric = str(definition["metric"])
-            if metric not in _COMPUTED:
+            if metric not in METRICS:
                 raise RunInputError(f"there is no metric {metric!r}; choose from {', '.join(METRICS)}")
-            for scores, value in zip(rows, _COMPUTED[metric](references, responses, options), strict=True):
+            if metric == "bertscore":  # a model computes many at once
+                values: Iterable[float] = bertscore(references, responses, options)
+            else:
+                values = map({"bleu": bleu4, "exact_match": exact_match}[metric], references, responses)
+            for scores, value in zip(rows, values, strict=True):
                 scores[factor] = value
     return rows
 
@@ -81,26 +83,13 @@ def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 def exact_match(reference: str, response: str) -> float:
     """Return 1 if the answer is the reference or one of its alternatives between `|`, regardless of case and space."""
-    answer = _plain(response)
+    answer = _plain(response)  # the whole reference counts too: it may have a `|` of its own
     return float(any(answer == _plain(one) for one in (reference, *reference.split("|"))))
 
 
 def _plain(text: str) -> str:
     return " ".join(text.split()).casefold()
 
-
-def _one_by_one(metric: Callable[[str, str], float]) -> _Metric:
-    def computed(references: Sequence[str], responses: Sequence[str], _: Mapping[str, Any]) -> list[float]:
-        return [metric(reference, response) for reference, response in zip(references, responses, strict=True)]
-
-    return computed
-
-
-_COMPUTED: Mapping[str, _Metric] = {
-    "bertscore": bertscore,
-    "bleu": _one_by_one(bleu4),
-    "exact_match": _one_by_one(exact_match),
-}
 
 _Pair = tuple[Mapping[str, Any], Mapping[str, Any]]
 

@@ -106,6 +106,7 @@ def fitted(
     parts: dict[Slice, list[npt.NDArray[Any]]] = {}
     order = np.argsort(votes.datapoint, kind="stable")
     points, starts = np.unique(votes.datapoint[order], return_index=True)
+    # By item, of which there are few: a step for each vote and attribute would take seconds.
     for point, rows in zip(points.tolist(), np.split(order, starts[1:]), strict=True):
         for attribute in ("", *(f"{name}={value}" for name, value in items[point].items())):
             parts.setdefault(Slice(tasks[votes.task[rows[0]]], attribute), []).append(rows)

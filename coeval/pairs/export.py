@@ -58,20 +58,20 @@ def export(run: Run, gathered: PreferenceSet, folder: Path, kind: Format, val_sh
     rows = vote_rows(run, gathered.preferences)
     if not rows:
         raise RunInputError(f"{run.folder}: none of the {len(gathered.preferences)} preferences has its item's prompt")
-    prompts = {_hash(row["prompt"]) for row in rows}
+    hashes = [_hash(row["prompt"]) for row in rows]
     # The lowest hashes are held out: at least one where the share is above 0, never all.
-    ordered = sorted(prompts)
+    ordered = sorted({*hashes})
     validation = {one for one in ordered if one < val_share * 2**64}
     if val_share and len(ordered) > 1:
         validation = (validation | {ordered[0]}) - {ordered[-1]}
     parts = {
-        "train": [row for row in rows if _hash(row["prompt"]) not in validation],
-        "val": [row for row in rows if _hash(row["prompt"]) in validation],
+        "train": [row for row, key in zip(rows, hashes, strict=True) if key not in validation],
+        "val": [row for row, key in zip(rows, hashes, strict=True) if key in validation],
     }
     done = Exported(
         len(parts["train"]),
         len(parts["val"]),
-        len(prompts),
+        len(ordered),
         tuple(sorted({name for row in rows for name in (row["model_a"], row["model_b"])})),
         len(gathered.preferences) - len(rows),
         gathered.self_judged,

@@ -89,6 +89,7 @@ class _Present:
         return {one for one in factors if not one.startswith(LABEL_PREFIX) or one.removeprefix(LABEL_PREFIX) in names}
 
     def _pair(self, response: str) -> tuple[ItemMark | None, AnswerMark | None]:
+        # The id of an answer is that of its item and the student's name, which holds no `__`.
         return self.items.get(response.rpartition("__")[0]), self.answers.get(response)
 
 

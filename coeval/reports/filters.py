@@ -77,7 +77,7 @@ def _sums(slices: Columns[SliceRow]) -> dict[str, Any]:
 
 def _runs(places: Any) -> list[int]:
     """Return sorted places (N,) as (2 R,) starts and lengths of runs without a gap."""
-    starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)
+    starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)  # -2: the first place, even 0, starts a run
     lengths = np.diff(starts, append=len(places))
     runs: list[int] = np.stack([places[starts], lengths], axis=1).ravel().tolist()
     return runs

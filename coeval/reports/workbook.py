@@ -142,6 +142,7 @@ def _column(table: Columns[Any], name: str) -> SheetColumn:
     values = different.tolist()
     if name in table.names:
         values = [table.names[name][code] for code in values]
+    # NaN, the one value that is not itself, becomes an empty cell.
     return SheetColumn(_title(name), [None if value != value else value for value in values], place)
 
 
