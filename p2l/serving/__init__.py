@@ -1,3 +1,3 @@
-"""The HTTP service: an asynchronous engine around one model, and the routes that ask it."""
+"""The HTTP service: an asynchronous batcher around one model, and the routes that ask it."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The HTTP service around one engine: routes, and what each error becomes."""
+"""The HTTP service around one batcher: routes, and what each error becomes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from p2l.common.version import __version__
 from p2l.common.web import BodyLimit, ClientGoneError, bearer_of, end_when_orphaned, within
 from p2l.inference import P2L
 from p2l.likelihood import win_rates
-from p2l.serving.engine import Answer, BusyError, Engine, EngineOptions, ModelFailedError, TooLargeError
+from p2l.serving.batcher import Answer, Batcher, BusyError, ModelFailedError, TooLargeError
 from p2l.serving.metrics import Metrics
 from p2l.serving.reload import Control, Follower, Served, Status, batch_limits
 from p2l.serving.settings import Settings
@@ -52,7 +52,7 @@ class BatchRequest(BaseModel):
     prompts: Annotated[list[Turns], Field(min_length=1, description="Prompts, each the list of its user turns.")]
 
 
-class Prediction(BaseModel):
+class PredictResponse(BaseModel):
     """What the model says of one prompt."""
 
     coefs: list[float] = Field(description="One coefficient for each name of GET /models, in its order.")
@@ -65,7 +65,7 @@ class Prediction(BaseModel):
 class BatchResponse(BaseModel):
     """What the model says of several prompts, in their order."""
 
-    predictions: list[Prediction]
+    predictions: list[PredictResponse]
     revision: str
 
 
@@ -232,7 +232,7 @@ class _Service:
     """What the routes work with while the service runs."""
 
     settings: Settings
-    engine: Engine
+    batcher: Batcher
     follower: Follower
     metrics: Metrics
 
@@ -243,14 +243,15 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine = Engine(served.model, _engine_options(settings, served), metrics)
-        follower = Follower(settings, served, generation, engine, metrics)
+        limits, sizes = batch_limits(settings, served.model), (settings.queue_size, settings.cache_size)
+        batcher = Batcher(served.model, limits, metrics, queue_size=sizes[0], cache_size=sizes[1])
+        follower = Follower(settings, served, generation, batcher, metrics)
         background = [asyncio.ensure_future(task) for task in (follower.run(), end_when_orphaned(_log))]
-        app.state.service = _Service(settings, engine, follower, metrics)
+        app.state.service = _Service(settings, batcher, follower, metrics)
         yield
         for task in background:
             task.cancel()
-        await engine.close()
+        await batcher.close()
 
     app = FastAPI(
         title="P2L endpoint",
@@ -277,7 +278,7 @@ Timeout = Annotated[
 ]
 
 
-@_routes.post("/predict", response_model=Prediction)
+@_routes.post("/predict", response_model=PredictResponse)
 async def predict(body: PromptRequest, request: Request, timeout: Timeout = None) -> Response:
     """Coefficients of every model for one prompt."""
     model, answers = await _ask(request, [body.prompt], timeout)
@@ -304,7 +305,7 @@ async def leaderboard(body: PromptRequest, request: Request, timeout: Timeout = 
 @_routes.get("/models")
 async def models(request: Request) -> ModelsResponse:
     """The names of the models, in the order of the coefficients."""
-    model = _service(request).engine.model
+    model = _service(request).batcher.model
     return ModelsResponse(models=model.model_list, revision=model.revision)
 
 
@@ -331,10 +332,10 @@ async def info(request: Request) -> InfoResponse:
 @_routes.get("/health", responses={503: {"model": Problem}})
 async def health(request: Request) -> HealthResponse:
     """200 when the model answers."""
-    engine = _service(request).engine
-    if not await engine.check(_HEALTH_SECONDS):
+    batcher = _service(request).batcher
+    if not await batcher.check(_HEALTH_SECONDS):
         raise HTTPException(503, "the model does not answer")
-    return HealthResponse(status="ready", revision=engine.model.revision)
+    return HealthResponse(status="ready", revision=batcher.model.revision)
 
 
 @_routes.get("/metrics", response_class=Response)
@@ -353,15 +354,16 @@ async def reload(request: Request, body: ReloadRequest | None = None) -> ReloadR
         if not mine:
             raise HTTPException(503, "another reload is under way; come again when it is done", {"retry-after": "5"})
         path = body.model_path if body and body.model_path else service.follower.served.path
-        done = await _followed(control, control.want(path).generation, service.settings.workers)
+        done = await _followed(control, control.set_target(path).generation, service.settings.workers)
     problems = [status.problem for status in done if status.problem]
     if problems:
+        # Where all workers fail the model is at fault; where some do they may load it the next time.
         raise HTTPException(422 if len(problems) == len(done) else 503, problems[0])
     return ReloadResponse(revision=done[0].revision, workers=len(done))
 
 
 async def _followed(control: Control, generation: int, workers: int) -> list[Status]:
-    """What the workers say when all of them have tried to load what is wanted."""
+    """What the workers say when all of them have tried to load the target."""
     for _ in range(int(_RELOAD_SECONDS / 0.1)):
         done = [status for status in control.statuses() if status.generation >= generation]
         if len(done) >= workers:
@@ -389,15 +391,15 @@ async def _ask(request: Request, prompts: list[list[str]], timeout: float | None
     if settings.log_prompts:
         for prompt in prompts:
             _log.info("prompt %r", prompt)
-    model = service.engine.model
+    model = service.batcher.model
     seconds = min(settings.deadline, timeout or settings.deadline)
-    return model, await within(request, seconds, service.engine.ask(prompts, model=model))
+    return model, await within(request, seconds, service.batcher.ask(prompts, model=model))
 
 
-def _prediction(model: P2L, answer: Answer) -> Prediction:
+def _prediction(model: P2L, answer: Answer) -> PredictResponse:
     """The body of an answer; `gamma` is there for a head that has it."""
     gamma = {"gamma": answer.gamma} if model.members[0].model.head.has_gamma else {}
-    return Prediction(
+    return PredictResponse(
         coefs=answer.coefs.tolist(), eta=answer.eta, truncated=answer.truncated, revision=answer.revision, **gamma
     )
 
@@ -412,44 +414,31 @@ def _ranks(model: P2L, answer: Answer) -> list[Rank]:
     ]
 
 
-def _engine_options(settings: Settings, served: Served) -> EngineOptions:
-    return EngineOptions(
-        limits=batch_limits(settings, served.model),
-        queue_size=settings.queue_size,
-        cache_size=settings.cache_size,
-    )
-
-
 _Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
 
 def _add_error_handlers(app: FastAPI) -> None:
     """One sentence for every error; none of them says anything of a prompt."""
-    for kind, status, wait in (
-        (BusyError, 503, 1),
+    for kind, status, text in (
+        (BusyError, 503, None),
         (TooLargeError, 413, None),
         (InputError, 422, None),
         (ModelFailedError, 500, None),
+        (TimeoutError, 504, "the deadline passed before the answer was there"),
+        (ClientGoneError, 499, "the client left"),  # nobody reads it; the number is for the counters
+        (Exception, 500, "an error of the service; its log says more"),
     ):
-        app.add_exception_handler(kind, _says(status, wait))
-    app.add_exception_handler(TimeoutError, _fixed(504, "the deadline passed before the answer was there"))
-    app.add_exception_handler(ClientGoneError, _fixed(499, "the client left"))
+        app.add_exception_handler(kind, _handler(status, text))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(Exception, _fixed(500, "an error of the service; its log says more"))
 
 
-def _says(status: int, wait: int | None) -> _Handler:
+def _handler(status: int, text: str | None) -> _Handler:
+    """Return a handler that answers with `text`, or with the error's own sentence."""
+
     async def handle(_: Request, error: Exception) -> Response:
-        headers = None if wait is None else {"retry-after": str(wait)}
-        return JSONResponse({"detail": str(error)}, status_code=status, headers=headers)
-
-    return handle
-
-
-def _fixed(status: int, text: str) -> _Handler:
-    async def handle(_: Request, __: Exception) -> Response:
-        return JSONResponse({"detail": text}, status_code=status)
+        headers = {"retry-after": "1"} if isinstance(error, BusyError) else None
+        return JSONResponse({"detail": text or str(error)}, status_code=status, headers=headers)
 
     return handle
 

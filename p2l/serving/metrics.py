@@ -5,14 +5,15 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from p2l.common.web import exposition
+from p2l.serving.batcher import Watcher
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _PROMPTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _TOKENS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 
-class Metrics:
-    """What a service counts; the engine's `Watcher`."""
+class Metrics(Watcher):
+    """What a service counts."""
 
     def __init__(self) -> None:
         """Start at zero."""

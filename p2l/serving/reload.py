@@ -26,20 +26,19 @@ from p2l.model.checkpoint import MODEL_LIST_FILE
 from p2l.model.model import P2LModel, to_dtype
 from p2l.model.openvino import CompiledBackbone, is_light, layers_of
 from p2l.model.precision import choose_dtype, in_dtype, quantize
-from p2l.serving.engine import BatchLimits, Engine
+from p2l.serving.batcher import Batcher, BatchLimits
 from p2l.serving.metrics import Metrics
 from p2l.serving.settings import Settings
 
 # How the workers of one service agree on the model: files in a folder that only this service can read.
 #
-# `wanted.json` says which model every worker is to serve, with a number that grows; each worker answers in a file of
-# its
-# own when it serves that model, or why it does not. A worker that is started anew begins with the wanted model, or with
+# `target.json` says which model every worker is to serve, with a number that grows; each worker answers in a file of
+# its own when it serves that model, or why it does not. A worker that is started anew begins with the target, or with
 # the last one that could be loaded, which `kept.json` names.
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Target:
     """The model that every worker is to serve."""
 
     generation: int
@@ -66,36 +65,34 @@ class Control:
         """The folder exists."""
         self._folder = folder
 
-    def wanted(self) -> Wanted | None:
-        """The last wish; None before the first."""
-        content = _read(self._folder / "wanted.json")
-        return None if content is None else Wanted(**content)
+    def target(self) -> Target | None:
+        """Return what is to be served; None before the first `set_target`."""
+        content = _read(self._folder / "target.json")
+        return None if content is None else Target(**content)
 
-    def want(self, model_path: str, stamp: int = 0) -> Wanted:
-        """Wish for a model (again)."""
-        with self._alone():
-            return self._want(self.wanted(), model_path, stamp)
-
-    def want_newer(self, model_path: str, stamp: int) -> None:
-        """Wish for a model unless one of its age was wished for already."""
-        with self._alone():
-            last = self.wanted()
-            if last is None or last.stamp < stamp:
-                self._want(last, model_path, stamp)
+    def set_target(self, model_path: str, stamp: int = 0) -> Target:
+        """Let every worker load a model (again), but one with a `stamp` only if it is newer; return the target then."""
+        with locked(self._folder / "target.lock"):
+            last = self.target()
+            if last is not None and 0 < stamp <= last.stamp:
+                return last
+            target = Target(1 if last is None else last.generation + 1, model_path, stamp)
+            _write(self._folder / "target.json", asdict(target))
+            return target
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:
-        """Whether it is this caller's turn to wish and wait for the outcome; it is nobody else's until the end."""
+        """Whether it is this caller's turn to set a target and wait for it; it is nobody else's until the end."""
         with locked(self._folder / "turn.lock", wait=False) as is_held:
             yield is_held
 
     def kept(self) -> str | None:
-        """The path of the last wanted model that could be loaded."""
+        """The path of the last target that could be loaded."""
         content = _read(self._folder / "kept.json")
         return None if content is None else str(content)
 
     def keep(self, model_path: str) -> None:
-        """Say that a wanted model could be loaded."""
+        """Say that a target could be loaded."""
         _write(self._folder / "kept.json", model_path)
 
     def report(self, status: Status) -> None:
@@ -107,16 +104,6 @@ class Control:
         contents = [_read(file) for file in sorted(self._folder.glob("worker-*.json"))]
         statuses = [Status(**content) for content in contents if content is not None]
         return [status for status in statuses if is_alive(status.pid)]
-
-    def _want(self, last: Wanted | None, model_path: str, stamp: int) -> Wanted:
-        wish = Wanted(1 if last is None else last.generation + 1, model_path, stamp)
-        _write(self._folder / "wanted.json", asdict(wish))
-        return wish
-
-    @contextlib.contextmanager
-    def _alone(self) -> Iterator[None]:
-        with locked(self._folder / "wanted.lock"):
-            yield
 
 
 def _read(file: Path) -> Any:
@@ -174,7 +161,8 @@ def _load(settings: Settings, path: str | None) -> Served:
     model = P2L.from_pretrained(
         asked.model_path,
         device=asked.device,
-        dtype=_loaded_in(asked),
+        # What is measured, rounded or laid out on a CPU starts from float32.
+        dtype="float32" if choose_device(asked.device).type == "cpu" else asked.dtype,
         model_type=asked.model_type,
         head_type=asked.head_type,
         loss_type=asked.loss_type,
@@ -185,11 +173,6 @@ def _load(settings: Settings, path: str | None) -> Served:
     _ = model.revision  # computed here and kept, not when the first answer needs it
     dtypes, reasons = (list(dict.fromkeys(column)) for column in ([r[1] for r in ready], [r[2] for r in ready]))
     return Served(model, asked.model_path, " + ".join(dtypes), "; ".join(reasons))
-
-
-def _loaded_in(settings: Settings) -> str | None:
-    """The dtype to load weights in: what is measured, rounded or laid out on a CPU starts from float32."""
-    return "float32" if choose_device(settings.device).type == "cpu" else settings.dtype
 
 
 def _prepare(member: Member, settings: Settings) -> tuple[Member, str, str]:
@@ -296,36 +279,36 @@ _LOOKS_UNTIL_TIDY = 8
 
 
 def catch_up(settings: Settings, control: Control) -> tuple[Served, int]:
-    """What a worker that starts is to serve, and the generation of the wish that this follows.
+    """What a worker that starts is to serve, and the generation of the target that this follows.
 
-    A worker that was replaced may find that the wanted model cannot be loaded, now or ever, or that the one of its
+    A worker that was replaced may find that the target cannot be loaded, now or ever, or that the one of its
     settings was removed long ago; then it serves what the others serve, or the newest model there is. InputError if no
     model can be loaded.
     """
-    wanted = control.wanted()
-    if wanted is None:
+    target = control.target()
+    if target is None:
         return load(settings), 0
     newest = newest_model(Path(settings.watch)) if settings.watch else None
-    paths = [wanted.model_path, control.kept(), settings.model_path, None if newest is None else str(newest)]
+    paths = [target.model_path, control.kept(), settings.model_path, None if newest is None else str(newest)]
     *others, last = dict.fromkeys(path for path in paths if path)
     for path in others:
         try:
-            return load(settings, path), wanted.generation
+            return load(settings, path), target.generation
         except InputError as error:
             _log.error("%s", error)
-    return load(settings, last), wanted.generation
+    return load(settings, last), target.generation
 
 
 class Follower:
     """Holds what is served and replaces it when the control folder, or a watched folder, says so."""
 
-    def __init__(self, settings: Settings, served: Served, generation: int, engine: Engine, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, served: Served, generation: int, batcher: Batcher, metrics: Metrics) -> None:
         """Report the model that the worker starts with."""
         self.served = served
         # What was measured when the machine was quiet holds for later models too.
-        kept = replace(settings, dtype=served.transformer_dtype, dtype_reason=served.reason)
-        self._settings = settings if settings.quantize else kept
-        self._engine = engine
+        measured = replace(settings, dtype=served.transformer_dtype, dtype_reason=served.reason)
+        self._settings = settings if settings.quantize else measured
+        self._batcher = batcher
         self._metrics = metrics
         self._generation = generation
         self._control = Control(Path(settings.control))
@@ -338,31 +321,31 @@ class Follower:
         watching = asyncio.ensure_future(self._watch()) if self._settings.watch else None
         try:
             while True:
-                wanted = self._control.wanted()
-                if wanted is not None and wanted.generation > self._generation:
-                    await self._follow(wanted)
+                target = self._control.target()
+                if target is not None and target.generation > self._generation:
+                    await self._follow(target)
                 self._tidy()
                 await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
         finally:
             if watching:
                 watching.cancel()
 
-    async def _follow(self, wanted: Wanted) -> None:
+    async def _follow(self, target: Target) -> None:
         problem = None
         try:
-            self.served = await asyncio.to_thread(load, self._settings, wanted.model_path)
-            self._engine.replace_model(self.served.model, batch_limits(self._settings, self.served.model))
-            self._control.keep(wanted.model_path)
+            self.served = await asyncio.to_thread(load, self._settings, target.model_path)
+            self._batcher.replace_model(self.served.model, batch_limits(self._settings, self.served.model))
+            self._control.keep(target.model_path)
             self._tidy_in = _LOOKS_UNTIL_TIDY
             _log.info("now serving %s, revision %s", self.served.path, self.served.model.revision)
         except P2LError as error:
             problem = str(error)
         except Exception as error:
-            problem = f"{wanted.model_path}: cannot be loaded ({type(error).__name__})"
+            problem = f"{target.model_path}: cannot be loaded ({type(error).__name__})"
         if problem:
             _log.error("still serving revision %s: %s", self.served.model.revision, problem)
         self._metrics.reloads.labels("failed" if problem else "done").inc()
-        self._generation = wanted.generation
+        self._generation = target.generation
         self._report(problem)
 
     def _tidy(self) -> None:
@@ -373,7 +356,7 @@ class Follower:
             return_freed_memory()
 
     async def _watch(self) -> None:
-        """Wish for each newer model of the watched folder; the first worker that sees it speaks for all."""
+        """Make each newer model of the watched folder the target; the first worker that sees it speaks for all."""
         while True:
             await asyncio.sleep(_SECONDS_BETWEEN_WATCHES)
             try:
@@ -384,7 +367,7 @@ class Follower:
             stamp = 0 if newest is None else written_at(newest)
             if stamp > self._seen:
                 self._seen = stamp
-                self._control.want_newer(str(newest), stamp)
+                self._control.set_target(str(newest), stamp)
 
     def _report(self, problem: str | None) -> None:
         self._control.report(Status(os.getpid(), self._generation, self.served.model.revision, problem))

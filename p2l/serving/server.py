@@ -13,7 +13,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from p2l.common.errors import InputError
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
@@ -34,9 +34,15 @@ def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | No
         if several:
             settings = _checked_elsewhere(settings)
             write_settings(settings, control)
-            _run("p2l.serving.server:worker", settings, host, port, reload=reload)
-        else:
-            _run(_app(settings), settings, host, port, reload=False)
+        run_server(
+            "p2l.serving.server:worker" if several else _app(settings),
+            host,
+            port,
+            workers=settings.workers,
+            reload=reload,
+            request_seconds=settings.deadline,
+            log_level="info",
+        )
     return None
 
 
@@ -50,29 +56,11 @@ def _app(settings: Settings) -> FastAPI:
     from p2l.serving.reload import Control, catch_up
 
     _log_to_stderr()
-    cores = _share_cores(settings.workers)
-    settings = replace(settings, cores=cores)
+    settings = replace(settings, cores=_share_cores(settings.workers))
     served, generation = catch_up(settings, Control(Path(settings.control)))
-    _log.info(
-        "serving %s, revision %s, on %s; %s",
-        served.path,
-        served.model.revision,
-        served.model.device,
-        served.reason,
-    )
+    model = served.model
+    _log.info("serving %s, revision %s, on %s; %s", served.path, model.revision, model.device, served.reason)
     return build_app(settings, served, generation)
-
-
-def _run(app: Any, settings: Settings, host: str, port: int, *, reload: bool) -> None:
-    run_server(
-        app,
-        host,
-        port,
-        workers=settings.workers,
-        reload=reload,
-        request_seconds=settings.deadline,
-        log_level="info",
-    )
 
 
 def _first_model(settings: Settings) -> str:

@@ -13,20 +13,20 @@ from p2l.serving.reload import Control, catch_up
 from p2l.serving.settings import Settings
 
 
-def test_wishes_at_the_same_time_have_numbers_of_their_own(tmp_path):
+def test_targets_set_at_the_same_time_have_numbers_of_their_own(tmp_path):
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda number: Control(tmp_path).want(f"model {number}"), range(40)))
-    assert sorted(wish.generation for wish in made) == list(range(1, 41))
-    assert Control(tmp_path).wanted() == max(made, key=lambda wish: wish.generation)
+        targets = list(pool.map(lambda number: Control(tmp_path).set_target(f"model {number}"), range(40)))
+    assert sorted(target.generation for target in targets) == list(range(1, 41))
+    assert Control(tmp_path).target() == max(targets, key=lambda target: target.generation)
 
 
-def test_a_model_that_several_workers_see_is_wished_for_once(tmp_path):
+def test_a_model_that_several_workers_see_is_the_target_once(tmp_path):
     control = Control(tmp_path)
     for _ in range(2):
-        control.want_newer("new", 7)
-    control.want_newer("old", 5)
-    assert control.wanted().generation == 1
-    assert control.wanted().model_path == "new"
+        control.set_target("new", 7)
+    control.set_target("old", 5)
+    assert control.target().generation == 1
+    assert control.target().model_path == "new"
 
 
 def test_only_one_has_the_turn(tmp_path):
@@ -42,9 +42,9 @@ def test_a_worker_that_starts_late_serves_what_the_others_serve(tmp_path, folder
     settings = Settings(str(tmp_path / "removed") if removed else str(folder), device="cpu", dtype="float32")
     if not removed:
         assert catch_up(settings, control)[1] == 0
-    control.want(str(other_folder))
+    control.set_target(str(other_folder))
     control.keep(str(other_folder))
-    control.want(str(tmp_path / "nothing"))
+    control.set_target(str(tmp_path / "nothing"))
     served, generation = catch_up(settings, control)
     assert served.path == str(other_folder)
     assert generation == 2
@@ -52,7 +52,7 @@ def test_a_worker_that_starts_late_serves_what_the_others_serve(tmp_path, folder
 
 def test_a_worker_without_any_model_says_so(tmp_path):
     control = Control(tmp_path)
-    control.want(str(tmp_path / "nothing"))
+    control.set_target(str(tmp_path / "nothing"))
     with pytest.raises(InputError):
         catch_up(Settings(str(tmp_path / "nowhere"), device="cpu", dtype="float32"), control)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from p2l.inference import Encoded
 from p2l.model.encoding import Encoding
-from p2l.serving.engine import BatchLimits, Job, JobQueue
+from p2l.serving.batcher import BatchLimits, Job, JobQueue
 
 MODELS = ["one", "other"]  # a queue only asks whether two jobs have the same
 

@@ -1,4 +1,4 @@
-"""The asynchronous engine: many requests in, few forward passes through one model, each request its answer.
+"""The asynchronous batcher: many requests in, few forward passes through one model, each request its answer.
 
 A prompt is tokenised in a thread, a short one of a light model at once; its answer is looked up among the recent ones;
 a prompt that is already on its way is waited for, not computed twice; the rest goes into a bounded queue, from which
@@ -20,7 +20,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -225,9 +224,9 @@ def start_streams(queue: JobQueue, loop: AbstractEventLoop, report: Report) -> l
         while batch := queue.take(number):
             quiet = queue.is_quiet
             alone = streams == 1 or (number == 0 and quiet and was_quiet)
-            wanted = cores if alone else max(1, cores // streams)
-            if threads != wanted:
-                threads = wanted
+            share = cores if alone else max(1, cores // streams)
+            if threads != share:
+                threads = share
                 torch.set_num_threads(threads)
             was_quiet = quiet
             loop.call_soon_threadsafe(report, *compute(queue, batch))
@@ -289,17 +288,14 @@ def _answers(said: Prediction, revision: str) -> list[Outcome]:
     ]
 
 
-# The answers of recent prompts.
-
 _Key = tuple[str, bytes]
 _FEW_CHARS = 4_000  # tokenised in less time than a thread takes to answer
 
+# What a batcher tells whoever counts.
 
-# What an engine tells whoever counts.
 
-
-class Watcher(Protocol):
-    """Is told what happens in an engine, in its event loop."""
+class Watcher:
+    """Is told what happens in a batcher, in its event loop; this one does nothing about it."""
 
     def entered(self, prompts: int) -> None:
         """So many prompts were accepted."""
@@ -320,31 +316,8 @@ class Watcher(Protocol):
         """The queue was full."""
 
 
-class _NoWatcher:
-    def entered(self, prompts: int) -> None:
-        pass
-
-    def left(self, prompts: int) -> None:
-        pass
-
-    def looked_up(self, *, hits: int, prompts: int) -> None:
-        pass
-
-    def computed(self, prompts: int, tokens: int, seconds: float) -> None:
-        pass
-
-    def dropped(self) -> None:
-        pass
-
-    def refused(self, prompts: int) -> None:
-        pass
-
-
-NO_WATCHER: Watcher = _NoWatcher()
-
-
-class Station:
-    """Belongs to one event loop, in which `report` is called with each batch's outcomes."""
+class ComputePool:
+    """A queue and the threads that compute from it, for one event loop; `report` is called there with the outcomes."""
 
     def __init__(self, limits: BatchLimits, capacity: int, report: Report) -> None:
         """Start the threads."""
@@ -360,7 +333,7 @@ class Station:
         return all(thread.is_alive() for thread in self._threads)
 
     def put(self, jobs: Sequence[Job]) -> bool:
-        """Queue the jobs; False queues none, because there is no room or the station is closed."""
+        """Queue the jobs; False queues none, because there is no room or the pool is closed."""
         accepted = self.queue.put(jobs)
         if accepted and not self._threads:
             self._loop.call_soon(self._compute_here)
@@ -371,7 +344,7 @@ class Station:
         self.queue.close()
 
     async def ended(self) -> None:
-        """Wait until the threads of a closed station have ended."""
+        """Wait until the threads of a closed pool have ended."""
         for thread in self._threads:
             await asyncio.to_thread(thread.join)
 
@@ -382,29 +355,30 @@ class Station:
             self._loop.call_soon(self._compute_here)
 
 
-@dataclass(frozen=True)
-class EngineOptions:
-    """How much the engine holds at once."""
-
-    limits: BatchLimits
-    queue_size: int = 1024
-    """Prompts that may be between arrival and answer."""
-    cache_size: int = 8192
-    """Answers kept, the least recently used are forgotten first."""
-
-
-class Engine:
+class Batcher:
     """Answers prompts with the model that it holds; make and use it inside one event loop."""
 
-    def __init__(self, model: P2L, options: EngineOptions, watcher: Watcher = NO_WATCHER) -> None:
-        """Start the threads."""
+    def __init__(
+        self,
+        model: P2L,
+        limits: BatchLimits,
+        watcher: Watcher | None = None,
+        *,
+        queue_size: int = 1024,
+        cache_size: int = 8192,
+    ) -> None:
+        """Start the threads.
+
+        At most `queue_size` prompts may be between arrival and answer; of the answers the `cache_size` that were used
+        last are kept.
+        """
         self.model = model
-        self._options = options
-        self._watcher = watcher
+        self._watcher = watcher or Watcher()
+        self._queue_size = queue_size
         self._pending = 0
         self._flying: dict[_Key, Job] = {}
-        self._cache: LRUCache[_Key, Answer] = LRUCache(options.cache_size)
-        self._station = Station(options.limits, options.queue_size, self._report)
+        self._cache: LRUCache[_Key, Answer] = LRUCache(cache_size)
+        self._pool = ComputePool(limits, queue_size, self._report)
         self._closed = False
         self._last_answer = -float("inf")
 
@@ -416,7 +390,7 @@ class Engine:
     @property
     def alive(self) -> bool:
         """Whether the threads that compute are running."""
-        return not self._closed and self._station.alive
+        return not self._closed and self._pool.alive
 
     async def ask(
         self, prompts: Sequence[Sequence[str]], *, model: P2L | None = None, fresh: bool = False
@@ -429,14 +403,14 @@ class Engine:
         """
         if self._closed:
             raise BusyError("the service is shutting down")
-        if self._pending + len(prompts) > self._options.queue_size:
+        if self._pending + len(prompts) > self._queue_size:
             self._watcher.refused(len(prompts))
             raise BusyError(f"{self._pending} prompts are waiting already; try again in a moment")
         self._pending += len(prompts)
         self._watcher.entered(len(prompts))
         try:
             model = model or self.model
-            here = not self._station.limits.streams and sum(map(len, chain.from_iterable(prompts))) <= _FEW_CHARS
+            here = not self._pool.limits.streams and sum(map(len, chain.from_iterable(prompts))) <= _FEW_CHARS
             encoded = model.encode(prompts) if here else await asyncio.to_thread(model.encode, prompts)
             return await self._answers(model, encoded, fresh)
         finally:
@@ -458,46 +432,46 @@ class Engine:
         """Ask another model from now on, in its own way; what was accepted before is answered by the one before."""
         self.model = model
         self._cache.clear()
-        if limits is not None and limits != self._station.limits:
-            self._station.close()
-            self._station = Station(limits, self._options.queue_size, self._report)
+        if limits is not None and limits != self._pool.limits:
+            self._pool.close()
+            self._pool = ComputePool(limits, self._queue_size, self._report)
 
     async def close(self) -> None:
         """Answer what was accepted, then end the threads."""
         self._closed = True
-        while self._pending:
+        while self._pending:  # cancelled requests leave too, and no event tells of the last one
             await asyncio.sleep(0.01)
-        self._station.close()
-        await self._station.ended()
+        self._pool.close()
+        await self._pool.ended()
 
     async def _answers(self, model: P2L, encoded: Sequence[Encoded], fresh: bool) -> list[Answer]:
         """Look up, wait for what is on its way, and queue the rest: all of it or nothing."""
         keys = [(model.revision, prompt.key) for prompt in encoded]
         known = {} if fresh else {key: answer for key in keys if (answer := self._cache.get(key)) is not None}
         self._watcher.looked_up(hits=sum(key in known for key in keys), prompts=len(keys))
-        station = self._station
-        wanted: dict[_Key, Job] = {}
+        pool = self._pool
+        jobs: dict[_Key, Job] = {}
         new: list[Job] = []
         for key, prompt in zip(keys, encoded, strict=True):
-            if key in known or key in wanted:
+            if key in known or key in jobs:
                 continue
             if key not in self._flying or fresh:
-                new.append(Job(model, prompt, asyncio.get_running_loop().create_future(), station.queue))
-                wanted[key] = new[-1]
+                new.append(Job(model, prompt, asyncio.get_running_loop().create_future(), pool.queue))
+                jobs[key] = new[-1]
             else:
-                wanted[key] = self._flying[key]
-        if new and not station.put(new):
+                jobs[key] = self._flying[key]
+        if new and not pool.put(new):
             raise BusyError("too many prompts are waiting already; try again in a moment")
-        self._flying |= {key: job for key, job in wanted.items() if not job.future.done()}
+        self._flying |= {key: job for key, job in jobs.items() if not job.future.done()}
         try:
-            for job in wanted.values():
+            for job in jobs.values():
                 job.waiting += 1
-            found = await asyncio.gather(*(asyncio.shield(job.future) for job in wanted.values()))
+            answers = await asyncio.gather(*(asyncio.shield(job.future) for job in jobs.values()))
         finally:
-            for key, job in wanted.items():
+            for key, job in jobs.items():
                 self._leave(key, job)
-        known |= zip(wanted, found, strict=True)
-        for key, answer in zip(wanted, found, strict=True):
+        known |= zip(jobs, answers, strict=True)
+        for key, answer in zip(jobs, answers, strict=True):
             self._cache.put(key, answer)
         return [known[key] for key in keys]
 

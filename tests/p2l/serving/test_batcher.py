@@ -8,13 +8,13 @@ import torch
 
 from p2l.common.errors import InputError
 from p2l.inference import P2L
-from p2l.serving.engine import BatchLimits, BusyError, Engine, EngineOptions, ModelFailedError, TooLargeError
+from p2l.serving.batcher import Batcher, BatchLimits, BusyError, ModelFailedError, TooLargeError
 
 PROMPTS = [["what is 1 plus 2"], ["write a poem", "shorter"], [""], ["long " * 100]]
 
 
 class Counting:
-    """Counts what an engine says it does."""
+    """Counts what a batcher says it does."""
 
     def __init__(self):
         self.batches, self.hits, self.cancelled, self.turned_away, self.inside, self.looked = [], 0, 0, 0, 0, 0
@@ -66,11 +66,11 @@ class Gate:
 async def running(model, **options):
     counting = Counting()
     limits = options.pop("limits", BatchLimits(tokens=1000, prompts=16, wait=0.0))
-    engine = Engine(model, EngineOptions(limits, **options), counting)
+    batcher = Batcher(model, limits, counting, **options)
     try:
-        yield engine, counting
+        yield batcher, counting
     finally:
-        await engine.close()
+        await batcher.close()
         assert counting.inside == 0
 
 
@@ -82,8 +82,8 @@ def run(test):
 def test_answers_are_those_of_the_model(model, streams):
     async def test():
         limits = BatchLimits(tokens=1000, prompts=16, wait=0.0, streams=streams)
-        async with running(model, limits=limits) as (engine, _):
-            answers = await engine.ask(PROMPTS)
+        async with running(model, limits=limits) as (batcher, _):
+            answers = await batcher.ask(PROMPTS)
             said = model.predict(PROMPTS)
             for row, answer in enumerate(answers):
                 np.testing.assert_allclose(answer.coefs, said.coefs[row], atol=1e-5)
@@ -101,8 +101,8 @@ def test_many_requests_at_once_each_get_their_own_answer(model, streams):
         prompts = [[f"what is {number} plus {number}"] for number in range(60)]
         said = model.predict(prompts)
         limits = BatchLimits(tokens=100, prompts=4, wait=0.0, threads=1, streams=streams)
-        async with running(model, limits=limits) as (engine, counting):
-            found = await asyncio.gather(*(engine.ask([prompt]) for prompt in prompts))
+        async with running(model, limits=limits) as (batcher, counting):
+            found = await asyncio.gather(*(batcher.ask([prompt]) for prompt in prompts))
             for row, (answer,) in enumerate(found):
                 np.testing.assert_allclose(answer.coefs, said.coefs[row], atol=1e-5)
             assert sum(counting.batches) == 60
@@ -113,10 +113,10 @@ def test_many_requests_at_once_each_get_their_own_answer(model, streams):
 
 def test_a_repeated_prompt_is_not_computed_again(model):
     async def test():
-        async with running(model) as (engine, counting):
-            first = await engine.ask(PROMPTS)
+        async with running(model) as (batcher, counting):
+            first = await batcher.ask(PROMPTS)
             computed = sum(counting.batches)
-            assert await engine.ask(PROMPTS) == first
+            assert await batcher.ask(PROMPTS) == first
             assert sum(counting.batches) == computed
             assert counting.hits == len(PROMPTS)
 
@@ -125,9 +125,9 @@ def test_a_repeated_prompt_is_not_computed_again(model):
 
 def test_the_cache_forgets_what_was_used_least_recently(model):
     async def test():
-        async with running(model, cache_size=2) as (engine, counting):
+        async with running(model, cache_size=2) as (batcher, counting):
             for text in ("a", "b", "a", "c", "a", "b"):
-                await engine.ask([[text]])
+                await batcher.ask([[text]])
             assert counting.hits == 2
             assert sum(counting.batches) == 4
 
@@ -137,10 +137,10 @@ def test_the_cache_forgets_what_was_used_least_recently(model):
 def test_identical_prompts_in_flight_are_computed_once(model):
     async def test():
         gate = Gate(model)
-        async with running(model) as (engine, counting):
-            asking = [asyncio.ensure_future(engine.ask([["same"]])) for _ in range(5)]
+        async with running(model) as (batcher, counting):
+            asking = [asyncio.ensure_future(batcher.ask([["same"]])) for _ in range(5)]
             await gate.wait_until_reached()
-            asking.append(asyncio.ensure_future(engine.ask([["same"], ["same"]])))
+            asking.append(asyncio.ensure_future(batcher.ask([["same"], ["same"]])))
             await asyncio.sleep(0.05)
             gate.open()
             answers = [answer for found in await asyncio.gather(*asking) for answer in found]
@@ -153,11 +153,11 @@ def test_identical_prompts_in_flight_are_computed_once(model):
 def test_prompts_that_wait_together_share_a_forward_pass(model):
     async def test():
         gate = Gate(model)
-        async with running(model) as (engine, counting):
-            first = asyncio.ensure_future(engine.ask([["first"]]))
+        async with running(model) as (batcher, counting):
+            first = asyncio.ensure_future(batcher.ask([["first"]]))
             await gate.wait_until_reached()
-            rest = [asyncio.ensure_future(engine.ask([[f"prompt {n}"]])) for n in range(6)]
-            while engine.pending < 7:
+            rest = [asyncio.ensure_future(batcher.ask([[f"prompt {n}"]])) for n in range(6)]
+            while batcher.pending < 7:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.1)
             gate.open()
@@ -169,9 +169,9 @@ def test_prompts_that_wait_together_share_a_forward_pass(model):
 
 def test_a_request_that_cannot_be_encoded_harms_no_other(model):
     async def test():
-        async with running(model) as (engine, _):
+        async with running(model) as (batcher, _):
             prompts = [[["good"]], [[]], [["good too"]], [[]]]
-            outcomes = await asyncio.gather(*(engine.ask(each) for each in prompts), return_exceptions=True)
+            outcomes = await asyncio.gather(*(batcher.ask(each) for each in prompts), return_exceptions=True)
             assert [isinstance(outcome, InputError) for outcome in outcomes] == [False, True, False, True]
             assert [len(outcomes[place]) for place in (0, 2)] == [1, 1]
 
@@ -189,11 +189,11 @@ def test_a_request_that_is_given_up_while_it_is_encoded_holds_nothing_up(model):
             return encode(prompts)
 
         model.encode = slow
-        async with running(model) as (engine, counting):
-            gone = asyncio.ensure_future(engine.ask([["slow"]]))
+        async with running(model) as (batcher, counting):
+            gone = asyncio.ensure_future(batcher.ask([["slow"]]))
             await asyncio.to_thread(reached.wait, 60)
             gone.cancel()
-            assert (await engine.ask([["quick"]]))[0].revision == model.revision
+            assert (await batcher.ask([["quick"]]))[0].revision == model.revision
             opened.set()
             with pytest.raises(asyncio.CancelledError):
                 await gone
@@ -205,15 +205,15 @@ def test_a_request_that_is_given_up_while_it_is_encoded_holds_nothing_up(model):
 def test_a_full_queue_says_so_and_goes_on(model):
     async def test():
         gate = Gate(model)
-        async with running(model, queue_size=2) as (engine, counting):
-            asking = [asyncio.ensure_future(engine.ask([[f"prompt {n}"]])) for n in range(2)]
+        async with running(model, queue_size=2) as (batcher, counting):
+            asking = [asyncio.ensure_future(batcher.ask([[f"prompt {n}"]])) for n in range(2)]
             await asyncio.sleep(0)
             with pytest.raises(BusyError):
-                await engine.ask([["one too many"]])
+                await batcher.ask([["one too many"]])
             assert counting.turned_away == 1
             gate.open()
             await asyncio.gather(*asking)
-            assert await engine.ask([["one too many"]])
+            assert await batcher.ask([["one too many"]])
 
     run(test())
 
@@ -221,11 +221,11 @@ def test_a_full_queue_says_so_and_goes_on(model):
 def test_a_request_that_is_given_up_costs_no_forward_pass(model):
     async def test():
         gate = Gate(model)
-        async with running(model) as (engine, counting):
-            first = asyncio.ensure_future(engine.ask([["first"]]))
+        async with running(model) as (batcher, counting):
+            first = asyncio.ensure_future(batcher.ask([["first"]]))
             await gate.wait_until_reached()
-            gone = asyncio.ensure_future(engine.ask([["nobody waits for this"]]))
-            shared = [asyncio.ensure_future(engine.ask([["two wait for this"]])) for _ in range(2)]
+            gone = asyncio.ensure_future(batcher.ask([["nobody waits for this"]]))
+            shared = [asyncio.ensure_future(batcher.ask([["two wait for this"]])) for _ in range(2)]
             await asyncio.sleep(0.1)
             gone.cancel()
             shared[0].cancel()
@@ -249,12 +249,12 @@ def test_a_batch_beyond_the_memory_is_halved_and_the_service_lives_on(model):
 
     async def test():
         model.answer = answer
-        async with running(model) as (engine, _):
+        async with running(model) as (batcher, _):
             prompts = [[f"prompt number {n}"] for n in range(8)]
             said = model.predict(prompts)
-            for row, found in enumerate(await engine.ask(prompts)):
+            for row, found in enumerate(await batcher.ask(prompts)):
                 np.testing.assert_allclose(found.coefs, said.coefs[row], atol=1e-5)
-            assert await engine.ask([["after it"]])
+            assert await batcher.ask([["after it"]])
 
     run(test())
 
@@ -269,9 +269,12 @@ def test_a_prompt_beyond_the_memory_is_its_senders_problem_alone(model):
 
     async def test():
         model.answer = answer
-        async with running(model) as (engine, _):
+        async with running(model) as (batcher, _):
             found = await asyncio.gather(
-                engine.ask([["short"]]), engine.ask([["long " * 100]]), engine.ask([["brief"]]), return_exceptions=True
+                batcher.ask([["short"]]),
+                batcher.ask([["long " * 100]]),
+                batcher.ask([["brief"]]),
+                return_exceptions=True,
             )
             assert isinstance(found[1], TooLargeError)
             assert found[0][0].revision == found[2][0].revision == model.revision
@@ -285,11 +288,11 @@ def test_a_failing_forward_pass_is_an_error_without_the_prompt(model, caplog):
 
     async def test():
         model.answer = answer
-        async with running(model) as (engine, _):
+        async with running(model) as (batcher, _):
             with pytest.raises(ModelFailedError) as caught:
-                await engine.ask([["my secret prompt"]])
+                await batcher.ask([["my secret prompt"]])
             assert "secret" not in str(caught.value) + caplog.text
-            assert not await engine.check(0.2)
+            assert not await batcher.check(0.2)
 
     run(test())
 
@@ -297,9 +300,9 @@ def test_a_failing_forward_pass_is_an_error_without_the_prompt(model, caplog):
 def test_coefficients_that_are_no_numbers_are_an_error(model):
     async def test():
         torch.nn.init.constant_(model.members[0].model.head.head.bias, float("nan"))
-        async with running(model) as (engine, _):
+        async with running(model) as (batcher, _):
             with pytest.raises(ModelFailedError):
-                await engine.ask([["hello"]])
+                await batcher.ask([["hello"]])
 
     run(test())
 
@@ -308,13 +311,13 @@ def test_a_new_model_answers_later_requests_and_the_old_one_those_before(model, 
     async def test():
         other = P2L.from_pretrained(other_folder, device="cpu")
         gate = Gate(model)
-        async with running(model) as (engine, _):
-            before = asyncio.ensure_future(engine.ask([["hello"]]))
+        async with running(model) as (batcher, _):
+            before = asyncio.ensure_future(batcher.ask([["hello"]]))
             await gate.wait_until_reached()
-            waiting = asyncio.ensure_future(engine.ask([["waiting"]]))
+            waiting = asyncio.ensure_future(batcher.ask([["waiting"]]))
             await asyncio.sleep(0.05)
-            engine.replace_model(other)
-            after = asyncio.ensure_future(engine.ask([["hello"]]))
+            batcher.replace_model(other)
+            after = asyncio.ensure_future(batcher.ask([["hello"]]))
             gate.open()
             assert (await before)[0].revision == (await waiting)[0].revision == model.revision
             found = (await after)[0]
@@ -329,12 +332,12 @@ def test_a_new_model_may_be_computed_in_another_way(model, other_folder, before,
     async def test():
         other = P2L.from_pretrained(other_folder, device="cpu")
         limits = [BatchLimits(tokens=100, prompts=4, wait=0.0, streams=streams) for streams in (before, after)]
-        async with running(model, limits=limits[0]) as (engine, _):
-            first = [asyncio.ensure_future(engine.ask([[f"prompt {number}"]])) for number in range(30)]
+        async with running(model, limits=limits[0]) as (batcher, _):
+            first = [asyncio.ensure_future(batcher.ask([[f"prompt {number}"]])) for number in range(30)]
             while not any(asking.done() for asking in first):
                 await asyncio.sleep(0)
-            engine.replace_model(other, limits[1])
-            then = await asyncio.gather(*(engine.ask([[f"prompt {number}"]]) for number in range(30)))
+            batcher.replace_model(other, limits[1])
+            then = await asyncio.gather(*(batcher.ask([[f"prompt {number}"]]) for number in range(30)))
             assert {answer.revision for answers in then for answer in answers} == {other.revision}
             assert {answer.revision for answers in await asyncio.gather(*first) for answer in answers} == {
                 model.revision
@@ -346,26 +349,26 @@ def test_a_new_model_may_be_computed_in_another_way(model, other_folder, before,
 def test_closing_answers_what_was_accepted_and_nothing_more(model):
     async def test():
         gate = Gate(model)
-        async with running(model) as (engine, _):
-            accepted = asyncio.ensure_future(engine.ask([["accepted"]]))
+        async with running(model) as (batcher, _):
+            accepted = asyncio.ensure_future(batcher.ask([["accepted"]]))
             await gate.wait_until_reached()
-            closing = asyncio.ensure_future(engine.close())
+            closing = asyncio.ensure_future(batcher.close())
             await asyncio.sleep(0.02)
             with pytest.raises(BusyError):
-                await engine.ask([["too late"]])
+                await batcher.ask([["too late"]])
             gate.open()
             await closing
             assert (await accepted)[0].revision == model.revision
-            assert not engine.alive
+            assert not batcher.alive
 
     run(test())
 
 
 def test_a_prompt_without_turns_is_refused(model):
     async def test():
-        async with running(model) as (engine, _):
+        async with running(model) as (batcher, _):
             with pytest.raises(InputError):
-                await engine.ask([[]])
-            assert await engine.check(60)
+                await batcher.ask([[]])
+            assert await batcher.check(60)
 
     run(test())
