@@ -205,6 +205,7 @@ def _download(hub_id: str) -> Path:
     inside = f"{subfolder}/" if subfolder else ""
     patterns = [f"{inside}*.{ending}" for ending in ("json", "jinja", "model", "safetensors", "txt")]
     try:
+        # Nothing below the folder: the checkpoints of a run would come along.
         root = snapshot_download(owner_and_name, allow_patterns=patterns, ignore_patterns=[f"{inside}*/*"])
     except Exception as error:  # network, authorisation, no such repository: every client error ends here
         reason = str(error).strip().split("\n")[0]

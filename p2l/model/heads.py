@@ -212,7 +212,7 @@ INIT_TYPES: dict[str, Callable[[nn.Linear], None]] = {
     "he_unif": _weight_init(lambda weight: nn.init.kaiming_uniform_(weight, nonlinearity="relu")),
     "xavier_unif": _weight_init(nn.init.xavier_uniform_),
     "tiny_normal": _weight_init(lambda weight: nn.init.normal_(weight, std=TINY_STD)),
-    "marginal": lambda layer: layer.reset_parameters(),
+    "marginal": lambda layer: layer.reset_parameters(),  # of inner layers; `initialise` sets the last ones
 }
 
 

@@ -129,7 +129,7 @@ class P2LModel(nn.Module):
             pooling=pooling,
         )
         family.reader(pooling)
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]):  # the head is drawn on the CPU: no GPU has to be started for it
             torch.manual_seed(seed)
             head = _head(record, backbone, max(1, len(model_list)))
             heads.initialise(head, init_type, head_start)

@@ -267,7 +267,7 @@ class _Library:
     def __init__(self, model: P2LModel, tokenizer: PromptTokenizer, threads: int | None) -> None:
         self.said = "torch"
         """What computes, and why."""
-        self.prompts = probes(tokenizer)[::2]
+        self.prompts = probes(tokenizer)[::2]  # half of them: the start of a service waits for this
         self.exact = coefficients(model, self.prompts)
         self._model = model
         self._threads = threads or torch.get_num_threads()

@@ -60,6 +60,7 @@ class ChatTokenizer(PromptTokenizer):
         self.added_ids = added_ids
         self.max_length = int(tokenizer.model_max_length)
         self.cls_token_id = int(tokenizer.cls_token_id)
+        # Ids of added tokens may lie behind a gap, beyond the number of tokens.
         self.vocab_size = max([len(tokenizer) - 1, *tokenizer.added_tokens_decoder]) + 1
         pad = tokenizer.pad_token_id
         self.pad_token_id = self.cls_token_id if pad is None else int(pad)

@@ -291,7 +291,7 @@ class ReplayBuffer(Buffer):
             "full_size": self.full_size,
             "epsilon": epsilon,
             "seed": seed,
-            "limit": limit or 0,
+            "limit": limit or 0,  # `np.savez` without pickle has no None
             "min_batches": min_batches,
             "drop_tail": int(drop_tail),
         }

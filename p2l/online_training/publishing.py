@@ -30,6 +30,7 @@ from p2l.likelihood import counted, vote_losses
 from p2l.model.checkpoint import revision_of
 from p2l.online_training.stream import StepFacts, StopRequestedError
 from p2l.training.config import TrainConfig
+from p2l.training.data import distinct
 from p2l.training.run_folder import write_model
 from p2l.training.trainer import StepResult, Trainer
 from p2l.votes import translate_labels
@@ -306,8 +307,7 @@ def _losses(model: P2L, prompts: list[list[str]], labels: NDArray[np.int32]) -> 
     """Return the loss (n,) of each vote in nats."""
     if not prompts:
         return np.zeros(0)
-    different: dict[tuple[str, ...], int] = {}
-    about = np.array([different.setdefault(tuple(prompt), len(different)) for prompt in prompts])
+    different, about = distinct(prompts)
     predictions = model.predict([list(prompt) for prompt in different])
     coefs, eta, gamma = (
         None if values is None else values[about].astype(np.float64)

@@ -42,26 +42,11 @@ from p2l.online_training.schedule import (
     write_stream_state,
 )
 from p2l.online_training.stream import Publisher, StaticStream, StopRequestedError, VoteStream, in_time_order
+from p2l.training import loop
 from p2l.training.config import load_config_as
 from p2l.training.engine import Engine, parameter_groups, peers
 from p2l.training.facts import check_counted
-from p2l.training.loop import (
-    Run,
-    RunOptions,
-    Start,
-    check_options,
-    find_hardware,
-    find_start,
-    global_batch,
-    make_model,
-    make_tokenizer,
-    note,
-    open_train_votes,
-    prepare,
-    run_folder,
-    start_trainer,
-    trained_model,
-)
+from p2l.training.loop import Run, RunOptions, Start
 from p2l.training.run_folder import TrainerState, check_same_configuration, check_shared, read_state, whole_or_absent
 from p2l.training.trainer import StepResult, Trainer
 from p2l.votes import VoteStore, open_votes_together
@@ -106,7 +91,7 @@ class Growth:
             engine.barrier()
             model = _copied(engine, folder)
             model.widen(rows)
-            prepare(model, self.config, engine.device)
+            loop.prepare(model, self.config, engine.device)
             blank = self.trainer.windows.filler().batch
             engine.rebuild(model, parameter_groups(model, self.config), folder, blank)
             engine.barrier()
@@ -158,15 +143,12 @@ class Live(Protocol):
 
     def open_stream(self, config: OnlineConfig, known_models: Sequence[str]) -> VoteStream:
         """Return the stream; its model list begins with `known_models`."""
-        ...
 
     def publisher(self, config: OnlineConfig, folder: Path) -> Publisher:
         """Return what publishes the models of the run in this folder."""
-        ...
 
     def values(self) -> Mapping[str, float]:
         """Return further columns of `metrics.jsonl`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -224,22 +206,22 @@ class _OnlineRun(Run):
 def train_online(config_path: str, options: OnlineOptions) -> Path:
     """Train on a stream of votes and return the run's folder (every rank runs this); InputError for unusable input."""
     config = load_config_as(OnlineConfig, config_path, options.changes)
-    check_options(config, config_path, options.run)
-    hardware = find_hardware(config, config_path)
+    loop.check_options(config, config_path, options.run)
+    hardware = loop.find_hardware(config, config_path)
     start = find_online_start(options.run.checkpoint)
     if start.resume is not None:
         check_same_configuration(config, start.resume)
-    tokenizer = make_tokenizer(config, start)
+    tokenizer = loop.make_tokenizer(config, start)
     model = _model(config, start, tokenizer, hardware.dtype)
     open_stream = open_data_set if options.live is None else options.live.open_stream
     stream = open_stream(config, model.model_list)
     schedule, rows = _schedule(config, options, start, stream, model)
     model.widen(room_for(len(model.model_list), rows))
     validation = _open_validation(config, stream) if options.run.eval_steps is not None else None
-    trainer = start_trainer(config, hardware, model, tokenizer, stream, schedule, ahead=not stream.grows)
+    trainer = loop.start_trainer(config, hardware, model, tokenizer, stream, schedule, ahead=not stream.grows)
     engine = trainer.engine
     with peers():
-        folder = run_folder(engine, config, options.run, start)
+        folder = loop.run_folder(engine, config, options.run, start)
         check_shared(engine, folder)
         parts = (stream, schedule, StreamFingerprint(stream))
         run = _OnlineRun(config, options.run, trainer, folder, validation, options.live, *parts)
@@ -261,7 +243,7 @@ def _alone_in(folder: Path, engine: Engine) -> Iterator[None]:
 
 def find_online_start(checkpoint: str | None) -> Start:
     """Find the start of a run; a finished run of offline training is plain weights, whatever checkpoints it holds."""
-    start = find_start(checkpoint)
+    start = loop.find_start(checkpoint)
     if start.resume is None or checkpoint is None or (start.resume / STREAM_STATE).is_file():
         return start
     folder = Path(checkpoint).expanduser()
@@ -278,15 +260,15 @@ def learned_votes(checkpoint: str | None) -> int:
 def _model(config: OnlineConfig, start: Start, tokenizer: PromptTokenizer, dtype: torch.dtype) -> P2LModel:
     """Return the model of the start; a new head knows no models yet."""
     if start.model:
-        return trained_model(config, start, tokenizer, dtype)
+        return loop.trained_model(config, start, tokenizer, dtype)
     factor = config.linear_head_downsize_factor
     width = None if factor is None else max(1, config.model_capacity // factor)
-    return make_model(config, tokenizer, dtype, [], linear_head_width=width)
+    return loop.make_model(config, tokenizer, dtype, [], linear_head_width=width)
 
 
 def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> StaticStream:
     """Open the data set of the configuration as a stream; InputError if it is unusable or not in the required order."""
-    votes = open_train_votes(config)
+    votes = loop.open_train_votes(config)
     stream = in_time_order(votes, config.vote_order, known_models)
     check_counted(votes, config.loss_type, weighted=config.weighted_loss)
     return stream
@@ -303,7 +285,7 @@ def _schedule(
     every = options.run.save_steps
 
     def buffer() -> Buffer:
-        return make_buffer(config.buffer_settings, global_batch(config), config.seed, counts)
+        return make_buffer(config.buffer_settings, loop.global_batch(config), config.seed, counts)
 
     try:
         schedule = OnlineSchedule(
@@ -389,4 +371,4 @@ def _stop(run: _OnlineRun) -> None:
     if step and not (run.folder / f"checkpoint-{step}").exists():
         run.save(step)
     if not run.options.quiet:
-        note(f"stopped after step {step}; go on with --checkpoint {run.folder}")
+        loop.note(f"stopped after step {step}; go on with --checkpoint {run.folder}")

@@ -221,6 +221,7 @@ class StreamFingerprint:
         votes = np.zeros(len(ids), dtype=_VOTE)
         votes["labels"], votes["weight"] = self._stream.labels(ids), self._stream.weights(ids)
         times = self._stream.tstamps(ids)
+        # A NaN has many bit patterns, and bytes are hashed.
         votes["tstamp"] = 0.0 if times is None else np.nan_to_num(times, nan=-1.0)
         self._models = max(self._models, int(votes["labels"][:, :2].max()) + 1)
         self._digest.update(votes.tobytes())

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,26 +39,21 @@ class VoteStream(Protocol):
     @property
     def name(self) -> str:
         """Its name in messages: the path or URL that the user gave."""
-        ...
 
     @property
     def model_list(self) -> list[str]:
         """All models known by now; names are only added, at the end, in order of first appearance."""
-        ...
 
     @property
     def has_weights(self) -> bool:
         """Whether votes have a weight."""
-        ...
 
     @property
     def grows(self) -> bool:
         """Whether more votes may come; then no step is read ahead of its time."""
-        ...
 
     def __len__(self) -> int:
         """Votes that are there by now."""
-        ...
 
     def wait_for(self, count: int) -> int:
         """Wait until `count` votes are there, or no more will come; return min(count, votes there).
@@ -66,27 +61,21 @@ class VoteStream(Protocol):
         Fewer than `count` means that the stream has ended for good. Every process calls this the same number of times
         with the same counts, and must get the same number back.
         """
-        ...
 
     def prompts(self, ids: Ids = None) -> list[list[str]]:
         """Return the user's turns of each vote."""
-        ...
 
     def labels(self, ids: Ids = None) -> NDArray[Any]:
         """Return `[winner, loser, tie]` (n, 3) int32, positions in `model_list`."""
-        ...
 
     def pairs(self, ids: Ids = None) -> NDArray[np.int32]:
         """Return the positions (n, 2) of model_a and model_b in `model_list`."""
-        ...
 
     def weights(self, ids: Ids = None) -> NDArray[np.float64]:
         """Return weights (n,); ones where there are none."""
-        ...
 
     def tstamps(self, ids: Ids = None) -> NDArray[np.float64] | None:
         """Return seconds (n,); None when votes have no time."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -108,7 +97,6 @@ class Publisher(Protocol):
 
     def begin(self, step: int, arrived: int, trainer: Trainer) -> None:
         """Called once before the first step of this process; `step` are done, and `arrived` votes had come."""
-        ...
 
     def after_step(self, result: StepResult, facts: StepFacts, trainer: Trainer) -> None:
         """Called after each optimizer step, and after its checkpoint if there is one.
@@ -116,11 +104,9 @@ class Publisher(Protocol):
         `trainer.engine.model.model_list` is the list of this step; `write_model` of `p2l.training.run_folder` makes a
         model folder.
         """
-        ...
 
     def finish(self, trainer: Trainer) -> None:
         """Called once after the last step."""
-        ...
 
 
 @dataclass
@@ -130,6 +116,7 @@ class StaticStream:
     votes: VoteStore
     order: NDArray[np.int64] | None = field(default=None, repr=False)
     """The vote of the data set at each place of the stream; None: as they stand."""
+    grows: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -145,11 +132,6 @@ class StaticStream:
     def has_weights(self) -> bool:
         """Whether there is a column `weight`."""
         return self.votes.has_weights
-
-    @property
-    def grows(self) -> bool:
-        """False: nothing comes after its end."""
-        return False
 
     def __len__(self) -> int:
         return len(self.votes) if self.order is None else len(self.order)

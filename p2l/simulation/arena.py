@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -37,7 +37,6 @@ from p2l.votes import WINNERS
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
 
 FloatArray: TypeAlias = NDArray[np.float64]
@@ -157,10 +156,7 @@ class Arena:
         kind, mirrored = (self._parse_kind(text) for text in (f"{first} into {second}", f"{second} into {first}"))
         day = np.full(n, self.config.days)
         replaced = self.source.replaced(np.ones(n))
-
-        def generator() -> np.random.Generator:
-            return np.random.default_rng([self.config.seed, _EXAMPLES, seed])
-
+        generator = partial(np.random.default_rng, [self.config.seed, _EXAMPLES, seed])
         pair = []
         for about in (kind, mirrored):
             rng = generator()

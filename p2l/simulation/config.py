@@ -45,7 +45,7 @@ class SimulationConfig:
         low = {"votes": 1, "validation_votes": 0, "users": 1, "seed": 0}
         low |= dict.fromkeys(("effect", "drift", "fashion", "turnover"), 0)
         for name, least in low.items():
-            if not getattr(self, name) >= least:
+            if not getattr(self, name) >= least:  # and not `<`, which NaN would pass
                 raise ConfigError(f"{name}: must be at least {least}, got {getattr(self, name)}")
         for name in ("growth", "days", "lifetime"):
             if not getattr(self, name) > 0:

@@ -146,7 +146,7 @@ def make_models(config: SimulationConfig, rng: np.random.Generator) -> ModelTabl
     skill = [_profile(maker, topics, rng)[:, order] for _ in range(2)]
     return ModelTable(
         names=[names[m] for m in order],
-        organisations=[_organisation(maker[m]) for m in order],
+        organisations=[_ORGANISATIONS[maker[m]] for m in order],
         release=release[order],
         retirement=_retirements(release, config.days, config.lifetime, rng)[order],
         quality=quality[order],
@@ -207,15 +207,11 @@ def _profile(maker: IntArray, topics: int, rng: np.random.Generator) -> FloatArr
     return skill
 
 
-def _organisation(maker: int) -> str:
-    return _ORGANISATIONS[maker]
-
-
 def _names(maker: IntArray, tier: IntArray) -> list[str]:
     """Name models `organisation-number[-tier]`, numbered in order of release."""
     count = [0] * len(_ORGANISATIONS)
     names = []
     for organisation, size in zip(maker, tier, strict=True):
         count[organisation] += 1
-        names.append(f"{_organisation(organisation)}-{count[organisation]}{list(_TIERS)[size]}")
+        names.append(f"{_ORGANISATIONS[organisation]}-{count[organisation]}{list(_TIERS)[size]}")
     return names

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -359,21 +359,13 @@ def _clause(prompts: PromptBatch, slot: int, vocabulary: Vocabulary, rng: np.ran
 
 def _marker(prompts: PromptBatch, slot: int, vocabulary: Vocabulary, rng: np.random.Generator) -> IntArray:
     """Return the word (n,) that opens a clause and says how it relates to the other one."""
-    size = (len(prompts),)
-    negated = prompts.negated == slot
+    draw = partial(_draw_role, shape=(len(prompts),), vocabulary=vocabulary, rng=rng)
+    # Words of all structures are drawn for every prompt, so that what a prompt draws depends on no other prompt.
     by_structure = {
-        SINGLE: _draw_role("explain", size, vocabulary, rng),
-        ORDER: _draw_role("into" if slot else "convert", size, vocabulary, rng),
-        NEGATION: np.where(
-            negated,
-            _draw_role("without", size, vocabulary, rng),
-            _draw_role("including", size, vocabulary, rng),
-        ),
-        TURNS: np.where(
-            prompts.back[:, slot],
-            _draw_role("again", size, vocabulary, rng),
-            _draw_role("tell", size, vocabulary, rng),
-        ),
+        SINGLE: draw("explain"),
+        ORDER: draw("into" if slot else "convert"),
+        NEGATION: np.where(prompts.negated == slot, draw("without"), draw("including")),
+        TURNS: np.where(prompts.back[:, slot], draw("again"), draw("tell")),
     }
     return np.choose(prompts.structure, list(by_structure.values()))
 

@@ -69,7 +69,8 @@ class Windows:
 
     def read(self, ids: Ids) -> list[MicroBatch]:
         """Return this rank's micro-batches for the votes `ids` (N,); empty if it has none of their prompts."""
-        prompts, about = _distinct(self.votes.prompts(ids))
+        prompts, about = distinct(self.votes.prompts(ids))
+        # In characters: all ranks have to deal alike, and each tokenises its own prompts alone.
         sizes = [sum(map(len, prompt)) for prompt in prompts]
         mine = deal(sizes, self.world_size)[self.rank]
         encodings = self.tokenizer.encode([prompts[number] for number in mine])
@@ -115,11 +116,11 @@ def deal(sizes: Sequence[int], hands: int) -> list[list[int]]:
     for item in sorted(range(len(sizes)), key=lambda item: -sizes[item]):
         least = held.index(min(held))
         dealt[least].append(item)
-        held[least] += sizes[item] + 1
+        held[least] += sizes[item] + 1  # its CLS, so that empty prompts are shared out too
     return [sorted(hand) for hand in dealt]
 
 
-def _distinct(prompts: Sequence[Sequence[str]]) -> tuple[list[Sequence[str]], Ids]:
+def distinct(prompts: Sequence[Sequence[str]]) -> tuple[list[Sequence[str]], Ids]:
     """Return the different prompts in order of appearance, and which of them each prompt is."""
     numbers: dict[tuple[str, ...], int] = {}
     about = [numbers.setdefault(tuple(prompt), len(numbers)) for prompt in prompts]

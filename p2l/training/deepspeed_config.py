@@ -86,7 +86,7 @@ def resolve_deepspeed(
         "gradient_clipping": _clipping(config, raw, path),
         "bf16": {**raw.get("bf16", {}), "enabled": precision == "bfloat16"},
         "optimizer": _optimizer(config, raw, path, torch_adam=not (gpu_compiler and on_gpu)),
-        "steps_per_print": 10**9,
+        "steps_per_print": 10**9,  # never: the run reports its steps itself
         "zero_optimization": zero,
     }
     if resolved["optimizer"]["params"].get("torch_adam"):

@@ -65,7 +65,7 @@ def start_processes(device: torch.device) -> None:
     """Join the launcher's process group, or form one of this process alone."""
     if "RANK" not in os.environ:
         os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-        with socket.socket() as listener:
+        with socket.socket() as listener:  # any free port: another run on this machine may have the usual one
             listener.bind(("127.0.0.1", 0))
             os.environ["MASTER_PORT"] = str(listener.getsockname()[1])
     import deepspeed
@@ -138,7 +138,7 @@ class Engine:
                 self._engine, self._optimizer, _, self._scheduler = deepspeed.initialize(
                     model=model,
                     model_parameters=_trainable(model) if groups is None else list(groups),
-                    config=copy.deepcopy(self._settings),
+                    config=copy.deepcopy(self._settings),  # DeepSpeed may write into it, and `rebuild` needs it again
                     lr_scheduler=self._make_scheduler,
                     dist_init_required=False,
                 )
@@ -296,7 +296,7 @@ class Engine:
         had_stepped = bool(state_keys(self._optimizer))
         old.destroy()
         del old, self._engine, self._optimizer, self._scheduler
-        gc.collect()
+        gc.collect()  # before the new buffers are there: both engines may not fit into memory
         self._start(model, groups)
         if had_stepped:
             self._empty_step(blank)

@@ -46,7 +46,7 @@ def measure_machine() -> Machine:
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory
         return Machine(processes, memory, gpu=True, bfloat16=torch.cuda.is_bf16_supported())
-    here = int(os.environ.get("LOCAL_SIZE", processes))
+    here = int(os.environ.get("LOCAL_SIZE", processes))  # set by the DeepSpeed launcher: processes of this node
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return Machine(processes, min([installed, *memory_limits()]) // here, gpu=False)
 

@@ -84,7 +84,8 @@ def validate(engine: Engine, windows: Windows) -> Forecast | None:
     if gathered is None:
         return None
     all_ids, all_blocks = (np.concatenate(arrays) for arrays in zip(*gathered, strict=True))
-    table = all_blocks[np.argsort(all_ids)]
+    table = all_blocks[np.argsort(all_ids)]  # batches and ranks took the votes in an order of their own
+    # They are the columns behind the coefficients, as far as the head has them.
     eta, gamma = [*table[:, num_models:].T, None, None][:2]
     return Forecast(table[:, :num_models], eta, gamma)
 

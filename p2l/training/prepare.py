@@ -129,6 +129,7 @@ def _run_of(request: Request, checkpoint: Path) -> tuple[Path, Path, Any]:
         )
     before = _read_record(folder)["request"]
     for key, value in request.record().items():
+        # Without --size the run keeps the one that was chosen for it.
         if before.get(key) == value or (key == "size" and value is None):
             continue
         if key == "files":

@@ -321,6 +321,7 @@ def _deepspeed(backbone: BackboneFacts, machine: Machine, *, half: bool) -> tupl
         3: (weight + gradient + state) / spread,
     }
     if half or spread == 1:
+        # bfloat16 cannot do without stage 1; for one process in float32 that is the same as stage 0.
         needed.pop(0 if half else 1)
     room = _FOR_STATE * machine.memory
     for stage, each in needed.items():

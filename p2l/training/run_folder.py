@@ -57,6 +57,7 @@ class TrainerState:
                 f"{folder}: was trained on other votes; resume with the same ones, or start a new run"
             )
         mine, other = asdict(self), asdict(now)
+        # One by one, so that the message names the setting and not the whole rule.
         if self.update_rule is not None and now.update_rule is not None:
             mine, other = {**mine, **self.update_rule}, {**other, **now.update_rule}
         for key, value in mine.items():

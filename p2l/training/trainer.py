@@ -116,6 +116,7 @@ class Trainer:
             return StepResult(number + 1, 0.0, 0.0, learning_rate, len(ids), 0)
         shares = weights * (self.reweight_scale / denominator)
         losses = [self._micro_step(part, labels, shares, last=part is parts[-1]) for part in parts]
+        # Read once a step: a GPU would have to finish each micro-batch before the next one is queued.
         loss, tokens = self.engine.sum_over_ranks(
             float(torch.stack(losses).double().sum()), sum(part.tokens for part in parts)
         )
