@@ -163,12 +163,18 @@ def open_parts(folder: Path, job: InferenceJob, *, restart: bool = False) -> Par
 
     Raise InputError where parts of another job are in it, another run is writing, or it cannot be written.
     """
-    parts = PartFolder(folder, lock_folder(folder))
-    try:
-        _claim(parts, job, restart=restart)
-    except BaseException:
-        parts.close()
-        raise
+    with contextlib.ExitStack() as stack:
+        parts = stack.enter_context(contextlib.closing(PartFolder(folder, lock_folder(folder))))
+        before = {} if restart else read_object(folder / JOB_FILE, missing={})
+        different = job.difference(before) if before else None
+        if different:
+            raise InputError(
+                f"{folder}: holds an unfinished run of something else: {different}; "
+                "finish that one, choose another --output-dir, or give --restart to throw it away"
+            )
+        parts.sweep(everything=not before)
+        write_json(folder / JOB_FILE, asdict(job), indent=2)
+        stack.pop_all()  # the caller closes it
     return parts
 
 
@@ -176,19 +182,6 @@ def discard_parts(folder: Path, job: InferenceJob) -> None:
     """Delete the parts of this job, whose output is whole: the run was killed before it did."""
     if folder.is_dir() and not job.difference(read_object(folder / JOB_FILE, missing=asdict(job))):
         PartFolder(folder).remove()
-
-
-def _claim(parts: PartFolder, job: InferenceJob, *, restart: bool) -> None:
-    record = parts.folder / JOB_FILE
-    before = read_object(record, missing={}) if not restart else {}
-    different = job.difference(before) if before else None
-    if different:
-        raise InputError(
-            f"{parts.folder}: holds an unfinished run of something else: {different}; "
-            "finish that one, choose another --output-dir, or give --restart to throw it away"
-        )
-    parts.sweep(everything=not before)
-    write_json(record, asdict(job), indent=2)
 
 
 def _chunks_of(path: Path) -> list[tuple[int, int]]:

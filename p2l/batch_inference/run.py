@@ -48,7 +48,7 @@ class Asker:
 
     model: P2L
     say: Callable[[str], None]
-    batch_size: int = 64
+    batch_size: int | None = None
     tokens: int = 32_768  # halved, for good, whenever memory runs out
 
     def ask(self, prompts: Sequence[Sequence[str]], *, hidden: bool) -> Prediction:
@@ -56,7 +56,7 @@ class Asker:
         while True:
             try:
                 return self.model.predict(
-                    prompts, batch_size=self.batch_size, max_batch_tokens=self.tokens, hidden=hidden
+                    prompts, batch_size=self.batch_size or 64, max_batch_tokens=self.tokens, hidden=hidden
                 )
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
@@ -165,14 +165,6 @@ def load_model(path: str | Path, options: ModelOptions, processes: Processes) ->
         loss_type=options.loss_type,
         max_length=options.max_length,
     )
-
-
-def make_asker(model: P2L, options: ModelOptions, say: Callable[[str], None]) -> Asker:
-    """Return the model with the batch size of the options."""
-    asker = Asker(model, say)
-    if options.batch_size is not None:
-        asker.batch_size = options.batch_size
-    return asker
 
 
 SAVE_AFTER = 5.0
@@ -353,7 +345,7 @@ def _join(run: _InferenceRun, parts: PartFolder, info: dict[str, Any]) -> None:
 
 def _predict(run: _InferenceRun, model: P2L, parts: PartFolder) -> None:
     """Predict and save every chunk of this process that is not saved yet."""
-    asker = make_asker(model, run.options, run.say)
+    asker = Asker(model, run.say, run.options.batch_size)
     saved = parts.refresh()
     waiting: dict[int, Any] = {}
     since = time.monotonic()

@@ -100,7 +100,6 @@ def _cells(
         if metric not in metrics:
             raise InputError(f"{file}: was written without {metric}; `p2l eval-chrono --restart` writes it")
         value, votes = metrics[metric], (info or metrics)["votes"]
-        value, votes = metrics[metric], (info or metrics)["votes"]
         checkpoint, number = int(match["checkpoint"]), int(match["slice"])
         later = bool(info.get("later", number > checkpoint))
         yield (checkpoint, number), (np.nan if value is None else float(value), float(votes), later)
@@ -149,12 +148,16 @@ def write_matrix(matrix: Matrix, folder: Path) -> list[Path]:
     """Write RUN.json, `{checkpoint: {slice: value}}`, and RUN.csv, a row for each checkpoint; return their paths."""
     as_json, as_csv = (folder / f"{matrix.run}{ending}" for ending in (".json", ".csv"))
     write_json(as_json, matrix.to_dict(), indent=2)
-    with atomic_path(as_csv) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(["checkpoint", *matrix.slices])
-        for checkpoint, row in zip(matrix.checkpoints, matrix.values, strict=True):
-            table.writerow([checkpoint, *("" if np.isnan(value) else repr(float(value)) for value in row)])
+    cells = zip(matrix.checkpoints, matrix.values, strict=True)
+    rows = [[checkpoint, *("" if np.isnan(value) else float(value) for value in row)] for checkpoint, row in cells]
+    write_csv(as_csv, ["checkpoint", *matrix.slices], rows)
     return [as_json, as_csv]
+
+
+def write_csv(path: Path, header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> None:
+    """Write a table, whole or not at all."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([header, *rows])
 
 
 # The slices that a checkpoint is evaluated on.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from p2l.batch_inference.output import as_batch, json_array, json_records, lock_folder
-from p2l.chrono.matrix import MEASURES, Matrix, compare_runs, more_is_better, write_matrix
+from p2l.chrono.matrix import MEASURES, Matrix, compare_runs, more_is_better, write_csv, write_matrix
 from p2l.chrono.slices import ValidationSlice
 from p2l.common.errors import CheckpointError
-from p2l.common.files import atomic_path, write_json
+from p2l.common.files import write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.common.text_table import text_table
 from p2l.inference import Prediction
@@ -112,16 +111,10 @@ def write_cell(
     predictions: Prediction,
     about: dict[str, Any],
 ) -> dict[str, Any]:
-    """Write the rows, then the info file; return what that holds.
+    """Write the rows, then the info file; return what that holds: `about`, with `loss_type`, and more.
 
-    Args:
-        cell: the files.
-        source: what the numbers depend on.
-        votes: the slice.
-        ids: (N,) those of its votes that are between models of the list.
-        labels: (N, 3) in the list of the checkpoint.
-        predictions: for each of the N votes' prompts.
-        about: `loss_type` and other entries of the info file.
+    `ids` (N,) are those of the slice's votes that are between models of the checkpoint's list, `labels` (N, 3) refer to
+    that list, and `predictions` are for the prompt of each of the N votes.
     """
     cell.info_file.unlink(missing_ok=True)  # it is of the rows that are replaced now
     _write_rows(cell.rows_file, votes, ids, labels, predictions)
@@ -343,10 +336,7 @@ def _draw_all(matrices: Sequence[Matrix], folder: Path, oracle: str | None, naiv
 def _write_summary(table: Mapping[str, Mapping[str, float | None]], folder: Path) -> None:
     write_json(folder / "summary.json", table, indent=2)
     names = list(next(iter(table.values())))
-    with atomic_path(folder / "summary.csv") as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["run", *names])
-        rows.writerows([run, *("" if row[name] is None else row[name] for name in names)] for run, row in table.items())
+    write_csv(folder / "summary.csv", ["run", *names], [[run, *map(row.get, names)] for run, row in table.items()])
 
 
 def _render(table: Mapping[str, Mapping[str, float | None]]) -> str:

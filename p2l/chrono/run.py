@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from p2l.batch_inference.run import Asker, ModelOptions, Processes, join_processes, load_model, make_asker
+from p2l.batch_inference.run import Asker, ModelOptions, Processes, join_processes, load_model
 from p2l.chrono.matrix import Plan, by_number, by_time, read_times
 from p2l.chrono.report import CellFiles, CellInputs, claimed, remove_others, write_cell
 from p2l.chrono.slices import Checkpoint, ValidationSlice, find_checkpoints, find_slices, open_checkpoint, open_slices
@@ -26,6 +26,7 @@ from p2l.common.cli import progress
 from p2l.common.errors import ConfigError, InputError, P2LError
 from p2l.common.files import write_json
 from p2l.inference import Prediction
+from p2l.leaderboard.board import several
 from p2l.model.checkpoint import MODEL_LIST_FILE, revision_of
 from p2l.votes import translate_labels
 from p2l.votes.schema import IntArray
@@ -133,8 +134,7 @@ class _ChronoRun:
                 infos = {} if self.options.restart else _there(cells, sources)
                 asker = self._load(place) if len(infos) < len(slices) else None
         except InputError as error:
-            self.broken[checkpoint.name] = error
-            self.say(f"{checkpoint.name}: left out: {error}")
+            self._leave_out(checkpoint, error)
             return
         done = len(infos)
         try:
@@ -145,10 +145,13 @@ class _ChronoRun:
                     todo = [one for one in slices if one.number not in infos]
                     infos |= self._fill(asker, checkpoint.number, todo, cells, sources)
         except _NotFiniteError as error:
-            self.broken[checkpoint.name] = error
-            self.say(f"{checkpoint.name}: left out: {error}")
+            self._leave_out(checkpoint, error)
         else:
             self.say(_summary(checkpoint.name, infos, there=done))
+
+    def _leave_out(self, checkpoint: Checkpoint, error: P2LError) -> None:
+        self.broken[checkpoint.name] = error
+        self.say(f"{checkpoint.name}: left out: {error}")
 
     def _sources(self, revision: str, slices: Sequence[ValidationSlice]) -> dict[int, CellInputs]:
         options = self.options
@@ -160,7 +163,7 @@ class _ChronoRun:
             gc.collect()  # the memory of one model before the next is loaded
         model = load_model(place, self.options, self.processes)
         self.loaded = weakref.ref(model.members[0].model)
-        return make_asker(model, self.options, self.say)
+        return Asker(model, self.say, self.options.batch_size)
 
     def _fill(
         self,
@@ -254,11 +257,7 @@ def _summary(name: str, infos: dict[int, dict[str, Any]], *, there: int) -> str:
     votes, left = (sum(info[key] for info in infos.values()) for key in ("votes", "left_out"))
     unknown = sorted({model for info in infos.values() for model in info["unknown_models"]})
     words = [f"{name}: {len(infos)} slice{'s'[: len(infos) > 1]}, {votes:,} votes"]
-    words += [f"{left:,} left out, with models that it does not know ({_some(unknown)})"] * bool(left)
+    words += [f"{left:,} left out, with models that it does not know ({several(unknown, 5)})"] * bool(left)
     words += [f"mean loss {np.mean(losses):.4f}"] * bool(losses)
     words += [f"{there} of the slices were there already"] * bool(there)
     return ", ".join(words)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -27,18 +27,13 @@ from p2l.votes.splitting import hash_prompts
 
 @dataclass(frozen=True)
 class ValidationSlice:
-    """One slice, its votes on disk.
-
-    Attributes:
-        fingerprint: 24 hexadecimal digits of the file's bytes and of the list that its labels refer to.
-        prompts: (N,) 64-bit hash of each vote's prompt.
-    """
+    """One slice, its votes on disk."""
 
     number: int
     file: Path
     votes: VoteStore
-    fingerprint: str
-    prompts: IntArray
+    fingerprint: str  # 24 hexadecimal digits of the file's bytes and of the list that its labels refer to
+    prompts: IntArray  # (N,) 64-bit hash of each vote's prompt
 
 
 def find_slices(folder: str) -> dict[int, Path]:
@@ -102,18 +97,12 @@ _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint, not yet opened.
+    """One checkpoint, not yet opened."""
 
-    Attributes:
-        number: optimizer steps, which are batches, before it.
-        place: a folder, or `owner/name/folder` on the hub.
-        root: the folder around it, which may hold a model list for all.
-    """
-
-    number: int
+    number: int  # optimizer steps, which are batches, before it
     name: str
-    place: str
-    root: str
+    place: str  # a folder, or `owner/name/folder` on the hub
+    root: str  # the folder around it, which may hold a model list for all
 
 
 def find_checkpoints(repo: str, prefix: str) -> list[Checkpoint]:

@@ -207,18 +207,12 @@ def fit_history(
     shrink: float = 0.5,
     **options: Any,
 ) -> History:
-    """Fit the history of a leaderboard to votes in memory, in any order; errors as for `fit`.
+    """Fit the history of a leaderboard to votes in memory, in any order; for what is not named here see `fit`.
 
     Args:
-        model_a: (N,) codes of the models shown first, positions in `models`.
-        model_b: (N,) codes of the models shown second.
-        winner: (N,) positions in `p2l.votes.WINNERS`.
         times: (N,) seconds since 1970, UTC.
-        models: M names.
         over: a period: `hour`, `day`, `week`, `month`, `quarter`, `year`, or several, such as `2weeks`.
         mode: `cumulative` or `alone`.
-        likelihood: name of the outcome model.
-        weights: (N,) weight of each vote.
         shrink: standard deviation of the prior that holds periods alone to the leaderboard of all votes; inf: none.
         options: `intervals`, `level`, `seed` as for `fit`.
     """

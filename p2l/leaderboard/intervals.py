@@ -30,19 +30,12 @@ _REFIT_TOLERANCE = 1e-4  # a last Newton step of this size leaves an error of th
 
 @dataclasses.dataclass(frozen=True)
 class Units:
-    """Votes that were not cast independently: those of one cluster (a user, a prompt) are drawn together.
+    """N votes that were not cast independently: those of one cluster (a user, a prompt) are drawn together."""
 
-    Attributes:
-        pair: (N,) row of each vote in the table of pairs.
-        winner: (N,) its column there.
-        weights: (N,).
-        cluster: (N,) number of its cluster, from 0.
-    """
-
-    pair: Ints
-    winner: Ints
+    pair: Ints  # row of each vote in the table of pairs
+    winner: Ints  # its column there
     weights: Floats
-    cluster: Ints
+    cluster: Ints  # from 0
 
 
 def units_of(

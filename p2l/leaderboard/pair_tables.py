@@ -56,14 +56,9 @@ def vote_table(
     num_models: int,
     weights: npt.ArrayLike | None = None,
 ) -> PairTable:
-    """Count votes by pair and winner.
+    """Count votes (N,) by pair and winner: codes in [0, M) of the models shown first and second, places in `WINNERS`.
 
-    Args:
-        model_a: (N,) codes in [0, M) of the models shown first.
-        model_b: (N,) codes of the models shown second.
-        winner: (N,) positions in `WINNERS`.
-        num_models: M.
-        weights: (N,) non-negative weights; one each when absent. Weight 2 is the same as two votes, but for `squares`.
+    Weights are not negative, one each when absent. Weight 2 is the same as two votes, but for `squares`.
     """
     keys = vote_keys(model_a, model_b, winner, num_models)
     if weights is None:

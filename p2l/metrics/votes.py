@@ -205,14 +205,8 @@ def simple_metrics(
 ) -> dict[str, float | None]:
     """Return the metrics of predicted votes by name, all of `METRICS` by default; None where one means nothing.
 
-    Args:
-        coefs: (N, M), or (M,) for one leaderboard.
-        labels: (N, 3) `[winner, loser, tie]`.
-        eta: (N,), a number or None.
-        gamma: (N,), a number or None.
-        likelihood: the outcome model or its name.
-        weights: (N,), ones by default.
-        names: which metrics; ConfigError for an unknown one.
+    The votes are those of `ScoredVotes`; `likelihood` may be a name. Raise ConfigError for an unknown name of a metric
+    or likelihood, or a missing eta or gamma.
     """
     model = get(likelihood) if isinstance(likelihood, str) else likelihood
     votes = ScoredVotes(model, np.asarray(coefs), np.asarray(labels), eta, gamma, weights)

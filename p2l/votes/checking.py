@@ -63,12 +63,9 @@ def check_votes(
     limit: int = 20,
     quiet: bool = True,
 ) -> VoteReport:
-    """Read all votes of a source once and report on them; memory stays bounded.
+    """Read all votes of a source, named as for `read_votes`, once and report on them; memory stays bounded.
 
-    Args:
-        source, split, from_disk, label_list: as in `read_votes`.
-        limit: problems to list; the others are counted.
-        quiet: no progress bar.
+    The report lists `limit` problems; the others are counted.
     """
     opened = open_source(source, split=split, from_disk=from_disk)
     check_columns(opened, None, need_prompt=False, label_list=label_list)

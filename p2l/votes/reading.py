@@ -235,7 +235,7 @@ def read_votes(
         label_list: model names that a `labels` column refers to; needed where model names or winner are absent.
         drop_bad: leave out rows that are no votes rather than refuse the first; batches count them in `dropped`.
     """
-    opened = source if isinstance(source, Source) else open_source(source, split=split, from_disk=from_disk)
+    opened = open_source(source, split=split, from_disk=from_disk)
     check_columns(opened, columns, need_prompt=need_prompt, label_list=label_list)
     return _checked(opened, scan(opened, columns, batch_size, label_list), drop_bad)
 

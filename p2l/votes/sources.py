@@ -329,10 +329,12 @@ def open_source(source: Any, *, split: str = "train", from_disk: bool = False) -
     """Open a source without reading its rows.
 
     Args:
-        source: a path (`~` expands), a hub id, a pandas DataFrame, or a pyarrow Table.
+        source: a path (`~` expands), a hub id, a pandas DataFrame, a pyarrow Table, or a `Source`, which is returned.
         split: which split of a hub data set or of a folder that holds several.
         from_disk: take the path for a `save_to_disk` folder whatever it looks like.
     """
+    if isinstance(source, Source):
+        return source
     opened = _open(source, split, from_disk=from_disk)
     doubled = sorted({name for name in opened.columns if opened.columns.count(name) > 1})
     if doubled:

@@ -166,14 +166,9 @@ class VoteSlice:
 def cut_slices(
     stream: VoteStore, held_out: VoteStore, *, batch_size: int, every: int, most: int | None = None
 ) -> list[VoteSlice]:
-    """Cut held-out votes into slices, one for every `every` batches of `batch_size` votes of the stream.
+    """Cut held-out votes, in any order, into slices: one for every `every` batches of `batch_size` votes of the stream.
 
-    Args:
-        stream: the votes to train on, in time order.
-        held_out: other votes of the same time, in any order.
-        batch_size: votes of the stream in a batch.
-        every: batches between slices.
-        most: votes of a slice at most, evenly spread over its time; None keeps all.
+    The stream must be in time order. A slice holds at most `most` votes, evenly spread over its time; None keeps all.
     """
     step = batch_size * every
     times = _times(stream, "slice")

@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from p2l.common import errors
 from p2l.common.cli import progress
@@ -63,25 +65,18 @@ def open_votes(
         label_list: names that a `labels` column refers to (default: `model_list`).
         quiet: no progress bar.
     """
-    spool = _spool(source, label_list or model_list, quiet, split, from_disk, need_prompt, drop_bad)
+    opened = open_source(source, split=split, from_disk=from_disk)
+    names = label_list or model_list
+    spool = _spool(opened, quiet=quiet, need_prompt=need_prompt, label_list=names, drop_bad=drop_bad)
     return VoteStore(spool, model_list, drop_unknown)
 
 
-def _spool(
-    source: Any,
-    label_list: Sequence[str] | None,
-    quiet: bool = True,
-    split: str = "train",
-    from_disk: bool = False,
-    need_prompt: bool = True,
-    drop_bad: bool = False,
-) -> VoteSpool:
-    """Read all votes of a source into temporary files."""
-    opened = source if isinstance(source, Source) else open_source(source, split=split, from_disk=from_disk)
+def _spool(opened: Source, *, quiet: bool = True, **reading: Any) -> VoteSpool:
+    """Read all votes of a source into temporary files; `reading` are options of `read_votes`."""
     spool = VoteSpool(opened.name, RowFile(), RecordFile(RECORD))
     codes: dict[str, int] = {}
     try:
-        votes = read_votes(opened, need_prompt=need_prompt, label_list=label_list, drop_bad=drop_bad)
+        votes = read_votes(opened, **reading)
         with progress(description=f"read {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
             for batch in votes:
                 spool.append(batch, codes)
@@ -130,9 +125,6 @@ class VoteSpool:
 
 
 def _record(batch: VoteBatch, codes: dict[str, int]) -> np.ndarray[Any, Any]:
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     columns, names = batch.batch, batch.batch.schema.names
     record = np.empty(len(batch), dtype=RECORD)
     record["a"] = model_codes(columns.column("model_a"), codes)
@@ -323,8 +315,6 @@ class VoteStore:
 
     def column(self, name: str) -> Any:
         """Return one column of all votes as a NumPy array, in memory."""
-        import pyarrow as pa
-
         if name not in self.columns:
             raise VoteError(f"{self.name}: no column {name!r}; columns: {', '.join(self.columns)}")
         schema = pa.schema([self.schema.field(name)])
@@ -353,7 +343,10 @@ def open_votes_together(
     from_disk: bool = False,
 ) -> VoteStore:
     """Open votes in a process of a launch: they are read once on each machine, and every process has the errors."""
-    read = partial(_spool, source, model_list, split=split, from_disk=from_disk)
+
+    def read() -> VoteSpool:
+        return _spool(open_source(source, split=split, from_disk=from_disk), label_list=model_list)
+
     address = _address(source, [split, from_disk, model_list])
     return VoteStore(read() if address is None else _spool_together(address, read), model_list, drop_unknown)
 
