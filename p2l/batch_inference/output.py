@@ -273,7 +273,10 @@ def write_output(
     counts = {"truncated": 0, "not_finite": 0}
     try:
         with contextlib.ExitStack() as stack:
-            writers = [stack.enter_context(_WRITERS[file.suffix](file, survey.schema, info)) for file in paths]
+            writers = []
+            for file in paths:
+                make = _json if file.suffix == ".json" else _parquet
+                writers.append(stack.enter_context(make(file, survey.schema, info)))
             for rows, predictions in _joined(data, parts):
                 for write in writers:
                     write(rows, predictions)
@@ -390,11 +393,6 @@ def publish_model_list(folder: Path, names: list[str]) -> bool:
         write_json(file, names, indent=2)
     return True
 
-
-_WRITERS: dict[str, Callable[[Path, Any, dict[str, Any]], contextlib.AbstractContextManager[Write]]] = {
-    ".json": _json,
-    ".parquet": _parquet,
-}
 
 # Push the files of `p2l eval` to a private data set on the Hugging Face hub.
 

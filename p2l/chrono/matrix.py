@@ -61,13 +61,8 @@ class Matrix:
 def read_matrix(folder: Path, metric: str, *, run: str, loss_type: str | None = None) -> Matrix:
     """Read what `p2l eval-chrono` wrote into a folder; outputs without info files are scored from their rows.
 
-    Raise InputError for an unknown metric, outputs that are absent or unreadable, or a contradicting likelihood.
-
-    Args:
-        folder: with checkpoint-C/checkpoint-C-val-V.json.
-        metric: a name of `p2l.metrics.METRICS`.
-        run: its name in reports.
-        loss_type: the likelihood of outputs that do not record theirs (grk).
+    `loss_type` is the likelihood of outputs that do not record theirs (grk by default). Raise InputError for an unknown
+    metric, outputs that are absent or unreadable, or a contradicting likelihood.
     """
     if metric not in METRICS:
         raise InputError(f"unknown metric {metric!r}{nearest(metric, METRICS)}; known: {', '.join(METRICS)}")
@@ -303,7 +298,8 @@ def gap_to(oracle: Matrix, run: Matrix, *others: Matrix, absolute: bool = False)
 
 def _last(matrix: Matrix) -> dict[int, float]:
     """Return the values of the last checkpoint, by slice."""
-    return {number: value for number, value in zip(matrix.slices, matrix.values[-1], strict=True) if value == value}
+    ends = zip(matrix.slices, matrix.values[-1], strict=True)
+    return {number: value for number, value in ends if not np.isnan(value)}
 
 
 def gap_closed(gap: float, whole: float) -> float:

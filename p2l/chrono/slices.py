@@ -21,7 +21,7 @@ from p2l.common.errors import CheckpointError, InputError
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder
 from p2l.votes import VoteStore, open_votes
 from p2l.votes.schema import IntArray
-from p2l.votes.sources import FILE_ENDINGS
+from p2l.votes.sources import FILE_ENDINGS, file_kind
 from p2l.votes.splitting import hash_prompts
 
 
@@ -43,8 +43,10 @@ def find_slices(folder: str) -> dict[int, Path]:
         raise InputError(f"{root}: no such folder; --val-dir holds validation slices such as validation-512.csv")
     slices: dict[int, Path] = {}
     for file in sorted(root.iterdir()):
-        numbers = re.findall(r"\d+", _stem(file.name)) if file.name.endswith(FILE_ENDINGS) else []
-        if not numbers or file.name.startswith("."):
+        if not file.name.endswith(FILE_ENDINGS) or file.name.startswith("."):
+            continue
+        numbers = re.findall(r"\d+", file.name.removesuffix(file_kind(file.name)))
+        if not numbers:
             continue
         number = int(numbers[-1])
         if number in slices:
@@ -53,10 +55,6 @@ def find_slices(folder: str) -> dict[int, Path]:
     if not slices:
         raise InputError(f"{root}: holds no slices; their names end with {', '.join(FILE_ENDINGS)} after a number")
     return dict(sorted(slices.items()))
-
-
-def _stem(name: str) -> str:
-    return next(name.removesuffix(ending) for ending in sorted(FILE_ENDINGS, reverse=True) if name.endswith(ending))
 
 
 @contextlib.contextmanager

@@ -103,12 +103,9 @@ def fit_table(
     start: npt.ArrayLike | None = None,
     tolerance: float = 1e-7,
 ) -> Leaderboard:
-    """Fit a leaderboard to votes that are already counted; errors as for `fit`.
+    """Fit a leaderboard to votes that are already counted; for what is not named here see `fit`.
 
     Args:
-        table: the votes.
-        models: M names.
-        likelihood: name of the outcome model.
         intervals: "sandwich", "bootstrap" or None.
         seed, replicates: of the bootstrap.
         level: coverage of the intervals.

@@ -159,11 +159,7 @@ class Period:
 class History:
     """The leaderboards of T periods, the oldest first.
 
-    Attributes:
-        over: what a period is.
-        mode: `cumulative` or `alone`.
-        periods: those with votes that count.
-        notes: sentences that a reader needs: what is held, which periods have no votes.
+    The mode is `cumulative` or `alone`; periods are those with votes that count; notes say what a reader needs to know.
     """
 
     over: Over

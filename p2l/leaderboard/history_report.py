@@ -68,6 +68,7 @@ def _of_text(encoded: Any, over: Over) -> Floats:
     values = encoded.dictionary
     times = _seconds(values)
     for place, text in enumerate(values.to_pylist()):
+        # Most texts are whole times, which are longer than any period.
         grouped = _GROUPED.fullmatch(text.strip()) if len(text) < 12 else None
         if grouped is not None:
             times[place] = _start_of(grouped, over, text)
@@ -255,11 +256,7 @@ _LINE = 0.45  # of the height: what the names need together, the height growing 
 
 
 def plot_history(history: History, path: str, *, top: int | None = None, min_votes: int = 0) -> int:
-    """Draw the history into a .png, .svg or .pdf file, whole or not at all.
-
-    Returns:
-        How many models have a line of their own.
-    """
+    """Draw the history into a .png, .svg or .pdf file, whole or not at all; return how many models have own lines."""
     leaders = history.newest.to_frame(min_votes=min_votes).head(top or _TOP)["model"].tolist()
     names, coefs = history.table()
     drawn = {field: _with_gaps(history, to_score(history.table(field)[1])) for field in ("lower", "upper")}
@@ -371,11 +368,7 @@ _INK, _BAR = "#1f4e79", "#8fb4d9"
 
 
 def plot_boards(boards: Sequence[Named], path: str, *, top: int | None = None, min_votes: int = 0) -> int:
-    """Draw leaderboards into one picture, whole or not at all; at most twelve, the first ones.
-
-    Returns:
-        How many were drawn.
-    """
+    """Draw leaderboards, at most the first twelve, into one picture, whole or not at all; return their number."""
     drawn = list(boards)[:_PANELS]
     frames = [named.board.to_frame(min_votes=min_votes).head(top or 10**9) for named in drawn]
     columns = min(_PLOT_COLUMNS, len(drawn))

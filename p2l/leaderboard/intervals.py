@@ -65,10 +65,8 @@ def bounds(
 ) -> tuple[Floats, Floats]:
     """Return lower and upper ends (M,) of a fit; NaN without intervals.
 
-    Args:
-        scores: gives the summed outer products (D, D) of the scores, for the sandwich.
-        draws: gives redrawn targets (P, K), for the bootstrap (percentile method).
-        rng: draws the means of the prior.
+    For the sandwich `scores` gives the summed outer products (D, D) of the scores; for the bootstrap (percentile
+    method) `draws` gives redrawn targets (P, K), and `rng` draws the means of the prior.
     """
     coefs = point.theta[: objective.num_models]
     if intervals is None:

@@ -357,27 +357,17 @@ def winner_targets(likelihood: Likelihood) -> Floats:
 
 @dataclass(frozen=True)
 class Objective:
-    """Mean negative log-likelihood per unit of target mass, plus the prior's share.
-
-    Attributes:
-        likelihood: the outcome model.
-        num_models: M.
-        first, second: (P,) codes of each pair, first < second, each pair once.
-        targets: (P, K) mass of each outcome.
-        mean, precision: (D,) the prior's.
-        gauge: (M,) component numbers, each to be held at its prior's mean score, or None.
-        ridge: curvature around `mean` for the sake of arithmetic alone; no prior, so it does not enter intervals.
-    """
+    """Mean negative log-likelihood per unit of target mass, plus the share of the prior (`mean`, `precision`)."""
 
     likelihood: Likelihood
     num_models: int
-    first: Ints
+    first: Ints  # (P,) codes, first < second, each pair once
     second: Ints
-    targets: Floats
-    mean: Floats
-    precision: Floats
-    gauge: Ints | None = None
-    ridge: float = 0.0
+    targets: Floats  # (P, K) mass of each outcome
+    mean: Floats  # (D,)
+    precision: Floats  # (D,)
+    gauge: Ints | None = None  # (M,) component numbers, each to be held at its prior's mean score
+    ridge: float = 0.0  # around `mean`, for the sake of arithmetic alone: no prior, so it does not enter intervals
 
     @property
     def total(self) -> float:

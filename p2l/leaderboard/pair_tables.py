@@ -154,9 +154,9 @@ def components(num_models: int, first: Ints, second: Ints, *, directed: bool = F
 # Memory holds one row per distinct combination, not per vote: for one leaderboard that is O(M^2) however long the
 # stream is; for personal leaderboards it is at most the number of votes, 32 bytes each.
 
-_MODEL_BITS = 20
+_MODEL_BITS = 20  # a key of 62 bits: group, two models, two bits for the winner
 _GROUP_LIMIT = 1 << (62 - 2 * _MODEL_BITS)
-_PENDING = 1 << 21
+_PENDING = 1 << 21  # votes that wait to be sorted in together
 
 
 class VoteCounter:
@@ -200,8 +200,6 @@ class VoteCounter:
         position = {name: index for index, name in enumerate(seen)}
         recode = np.array([position.get(name, -1) for name in names], dtype=np.int64)
         local = (recode[a] * len(seen) + recode[b]) * 4 + winner
-        if np.array_equal(votes, weights):
-            return table_from_keys(local, votes, num_models=len(seen)), seen
         return table_from_keys(local, votes, weights, squares, num_models=len(seen)), seen
 
     def cells(self, group: int) -> tuple[Ints, Ints, Ints, Floats]:

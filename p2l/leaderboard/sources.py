@@ -127,6 +127,7 @@ Floats = npt.NDArray[np.float64]
 # Intervals need to know which votes belong together, so every vote stays in memory here, with 29 bytes for each group
 # that it is in; without clusters a leaderboard keeps counts alone.
 
+# Group, two models, winner, weight, cluster: the narrowest types that hold them.
 _KINDS = ["<i8", "<i4", "<i4", "i1", "<f8", "<i4"]
 
 

@@ -44,6 +44,7 @@ class Reliability:
     def errors(self) -> dict[str, float]:
         """Return the expected calibration error of each outcome, and `overall`."""
         gaps = np.nansum(self.mass * np.abs(self.predicted - self.observed), axis=1)
+        # `win` stands for `loss` too, its mirror image.
         sides = np.array([2.0 if name == "win" else 1.0 for name in self.outcomes])
         overall = float((sides * gaps).sum() / sides.sum())
         return {**{name: float(gap) for name, gap in zip(self.outcomes, gaps, strict=True)}, "overall": overall}
@@ -57,14 +58,10 @@ def reliability(
     weights: Floats | None = None,
     bins: int = DEFAULT_BINS,
 ) -> Reliability:
-    """Return reliability data of predicted outcome distributions.
+    """Return reliability data of predicted probabilities (N, K), in bins of equal width between 0 and 1.
 
-    Args:
-        probs: (N, K) predicted probabilities.
-        targets: (N, K) what happened, as distributions; a row of zeros is a vote that does not count.
-        outcomes: names of the K outcomes, `win` and `loss` among them.
-        weights: (N,), ones by default.
-        bins: number of bins of equal width between 0 and 1.
+    `targets` (N, K) are what happened, as distributions; a row of zeros is a vote that does not count. `outcomes` are
+    the names of the K outcomes, `win` and `loss` among them; `weights` (N,) are ones by default.
     """
     counts = np.asarray(targets.sum(axis=1) > 0) & ~np.isnan(probs).any(axis=1)
     scale = np.where(counts, 1.0 if weights is None else weights, 0.0)
@@ -94,6 +91,7 @@ def _bin(predicted: Floats, truth: Floats, weights: Floats, bins: int) -> tuple[
     """Return the mean prediction, mean truth and share of the weight in each bin, all (S,)."""
     used = weights > 0
     predicted, truth, weights = predicted[used], truth[used], weights[used]
+    # A probability of 1 belongs to the last bin.
     place = np.minimum((predicted * bins).astype(np.intp), bins - 1)
     mass, forecast, seen = (np.bincount(place, w, bins) for w in (weights, weights * predicted, weights * truth))
     with np.errstate(invalid="ignore"):

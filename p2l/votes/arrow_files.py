@@ -138,7 +138,7 @@ class RowFile(SpoolFile):
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         numbers = np.searchsorted(self.starts, ordered, side="right") - 1
-        parts = [pa.RecordBatch.from_pylist([], schema)]
+        parts = [pa.RecordBatch.from_pylist([], schema)]  # what is taken has columns even without rows
         for number in np.unique(numbers).tolist():
             within = ordered[numbers == number] - self.starts[number]
             parts.append(conform(self.batch(number).take(pa.array(within)), schema))

@@ -127,7 +127,7 @@ class _ReportBuilder:
     def _count_prompts(self, column: Any) -> None:
         self.report.turns.update(_value_counts(pc.list_value_length(column)))
         hashes = np.array([hash_turns(turns) for turns in column.to_pylist()], dtype="<u8")
-        bucket = hashes >> np.uint64(58)
+        bucket = hashes >> np.uint64(58)  # the upper 6 bits number the 64 buckets
         for number in np.unique(bucket):
             self.hashes[int(number)].append(hashes[bucket == number])
 

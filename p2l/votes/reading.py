@@ -158,6 +158,7 @@ def _tie_flag_problem(labels: Labels, wrong: IntArray, winner: Any, show: Callab
     """Check the flag against the winner; 1 also fits `tie (bothbad)`, which some losses do not tell apart."""
     flag = labels.triples[:, 2]
     code = pc.index_in(winner, value_set=pa.array(WINNERS)).fill_null(-1).to_numpy(zero_copy_only=False)
+    # A winner that is none of the four has code -1, the last entry: it is a fault of its own, and any flag fits it.
     lowest, highest = np.array([0, 0, 1, 1, 0])[code], np.array([0, 0, 1, 2, 2])[code]
     clash = ~wrong & ((flag < lowest) | (flag > highest))
     return _finding("labels", clash, lambda row: f"{show(row)} contradict winner {winner[row].as_py()!r}")

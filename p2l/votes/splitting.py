@@ -53,15 +53,9 @@ def split_votes(
 ) -> Split:
     """Write two files of votes, in the order of the source; their endings name their formats.
 
-    Args:
-        store: the votes.
-        by: `prompt` or `time`.
-        val: votes for validation.
-        train_output, val_output: where to write.
-        min_votes_per_model: a model with fewer votes in the train part leaves both parts, so that validation only asks
-            about models that training saw; repeated until it holds, as a removed model takes votes from others.
-        seed: of the order of prompts.
-        quiet: no progress bar.
+    `val` votes are for validation, split off by `prompt` (in an order that `seed` gives) or by `time`. A model with
+    fewer than `min_votes_per_model` votes in the train part leaves both parts, so that validation only asks about
+    models that training saw; repeated until it holds, as a removed model takes votes from others.
     """
     for path in (train_output, val_output):
         file_kind(check_can_write(path))

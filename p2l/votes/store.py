@@ -390,7 +390,7 @@ def _serve(listener: socket.socket, read: Callable[[], VoteSpool]) -> VoteSpool:
     except BaseException as error:
         if isinstance(error, InputError):
             kind = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__)
-            listener.settimeout(0)
+            listener.settimeout(0)  # those that wait get the error; whoever comes later reads for itself
             with contextlib.suppress(BlockingIOError):
                 while True:
                     _give(listener.accept()[0], {"error": str(error), "kind": kind}, [])
