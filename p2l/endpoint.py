@@ -10,6 +10,7 @@ from typing import Any
 
 from p2l.common.access import check_address, digest_of, is_loopback, new_key, port
 from p2l.common.cli import above_zero, amount, parser, positive, run, whole
+from p2l.common.connections import add_connection_flags, limits_of
 from p2l.common.errors import ConfigError
 from p2l.serving.settings import Settings
 
@@ -20,6 +21,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_model_flags(flags.add_argument_group("model"))
     _add_server_flags(flags.add_argument_group("server"))
     _add_limit_flags(flags.add_argument_group("limits"))
+    add_connection_flags(flags.add_argument_group("connections"), idle_seconds=5.0)
     return flags
 
 
@@ -77,11 +79,12 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     if flags.streams == 0 and flags.max_wait_ms:
         raise ConfigError("the event loop cannot wait for a fuller batch; leave out --streams 0 or --max-wait-ms")
     check_address(flags.host, flags.port)
+    limits = limits_of(flags)
     settings = _settings(flags)
 
     from p2l.serving.server import serve
 
-    return serve(settings, flags.host, flags.port, reload=flags.reload)
+    return serve(settings, flags.host, flags.port, limits, reload=flags.reload)
 
 
 def _settings(flags: argparse.Namespace) -> Settings:

@@ -9,6 +9,7 @@ from dataclasses import fields, replace
 
 from p2l.common.access import check_address, digest_of, new_key, port
 from p2l.common.cli import above_zero, parser, positive, run
+from p2l.common.connections import add_connection_flags, limits_of
 from p2l.common.errors import ConfigError
 from route.service.settings import Settings
 
@@ -22,6 +23,8 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--config", "-c", required=True, help="the models, their costs and limits: a YAML file")
     _add_choice_flags(flags)
     _add_server_flags(flags)
+    # Longer than clients keep idle connections, so that none is closed under a request.
+    add_connection_flags(flags.add_argument_group("connections"), idle_seconds=75.0)
     return flags
 
 
@@ -65,12 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     flags = build_parser().parse_args(argv)
     if flags.reload and flags.workers > 1:
         raise ConfigError("--reload goes with one worker; leave out --reload or --workers")
+    limits = limits_of(flags)
     settings = _settings(flags)
     check_address(flags.host, flags.port)
 
     from route.service.server import serve
 
-    return serve(settings, flags.host, flags.port, reload=flags.reload)
+    return serve(settings, flags.host, flags.port, limits, reload=flags.reload)
 
 
 def _settings(flags: argparse.Namespace) -> Settings:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 
 from tests.conftest import ROOT, free_port
 
-__all__ = ["answers", "serving"]
+__all__ = ["answers", "half_open", "serving"]
 
 
 @contextlib.contextmanager
@@ -42,3 +44,17 @@ def answers(url: str) -> bool:
         return httpx2.get(url, timeout=30).status_code == 200
     except httpx2.TransportError:
         return False
+
+
+@contextlib.contextmanager
+def half_open(url: str, count: int, peer: str) -> Iterator[list[socket.socket]]:
+    """Connections of a peer on loopback, each with the beginning of a request that never goes on."""
+    parts = urlsplit(url)
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for _ in range(count):
+            client = socket.create_connection((parts.hostname, parts.port), timeout=60, source_address=(peer, 0))
+            clients.append(stack.enter_context(client))
+            with contextlib.suppress(ConnectionError):  # one that is refused
+                client.sendall(b"GET /health HTTP/1.1\r\nhost: h\r\n")
+        yield clients

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from logging import Logger
 from multiprocessing import parent_process
 from pathlib import Path
@@ -22,6 +24,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from p2l.common.connections import ConnectionLimits, Connections
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
@@ -231,14 +235,26 @@ def read_settings(kind: type[S]) -> S:
 
 
 def run_server(
-    app: Any, host: str, number: int, *, workers: int, reload: bool, request_seconds: float, **options: Any
+    app: Any,
+    host: str,
+    number: int,
+    *,
+    workers: int,
+    reload: bool,
+    request_seconds: float,
+    limits: ConnectionLimits,
+    **options: Any,
 ) -> None:
     """Serve an application, or the one that `module:function` returns in each worker, until stopped.
 
-    A request may go on for `request_seconds` after the signal to stop; `options` are uvicorn's.
+    A request may go on for `request_seconds` after the signal to stop, connections within `limits`; `options` are
+    uvicorn's.
     """
     import uvicorn
 
+    from p2l.common.protocol import BoundedProtocol
+
+    protocol: Any = partial(BoundedProtocol, Connections(limits))  # which uvicorn hands to its workers
     uvicorn.run(
         app,
         host=host,
@@ -249,6 +265,9 @@ def run_server(
         server_header=False,
         access_log=False,
         timeout_graceful_shutdown=int(request_seconds) + 1,
+        timeout_keep_alive=math.ceil(limits.idle_seconds),
+        http=protocol,
+        ws="none",
         **options,
     )
 

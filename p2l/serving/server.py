@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from p2l.common.connections import ConnectionLimits
 from p2l.common.errors import InputError
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
 from p2l.serving.settings import Settings
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("p2l.serving")
 
 
-def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | None:
+def serve(settings: Settings, host: str, port: int, limits: ConnectionLimits, *, reload: bool) -> int | None:
     """Serve until SIGINT or SIGTERM, and answer what was accepted; InputError if the model cannot be served so."""
     several = settings.workers > 1 or reload
     with control_folder("p2l-endpoint-", shared=several) as control:
@@ -41,6 +42,7 @@ def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | No
             workers=settings.workers,
             reload=reload,
             request_seconds=settings.deadline,
+            limits=limits,
             log_level="info",
         )
     return None

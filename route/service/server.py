@@ -12,6 +12,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from p2l.common.connections import ConnectionLimits
 from p2l.common.errors import InputError, P2LError
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
 from route.config import load_config
@@ -20,22 +21,20 @@ from route.service.observability import set_up_logs
 from route.service.settings import Settings
 from route.service.state import Service
 
-_KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, so that none is closed under a request
 
-
-def serve(settings: Settings, host: str, port: int, *, reload: bool) -> int | None:
+def serve(settings: Settings, host: str, port: int, limits: ConnectionLimits, *, reload: bool) -> int | None:
     """Serve until stopped by SIGINT or SIGTERM; what was accepted is answered first."""
     set_up_logs()
     several = settings.workers > 1 or reload
     with control_folder("p2l-router-", shared=several) as control:
         if not several:
-            _serve_here(settings, host, port)
+            _serve_here(settings, host, port, limits)
             return None
         if load_config(settings.config).database is None:
             settings = replace(settings, database=str(control / "router.sqlite"))
         asyncio.run(_start_once(settings))
         write_settings(settings, control)
-        _run("route.service.server:worker", settings, host, port, reload=reload)
+        _run("route.service.server:worker", settings, host, port, limits, reload=reload)
     return None
 
 
@@ -46,10 +45,10 @@ def worker() -> ASGIApp:
     return _without_traceback(build_app(load_config(settings.config), settings))
 
 
-def _serve_here(settings: Settings, host: str, port: int) -> None:
+def _serve_here(settings: Settings, host: str, port: int, limits: ConnectionLimits) -> None:
     app = build_app(load_config(settings.config), settings)
     try:
-        _run(_without_traceback(app), settings, host, port, reload=False)
+        _run(_without_traceback(app), settings, host, port, limits, reload=False)
     except SystemExit:
         problem = getattr(app.state, "problem", None)
         # uvicorn exits with its own status whatever failed; a mistake of the user is 2.
@@ -83,7 +82,7 @@ async def _start_once(settings: Settings) -> None:
     await service.close()
 
 
-def _run(app: Any, settings: Settings, host: str, port: int, *, reload: bool) -> None:
+def _run(app: Any, settings: Settings, host: str, port: int, limits: ConnectionLimits, *, reload: bool) -> None:
     run_server(
         app,
         host,
@@ -92,6 +91,6 @@ def _run(app: Any, settings: Settings, host: str, port: int, *, reload: bool) ->
         reload=reload,
         request_seconds=load_config(settings.config).timeouts.total,
         proxy_headers=False,
-        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        limits=limits,
         log_config=None,
     )

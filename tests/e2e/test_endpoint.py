@@ -17,7 +17,7 @@ from p2l.common.errors import InputError
 from p2l.endpoint import main
 from tests.conftest import Command, free_port
 from tests.p2l.serving.conftest import NAMES, make_model
-from tests.serving_process import answers, serving
+from tests.serving_process import answers, half_open, serving
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +55,22 @@ def test_without_a_key_a_random_one_is_printed_once(folder: Path) -> None:
         out, err = process.communicate(timeout=120)
     (key,) = re.findall(r"api-key: (\S{40,})$", out, re.MULTILINE)
     assert key not in err
+
+
+def test_half_open_connections_of_one_peer_end_and_refuse_nobody_else(folder: Path) -> None:
+    flags = ("--header-seconds", "1", "--max-connections", "40", "--host", "127.0.0.1")
+    with endpoint("-m", folder, *flags) as (url, process):
+        with half_open(url, 200, "127.0.0.2") as clients:
+            assert answers(f"{url}/health")
+            for client in clients:  # refused at once, or ended by its deadline
+                with contextlib.suppress(ConnectionError):
+                    while client.recv(4096):
+                        pass
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=120)
+    assert err.count("--max-peer-connections: refused a connection of 127.0.0.2") == 1
+    assert "--header-seconds: ended a connection of 127.0.0.2" in err
+    assert "Traceback" not in err
 
 
 def test_workers_share_a_port_and_follow_a_reload(folder: Path, other_folder: Path) -> None:

@@ -22,7 +22,7 @@ import yaml
 
 from tests.conftest import Command
 from tests.p2l.serving.conftest import NAMES, make_model
-from tests.serving_process import serving
+from tests.serving_process import answers, half_open, serving
 
 HELLO: list[Any] = [{"role": "user", "content": "hello there"}]
 SMALL = {"name": "s", "type": "mock", "cost": 1, "options": {"text": "I am small"}}
@@ -80,6 +80,24 @@ def test_without_a_key_a_random_one_is_printed_once(tmp_path: Path) -> None:
         out, lines = stopped(process)
     assert out == ""
     assert key not in json.dumps(lines)
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_half_open_connections_of_one_peer_end_and_refuse_nobody_else(tmp_path: Path, workers: str) -> None:
+    flags = (*RANDOM, "--header-seconds", "1", "--max-connections", "40", "--max-peer-connections", "30")
+    flags += ("--workers", workers)
+    with a_process(write(tmp_path, {"small": SMALL}), *flags) as (url, process):
+        with half_open(url, 200, "127.0.0.2") as clients:
+            assert answers(f"{url}/health")
+            for client in clients:  # refused at once, or ended by its deadline
+                with contextlib.suppress(ConnectionError):
+                    while client.recv(4096):
+                        pass
+        _, lines = stopped(process)
+    events = [line["event"] for line in lines]
+    refused = sum("--max-peer-connections: refused a connection of 127.0.0.2" in event for event in events)
+    assert 1 <= refused <= int(workers), "one line in ten seconds and process"
+    assert any("--header-seconds: ended a connection of 127.0.0.2" in event for event in events)
 
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])

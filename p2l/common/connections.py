@@ -1,0 +1,244 @@
+"""Limits of an HTTP service's connections: how long each may send a request or do nothing, and how many may be open.
+
+A connection is in one state, and the states in which it waits for its client are queues in the order of arrival. So the
+ones whose time is up, and the one that makes room at a cap, are always the first of a queue.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import enum
+import logging
+import sys
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Protocol
+
+from p2l.common.cli import above_zero, positive, whole
+from p2l.common.errors import ConfigError
+
+_log = logging.getLogger("uvicorn.error")  # which both services write where their other lines go
+
+_MOST = 4096  # connections a process by default: some 60 MB
+_FILES_EACH = 2  # a connection to the router may need one to a provider
+_OTHER_FILES = 128
+_ENOUGH_FILES = 65536
+_FLUSH_SECONDS = 5.0  # that the end of an answer may stand still in our buffer
+_REPORT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """The limits of one process."""
+
+    header_seconds: float
+    idle_seconds: float
+    total: int
+    peer: int
+    """Of one address; 0: no cap but the total."""
+
+
+def add_connection_flags(group: argparse._ArgumentGroup, *, idle_seconds: float) -> None:
+    """Add the flags that `limits_of` reads."""
+    group.add_argument(
+        "--header-seconds", type=above_zero, default=10.0, help="that a client may take to send a request's headers"
+    )
+    group.add_argument(
+        "--idle-seconds", type=above_zero, default=idle_seconds, help="that a connection is kept between two requests"
+    )
+    group.add_argument(
+        "--max-connections",
+        type=positive,
+        help=f"open at once in a process (default: as many as open files allow, at most {_MOST})",
+    )
+    group.add_argument(
+        "--max-peer-connections",
+        type=whole,
+        help="of them from one address (default: three quarters); 0: no cap; all clients of a reverse proxy count as "
+        "one address, the proxy's",
+    )
+
+
+def limits_of(flags: argparse.Namespace) -> ConnectionLimits:
+    """Return the limits of a process; raise ConfigError for more connections than it can have open files.
+
+    Raises the soft limit of open files, which workers inherit.
+    """
+    fitting = max(1, (_raise_file_limit() - _OTHER_FILES) // _FILES_EACH)
+    total = flags.max_connections or min(_MOST, fitting)
+    if total > fitting:
+        raise ConfigError(
+            f"--max-connections {total} needs {total * _FILES_EACH + _OTHER_FILES} open files; allow them "
+            f"(ulimit -Hn), or choose at most {fitting}"
+        )
+    peer = flags.max_peer_connections
+    return ConnectionLimits(
+        flags.header_seconds, flags.idle_seconds, total, max(1, total * 3 // 4) if peer is None else peer
+    )
+
+
+def _raise_file_limit() -> int:
+    """Raise the soft limit of open files to the hard one, and return it."""
+    if sys.platform == "win32":
+        return _ENOUGH_FILES
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    aim = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else hard
+    if soft != resource.RLIM_INFINITY and soft < aim:
+        with contextlib.suppress(ValueError, OSError):  # a system may allow less than its hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (aim, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _ENOUGH_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+class State(enum.Enum):
+    """What a connection waits for."""
+
+    HEAD = "the headers of a request"
+    BODY = "the body of a request"
+    BUSY = "the service's answer"
+    IDLE = "the next request"
+    CLOSING = "its client to read the rest of an answer"
+
+
+_EVICTION = ((State.HEAD, 0.2), (State.CLOSING, 1.0), (State.IDLE, 0.2), (State.BODY, 5.0))
+"""What makes room at a cap, in this order, and the seconds that it has stood still for: a connection of a moment ago is
+most likely one whose request is on its way."""
+
+
+class Connection(Protocol):
+    """What the limits need of a connection."""
+
+    peer: str
+    state: State
+    since: float
+    """When it came into its state, by the clock of the event loop."""
+    unsent: int
+    """Bytes of an answer at the last look."""
+
+    def unsent_now(self) -> int:
+        """Return how many bytes of an answer the client has not taken yet."""
+        ...
+
+    def expire(self) -> None:
+        """Answer a request that is not whole, and close."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
+
+
+class _Group:
+    """The connections of one peer, or all."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.queues: dict[State, OrderedDict[Connection, None]] = {state: OrderedDict() for state, _ in _EVICTION}
+
+
+class Connections:
+    """The open connections of one process, which belong to one event loop; without any they can be pickled."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        """Start with none."""
+        self._limits = limits
+        self._all = _Group()
+        self._peers: dict[str, _Group] = {}
+        self._tick = min(1.0, limits.header_seconds / 5, limits.idle_seconds / 5)
+        self._swept = False
+        self._reported: dict[str, tuple[float, int]] = {}
+
+    def admit(self, connection: Connection) -> bool:
+        """Count a connection whose client may send now; return False if it must be refused."""
+        own = self._peers.get(connection.peer)
+        limits = self._limits
+        if own is not None and 0 < limits.peer <= own.count and not self._evict(own):
+            self._report("--max-peer-connections", f"refused a connection of {connection.peer}: {own.count} are open")
+            return False
+        if self._all.count >= limits.total and not self._evict(self._all):
+            self._report("--max-connections", f"refused a connection of {connection.peer}: {self._all.count} are open")
+            return False
+        own = self._peers.setdefault(connection.peer, own or _Group())
+        connection.state, connection.since = State.HEAD, _now()
+        for group in (own, self._all):
+            group.count += 1
+            group.queues[State.HEAD][connection] = None
+        if not self._swept:
+            self._swept = True
+            asyncio.get_running_loop().call_later(self._tick, self._sweep)
+        return True
+
+    def move(self, connection: Connection, state: State) -> None:
+        """Note what a connection waits for now; its time begins anew only with another state."""
+        if state is connection.state:
+            return
+        groups = (self._peers[connection.peer], self._all)
+        for group in groups:
+            if connection.state is not State.BUSY:
+                del group.queues[connection.state][connection]
+            if state is not State.BUSY:
+                group.queues[state][connection] = None
+        connection.state, connection.since = state, _now()
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that is closed."""
+        self.move(connection, State.BUSY)
+        own = self._peers[connection.peer]
+        own.count -= 1
+        self._all.count -= 1
+        if not own.count:
+            del self._peers[connection.peer]
+
+    def _evict(self, group: _Group) -> bool:
+        """Close the connection of a group that has been waiting for its client longest; return whether there is one."""
+        now = _now()
+        for state, seconds in _EVICTION:
+            oldest = next(iter(group.queues[state]), None)
+            if oldest is not None and oldest.since + seconds <= now:
+                oldest.abort()
+                return True
+        return False
+
+    def _sweep(self) -> None:
+        """End the connections whose time is up."""
+        now, queues = _now(), self._all.queues
+        for state, seconds in ((State.HEAD, self._limits.header_seconds), (State.IDLE, self._limits.idle_seconds)):
+            while queues[state] and (oldest := next(iter(queues[state]))).since + seconds <= now:
+                if state is State.HEAD:
+                    self._report("--header-seconds", f"ended a connection of {oldest.peer} without a whole request")
+                oldest.unsent = oldest.unsent_now()
+                oldest.expire()
+                self.move(oldest, State.CLOSING)
+        closing = queues[State.CLOSING]
+        while closing and (oldest := next(iter(closing))).since + _FLUSH_SECONDS <= now:
+            self._abort_if_stuck(oldest, now)
+        self._swept = self._all.count > 0
+        if self._swept:
+            asyncio.get_running_loop().call_later(self._tick, self._sweep)
+
+    def _abort_if_stuck(self, connection: Connection, now: float) -> None:
+        unsent = connection.unsent_now()
+        if not 0 < unsent < connection.unsent:
+            connection.abort()
+            return
+        connection.unsent, connection.since = unsent, now
+        for group in (self._peers[connection.peer], self._all):
+            group.queues[State.CLOSING].move_to_end(connection)
+
+    def _report(self, flag: str, text: str) -> None:
+        """Write one line, and further ones of the same flag at most every ten seconds."""
+        now = _now()
+        until, left_out = self._reported.get(flag, (0.0, 0))
+        if now < until:
+            self._reported[flag] = (until, left_out + 1)
+            return
+        self._reported[flag] = (now + _REPORT_SECONDS, 0)
+        _log.warning("%s: %s%s", flag, text, f" ({left_out} more since the last such line)" if left_out else "")
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,154 @@
+"""HTTP/1.1 on one connection: uvicorn's protocol within the limits of `p2l.common.connections`.
+
+Uvicorn itself bounds neither the time nor the size of a request's headers, nor how many requests a client may send
+ahead of their answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from p2l.common.connections import Connections, State
+
+_MOST_HEADER_BYTES = 65536
+_MOST_HEADERS = 128
+_MOST_AHEAD = 16  # requests that wait for the answer to an earlier one
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """A connection that ends when its client sends nothing, too slowly or too much."""
+
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        """Wait for the connection; `options` are uvicorn's."""
+        super().__init__(**options)
+        self.peer = ""
+        self.state = State.BUSY
+        self.since = 0.0
+        self.unsent = 0
+        self._all = connections
+        self._is_counted = False
+        self._in_message = False
+        self._in_head = False
+        self._header_bytes = 0
+        self._refusal = HTTPStatus.BAD_REQUEST
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See asyncio.Protocol."""
+        address = transport.get_extra_info("peername")
+        self.peer = str(address[0]) if isinstance(address, tuple) else "a local socket"
+        self.transport = transport
+        self._is_counted = self._all.admit(self)
+        if self._is_counted:
+            super().connection_made(transport)
+        else:
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio.Protocol."""
+        self._forget()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio.Protocol."""
+        if not self._is_counted:
+            return
+        was_in_head = self._in_head
+        super().data_received(data)
+        # What is left of a header that is not whole yet is in the parser, which calls nobody about it.
+        if was_in_head and self._in_head:
+            self._header_bytes += len(data)
+            if self._header_bytes > _MOST_HEADER_BYTES:
+                self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+                self.send_400_response("")
+        self._note()
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        super().on_message_begin()
+        self._in_message = self._in_head = True
+        self._header_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take one header, while they are few and small."""
+        self._header_bytes += len(name) + len(value)
+        if len(self.headers) >= _MOST_HEADERS or self._header_bytes > _MOST_HEADER_BYTES:
+            self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            raise ValueError("too many headers, or too large ones")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        """Start the request, or queue it behind the one before it."""
+        if len(self.url) > _MOST_HEADER_BYTES:
+            self._refusal = HTTPStatus.REQUEST_URI_TOO_LONG
+            raise ValueError("too long an address")
+        if len(self.pipeline) >= _MOST_AHEAD:
+            raise ValueError("too many requests ahead of their answers")
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        super().on_message_complete()
+        self._in_message = False
+
+    def on_response_complete(self) -> None:
+        """Turn to the next request."""
+        super().on_response_complete()
+        self._note()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what cannot be read; an answer that is under way cannot be told from a refusal, and breaks off."""
+        if self._answers():
+            self.abort()
+        elif self._refusal is HTTPStatus.BAD_REQUEST:
+            super().send_400_response(msg)
+        else:
+            self._refuse(self._refusal)
+
+    def unsent_now(self) -> int:
+        """See `Connection`."""
+        return self.transport.get_write_buffer_size()
+
+    def expire(self) -> None:
+        """See `Connection`."""
+        if self._in_message and not self.transport.is_closing():
+            self._refuse(HTTPStatus.REQUEST_TIMEOUT)
+        self.transport.close()
+
+    def abort(self) -> None:
+        """See `Connection`."""
+        self._forget()
+        self.transport.abort()
+
+    def _answers(self) -> bool:
+        """Return whether a request is being answered."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _note(self) -> None:
+        """Tell what the connection waits for now."""
+        if not self._is_counted:
+            return
+        if self.transport.is_closing():
+            state = State.CLOSING
+        elif self._answers():
+            state = State.BODY if self.cycle.more_body else State.BUSY
+        else:
+            state = State.HEAD if self._in_message or self.cycle is None else State.IDLE
+        self._all.move(self, state)
+
+    def _forget(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self._all.remove(self)
+
+    def _refuse(self, status: HTTPStatus) -> None:
+        """Answer with a status alone, and close."""
+        text = status.phrase.encode()
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+        head += f"content-length: {len(text)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(head.encode() + text)
+        self.transport.close()

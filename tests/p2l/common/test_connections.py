@@ -1,0 +1,265 @@
+"""Connections that never end, that send too slowly or too much, and how many one peer may hold."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import pytest
+import uvicorn
+
+from p2l.common.connections import ConnectionLimits, Connections, add_connection_flags, limits_of
+from p2l.common.errors import ConfigError
+from p2l.common.protocol import BoundedProtocol
+
+WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
+OK = b"HTTP/1.1 200"
+QUICK = ConnectionLimits(header_seconds=0.3, idle_seconds=0.3, total=100, peer=0)
+PATIENT = ConnectionLimits(header_seconds=60, idle_seconds=60, total=100, peer=0)
+
+
+async def hello(scope, receive, send) -> None:
+    """Answers `hello`: when the body is there, or for `/early` before it."""
+    assert scope["type"] == "http"
+    while scope["path"] != "/early" and (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+Open = Callable[..., socket.socket]
+
+
+@contextlib.contextmanager
+def served(limits: ConnectionLimits) -> Iterator[Open]:
+    """A server in a thread; gives what opens a connection, of another peer if that is said, and sends bytes."""
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        http = partial(BoundedProtocol, Connections(limits))
+        config = uvicorn.Config(
+            hello, http=http, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
+        )
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+
+        def connect(sent: bytes = b"", peer: str = "127.0.0.1") -> socket.socket:
+            client = stack.enter_context(
+                socket.create_connection(listener.getsockname(), timeout=30, source_address=(peer, 0))
+            )
+            client.sendall(sent)
+            return client
+
+        try:
+            while not server.started:
+                assert thread.is_alive()
+            yield connect
+        finally:
+            stack.close()
+            server.should_exit = True
+            thread.join()
+
+
+def received(client: socket.socket) -> bytes:
+    """Everything up to the end of the connection."""
+    chunks = []
+    with contextlib.suppress(ConnectionError):
+        while chunk := client.recv(65536):
+            chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def answered(client: socket.socket) -> bool:
+    """Whether the next answer is the application's, whole."""
+    text = b""
+    with contextlib.suppress(ConnectionError):
+        while not text.endswith(b"hello") and (chunk := client.recv(65536)):
+            text += chunk
+    return text.startswith(OK) and text.endswith(b"hello")
+
+
+def is_open(client: socket.socket) -> bool:
+    client.setblocking(False)
+    try:
+        while client.recv(65536):
+            pass
+        return False
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+    finally:
+        client.settimeout(30)
+
+
+def drip(client: socket.socket, text: bytes) -> None:
+    """Send a byte at a time until the other side has had enough."""
+    with contextlib.suppress(ConnectionError):
+        for byte in text:
+            client.sendall(bytes([byte]))
+            time.sleep(0.02)
+            if not is_open(client):
+                return
+
+
+@pytest.mark.parametrize(
+    ("sent", "answer"),
+    [(b"", b""), (b"GET / HT", b"HTTP/1.1 408 "), (b"GET / HTTP/1.1\r\nhost: h\r\n", b"HTTP/1.1 408 ")],
+)
+def test_a_connection_without_a_whole_request_ends(sent: bytes, answer: bytes) -> None:
+    with served(QUICK) as connect:
+        assert received(connect(sent))[:13] == answer
+
+
+@pytest.mark.parametrize("start", [b"", WHOLE])
+def test_headers_that_drip_end_at_the_deadline_at_first_and_after_an_answer(start: bytes) -> None:
+    with served(QUICK) as connect:
+        client = connect(start)
+        assert not start or answered(client)
+        began = time.monotonic()
+        drip(client, b"GET / HTTP/1.1\r\n" + b"x-a: b\r\n" * 10_000)
+        assert not is_open(client)
+        assert time.monotonic() - began >= 0.3
+
+
+def test_an_idle_connection_ends_and_one_that_is_used_stays() -> None:
+    with served(QUICK) as connect:
+        idle, used = connect(WHOLE), connect(WHOLE)
+        assert answered(idle)
+        for _ in range(8):
+            assert answered(used)
+            time.sleep(0.1)
+            used.sendall(WHOLE)
+        assert answered(used)
+        assert not is_open(idle)
+
+
+def test_blank_lines_do_not_keep_a_connection() -> None:
+    with served(QUICK) as connect:
+        client = connect(WHOLE)
+        assert answered(client)
+        drip(client, b"\r\n" * 10_000)
+        assert not is_open(client)
+
+
+def test_a_body_that_comes_after_its_answer_ends_at_the_deadline() -> None:
+    with served(QUICK) as connect:
+        client = connect(b"POST /early HTTP/1.1\r\nhost: h\r\ncontent-length: 100000\r\n\r\n")
+        assert answered(client)
+        drip(client, b"x" * 100_000)
+        assert not is_open(client)
+
+
+def test_a_slow_body_is_left_to_the_service() -> None:
+    with served(QUICK) as connect:
+        client = connect(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 20\r\n\r\n")
+        for _ in range(20):
+            time.sleep(0.05)
+            client.sendall(b"x")
+        assert answered(client)
+
+
+@pytest.mark.parametrize("header", [b"x-many: 1\r\n" * 200, b"x-large: " + b"a" * 200_000 + b"\r\n"])
+def test_more_headers_than_a_request_needs_are_refused(header: bytes) -> None:
+    with served(PATIENT) as connect:
+        client = connect()
+        with contextlib.suppress(ConnectionError):
+            client.sendall(b"GET / HTTP/1.1\r\nhost: h\r\n" + header + b"\r\n")
+        assert received(client)[:13] in (b"HTTP/1.1 431 ", b"")  # a reset may overtake the answer
+        assert answered(connect(WHOLE))
+
+
+def test_a_header_without_end_is_refused_beside_a_request_under_way() -> None:
+    with served(PATIENT) as connect:
+        client = connect(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n\r\nxGET / HTTP/1.1\r\nx: ")
+        with pytest.raises(ConnectionError):
+            client.sendall(b"a" * 100_000_000)
+
+
+def test_requests_sent_ahead_are_answered_in_turn_up_to_a_number() -> None:
+    with served(PATIENT) as connect:
+        assert received(connect(WHOLE * 9 + WHOLE.replace(b"host", b"connection: close\r\nhost"))).count(OK) == 10
+        assert received(connect(WHOLE * 5000)).count(OK) < 5000
+
+
+def test_a_peer_at_its_cap_is_refused_and_others_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    busy = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n"
+    with caplog.at_level(logging.WARNING), served(ConnectionLimits(60, 60, total=20, peer=4)) as connect:
+        held = [connect(busy, "127.0.0.2") for _ in range(4)]
+        time.sleep(0.1)
+        refused = [received(connect(peer="127.0.0.2")) for _ in range(30)]
+        assert all(text.startswith(b"HTTP/1.1 503 ") for text in refused)
+        assert answered(connect(WHOLE)), "another peer is served"
+        for client in held:
+            client.sendall(b"x" * 9)
+            assert answered(client), "what was there before goes on"
+    lines = [record.getMessage() for record in caplog.records if "--max-peer-connections" in record.getMessage()]
+    assert len(lines) == 1
+    assert "127.0.0.2" in lines[0]
+
+
+def test_closed_connections_no_longer_count() -> None:
+    with served(ConnectionLimits(60, 60, total=20, peer=4)) as connect:
+        for _ in range(40):
+            client = connect(WHOLE)
+            assert answered(client)
+            client.close()
+
+
+@pytest.mark.parametrize("start", [b"", b"GET / HTTP/1.1\r\n", WHOLE])
+@pytest.mark.parametrize(
+    "limits", [ConnectionLimits(60, 60, total=20, peer=4), ConnectionLimits(60, 60, total=4, peer=0)]
+)
+def test_at_a_cap_the_oldest_connection_that_does_nothing_makes_room(start: bytes, limits: ConnectionLimits) -> None:
+    with served(limits) as connect:
+        idle = [connect(start) for _ in range(4)]
+        if start == WHOLE:
+            assert all(answered(client) for client in idle)
+        time.sleep(0.3)
+        assert answered(connect(WHOLE))
+        assert [is_open(client) for client in idle] == [False, True, True, True]
+
+
+def test_a_total_cap_refuses_everybody(caplog: pytest.LogCaptureFixture) -> None:
+    busy = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n"
+    with caplog.at_level(logging.WARNING), served(ConnectionLimits(60, 60, total=4, peer=0)) as connect:
+        held = [connect(busy, f"127.0.0.{number}") for number in range(2, 6)]
+        time.sleep(0.1)
+        assert received(connect()).startswith(b"HTTP/1.1 503 ")
+        assert all(is_open(client) for client in held)
+    assert [record for record in caplog.records if "--max-connections" in record.getMessage()]
+
+
+def limits(*words: str) -> ConnectionLimits:
+    flags = argparse.ArgumentParser()
+    add_connection_flags(flags.add_argument_group("connections"), idle_seconds=5)
+    return limits_of(flags.parse_args(words))
+
+
+def test_the_caps_fit_the_files_that_a_process_may_open() -> None:
+    default = limits()
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert default.total < files
+    assert 0 < default.peer < default.total
+    assert (default.header_seconds, default.idle_seconds) == (10, 5)
+    assert limits("--max-peer-connections", "0").peer == 0
+    assert limits("--max-connections", "8").total == 8
+    with pytest.raises(ConfigError, match=r"--max-connections.*open files"):
+        limits("--max-connections", str(files + 1))
+
+
+def test_the_limit_of_open_files_is_raised_to_what_the_system_allows() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
+        limits()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 512
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
