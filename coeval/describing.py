@@ -230,6 +230,7 @@ def _limits(config: Config) -> list[tuple[str, str]]:
         ("Calls a minute", _pairs(run.rate_limit)),
         ("Quota", _pairs(run.quota, " calls")),
         ("Seconds for an answer", f"{run.request_timeout:g}"),
+        ("MiB of an answer", f"{run.max_answer_mb:g}"),
         ("Further attempts at an item", str(run.generation_retries)),
         ("Answers of earlier runs", "taken where everything is the same" if run.cache else "not taken"),
         ("Seed", str(run.seed)),

@@ -275,6 +275,8 @@ class Experiment:
     """Interface -> most calls a minute."""
     request_timeout: float = 120.0
     """Seconds."""
+    max_answer_mb: float = 32.0
+    """MiB of one answer, decompressed."""
     budget_usd: float | None = None
     cache: bool = True
     """Whether answers are taken from earlier runs where everything that matters is the same."""

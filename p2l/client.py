@@ -27,7 +27,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from itertools import count
-from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
 import anyio
 import httpx2
@@ -176,6 +176,7 @@ class _Failure:
     retry_after: float | None = None
 
 
+_Outcome: TypeAlias = "_Reply | _Failure | httpx2.HTTPError"
 _REFUSED_KEY = (KeyRefusedError, "refuses the API key; use the key that the endpoint was started with")
 _ERRORS: dict[int, tuple[type[P2LClientError], str]] = {
     400: (BadRequestError, "cannot use the prompt"),
@@ -210,8 +211,10 @@ def _unconnected(error: httpx2.HTTPError) -> _Failure:
     return _Failure(UnavailableError, reason, temporary)
 
 
-def _settle(outcome: _Reply | httpx2.HTTPError, parse: Callable[[bytes], T]) -> T | _Failure:
+def _settle(outcome: _Outcome, parse: Callable[[bytes], T]) -> T | _Failure:
     """Return what `parse` makes of an attempt's body, or why there is none."""
+    if isinstance(outcome, _Failure):
+        return outcome
     if isinstance(outcome, httpx2.HTTPError):
         return _unconnected(outcome)
     if outcome.status != 200:
@@ -265,6 +268,7 @@ class _Client(ABC, Generic[Http]):
         attempt_timeout: float = 20.0,
         retries: int = 3,
         max_connections: int = 100,
+        max_answer_mb: float = 32.0,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Any] | None = None,
         uniform: Callable[[float, float], float] = random.uniform,
@@ -274,14 +278,19 @@ class _Client(ABC, Generic[Http]):
         `url` is the base of the endpoint's paths: `http://localhost:10250`, or `https://gateway/p2l` behind a gateway.
         `timeout` are the seconds for a call with all its attempts and pauses, `attempt_timeout` those without a byte
         that end one attempt (`predict_batch`, which may take long, has all of `timeout`), `retries` counts attempts
-        after the first, and calls beyond `max_connections` wait. `sleep` is a coroutine function for the async client.
+        after the first, calls beyond `max_connections` wait, and an answer has at most `max_answer_mb` MiB, after
+        decompression. `sleep` is a coroutine function for the async client.
         """
-        if not (timeout > 0 and attempt_timeout > 0 and retries >= 0 and max_connections >= 1):
-            raise ConfigError("P2L endpoint: timeouts must be above 0, retries at least 0, max_connections at least 1")
+        if not (min(timeout, attempt_timeout, max_answer_mb) > 0 and retries >= 0 and max_connections >= 1):
+            raise ConfigError(
+                "P2L endpoint: timeouts and max_answer_mb must be above 0, retries at least 0, "
+                "max_connections at least 1"
+            )
         self._url, credentials = _parse_url(url)
         self._timeout, self._attempt_timeout, self._clock = timeout, attempt_timeout, clock
         self._retry = RetryPolicy(attempts=retries + 1, base=0.2, cap=5.0, jitter=1.0, uniform=uniform)
         self._sleep = sleep or self._wait
+        self._max_bytes = int(max_answer_mb * 2**20)
         self._has_key = api_key is not None
         self._http: Http = self._http_class(
             headers=_headers(api_key),
@@ -347,8 +356,15 @@ class _Client(ABC, Generic[Http]):
         }
 
     @abstractmethod
-    async def _send(self, request: dict[str, Any], deadline: float) -> _Reply | httpx2.HTTPError:
-        """Make one attempt and read its answer to the end, or to the deadline."""
+    async def _send(self, request: dict[str, Any], deadline: float) -> _Outcome:
+        """Make one attempt and read its answer to the end, to the deadline, or to the most bytes that it may have."""
+
+    def _reply(self, response: httpx2.Response, chunks: list[bytes], size: int) -> _Outcome:
+        """Return the outcome of an attempt that has read `size` bytes: all, or more than an answer may have."""
+        if size > self._max_bytes:
+            most = f"{self._max_bytes / 2**20:.3g} MiB"
+            return _Failure(MalformedAnswerError, f"sent more than {most}; for larger answers, pass max_answer_mb")
+        return _Reply(response.status_code, response.headers, b"".join(chunks))
 
 
 class AsyncP2LClient(_Client[httpx2.AsyncClient]):
@@ -394,15 +410,22 @@ class AsyncP2LClient(_Client[httpx2.AsyncClient]):
         """Return if the endpoint is ready, else raise `UnavailableError`; tries once."""
         return await self._ask("/health", _reader(Health), retried=False)
 
-    async def _send(self, request: dict[str, Any], deadline: float) -> _Reply | httpx2.HTTPError:
+    async def _send(self, request: dict[str, Any], deadline: float) -> _Outcome:
+        chunks: list[bytes] = []
+        size = 0
         try:
             with anyio.fail_after(max(0.0, deadline - self._clock())):
-                response = await self._http.request(**request)
+                async with self._http.stream(**request) as response:
+                    async for chunk in response.aiter_bytes():
+                        chunks.append(chunk)
+                        size += len(chunk)
+                        if size > self._max_bytes:
+                            break
         except TimeoutError:
             return httpx2.ReadTimeout("")
         except httpx2.HTTPError as error:
             return error
-        return _Reply(response.status_code, response.headers, response.content)
+        return self._reply(response, chunks, size)
 
 
 def _blocking(
@@ -445,15 +468,19 @@ class P2LClient(_Client[httpx2.Client]):
     info = _blocking(AsyncP2LClient.info)
     health = _blocking(AsyncP2LClient.health)
 
-    async def _send(self, request: dict[str, Any], deadline: float) -> _Reply | httpx2.HTTPError:
+    async def _send(self, request: dict[str, Any], deadline: float) -> _Outcome:
+        chunks: list[bytes] = []
+        size = 0
         try:
             with self._http.stream(**request) as response:
-                chunks = []
                 for chunk in response.iter_bytes():
                     # An answer that trickles in never exceeds a timeout of the socket.
                     if self._clock() >= deadline:
                         return httpx2.ReadTimeout("")
                     chunks.append(chunk)
+                    size += len(chunk)
+                    if size > self._max_bytes:
+                        break
         except httpx2.HTTPError as error:
             return error
-        return _Reply(response.status_code, response.headers, b"".join(chunks))
+        return self._reply(response, chunks, size)

@@ -145,10 +145,10 @@ class TimeoutsConfig(_Section):
     total: _Above = 600.0
     """Of the whole request, all attempts included."""
 
-    def of_attempt(self, left: float, *, stream: bool) -> Timeouts:
+    def of_attempt(self, left: float, max_bytes: int, *, stream: bool) -> Timeouts:
         """Return the limits of one attempt when `left` seconds of the request are left."""
         first = self.first_token if stream else self.answer
-        return Timeouts(min(self.connect, left), min(first, left), self.stall, left)
+        return Timeouts(min(self.connect, left), min(first, left), self.stall, left, max_bytes)
 
 
 class BreakerConfig(_Section):
@@ -179,6 +179,8 @@ class RouterConfig(_Section):
     static_order: list[str] = Field(default_factory=list)
     """The models to prefer without scores, best first; by default the dearest that the budget allows."""
     score_timeout_ms: _Above = 2000.0
+    max_answer_mb: _Above = 32.0
+    """MiB of a provider's answer, or of a whole stream."""
     max_attempts: Annotated[Whole, Field(ge=1)] = 3
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()

@@ -107,7 +107,8 @@ class Caller:
         self._limits = Limits(experiment.concurrency, experiment.rate_limit)
         self._budget = Budget(experiment.budget_usd, ledger)
         timeout = experiment.request_timeout
-        self._timeouts = Timeouts(min(_CONNECT, timeout), timeout, timeout, timeout)
+        max_bytes = int(experiment.max_answer_mb * 2**20)
+        self._timeouts = Timeouts(min(_CONNECT, timeout), timeout, timeout, timeout, max_bytes)
         self._stopped: dict[tuple[str, str], str] = {}
         self._rejections: Counter[tuple[str, str]] = Counter()
         self._answered: set[tuple[str, str]] = set()

@@ -287,6 +287,7 @@ class ExperimentEntry(Entry):
     concurrency: Annotated[int | dict[str, int], PlainValidator(_concurrency)] = 10
     rate_limit: Annotated[dict[_InterfaceName, AboveZero], BeforeValidator(_filled)] = Field(default_factory=dict)
     request_timeout: AboveZero = 120.0
+    max_answer_mb: AboveZero = 32.0
     budget_usd: AboveZero | None = None
     cache: Bool = True
 

@@ -86,7 +86,7 @@ class Account:
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds a provider may take."""
+    """Seconds a provider may take, and bytes it may send."""
 
     connect: float = 5.0
     first_token: float = 60.0
@@ -94,6 +94,8 @@ class Timeouts:
     stall: float = 30.0
     """Between two chunks."""
     total: float = 600.0
+    max_bytes: int = 32 * 2**20
+    """Of an answer or a whole stream, after decompression."""
 
 
 class Provider(Protocol):

@@ -14,10 +14,11 @@ import anyio
 
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, ProviderError, Timeouts
-from route.providers.http import Transport
+from route.providers.http import Transport, too_large
 from route.providers.registry import PROVIDERS, spec_of
 
 _BLOCK = 1 << 16
+_LONGEST_LINE = 64 << 20  # bytes; who reads the file takes it line by line
 
 
 class FileTransport(Transport):
@@ -36,7 +37,7 @@ class FileTransport(Transport):
         return self.parsed(await self._sent("POST", url, timeouts, body))
 
     async def fetch_file(self, url: str, path: Path, timeouts: Timeouts) -> None:
-        """Append the contents of an address, which may exceed memory, to a file and end it with a newline.
+        """Append the lines at an address, which may exceed memory, to a file and end it with a newline.
 
         Raise ProviderError if they cannot be fetched; the file is then as it was.
         """
@@ -61,9 +62,16 @@ class FileTransport(Transport):
     async def _copy(self, url: str, file: Any, timeouts: Timeouts) -> None:
         with anyio.fail_after(timeouts.first_token):
             response = await self._open("GET", url, timeouts)
-        last = b"\n"
+        last, size, line = b"\n", 0, 0
         try:
             while block := await asyncio.wait_for(response.content.read(_BLOCK), timeouts.stall):
+                size += len(block)
+                if size > timeouts.max_bytes:
+                    raise too_large(timeouts.max_bytes)
+                end = block.rfind(b"\n") + 1
+                line = len(block) - end + (0 if end else line)
+                if line > _LONGEST_LINE:
+                    raise ValueError(f"a line of more than {_LONGEST_LINE >> 20} MiB")
                 file.write(block)
                 last = block
         finally:

@@ -24,6 +24,7 @@ from route.providers.chat import SHAPE_ERRORS
 from route.providers.errors import refusal
 
 _LONGEST = 32 * 2**20  # bytes of one event; more would fill our memory
+_LONGEST_REFUSAL = 2**16  # bytes of a body that says what was wrong; the rest is not read
 
 
 class Event(NamedTuple):
@@ -41,22 +42,30 @@ class EventParser:
     """
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._rest: list[bytes] = []
         self._name = b""
         self._data: list[bytes] = []
+        self._size = 0  # of both lists
 
     def feed(self, received: bytes) -> list[Event]:
         """Return the events that end within `received`. Raise ValueError if one is longer than 32 MiB."""
-        lines = (self._rest + received).splitlines(keepends=True)
-        # A line that ends in CR may be one that ends in CRLF, cut in the middle.
-        self._rest = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
-        if len(self._rest) > _LONGEST or sum(map(len, self._data)) > _LONGEST:
+        self._rest.append(received)
+        self._size += len(received)
+        events = []
+        # A line without end is joined once, not with every piece of it.
+        if b"\n" in received or b"\r" in received or (self._rest[-2:-1] and self._rest[-2].endswith(b"\r")):
+            lines = b"".join(self._rest).splitlines(keepends=True)
+            # A line that ends in CR may be one that ends in CRLF, cut in the middle.
+            self._rest = [lines.pop()] if not lines[-1].endswith(b"\n") else []
+            events = self._events(lines)
+            self._size = sum(map(len, self._rest)) + sum(map(len, self._data))
+        if self._size > _LONGEST:
             raise ValueError("an event of more than 32 MiB")
-        return self._events(lines)
+        return events
 
     def end(self) -> list[Event]:
         """Return the last event of a stream that ends without the empty line that closes it."""
-        lines, self._rest = [self._rest, b""], b""
+        lines, self._rest = [b"".join(self._rest), b""], []
         return self._events(lines)
 
     def _events(self, lines: list[bytes]) -> list[Event]:
@@ -145,12 +154,13 @@ class Transport:
             with self._translated():
                 with anyio.fail_after(first - clock()):
                     response = await self._open("POST", url, timeouts, json.dumps(body).encode())
-                    whole = await response.read() if response.content_type == "application/json" else None
+                    is_whole = response.content_type == "application/json"
+                    whole = await _whole(response, timeouts.max_bytes) if is_whole else None
                 if whole is not None:
                     complete = True
                     yield Event(WHOLE, whole)
                     return
-                async with aclosing(_events(response.content, first, timeouts.stall, end)) as events:
+                async with aclosing(_events(response.content, first, end, timeouts)) as events:
                     async for event in events:
                         complete = event.data == b"[DONE]" or event.name == "message_stop"
                         yield event
@@ -204,7 +214,7 @@ class Transport:
         """Return the body of the response to a request."""
         response = await self._open(method, url, timeouts, data, headers)
         try:
-            return await response.read()
+            return await _whole(response, timeouts.max_bytes)
         finally:
             response.close()  # keeps the connection, since the body has been read
 
@@ -223,8 +233,10 @@ class Transport:
         )
         if 200 <= response.status < 300:
             return response
+        text = b""
         try:
-            text = await response.read()
+            while len(text) < _LONGEST_REFUSAL and (received := await response.content.readany()):
+                text += received
         finally:
             response.close()
         raise refusal(self.host, response.status, response.headers, text, self._secrets)
@@ -270,12 +282,33 @@ class Transport:
         task.add_done_callback(lambda _: response.close())  # not in the task: one that is cancelled early never runs
 
 
-async def _events(reader: aiohttp.StreamReader, first: float, stall: float, end: float) -> AsyncGenerator[Event, None]:
-    """Yield events as they arrive; `first` and `end` are times of the loop's clock, `stall` is in seconds."""
+def too_large(max_bytes: int) -> ValueError:
+    """Return the error for an answer of more than `max_bytes`."""
+    return ValueError(f"an answer of more than {max_bytes / 2**20:.3g} MiB (max_answer_mb)")
+
+
+async def _whole(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
+    """Return a body. Raise ValueError once it is larger than `max_bytes`, decompressed."""
+    chunks, size = [], 0
+    while received := await response.content.readany():
+        chunks.append(received)
+        size += len(received)
+        if size > max_bytes:
+            raise too_large(max_bytes)
+    return b"".join(chunks)
+
+
+async def _events(
+    reader: aiohttp.StreamReader, first: float, end: float, timeouts: Timeouts
+) -> AsyncGenerator[Event, None]:
+    """Yield events as they arrive; `first` and `end` are times of the loop's clock."""
     clock = asyncio.get_running_loop().time
-    parser, begun = EventParser(), False
+    parser, begun, size = EventParser(), False, 0
     while True:
-        received = await _read(reader, min(clock() + stall, end) if begun else first)
+        received = await _read(reader, min(clock() + timeouts.stall, end) if begun else first)
+        size += len(received)
+        if size > timeouts.max_bytes:
+            raise too_large(timeouts.max_bytes)
         for event in parser.feed(received) if received else parser.end():
             begun = True
             yield event
@@ -294,7 +327,8 @@ async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
     with contextlib.suppress(aiohttp.ClientError, OSError), anyio.move_on_after(_DRAIN):
-        await response.read()
+        while await response.content.readany():
+            pass
 
 
 def _proxy_for(scheme: str, host: str) -> str | None:

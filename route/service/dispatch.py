@@ -224,6 +224,8 @@ class Dispatcher:
     fleet: Fleet
     max_attempts: int
     timeouts: TimeoutsConfig
+    max_bytes: int
+    """Of an answer."""
     failed: Callable[[str, ProviderError], None]
     """Called for every fault."""
 
@@ -241,7 +243,7 @@ class Dispatcher:
         probe = target.breaker.begin()
         try:
             left = max(_MARGIN, trip.deadline.left())
-            timeouts = self.timeouts.of_attempt(left, stream=trip.incoming.stream)
+            timeouts = self.timeouts.of_attempt(left, self.max_bytes, stream=trip.incoming.stream)
             answer = await call(target, request_for(target.config, trip.incoming), timeouts)
         except ProviderError as error:
             target.breaker.failed(error, probe)

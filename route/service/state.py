@@ -35,7 +35,8 @@ class Service:
         self.started = int(time.time())
         self.metrics = RouterMetrics()
         self.fleet = make_fleet(config, os.environ)
-        self.dispatcher = Dispatcher(self.fleet, config.max_attempts, config.timeouts, failed=self._count_fault)
+        max_bytes = int(config.max_answer_mb * 2**20)
+        self.dispatcher = Dispatcher(self.fleet, config.max_attempts, config.timeouts, max_bytes, self._count_fault)
         self.router = make_router(config, settings)
         self.routable = list(self.fleet.targets)
         """Models that requests may be routed to: all, until the model list of P2L is known."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import resource
 import shutil
 import socket
 import ssl
@@ -293,6 +294,18 @@ def test_compressed_answers(opened: Open, endpoint: Endpoint) -> None:
     assert client.predict(PROMPT).coefs == ANSWER["coefs"]
     with pytest.raises(MalformedAnswerError, match="cannot be decompressed"):
         client.predict(PROMPT)
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_an_answer_that_is_too_large_is_not_read_to_its_end(opened: Open, endpoint: Endpoint, zipped: bool) -> None:
+    body = b" " * 200_000_000
+    packed = gzip.compress(body, 1) if zipped else body
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    endpoint.script.append(Say(200, packed, {"Content-Encoding": "gzip"} if zipped else {}))
+    with pytest.raises(MalformedAnswerError, match=r"sent more than 1 MiB; .* max_answer_mb"):
+        opened(endpoint.url, max_answer_mb=1).predict(PROMPT)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000, "KiB"
+    assert opened(endpoint.url).predict(PROMPT), "the usual answer"
 
 
 def test_another_protocol_is_named(opened: Open, endpoint: Endpoint) -> None:
