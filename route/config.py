@@ -119,6 +119,8 @@ class KeyConfig(_Section):
     spend_per_day: _Amount | None = None
     """In the unit of the costs, UTC days."""
     requests_per_minute: Annotated[Whole, Field(ge=1)] | None = None
+    votes_per_day: Annotated[Whole, Field(ge=0)] | None = None
+    """Answers it may vote on in one day, UTC."""
     models: list[str] | None = None
     """The models it may use; by default all."""
     cost: _Amount | None = None

@@ -13,7 +13,7 @@ from typing import Any
 from p2l.common.cli import add_command, parser, positive, run
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import check_can_write
-from p2l.online_training.router_votes import PAIR_COLUMNS, router_database, vote_of
+from p2l.online_training.router_votes import PAIR_COLUMNS, Pseudonyms, router_database, vote_of
 
 _SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / .csv file"
 
@@ -235,8 +235,9 @@ def export_votes(database: str | Path, output: str | Path, *, prompts: bool = Tr
 
     A row is an answer of two models (`compare: true`) that was voted on: prompt, model_a and model_b as they were
     shown, winner, tstamp (when they were shown), propensity (probability that these two were shown), model_version (of
-    both, null where the router's configuration states none), question_id (the request's id). Thumbs compare nothing and
-    are left out. With `prompts`, so are votes whose prompt was not stored; without, there is no column `prompt`.
+    both, null where the router's configuration states none), question_id (the request's id), voter (a pseudonym of the
+    key, the same in every export of this database). Thumbs compare nothing and are left out. With `prompts`, so are
+    votes whose prompt was not stored; without, there is no column `prompt`.
     Raise InputError for a database that is missing, no router's or without votes, and for an output that cannot be
     written.
     """
@@ -266,7 +267,7 @@ def _schema(*, prompts: bool) -> Any:
 
     text, number = pa.string(), pa.float64()
     columns = {"model_a": text, "model_b": text, "winner": text, "tstamp": number, "propensity": number}
-    columns |= {"model_version": pa.list_(text), "question_id": text}
+    columns |= {"model_version": pa.list_(text), "question_id": text, "voter": text}
     return pa.schema(({"prompt": pa.list_(text)} if prompts else {}) | columns)
 
 
@@ -277,8 +278,9 @@ def _batches(connection: sqlite3.Connection, schema: Any, *, prompts: bool) -> I
         f"SELECT {PAIR_COLUMNS} FROM votes "
         f"WHERE model_b IS NOT NULL {'AND prompt IS NOT NULL' if prompts else ''} ORDER BY time, request_id"
     )
+    voters = Pseudonyms(connection)
     while chunk := rows.fetchmany(_ROWS_AT_ONCE):
-        yield pa.RecordBatch.from_pylist([vote_of(*row, prompts=prompts) for row in chunk], schema)
+        yield pa.RecordBatch.from_pylist([vote_of(voters, *row, prompts=prompts) for row in chunk], schema)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The votes of a router's database, copied as they come into a file beside it.
 
-The database is no stream: a vote that a user changes takes the place of the first one, and `VACUUM` numbers the rows
-anew. The copy only grows, so a run that was stopped finds what it has learned from where it was. A changed vote comes
-into it as another vote. Where the copy left off is found by its newest vote that the database still has: changed votes
-move to the end of the table, and nothing else moves.
+The database is no stream: users change votes, and `VACUUM` numbers the rows anew. The copy only grows, so a run that
+was stopped finds what it has learned from where it was. An answer has one vote in it, the one that was there when a run
+looked first: a vote that is changed afterwards changes exports, and no run. Where the copy left off is found by its
+newest vote that the database still has as it was; whatever comes after that and is in the copy is left out.
 
 The copy holds the prompts, as the database does, and can be read by its owner alone. Several runs may follow one
 database: whoever looks first copies what is new.
@@ -12,19 +12,24 @@ database: whoever looks first copies what is new.
 from __future__ import annotations
 
 import contextlib
+import hmac
 import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from p2l.common.cli import print_note
 from p2l.common.errors import InputError
 from p2l.common.files import locked, sync_path
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
 _WINNER = {"first": "model_a", "second": "model_b", "tie": "tie", "both_bad": "tie (bothbad)"}
-PAIR_COLUMNS = "prompt, model_a, model_b, verdict, time, propensity, version_a, version_b, request_id"
+PAIR_COLUMNS = "prompt, model_a, model_b, verdict, time, propensity, version_a, version_b, request_id, key"
 """Columns of the router's table `votes` that make a vote, in the order of `vote_of`."""
 
 
@@ -42,7 +47,26 @@ def router_database(path: Path) -> Iterator[sqlite3.Connection]:
         raise InputError(f"{path}: cannot be read as the database of a router: {error}") from error
 
 
+class Pseudonyms:
+    """Names of voters that are the same in every export of a database and cannot be traced to keys without it."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        """Read the database's secret; one that no router has opened since there are voters gets one for this time."""
+        known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'voters'").fetchone()
+        row = connection.execute("SELECT secret FROM voters").fetchone() if known else None
+        self._secret: bytes = row[0] if row else os.urandom(32)
+        self._names: dict[str, str] = {}
+
+    def of(self, key: str) -> str:
+        """Return the pseudonym of a key's name."""
+        if key not in self._names:
+            # Keyed: a digest alone would be found by trying the few names that keys have.
+            self._names[key] = hmac.new(self._secret, key.encode(), "sha256").hexdigest()[:_PSEUDONYM_DIGITS]
+        return self._names[key]
+
+
 def vote_of(
+    voters: Pseudonyms,
     prompt: str | None,
     model_a: str,
     model_b: str,
@@ -52,12 +76,13 @@ def vote_of(
     version_a: str | None,
     version_b: str | None,
     request_id: str,
+    key: str,
     *,
     prompts: bool = True,
 ) -> dict[str, Any]:
     """Return a row of PAIR_COLUMNS as a vote of the schema."""
     vote: dict[str, Any] = {"model_a": model_a, "model_b": model_b, "winner": _WINNER[verdict]}
-    vote |= {"tstamp": time, "propensity": propensity, "question_id": request_id}
+    vote |= {"tstamp": time, "propensity": propensity, "question_id": request_id, "voter": voters.of(key)}
     vote["model_version"] = None if version_a is None and version_b is None else [version_a, version_b]
     if prompts:
         vote["prompt"] = json.loads(prompt or "null")
@@ -67,6 +92,7 @@ def vote_of(
 _MAGIC = b"SQLite format 3\0"
 _BLOCK = 1 << 16
 _ROWS_AT_ONCE = 10_000
+_PSEUDONYM_DIGITS = 16  # 64 bits: no two keys of a router share one
 
 
 def is_database(path: Path) -> bool:
@@ -97,6 +123,8 @@ class RouterVotes:
         self.database, self.copy = database, copy
         self._tell: Callable[[str], None] | None = tell
         self._after, self._size = -1, -1
+        self._copied: NDArray[np.int64] | None = None  # hashes of the ids in the copy, sorted: 8 bytes a vote
+        self._indexed = 0  # bytes of the copy whose ids are there
         self._state: tuple[int, ...] | None = None
         with router_database(database) as connection:
             connection.execute("SELECT 1 FROM votes LIMIT 0")  # before anything is written beside another's database
@@ -125,8 +153,9 @@ class RouterVotes:
                 "WHERE rowid > ? AND rowid <= ? AND model_b IS NOT NULL AND prompt IS NOT NULL ORDER BY rowid",
                 (self._after, last),
             )
+            voters = Pseudonyms(connection)
             while chunk := rows.fetchmany(_ROWS_AT_ONCE):
-                votes = (vote_of(*row) | {"voted": voted} for *row, voted in chunk)
+                votes = self._missing([vote_of(voters, *row) | {"voted": voted} for *row, voted in chunk])
                 self._append(b"".join(json.dumps(vote, ensure_ascii=False).encode() + b"\n" for vote in votes))
             self._warn_of_missing_prompts(connection)
             self._after, self._size = last, os.fstat(self._file).st_size
@@ -158,6 +187,29 @@ class RouterVotes:
                 "name the database that this run has followed, or start a new run"
             )
         return 0
+
+    def _missing(self, votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the votes on answers of which the copy has none."""
+        import numpy as np
+
+        hashes = np.fromiter((hash(vote["question_id"]) for vote in votes), np.int64, len(votes))
+        repeated = np.isin(hashes, self._index())
+        return [vote for vote, is_there in zip(votes, repeated, strict=True) if not is_there]
+
+    def _index(self) -> NDArray[np.int64]:
+        """Return the hashes of all ids in the copy; only lines that it has got since are read."""
+        import numpy as np
+
+        hashes = []
+        with open(self._file, "rb", closefd=False) as lines:
+            lines.seek(self._indexed)
+            for line in lines:
+                hashes.append(hash(json.loads(line)["question_id"]))
+                self._indexed += len(line)
+        if hashes or self._copied is None:
+            copied = np.array(hashes, dtype=np.int64)
+            self._copied = np.unique(copied) if self._copied is None else np.union1d(self._copied, copied)
+        return self._copied
 
     def _append(self, lines: bytes) -> None:
         try:

@@ -50,8 +50,14 @@ class Service:
         path = settings.database or config.database
         self.database = Database(None if path is None else Path(path))
         unlimited = [KeyRecord(name=f"key-{digest[:12]}", digest=digest) for digest in settings.api_keys]
-        self.ledger = Ledger([*unlimited, *(key_record(**dict(key)) for key in config.keys)], self.database)
-        self.feedback = Feedback(self.database, store_prompts=config.store_prompts)
+        limited = [key_record(**key.model_dump(exclude={"votes_per_day"})) for key in config.keys]
+        self.ledger = Ledger([*unlimited, *limited], self.database)
+        votes_per_day = {
+            record.name: key.votes_per_day
+            for record, key in zip(limited, config.keys, strict=True)
+            if key.votes_per_day is not None
+        }
+        self.feedback = Feedback(self.database, store_prompts=config.store_prompts, votes_per_day=votes_per_day)
         self.sticky = Sticky(self.database)
 
     async def start(self) -> None:

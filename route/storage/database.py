@@ -33,6 +33,7 @@ from p2l.common.errors import ConfigError
 # | arrivals | the requests of a key in one second, of the last minute |
 # | answers | an answer of the last day, as it was shown |
 # | votes | an answer that was voted on |
+# | voters | the only one: the secret from which exports make pseudonyms of keys |
 # | conversations | the model that answered a conversation last |
 # | clock | the only one: the number of the last transaction that changed spend or arrivals, whose rows carry it |
 
@@ -62,6 +63,11 @@ _MIGRATIONS = (
     CREATE INDEX votes_time ON votes (time);
     CREATE TABLE conversations (conversation TEXT PRIMARY KEY, model TEXT NOT NULL, time REAL NOT NULL) WITHOUT ROWID;
     CREATE INDEX conversations_time ON conversations (time);
+    """,
+    """
+    CREATE INDEX votes_key ON votes (key, voted);
+    CREATE TABLE voters (secret BLOB NOT NULL);
+    INSERT INTO voters VALUES (randomblob(32));
     """,
 )
 """One script per version of the file, oldest first; a released one is never changed."""

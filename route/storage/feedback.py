@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 
 from p2l.common.errors import InputError
 from route.storage.database import Database, WriteBehind
-from route.storage.ledger import Refusal
+from route.storage.ledger import DAY, Refusal
 
 VERDICTS = ("first", "second", "tie", "both_bad", "up", "down")
 """The first four compare two answers, the last two are thumbs on one."""
@@ -37,6 +37,7 @@ _MOST_WAITING = 100_000
 _MOST_FORGOTTEN = 1_000  # in one transaction, so that none takes long
 _COLUMNS = "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt"
 _MARKS = ", ".join("?" * 10)
+_UNWRITABLE = Refusal(503, "unavailable", "votes cannot be stored now; send it again later", _COME_AGAIN)
 _Row: TypeAlias = tuple[Any, ...]
 """A row of the table `answers`, in the order of _COLUMNS."""
 
@@ -80,7 +81,7 @@ class StoredVote:
     models: tuple[str, ...]
     """Who answered, in the order shown; revealed by the vote."""
     replaced: bool
-    """Whether it replaced an earlier vote on this request."""
+    """Whether it changed an earlier vote on this request."""
 
 
 def parse_vote(body: Mapping[str, Any]) -> Vote:
@@ -109,11 +110,20 @@ class Feedback(WriteBehind):
     """Answers and votes; used from one event loop."""
 
     def __init__(
-        self, database: Database, *, store_prompts: bool = False, clock: Callable[[], float] = time.time
+        self,
+        database: Database,
+        *,
+        store_prompts: bool = False,
+        votes_per_day: Mapping[str, int] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """Write to `database`; `clock` returns seconds since 1970, UTC."""
+        """Write to `database`; `clock` returns seconds since 1970, UTC.
+
+        `votes_per_day` holds, by the name of a key, on how many answers it may vote in one day, UTC.
+        """
         super().__init__(database, clock)
         self._store_prompts = store_prompts
+        self._votes_per_day = dict(votes_per_day or {})
         self._gathered: list[_Row] = []
 
     def remember(self, answer: ShownAnswer) -> None:
@@ -131,24 +141,28 @@ class Feedback(WriteBehind):
         self._gathered.append(_row_of(answer, with_prompt=self._store_prompts, now=self._clock()))
 
     async def vote(self, vote: Vote, *, key: str) -> StoredVote | Refusal:
-        """Store a vote; it is on the disk when this returns. A later vote on the same request replaces it.
+        """Store a vote; it is on the disk when this returns.
 
-        Refuses with 404 where the key `key` got no such answer within a day, with 400 thumbs on two answers and a
-        choice on one, with 503 while the database cannot be written.
+        A request has one vote, however often it is sent: the same vote again changes nothing, another one takes the
+        place of the first. Refuses with 404 where the key `key` got no such answer within a day, with 400 thumbs on two
+        answers and a choice on one, with 429 a key that has voted as often today as it may, with 503 while the database
+        cannot be written.
         """
         try:
-            await self._database.flush()
+            if not await self._database.flush():
+                return _UNWRITABLE  # the answer may be among what could not be written
             stored = await self._store(vote, key)
             if isinstance(stored, Refusal) and stored.status == 404:
                 await asyncio.sleep(2 * self._database.flush_seconds)  # another worker may be about to write the answer
+                await self._database.run(_try_to_write)  # or unable to: its disk is this one's
                 stored = await self._store(vote, key)
             return stored
         except sqlite3.Error:
-            return Refusal(503, "unavailable", "votes cannot be stored now; send it again later", _COME_AGAIN)
+            return _UNWRITABLE
 
     async def _store(self, vote: Vote, key: str) -> StoredVote | Refusal:
-        now = self._clock()
-        return await self._database.run(lambda connection: _store_vote(connection, vote, key, now))
+        now, most = self._clock(), self._votes_per_day.get(key)
+        return await self._database.run(lambda connection: _store_vote(connection, vote, key, now, most))
 
     def take(self) -> list[_Row]:
         """See `WriteBehind`."""
@@ -181,9 +195,18 @@ def _row_of(answer: ShownAnswer, *, with_prompt: bool, now: float) -> _Row:
     )
 
 
-def _store_vote(connection: sqlite3.Connection, vote: Vote, key: str, now: float) -> StoredVote | Refusal:
-    before = connection.execute(f"SELECT {_COLUMNS} FROM votes WHERE request_id = ?", (vote.request_id,)).fetchone()
-    fresh = "SELECT * FROM answers WHERE request_id = ? AND time >= ?"
+def _try_to_write(connection: sqlite3.Connection) -> None:
+    """Raise sqlite3.Error if the database cannot be written, for which something has to be."""
+    connection.execute("UPDATE clock SET flush = flush + 1")
+
+
+def _store_vote(
+    connection: sqlite3.Connection, vote: Vote, key: str, now: float, most: int | None
+) -> StoredVote | Refusal:
+    before = connection.execute(
+        f"SELECT {_COLUMNS}, verdict FROM votes WHERE request_id = ?", (vote.request_id,)
+    ).fetchone()
+    fresh = f"SELECT {_COLUMNS} FROM answers WHERE request_id = ? AND time >= ?"
     row = before or connection.execute(fresh, (vote.request_id, now - KEPT_SECONDS)).fetchone()
     if row is None or row[2] != key or row[1] < now - KEPT_SECONDS:
         return Refusal(404, "answer_not_found", "no answer of the last day with this request_id was given to this key")
@@ -191,5 +214,24 @@ def _store_vote(connection: sqlite3.Connection, vote: Vote, key: str, now: float
     if (len(models) == 2) != (vote.verdict in _OF_TWO):
         advice = "two answers: say which was better" if len(models) == 2 else "one answer: give thumbs"
         return Refusal(400, "wrong_kind_of_vote", f"this request showed {advice}")
-    connection.execute(f"INSERT OR REPLACE INTO votes VALUES ({_MARKS}, ?, ?)", (*row, vote.verdict, now))
-    return StoredVote(vote.request_id, vote.verdict, models, replaced=before is not None)
+    if before is None:
+        refusal = None if most is None else _too_many(connection, key, now, most)
+        if refusal is not None:
+            return refusal
+        connection.execute(f"INSERT INTO votes VALUES ({_MARKS}, ?, ?)", (*row, vote.verdict, now))
+    elif before[-1] != vote.verdict:
+        # In its row: a row that moved would be another vote to whoever follows the table.
+        changed = "UPDATE votes SET verdict = ?, voted = ? WHERE request_id = ?"
+        connection.execute(changed, (vote.verdict, now, vote.request_id))
+    replaced = before is not None and before[-1] != vote.verdict
+    return StoredVote(vote.request_id, vote.verdict, models, replaced=replaced)
+
+
+def _too_many(connection: sqlite3.Connection, key: str, now: float, most: int) -> Refusal | None:
+    """Return the refusal of a key that has voted `most` times since midnight, UTC."""
+    midnight = now - now % DAY
+    today = "SELECT count(*) FROM votes WHERE key = ? AND voted >= ?"
+    if connection.execute(today, (key, midnight)).fetchone()[0] < most:
+        return None
+    message = f"this API key may vote on {most} answers a day; the next day begins at midnight, UTC"
+    return Refusal(429, "rate_limit_exceeded", message, midnight + DAY - now)

@@ -76,6 +76,31 @@ def test_versions_of_both_models_are_kept(router: Path, tmp_path: Path) -> None:
     assert vote["model_version"] == ["ant-1", None]
 
 
+def test_voters_have_pseudonyms_that_only_the_database_can_trace(tmp_path: Path) -> None:
+    def exported(path: Path) -> list[str]:
+        output = tmp_path / "votes.jsonl"
+        export_votes(path, output)
+        return [json.loads(line)["voter"] for line in output.read_text(encoding="utf-8").splitlines()]
+
+    votes = [shown(f"{number}", "first", at=float(number)) for number in range(4)]
+    votes[2] = (*votes[2][:2], "shop", *votes[2][3:])
+    one, two = (database(tmp_path / name, votes) for name in ("one.sqlite", "two.sqlite"))
+    voters = exported(one)
+    assert voters[0] == voters[1] == voters[3] != voters[2]
+    assert exported(one) == voters
+    assert not set(exported(two)) & set(voters)  # another secret
+    assert not {"ops", "shop"} & set(voters)
+
+
+def test_a_database_of_an_earlier_router_is_exported(tmp_path: Path) -> None:
+    path = database(tmp_path / "old.sqlite", ROWS)
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE voters")
+    export_votes(path, tmp_path / "votes.jsonl")
+    lines = (tmp_path / "votes.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len({json.loads(line)["voter"] for line in lines}) == 1
+
+
 def test_leaderboards_need_no_prompts(router: Path, tmp_path: Path) -> None:
     output = tmp_path / "votes.parquet"
     assert export_votes(router, output, prompts=False) == Exported(written=5, without_prompt=0, thumbs=1)

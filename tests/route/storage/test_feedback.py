@@ -12,6 +12,7 @@ import pytest
 from p2l.commands.votes import export_votes
 from p2l.commands.votes import main as votes_main
 from p2l.common.errors import InputError
+from p2l.online_training.router_votes import RouterVotes
 from p2l.votes import open_votes, read_columns
 from route.storage.database import Database
 from route.storage.feedback import KEPT_SECONDS, Feedback, ShownAnswer, StoredVote, Vote, parse_vote
@@ -106,6 +107,51 @@ def test_people_change_their_minds(tmp_path: Path) -> None:
             assert isinstance(again, StoredVote)
             assert again.replaced
         assert rows(path, "SELECT verdict FROM votes") == [("tie",)]
+
+    asyncio.run(main())
+
+
+def test_a_vote_that_is_sent_again_is_the_same_vote(tmp_path: Path) -> None:
+    """However often it is sent, changed and polled, one answer gives one vote to train on."""
+
+    async def main() -> None:
+        path, copy = tmp_path / "router.sqlite", tmp_path / "copy.jsonl"
+        async with feedback(path, store_prompts=True) as votes:
+            votes.remember(PAIR)
+            await votes.vote(Vote("two", "first"), key="ops")
+            following = RouterVotes(path, copy)
+            for number in range(25):
+                again = await votes.vote(Vote("two", "tie" if number > 20 else "first"), key="ops")
+                assert isinstance(again, StoredVote)
+                assert again.replaced == (number == 21)
+                following.gather()
+            assert export_votes(path, tmp_path / "votes.jsonl").written == 1
+        [line] = copy.read_text(encoding="utf-8").splitlines()
+        assert json.loads(line)["winner"] == "model_a"
+
+    asyncio.run(main())
+
+
+def test_a_key_votes_as_often_a_day_as_its_setting_says(tmp_path: Path) -> None:
+    async def main() -> None:
+        clock = Clock()
+        async with feedback(tmp_path / "router.sqlite", clock=clock, votes_per_day={"ops": 2, "mute": 0}) as votes:
+            for name in "abcd":
+                votes.remember(ShownAnswer(name, "ops", ("ant", "bee"), 1.0))
+            votes.remember(ShownAnswer("mute", "mute", ("ant",), 1.0))
+            votes.remember(ShownAnswer("free", "free", ("ant",), 1.0))
+            for verdict in ("first", "first", "tie"):  # one vote, changed
+                assert isinstance(await votes.vote(Vote("a", verdict), key="ops"), StoredVote)
+            assert isinstance(await votes.vote(Vote("b", "tie"), key="ops"), StoredVote)
+            refusal = await votes.vote(Vote("c", "tie"), key="ops")
+            assert isinstance(refusal, Refusal)
+            assert (refusal.status, refusal.code) == (429, "rate_limit_exceeded")
+            assert refusal.retry_after == 12 * 3600
+            assert isinstance(await votes.vote(Vote("mute", "up"), key="mute"), Refusal)
+            assert isinstance(await votes.vote(Vote("free", "up"), key="free"), StoredVote)
+            assert isinstance(await votes.vote(Vote("b", "first"), key="ops"), StoredVote)  # that one counted already
+            clock.now += 12 * 3600
+            assert isinstance(await votes.vote(Vote("c", "tie"), key="ops"), StoredVote)
 
     asyncio.run(main())
 
@@ -226,6 +272,48 @@ def test_the_votes_of_people_become_training_data(tmp_path: Path) -> None:
     assert columns["winner"].to_pylist() == ["model_a", "model_b", "tie", "tie (bothbad)"]
     assert columns["propensity"].to_pylist() == [1.0] * 4
     assert columns["model_version"].to_pylist() == [[None, "b-1"]] * 4
+
+
+def test_answers_that_a_full_disk_keeps_in_memory_are_not_denied(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with feedback(tmp_path / "router.sqlite", store_prompts=True) as votes:
+            pages = await votes._database.run(lambda one: one.execute("PRAGMA page_count").fetchone()[0])
+            await votes._database.read(lambda one: one.execute(f"PRAGMA max_page_count = {pages}"))
+            votes.remember(ShownAnswer("two", "ops", ("bee", "ant"), 0.25, prompt=("long " * 10_000,)))
+            refusal = await votes.vote(Vote("two", "tie"), key="ops")
+            assert isinstance(refusal, Refusal)
+            assert (refusal.status, refusal.retry_after) == (503, 5.0)
+            await votes._database.read(lambda one: one.execute("PRAGMA max_page_count = 1000000"))
+            assert isinstance(await votes.vote(Vote("two", "tie"), key="ops"), StoredVote)
+
+    asyncio.run(main())
+
+
+FULL = """
+import asyncio, resource, sys
+from pathlib import Path
+from route.storage.database import Database
+from route.storage.feedback import Feedback, Vote
+
+async def main():
+    database = Database(Path(sys.argv[1]))
+    await database.start()
+    feedback = Feedback(database)
+    await feedback.start()
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))
+    refusal = await feedback.vote(Vote("of another worker", "tie"), key="ops")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    print(refusal.status, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_worker_on_a_full_disk_does_not_deny_answers_of_other_workers(tmp_path: Path) -> None:
+    with worker(FULL, tmp_path / "router.sqlite") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "503\n"
 
 
 VOTING = """
