@@ -6,7 +6,7 @@ Both ask every teacher; one teacher's failure leaves the proposals of the others
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -76,6 +76,21 @@ async def ask_teachers(
     return proposals
 
 
+async def _until_halted(works: Iterable[Awaitable[None]]) -> None:
+    """Run all to their ends, then raise the first Halt: a call under way has to be paid, so its reply is kept."""
+
+    async def run(work: Awaitable[None]) -> Halt | None:
+        try:
+            await work
+        except Halt as halt:
+            return halt
+        return None
+
+    halts = [halt for halt in await together(map(run, works)) if halt is not None]
+    if halts:
+        raise halts[0]
+
+
 async def _first_readable(
     stage: Stage, calls: Iterable[Call], read: Callable[[str], T], keep: Callable[[Reply], None]
 ) -> T | CallError | MalformedAnswerError:
@@ -122,7 +137,7 @@ def _warn_of_differences(stage: Stage, phase: Phase, task: str, differences: Ite
 async def map_attributes(stage: Stage) -> Outcome:
     """Make the missing attribute maps of all tasks. Raise as `ask_teachers`."""
     outcome = Outcome()
-    await together(_map(stage, task, kind, outcome) for task in stage.config.tasks for kind in _PROMPTS)
+    await _until_halted(_map(stage, task, kind, outcome) for task in stage.config.tasks for kind in _PROMPTS)
     return outcome
 
 
@@ -180,7 +195,7 @@ def attributes_of(run: Run, task: str, kind: AttributeKind) -> dict[str, list[An
 async def map_rubrics(stage: Stage) -> Outcome:
     """Make the missing rubrics of all tasks. Raise as `ask_teachers`."""
     outcome = Outcome()
-    await together(_map_rubric(stage, task, outcome) for task in stage.config.tasks)
+    await _until_halted(_map_rubric(stage, task, outcome) for task in stage.config.tasks)
     return outcome
 
 
