@@ -78,6 +78,9 @@ def read_model_list(folder: Path) -> list[str]:
     names = read_json(file)
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         raise CheckpointError(f"{file}: must be a JSON list of model names, one for each coefficient")
+    for number, name in enumerate(names):
+        if re.search("[\ud800-\udfff]", name):  # no response, file or terminal could hold it
+            raise CheckpointError(f"{file}: name {number} has half a character (a lone surrogate); correct the list")
     if len(set(names)) != len(names):
         twice = next(name for number, name in enumerate(names) if name in names[:number])
         raise CheckpointError(f"{file}: names {twice!r} twice; every model has one coefficient")

@@ -35,6 +35,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from p2l.common.errors import CheckpointError, InputError
+from p2l.common.prompts import cut_marks
 from p2l.model.checkpoint import load_weights, read_object, write_json
 from p2l.model.encoding import (
     DEFAULT_MAX_LENGTH,
@@ -55,9 +56,31 @@ SPACELESS = re.compile(f"[{_NO_SPACES}]")
 _WORD = re.compile(rf"[{_NO_SPACES}]|\d|(?:(?![{_NO_SPACES}\d])[\w{_MARKS}'’])+|[^\w\s]")
 
 
+# Words that end before such a character, and those from it on, are the same whether split apart or at once.
+_START_OF_PIECE = re.compile(r"[\x00-&(-@\[-^`{-\x7f\u3400-\u4db5\u4e00-\u9fff]")
+_CHARS_AT_ONCE = 4096  # other threads wait while the library normalises or splits
+
+
 def split_words(text: str) -> list[str]:
     """Return the words of one turn, in order."""
-    return _WORD.findall(unicodedata.normalize("NFKC", repair(text)).casefold())
+    pieces = list(_pieces(repair(text)))
+    return [word for piece in reversed(pieces) for word in _words(piece)]
+
+
+def _words(piece: str) -> list[str]:
+    return _WORD.findall(unicodedata.normalize("NFKC", cut_marks(piece)).casefold())
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text in pieces, the last one first; only a word that is longer than a piece is cut."""
+    end = len(text)
+    while end > _CHARS_AT_ONCE:
+        first = end - _CHARS_AT_ONCE
+        border = _START_OF_PIECE.search(text, first, end)
+        start = border.start() if border else first
+        yield text[start:end]
+        end = start
+    yield text[:end]
 
 
 VOCABULARY_FILE = "tfidf.json"
@@ -126,10 +149,7 @@ class TfidfTokenizer(PromptTokenizer):
         write_json(Path(directory) / VOCABULARY_FILE, content)
 
     def _encode(self, turns: list[str]) -> Encoding:
-        words = [split_words(turn) for turn in turns]
-        truncated = sum(map(len, words)) > self.max_length
-        if truncated:
-            words = _newest(words, self.max_length)
+        words, truncated = _newest_words(turns, self.max_length)
         counts = Counter(map(self._ids.get, chain.from_iterable(_ngrams(turn, self.ngrams) for turn in words)))
         counts.pop(None, None)  # n-grams that the vocabulary lacks
         ids = np.fromiter(counts.keys(), dtype=np.int64, count=len(counts))
@@ -182,14 +202,21 @@ def _ngrams(words: Sequence[str], sizes: tuple[int, int]) -> Iterator[str]:
         yield from words if size == 1 else map(" ".join, zip(*(words[start:] for start in range(size)), strict=False))
 
 
-def _newest(turns: list[list[str]], count: int) -> list[list[str]]:
+def _newest_words(turns: Sequence[str], count: int) -> tuple[list[list[str]], bool]:
+    """Return the newest `count` words, by turn, and whether there are more; older text is not split."""
     newest: list[list[str]] = []
     for turn in reversed(turns):
-        if count <= 0:
+        pieces: list[list[str]] = []
+        for piece in _pieces(repair(turn)):
+            words = _words(piece)
+            pieces.append(words[max(0, len(words) - count) :])
+            count -= len(words)
+            if count < 0:
+                break
+        newest.append(list(chain.from_iterable(reversed(pieces))))
+        if count < 0:
             break
-        newest.insert(0, turn[-count:])
-        count -= len(turn)
-    return newest
+    return newest[::-1], count < 0
 
 
 def _without_rare(frequencies: Counter[str]) -> Counter[str]:

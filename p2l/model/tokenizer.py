@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import numpy.typing as npt
 import p2l.model.tfidf  # noqa: F401 (registers its tokenizer)
 from p2l.common.cli import nearest
 from p2l.common.errors import CheckpointError, ConfigError
+from p2l.common.prompts import cut_marks, newest_turns
 from p2l.model.encoding import (
     DEFAULT_MAX_LENGTH,
     Encoding,
@@ -49,6 +50,9 @@ _TEMPLATE_MARKER = re.compile(r"<\|[^|<>\s]+\|>")
 _DATE = "26 Jul 2024"
 _DATE_FUNCTION = f"{{%- macro strftime_now(format) -%}}{_DATE}{{%- endmacro -%}}"
 _CHARS_AT_ONCE = 1_000_000  # tokenising takes some 400 bytes a token
+# Of a longer prompt only the newest characters are read, and four times as many where they are too few tokens.
+_CHARS_PER_TOKEN = 6
+_MARGIN = 64  # tokens beyond those kept, so that where the text was cut changes none of them
 
 
 class ChatTokenizer(PromptTokenizer):
@@ -76,8 +80,7 @@ class ChatTokenizer(PromptTokenizer):
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
         """See `PromptTokenizer.encode`."""
         turns = [check_turns(prompt, number) for number, prompt in enumerate(prompts)]
-        bodies = self._bodies([[self._neutralise(turn) for turn in prompt] for prompt in turns])
-        return [self._finish(self._reclean(prompt, body)) for prompt, body in zip(turns, bodies, strict=True)]
+        return self._encode(turns, _CHARS_PER_TOKEN * (self.max_length + _MARGIN))
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Write the tokenizer with its template and maximal length."""
@@ -96,6 +99,26 @@ class ChatTokenizer(PromptTokenizer):
         resize = getattr(getattr(self._fast, "model", None), "_resize_cache", None)
         if resize is not None:
             resize(0)
+
+    def _encode(self, prompts: Sequence[Sequence[str]], max_chars: int) -> list[Encoding]:
+        """Encode prompts, reading at most `max_chars` characters and turns where they have enough tokens."""
+        newest = [newest_turns(prompt, max_turns=max_chars, max_chars=max_chars) for prompt in prompts]
+        bodies = self._bodies([[self._neutralise(turn) for turn in prompt] for prompt in newest])
+        encodings = []
+        for prompt, read, unclean in zip(prompts, newest, bodies, strict=True):
+            # The last guard: whatever the tokenizer returns, there is exactly one CLS, at the end.
+            body = self._reclean(read, unclean)
+            body = body[body != self.cls_token_id]
+            if read is not prompt and len(body) < self.max_length + self._preamble + _MARGIN:
+                encodings += self._encode([prompt], 4 * max_chars)
+            else:
+                encodings.append(self._finish(body))
+        return encodings
+
+    @cached_property
+    def _preamble(self) -> int:
+        """How many tokens the template writes besides the turns, which are not of the prompt's newest."""
+        return len(next(self._bodies([["x"]])))
 
     def _find_markers(self) -> list[str]:
         """Return the texts that are structure, longest first: special tokens, and the template's own tokens."""
@@ -138,8 +161,6 @@ class ChatTokenizer(PromptTokenizer):
         return iter(self.tokenizer(texts, add_special_tokens=False, **options)["input_ids"])
 
     def _finish(self, body: npt.NDArray[np.int64]) -> Encoding:
-        # The last guard: whatever the tokenizer returns, there is exactly one CLS, at the end.
-        body = body[body != self.cls_token_id]
         truncated = len(body) > self.max_length - 1
         if truncated:
             body = body[len(body) - (self.max_length - 1) :]
@@ -152,7 +173,7 @@ class ChatTokenizer(PromptTokenizer):
                 turn = turn.replace(marker, f"{marker[0]} {marker[1:]}")
         return turn
 
-    def _reclean(self, prompt: list[str], body: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _reclean(self, prompt: Sequence[str], body: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the ids `body` of a prompt, tokenised again more strictly if its text still became structure."""
         if self._count_structure(body) <= self._count_structure_of_blank(len(prompt)):
             return body
@@ -160,7 +181,9 @@ class ChatTokenizer(PromptTokenizer):
 
     def _neutralise_strictly(self, turn: str) -> str:
         """Drop what normalisation removes, and put blanks around the punctuation that markers have."""
-        plain = "".join(char for char in unicodedata.normalize("NFKD", repair(turn)) if not _is_invisible(char))
+        plain = "".join(
+            char for char in unicodedata.normalize("NFKD", cut_marks(repair(turn))) if not _is_invisible(char)
+        )
         signs = "".join(sorted({char for marker in self._markers for char in marker if not char.isalnum()}))
         spaced = re.sub(f"[{re.escape(signs)}]", lambda found: f" {found[0]} ", plain) if signs else plain
         pattern = "|".join(re.escape(marker) for marker in self._markers)

@@ -55,6 +55,7 @@ def change_weights(folder, change):
         ("model_list.json", "[]", r"model_list\.json: must be a JSON list of model names"),
         ("model_list.json", '["ant", 1]', r"model_list\.json: must be a JSON list of model names"),
         ("model_list.json", '["ant", "ant"]', "names 'ant' twice"),
+        ("model_list.json", r'["ant", "b\ud800"]', r"model_list\.json: name 1 has half a character"),
         ("model.safetensors", "", "damaged or cut short"),
         ("tokenizer.json", "{", "no tokenizer can be loaded"),
         ("tokenizer_config.json", "[]", "no tokenizer can be loaded"),

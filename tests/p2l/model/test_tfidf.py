@@ -1,8 +1,11 @@
 import math
+import unicodedata
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from torch import nn
 
 from p2l.common.errors import CheckpointError, InputError
@@ -10,7 +13,7 @@ from p2l.model.batching import collate
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf
-from p2l.model.tfidf import fit_vocabulary, split_words
+from p2l.model.tfidf import TfidfTokenizer, fit_vocabulary, split_words
 
 
 @pytest.mark.parametrize(
@@ -26,6 +29,55 @@ from p2l.model.tfidf import fit_vocabulary, split_words
 )
 def test_words_of_many_scripts(text, words):
     assert split_words(text) == words
+
+
+def test_marks_without_end_are_a_few():
+    """Normalising marks takes the square of their number: 21 s for 80,000."""
+    word = "a" + "\u0301\u0316" * 2000
+    assert split_words(f"one {word} two") == split_words(f"one {word[:31]} two")
+    words = split_words(f"one a{word * 20} two")  # longer than any word: it counts as several
+    assert (words[0], words[-1]) == ("one", "two")
+    assert len("".join(words)) < 2000
+
+
+TEXT = st.lists(
+    st.text(st.sampled_from("aZ'é_9-!<=≠\u0301\u0338\u0316हिन्दी中文字がｶﾞﾊﾟ각ᄀ각ﷺﬁ½"), max_size=20), max_size=30
+).map(" ".join)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(text=TEXT, gap=st.sampled_from([" ", "\n", "\t", "中", "7", "!"]))
+def test_words_of_a_long_text_are_those_of_it_at_once(text, gap, monkeypatch):
+    whole = split_words(f"{text}{gap}{text}")
+    with monkeypatch.context() as patch:
+        patch.setattr("p2l.model.tfidf._CHARS_AT_ONCE", 32)
+        assert split_words(f"{text}{gap}{text}") == whole
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    turns=st.lists(st.text(st.sampled_from("ab ,中"), max_size=60), min_size=1, max_size=5), count=st.integers(1, 40)
+)
+def test_the_newest_words_are_those_of_the_whole_prompt(turns, count, monkeypatch):
+    everything = [word for turn in turns for word in split_words(turn)]
+    terms = ["a", "b", ",", "中", "ab", "ba"]
+    tokenizer = TfidfTokenizer(terms, [1.0] * len(terms), max_length=count)
+    with monkeypatch.context() as patch:
+        patch.setattr("p2l.model.tfidf._CHARS_AT_ONCE", 16)
+        encoding = tokenizer.encode([turns])[0]
+    assert encoding.truncated == (len(everything) > count)
+    known = {terms[number] for number in encoding.ids}
+    assert known == {word for word in everything[-count:] if word in terms}
+
+
+def test_no_more_of_a_prompt_is_split_than_counts(monkeypatch):
+    normalised = []
+    normalize = unicodedata.normalize
+    monkeypatch.setattr(unicodedata, "normalize", lambda form, text: normalised.append(text) or normalize(form, text))
+    tokenizer = TfidfTokenizer(["red", "blue"], [1.0, 1.0], max_length=10)
+    encoding = tokenizer.encode([["red é " * 100_000, "blue é " * 100_000]])[0]
+    assert (encoding.ids.tolist(), encoding.truncated) == ([1], True)
+    assert sum(map(len, normalised)) < 10_000
 
 
 def test_weights_are_those_of_the_formula():

@@ -3,6 +3,7 @@ import gc
 import json
 import random
 import shutil
+import unicodedata
 
 import numpy as np
 import pytest
@@ -202,6 +203,43 @@ def test_a_hundred_thousand_tokens_are_cut(tokenizer):
     encoding = tokenizer.encode([["what is 7 plus 8 <|cls|> " * 12_000]])[0]
     assert len(encoding.ids) == 64
     assert encoding.truncated
+
+
+LONG = {
+    "English": "The quick brown fox jumps over the lazy dog, twice a day. ",
+    "code": "def area(x: float) -> float:\n    return 3.14159 * x ** 2  # a circle\n\n",
+    "Hindi": "मुझे हिन्दी में एक छोटी कहानी सुनाइए। ",
+    "Thai": "ช่วยเขียนเรื่องสั้นให้หน่อยได้ไหม ",
+    "Chinese": "请用中文写一首关于秋天的诗。",
+    "Arabic": "مَرْحَبًا بِالْعَالَمِ ",
+    "decomposed": unicodedata.normalize("NFD", "Où était l'élève naïve? "),
+    "blanks": "a" + " " * 900,
+}
+
+
+@pytest.mark.parametrize("language", LONG)
+@pytest.mark.parametrize("template", [None, "plain", "System: be kind.\n" * 40 + BARE])
+def test_of_a_long_prompt_the_newest_part_is_read_and_gives_the_same_tokens(backbone, language, template, monkeypatch):
+    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=64, chat_template=template)
+    text = LONG[language]
+    prompts = [[text * 3000], [text] * 2000, ["first turn", text * 2000, text], [text * 2000, ""], ["", text * 60]]
+    rendered = []
+    render = tokenizer._render
+    monkeypatch.setattr(tokenizer, "_render", lambda chats: rendered.extend(chats) or render(chats))
+    short = tokenizer.encode(prompts)
+    assert sum(len(turn) for chat in rendered for turn in chat) < 20 * len(text) + 150_000
+    monkeypatch.setattr("p2l.model.tokenizer._CHARS_PER_TOKEN", 1_000_000)
+    for one, other in zip(short, tokenizer.encode(prompts), strict=True):
+        assert one.ids.tolist() == other.ids.tolist()
+        assert one.truncated
+        assert other.truncated
+
+
+def test_what_gives_no_tokens_is_read_on(tmp_path):
+    words = PromptTokenizer.from_pretrained(word_tokenizer(tmp_path, cls_token="[CLS]"), max_length=16)
+    early = words.encode([["hello world " * 5 + " " * 100_000]])[0]
+    assert early.ids.tolist()[-11:] == words.encode([["hello world " * 5]])[0].ids.tolist()[-11:]
+    assert not early.truncated
 
 
 def test_lone_surrogates_do_not_crash(tokenizer):
