@@ -63,7 +63,9 @@ class ModelConfig(_Section):
     max_tokens: Annotated[Whole, Field(ge=1)] | None = None
     system_prompt: str | None = None
     extra_fields: dict[str, Any] = Field(default_factory=dict)
-    """Further fields of every request to this model; those of the request override them."""
+    """Further fields of every request to this model; those that pass from a client override them."""
+    pass_fields: list[str] = Field(default_factory=list)
+    """Fields that clients may send to this model, beside the plain ones and those of the whole configuration."""
     context_window: Annotated[Whole, Field(ge=1)] | None = None
     """Tokens; longer prompts go elsewhere."""
     prior_coef: Number | None = None
@@ -191,6 +193,8 @@ class RouterConfig(_Section):
     """Whether a conversation keeps its model."""
     explore: Annotated[Number, Field(ge=0, le=1)] = 0.0
     """The share of requests that go to a random model within the budget."""
+    pass_fields: list[str] = Field(default_factory=list)
+    """Fields that clients may send to every model, beside the plain ones; see `route.service.fields`."""
     store_prompts: bool = False
     database: Path | None = None
     """SQLite file of spend and feedback; without it both end with the process."""

@@ -1,6 +1,6 @@
 """Translate a request of Anthropic's Messages API to one for a chat completion.
 
-Fields with the same name in both APIs, and unknown ones, pass unchanged. Hints to Anthropic's own models are dropped
+Fields with the same name in both APIs, and unknown ones, stay as they are. Hints to Anthropic's own models are dropped
 (caching marks, `thinking`, `service_tier`, ...), since any model may answer; what needs Anthropic's servers (tools that
 they run, files that they store) is refused.
 
@@ -154,9 +154,10 @@ def _document(block: JSON) -> JSON | None:
 _TRANSLATED = frozenset(
     {"system", "messages", "tools", "tool_choice", "stop_sequences", "metadata", "output_config", "stream_options"}
 )
-_HINTS = frozenset(
+HINTS = frozenset(
     {"cache_control", "context_management", "diagnostics", "inference_geo", "service_tier", "speed", "thinking"}
 )
+"""Fields that a translation leaves out."""
 _REFUSED = {
     "compare": "goes with chat completions only, a message has one answer",
     "container": "the router cannot run code, leave it out",
@@ -170,7 +171,7 @@ def chat_request(body: JSON) -> JSON:
     for field, why in _REFUSED.items():
         if body.get(field):
             raise InputError(f"{field}: {why}")
-    chat = {key: value for key, value in body.items() if key not in _TRANSLATED and key not in _HINTS}
+    chat = {key: value for key, value in body.items() if key not in _TRANSLATED and key not in HINTS}
     turns = _items(body, "messages")
     if not turns:
         raise InputError("messages: must have at least one")

@@ -145,7 +145,9 @@ async def read_chat(service: Service, headers: Headers, receive: Receive, dialec
     """Read and check the request; raise `ApiError` if it cannot be used."""
     raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
     by_name = service.settings.direct_by_name
-    return parse_chat(raw, headers, service.fleet.targets, by_name=by_name, translate=dialect.request)
+    return parse_chat(
+        raw, headers, service.fleet.targets, by_name=by_name, translate=dialect.request, hints=dialect.hints
+    )
 
 
 async def choose_for(

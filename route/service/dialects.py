@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from p2l.common.errors import InputError
-from route.messages import MessageStream, chat_request, error_of, message_of
+from route.messages import HINTS, MessageStream, chat_request, error_of, message_of
 from route.providers.base import JSON, Fault, ProviderError
 from route.providers.chat import SHAPE_ERRORS
 from route.service.errors import ApiError
@@ -14,6 +14,9 @@ from route.service.errors import ApiError
 
 class Dialect:
     """OpenAI's chat completions, unchanged; other dialects translate. An instance serves one request."""
+
+    hints: Collection[str] = ()
+    """Fields that `request` leaves out."""
 
     @staticmethod
     def request(body: JSON) -> JSON:
@@ -48,6 +51,8 @@ _NO_COMPLETION = "the answer of the provider is not a chat completion"
 
 class Messages(Dialect):
     """Anthropic's Messages API."""
+
+    hints = HINTS
 
     def __init__(self) -> None:
         self._stream = MessageStream()

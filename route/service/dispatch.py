@@ -118,6 +118,8 @@ class Target:
     config: ModelConfig
     provider: Provider
     breaker: Breaker
+    pass_fields: frozenset[str] = frozenset()
+    """Names of the fields of requests that reach it beside the plain ones."""
 
 
 class Fleet:
@@ -162,7 +164,8 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str]) -> Fleet:
         except ConfigError as error:
             raise ConfigError(f"model_configs.{name}: {error}") from error
         breaker = Breaker(config.breaker.failures, config.breaker.seconds)
-        targets[name] = Target(name, model, providers[same], breaker)
+        listed = frozenset([*config.pass_fields, *model.pass_fields])
+        targets[name] = Target(name, model, providers[same], breaker, listed)
     return Fleet(targets)
 
 
@@ -215,6 +218,8 @@ class Trip:
     tried: list[str] = field(default_factory=list)
     faults: list[ProviderError] = field(default_factory=list)
     """One for each failed attempt."""
+    dropped: list[str] = field(default_factory=list)
+    """Names of the fields that the model asked last did not get."""
 
 
 @dataclass(frozen=True)
@@ -244,7 +249,8 @@ class Dispatcher:
         try:
             left = max(_MARGIN, trip.deadline.left())
             timeouts = self.timeouts.of_attempt(left, self.max_bytes, stream=trip.incoming.stream)
-            answer = await call(target, request_for(target.config, trip.incoming), timeouts)
+            request, trip.dropped = request_for(target.config, trip.incoming, target.pass_fields)
+            answer = await call(target, request, timeouts)
         except ProviderError as error:
             target.breaker.failed(error, probe)
             trip.faults.append(error)

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from route.config import ModelConfig
 from route.routing.decision import Decision
 from route.service.dispatch import Trip
+from route.service.fields import header_of
 from route.service.observability import NOBODY, RequestRecord, log_request
 from route.service.state import Service
 from route.storage.feedback import ShownAnswer
@@ -64,6 +65,9 @@ class Exchange:
     def headers(self) -> dict[str, str]:
         """Return the headers of every response; with models and cost once there is an answer."""
         headers = {"x-request-id": self.request_id, "request-id": self.request_id}  # as OpenAI and Anthropic name it
+        dropped = [name for trip in self.trips for name in (*trip.incoming.hints, *trip.dropped)]
+        if dropped:
+            headers["x-p2l-dropped-fields"] = header_of(dropped)
         if self.answers:
             names = [answer.model for answer in self.answers]
             costs = [self.service.config.model_configs[name].cost for name in names]

@@ -1,10 +1,13 @@
-"""Chat requests and answers: fields of the router are checked and removed, or added; the rest passes unchanged."""
+"""Chat requests and answers: fields of the router are checked and removed, or added.
+
+Fields of a request that shape its answer go to the provider, see `route.service.fields`; answers pass unchanged.
+"""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -18,6 +21,7 @@ from route.config import ModelConfig
 from route.providers.base import JSON
 from route.routing.decision import Decision
 from route.service.errors import ApiError
+from route.service.fields import passed
 
 _BYTES_PER_TOKEN = 4
 _TOKENS_PER_ATTACHMENT = 1000
@@ -38,6 +42,8 @@ class Incoming:
     stream: bool
     size: int
     """Bytes."""
+    hints: tuple[str, ...] = ()
+    """Fields of the client's own protocol that were left out."""
 
     @property
     def ends_with_assistant(self) -> bool:
@@ -78,12 +84,16 @@ def parse_chat(
     *,
     by_name: bool,
     translate: Callable[[JSON], JSON] = lambda body: body,
+    hints: Collection[str] = (),
 ) -> Incoming:
-    """Parse a chat request that `translate` brings into OpenAI's form; with `by_name` its `model` may name a model.
+    """Parse a chat request that `translate` brings into OpenAI's form, without the fields `hints`.
+
+    With `by_name` its `model` may name a model.
 
     Raise `ApiError` 400 if a field cannot be used, 404 if there is no such model.
     """
-    body = translate(parse_object(raw))
+    sent = parse_object(raw)
+    body = translate(sent)
     _check_messages(body.get("messages"))
     model = body.pop("model", None)
     direct = body.pop("direct_model", None)
@@ -98,7 +108,8 @@ def parse_chat(
         raise _bad("stream_options", "must be an object")
     if compare and (stream or direct is not None or body.get("n") not in (None, 1)):
         raise _bad("compare", "goes with neither stream, direct_model nor n")
-    return Incoming(body, _turns(body["messages"]), budget, direct, compare, stream, len(raw))
+    left_out = tuple(name for name in hints if name in sent)
+    return Incoming(body, _turns(body["messages"]), budget, direct, compare, stream, len(raw), left_out)
 
 
 def tokens_of(incoming: Incoming, smallest_window: int) -> int | None:
@@ -187,9 +198,12 @@ _REASONS = (
 )
 
 
-def request_for(model: ModelConfig, incoming: Incoming) -> JSON:
-    """Return the body for this model's provider; the request overrides the configuration."""
-    body = incoming.body
+def request_for(model: ModelConfig, incoming: Incoming, listed: Collection[str] = ()) -> tuple[JSON, list[str]]:
+    """Return the body for this model's provider, and the names of the fields that it does not get.
+
+    Fields that pass, `listed` ones among them, override the configuration.
+    """
+    body, dropped = passed(incoming.body, listed)
     request = {**model.extra_fields, **body, **_sampling(model, body), "model": model.name}
     if model.system_prompt and not any(message["role"] in ("system", "developer") for message in body["messages"]):
         request["messages"] = [{"role": "system", "content": model.system_prompt}, *body["messages"]]
@@ -198,7 +212,7 @@ def request_for(model: ModelConfig, incoming: Incoming) -> JSON:
         request |= {"stream": True, "stream_options": {**options, "include_usage": True}}
     else:
         request.pop("stream_options", None)
-    return request
+    return request, dropped
 
 
 def _sampling(model: ModelConfig, body: JSON) -> JSON:

@@ -54,7 +54,7 @@ def test_any_json_is_a_request_or_a_fault_of_the_client(body: dict[str, Any], he
         assert 400 <= incoming.status < 500
         return
     assert tokens_of(incoming, 1) is not None
-    request = request_for(MODEL, incoming)
+    request, _ = request_for(MODEL, incoming)
     assert request["model"] == "m"
     assert not {"cost", "compare", "direct_model"} & request.keys()
     json.dumps(request)

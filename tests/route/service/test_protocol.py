@@ -65,7 +65,7 @@ def run(main: Callable[[], Any]) -> None:
     asyncio.run(main())
 
 
-def test_what_the_router_does_not_know_reaches_the_provider_untouched(tmp_path: Path) -> None:
+def test_what_shapes_the_answer_reaches_the_provider_untouched(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_router(tmp_path) as router:
             given = {
@@ -81,13 +81,13 @@ def test_what_the_router_does_not_know_reaches_the_provider_untouched(tmp_path: 
                 "parallel_tool_calls": True,
                 "reasoning_effort": "low",
                 "max_completion_tokens": 9,
-                "extra_body": {"new_field": {"a": [None]}, "cost": 9.5},
+                "extra_body": {"top_k": 5, "min_p": 0.1, "chat_template_kwargs": {"a": [None]}, "cost": 9.5},
             }
             await router.ask(**given)
             sent = router.last("good")
-            extra = given.pop("extra_body")
+            given |= given.pop("extra_body")
+            del given["cost"]
             assert sent.items() >= given.items()
-            assert sent["new_field"] == extra["new_field"]
             assert sent["model"] == "good-1"
             assert sent["messages"] == HELLO
             assert not {"cost", "direct_model", "compare", "stream"} & sent.keys()
@@ -103,17 +103,19 @@ def test_sampling_of_the_configuration_is_for_what_the_request_leaves_open(tmp_p
             "top_k": 40,
             "max_tokens": 100,
             "system_prompt": "Be brief.",
-            "extra_fields": {"safe": 1},
+            "extra_fields": {"safe": 1, "seed": 2},
+            "pass_fields": ["safe"],
         }
         async with a_router(tmp_path, {"good": own}) as router:
             await router.ask()
             sent = router.last("good")
             assert (sent["temperature"], sent["top_p"], sent["top_k"], sent["max_tokens"]) == (0.7, 0.9, 40, 100)
-            assert sent["safe"] == 1
+            assert (sent["safe"], sent["seed"]) == (1, 2)
             assert sent["messages"] == [{"role": "system", "content": "Be brief."}, *HELLO]
             spoken = [{"role": "developer", "content": "Be long."}, *HELLO]
             await router.ask(spoken, temperature=0, max_completion_tokens=5, extra_body={"safe": 0})
             sent = router.last("good")
+            assert sent["seed"] == 2
             assert (sent["temperature"], sent["safe"], sent["messages"]) == (0, 0, spoken)
             assert "max_tokens" not in sent
 
