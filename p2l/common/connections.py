@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import enum
 import logging
 import sys
@@ -21,12 +22,13 @@ from p2l.common.errors import ConfigError
 
 _log = logging.getLogger("uvicorn.error")  # which both services write where their other lines go
 
-_MOST = 4096  # connections a process by default: some 60 MB
+_MOST = 1024  # connections a process by default: some 7 MB
 _FILES_EACH = 2  # a connection to the router may need one to a provider
 _OTHER_FILES = 128
 _ENOUGH_FILES = 65536
 _FLUSH_SECONDS = 5.0  # that the end of an answer may stand still in our buffer
 _REPORT_SECONDS = 10.0
+_MANY = 500  # connections whose memory is worth giving back
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ class Connections:
         self._peers: dict[str, _Group] = {}
         self._tick = min(1.0, limits.header_seconds / 5, limits.idle_seconds / 5)
         self._swept = False
+        self._peak = 0
         self._reported: dict[str, tuple[float, int]] = {}
 
     def admit(self, connection: Connection) -> bool:
@@ -157,10 +160,10 @@ class Connections:
         own = self._peers.get(connection.peer)
         limits = self._limits
         if own is not None and 0 < limits.peer <= own.count and not self._evict(own):
-            self._report("--max-peer-connections", f"refused a connection of {connection.peer}: {own.count} are open")
+            self.report("--max-peer-connections", f"refused a connection of {connection.peer}: {own.count} are open")
             return False
         if self._all.count >= limits.total and not self._evict(self._all):
-            self._report("--max-connections", f"refused a connection of {connection.peer}: {self._all.count} are open")
+            self.report("--max-connections", f"refused a connection of {connection.peer}: {self._all.count} are open")
             return False
         own = self._peers.setdefault(connection.peer, own or _Group())
         connection.state, connection.since = State.HEAD, _now()
@@ -209,13 +212,17 @@ class Connections:
         for state, seconds in ((State.HEAD, self._limits.header_seconds), (State.IDLE, self._limits.idle_seconds)):
             while queues[state] and (oldest := next(iter(queues[state]))).since + seconds <= now:
                 if state is State.HEAD:
-                    self._report("--header-seconds", f"ended a connection of {oldest.peer} without a whole request")
+                    self.report("--header-seconds", f"ended a connection of {oldest.peer} without a whole request")
                 oldest.unsent = oldest.unsent_now()
                 oldest.expire()
                 self.move(oldest, State.CLOSING)
         closing = queues[State.CLOSING]
         while closing and (oldest := next(iter(closing))).since + _FLUSH_SECONDS <= now:
             self._abort_if_stuck(oldest, now)
+        self._peak = max(self._peak, self._all.count)
+        if self._peak >= _MANY and self._all.count < self._peak // 8:
+            self._peak = 0
+            asyncio.get_running_loop().run_in_executor(None, _give_memory_back)
         self._swept = self._all.count > 0
         if self._swept:
             asyncio.get_running_loop().call_later(self._tick, self._sweep)
@@ -229,8 +236,8 @@ class Connections:
         for group in (self._peers[connection.peer], self._all):
             group.queues[State.CLOSING].move_to_end(connection)
 
-    def _report(self, flag: str, text: str) -> None:
-        """Write one line, and further ones of the same flag at most every ten seconds."""
+    def report(self, flag: str, text: str) -> None:
+        """Log a line, and further ones of the same flag or kind at most every ten seconds."""
         now = _now()
         until, left_out = self._reported.get(flag, (0.0, 0))
         if now < until:
@@ -238,6 +245,12 @@ class Connections:
             return
         self._reported[flag] = (now + _REPORT_SECONDS, 0)
         _log.warning("%s: %s%s", flag, text, f" ({left_out} more since the last such line)" if left_out else "")
+
+
+def _give_memory_back() -> None:
+    """Return the memory of connections that are gone to the system, which glibc does not do by itself."""
+    with contextlib.suppress(OSError, AttributeError):  # other systems have no such call, or need none
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _now() -> float:

@@ -7,12 +7,16 @@ ahead of their answers.
 from __future__ import annotations
 
 import asyncio
+import logging
 from http import HTTPStatus
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from p2l.common.connections import Connections, State
+
+_errors = logging.getLogger("uvicorn.error.connection")
+_errors.setLevel(logging.ERROR)  # uvicorn would warn of every faulty request, as often as somebody likes to send one
 
 _MOST_HEADER_BYTES = 65536
 _MOST_HEADERS = 128
@@ -25,6 +29,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, connections: Connections, **options: Any) -> None:
         """Wait for the connection; `options` are uvicorn's."""
         super().__init__(**options)
+        self.logger = _errors
         self.peer = ""
         self.state = State.BUSY
         self.since = 0.0
@@ -102,6 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what cannot be read; an answer that is under way cannot be told from a refusal, and breaks off."""
+        self._all.report("no request", f"refused what {self.peer} sent with status {self._refusal.value}")
         if self._answers():
             self.abort()
         elif self._refusal is HTTPStatus.BAD_REQUEST:

@@ -189,6 +189,14 @@ def test_requests_sent_ahead_are_answered_in_turn_up_to_a_number() -> None:
         assert received(connect(WHOLE * 5000)).count(OK) < 5000
 
 
+def test_faulty_requests_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), served(PATIENT) as connect:
+        for _ in range(20):
+            assert received(connect(b"no request at all\r\n\r\n")).startswith(b"HTTP/1.1 400 ")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "127.0.0.1" in line
+
+
 def test_a_peer_at_its_cap_is_refused_and_others_are_not(caplog: pytest.LogCaptureFixture) -> None:
     busy = b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n"
     with caplog.at_level(logging.WARNING), served(ConnectionLimits(60, 60, total=20, peer=4)) as connect:
