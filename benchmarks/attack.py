@@ -1,0 +1,301 @@
+"""Hostile requests to the endpoint and the router: how fast each is answered or refused, and what others feel of it.
+
+    python -m benchmarks.attack [--seconds 60] [--rest 60] [--clients 8] [--cases half-open deep-json ...]
+
+Both services run here, the endpoint with a bag-of-words model, the router before it with a mock provider. Eight clients
+send one case again and again from an address of their own, while another asks `/health` over a new connection each
+time. The table has the time of an attempt until it was answered, refused or cut off, the times of `/health`, and the
+memory of the service before, at most meanwhile, and after a rest. To add a case, add a line to `CASES`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from http.client import HTTPConnection, HTTPException
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TypeAlias
+
+import anyio
+import numpy as np
+import yaml
+
+from benchmarks.serving.folders import write_tfidf
+from p2l.common.cli import parser, positive, run
+
+__all__ = ["main"]
+
+KEY = "a-key-of-the-benchmark"
+ATTACKER, NEIGHBOUR = "127.0.0.2", "127.0.0.1"
+_HEALTH_PAUSE = 0.02
+_LONGEST_TRY = 30.0
+_HELD = 200  # connections of each client that holds some
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service under attack."""
+
+    name: str
+    port: int
+    pid: int
+
+
+@dataclass
+class Attempts:
+    """What the clients of a case saw."""
+
+    seconds: list[float] = field(default_factory=list)
+    outcomes: Counter[str] = field(default_factory=Counter)
+
+
+Attack: TypeAlias = Callable[[Service, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+"""What one client does on one connection; the answer is read and timed afterwards."""
+
+
+def _head(service: Service) -> bytes:
+    path = "/predict" if service.name == "endpoint" else "/v1/chat/completions"
+    return f"POST {path} HTTP/1.1\r\nhost: h\r\napi-key: {KEY}\r\nauthorization: Bearer {KEY}\r\n".encode()
+
+
+def _body(turns: Callable[[], list[str]]) -> Callable[[Service], bytes]:
+    """Return what makes the JSON of a prompt of these user's turns."""
+
+    def make(service: Service) -> bytes:
+        if service.name == "endpoint":
+            return json.dumps({"prompt": turns()}).encode()
+        messages = [{"role": "user", "content": turn} for turn in turns()]
+        return json.dumps({"model": "-", "messages": messages}).encode()
+
+    return make
+
+
+def posting(make: Callable[[Service], bytes]) -> Callable[[Service], Attack]:
+    """Return an attack that sends a body as fast as it is taken."""
+
+    def prepare(service: Service) -> Attack:
+        body = make(service)
+        request = (
+            _head(service) + f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+        )
+
+        async def attack(_: Service, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(request)
+            await writer.drain()
+
+        return attack
+
+    return prepare
+
+
+def sending(piece: bytes, pause: float = 0.0, times: int = 10**9) -> Callable[[Service], Attack]:
+    """Return an attack that begins a request and sends a piece of a header again and again."""
+
+    async def attack(service: Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(_head(service))
+        for _ in range(times):
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(pause)
+            if reader.at_eof():
+                return
+
+    return lambda _: attack
+
+
+async def _hold(service: Service, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Open connections that never send a whole request, until the first is ended."""
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(_HELD):
+            with contextlib.suppress(OSError):
+                _, other = await asyncio.open_connection("127.0.0.1", service.port, local_addr=(ATTACKER, 0))
+                stack.callback(other.close)
+                other.write(b"GET /health HTTP/1.1\r\nhost: h\r\n")
+        writer.write(b"GET /health HTTP/1.1\r\nhost: h\r\n")
+        await asyncio.sleep(1.0)
+
+
+def _deep(_: Service) -> bytes:
+    return b'{"prompt": ' + b"[" * 100_000
+
+
+CASES: dict[str, Callable[[Service], Attack]] = {
+    "half-open": lambda _: _hold,
+    "slow-headers": sending(b"x-slow: 1\r\n", pause=0.5),
+    "huge-header": sending(b"x" * 65536),
+    "many-headers": sending(b"x: 1\r\n" * 1000),
+    "pipelined": sending(b"\r\nGET /health HTTP/1.1\r\nhost: h\r\n" * 2000, times=1),
+    "deep-json": posting(_deep),
+    "combining-marks": posting(_body(lambda: ["a" + "\u0301" * 80_000])),
+    "empty-turns": posting(_body(lambda: [""] * 100_000)),
+    "many-turns": posting(_body(lambda: ["a"] * 600_000)),
+}
+"""By name: what prepares an attack on a service, once for all clients of it."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the command line of the benchmark."""
+    flags = parser("python -m benchmarks.attack", "Attack both services, and time what others feel of it.")
+    flags.add_argument("--seconds", type=positive, default=60, help="of each case")
+    flags.add_argument("--rest", type=positive, default=60, help="seconds after each case, before memory is read again")
+    flags.add_argument("--clients", type=positive, default=8)
+    flags.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    flags.add_argument("--services", nargs="+", choices=["endpoint", "router"], default=["endpoint", "router"])
+    flags.add_argument("--same-address", action="store_true", help="ask /health from the attackers' address")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark."""
+    flags = build_parser().parse_args(argv)
+    print(f"{'':27} {'an attempt, ms':>19}  {'':34} {'/health, ms':>19}        {'MB':>24}")
+    columns = f"{'p50':>12} {'p99':>6}"
+    print(f"{'':27} {columns}  {'answers':34} {columns}  lost  {'before':>9} {'most':>5} {'after':>6}")
+    with (
+        tempfile.TemporaryDirectory() as name,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
+        _services(Path(name)) as services,
+    ):
+        for service in services:
+            if service.name in flags.services:
+                for case in flags.cases:
+                    _print_case(service, case, pool, flags)
+
+
+@contextlib.contextmanager
+def _services(folder: Path) -> Iterator[list[Service]]:
+    """Start an endpoint of a random model, and a router that asks it for scores."""
+    common = ["--host", "127.0.0.1"]
+    model = {"name": "m", "type": "mock", "cost": 1, "options": {"text": "hello"}}
+    config = folder / "router.yaml"
+    config.write_text(yaml.safe_dump({"model_configs": {"model-0": model}}))
+    with _running(
+        "endpoint", folder, ["-m", "p2l.endpoint", "-m", str(write_tfidf(folder)), "-a", KEY, *common]
+    ) as endpoint:
+        words = ["-m", "route.openai_server", "-c", str(config), "--api-key", KEY, "--router-api-key", KEY, *common]
+        words += ["--router-model-endpoint", f"http://127.0.0.1:{endpoint.port}"]
+        with _running("router", folder, words) as router:
+            yield [endpoint, router]
+
+
+@contextlib.contextmanager
+def _running(name: str, folder: Path, words: Sequence[str]) -> Iterator[Service]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    with (folder / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen([sys.executable, *words, "--port", str(port)], stderr=log)
+    service = Service(name, port, process.pid)
+    try:
+        while _health(service, NEIGHBOUR) is None:
+            if process.poll() is not None:
+                raise SystemExit((folder / f"{name}.log").read_text())
+            time.sleep(0.1)
+        yield service
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _health(service: Service, address: str) -> float | None:
+    """Return the seconds that /health took over a new connection; None if it was not answered."""
+    started = time.perf_counter()
+    connection = HTTPConnection("127.0.0.1", service.port, timeout=10, source_address=(address, 0))
+    try:
+        connection.request("GET", "/health")
+        answered = connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return None
+    finally:
+        connection.close()
+    return time.perf_counter() - started if answered else None
+
+
+def _memory(service: Service) -> float:
+    """Return the resident memory of a service, in MB."""
+    status = Path(f"/proc/{service.pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1000
+
+
+def _print_case(service: Service, case: str, pool: ProcessPoolExecutor, flags: argparse.Namespace) -> None:
+    """Attack, measure and print a line."""
+    address = ATTACKER if flags.same_address else NEIGHBOUR
+    before = most = _memory(service)
+    attempts: Future[Attempts] = pool.submit(_attack, service, case, flags.clients, flags.seconds)
+    health: list[float | None] = []
+    while not attempts.done():
+        health.append(_health(service, address))
+        most = max(most, _memory(service))
+        time.sleep(_HEALTH_PAUSE)
+    tries = attempts.result()
+    time.sleep(flags.rest)
+    answered = [seconds for seconds in health if seconds is not None]
+    outcomes = ", ".join(f"{name} {count}" for name, count in tries.outcomes.most_common(4))
+    print(
+        f"{service.name:9}{case:18} {_milliseconds(tries.seconds)}  {outcomes:34} {_milliseconds(answered)}"
+        f"  {len(health) - len(answered):4}  {before:9.0f} {most:5.0f}  {_memory(service):5.0f}",
+        flush=True,
+    )
+
+
+def _milliseconds(seconds: Sequence[float]) -> str:
+    if not seconds:
+        return f"{'-':>12} {'-':>6}"
+    return "{:12.1f} {:6.1f}".format(*np.quantile(np.array(seconds) * 1000, [0.5, 0.99]))
+
+
+def _attack(service: Service, case: str, clients: int, seconds: float) -> Attempts:
+    """Attack for some seconds from a process of its own."""
+    attempts = Attempts()
+    attack = CASES[case](service)
+    asyncio.run(_attack_together(partial(_try, service, attack, attempts), clients, seconds))
+    return attempts
+
+
+async def _attack_together(attempt: Callable[[], Awaitable[None]], clients: int, seconds: float) -> None:
+    end = time.perf_counter() + seconds
+
+    async def client() -> None:
+        while time.perf_counter() < end:
+            await attempt()
+
+    await asyncio.gather(*(client() for _ in range(clients)))
+
+
+async def _try(service: Service, attack: Attack, attempts: Attempts) -> None:
+    """Make one attempt on a new connection, and note how it ended."""
+    started = time.perf_counter()
+    outcome = "closed"
+    try:
+        with anyio.fail_after(_LONGEST_TRY):
+            reader, writer = await asyncio.open_connection("127.0.0.1", service.port, local_addr=(ATTACKER, 0))
+            try:
+                with contextlib.suppress(ConnectionError):
+                    await attack(service, reader, writer)
+                line = await reader.readline()
+                outcome = line.split()[1].decode() if line else outcome
+            finally:
+                writer.close()
+    except TimeoutError:
+        outcome = "nothing"
+    except OSError:
+        pass
+    attempts.seconds.append(time.perf_counter() - started)
+    attempts.outcomes[outcome] += 1
+
+
+if __name__ == "__main__":
+    run(main)
