@@ -198,8 +198,9 @@ def _pattern(prompt: str) -> tuple[str, re.Pattern[str]]:
         opening = opening if parts else literal
         parts.append(re.escape(literal))
         if name is not None:
-            anything = "[^\n]+" if name == "reply" else ".*?"  # the form of a reply is the last line
-            parts.append(f"(?:{anything})" if name in seen else f"(?P<{name}>{anything})")
+            anything = "[^\n]+" if name in ("reply", "fence") else ".*?"  # the form of a reply is the last line
+            again = "(?P=fence)" if name == "fence" else f"(?:{anything})"
+            parts.append(again if name in seen else f"(?P<{name}>{anything})")
             seen.add(name)
     return opening, re.compile("".join(parts), re.DOTALL)
 

@@ -108,7 +108,6 @@ def _prompt(
         judge.name,
         "compare",
         input=item["prompt"],
-        reference_block=f"\nReference answer:\n<reference>\n{reference}\n</reference>\n" if reference else "",
         reference_response=reference,
         response_a=first,
         response_b=second,

@@ -86,7 +86,7 @@ def test_prompts_say_the_scale_and_those_of_levels_are_as_they_were() -> None:
     seen = dict.fromkeys(
         ("input", "target_attributes", "reference_response", "response", "rubric", "response_a", "response_b"), "x"
     )
-    named = {"rubric_factor_name": "clarity", "rubric_factor_description": "Is it clear?", "reference_block": ""}
+    named = {"rubric_factor_name": "clarity", "rubric_factor_description": "Is it clear?"}
 
     def last(prompt: str, **changes: Any) -> str:
         return render(replace(TASK, **changes), "ant", prompt, **seen, **named).rpartition("\n")[2]
@@ -105,7 +105,7 @@ def test_prompts_say_the_scale_and_those_of_levels_are_as_they_were() -> None:
     assert '"no" or "a whole lot"' in last("evaluate_per_factor", scale=scale_of(["no", "a whole lot"]))
     for prompt in ("evaluate_single", "evaluate_per_factor", "compare"):
         assert '"rationale"' in last(prompt, rationale=True)
-    own = replace(TASK, scale=scale_of("1-5"), prompt_library={"evaluate_single": "{response}: {scale}?"})
+    own = replace(TASK, scale=scale_of("1-5"), prompt_library={"evaluate_single": "{input}: {scale}?"})
     assert render(own, "ant", "evaluate_single", **seen) == "x: a whole number from 1 (worst) to 5 (best)?"
 
 

@@ -28,7 +28,6 @@ VALUES: dict[str, Any] = {
     "rubric": "- accuracy: is true: always\n- style: reads well",
     "rubric_factor_name": "style",
     "rubric_factor_description": "reads well",
-    "reference_block": "\nReference answer:\n<reference>\nOne.\n</reference>\n",
     "response_a": "First (quality 0.80)",
     "response_b": "Second (quality 0.40)",
 }
