@@ -10,11 +10,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from p2l.common.files import parse_json
+
 LEVELS = ("High", "Medium", "Low")
 _PROMPT_KEYS = ("prompt", "input", "question", "task", "context", "user_input", "text", "scenario")
 _RESPONSE_KEYS = ("response", "output", "answer", "completion", "result", "reference", "label")
-_FENCE = re.compile(r"```[a-zA-Z]*\s*\n?(.*?)```", re.DOTALL)
-_THINKING = re.compile(r"<think(?:ing)?>.*?</think(?:ing)?>", re.DOTALL)
+_LANGUAGE = re.compile(r"[a-zA-Z]*\s*")
+_THOUGHT = re.compile(r"<think(?:ing)?>")
+_END_OF_THOUGHT = re.compile(r"</think(?:ing)?>")
 _SHOWN = 60
 
 
@@ -24,10 +27,10 @@ class MalformedAnswerError(ValueError):
 
 def read_object(text: str) -> dict[str, Any]:
     """Return the (first) JSON object in a text: alone, in a fence, or among words; MalformedAnswerError without one."""
-    for candidate in _candidates(_THINKING.sub("", text).strip()):
+    for candidate in _candidates(_without_thoughts(text).strip()):
         try:
-            value = json.loads(candidate, strict=False)
-        except (ValueError, RecursionError):
+            value = parse_json(candidate, strict=False)
+        except ValueError:
             continue
         if isinstance(value, list) and value and isinstance(value[0], dict):
             value = value[0]
@@ -36,9 +39,27 @@ def read_object(text: str) -> dict[str, Any]:
     raise MalformedAnswerError(f"no JSON object in {_shown(text)}")
 
 
+# A model may go on for as long as it likes: a reply is searched once, from front to back, and by no pattern that starts
+# anew behind each beginning that has no end.
+
+
+def _without_thoughts(text: str) -> str:
+    answer, end = [], 0
+    while (start := _THOUGHT.search(text, end)) and (last := _END_OF_THOUGHT.search(text, start.end())):
+        answer.append(text[end : start.start()])
+        end = last.end()
+    return "".join([*answer, text[end:]])
+
+
+def _fenced(text: str) -> list[str]:
+    """Return what stands in fences, without the name of its language."""
+    pieces = text.split("```")
+    return [piece[_LANGUAGE.match(piece).end() :].strip() for piece in pieces[1:-1:2]]  # type: ignore[union-attr]
+
+
 def _candidates(text: str) -> Iterator[str]:
     """Yield the pieces of a text that may be JSON, the likeliest first."""
-    for piece in (text, *(fenced.strip() for fenced in _FENCE.findall(text))):
+    for piece in (text, *_fenced(text)):
         yield piece
         starts = [at for at in (piece.find("{"), piece.find("[")) if at >= 0]
         for start in sorted(starts):
@@ -133,7 +154,7 @@ def read_level(text: str) -> str:
 
 def read_word(text: str, words: Sequence[str]) -> str:
     """Return the one word of a text, in any case, with or without quotes and full stop; else MalformedAnswerError."""
-    answer = _THINKING.sub("", text).strip().strip("*`\"' ").removesuffix(".").strip("*`\"' ").lower()
+    answer = _without_thoughts(text).strip().strip("*`\"' ").removesuffix(".").strip("*`\"' ").lower()
     for word in words:
         if answer == word.lower():
             return word

@@ -7,7 +7,6 @@ evaluations and verdicts are removed: `coeval run --continue` makes them anew.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from coeval.storage.jsonl import as_line
 from coeval.storage.meta import Meta
 from coeval.storage.records import answer_mark, is_answer_to, is_failed, is_judgement_of, item_mark
 from coeval.storage.run import Run
-from p2l.common.files import atomic_path
+from p2l.common.files import atomic_path, parse_json
 
 KINDS = ("data_generation", "response_collection", "evaluation", "pairwise")
 _UPSTREAM = {
@@ -101,7 +100,7 @@ def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
         for number, line in enumerate(lines, start=1):
             if line.strip():
                 try:
-                    record = json.loads(line)
+                    record = parse_json(line)
                 except ValueError:
                     record = None
                 yield number, record if isinstance(record, dict) else None

@@ -5,7 +5,6 @@ The best possible loss follows from the truth, so that a model trained on the vo
 
 from __future__ import annotations
 
-import json
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from p2l.common.cli import parser, progress, run
 from p2l.common.errors import ConfigError
-from p2l.common.files import atomic_path, check_can_write, write_json
+from p2l.common.files import atomic_path, check_can_write, parse_json, write_json
 from p2l.simulation.arena import Arena as Arena
 from p2l.simulation.arena import Examples as Examples
 from p2l.simulation.arena import Truth as Truth
@@ -116,7 +115,7 @@ def load_arena(truth: str | Path) -> Arena:
     """Return the arena, votes and truth, that a `--truth` folder describes; ConfigError if it describes none."""
     path = Path(truth) / "arena.json"
     try:
-        return simulate(SimulationConfig(**json.loads(path.read_text(encoding="utf-8"))["config"]))
+        return simulate(SimulationConfig(**parse_json(path.read_text(encoding="utf-8"))["config"]))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{path}: describes no arena ({error}); write one with `p2l simulate --truth`") from error
 

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from p2l.common.cli import nearest
-from p2l.common.config import Number, Whole, lines_of, owner_of, read_yaml
+from p2l.common.config import Number, Whole, YamlLoader, lines_of, owner_of, read_yaml
 from p2l.common.errors import ConfigError
 from route.providers.base import Timeouts
 from route.routing.decision import Limit, RoutedModel
@@ -292,7 +292,7 @@ def _may_be_secret(place: Sequence[str], value: object) -> bool:
 
 def line_of(path: str | Path, place: Sequence[str]) -> int:
     """Return the line, from 1, of a key; where it is missing, of the innermost part of it that is there."""
-    node = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    node = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=YamlLoader)
     # Names of models may hold dots, and the place of a message is split at each: joined both are the same.
     lines = {".".join(map(str, where)): line for where, line, _ in lines_of(node)} if node else {}
     ends = range(len(place), 0, -1)

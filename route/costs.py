@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from p2l.common.cli import nearest, parser, positive, run
-from p2l.common.config import read_yaml
+from p2l.common.config import parse_yaml, read_yaml
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path, check_can_write
 from p2l.common.text_table import align
@@ -166,8 +166,8 @@ def _read(path: str) -> str:
 def _cost_nodes(text: str, path: str | Path) -> dict[str, yaml.ScalarNode]:
     """Return the place in the text of each model's cost."""
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
+        _, root = parse_yaml(text)
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
     models = _entries(root).get("model_configs")
     if not isinstance(models, yaml.MappingNode):

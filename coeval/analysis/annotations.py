@@ -7,7 +7,6 @@ A row names an answer (`response_id`, or `datapoint_id` and `student`), a `facto
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import permutations
@@ -25,6 +24,7 @@ from coeval.parsing import MalformedAnswerError
 from coeval.schema import Scale, scale_in
 from coeval.storage.run import entries_of, stored_config
 from p2l.common.bootstrap import limits
+from p2l.common.files import parse_json
 
 WHY = {
     "NO_RECORD": "is no JSON object",
@@ -108,7 +108,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
 
 def _object(line: str) -> Mapping[str, Any] | None:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except ValueError:
         return None
     return value if isinstance(value, dict) else None

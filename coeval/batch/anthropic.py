@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from coeval.batch.backends import TIMEOUTS, Backend, Result, State, Submission, UndecidedError
+from p2l.common.files import parse_json
 from route.providers.anthropic import completion_of, messages_request
 from route.providers.base import JSON, Account, Fault, ProviderError
 from route.providers.chat import without
@@ -107,7 +108,7 @@ class AnthropicBatches(Backend):
             with path.open("rb") as lines:
                 for line in lines:
                     try:
-                        return str(json.loads(line)["custom_id"]).startswith(f"{submission.job.token}-")
+                        return str(parse_json(line)["custom_id"]).startswith(f"{submission.job.token}-")
                     except (ValueError, KeyError, TypeError):
                         continue
             return False

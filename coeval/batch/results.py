@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -42,7 +41,7 @@ from coeval.storage.meta import Meta, adding, free_work
 from coeval.storage.run import Run
 from coeval.storage.store import Log, Store
 from p2l.common.errors import P2LError
-from p2l.common.files import sync_path
+from p2l.common.files import parse_json, sync_path
 from route.providers.base import Fault, ProviderError
 
 _LOST = (Fault.UNSUPPORTED, Fault.REQUEST)
@@ -142,7 +141,7 @@ class _Settling:
         offset = broken = 0
         for line in self._file:
             try:
-                result = self._context.backend.read(json.loads(line))
+                result = self._context.backend.read(parse_json(line))
                 if result.completion is not None or result.custom_id not in offsets:  # an answer before any error
                     offsets[result.custom_id] = offset
             except NO_RESULT:
@@ -196,7 +195,7 @@ class _Settling:
         offset = self._offsets.get(custom)
         if offset is not None:
             self._file.seek(offset)
-            return self._context.backend.read(json.loads(self._file.readline()))
+            return self._context.backend.read(parse_json(self._file.readline()))
         if self._state.status in _ENDS:
             return Result.unprocessed(custom, _ENDS[self._state.status])
         return Result(custom, error=self._useless)
@@ -243,7 +242,7 @@ def _ids_behind(path: Path, start: int) -> Iterator[str]:
         lines.seek(start)
         for line in lines:
             with contextlib.suppress(*NO_RESULT):
-                yield str(json.loads(line)["id"])
+                yield str(parse_json(line)["id"])
 
 
 def _with_used(entry: JobQuestion, part: str, answer: ReplyOrError) -> ReplyOrError:

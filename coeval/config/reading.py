@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import islice
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -23,12 +22,10 @@ from pydantic import (
 )
 
 from p2l.common.cli import nearest
-from p2l.common.config import Where, line_at, lines_of, owner_of
+from p2l.common.config import Where, line_at, lines_of, owner_of, parse_yaml, read_limited
 from p2l.common.errors import ConfigError, P2LError
 
 _LONGEST = 80  # letters of a name in a message
-_MOST = 500_000  # values; a few lines of aliases of aliases may stand for more than fit into memory
-_YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it was built
 
 
 class ConfigErrors(P2LError):  # noqa: N818 - there are several of them
@@ -109,18 +106,14 @@ def read_yaml(path: Path) -> tuple[Any, Problems]:
     """Return what a file says, and the keys that it has twice; ConfigErrors if it cannot be read, or is not YAML."""
     text = _text(path)
     try:
-        loader = _YamlLoader(text)
-        node = loader.get_single_node()
-        places = [*islice(lines_of(node), _MOST)] if node is not None else []
-        raw = loader.construct_document(node) if node is not None else None
+        raw, node = parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise ConfigErrors([f"{path}:{line}: is no YAML: {error.problem or error.context}; mend this line"]) from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigErrors([f"{path}: is no YAML: {reason}"]) from None
-    if len(places) == _MOST:
-        raise ConfigErrors([f"{path}: holds more than {_MOST:,} values, counting what aliases stand for; shorten it"])
+    places = [*lines_of(node)] if node is not None else []
     problems = Problems(str(path), {where: line for where, line, _ in places})
     for where, _, is_repeated in places:
         if is_repeated:
@@ -130,7 +123,9 @@ def read_yaml(path: Path) -> tuple[Any, Problems]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")  # editors of Windows begin a file with a mark
+        return read_limited(path).decode("utf-8-sig")  # editors of Windows begin a file with a mark
+    except ConfigError as error:
+        raise ConfigErrors([str(error)]) from None
     except FileNotFoundError:
         raise ConfigErrors([f"{path}: there is no such file; mend --config"]) from None
     except OSError as error:

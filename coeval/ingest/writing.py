@@ -6,7 +6,6 @@ Existing items, tasks and rubrics are left alone, so repeating the command chang
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,13 +20,14 @@ from coeval.storage.meta import Meta, main_process
 from coeval.storage.records import now
 from coeval.storage.run import Run
 from coeval.storage.store import Store
-from p2l.common.files import atomic_path
+from p2l.common.config import parse_yaml, read_limited
+from p2l.common.files import atomic_path, parse_json
 
 
 def read_configuration(run: Run) -> dict[str, Any]:
     """Read the `config.yaml` of a run. Raise RunInputError if it cannot be read."""
     try:
-        configuration = yaml.safe_load(run.config.read_text(encoding="utf-8"))
+        configuration, _ = parse_yaml(read_limited(run.config).decode("utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         why = error.strerror if isinstance(error, OSError) else "no YAML"
         raise RunInputError(f"{run.config}: cannot be read: {why}") from error
@@ -182,7 +182,7 @@ def _rows(path: Path, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
+                    row = parse_json(line)
                 except ValueError as error:
                     raise RunInputError(f"{path}: line {number}: no JSON: {error}") from None
                 if not isinstance(row, dict):

@@ -20,7 +20,7 @@ from coeval.parsing import MalformedAnswerError, read_object
 
 _ALIASES = ("label", "prediction", "class", "category", "answer", "output", "result", "type", "value")
 _LONGEST = 60
-_MARKED = re.compile(r"####\s*(.+)|\\boxed\{([^{}]+)\}|\b(?:final )?answer(?: is|:)\s*:?\s*(.+)", re.IGNORECASE)
+_MARKED = re.compile(r"####\s*(.+)|\\boxed\{([^{}]+)\}|\b(?:final )?answer(?: is|:)(?:\s*:)?\s*(.+)", re.IGNORECASE)
 _OPTION = re.compile(r"\(?([a-z])(?:\)|[.:])(?:\s+(.*))?|\(?([a-z])\)?", re.DOTALL)
 _EDGES = " \t\"'`*"
 

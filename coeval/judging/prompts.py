@@ -16,6 +16,7 @@ from typing import Any
 
 from coeval.schema import Scale, Task, scale_in
 
+_MOST_VARIABLES = 1000  # in a template, repeated ones too
 _WHY = 'first "rationale", one or two sentences that say why you grade as you do'
 _VERDICTS = (
     "A if answer A is better, B if answer B is better, TIE if they are equally good, BAD if neither is of any use."
@@ -259,9 +260,19 @@ def _fences(template: str, variables: Mapping[str, Any]) -> dict[str, str]:
 
 
 def unknown_variables(prompt: str, template: str) -> list[str]:
-    """Return the variables in a template that its prompt does not have. Raise ValueError if braces do not match."""
-    named = [name for _, name, _, _ in string.Formatter().parse(template) if name is not None]
-    return sorted({name for name in named if name not in VARIABLES[prompt]})
+    """Return the variables in a template that its prompt does not have.
+
+    Raise ValueError if braces do not match, or hold more than a name: `{input:>99999999999}` is a text of 100 GB.
+    """
+    names = []
+    for _, name, form, conversion in string.Formatter().parse(template):
+        if name is not None:
+            names.append(name)
+        if form or conversion:
+            raise ValueError(f"{{{name}}} has a format or a conversion, which no variable has here; write {{{name}}}")
+    if len(names) > _MOST_VARIABLES:
+        raise ValueError(f"has {len(names):,} variables in braces, of at most {_MOST_VARIABLES}")
+    return sorted({name for name in names if name not in VARIABLES[prompt]})
 
 
 def rubric_text(rubric: Mapping[str, Any]) -> str:

@@ -33,7 +33,8 @@ _NOTES = ("model_list.json", "export.json")
 _FILES = tuple(f"{name}.{kind}" for name in ("train", "val") for kind in ("jsonl", "parquet"))
 _PARTS = ("dataset_dict.json", "train", "val")
 _TIES = {"model_a": 0, "model_b": 0, "tie": 1, "tie (bothbad)": 2}
-_CODE = re.compile(r"```|\bdef \w+\(|#include\s*<|\bpublic static void\b|\bSELECT\b.+\bFROM\b", re.DOTALL)
+_CODE = re.compile(r"```|\bdef \w+\(|#include\s*<|\bpublic static void\b")
+_SELECT, _FROM = re.compile(r"\bSELECT\b"), re.compile(r"\bFROM\b")
 
 
 @dataclass(frozen=True)
@@ -134,8 +135,7 @@ def _row(
         "labels": [places[winner], places[loser], _TIES[one.winner]],
         "tstamp": one.at or math.nan,
         "language": _language(item),
-        "is_code": category.lower() in ("code", "coding")
-        or _CODE.search("\n".join(_turns(item["prompt"]))) is not None,
+        "is_code": category.lower() in ("code", "coding") or _is_code("\n".join(_turns(item["prompt"]))),
         "category_tag": {"task": {task: task == one.task for task in tasks}},
         "weight": 1.0,
         "judge": one.judge,
@@ -146,6 +146,11 @@ def _row(
         "margin": one.margin,
         "order_consistent": one.order_consistent,
     }
+
+
+def _is_code(text: str) -> bool:
+    query = _SELECT.search(text)
+    return _CODE.search(text) is not None or (query is not None and _FROM.search(text, query.end() + 1) is not None)
 
 
 def _language(item: Mapping[str, Any]) -> str:

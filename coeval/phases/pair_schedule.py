@@ -42,7 +42,7 @@ from coeval.storage.records import AnswerMark, ItemMark, is_failed, is_judgement
 PHASE: Phase = "evaluation"
 _WORDS = {"A": "model_a", "B": "model_b", "TIE": "tie", "BAD": "tie (bothbad)"}
 _SWAPPED = {"model_a": "model_b", "model_b": "model_a"}
-_AROUND = re.compile(r"^\W*(?:(?:verdict|answer|winner)\b\W*)?|\W+$", re.IGNORECASE)
+_BARE = re.compile(r"\W*(?:(?:verdict|answer|winner)\b\W*)?(.*\w)?", re.IGNORECASE | re.DOTALL)
 
 
 def draw(*about: object) -> float:
@@ -125,9 +125,9 @@ class _Verdict(NamedTuple):
 def _read(context: Mapping[str, Any], part: str, text: str) -> _Verdict:
     """Return the winner that a verdict names, with the rationale if one was asked for."""
     rationale, verdict = split_rationale(text, "verdict") if context.get("grading") else ("", text)
-    word = str(verdict).rpartition("</think>")[2].strip()
+    bare = _BARE.match(str(verdict).rpartition("</think>")[2])
     try:
-        winner = _WORDS[read_word(_AROUND.sub("", word) or str(verdict), tuple(_WORDS))]
+        winner = _WORDS[read_word((bare and bare[1]) or str(verdict), tuple(_WORDS))]
     except MalformedAnswerError:
         if not rationale:  # which must not be quoted
             raise

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from coeval.storage.records import is_failed, is_marked
-from p2l.common.files import atomic_path
+from p2l.common.files import atomic_path, parse_json
 
 OnBad = Callable[[Path, int, str], None]
 """Receives a line that is no record: file, line number from 1, reason."""
@@ -46,7 +46,7 @@ def _record(line: bytes) -> dict[str, Any] | str | None:
     if not line.strip():
         return None
     try:
-        record = json.loads(line)
+        record = parse_json(line)
     except ValueError:  # UnicodeDecodeError too
         return "a line that ends early" if not line.endswith(b"\n") else "no JSON"
     return record if isinstance(record, dict) else "no JSON object"
@@ -105,7 +105,7 @@ def _start_of_last_line(descriptor: int, size: int) -> int:
 def read_json(path: Path) -> Any:
     """Return the content of a JSON file; None if there is no such file or it is no JSON."""
     try:
-        return json.loads(path.read_bytes())
+        return parse_json(path.read_bytes())
     except (OSError, ValueError):
         return None
 
@@ -159,5 +159,5 @@ class RecordIndex:
         path, offset = self._places[identity]
         with path.open("rb") as file:
             file.seek(offset)
-            record: dict[str, Any] = json.loads(file.readline())
+            record: dict[str, Any] = parse_json(file.readline())
         return record

@@ -94,9 +94,12 @@ def stored_config(run: Run) -> dict[str, Any]:
     """Return the configuration stored in a run, unchecked; empty if it cannot be read."""
     import yaml
 
+    from p2l.common.config import parse_yaml, read_limited
+    from p2l.common.errors import ConfigError
+
     try:
-        config = yaml.safe_load(run.config.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):  # UnicodeDecodeError too, and a date that is none
+        config, _ = parse_yaml(read_limited(run.config).decode("utf-8"))
+    except (OSError, ValueError, ConfigError, yaml.YAMLError):  # UnicodeDecodeError too, and a date that is none
         return {}
     return config if isinstance(config, dict) else {}
 

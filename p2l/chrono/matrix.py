@@ -6,7 +6,6 @@ Shapes: C checkpoints, S slices, N votes of a cell, M models.
 from __future__ import annotations
 
 import csv
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
-from p2l.common.files import atomic_path, write_json
+from p2l.common.files import atomic_path, parse_json, write_json
 from p2l.likelihood import get
 from p2l.metrics import METRICS, simple_metrics
 from p2l.model.checkpoint import read_json, read_object
@@ -211,7 +210,7 @@ def _checked(plan: Plan, slices: Sequence[int]) -> Plan:
 def read_times(path: str) -> dict[int, float]:
     """Read times in seconds by number, from a JSON object of `{"end_tstamp": seconds}` by number."""
     try:
-        content = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        content = parse_json(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(content, dict) or not content:

@@ -18,6 +18,7 @@ import numpy as np
 
 from p2l.batch_inference.prompts import file_digest
 from p2l.common.errors import CheckpointError, InputError
+from p2l.common.files import parse_json
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder
 from p2l.votes import VoteStore, open_votes
 from p2l.votes.schema import IntArray
@@ -79,7 +80,7 @@ def _read_names(path: str | None) -> list[str] | None:
     if path is None:
         return None
     try:
-        names = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        names = parse_json(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: the label list cannot be read: {error}") from error
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):

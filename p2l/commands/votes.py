@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 from p2l.common.cli import add_command, parser, positive, run
 from p2l.common.errors import InputError, VoteError
-from p2l.common.files import check_can_write
+from p2l.common.files import check_can_write, parse_json
 from p2l.online_training.router_votes import PAIR_COLUMNS, Pseudonyms, router_database, vote_of
 
 _SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / .csv file"
@@ -176,7 +175,7 @@ def _model_list(path: str | None) -> list[str] | None:
     if path is None:
         return None
     try:
-        names = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        names = parse_json(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise VoteError(f"{path}: the model list cannot be read: {error}") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

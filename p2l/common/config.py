@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
 
@@ -16,27 +16,19 @@ Where: TypeAlias = tuple[str | int, ...]
 """The keys and positions that lead to a value of a file."""
 
 
-def lines_of(
-    node: yaml.Node, where: Where = (), above: tuple[yaml.Node, ...] = ()
-) -> Iterator[tuple[Where, int, bool]]:
-    """Yield each value's place and line, and whether its key stands in the same mapping before.
-
-    Raise ValueError where an anchor holds itself.
-    """
-    if any(node is other for other in above):
-        raise ValueError(f"line {node.start_mark.line + 1} refers to itself")
-    above = (*above, node)
+def lines_of(node: yaml.Node, where: Where = ()) -> Iterator[tuple[Where, int, bool]]:
+    """Yield each value's place and line, and whether its key stands in the same mapping before."""
     if isinstance(node, yaml.SequenceNode):
         for number, inner in enumerate(node.value):
             yield (*where, number), inner.start_mark.line + 1, False
-            yield from lines_of(inner, (*where, number), above)
+            yield from lines_of(inner, (*where, number))
     elif isinstance(node, yaml.MappingNode):
         keys = set[str]()
         for key, inner in node.value:
             name = str(key.value)
             yield (*where, name), key.start_mark.line + 1, name in keys
             keys.add(name)
-            yield from lines_of(inner, (*where, name), above)
+            yield from lines_of(inner, (*where, name))
 
 
 def line_at(lines: Mapping[Where, int], where: Where) -> int | None:
@@ -73,13 +65,13 @@ Number = Annotated[float, BeforeValidator(_no_truth_value)]
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Return the mapping that a YAML file holds, without its empty values."""
     try:
-        text = Path(path).expanduser().read_text(encoding="utf-8")
+        text = read_limited(Path(path).expanduser()).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = "is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error.strerror}"
         raise ConfigError(f"{path}: {reason}") from error
     try:
-        raw = yaml.load(text, Loader=_Loader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raw, _ = parse_yaml(text, _Loader)
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(_no_yaml(path, error)) from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected 'key: value' lines, found {type(raw).__name__}")
@@ -90,21 +82,110 @@ def _no_yaml(path: str | Path, error: Exception) -> str:
     """Return what is wrong, and where; not the text that is wrong, which may be a secret."""
     mark = getattr(error, "problem_mark", None)
     where = f"{path}:{mark.line + 1}" if mark is not None else f"{path}"
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None)
-    if problem is None:
-        problem = "is nested too deeply" if isinstance(error, RecursionError) else "a value cannot be read"
+    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "a value cannot be read"
     return f"{where}: not valid YAML: {' '.join(str(problem).split())}"
 
 
-class _Loader(yaml.SafeLoader):
+# What a YAML text stands for is counted on its events, before anything of it is built: a few lines of aliases of
+# aliases, or of merges, may stand for more than fits into memory, and libyaml ends the process where it nests too deep.
+
+MOST_BYTES = 16 << 20
+MOST_VALUES = 100_000
+DEEPEST = 100
+_MOST_DIGITS = 400
+_NUMBER = re.compile(r"[-+.]?[0-9][0-9_:.]*")
+YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it was built
+
+
+def read_limited(path: Path) -> bytes:
+    """Return what a configuration file holds; OSError if it cannot be read, ConfigError if it is no configuration."""
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ConfigError(f"{path}: is larger than {MOST_BYTES >> 20} MiB; is it a configuration?")
+    return content
+
+
+def parse_yaml(text: str, loader_type: Any = YamlLoader) -> tuple[Any, yaml.Node | None]:
+    """Return what a YAML text says, and its nodes.
+
+    Raise YAMLError where it is no YAML, nests deeper than `DEEPEST`, or stands for more than `MOST_VALUES` values, and
+    ValueError for a value that cannot be built.
+    """
+    _check_extent(yaml.parse(text, Loader=loader_type))
+    loader = loader_type(text)
+    node = loader.get_single_node()
+    return (None, None) if node is None else (loader.construct_document(node), node)
+
+
+class _Extent:
+    """How many values a node stands for, and how deep they nest."""
+
+    def __init__(self, anchor: str | None = None) -> None:
+        self.anchor = anchor
+        self.values = 1
+        self.depth = 1
+
+    def add(self, inner: _Extent) -> None:
+        self.values += inner.values
+        self.depth = max(self.depth, inner.depth + 1)
+
+
+def _check_extent(events: Iterator[Any]) -> None:
+    """Raise YAMLError, with the line, where a text stands for too much."""
+    above = [_Extent()]
+    anchors: dict[str, _Extent | None] = {}  # None while it is open
+    for event in events:
+        if isinstance(event, yaml.CollectionStartEvent):
+            above.append(_Extent(event.anchor))
+            anchors[event.anchor or ""] = None
+        elif isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
+            extent = _extent(event, above, anchors)
+            anchors[extent.anchor or ""] = extent
+            above[-1].add(extent)
+        else:
+            continue
+        if above[-1].values > MOST_VALUES:
+            raise _refusal(event, f"stands for more than {MOST_VALUES:,} values, with what aliases repeat; shorten it")
+        if max(above[-1].depth, len(above)) > DEEPEST + 1:  # the first is no node but the whole text
+            raise _refusal(event, f"is nested deeper than {DEEPEST} levels")
+
+
+def _extent(event: Any, above: list[_Extent], anchors: dict[str, _Extent | None]) -> _Extent:
+    """Return what an event ends: the innermost collection, a scalar, or what an alias stands for."""
+    if isinstance(event, yaml.CollectionEndEvent):
+        return above.pop()
+    if isinstance(event, yaml.AliasEvent):
+        extent = anchors.get(event.anchor or "", _Extent(event.anchor))  # one that is unknown is refused with the rest
+        if extent is None:
+            raise _refusal(event, f"*{event.anchor} stands within what it refers to")
+        return extent
+    is_number = event.implicit[0] or event.tag is not None
+    if is_number and len(event.value) > _MOST_DIGITS and _NUMBER.fullmatch(event.value):
+        raise _refusal(event, f"is a number of {len(event.value):,} digits")
+    return _Extent(event.anchor)
+
+
+def _refusal(event: Any, problem: str) -> yaml.YAMLError:
+    return yaml.composer.ComposerError(None, None, problem, event.start_mark)
+
+
+class _Loader(YamlLoader):  # type: ignore[misc]
     """YAML 1.1 reads `8e-6` (no dot) as text; users mean a number. A key given twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        twice = next((key for index, key in enumerate(keys) if key in keys[:index]), None)
-        if twice is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"key {twice!r} is given twice", node.start_mark)
-        return super().construct_mapping(node, deep=deep)
+        keys = set()
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # what it merges may be written anew
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                break  # which the loader refuses
+            if key in keys:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+            keys.add(key)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return mapping
 
 
 _EXPONENT = re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")

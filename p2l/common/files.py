@@ -47,6 +47,34 @@ def write_json(path: str | Path, value: Any, *, indent: int = 1) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
+DEEPEST_JSON = 200
+
+
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Return what a JSON text holds; ValueError where it is none, or nests too deep for what walks through it."""
+    try:
+        content = json.loads(text, **options)
+    except RecursionError:
+        raise ValueError(f"is nested deeper than {DEEPEST_JSON} levels") from None
+    brackets = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    if brackets > DEEPEST_JSON and is_deeper(content, DEEPEST_JSON):
+        raise ValueError(f"is nested deeper than {DEEPEST_JSON} levels")
+    return content
+
+
+def is_deeper(content: Any, levels: int) -> bool:
+    """Whether lists and objects of JSON nest deeper than this."""
+    inner = [content]
+    for _ in range(levels + 1):
+        inner = [
+            part
+            for outer in inner
+            if isinstance(outer, list | dict)
+            for part in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+    return bool(inner)
+
+
 def no_nan(value: Any) -> Any:
     """Return `value` as JSON can hold it: null for NaN and infinities at any depth, plain numbers for NumPy's."""
     if isinstance(value, dict):

@@ -9,7 +9,6 @@ Shapes: N rows.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ import pyarrow as pa
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError, VoteError
+from p2l.common.files import parse_json
 from p2l.leaderboard.sources import base_column, group_rows
 
 Mask = npt.NDArray[np.bool_]
@@ -62,7 +62,7 @@ def readable_tags(table: Any) -> Any:
     if place < 0 or not (pa.types.is_string(kind := table.schema.field(place).type) or pa.types.is_large_string(kind)):
         return table
     try:
-        tags = pa.array([None if text is None else json.loads(text) for text in table.column(place).to_pylist()])
+        tags = pa.array([None if text is None else parse_json(text) for text in table.column(place).to_pylist()])
     except (ValueError, pa.ArrowException):
         return table
     return table.set_column(place, "category_tag", tags)

@@ -7,7 +7,6 @@ Each output comes from the first of these that is present: a checkpoint's output
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError, InputError
+from p2l.common.files import parse_json
 from p2l.evaluation.categories import Category, parse
 from p2l.likelihood import Likelihood, get
 from p2l.metrics import LEADERBOARD_METRICS, METRICS
@@ -94,7 +94,7 @@ def model_list(inputs: Inputs) -> list[str]:
     """Read the names of the coefficients; InputError if the file is missing or is no list of different names."""
     path = inputs.model_list_path or _from_model_repo(str(inputs.model_repo), [MODEL_LIST_FILE])
     try:
-        names: Any = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        names: Any = parse_json(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: is no readable JSON list of model names: {error}") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):

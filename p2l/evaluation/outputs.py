@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 
 from p2l.batch_inference.output import json_array
 from p2l.common.errors import InputError, VoteError
+from p2l.common.files import DEEPEST_JSON, is_deeper
 from p2l.evaluation.categories import Category, readable_tags
 from p2l.leaderboard.sources import ClusteredVotes
 from p2l.likelihood import Likelihood
@@ -35,6 +36,7 @@ from p2l.votes.sources import open_source
 
 HIDDEN = "last_hidden_state"
 _CHUNK = 1 << 22  # characters
+_LONGEST = 1 << 28  # characters of a record
 _RECORDS = 512  # in a batch
 _SAMPLE = 100  # records that name the columns
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
@@ -94,8 +96,8 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
             yield value
     except (OSError, UnicodeDecodeError, RecursionError) as error:
         raise VoteError(f"{path}: cannot be read: {error}") from error
-    except json.JSONDecodeError as error:
-        raise VoteError(f"{path}: record {number + 1} is not JSON: {error.msg}") from error
+    except ValueError as error:
+        raise VoteError(f"{path}: record {number + 1} is not JSON: {getattr(error, 'msg', error)}") from error
 
 
 def _values(path: Path) -> Iterator[Any]:
@@ -112,11 +114,16 @@ def _values(path: Path) -> Iterator[Any]:
             try:
                 value, place = json.JSONDecoder().raw_decode(text, place)
             except json.JSONDecodeError:
-                more = file.read(_CHUNK)
+                # What is not whole is decoded again from its beginning: twice as much each time.
+                more = file.read(max(_CHUNK, len(text) - place))
                 if not more:
                     raise
                 text, place = text[place:] + more, 0
+                if len(text) > _LONGEST:
+                    raise ValueError(f"it is longer than {_LONGEST:,} characters") from None
             else:
+                if is_deeper(value, DEEPEST_JSON):
+                    raise ValueError(f"is nested deeper than {DEEPEST_JSON} levels")
                 yield value
 
 

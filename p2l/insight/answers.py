@@ -5,7 +5,6 @@ Shapes: N prompts, M models, D dimensions of an embedding.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from p2l.common.cli import nearest, progress
 from p2l.common.errors import InputError
+from p2l.common.files import parse_json
 from p2l.insight.explain_report import Explanation, Observed, Strength, VoteAgreement
 from p2l.leaderboard.board import POINTS_PER_LOGIT, Leaderboard
 from p2l.leaderboard.fitting import fit_labels
@@ -152,7 +152,7 @@ def _one(value: Any, what: str) -> float | None:
 
 def _json_array(file: Path) -> Iterator[dict[str, Any]]:
     try:
-        rows = json.loads(file.read_bytes())
+        rows = parse_json(file.read_bytes())
     except ValueError as error:
         raise InputError(f"{file}: is no JSON: {error}") from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

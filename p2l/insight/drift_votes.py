@@ -11,7 +11,6 @@ Shapes: N votes of a batch, M entities (models, or models on a side).
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ import numpy.typing as npt
 
 from p2l.common.cli import progress
 from p2l.common.errors import ConvergenceError, InputError, VoteError
+from p2l.common.files import parse_json
 from p2l.insight.drift import Changes, Measured
 from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.fitting import fit_covariance, fit_table
@@ -103,7 +103,7 @@ def _versions(batch: VoteBatch) -> list[tuple[str | None, str | None]]:
         pair = value
         if isinstance(value, str):
             with contextlib.suppress(ValueError):
-                pair = json.loads(value)
+                pair = parse_json(value)
         if pair is not None and (not isinstance(pair, list) or len(pair) != 2):
             raise VoteError(f"{batch.place(row)}: model_version must be [of model_a, of model_b], not {value!r:.60}")
         first, second = pair or (None, None)

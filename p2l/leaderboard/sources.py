@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from p2l.common.cli import nearest, progress
 from p2l.common.errors import InputError, VoteError
+from p2l.common.files import parse_json
 from p2l.leaderboard.board import Named
 from p2l.leaderboard.fitting import fit_table, prior_of
 from p2l.leaderboard.intervals import Units, units_of
@@ -100,7 +101,7 @@ def _walk_text(column: Any, rest: str, path: str, source: str) -> Any:
     values = []
     for text in column.to_pylist():
         try:
-            content = None if text is None else json.loads(text)
+            content = None if text is None else parse_json(text)
         except ValueError as error:
             raise VoteError(f"{source}: {path!r} needs JSON in the column, not {text[:40]!r}") from error
         values.append(_follow(content, rest))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError
+from p2l.common.files import parse_json
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -48,14 +49,14 @@ def local_folder(path: str | Path) -> Path:
 def read_json(file: Path, *, missing: Any = None) -> Any:
     """Read a JSON file, or return `missing` where there is none; CheckpointError if it is absent or malformed."""
     try:
-        return json.loads(file.read_text("utf-8"))
+        return parse_json(file.read_text("utf-8"))
     except FileNotFoundError as error:
         if missing is not None:
             return missing
         raise CheckpointError(f"{file}: no such file; the folder is not a complete model") from error
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise CheckpointError(f"{file}: cannot be read as JSON: {error}; copy it again") from error
 
 

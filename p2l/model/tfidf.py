@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from p2l.common.errors import CheckpointError, InputError
 from p2l.common.prompts import cut_marks
-from p2l.model.checkpoint import load_weights, read_object, write_json
+from p2l.model.checkpoint import load_weights, read_object, weight_shapes, write_json
 from p2l.model.encoding import (
     DEFAULT_MAX_LENGTH,
     Encoding,
@@ -84,6 +84,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 VOCABULARY_FILE = "tfidf.json"
+_LONGEST_NGRAM = 100  # words; the work for a prompt grows with it
 _MOST_CANDIDATES = 4_000_000  # n-grams counted at once while fitting (about 500 MB); rare ones are dropped beyond
 
 
@@ -165,10 +166,18 @@ def load(folder: Path, *, max_length: int | None, **_: str | None) -> TfidfToken
     content = read_object(file)
     try:
         (low, high), terms, idf = content["ngrams"], content["terms"], np.asarray(content["idf"], dtype=np.float64)
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{file}: is not a TF-IDF vocabulary: {error!r}; copy the folder again") from error
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        reason = " ".join(repr(error).split())
+        raise CheckpointError(f"{file}: is not a TF-IDF vocabulary: {reason:.200}; copy the folder again") from error
+    if not isinstance(terms, list) or not all(isinstance(term, str) for term in terms) or len(set(terms)) < len(terms):
+        raise CheckpointError(f"{file}: terms must be a list of different words; copy the folder again")
     if idf.shape != (len(terms),) or not np.isfinite(idf).all():
         raise CheckpointError(f"{file}: needs one finite idf for each of its {len(terms)} terms; copy the folder again")
+    if not all(type(size) is int for size in (low, high)) or not 1 <= low <= high <= _LONGEST_NGRAM:
+        raise CheckpointError(
+            f"{file}: ngrams must be the least and the greatest number of words of a term, from 1 to {_LONGEST_NGRAM}; "
+            "copy the folder again"
+        )
     return TfidfTokenizer(terms, idf, ngrams=(low, high), max_length=max_length or DEFAULT_MAX_LENGTH)
 
 
@@ -229,15 +238,28 @@ def _without_rare(frequencies: Counter[str]) -> Counter[str]:
 
 
 def empty(folder: Path, dtype: torch.dtype) -> TfidfBackbone:
-    """Return the backbone of a folder's config.json, at zero; CheckpointError if that is of another model type."""
+    """Return the backbone of a folder's config.json, at zero.
+
+    CheckpointError if that is of another model type, or no weights of the folder are of its size: what is allocated is
+    no larger than the folder.
+    """
     file = folder / "config.json"
     content = read_object(file)
     if content.get("model_type") != "tfidf":
         raise CheckpointError(f"{folder}: config.json has model_type {content.get('model_type')!r}, not 'tfidf'")
     if not isinstance(content.get("vocab_size"), int):
         raise CheckpointError(f"{file}: has no vocab_size; copy the folder again")
-    fields = {key: content[key] for key in TfidfConfig.__dataclass_fields__ if key in content}
-    return TfidfBackbone(TfidfConfig(**fields), dtype)
+    config = TfidfConfig(**{key: content[key] for key in TfidfConfig.__dataclass_fields__ if key in content})
+    if type(config.hidden_size) is not int or not isinstance(config.feature_dropout, int | float):
+        raise CheckpointError(f"{file}: hidden_size and feature_dropout must be numbers; copy the folder again")
+    if not 0 <= config.feature_dropout < 1:
+        raise CheckpointError(f"{file}: feature_dropout must be at least 0 and below 1; copy the folder again")
+    stored = [shape for name, shape in weight_shapes(folder).items() if name.endswith("embedding")]
+    if (config.vocab_size, config.hidden_size) not in stored:
+        shape = stored[0] if stored else "no"
+        size = (config.vocab_size, config.hidden_size)
+        raise CheckpointError(f"{folder}: the embedding has shape {shape}, config.json asks for {size}")
+    return TfidfBackbone(config, dtype)
 
 
 def pretrained(folder: Path, dtype: torch.dtype) -> TfidfBackbone:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from p2l.common.config import Number, Whole
 from p2l.common.errors import ConfigError
+from p2l.common.files import parse_json
 from p2l.online_training.buffers import BufferSettings
 from p2l.training.config import TrainConfig
 
@@ -89,7 +89,7 @@ def derived_configuration(checkpoint: str | None) -> tuple[Path, dict[str, objec
             f"p2l train or p2l online-train wrote, with its {_RECORD}"
         )
     try:
-        recorded = json.loads(record.read_text(encoding="utf-8"))
+        recorded = parse_json(record.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{record}: cannot be read: {error}; give --config") from error
     if "buffer" not in recorded:

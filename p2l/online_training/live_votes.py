@@ -8,7 +8,6 @@ With several processes the first one decides how much has come and when to stop;
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import print_note
 from p2l.common.errors import VoteError
+from p2l.common.files import parse_json
 from p2l.online_training.stream import StopRequestedError, is_held_out
 from p2l.votes.arrow_files import RecordFile
 from p2l.votes.schema import WINNERS, unknown_winner
@@ -51,10 +51,10 @@ def parse_line(line: bytes) -> LineVote:
     the lines that happened to come with it, or a run that was stopped would go on with other votes.
     """
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except UnicodeDecodeError as error:
         raise VoteError(f"is not UTF-8 (byte {error.start + 1})") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise VoteError(f"is not JSON: {error}") from error
     if not isinstance(row, dict):
         raise VoteError(f"holds a {type(row).__name__}; every line must be an object")
@@ -286,7 +286,7 @@ class LineVotes:
 
     def _prompt(self, at: int, size: int) -> list[str]:
         try:
-            return turns_of(json.loads(self._file.read(at, size)))
+            return turns_of(parse_json(self._file.read(at, size)))
         except (ValueError, AttributeError, VoteError) as error:
             raise VoteError(
                 f"{self._file.path}: was changed at byte {at} while it was followed; lines may only be added"

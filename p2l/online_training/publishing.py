@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import print_note
 from p2l.common.errors import InputError
-from p2l.common.files import disk_error, locked, sync_path, sync_tree
+from p2l.common.files import disk_error, locked, parse_json, sync_path, sync_tree
 from p2l.likelihood import counted, vote_losses
 from p2l.model.checkpoint import revision_of
 from p2l.online_training.stream import StepFacts, StopRequestedError
@@ -132,7 +132,7 @@ def last_decision(folder: Path) -> dict[str, Any] | None:
         return None
     for line in reversed(lines):
         with suppress(ValueError, TypeError, KeyError):
-            entry: dict[str, Any] = json.loads(line)
+            entry: dict[str, Any] = parse_json(line)
             if entry["event"] in {"published", "refused"}:
                 return entry
     return None

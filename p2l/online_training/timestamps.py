@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import parser, positive, progress, run
 from p2l.common.errors import VoteError
-from p2l.common.files import atomic_path, check_can_write
+from p2l.common.files import atomic_path, check_can_write, parse_json
 from p2l.online_training.reorder import EndTimes
 
 
@@ -57,7 +57,7 @@ def times_of_ids(path: str) -> dict[str, float]:
                 if not line.strip():
                     continue
                 try:
-                    row = json.loads(line)
+                    row = parse_json(line)
                     times[str(row["question_id"])] = float(row["tstamp"])
                 except (ValueError, KeyError, TypeError) as error:
                     raise VoteError(

@@ -22,6 +22,7 @@ from torch import nn
 
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
+from p2l.common.files import parse_json
 from p2l.model.backbones import P2L_ATTENTION, register_attention
 from p2l.training.config import TrainConfig
 
@@ -125,11 +126,13 @@ def update_rule(resolved: dict[str, Any]) -> dict[str, Any]:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
     except json.JSONDecodeError as error:
         raise ConfigError(f"{path}: not valid JSON: line {error.lineno}: {error.msg}") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(raw, dict):
         raise ConfigError(f"{path}: expected a JSON object, found {type(raw).__name__}")
     return raw

@@ -7,7 +7,6 @@ so a run that was stopped is either absent or can be resumed.
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from p2l.common.errors import CheckpointError, InputError, VoteError
-from p2l.common.files import claimed, try_lock
+from p2l.common.files import claimed, parse_json, try_lock
 from p2l.model.checkpoint import local_folder, write_json
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import make_transformer, sample_prompts
@@ -174,7 +173,7 @@ def _lock(folder: Path) -> Any:
 def _read_record(folder: Path) -> dict[str, Any]:
     file = folder / REQUEST_FILE
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = parse_json(file.read_text(encoding="utf-8"))
         if not isinstance(record["request"], dict) or not isinstance(record["save_steps"], int):
             raise TypeError("unexpected content")
     except (OSError, ValueError, TypeError, KeyError) as error:

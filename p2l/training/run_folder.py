@@ -22,7 +22,7 @@ from typing import Any
 from torch import Tensor
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError
-from p2l.common.files import atomic_path, disk_error, sync_path, sync_tree
+from p2l.common.files import atomic_path, disk_error, parse_json, sync_path, sync_tree
 from p2l.model.checkpoint import write_json
 from p2l.training.config import TrainConfig
 from p2l.training.engine import Engine, peers
@@ -116,7 +116,7 @@ def _whole_checkpoints(folder: Path) -> list[Path]:
 def read_state(checkpoint: Path) -> TrainerState:
     """Read the state file of a checkpoint; CheckpointError if it is missing or malformed."""
     try:
-        state = TrainerState(**json.loads((checkpoint / STATE_FILE).read_text(encoding="utf-8")))
+        state = TrainerState(**parse_json((checkpoint / STATE_FILE).read_text(encoding="utf-8")))
         if not isinstance(state.step, int):
             raise TypeError(f"step is {state.step!r}")
     except (OSError, ValueError, TypeError) as error:
@@ -196,7 +196,7 @@ class MetricsLog:
         lines = []
         for line in self._path.read_text(encoding="utf-8").splitlines():
             try:
-                if json.loads(line)["step"] <= step:
+                if parse_json(line)["step"] <= step:
                     lines.append(line)
             except (ValueError, KeyError, TypeError):
                 break  # the kill cut this line
@@ -307,7 +307,7 @@ def check_same_configuration(config: TrainConfig, checkpoint: Path) -> None:
     """Raise CheckpointError if a key that affects the weights has changed: the state would silently override it."""
     file = checkpoint / "training_config.json"
     try:
-        before = json.loads(file.read_text(encoding="utf-8"))
+        before = parse_json(file.read_text(encoding="utf-8"))
         now = config.model_dump(mode="json")
         changed = [key for key, value in now.items() if before.get(key, value) != value]
     except (OSError, ValueError, AttributeError) as error:

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from p2l.common.cli import nearest
 from p2l.common.errors import VoteError
+from p2l.common.files import parse_json
 
 # Votes as integers: model names and winners to codes, labels from one model list to another.
 #
@@ -280,7 +281,7 @@ def _parse_turns(text: str | None) -> list[str] | None:
     if text is None:
         return None
     if text.lstrip().startswith("["):
-        for parse in (json.loads, ast.literal_eval):
+        for parse in (parse_json, ast.literal_eval):
             try:
                 turns = parse(text.strip())
             except (ValueError, SyntaxError, RecursionError, MemoryError):

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 
 from p2l.common.errors import VoteError
+from p2l.common.files import parse_json
 from p2l.votes.schema import RawBatch, Source, is_valid
 
 # Votes out of Hugging Face data sets: a hub id or a folder written by `save_to_disk`; memory-mapped by `datasets`.
@@ -182,10 +183,10 @@ def _slow(path: Path, block: bytes, line: int) -> Iterator[RawBatch]:
 
 def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        value = json.loads(line)
+        value = parse_json(line)
     except UnicodeDecodeError as error:
         raise VoteError(f"{path}: line {number}: is not UTF-8 (byte {error.start + 1})") from error
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a ValueError too
+    except ValueError as error:  # a number of 5,000 digits is one too
         raise VoteError(f"{path}: line {number}: is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise VoteError(f"{path}: line {number}: holds a {type(value).__name__}; every line must be an object")
@@ -303,7 +304,7 @@ def _all_are(values: Any, kind: str) -> bool:
         return False
     if kind == "json":
         try:
-            _ = [json.loads(text) for text in values.to_pylist()]
+            _ = [parse_json(text) for text in values.to_pylist()]
         except ValueError:
             return False
     return True
@@ -312,7 +313,7 @@ def _all_are(values: Any, kind: str) -> bool:
 def _convert(column: Any, kind: str) -> Any:
     if kind == "json":
         try:
-            return pa.array([None if text is None else json.loads(text) for text in column.to_pylist()])
+            return pa.array([None if text is None else parse_json(text) for text in column.to_pylist()])
         except (pa.ArrowException, OverflowError):  # lists of this and that stay text
             return column.cast(pa.string())
     if kind == "bool":

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from p2l.common.cli import progress
 from p2l.common.errors import VoteError
-from p2l.common.files import atomic_path, no_nan
+from p2l.common.files import atomic_path, no_nan, parse_json
 from p2l.votes.arrow_files import RowFile, conform
 from p2l.votes.reading import read_votes
 from p2l.votes.schema import WINNERS, RawBatch, Source, numbers
@@ -239,7 +239,7 @@ def _pick_user(column: Any, messages: Any) -> Any:
 def _turns_of(place: str, conversation: Any) -> list[str] | None:
     if isinstance(conversation, str):
         try:
-            conversation = json.loads(conversation)
+            conversation = parse_json(conversation)
         except ValueError as error:
             raise VoteError(f"{place}: conversation_a is text that is not JSON: {error}") from error
     if conversation is None:

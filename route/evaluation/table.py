@@ -75,10 +75,12 @@ def read_prices(path: str | Path) -> dict[str, TokenPrice]:
     """Read a price file; raise InputError for a missing file and for an entry that is no price."""
     import yaml
 
+    from p2l.common.config import parse_yaml, read_limited
+
     file = Path(path).expanduser()
     try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content, _ = parse_yaml(read_limited(file).decode("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
         raise InputError(f"{file}: cannot be read as YAML or JSON: {str(error).splitlines()[0]}") from error
     if not isinstance(content, dict) or not content:
         raise InputError(f"{file}: must map names of models to dollars per million output tokens")

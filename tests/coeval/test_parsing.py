@@ -111,3 +111,32 @@ def test_words_of_other_sets_are_read_too() -> None:
     assert read_word("tie.", ("A", "B", "TIE")) == "TIE"
     with pytest.raises(MalformedAnswerError, match="is none of A, B"):
         read_word("A and B", ("A", "B"))
+
+
+MILLION = 1_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["<think>" * MILLION, "```" + " " * MILLION, "```" + "a" * MILLION, "```" * MILLION, "[" * MILLION, "{" * MILLION],
+    ids=["thoughts", "space", "language", "fences", "lists", "objects"],
+)
+def test_a_reply_without_an_end_is_read_once(text: str) -> None:
+    """Each of these takes hours where a pattern starts anew at each beginning."""
+    with pytest.raises(MalformedAnswerError, match="no JSON object"):
+        read_object(text)
+    with pytest.raises(MalformedAnswerError, match="is none of High"):
+        read_level(text)
+
+
+def test_all_thoughts_are_left_out_and_an_unfinished_one_is_not() -> None:
+    assert read_level("<think>Low?</think><thinking>Medium?</thinking>High") == "High"
+    assert read_level("Hi<think>Low</think>gh") == "High"
+    with pytest.raises(MalformedAnswerError):
+        read_level("High<think>Low")
+
+
+def test_an_answer_that_nests_too_deep_is_none() -> None:
+    deep = '{"prompt": ' + "[" * 500 + "]" * 500 + ', "response": "x"}'
+    with pytest.raises(MalformedAnswerError, match="no JSON object"):
+        read_item(deep)

@@ -147,7 +147,7 @@ def test_two_keys_of_one_name_are_a_mistake_with_its_line(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("text", ["a: " + "[" * 5000, "a: " + "1" * 5000])
 def test_yaml_that_cannot_be_read_at_all_is_one_line(tmp_path: Path, text: str) -> None:
-    with pytest.raises(ConfigError, match=r"router\.yaml: not valid YAML: ") as caught:
+    with pytest.raises(ConfigError, match=r"router\.yaml:1: not valid YAML: ") as caught:
         load_config(write(tmp_path, text))
     assert len(str(caught.value)) < 1000
 

@@ -33,6 +33,13 @@ ROWS: Mapping[str, list[dict[str, Any]]] = {
     "medqa": [{"question": "Which?", "options": {"A": "one", "B": "two"}, "answer": "two", "answer_idx": "B"}],
     "gsm8k": [{"question": "40+2?", "answer": "Forty and two.\n#### 1,042"}],
 }
+
+
+def nested(levels: int) -> Any:
+    """Return lists within lists."""
+    return [nested(levels - 1)] if levels else 1
+
+
 EXPECTED = {
     "mmlu": ("1+1?\n\nA. 1\nB. 2\nC. 3\nD. 4", "B. 2", {"correct_answer": "B", "subject": "algebra"}),
     "hellaswag": (
@@ -147,6 +154,7 @@ def test_a_file_of_prompts_for_a_task_that_is_there(finished: Path, tmp_path: Pa
     ("rows", "flags", "message"),
     [
         (["x"], (), "line 1: no JSON object"),
+        ([{"question": "x", "deep": nested(300)}], (), "line 1: no JSON: is nested deeper than 200 levels"),
         ([{"prompt": "p"}], (), "line 1: no reference_response"),
         ([{"prompt": " ", "reference_response": "r"}], (), "line 1: no prompt"),
         ([], (), "holds no items"),

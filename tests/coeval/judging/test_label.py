@@ -75,3 +75,15 @@ def test_the_label_judge_scores_the_labels_of_the_item() -> None:
     said = ('{"tone": "WARM"}', "I cannot say, it depends.\nOn what?")
     found = scores_for(judge, task, {}, [(item, {"response": text}) for text in said])
     assert found == [{"label:tone": "1.0"}, {"label:tone": "0.0"}]
+
+
+@pytest.mark.parametrize(
+    ("text", "label"),
+    [
+        ("It is:\nthe answer is" + "\n" * 1_000_000, None),
+        ("####\n" * 200_001, "####"),
+        ("\\boxed{" * 200_000, None),
+    ],
+)
+def test_markers_with_nothing_behind_them_are_read_once(text: str, label: str | None) -> None:
+    assert predicted_label(text, "answer") == label

@@ -177,7 +177,10 @@ def test_how_a_verdict_is_read(text: str, part: str, winner: str) -> None:
     assert KINDS["pair"].read({}, part, text).winner == winner
 
 
-@pytest.mark.parametrize("text", ["", "A or B", "C", "A better answer would be short"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "A or B", "C", "A better answer would be short", "C" + " " * 1_000_000 + "A", "answer" + "*" * 1_000_000],
+)
 def test_what_is_no_verdict(text: str) -> None:
     with pytest.raises(MalformedAnswerError):
         KINDS["pair"].read({}, "ab", text)
