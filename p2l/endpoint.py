@@ -12,6 +12,7 @@ from p2l.common.access import check_address, digest_of, is_loopback, new_key, po
 from p2l.common.cli import above_zero, amount, parser, positive, run, whole
 from p2l.common.connections import add_connection_flags, limits_of
 from p2l.common.errors import ConfigError
+from p2l.common.prompts import MAX_CHARS, MAX_TURNS
 from p2l.serving.settings import Settings
 
 
@@ -66,6 +67,8 @@ def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
         "--streams", type=whole, help="threads that compute; 0: the event loop itself (default: by device and model)"
     )
     group.add_argument("--max-body-mb", type=above_zero, default=8.0, help="largest request, in MiB")
+    group.add_argument("--max-turns", type=positive, default=MAX_TURNS, help="turns of a request, of all its prompts")
+    group.add_argument("--max-chars", type=positive, default=MAX_CHARS, help="characters of a prompt")
     group.add_argument("--deadline", type=above_zero, default=60.0, help="seconds that a request may take")
 
 

@@ -8,6 +8,8 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -16,7 +18,7 @@ from fastapi import APIRouter, FastAPI, Header, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import APIKeyHeader
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -24,11 +26,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from p2l.common.access import matches
 from p2l.common.errors import InputError
 from p2l.common.version import __version__
-from p2l.common.web import BodyLimit, ClientGoneError, bearer_of, end_when_orphaned, within
+from p2l.common.web import LONG, BodyLimit, ClientGoneError, bearer_of, end_when_orphaned, within
 from p2l.inference import P2L
 from p2l.likelihood import win_rates
+from p2l.model.encoding import repair
 from p2l.serving.batcher import Answer, Batcher, BusyError, ModelFailedError, TooLargeError
 from p2l.serving.metrics import Metrics
+from p2l.serving.parsing import BoundedRoute, check_prompts
 from p2l.serving.reload import Control, Follower, Served, Status, batch_limits
 from p2l.serving.settings import Settings
 
@@ -36,6 +40,7 @@ from p2l.serving.settings import Settings
 
 Turns = Annotated[
     list[str],
+    FailFast(),  # a fault for each of a million turns takes seconds to describe
     Field(min_length=1, description="The user's turns of one conversation, in order.", examples=[["What is 2 + 2?"]]),
 ]
 
@@ -49,7 +54,9 @@ class PromptRequest(BaseModel):
 class BatchRequest(BaseModel):
     """Several prompts."""
 
-    prompts: Annotated[list[Turns], Field(min_length=1, description="Prompts, each the list of its user turns.")]
+    prompts: Annotated[
+        list[Turns], FailFast(), Field(min_length=1, description="Prompts, each the list of its user turns.")
+    ]
 
 
 class PredictResponse(BaseModel):
@@ -112,6 +119,9 @@ class InfoResponse(BaseModel):
     likelihood: str
     num_models: int
     max_length: int = Field(description="Tokens per prompt; older ones are cut.")
+    max_turns: int = Field(description="Turns of a request, those of all its prompts together.")
+    max_chars: int = Field(description="Characters of a prompt.")
+    max_body_mb: float = Field(description="Largest request, in MiB.")
     device: str
     dtype: str
     dtype_reason: str
@@ -219,7 +229,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         400: "The body is no text.",
         403: "The key is missing or wrong.",
         408: "The body did not arrive in time.",
-        413: "The request, or the prompt, is too large.",
+        413: "The request, or a prompt, is too large; the sentence names the limit.",
         422: "The request cannot be understood.",
         503: "The queue is full, a reload is under way, or the service stops; come again after Retry-After seconds.",
         504: "The deadline passed before the answer was there.",
@@ -271,7 +281,7 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
     return app
 
 
-_routes = APIRouter()
+_routes = APIRouter(route_class=BoundedRoute)
 Timeout = Annotated[
     float | None,
     Header(alias="x-p2l-timeout", gt=0, allow_inf_nan=False, description="Seconds that the answer may take at most."),
@@ -289,17 +299,20 @@ async def predict(body: PromptRequest, request: Request, timeout: Timeout = None
 async def predict_batch(body: BatchRequest, request: Request, timeout: Timeout = None) -> Response:
     """Coefficients of every model for several prompts, all by the same revision."""
     model, answers = await _ask(request, body.prompts, timeout)
-    predictions = [_prediction(model, answer) for answer in answers]
-    return _json(BatchResponse(predictions=predictions, revision=model.revision))
+
+    def respond() -> Response:
+        predictions = [_prediction(model, answer) for answer in answers]
+        return _json(BatchResponse(predictions=predictions, revision=model.revision))
+
+    return await _off_loop(len(answers) * len(model.model_list), respond)
 
 
 @_routes.post("/leaderboard")
 async def leaderboard(body: PromptRequest, request: Request, timeout: Timeout = None) -> LeaderboardResponse:
     """The models for one prompt, best first."""
     model, answers = await _ask(request, [body.prompt], timeout)
-    return LeaderboardResponse(
-        leaderboard=_ranks(model, answers[0]), truncated=answers[0].truncated, revision=answers[0].revision
-    )
+    ranks = await _off_loop(len(model.model_list) ** 2, partial(_ranks, model, answers[0]))
+    return LeaderboardResponse(leaderboard=ranks, truncated=answers[0].truncated, revision=answers[0].revision)
 
 
 @_routes.get("/models")
@@ -312,16 +325,19 @@ async def models(request: Request) -> ModelsResponse:
 @_routes.get("/info")
 async def info(request: Request) -> InfoResponse:
     """What is being served, and how."""
-    served = _service(request).follower.served
+    settings, served = _service(request).settings, _service(request).follower.served
     first = served.model.members[0]
     return InfoResponse(
-        model=Path(served.path).name,
+        model=repair(Path(served.path).name),
         revision=served.model.revision,
         model_type=" + ".join(member.model.record.model_type for member in served.model.members),
         head_type=first.model.record.head_type,
         likelihood=served.model.likelihood.name,
         num_models=len(served.model.model_list),
         max_length=first.tokenizer.max_length,
+        max_turns=settings.max_turns,
+        max_chars=settings.max_chars,
+        max_body_mb=settings.max_body_mb,
         device=str(served.model.device),
         dtype=served.dtype,
         dtype_reason=served.reason,
@@ -388,12 +404,22 @@ async def _ask(request: Request, prompts: list[list[str]], timeout: float | None
     settings = service.settings
     if len(prompts) > settings.queue_size:
         raise HTTPException(422, f"{len(prompts)} prompts are too many for one request; send {settings.queue_size}")
+    check_prompts(prompts, settings)
     if settings.log_prompts:
-        for prompt in prompts:
-            _log.info("prompt %r", prompt)
+        await _off_loop(sum(map(len, chain.from_iterable(prompts))), partial(_log_prompts, prompts))
     model = service.batcher.model
     seconds = min(settings.deadline, timeout or settings.deadline)
     return model, await within(request, seconds, service.batcher.ask(prompts, model=model))
+
+
+def _log_prompts(prompts: list[list[str]]) -> None:
+    for prompt in prompts:
+        _log.info("prompt %r", prompt)
+
+
+async def _off_loop(size: int, function: Callable[[], T]) -> T:
+    """Call a function here, or in a thread where it works on so much that others would notice."""
+    return await asyncio.to_thread(function) if size > LONG else function()
 
 
 def _prediction(model: P2L, answer: Answer) -> PredictResponse:

@@ -1,10 +1,11 @@
 """The asynchronous batcher: many requests in, few forward passes through one model, each request its answer.
 
-A prompt is tokenised in a thread, a short one of a light model at once; its answer is looked up among the recent ones;
-a prompt that is already on its way is waited for, not computed twice; the rest goes into a bounded queue, from which
-computing threads take batches. A prompt that nobody waits for any more leaves the queue before it costs anything.
+A prompt is tokenised in a thread, a short one of a light model at once, a long one in threads for such; its answer is
+looked up among the recent ones; a prompt that is already on its way is waited for, not computed twice; the rest goes
+into a bounded queue, from which computing threads take batches. A prompt that nobody waits for any more leaves the
+queue before it costs anything.
 
-Everything but the two kinds of threads happens in one event loop, so nothing here needs a lock.
+Everything but these threads happens in one event loop, so nothing here needs a lock.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from asyncio import AbstractEventLoop, Future
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 
 import numpy as np
@@ -26,6 +28,8 @@ import torch
 
 from p2l.common.cache import LRUCache
 from p2l.common.errors import InputError, P2LError
+from p2l.common.web import LONG, LongWork
+from p2l.common.web import BusyError as BusyError
 from p2l.inference import P2L, Encoded, Prediction, free_memory, is_out_of_memory
 
 # What the service says of one prompt, and why it may say nothing.
@@ -41,10 +45,6 @@ class Answer:
     gamma: float | None
     truncated: bool
     revision: str
-
-
-class BusyError(P2LError):
-    """The queue is full, or the service is shutting down; the client may come again."""
 
 
 class TooLargeError(InputError):
@@ -290,6 +290,7 @@ def _answers(said: Prediction, revision: str) -> list[Outcome]:
 
 _Key = tuple[str, bytes]
 _FEW_CHARS = 4_000  # tokenised in less time than a thread takes to answer
+_CHARS_OF_A_TURN = 20  # that take as long as a turn of none
 
 # What a batcher tells whoever counts.
 
@@ -379,6 +380,7 @@ class Batcher:
         self._flying: dict[_Key, Job] = {}
         self._cache: LRUCache[_Key, Answer] = LRUCache(cache_size)
         self._pool = ComputePool(limits, queue_size, self._report)
+        self.long_work = LongWork()
         self._closed = False
         self._last_answer = -float("inf")
 
@@ -410,9 +412,7 @@ class Batcher:
         self._watcher.entered(len(prompts))
         try:
             model = model or self.model
-            here = not self._pool.limits.streams and sum(map(len, chain.from_iterable(prompts))) <= _FEW_CHARS
-            encoded = model.encode(prompts) if here else await asyncio.to_thread(model.encode, prompts)
-            return await self._answers(model, encoded, fresh)
+            return await self._answers(model, await self._encode(model, prompts), fresh)
         finally:
             self._pending -= len(prompts)
             self._watcher.left(len(prompts))
@@ -443,6 +443,15 @@ class Batcher:
             await asyncio.sleep(0.01)
         self._pool.close()
         await self._pool.ended()
+        self.long_work.close()
+
+    async def _encode(self, model: P2L, prompts: Sequence[Sequence[str]]) -> list[Encoded]:
+        size = sum(map(len, chain.from_iterable(prompts))) + _CHARS_OF_A_TURN * sum(map(len, prompts))
+        if size > LONG:
+            return await self.long_work.run(size, partial(model.encode, prompts))
+        if size <= _FEW_CHARS and not self._pool.limits.streams:
+            return model.encode(prompts)
+        return await asyncio.to_thread(model.encode, prompts)
 
     async def _answers(self, model: P2L, encoded: Sequence[Encoded], fresh: bool) -> list[Answer]:
         """Look up, wait for what is on its way, and queue the rest: all of it or nothing."""

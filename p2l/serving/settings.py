@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from p2l.common.prompts import MAX_CHARS, MAX_TURNS
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -35,6 +37,10 @@ class Settings:
     streams: int | None = None
     """Threads that compute; None: what suits device and model."""
     max_body_mb: float = 8.0
+    max_turns: int = MAX_TURNS
+    """Of a request, those of all its prompts together."""
+    max_chars: int = MAX_CHARS
+    """Of a prompt."""
     deadline: float = 60.0
     """Seconds that a request may take."""
     cores: int | None = None
