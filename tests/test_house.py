@@ -245,6 +245,38 @@ def has_main(tree: ast.Module) -> bool:
     return any(isinstance(node, ast.If) and "__main__" in ast.unparse(node.test) for node in tree.body)
 
 
+PICKLES = {"pickle", "cPickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+SAFE_SETTINGS = {"allow_pickle": False, "weights_only": True, "trust_remote_code": False, "use_safetensors": True}
+"""What a library is told about files that may come from others, wherever it is told anything."""
+
+
+def unsafe_readings(tree: ast.Module) -> Iterator[str]:
+    """Yield what opens, or lets a library open, a file that could run code."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.split(".")[0] in PICKLES)
+        elif isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] in PICKLES:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name != "UnpicklingError")
+        elif isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            settings = {str(keyword.arg): ast.unparse(keyword.value) for keyword in node.keywords}
+            if called in {"eval", "exec"} or called.endswith((".read_pickle", ".unsafe_load", ".full_load")):
+                yield called
+            if called == "torch.load" and "weights_only" not in settings:
+                yield called
+            yield from (
+                f"{called}({name}={settings[name]})"
+                for name, safe in SAFE_SETTINGS.items()
+                if settings.get(name, str(safe)) != str(safe)
+            )
+
+
+def test_nothing_that_can_run_code_is_opened() -> None:
+    """A file may come from anybody: no pickle, no remote code, no evaluated text."""
+    found = {f"{path.relative_to(ROOT)}: {what}" for path in SOURCES for what in unsafe_readings(tree_of(path))}
+    assert found == set()
+
+
 def test_roots_and_folders_are_small() -> None:
     """The root of a package holds what users type or import; a folder holds what fits on a screen."""
     for package in PACKAGES:

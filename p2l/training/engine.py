@@ -20,6 +20,7 @@ import socket
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import torch
@@ -38,6 +39,8 @@ _STATE = "deepspeed"
 _VALUES = "values"
 _COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
 _SHARD = re.compile(r"zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt$")
+_FORCE, _FORCE_NOT = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+_FORBIDDEN = re.compile(r"(?:GLOBAL|function|class) ([\w.]+)")
 _PEER_GONE = re.compile(r"by peer|pair closure|broken pipe|peer .*(closed|failed)", re.IGNORECASE)
 
 
@@ -88,6 +91,27 @@ def peers() -> Iterator[None]:
         if not _PEER_GONE.search(str(error)):
             raise
         raise PeerError("another process of this run ended; see its message") from error
+
+
+@contextlib.contextmanager
+def without_code() -> Iterator[None]:
+    """Let `torch.load` open tensors and settings alone in the block, whatever its caller asks for.
+
+    A state of DeepSpeed is a pickle, and DeepSpeed opens it as one that may run code. torch's variable overrules that.
+    """
+    from deepspeed.runtime.fp16.loss_scaler import LossScaler
+    from deepspeed.runtime.zero.config import ZeroStageEnum
+    from deepspeed.utils.tensor_fragment import fragment_address
+
+    before = {name: os.environ.pop(name, None) for name in (_FORCE, _FORCE_NOT)}
+    os.environ[_FORCE] = "1"
+    try:
+        # What the ZeRO stages keep beside tensors: plain records, none of which does anything when it is made.
+        with torch.serialization.safe_globals([LossScaler, ZeroStageEnum, fragment_address]):
+            yield
+    finally:
+        del os.environ[_FORCE]
+        os.environ |= {name: setting for name, setting in before.items() if setting is not None}
 
 
 def on_first(make: Callable[[], Part]) -> Part:
@@ -250,13 +274,18 @@ class Engine:
         self._engine.save_checkpoint(str(folder), tag=_STATE, save_latest=False, exclude_frozen_parameters=False)
 
     def load(self, folder: Path) -> None:
-        """Load what `save` wrote; CheckpointError if it is missing, damaged, or of another number of processes."""
+        """Load what `save` wrote, running no code in it.
+
+        CheckpointError if it is missing, damaged, of another number of processes, or holds more than a state.
+        """
         self._check_complete(folder)
         try:
-            with peers():
+            with peers(), without_code():
                 path, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
         except P2LError:
             raise
+        except UnpicklingError as error:
+            raise _refused(folder / _STATE, error) from error
         except Exception as error:  # DeepSpeed passes on the exceptions of all its components
             raise CheckpointError(
                 f"{folder}: damaged or cut short, training cannot resume: {_one_line(error).split('. ')[0]}; "
@@ -355,6 +384,24 @@ class Engine:
             names = self.model.state_dict().keys()
             gathered |= {name: buffer.detach().cpu() for name, buffer in self.model.named_buffers() if name in names}
         return gathered
+
+
+def _refused(folder: Path, error: UnpicklingError) -> CheckpointError:
+    """Return the error that names the first state which is no state, and what in it could run code."""
+    for file in sorted(folder.glob("*.pt")):
+        try:
+            with without_code():
+                torch.load(file, map_location="cpu", weights_only=True)
+        except UnpicklingError as of_file:
+            folder, error = file, of_file
+            break
+        except Exception:  # damaged otherwise: what DeepSpeed met is another file
+            continue
+    name = _FORBIDDEN.search(str(error).split("WeightsUnpickler error")[-1])
+    what = f"it names {name[1]}, which could run code" if name else "it is damaged, or could run code"
+    return CheckpointError(
+        f"{folder}: is no training state: {what}; nothing of it was run: resume from a checkpoint of your own"
+    )
 
 
 def _trainable(model: nn.Module) -> list[nn.Parameter]:

@@ -15,6 +15,7 @@ from p2l.common.files import try_lock
 from p2l.online_training.online_train import main
 from p2l.training.run_folder import read_state
 from tests.conftest import ROOT, Command, Configure, make_configure, write_votes
+from tests.e2e.test_planted import Planted
 from tests.e2e.test_train import largest_difference, lines, weights
 from tests.p2l.online_training.online_helpers import ORDER, STAGE_1, online, run_all, stream_rows, write_stream
 
@@ -243,6 +244,10 @@ def test_a_checkpoint_of_something_else_is_refused(runs: Path, tmp_path: Path, c
     shutil.copytree(one, cut)
     (cut / "stream_state.npz").write_bytes((one / "stream_state.npz").read_bytes()[:200])
     assert "stream_state.npz" in refused(config, "--checkpoint", cut)
+    with (cut / "stream_state.npz").open("wb") as file:
+        np.savez(file, step=np.array([Planted(tmp_path / "mark")], dtype=object))
+    assert "stream_state.npz" in refused(config, "--checkpoint", cut)
+    assert not (tmp_path / "mark").exists()
     (cut / "stream_state.npz").unlink()
     assert "offline" in refused(config, "--checkpoint", cut)
 
