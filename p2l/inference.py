@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from p2l.common.errors import CheckpointError, InputError
+from p2l.common.errors import InputError
 from p2l.likelihood import win_rates
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
@@ -280,15 +280,8 @@ def choose_device(device: str | torch.device | None) -> torch.device:
 
 
 def _fit_together(folder: Path, model: P2LModel, tokenizer: PromptTokenizer) -> None:
-    """Refuse a tokenizer with more tokens than the model; limit its length to the positions that the model learned."""
-    rows = model.num_embeddings
-    if tokenizer.cls_token_id >= rows:
-        raise CheckpointError(f"{folder}: the CLS token has id {tokenizer.cls_token_id}, the model only {rows} ids")
-    if tokenizer.vocab_size > rows:
-        raise CheckpointError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, the model only {rows}; "
-            "copy tokenizer and model from one folder"
-        )
+    """Limit a tokenizer to the ids and positions that the model learned; CheckpointError if they are too few."""
+    tokenizer.limit(model.num_embeddings, folder)
     if backbones.get(model.record.model_type).learned_positions:
         tokenizer.max_length = min(tokenizer.max_length, model.max_positions)
 

@@ -77,6 +77,16 @@ class PromptTokenizer(ABC):
             pad_token_if_none=pad_token_if_none,
         )
 
+    def limit(self, rows: int, folder: str | Path) -> None:
+        """Use no id beyond the `rows` of the model in `folder`; CheckpointError if it lacks more than added tokens."""
+        if self.cls_token_id >= rows:
+            raise CheckpointError(f"{folder}: the CLS token has id {self.cls_token_id}, the model only {rows} ids")
+        if self.vocab_size > rows:
+            raise CheckpointError(
+                f"{folder}: the tokenizer has {self.vocab_size} tokens, the model only {rows}; "
+                "copy tokenizer and model from one folder"
+            )
+
     def forget_words(self) -> None:  # noqa: B027 - most have nothing to forget
         """Keep nothing of the texts that were encoded."""
 

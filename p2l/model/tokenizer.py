@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -71,7 +71,11 @@ class ChatTokenizer(PromptTokenizer):
         own = str(tokenizer.chat_template)
         self._template = _DATE_FUNCTION + own if "strftime_now" in own else own
         self._fast = _backend_of(tokenizer)
-        self._markers = self._find_markers()
+        self._set_structure(self._find_markers())
+
+    def _set_structure(self, markers: Iterable[str]) -> None:
+        """Take these texts, and the ids of those that are tokens, for structure, which no prompt may imitate."""
+        self._markers = sorted((marker for marker in markers if len(marker) > 1), key=lambda text: (-len(text), text))
         structure_ids = self._find_structure_ids()
         self._is_structure = np.zeros(max(structure_ids, default=-1) + 1, dtype=np.bool_)
         self._is_structure[structure_ids] = True
@@ -89,6 +93,17 @@ class ChatTokenizer(PromptTokenizer):
     def text(self, prompt: Sequence[str]) -> str:
         """Return the text that is tokenised for one prompt, CLS included."""
         return self._render([[self._neutralise(turn) for turn in prompt]])[0]
+
+    def limit(self, rows: int, folder: str | Path) -> None:
+        """See `PromptTokenizer.limit`: added tokens without a row are broken like markers, or else dropped."""
+        added = {number: token.content for number, token in self.tokenizer.added_tokens_decoder.items()}
+        if self.vocab_size > rows and all(
+            number < rows or number in added for number in self.tokenizer.get_vocab().values()
+        ):
+            self.vocab_size = rows
+            self.pad_token_id = self.pad_token_id if self.pad_token_id < rows else self.cls_token_id
+            self._set_structure({*self._markers, *(text for number, text in added.items() if number >= rows)})
+        super().limit(rows, folder)
 
     def forget_words(self) -> None:
         """Disable the cache of words: a quarter slower, but nothing stays in memory when the tokenizer is deleted.
@@ -108,7 +123,7 @@ class ChatTokenizer(PromptTokenizer):
         for prompt, read, unclean in zip(prompts, newest, bodies, strict=True):
             # The last guard: whatever the tokenizer returns, there is exactly one CLS, at the end.
             body = self._reclean(read, unclean)
-            body = body[body != self.cls_token_id]
+            body = body[(body != self.cls_token_id) & (body < self.vocab_size)]
             if read is not prompt and len(body) < self.max_length + self._preamble + _MARGIN:
                 encodings += self._encode([prompt], 4 * max_chars)
             else:
@@ -120,15 +135,14 @@ class ChatTokenizer(PromptTokenizer):
         """How many tokens the template writes besides the turns, which are not of the prompt's newest."""
         return len(next(self._bodies([["x"]])))
 
-    def _find_markers(self) -> list[str]:
-        """Return the texts that are structure, longest first: special tokens, and the template's own tokens."""
+    def _find_markers(self) -> set[str]:
+        """Return the texts that are structure: special tokens, and the template's own tokens."""
         first, second = self._render([["0"], ["1"]])
         if first == second:
             raise ConfigError("chat_template leaves out the user's text; use message['content'] in it")
         added = self.tokenizer.added_tokens_decoder.values()
         markers = {token.content for token in added if token.special or token.content in first}
-        markers |= {*self.tokenizer.all_special_tokens, *_TEMPLATE_MARKER.findall(self._template)}
-        return sorted((marker for marker in markers if len(marker) > 1), key=lambda text: (-len(text), text))
+        return markers | {*self.tokenizer.all_special_tokens, *_TEMPLATE_MARKER.findall(self._template)}
 
     def _find_structure_ids(self) -> npt.NDArray[np.int64]:
         """Return the ids of markers that are tokens, except the unknown token, which ordinary text may become."""

@@ -207,6 +207,7 @@ def trained_model(config: TrainConfig, start: Start, tokenizer: PromptTokenizer,
     kept_loss = config.loss_type if start.resume else None
     kinds = {"model_type": config.model_type, "head_type": config.head_type}
     model = P2LModel.from_pretrained(weights, **kinds, loss_type=kept_loss, dtype=dtype)
+    tokenizer.limit(model.num_embeddings, weights)
     model.retrain(loss_type=config.loss_type, max_length=tokenizer.max_length)
     if "pooling" in config.model_fields_set and config.pooling != model.record.pooling:
         raise ConfigError(f"{weights}: was trained with pooling {model.record.pooling!r}; remove that key")

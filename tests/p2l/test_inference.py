@@ -1,8 +1,10 @@
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import p2l
 from p2l.common.errors import CheckpointError, ConfigError, InputError
@@ -165,8 +167,61 @@ def test_a_tokenizer_that_is_larger_than_the_model_is_refused(folder, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="the CLS token has id"):
         P2L.from_pretrained(tmp_path)
-    tokenizer = PromptTokenizer.from_pretrained(folder)
-    tokenizer.tokenizer.add_tokens(["<other>"])  # a prompt that holds it would be looked up beyond the matrix
-    tokenizer.save_pretrained(tmp_path)
+    json_file = tmp_path / "tokenizer.json"
+    content = json.loads((folder / "tokenizer.json").read_text())
+    content["model"]["vocab"]["zzz"] = 270  # any prompt may hold a token of the vocabulary
+    PromptTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    json_file.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match="the tokenizer has 271 tokens, the model only 270"):
         P2L.from_pretrained(tmp_path)
+
+
+def test_added_tokens_without_a_row_are_accepted_and_prompts_that_spell_them_answered(folder, asked, tmp_path):
+    model = P2LModel.from_pretrained(folder)
+    if model.record.model_type == "tfidf":
+        pytest.skip("a vocabulary has no added tokens")
+    tokenizer = PromptTokenizer.from_pretrained(folder)
+    tokenizer.tokenizer.add_tokens(["<other>", "\u2603"])
+    tokenizer.tokenizer.add_special_tokens({"pad_token": "<|new pad|>"})
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    larger = P2L.from_pretrained(tmp_path, device="cpu")
+    texts = ["<other>", "a <other>b<|new pad|>", "\u2603", "\uff1cother\uff1e", "<oth", "er> <<other>other>"]
+    prompts = [*PROMPTS, *texts, texts, ["<oth", "er>"]]
+    predicted = larger.predict(prompts).coefs
+    assert np.isfinite(predicted).all()
+    np.testing.assert_allclose(predicted[: len(PROMPTS)], asked.predict(PROMPTS).coefs, atol=1e-5)
+    for encoding in larger.members[0].tokenizer.encode(
+        [[prompt] if isinstance(prompt, str) else prompt for prompt in prompts]
+    ):
+        assert encoding.ids.max() < model.num_embeddings
+    trained = P2LModel.from_pretrained(tmp_path)
+    trained.save_pretrained(tmp_path / "again")
+    larger.members[0].tokenizer.save_pretrained(tmp_path / "again")
+    np.testing.assert_array_equal(
+        P2L.from_pretrained(tmp_path / "again", device="cpu").predict(prompts).coefs, predicted
+    )
+
+
+def test_a_published_qwen2_folder_to_which_transformers_adds_a_token_is_served(tmp_path):
+    texts = [["write a long poem"], ["what is 12 plus 34"]]
+    sizes = {"vocab_size": 270, "hidden_size": 16, "layers": 1, "heads": 2, "max_positions": 48}
+    make_transformer(tmp_path, texts, model_type="qwen2", seed=1, intermediate_size=None, **sizes)
+    # As its card builds it: the vocabulary of the training, and a tokenizer that names its family.
+    content = json.loads((tmp_path / "tokenizer.json").read_text())
+    content["added_tokens"] = [token for token in content["added_tokens"] if token["content"] != "<|endoftext|>"]
+    number = content["model"]["vocab"].pop("<|endoftext|>")
+    content["model"]["vocab"]["\u0120zz"] = number
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    names = {"cls_token": "<|cls|>", "pad_token": "<|pad|>", "eos_token": "<|im_end|>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Qwen2Tokenizer", **names}))
+    weights = load_file(tmp_path / "model.safetensors")
+    weights = {f"model.{name}": tensor for name, tensor in weights.items()}
+    weights |= {"head.head.weight": torch.randn(4, 16), "head.head.bias": torch.zeros(4)}
+    save_file(weights, tmp_path / "model.safetensors")
+    (tmp_path / "model_list.json").write_text(json.dumps(NAMES))
+    (tmp_path / "training_config.json").write_text(json.dumps({"loss_type": "bt", "max_length": 48}))
+    assert len(PromptTokenizer.from_pretrained(tmp_path).tokenizer) == 271  # transformers adds <|endoftext|>
+    model = P2L.from_pretrained(tmp_path, device="cpu")
+    predicted = model.predict(["what is 1 plus 2", "<|endoftext|>", ["a<|endoftext|>", "<|endoftext|>b"]]).coefs
+    assert np.isfinite(predicted).all()
