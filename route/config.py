@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from p2l.common.access import digest_of, matches
 from p2l.common.cli import nearest
 from p2l.common.config import Number, Whole, YamlLoader, lines_of, owner_of, read_yaml
 from p2l.common.errors import ConfigError
@@ -131,10 +132,7 @@ class KeyConfig(_Section):
     @field_validator("key")
     @classmethod
     def _resolved(cls, text: str) -> str:
-        key = _VARIABLE.sub(_environment, text).strip()
-        if not key or not key.isascii() or not key.isprintable():
-            raise ValueError("must be text that an HTTP header can carry")
-        return key
+        return _key_in(text)
 
 
 class TimeoutsConfig(_Section):
@@ -178,6 +176,8 @@ class RouterConfig(_Section):
     model_configs: dict[str, ModelConfig] = Field(min_length=1)
     """By the names in P2L's model list."""
     keys: list[KeyConfig] = Field(default_factory=list)
+    admin_key: str | None = Field(default=None, min_length=1, repr=False)
+    """Digest of the key for GET /metrics, which is read as the key or `${VARIABLE}`."""
     opponent_weights: dict[str, _Amount] | None = None
     """Weights of the opponents, normalised; by default every model of the leaderboard alike."""
     static_order: list[str] = Field(default_factory=list)
@@ -199,6 +199,11 @@ class RouterConfig(_Section):
     database: Path | None = None
     """SQLite file of spend and feedback; without it both end with the process."""
 
+    @field_validator("admin_key")
+    @classmethod
+    def _digested(cls, text: str | None) -> str | None:
+        return None if text is None else digest_of(_key_in(text))
+
     @model_validator(mode="after")
     def _check_names(self) -> RouterConfig:
         if ROUTER_NAME in self.model_configs:
@@ -217,6 +222,8 @@ class RouterConfig(_Section):
     def _check_keys(self) -> RouterConfig:
         for number, key in enumerate(self.keys):
             before = self.keys[:number]
+            if self.admin_key is not None and matches(key.key, self.admin_key):
+                raise ValueError(f"keys.{number}.key: is the admin_key too; give clients another one")
             if any(key.key == other.key for other in before):
                 raise ValueError(f"keys.{number}.key: is given twice")
             if key.name is not None and any(key.name == other.name for other in before):
@@ -286,7 +293,7 @@ def _first_problem(error: ValidationError, path: Path) -> str:
 
 def _may_be_secret(place: Sequence[str], value: object) -> bool:
     """Return whether a value must not be repeated: an API key, or a section that may hold one."""
-    holds_keys = place[-1] in ("key", "api_key", "keys") or place[-2:-1] in (["keys"], ["model_configs"])
+    holds_keys = place[-1] in ("key", "api_key", "keys", "admin_key") or place[-2:-1] in (["keys"], ["model_configs"])
     return holds_keys or isinstance(value, (dict, list))
 
 
@@ -297,6 +304,14 @@ def line_of(path: str | Path, place: Sequence[str]) -> int:
     lines = {".".join(map(str, where)): line for where, line, _ in lines_of(node)} if node else {}
     ends = range(len(place), 0, -1)
     return next((line for end in ends if (line := lines.get(".".join(place[:end])))), 1)
+
+
+def _key_in(text: str) -> str:
+    """Return a key with its variables filled in; raise ValueError for one that no client could send."""
+    key = _VARIABLE.sub(_environment, text).strip()
+    if not key or not key.isascii() or not key.isprintable():
+        raise ValueError("must be text that an HTTP header can carry")
+    return key
 
 
 def _environment(match: re.Match[str]) -> str:

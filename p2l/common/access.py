@@ -8,6 +8,8 @@ import hmac
 import ipaddress
 import secrets
 import socket
+from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from p2l.common.errors import ConfigError
 
@@ -34,9 +36,30 @@ def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
+        address = ipaddress.ip_address(host.strip("[]"))
+        mapped = getattr(address, "ipv4_mapped", None)  # ::ffff:127.0.0.1, as a socket for both families says it
+        return (mapped or address).is_loopback
     except ValueError:
         return False
+
+
+_FORWARDED = (
+    *("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via"),
+    *("cf-connecting-ip", "true-client-ip", "x-client-ip"),
+)
+"""Headers of which a proxy adds at least one; then the peer is the proxy, and not who asks."""
+
+
+def is_from_this_machine(peer: str | None, headers: Mapping[str, str]) -> bool:
+    """Return whether a request comes from this machine, as far as it can be known; `headers` by their small names.
+
+    The name that the client asked for must be of this machine too, or a page in a browser here could ask for others.
+    """
+    try:
+        name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    except ValueError:  # brackets without an address
+        return False
+    return is_loopback(peer or "") and is_loopback(name) and not any(header in headers for header in _FORWARDED)
 
 
 def port(text: str) -> int:

@@ -61,8 +61,9 @@ class ProviderError(Exception):
         status: int | None = None,
         retry_after: float | None = None,
         detail: str = "",
+        host: str = "",
     ) -> None:
-        """Keep the provider's status, its Retry-After in seconds, and its own message.
+        """Keep the provider's status, its Retry-After in seconds, its own message and its address.
 
         The message, `detail`, has its keys masked but may quote the request: it is for the client, not for logs.
         """
@@ -71,6 +72,7 @@ class ProviderError(Exception):
         self.status = status
         self.retry_after = retry_after
         self.detail = detail
+        self.host = host
 
 
 @dataclass(frozen=True)

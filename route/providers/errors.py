@@ -7,12 +7,14 @@ because an exceeded context is a 400, a 413 or a 500, depending on the provider.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from p2l.common.retry import parse_retry_after
 from route.providers.base import Fault, ProviderError
@@ -104,6 +106,7 @@ def refusal(
         status=status,
         retry_after=details.delay if delay is None else delay,
         detail=masked(details.message, secrets)[:_LONGEST_DETAIL],
+        host=who,
     )
 
 
@@ -211,6 +214,39 @@ def _seconds(text: str | None) -> float | None:
     except ValueError:
         return None
     return max(0.0, number) if math.isfinite(number) else None
+
+
+_ADDRESS = re.compile(
+    r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>)\]}]+"  # a URL
+    r"|(?<=\bhost )[\"']?[\w.-]+:\d+"  # as libraries name whom they cannot reach
+    r"|\blocalhost(?::\d+)?|\b(?:[\w-]+\.)+[a-z][\w-]*:\d{1,5}\b"
+    r"|\b(?:[\w-]+\.)+(?:local|internal|svc|lan|corp|intranet|cluster|localdomain|home)\b(?:\.[\w-]+)*(?::\d+)?"
+    r"|\b\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?!\w)",
+    re.IGNORECASE,
+)
+_PERHAPS_IPV6 = re.compile(r"(?<![\w:.])[0-9A-Fa-f:]*:[0-9A-Fa-f]*:[0-9A-Fa-f:]*(?![\w:])")
+
+
+def without_addresses(text: str, host: str = "") -> str:
+    """Return a text without addresses: those of `host` and its domain, URLs, IP addresses, names with a port.
+
+    A provider's message may name it or the machines behind it, which is nothing for a client of the router.
+    """
+    text = _ADDRESS.sub("[address]", text)
+    text = _PERHAPS_IPV6.sub(lambda match: "[address]" if _is_ip(match[0]) else match[0], text)
+    name = urlsplit(f"//{host}").hostname or ""
+    if not name or _is_ip(name):
+        return text
+    domain = re.escape(".".join(name.split(".")[-2:]))
+    of_host = rf"(?<![\w-])(?:[\w-]+\.)*{domain}(?::\d+)?(?![\w-])(?:/[^\s\"'<>)]*)?"
+    return re.sub(of_host, "[address]", text, flags=re.IGNORECASE)
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        return text != "::" and bool(ipaddress.ip_address(text))
+    except ValueError:
+        return False
 
 
 def masked(text: str, secrets: Iterable[str]) -> str:

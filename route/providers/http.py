@@ -197,7 +197,7 @@ class Transport:
 
     def malformed(self, what: str) -> ProviderError:
         """Return the error for an answer that cannot be used."""
-        return ProviderError(Fault.MALFORMED, f"{self.host} sent {what}")
+        return ProviderError(Fault.MALFORMED, f"{self.host} sent {what}", host=self.host)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -258,15 +258,15 @@ class Transport:
             yield
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
             reason = getattr(error, "strerror", None) or "no connection in time"
-            raise ProviderError(Fault.CONNECTION, f"{self.host} cannot be reached: {reason}") from None
+            why = f"{self.host} cannot be reached: {reason}"
+            raise ProviderError(Fault.CONNECTION, why, host=self.host) from None
         except (TimeoutError, asyncio.TimeoutError):
-            raise ProviderError(Fault.TIMEOUT, f"{self.host} took too long") from None
+            raise ProviderError(Fault.TIMEOUT, f"{self.host} took too long", host=self.host) from None
         except aiohttp.ClientResponseError:
             raise self.malformed("what is no HTTP") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise ProviderError(
-                Fault.CONNECTION, f"{self.host} broke the connection ({type(error).__name__})"
-            ) from None
+            why = f"{self.host} broke the connection ({type(error).__name__})"
+            raise ProviderError(Fault.CONNECTION, why, host=self.host) from None
         except ValueError as error:
             raise self.malformed(str(error)) from None
 

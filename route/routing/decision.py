@@ -5,8 +5,8 @@ Shapes: M routable models.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True)
@@ -81,3 +81,12 @@ class Decision:
     optimizer: str = ""
     revision: str = ""
     """Of the P2L model whose scores decided."""
+
+    def limited_to(self, names: Collection[str]) -> Decision:
+        """Return the decision with the scores and costs of these models alone, the only ones it can have chosen."""
+        if self.costs.keys() <= set(names):
+            return self
+        scores, costs = (
+            {name: amount for name, amount in amounts.items() if name in names} for amounts in (self.scores, self.costs)
+        )
+        return replace(self, scores=scores, costs=costs)

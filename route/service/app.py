@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from p2l.common.access import is_from_this_machine, matches
 from p2l.common.errors import InputError, P2LError
 from p2l.common.web import ClientGoneError, Deadline, end_when_orphaned
 from route.config import ROUTER_NAME, RouterConfig
@@ -27,7 +28,7 @@ from route.service.exchange import Exchange
 from route.service.observability import LOGGER
 from route.service.settings import Settings
 from route.service.state import Service
-from route.service.wire import decision_of, parse_object, read_body
+from route.service.wire import decision_of, key_of, parse_object, read_body
 from route.storage.feedback import parse_vote
 from route.storage.ledger import KeyRecord, Refusal
 
@@ -139,17 +140,38 @@ async def _health(_: Service, __: Request) -> Response:
     return JSONResponse({"status": "ok"})
 
 
-async def _ready(service: Service, _: Request) -> Response:
-    """Answer 200 while a model is not blocked, and with whether there are scores."""
+async def _ready(service: Service, request: Request) -> Response:
+    """Answer 200 while a model is not blocked, and with whether there are scores; an operator, with who is blocked."""
     blocked = service.fleet.blocked()
     available = [name for name in service.routable if name not in blocked]
-    state = {"status": "ready" if available else "no model is well", "scores": service.scorer.model_list is not None}
-    return JSONResponse({**state, "blocked": sorted(blocked)}, 200 if available else 503)
+    state: JSON = {"status": "ready" if available else "no model is well"}
+    state["scores"] = service.scorer.model_list is not None
+    if _why_not_operator(service, request) is None:
+        state["blocked"] = sorted(blocked)
+    return JSONResponse(state, 200 if available else 503)
 
 
-async def _metrics(service: Service, _: Request) -> Response:
+async def _metrics(service: Service, request: Request) -> Response:
+    """Answer an operator with the metrics, which name models, keys and what they spend."""
+    refusal = _why_not_operator(service, request)
+    if refusal is not None:
+        raise refusal
     text = await asyncio.to_thread(service.metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def _why_not_operator(service: Service, request: Request) -> ApiError | None:
+    """Return why a request is no operator's: it must bring the admin key, or come from here where there is none."""
+    digest = service.config.admin_key
+    if digest is None:
+        if is_from_this_machine(request.client and request.client.host, request.headers):
+            return None
+        advice = "set admin_key in the router's configuration to read it from elsewhere"
+        return ApiError(403, "not_local", f"this is for the router's own machine alone; {advice}")
+    key = key_of(request.headers)
+    if key is None:
+        return ApiError(401, "invalid_api_key", "no key: send the header 'Authorization: Bearer ADMIN_KEY'")
+    return None if matches(key, digest) else ApiError(403, "invalid_api_key", "wrong admin key")
 
 
 async def _http(_: Request, error: Exception) -> Response:

@@ -193,10 +193,11 @@ class Choice:
             if name is None:
                 raise NoModelError(f"{', '.join(self.allowed)} is not available")
             return name
-        self.decision = self.router.decide(
+        decision = self.router.decide(
             self.coefficients, self.budget, allowed=self.allowed, without=without, tokens=self.tokens, fixed=self.fixed
         )
-        return self.decision.model
+        self.decision = decision.limited_to(self.allowed)  # a key is told of no model that it may not use
+        return decision.model
 
 
 T = TypeVar("T")

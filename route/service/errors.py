@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from p2l.common.errors import P2LError
 from route.providers.base import JSON, Fault, ProviderError
+from route.providers.errors import without_addresses
 from route.routing.candidates import NoModelError
 from route.storage.ledger import Refusal
 
@@ -73,4 +74,6 @@ def of_fault(error: ProviderError, model: str) -> ApiError:
     status, code = _FAULTS.get(error.fault, (502, "provider_error"))
     if error.fault is Fault.REQUEST and error.status in (404, 413, 422):
         status = error.status
-    return ApiError(status, code, f"{model}: {error.detail or error}", retry_after=error.retry_after)
+    text = error.detail or (str(error).replace(error.host, "the provider") if error.host else str(error))
+    text = without_addresses(text, error.host)
+    return ApiError(status, code, f"{model}: {text}", retry_after=error.retry_after)
