@@ -26,6 +26,7 @@ from route.service.dispatch import Trip
 from route.service.errors import ApiError, of_refusal
 from route.service.exchange import Exchange
 from route.service.observability import LOGGER
+from route.service.openapi import document
 from route.service.settings import Settings
 from route.service.state import Service
 from route.service.wire import decision_of, key_of, parse_object, read_body
@@ -81,6 +82,7 @@ def _routes(service: Service) -> list[BaseRoute]:
         plain("/health", _health, "GET"),
         plain("/ready", _ready, "GET"),
         plain("/metrics", _metrics, "GET"),
+        plain("/openapi.json", _openapi, "GET"),
     ]
 
 
@@ -172,6 +174,11 @@ def _why_not_operator(service: Service, request: Request) -> ApiError | None:
     if key is None:
         return ApiError(401, "invalid_api_key", "no key: send the header 'Authorization: Bearer ADMIN_KEY'")
     return None if matches(key, digest) else ApiError(403, "invalid_api_key", "wrong admin key")
+
+
+async def _openapi(_: Service, __: Request) -> Response:
+    """Answer with the description of all routes, which needs no key."""
+    return Response(document(), media_type="application/json")
 
 
 async def _http(_: Request, error: Exception) -> Response:

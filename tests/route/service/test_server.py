@@ -46,7 +46,7 @@ def test_every_route_but_those_of_operation_wants_a_key(tmp_path: Path) -> None:
                 status, told, _ = await router.post(path, b"{", {"authorization": "Bearer wrong"})
                 assert (status, told["error"]["type"]) == (403, "permission_error")
             assert (await router.get("/v1/models", None))[0] == 401
-            for path in ("/health", "/ready", "/metrics"):
+            for path in ("/health", "/ready", "/metrics", "/openapi.json"):
                 assert (await router.get(path, None))[0] == 200
 
     run(main)
