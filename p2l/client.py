@@ -93,8 +93,10 @@ class RankedModel:
     rank: int
     """From 1, the best."""
     model: str
-    score: FiniteFloat
+    coef: FiniteFloat
     """Its coefficient."""
+    score: FiniteFloat
+    """The coefficient on the scale of arena scores: 1000 + 400 / ln(10) * coef."""
     win_rate: FiniteFloat
     """Probability of beating a model drawn from the rest of the list; a tie counts as half a win."""
 

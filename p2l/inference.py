@@ -23,6 +23,7 @@ import numpy.typing as npt
 import torch
 
 from p2l.common.errors import InputError
+from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
@@ -239,7 +240,7 @@ class P2L:
                 yield rows, member.model(to_device(batch, self.device))
 
     def leaderboard(self, prompt: Prompt) -> pd.DataFrame:
-        """Return the leaderboard of one prompt, best model first, with columns rank (from 1), model, coef and win_rate.
+        """Return the leaderboard of one prompt, best model first: rank (from 1), model, score, coef and win_rate.
 
         The win rate is the probability of beating a model drawn from the rest of the list (a tie is half a win).
         """
@@ -253,6 +254,7 @@ class P2L:
             {
                 "rank": np.arange(1, len(order) + 1),
                 "model": names[order],
+                "score": to_score(prediction.coefs[0][order]),
                 "coef": prediction.coefs[0][order],
                 "win_rate": rates[order],
             }

@@ -258,6 +258,15 @@ def default_for_head(head: str) -> Likelihood:
     return get({"rk": "grk"}.get(head, head))
 
 
+def outcome_model(ties: int, both_bad: int, votes: int) -> tuple[str, str, str]:
+    """Choose head and likelihood from how many of the votes are ties of either kind; return them with the reason."""
+    if both_bad:
+        return "rk", "grk", f"{both_bad:,} of {votes:,} votes call both answers bad, which grk alone has an outcome for"
+    if ties:
+        return "rk", "rk", f"{ties:,} of {votes:,} votes are ties, none says that both answers are bad"
+    return "bt", "bt", f"none of the {votes:,} votes is a tie"
+
+
 def check_pair(head_type: str, loss_type: str) -> None:
     """Raise ConfigError unless a head supplies what a loss needs, and nothing that the loss would leave untrained."""
     likelihood = get(loss_type)

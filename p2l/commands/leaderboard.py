@@ -22,8 +22,10 @@ of 10 to 1. Where only differences count (bt, bt-tie, rk) the mean model has 100
 at which an answer is just usable. "beats the field" is the chance of winning a vote against another model drawn at
 random; ties of either kind count half. Files also hold the raw coefficients (coef).
 
-prior: each coefficient is normal around zero with standard deviation 5, enough to give an undefeated model a finite
-score and too little to be seen elsewhere. Groups (--by) have --shrink instead.
+ranks: the best and the worst rank that a model may have, by intervals of its differences to all others.
+
+prior: coefficients are normal with the standard deviation that suits the votes best (prior sd), so that models with
+few votes are not first or last by chance. Groups (--by) have --shrink instead.
 """
 
 
@@ -46,7 +48,16 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--likelihood",
         metavar="NAME",
-        help="with --votes: bt (default; drops ties), bt-tie, rk, rk-reparam, grk (= bag) or ba; a model has its own",
+        help="with --votes: bt (drops ties), bt-tie, rk, rk-reparam, grk (= bag) or ba; by default the one with the "
+        "outcomes that occur: bt without ties, grk where both answers may be bad, rk else; a model has its own",
+    )
+    flags.add_argument(
+        "--control",
+        action="append",
+        metavar="NAMES",
+        help="with --votes: fit what else decides votes together with the coefficients, left out of the scores: "
+        "side (who was shown first), length, format (headers, lists, bold, code), a column of numbers for model_a, "
+        "columns NAME_a and NAME_b, or a column of text such as the judge; several with commas",
     )
     flags.add_argument(
         "--by",
@@ -113,7 +124,7 @@ def _add_output_flags(flags: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
-    args.by = args.by or []
+    args.by, args.control = args.by or [], args.control or []
     _check(args)
     if args.over is not None:
         _show_history(args)
@@ -138,6 +149,8 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--model needs one prompt, or --prompts FILE, and not both")
     if args.model is not None and (args.likelihood is not None or args.weighted or args.cluster is not None):
         raise InputError("--likelihood, --cluster and --weighted go with --votes; a model has a likelihood of its own")
+    if args.control and (args.votes is None or args.over is not None):
+        raise InputError("--control goes with --votes FILE, and not with --over")
     if args.by and args.prompt is not None:
         raise InputError("--by needs a file: --votes FILE or --model DIR --prompts FILE")
     if not args.shrink > 0 or (args.top is not None and args.top < 1):

@@ -87,7 +87,7 @@ def _by_curl(url: str, prompt: list[str]) -> Iterator[str]:
 
 def _rows(board: PromptLeaderboard) -> Iterator[str]:
     for row in board.rows[:3]:
-        yield f"  {row.rank}. {row.model}: coefficient {row.score:.2f}, beats the field {row.win_rate:.0%} of the time"
+        yield f"  {row.rank}. {row.model}: score {row.score:.0f}, beats the field {row.win_rate:.0%} of the time"
 
 
 def free_port() -> int:

@@ -71,7 +71,7 @@ def board_of_table(
             return fit_table(table, prior=_FREE, **options)
         except ConvergenceError:
             pass
-    board = fit_table(table, **options)
+    board = fit_table(table, prior=Prior(), **options)
     return dataclasses.replace(board, notes=(HELD, *board.notes))
 
 

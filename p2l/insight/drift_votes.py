@@ -24,7 +24,7 @@ from p2l.common.cli import progress
 from p2l.common.errors import ConvergenceError, InputError, VoteError
 from p2l.common.files import parse_json
 from p2l.insight.drift import Changes, Measured
-from p2l.leaderboard import Leaderboard
+from p2l.leaderboard import Leaderboard, Prior
 from p2l.leaderboard.fitting import fit_covariance, fit_table
 from p2l.leaderboard.intervals import Units
 from p2l.leaderboard.pair_tables import PairTable, VoteCounter
@@ -209,7 +209,8 @@ class _SidedVotes:
         entities = np.concatenate([self.table.first[self.units.pair], self.table.second[self.units.pair]])
         pairs = np.unique(np.stack([entities, np.tile(self.units.cluster, 2)]), axis=1)
         prompts = np.bincount(pairs[0], minlength=self.table.num_models)[sides].min(axis=1)
-        board = fit_table(self.table, models=self.names, likelihood=likelihood, intervals=None)
+        # Unlike a leaderboard, a change must not be pulled towards zero: the prior is too weak to be seen.
+        board = fit_table(self.table, models=self.names, likelihood=likelihood, intervals=None, prior=Prior())
         joined = _joined(board, sides, centred=rule.centred) & (prompts > 1)
         chosen = joined & (prompts >= least)
         measured = list(self._measure(rule, board, sides, joined, chosen, both, prompts)) if chosen.any() else []

@@ -7,10 +7,11 @@ from p2l.leaderboard.board import Leaderboard, to_score
 from p2l.leaderboard.fitting import fit, fit_labels, fit_table
 from p2l.leaderboard.history import History, fit_history
 from p2l.leaderboard.newton import Prior
-from p2l.leaderboard.pair_tables import PairTable, vote_table
+from p2l.leaderboard.pair_tables import Covariates, PairTable, vote_table
 from p2l.likelihood import win_rates
 
 __all__ = [
+    "Covariates",
     "History",
     "Leaderboard",
     "PairTable",

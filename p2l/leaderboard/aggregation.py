@@ -77,7 +77,7 @@ def aggregate(
     objective = _objective(prompts.likelihood, sums / number, mean)
     point = minimise(objective, mean) if len(models) > 1 else Point(mean, np.nan, mean, np.eye(len(mean)))
     rng = np.random.default_rng(seed)
-    lower, upper = bounds(
+    ends = bounds(
         objective,
         point,
         intervals if len(models) > 1 else None,
@@ -89,8 +89,8 @@ def aggregate(
     return Leaderboard(
         models=list(models),
         coefs=point.theta[: len(models)],
-        lower=lower,
-        upper=upper,
+        lower=ends.lower[: len(models)],
+        upper=ends.upper[: len(models)],
         eta=float(point.theta[-1]) if has_eta(prompts.likelihood) else None,
         gamma=prompts.likelihood.board_gamma,
         likelihood=prompts.likelihood.name,
@@ -99,6 +99,7 @@ def aggregate(
         components=np.zeros(len(models), dtype=np.int64),
         notes=() if len(models) > 1 else ("A single model: there is nobody to compare it with.",),
         level=level,
+        covariance=None if ends.covariance is None else ends.covariance[: len(models), : len(models)],
     )
 
 

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,9 @@ from p2l import likelihood as likelihoods
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path, write_json
 from p2l.common.text_table import text_table
+from p2l.leaderboard.covariates import Effect, shifted
+from p2l.leaderboard.newton import shift_invariant
+from p2l.leaderboard.pair_tables import Covariates
 from p2l.likelihood import win_rates
 
 if TYPE_CHECKING:
@@ -51,6 +55,10 @@ class Leaderboard:
         components: (M,) component of the comparison graph; models of different components were never compared.
         notes: sentences that a reader of the table needs.
         level: coverage of the intervals.
+        not_counted: votes that the likelihood leaves out.
+        prior_sd: standard deviation of the normal prior of the coefficients; None for an aggregation.
+        covariance: (M, M) of the coefficients, for intervals of differences and ranks; None without intervals.
+        effects: what covariates add; scores and win rates are those of votes where all covariates are zero.
     """
 
     models: list[str]
@@ -65,6 +73,10 @@ class Leaderboard:
     components: Ints
     notes: tuple[str, ...] = ()
     level: float = 0.95
+    not_counted: int = 0
+    prior_sd: float | None = None
+    covariance: Floats | None = field(default=None, repr=False)
+    effects: tuple[Effect, ...] = ()
     field_rates: Floats | None = field(default=None, repr=False)
 
     def win_rates(self) -> Floats:
@@ -73,8 +85,40 @@ class Leaderboard:
             return self.field_rates
         return win_rates(self.coefs, likelihoods.get(self.likelihood), self.eta, self.gamma)
 
+    def log_probs(self, model_a: npt.ArrayLike, model_b: npt.ArrayLike, covariates: Covariates | None = None) -> Floats:
+        """Return the log-probabilities (N, K) of the outcomes of votes between models by code.
+
+        With `covariates` their effects count too; those that the fit did not have count as zero.
+        """
+        likelihood = likelihoods.get(self.likelihood)
+        a, b, eta = self.coefs[np.asarray(model_a)], self.coefs[np.asarray(model_b)], self.eta
+        if covariates is not None:
+            effects = {(effect.name, effect.role): effect.coef for effect in self.effects}
+            a, b, eta = shifted(likelihood, a, b, eta, covariates, effects)
+        return np.asarray(likelihood.log_probs(a, b, eta, self.gamma))
+
+    def rank_intervals(self, order: npt.ArrayLike | None = None) -> tuple[Ints, Ints]:
+        """Return the best and the worst rank (M,) that each model may have among those of `order`, by default all.
+
+        A model is ranked behind those that are better, and before those that are worse, by more than an interval of
+        their difference, wide enough (Sidak) for all its differences to hold together with the probability `level`.
+        Without intervals every rank is possible.
+        """
+        shown = np.arange(len(self.models)) if order is None else np.asarray(order)
+        better, worse = (np.zeros(len(shown), dtype=np.int64) for _ in range(2))
+        if self.covariance is not None and len(shown) > 1:
+            covariance = self.covariance[np.ix_(shown, shown)]
+            variance = np.diag(covariance)[:, None] + np.diag(covariance)[None, :] - 2.0 * covariance
+            width = NormalDist().inv_cdf(0.5 + 0.5 * self.level ** (1.0 / (len(shown) - 1)))
+            gap = self.coefs[shown][None, :] - self.coefs[shown][:, None]
+            apart = np.abs(gap) > width * np.sqrt(np.maximum(variance, 0.0))
+            if shift_invariant(likelihoods.get(self.likelihood)):
+                apart &= self.components[shown][:, None] == self.components[shown][None, :]
+            better, worse = ((apart & sign).sum(axis=1) for sign in (gap > 0, gap < 0))
+        return 1 + better, len(shown) - worse
+
     def to_frame(self, *, min_votes: int = 0) -> pd.DataFrame:
-        """Return the models, best first: rank, model, score, lower, upper, win_rate, votes, component, coef and ends.
+        """Return the models, best first: rank, model, score, each with its ends, win_rate, votes, component and coef.
 
         Columns without content (votes of an aggregation, a single component) are left out. `min_votes` hides models.
         """
@@ -83,8 +127,11 @@ class Leaderboard:
         order = np.argsort(-self.coefs, kind="stable")
         if self.votes is not None:
             order = order[self.votes[order] >= min_votes]
+        best, worst = self.rank_intervals(order)
         columns = {
             "rank": np.arange(1, len(order) + 1),
+            "rank_lower": best,
+            "rank_upper": worst,
             "model": [self.models[index] for index in order],
             "score": to_score(self.coefs[order]),
             "lower": to_score(self.lower[order]),
@@ -131,13 +178,31 @@ def render(named: Named, *, unit: str, top: int | None = None, min_votes: int = 
     interval = [f"{board.level:.0%} interval"] if top_rows["lower"].notna().any() else []
     rows = []
     for row in top_rows.to_dict("records"):
-        cells = [str(row["rank"]), str(row["model"]), f"{row['score']:.0f}", *[interval_text(row) for _ in interval]]
+        cells = [str(row["rank"]), str(row["model"]), f"{row['score']:.0f}"]
+        cells += [interval_text(row), f"{row['rank_lower']}-{row['rank_upper']}"] if interval else []
         rows.append([*cells, f"{row['win_rate']:.1%}", *(f"{row[name]:,}" for name in optional)])
+    interval += ["ranks"] if interval else []
     header = ["rank", "model", "score", *interval, "beats the field", *optional]
     heading = f"{named.title}: {named.size:,} {unit}, {len(board.models)} models, likelihood {board.likelihood}"
+    heading += f" ({board.not_counted:,} ties left out)" if board.not_counted else ""
     heading += f", loss {board.loss:.4f}" if math.isfinite(board.loss) else ""
     heading += "" if board.eta is None else f", eta {board.eta:.3f}"
-    return table_with_notes(heading, header, rows, len(frame), board.notes)
+    heading += "" if board.prior_sd is None else f", prior sd {board.prior_sd:.2g}"
+    table = table_with_notes(heading, header, rows, len(frame), board.notes)
+    return "\n".join([table, *_effect_lines(board)])
+
+
+def _effect_lines(board: Leaderboard) -> list[str]:
+    """Return the table of the effects of covariates, which scores leave out; nothing without covariates."""
+    if not board.effects:
+        return []
+    header = ["covariate", "of", "effect", f"{board.level:.0%} interval", "odds"]
+    rows = []
+    for effect in board.effects:
+        ends = f"{effect.lower:.3f} to {effect.upper:.3f}" if math.isfinite(effect.lower) else "none"
+        odds = f"{math.exp(min(effect.coef, 700.0)):.3g}" if effect.role == "difference" else ""
+        rows.append([effect.name, effect.role, f"{effect.coef:.3f}", ends, odds])
+    return ["", *text_table(header, rows, left={0, 1})]
 
 
 def interval_text(row: dict[Any, Any]) -> str:
@@ -165,16 +230,17 @@ def write_boards(boards: Sequence[Named], path: str, *, min_votes: int = 0) -> N
     """Write all leaderboards into one file, whole or not at all.
 
     CSV and Parquet hold one row per model, with the columns `by` and `group` in front. JSON holds one object per
-    leaderboard, which also has its likelihood, eta, gamma, loss and notes.
+    leaderboard, which also has its likelihood, eta, gamma, loss, prior, effects of covariates and notes.
     """
     import pandas as pd
 
     frames = [named.board.to_frame(min_votes=min_votes) for named in boards]
     if path.lower().endswith(".json"):
-        facts = ("likelihood", "eta", "gamma", "loss", "level")
+        facts = ("likelihood", "eta", "gamma", "loss", "level", "not_counted", "prior_sd")
         objects = [
             {"by": named.by, "group": named.group, "size": named.size}
             | {name: getattr(named.board, name) for name in facts}
+            | {"effects": [effect._asdict() for effect in named.board.effects]}
             | {"notes": list(named.board.notes), "models": frame.to_dict("records")}
             for named, frame in zip(boards, frames, strict=True)
         ]

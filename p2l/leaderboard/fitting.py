@@ -1,16 +1,17 @@
 """Leaderboards fitted from votes, for every likelihood of `p2l.likelihood`.
 
-Shapes: N votes, M models, P pairs of models that met, D parameters.
+Shapes: N votes, M models, P pairs of models that met, C covariates, D parameters.
 
 Votes are counted once into a table of pairs (`p2l.leaderboard.pair_tables`), on which a damped Newton method finds the
-optimum in a few steps; 2.2 million votes between 130 models take about as long as counting them.
+optimum in a few steps; 2.2 million votes between 130 models take about as long as counting them. With covariates the
+rows are pairs with equal covariates, up to one for each vote.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,7 +21,15 @@ import numpy.typing as npt
 from p2l import likelihood as likelihoods
 from p2l.common.errors import InputError
 from p2l.leaderboard.board import Leaderboard, several
+from p2l.leaderboard.covariates import (
+    Effect,
+    covariate_table,
+    covariates_of,
+    expressible,
+    without_covariates,
+)
 from p2l.leaderboard.intervals import (
+    Bounds,
     Units,
     bounds,
     check_intervals,
@@ -28,20 +37,23 @@ from p2l.leaderboard.intervals import (
     redrawn_clusters,
     redrawn_votes,
     sandwich_covariance,
+    units_at,
     units_of,
     vote_scores,
 )
 from p2l.leaderboard.newton import (
+    BROAD,
     Objective,
     Point,
     Prior,
     has_eta,
     minimise,
+    prior_coupling,
     prior_terms,
     shift_invariant,
     winner_targets,
 )
-from p2l.leaderboard.pair_tables import Ints, PairTable, components, vote_table
+from p2l.leaderboard.pair_tables import Covariates, Ints, PairTable, components, vote_table
 from p2l.likelihood import Likelihood
 
 Floats = npt.NDArray[np.float64]
@@ -55,9 +67,10 @@ def fit(
     winner: npt.ArrayLike,
     *,
     models: Sequence[str],
-    likelihood: str = "bt",
+    likelihood: str | None = None,
     weights: npt.ArrayLike | None = None,
     clusters: npt.ArrayLike | None = None,
+    covariates: Covariates | Mapping[str, npt.ArrayLike] | None = None,
     **options: Any,
 ) -> Leaderboard:
     """Fit a leaderboard to votes.
@@ -70,19 +83,28 @@ def fit(
         model_b: (N,) codes of the models shown second.
         winner: (N,) positions in `p2l.votes.WINNERS`.
         models: M names.
-        likelihood: name of the outcome model; `bt` drops ties.
+        likelihood: name of the outcome model; by default the one that has the outcomes which occur: bt, rk or grk.
         weights: (N,) weight of each vote; weight 2 gives the same coefficients as the vote twice.
         clusters: (N,) whose vote it is, or on which prompt: intervals then treat a cluster as one observation.
+        covariates: what else may have decided the votes: columns (N,) of numbers by name, which count for model_a and
+            against model_b (`{"side": 1}`: being shown first), or `Covariates` with roles.
         options: `intervals`, `level`, `seed`, `replicates` and `prior` of `fit_table`.
     """
-    table = vote_table(model_a, model_b, winner, len(models), weights)
     if clusters is not None and np.shape(clusters) != np.shape(model_a):
         raise InputError(f"clusters has {np.size(clusters)} entries for {np.size(model_a)} votes")
-    units = None if clusters is None else units_of(table, model_a, model_b, winner, weights, clusters)
+    nuisance = covariates_of(covariates, np.size(model_a))
+    if nuisance is None:
+        table = vote_table(model_a, model_b, winner, len(models), weights)
+        units = None if clusters is None else units_of(table, model_a, model_b, winner, weights, clusters)
+    else:
+        table, row, column = covariate_table(model_a, model_b, winner, len(models), weights, nuisance)
+        units = None if clusters is None else units_at(row, column, weights, clusters)
     return fit_table(table, models=models, likelihood=likelihood, units=units, **options)
 
 
-def fit_labels(labels: npt.ArrayLike, *, models: Sequence[str], likelihood: str = "bt", **options: Any) -> Leaderboard:
+def fit_labels(
+    labels: npt.ArrayLike, *, models: Sequence[str], likelihood: str | None = None, **options: Any
+) -> Leaderboard:
     """Fit labels (N, 3) `[winner, loser, tie]`: the marginal leaderboard that per-prompt models must beat."""
     triples = np.asarray(labels)
     winner = np.array([0, 2, 3])[triples[:, 2]]
@@ -93,7 +115,7 @@ def fit_table(
     table: PairTable,
     *,
     models: Sequence[str],
-    likelihood: str = "bt",
+    likelihood: str | None = None,
     intervals: str | None = "sandwich",
     seed: int = 0,
     level: float = 0.95,
@@ -109,16 +131,20 @@ def fit_table(
         intervals: "sandwich", "bootstrap" or None.
         seed, replicates: of the bootstrap.
         level: coverage of the intervals.
-        prior: `Prior(sd=math.inf)` switches it off; by default normal around zero with standard deviation 5. With means
-            of its own (`Prior.coefs`) it keeps the leaderboard on their scale instead of centring it.
+        prior: by default normal, with the standard deviation that `fitted_prior` finds; `Prior(sd=math.inf)` switches
+            it off. With means of its own (`Prior.coefs`) it holds the leaderboard to their scale, uncentred.
         units: the votes by cluster, for intervals.
         start: where the search for the optimum begins: M coefficients, and eta behind them where the likelihood has it.
         tolerance: the last Newton step's at most, whose square is the order of the error that is left.
     """
     check_intervals(intervals, level, replicates)
-    model, prior = likelihoods.get(likelihood), prior or Prior()
-    objective = _objective(table, models, model, prior)
-    begin = _start(objective, prior) if start is None else np.array(start, dtype=np.float64)
+    model = likelihoods.get(likelihood or suited(table.votes.sum(axis=0)))
+    table, constant = expressible(table, model)
+    if prior is None:
+        prior = fitted_prior(without_covariates(table), models=models, likelihood=model.name, start=start)
+    scales = _scales(table)
+    objective = _objective(table, models, model, prior, scales)
+    begin = _start(objective, prior, start)
     point = minimise(objective, begin, tolerance=tolerance)
     rng = np.random.default_rng(seed)
 
@@ -127,34 +153,74 @@ def fit_table(
             return redrawn_votes(objective, table, replicates, rng)
         return redrawn_clusters(objective, units, replicates, rng)
 
-    scores = partial(_scores, objective, point, table, units)
-    lower, upper = bounds(objective, point, intervals, level, scores, draws, rng)
+    ends = bounds(objective, point, intervals, level, partial(_scores, objective, point, table, units), draws, rng)
+    size, counted = len(models), winner_targets(model).any(axis=1)
     return Leaderboard(
         models=list(models),
-        coefs=point.theta[: len(models)],
-        lower=lower,
-        upper=upper,
-        eta=float(point.theta[-1]) if has_eta(model) else None,
+        coefs=point.theta[:size],
+        lower=ends.lower[:size],
+        upper=ends.upper[:size],
+        eta=objective.eta(point.theta),
         gamma=model.board_gamma,
         likelihood=model.name,
         loss=objective.loss(point.theta),
-        votes=table.votes_per_model(winner_targets(model).any(axis=1)),
+        votes=table.votes_per_model(counted),
         components=_joined(objective, prior),
-        notes=_notes(objective, float(point.theta[-1]), list(models), prior),
+        notes=_notes(objective, point.theta, list(models), prior, constant),
         level=level,
+        not_counted=round(float(table.votes[:, ~counted].sum())),
+        prior_sd=prior.sd,
+        covariance=None if ends.covariance is None else ends.covariance[:size, :size],
+        effects=_effects(table, point.theta, ends, scales),
     )
+
+
+def suited(outcomes: Floats) -> str:
+    """Return the likelihood that has every outcome which occurs: bt, rk or grk; `outcomes` counts `WINNERS` (4,)."""
+    won, lost, ties, both_bad = (round(float(votes)) for votes in outcomes)
+    return likelihoods.outcome_model(ties + both_bad, both_bad, won + lost + ties + both_bad)[1]
+
+
+_MOST_ROUNDS, _CLOSE = 30, 0.01  # of the fit of a prior: rounds at most, and the relative change that ends it
+_PSEUDO = 1.0  # observations that say a standard deviation of one, so that two models have a finite prior too
+
+
+def fitted_prior(
+    table: PairTable, *, models: Sequence[str], likelihood: str, start: npt.ArrayLike | None = None
+) -> Prior:
+    """Return the normal prior under which the votes are likeliest, all coefficients integrated out (Laplace).
+
+    Its standard deviation sd solves sd^2 = (squared distances of the coefficients from their mean + 1) / (g + 1), with
+    g the number of coefficients that the votes decide rather than the prior (MacKay's evidence update); the ones are an
+    observation of its own that says one. Eta and the level of grounded coefficients keep a broad prior.
+    """
+    model, sd, begin = likelihoods.get(likelihood), 1.0, start
+    for _ in range(_MOST_ROUNDS):
+        prior = Prior(sd=sd, broad=BROAD)
+        objective = _objective(table, models, model, prior)
+        point = minimise(objective, _start(objective, prior, begin), tolerance=1e-4)
+        group = np.zeros(len(models), dtype=np.int64) if objective.gauge is None else objective.gauge
+        same = group[:, None] == group[None, :]
+        centre = np.eye(len(models)) - same / same.sum(axis=1, keepdims=True)
+        spread = float(((centre @ point.theta[: len(models)]) ** 2).sum())
+        covariance = np.linalg.inv(point.hessian * objective.total)[: len(models), : len(models)]
+        decided = len(models) - len(np.unique(group)) - float(np.trace(centre @ covariance @ centre)) / sd**2
+        last, sd, begin = sd, math.sqrt((spread + _PSEUDO) / (max(decided, 0.0) + _PSEUDO)), point.theta
+        if abs(math.log(sd / last)) < _CLOSE:
+            break
+    return Prior(sd=sd, broad=BROAD)
 
 
 def fit_covariance(
     table: PairTable, *, models: Sequence[str], likelihood: str = "bt", units: Units | None = None
 ) -> Floats:
-    """Return the sandwich covariance (M, M) of the coefficients of `fit_table`, for intervals of differences.
+    """Return the sandwich covariance (M, M) of the coefficients under `Prior()`, for intervals of differences.
 
     Where only differences count, those of models of different components have no meaning.
     """
     model = likelihoods.get(likelihood)
     objective = _objective(table, models, model, Prior())
-    point = minimise(objective, _start(objective, Prior()))
+    point = minimise(objective, _start(objective, Prior(), None))
     scores = _scores(objective, point, table, units)
     return sandwich_covariance(objective, point, scores)[: len(models), : len(models)]
 
@@ -163,7 +229,17 @@ def _scores(objective: Objective, point: Point, table: PairTable, units: Units |
     return vote_scores(objective, point, table) if units is None else cluster_scores(objective, point, units)
 
 
-def _objective(table: PairTable, models: Sequence[str], likelihood: Likelihood, prior: Prior) -> Objective:
+def _scales(table: PairTable) -> Floats:
+    """Return the root mean square (C,) of each covariate, in which the fit counts, so that the prior suits any unit."""
+    if table.covariates is None:
+        return np.ones(0)
+    votes = table.votes.sum(axis=1)
+    return np.asarray(np.sqrt(votes @ table.covariates.values**2 / votes.sum()))
+
+
+def _objective(
+    table: PairTable, models: Sequence[str], likelihood: Likelihood, prior: Prior, scales: Floats | None = None
+) -> Objective:
     if likelihood.evaluation_only:
         raise InputError(f"likelihood {likelihood.name} serves metrics only; fit {', '.join(likelihoods.names())}")
     if len(models) < 2:
@@ -175,24 +251,50 @@ def _objective(table: PairTable, models: Sequence[str], likelihood: Likelihood, 
         raise InputError(f"no vote counts under likelihood {likelihood.name}: {why}")
     if not _LEAST_MASS < targets.sum() < 1.0 / _LEAST_MASS:
         raise InputError(f"weights sum to {targets.sum():.0e}: scale them, to about one a vote")
-    mean, precision = prior_terms(prior, likelihood, len(models))
-    objective = Objective(likelihood, len(models), table.first, table.second, targets, mean, precision)
+    if scales is None or table.covariates is None:
+        mean, precision = prior_terms(prior, likelihood, len(models))
+        objective = Objective(likelihood, len(models), table.first, table.second, targets, mean, precision)
+    else:
+        keys, means = zip(table.covariates.names, table.covariates.roles, strict=True), prior.effects or {}
+        effects = np.array([means.get(key, 0.0) for key in keys]) * scales
+        mean, precision = prior_terms(prior, likelihood, len(models), effects)
+        unit = likelihood.eta_scale.unit
+        precision[-len(effects) :] /= [unit**2 if role == "ties" else 1.0 for role in table.covariates.roles]
+        values, roles = table.covariates.values / scales, table.covariates.matrix
+        own: dict[str, Any] = {"covariates": values, "roles": roles}
+        objective = Objective(likelihood, len(models), table.first, table.second, targets, mean, precision, **own)
     if not shift_invariant(likelihood):
-        return objective
+        return dataclasses.replace(objective, coupling=prior_coupling(prior, likelihood, len(models)))
     return dataclasses.replace(objective, gauge=_joined(objective, prior))
 
 
-def _start(objective: Objective, prior: Prior) -> Floats:
-    if prior.coefs is not None:
+def _start(objective: Objective, prior: Prior, start: npt.ArrayLike | None) -> Floats:
+    if start is None and prior.coefs is not None:
         return objective.mean
-    start = np.zeros(objective.size)
-    if has_eta(objective.likelihood):
-        start[-1] = objective.likelihood.eta_scale.start
-    return start
+    theta = np.zeros(objective.size)
+    if start is not None:
+        given = np.asarray(start, dtype=np.float64)
+        theta[: len(given)] = given
+    elif has_eta(objective.likelihood):
+        theta[objective.num_models] = objective.likelihood.eta_scale.start
+    return theta
 
 
-def _notes(objective: Objective, eta: float, models: list[str], prior: Prior) -> tuple[str, ...]:
+def _effects(table: PairTable, theta: Floats, ends: Bounds, scales: Floats) -> tuple[Effect, ...]:
+    """Return the effects in the units of the covariates."""
+    if table.covariates is None:
+        return ()
+    columns = [(part[-len(scales) :] / scales).tolist() for part in (theta, ends.lower, ends.upper)]
+    names, roles = table.covariates.names, table.covariates.roles
+    return tuple(Effect(*row) for row in zip(names, roles, *columns, strict=True))
+
+
+def _notes(
+    objective: Objective, theta: Floats, models: list[str], prior: Prior, constant: Sequence[str]
+) -> tuple[str, ...]:
     notes = []
+    if constant:
+        notes.append(f"{several(constant, _NAMED)} is zero in every vote and was left out.")
     used = objective.targets.sum(axis=1) > 0
     seen = np.bincount(np.concatenate([objective.first[used], objective.second[used]]), minlength=len(models)) > 0
     if not seen.all():
@@ -201,7 +303,7 @@ def _notes(objective: Objective, eta: float, models: list[str], prior: Prior) ->
     if prior.coefs is None:
         notes += _notes_on_graph(objective, models, prior)
     least = objective.likelihood.eta_scale.least
-    if least is not None and eta <= least:
+    if least is not None and theta[objective.num_models] <= least:
         notes.append(
             "The votes have fewer ties than rk can express (eta is at its floor); bt-tie or grk suits them better."
         )
@@ -224,7 +326,7 @@ def _notes_on_graph(objective: Objective, models: list[str], prior: Prior) -> li
         names = several([models[index] for index in held], _NAMED)
         notes.append(
             f"{names} won or lost every vote against the rest: how far they are ahead or behind rests on the prior "
-            f"(normal, standard deviation {prior.sd:g})."
+            f"(normal, standard deviation {prior.sd:.2g})."
         )
     return notes
 
@@ -250,7 +352,10 @@ def _joined(objective: Objective, prior: Prior) -> Ints:
 
 def prior_of(overall: Leaderboard, models: Sequence[str], sd: float) -> Prior | None:
     """Return the prior that holds some models to a leaderboard; None for an infinite standard deviation."""
-    return None if math.isinf(sd) else Prior(sd=sd, coefs=coefs_of(overall, models), eta=overall.eta)
+    if math.isinf(sd):
+        return None
+    effects = {(effect.name, effect.role): effect.coef for effect in overall.effects}
+    return Prior(sd=sd, coefs=coefs_of(overall, models), eta=overall.eta, effects=effects)
 
 
 def coefs_of(board: Leaderboard, models: Sequence[str]) -> Floats:

@@ -32,7 +32,7 @@ from p2l import likelihood as likelihoods
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError, InputError
 from p2l.leaderboard.board import Leaderboard, several
-from p2l.leaderboard.fitting import coefs_of, fit_table, prior_of
+from p2l.leaderboard.fitting import coefs_of, fit_table, prior_of, suited
 from p2l.leaderboard.newton import shift_invariant
 from p2l.leaderboard.pair_tables import PairTable, VoteCounter, fold, vote_keys
 
@@ -198,7 +198,7 @@ def fit_history(
     models: Sequence[str],
     over: str = "month",
     mode: str = "cumulative",
-    likelihood: str = "bt",
+    likelihood: str | None = None,
     weights: npt.ArrayLike | None = None,
     shrink: float = 0.5,
     **options: Any,
@@ -234,7 +234,7 @@ def history_of_counts(
     *,
     over: Over,
     mode: str = "cumulative",
-    likelihood: str = "bt",
+    likelihood: str | None = None,
     shrink: float = 0.5,
     each: Callable[[Sequence[int]], Any] = iter,
     **options: Any,
@@ -249,6 +249,7 @@ def history_of_counts(
     """
     if mode not in MODES:
         raise ConfigError(f"unknown mode {mode!r}; use {' or '.join(MODES)}")
+    likelihood = likelihood or suited(counter.outcomes())
     fits = _Fits(likelihood, options)
     indices = sorted(codes)
     ordered = [codes[index] for index in indices]

@@ -133,7 +133,7 @@ def history_of_votes(args: argparse.Namespace) -> History:
         counter.add(np.array(numbers, dtype=np.int64)[place.reshape(-1)], *votes)
     if not codes:
         raise VoteError(f"{source.name}: no vote has a time in column {args.time_column!r}")
-    fixed: dict[str, Any] = {"mode": args.periods, "likelihood": args.likelihood or "bt", "shrink": args.shrink}
+    fixed: dict[str, Any] = {"mode": args.periods, "likelihood": args.likelihood, "shrink": args.shrink}
     fixed["each"] = partial(progress, description=f"{over.unit}s", quiet=args.quiet)
     try:
         history = history_of_counts(counter, codes, list(names), over=over, **fixed, **fit_options(args))

@@ -12,9 +12,10 @@ repeated from the optimum. Where only differences count, both are intervals of t
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -42,9 +43,21 @@ def units_of(
     table: PairTable, model_a: npt.ArrayLike, model_b: npt.ArrayLike, winner: npt.ArrayLike, weights: Any, clusters: Any
 ) -> Units:
     """Return votes (N,) as units of a table; `weights` may be None, `clusters` holds any values."""
-    pair, column = table_cells(table, model_a, model_b, winner)
+    return units_at(*table_cells(table, model_a, model_b, winner), weights, clusters)
+
+
+def units_at(pair: Ints, column: Ints, weights: Any, clusters: Any) -> Units:
+    """Return votes (N,) as units whose rows and columns in the table are known."""
     weight = np.ones(len(pair)) if weights is None else np.asarray(weights, dtype=np.float64)
     return Units(pair, column, weight, np.unique(np.asarray(clusters), return_inverse=True)[1].reshape(-1))
+
+
+class Bounds(NamedTuple):
+    """Ends of the intervals of D parameters, NaN without any, and their covariance (D, D), or None."""
+
+    lower: Floats
+    upper: Floats
+    covariance: Floats | None
 
 
 def check_intervals(intervals: str | None, level: float, replicates: int) -> None:
@@ -62,36 +75,38 @@ def bounds(
     scores: Callable[[], Floats],
     draws: Callable[[], Iterator[Floats]],
     rng: np.random.Generator,
-) -> tuple[Floats, Floats]:
-    """Return lower and upper ends (M,) of a fit; NaN without intervals.
+) -> Bounds:
+    """Return the intervals of the parameters of a fit.
 
     For the sandwich `scores` gives the summed outer products (D, D) of the scores; for the bootstrap (percentile
     method) `draws` gives redrawn targets (P, K), and `rng` draws the means of the prior.
     """
-    coefs = point.theta[: objective.num_models]
+    theta = point.theta
     if intervals is None:
-        return np.full(len(coefs), np.nan), np.full(len(coefs), np.nan)
+        return Bounds(np.full(len(theta), np.nan), np.full(len(theta), np.nan), None)
     if intervals == "sandwich":
-        variance = np.diag(sandwich_covariance(objective, point, scores()))
-        deviation = np.sqrt(np.maximum(variance, 0.0))[: objective.num_models]
-        width = NormalDist().inv_cdf(0.5 + level / 2) * deviation
-        lower, upper = coefs - width, coefs + width
+        covariance = sandwich_covariance(objective, point, scores())
+        width = NormalDist().inv_cdf(0.5 + level / 2) * np.sqrt(np.maximum(np.diag(covariance), 0.0))
+        lower, upper = theta - width, theta + width
     else:
-        derived = objective.derivatives(point.theta)
-        fits = [_refit(objective, point, derived, targets, rng) for targets in draws()]
+        derived = None if objective.roles is not None else objective.derivatives(theta)
+        fits = np.stack([_refit(objective, point, derived, targets, rng) for targets in draws()])
         tail = (1.0 - level) / 2
-        lower, upper = np.quantile(np.stack(fits), [tail, 1.0 - tail], axis=0)
+        lower, upper = np.quantile(fits, [tail, 1.0 - tail], axis=0)
+        covariance = np.atleast_2d(np.cov(fits.T))
     if objective.gauge is not None:
         # A model that nothing joins to another has a score of zero by convention, and no interval.
-        alone = np.bincount(objective.gauge)[objective.gauge] == 1
+        alone = np.flatnonzero(np.bincount(objective.gauge)[objective.gauge] == 1)
         lower[alone] = upper[alone] = np.nan
-    return lower, upper
+    return Bounds(lower, upper, covariance)
 
 
 @one_blas_thread()
 def sandwich_covariance(objective: Objective, point: Point, scores: Floats) -> Floats:
     """Return the covariance (D, D) from the scores' summed outer products (D, D), in units of target mass."""
-    meat = (scores + _centred(objective, np.diag(objective.precision))) / objective.total**2
+    prior = np.diag(objective.precision)
+    prior[: objective.num_models, : objective.num_models] -= objective.coupling
+    meat = (scores + _centred(objective, prior)) / objective.total**2
     bread = np.linalg.inv(point.hessian)
     return np.asarray(bread @ meat @ bread)
 
@@ -114,7 +129,7 @@ def vote_scores(objective: Objective, point: Point, table: PairTable) -> Floats:
 
 def _winner_scores(objective: Objective, point: Point) -> Floats:
     """Return the score (P, 4, Q) of a vote of weight one, for each winner."""
-    _, gradient, _ = objective.derivatives(point.theta)
+    gradient = objective.gradients(point.theta)
     scores: Floats = np.einsum("wk,pkq->pwq", winner_targets(objective.likelihood), gradient)
     return scores
 
@@ -127,6 +142,11 @@ def cluster_scores(objective: Objective, point: Point, units: Units) -> Floats:
     columns = [objective.first[units.pair], objective.second[units.pair]]
     if values.shape[1] > 2:
         columns.append(np.full(len(units.pair), objective.num_models))
+    if objective.covariates is not None and objective.roles is not None:
+        effects = len(objective.roles)
+        own = objective.covariates[units.pair] * (values @ objective.roles[:, : values.shape[1]].T)
+        values = np.concatenate([values, own], axis=1)
+        columns += [np.full(len(units.pair), objective.size - effects + place) for place in range(effects)]
     rows = np.tile(units.cluster, len(columns))
     shape = (int(units.cluster.max()) + 1, objective.size)
     scores = coo_array((values.T.ravel(), (rows, np.concatenate(columns))), shape=shape).tocsr()
@@ -137,7 +157,7 @@ def cluster_scores(objective: Objective, point: Point, units: Units) -> Floats:
 def _refit(
     objective: Objective,
     point: Point,
-    derived: tuple[Floats, Floats, Floats],
+    derived: tuple[Floats, Floats, Floats] | None,
     targets: Floats,
     rng: np.random.Generator,
 ) -> Floats:
@@ -146,9 +166,15 @@ def _refit(
     if objective.gauge is not None:
         own = shift[: objective.num_models]
         own -= (np.bincount(objective.gauge, own) / np.bincount(objective.gauge))[objective.gauge]
+    elif objective.coupling:
+        # The prior lets the level move much further than the models around it.
+        own = shift[: objective.num_models]
+        own -= own.mean()
+        sharpness = float(objective.precision[0]) - objective.num_models * objective.coupling
+        own += rng.standard_normal() / math.sqrt(objective.num_models * sharpness)
     redrawn = dataclasses.replace(objective, targets=targets, mean=objective.mean + shift)
-    start = redrawn.combine(point.theta, derived)
-    return minimise(redrawn, start, tolerance=_REFIT_TOLERANCE).theta[: objective.num_models]
+    start = point.theta if derived is None else redrawn.combine(point.theta, derived)
+    return minimise(redrawn, start, tolerance=_REFIT_TOLERANCE).theta
 
 
 def redrawn_votes(

@@ -14,7 +14,8 @@ import contextlib
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -301,8 +302,9 @@ class _JetNamespace:
 
 # What a leaderboard minimises: the mean negative log-likelihood of a table of pairs, with its first two derivatives.
 #
-# Shapes: M models, P pairs, K outcomes, D parameters (M coefficients, then eta where the likelihood has one), Q = 2 or
-# 3 parameters of one pair (first coefficient, second coefficient, eta).
+# Shapes: M models, P rows (pairs of models, or pairs with equal covariates), K outcomes, C covariates, D parameters (M
+# coefficients, then eta where the likelihood has one, then C effects), Q = 2 or 3 parameters of one row (first
+# coefficient, second coefficient, eta).
 #
 # The formulas are those of `p2l.likelihood`; this file only gathers and scatters. Conventions:
 #
@@ -310,24 +312,32 @@ class _JetNamespace:
 # - `ba` is left unchanged when every coefficient and gamma move together, so one leaderboard has gamma = 0, and zero
 #   means what it means to `grk`: an answer that is just usable.
 # - `rk` has no less than its floor of ties: eta stays above the value that gives it, since below nothing would move it.
-# - The prior is Gaussian, independent for each parameter, in units of one vote; it is what an undefeated model rests
-# on.
+# - The prior is Gaussian, in units of one vote; it is what an undefeated model rests on.
+# - A covariate moves the parameters of a row by its value times its effect times its `roles`.
+
+BROAD = 5.0
+"""Standard deviation of what all models share under a fitted prior: enough to be finite, too much to be seen."""
+_ROWS = 1 << 16  # rows whose derivatives are held at once
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Independent normal distributions around `coefs` and `eta`, of standard deviation `sd` (in logits).
+    """Normal distributions around `coefs`, `eta` and `effects`, of standard deviation `sd` (in logits).
 
     Attributes:
-        sd: standard deviation; infinite switches the prior off. The default holds undefeated models at a finite score
-            and moves a model with a hundred votes by less than a hundredth of its distance from the mean.
+        sd: standard deviation of the coefficients; infinite switches the prior off.
         coefs: (M,) means; zero when absent. Where only differences count they also fix the mean score.
         eta: mean of eta.
+        effects: means of the covariates' effects by name and role; zero where absent.
+        broad: standard deviation of what all models share: eta, the effects and, where coefficients have a zero, their
+            level, so that `sd` is that of the models around their level. As `sd`, and no level, when absent.
     """
 
     sd: float = 5.0
     coefs: Floats | None = None
     eta: float | None = None
+    effects: Mapping[tuple[str, str], float] | None = None
+    broad: float | None = None
 
 
 def has_eta(likelihood: Likelihood) -> bool:
@@ -343,7 +353,7 @@ def shift_invariant(likelihood: Likelihood) -> bool:
     return bool(np.allclose(at[0], at[1], rtol=0, atol=1e-9))
 
 
-def extras(likelihood: Likelihood, eta: float) -> tuple[Floats | None, float | None]:
+def extras(likelihood: Likelihood, eta: npt.ArrayLike) -> tuple[Floats | None, float | None]:
     """Return eta and gamma as a likelihood's functions take them for one leaderboard."""
     return (np.asarray(eta, dtype=np.float64) if has_eta(likelihood) else None), likelihood.board_gamma
 
@@ -361,13 +371,16 @@ class Objective:
 
     likelihood: Likelihood
     num_models: int
-    first: Ints  # (P,) codes, first < second, each pair once
+    first: Ints  # (P,) codes, first < second; each pair once, but for covariates
     second: Ints
     targets: Floats  # (P, K) mass of each outcome
     mean: Floats  # (D,)
     precision: Floats  # (D,)
     gauge: Ints | None = None  # (M,) component numbers, each to be held at its prior's mean score
     ridge: float = 0.0  # around `mean`, for the sake of arithmetic alone: no prior, so it does not enter intervals
+    coupling: float = 0.0  # what the prior's precision lacks between any two coefficients, which share a level
+    covariates: Floats | None = None  # (P, C) values
+    roles: Floats | None = None  # (C, 3): what a value of one does to the first coefficient, the second, and eta
 
     @property
     def total(self) -> float:
@@ -375,9 +388,14 @@ class Objective:
         return float(self.targets.sum()) or 1.0
 
     @property
+    def num_shared(self) -> int:
+        """Q: parameters of one row."""
+        return 2 + has_eta(self.likelihood)
+
+    @property
     def size(self) -> int:
         """D."""
-        return self.num_models + has_eta(self.likelihood)
+        return self.num_models + has_eta(self.likelihood) + (0 if self.roles is None else len(self.roles))
 
     @functools.cached_property
     def graph(self) -> Ints:
@@ -385,66 +403,123 @@ class Objective:
         used = self.targets.sum(axis=1) > 0
         return components(self.num_models, self.first[used], self.second[used])
 
+    def eta(self, theta: Floats) -> float | None:
+        """Return eta of theta (D,), or None."""
+        return float(theta[self.num_models]) if has_eta(self.likelihood) else None
+
     def __call__(self, theta: Floats) -> Point:
         """Return value, gradient (D,) and Hessian (D, D) at theta (D,), its eta raised to the least that counts."""
         least = self.likelihood.eta_scale.least
-        if least is not None and theta[-1] < least:
-            theta = np.append(theta[:-1], least)
-        return self.combine(theta, self.derivatives(theta))
+        if least is not None and theta[self.num_models] < least:
+            theta = theta.copy()
+            theta[self.num_models] = least
+        sums = [self._sums(self.derivatives(theta, rows), rows) for rows in self._blocks()]
+        return self._with_prior(theta, sum(part[0] for part in sums), *self._stacked([part[1:] for part in sums]))
 
     def combine(self, theta: Floats, derived: tuple[Floats, Floats, Floats]) -> Point:
-        """Return the same from the pairs' `derivatives` at theta, which do not depend on the targets."""
+        """Return the same from the rows' `derivatives` at theta, which do not depend on the targets."""
+        return self._with_prior(theta, *self._sums(derived, slice(None)))
+
+    def _blocks(self) -> list[slice]:
+        return [slice(start, start + _ROWS) for start in range(0, max(1, len(self.first)), _ROWS)]
+
+    @staticmethod
+    def _stacked(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+        return np.concatenate([slope for slope, _ in parts]), np.concatenate([bend for _, bend in parts])
+
+    def _sums(self, derived: tuple[Floats, Floats, Floats], rows: slice) -> tuple[float, Floats, Floats]:
+        """Return the log-likelihood of some rows, and each row's gradient (P, Q) and Hessian (P, Q, Q)."""
         log_probs, gradient, hessian = derived
-        per_pair = np.einsum("pk,pkq->pq", self.targets, gradient)
-        curvature = np.einsum("pk,pkqr->pqr", self.targets, hessian)
+        own = self.targets[rows]
         # An outcome without mass may be impossible (log 0): it must not count, not even as 0 times infinity.
-        value = -float(np.sum(self.targets * log_probs, where=self.targets > 0))
+        value = float(np.sum(own * log_probs, where=own > 0))
+        return value, np.einsum("pk,pkq->pq", own, gradient), np.einsum("pk,pkqr->pqr", own, hessian)
+
+    def _with_prior(self, theta: Floats, likelihood: float, per_row: Floats, curvature: Floats) -> Point:
         offset = theta - self.mean
         precision = self.precision + self.ridge * self.total
-        value += 0.5 * float(precision @ offset**2)
-        slope = precision * offset - self.scatter(per_pair)
+        level = float(offset[: self.num_models].sum())
+        value = -likelihood + 0.5 * float(precision @ offset**2) - 0.5 * self.coupling * level**2
+        slope = precision * offset - self.scatter(per_row)
+        slope[: self.num_models] -= self.coupling * level
         matrix = np.diag(precision) - self.scatter_square(curvature)
+        matrix[: self.num_models, : self.num_models] -= self.coupling
         point = Point(theta, value / self.total, slope / self.total, matrix / self.total)
-        least = self.likelihood.eta_scale.least
-        if least is not None and theta[-1] <= least and point.gradient[-1] > 0:
-            # Eta stays at its floor: what is left is a function of the coefficients alone.
-            point.gradient[-1] = 0.0
-            point.hessian[-1], point.hessian[:, -1] = 0.0, 0.0
-            point.hessian[-1, -1] = 1.0
+        least, place = self.likelihood.eta_scale.least, self.num_models
+        if least is not None and theta[place] <= least and point.gradient[place] > 0:
+            # Eta stays at its floor: what is left is a function of the other parameters alone.
+            point.gradient[place] = 0.0
+            point.hessian[place], point.hessian[:, place] = 0.0, 0.0
+            point.hessian[place, place] = 1.0
         return point if self.gauge is None else self._held(point)
 
     def loss(self, theta: Floats) -> float:
         """Return the mean negative log-likelihood at theta (D,), without prior; NaN without pairs."""
         if not len(self.first):
             return float("nan")
-        log_probs = self.likelihood.log_probs(
-            theta[self.first], theta[self.second], *extras(self.likelihood, float(theta[-1]))
-        )
+        log_probs = self.likelihood.log_probs(*self._parameters(theta, slice(None)))
         return -float(np.sum(self.targets * log_probs, where=self.targets > 0)) / self.total
 
-    def derivatives(self, theta: Floats) -> tuple[Floats, Floats, Floats]:
-        """log p (P, K) of every pair with its gradient (P, K, Q) and Hessian (P, K, Q, Q)."""
-        eta, gamma = extras(self.likelihood, float(theta[-1]))
-        values, gradient, hessian = derivatives(self.likelihood, theta[self.first], theta[self.second], eta, gamma)
-        own = 2 + has_eta(self.likelihood)
+    def _parameters(self, theta: Floats, rows: slice) -> tuple[Floats, Floats, Floats | None, float | None]:
+        """Return both coefficients, eta and gamma of some rows."""
+        a, b = theta[self.first[rows]], theta[self.second[rows]]
+        eta: Any = self.eta(theta) or 0.0
+        if self.covariates is not None and self.roles is not None:
+            shift = (self.covariates[rows] * theta[-len(self.roles) :]) @ self.roles
+            a, b, eta = a + shift[:, 0], b + shift[:, 1], eta + shift[:, 2]
+        return a, b, *extras(self.likelihood, eta)
+
+    def derivatives(self, theta: Floats, rows: slice = slice(None)) -> tuple[Floats, Floats, Floats]:
+        """log p (P, K) of some rows with its gradient (P, K, Q) and Hessian (P, K, Q, Q)."""
+        values, gradient, hessian = derivatives(self.likelihood, *self._parameters(theta, rows))
+        own = self.num_shared
         return values, gradient[..., :own], hessian[..., :own, :own]
 
-    def scatter(self, per_pair: Floats) -> Floats:
+    def gradients(self, theta: Floats) -> Floats:
+        """Return the gradient (P, K, Q) of log p of every row."""
+        return np.concatenate([self.derivatives(theta, rows)[1] for rows in self._blocks()])
+
+    def spread(self, per_row: Floats) -> Floats:
+        """Return what the parameters of rows (P, Q) say of the effects (P, C)."""
+        assert self.covariates is not None
+        assert self.roles is not None
+        return np.asarray(self.covariates * (per_row @ self.roles[:, : self.num_shared].T))
+
+    def scatter(self, per_row: Floats) -> Floats:
         """Sum (P, Q) into (D,)."""
         size = self.num_models
-        out = np.bincount(self.first, per_pair[:, 0], size) + np.bincount(self.second, per_pair[:, 1], size)
-        return np.asarray(np.append(out, per_pair[:, 2].sum()) if per_pair.shape[1] > 2 else out, dtype=np.float64)
+        out = [np.bincount(self.first, per_row[:, 0], size) + np.bincount(self.second, per_row[:, 1], size)]
+        out += [per_row[:, 2:].sum(axis=0), *([] if self.roles is None else [self.spread(per_row).sum(axis=0)])]
+        return np.concatenate(out).astype(np.float64)
 
-    def scatter_square(self, per_pair: Floats) -> Floats:
+    def scatter_square(self, per_row: Floats) -> Floats:
         """Sum symmetric (P, Q, Q) into (D, D)."""
         size = self.num_models
         out = np.zeros((self.size, self.size))
-        out[self.first, self.second] = out[self.second, self.first] = per_pair[:, 0, 1]
-        diagonal = np.bincount(self.first, per_pair[:, 0, 0], size) + np.bincount(self.second, per_pair[:, 1, 1], size)
+        # Pairs are rows of their own unless there are covariates, and then addressing each once is faster.
+        if self.roles is None:
+            out[self.first, self.second] = per_row[:, 0, 1]
+        else:
+            cells = np.bincount(self.first * size + self.second, per_row[:, 0, 1], size * size)
+            out[:size, :size] = cells.reshape(size, size)
+        out[:size, :size] += out[:size, :size].T
+        diagonal = np.bincount(self.first, per_row[:, 0, 0], size) + np.bincount(self.second, per_row[:, 1, 1], size)
         out[np.arange(size), np.arange(size)] = diagonal
-        if per_pair.shape[1] > 2:
-            out[-1] = out[:, -1] = self.scatter(per_pair[:, 2])
+        shared = size + has_eta(self.likelihood)
+        if has_eta(self.likelihood):
+            out[size, :shared] = out[:shared, size] = self.scatter(per_row[:, 2])[:shared]
+        if self.roles is not None:
+            rows = [self.scatter(row) for row in self._effect_rows(per_row)]
+            out[shared:] = rows
+            out[:, shared:] = np.transpose(rows)
         return out
+
+    def _effect_rows(self, per_row: Floats) -> Iterator[Floats]:
+        """Yield, for each effect, its mixed derivatives (P, Q) with the parameters of the rows."""
+        assert self.covariates is not None
+        assert self.roles is not None
+        for place, role in enumerate(self.roles[:, : self.num_shared]):
+            yield np.asarray((per_row @ role) * self.covariates[:, place, None])
 
     def _held(self, point: Point) -> Point:
         """Give every direction that changes nothing a curvature, so that each component keeps its mean."""
@@ -459,12 +534,24 @@ class Objective:
         return Point(point.theta, point.value + 0.5 * float(strength @ sums**2), gradient, hessian)
 
 
-def prior_terms(prior: Prior, likelihood: Likelihood, num_models: int) -> tuple[Floats, Floats]:
-    """Return the mean and precision (D,) of a prior."""
+def prior_terms(
+    prior: Prior, likelihood: Likelihood, num_models: int, effects: Floats | None = None
+) -> tuple[Floats, Floats]:
+    """Return the mean and precision (D,) of a prior; `effects` are the means (C,) of those."""
     coefs = np.zeros(num_models) if prior.coefs is None else np.asarray(prior.coefs, dtype=np.float64)
     precision = np.full(num_models, prior.sd**-2.0)
-    if not has_eta(likelihood):
+    broad = prior.sd if prior.broad is None else prior.broad
+    if has_eta(likelihood):
+        start, unit, _ = likelihood.eta_scale
+        eta = start if prior.eta is None else prior.eta
+        coefs, precision = np.append(coefs, eta), np.append(precision, (broad * unit) ** -2.0)
+    if effects is None:
         return coefs, precision
-    start, unit, _ = likelihood.eta_scale
-    eta = start if prior.eta is None else prior.eta
-    return np.append(coefs, eta), np.append(precision, (prior.sd * unit) ** -2.0)
+    return np.append(coefs, effects), np.append(precision, np.full(len(effects), broad**-2.0))
+
+
+def prior_coupling(prior: Prior, likelihood: Likelihood, num_models: int) -> float:
+    """Return what the precision between two coefficients lacks because their level is free within `prior.broad`."""
+    if prior.broad is None or shift_invariant(likelihood) or not math.isfinite(prior.sd):
+        return 0.0
+    return float(prior.sd**-2.0 - 1.0 / (prior.sd**2 + num_models * prior.broad**2)) / num_models

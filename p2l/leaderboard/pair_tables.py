@@ -22,6 +22,30 @@ Ints = npt.NDArray[np.int64]
 _DENSE_CELLS = 1 << 22  # a dense count array of up to 32 MB, whatever the number of votes
 
 
+ROLES = {"difference": (0.5, -0.5, 0.0), "level": (1.0, 1.0, 0.0), "ties": (0.0, 0.0, 1.0)}
+"""What a value of one, times the effect, does to the first coefficient, to the second and to eta."""
+
+
+@dataclass(frozen=True)
+class Covariates:
+    """Names and roles of C covariates and their values (N, C), those of differences seen from model_a."""
+
+    names: tuple[str, ...]
+    roles: tuple[str, ...]
+    values: Floats
+
+    @property
+    def matrix(self) -> Floats:
+        """The roles as what they do to both coefficients and eta (C, 3)."""
+        return np.array([ROLES[role] for role in self.roles], dtype=np.float64).reshape(-1, 3)
+
+    def pick(self, kept: Sequence[bool] | npt.NDArray[np.bool_]) -> Covariates:
+        """Return some of the covariates."""
+        places = np.flatnonzero(kept)
+        names, roles = (tuple(column[place] for place in places) for column in (self.names, self.roles))
+        return Covariates(names, roles, self.values[:, places])
+
+
 @dataclass(frozen=True)
 class PairTable:
     """Votes per pair of models and winner.
@@ -33,6 +57,7 @@ class PairTable:
         weights: (P, 4) summed weight of the votes that first won, second won, tie, tie (bothbad).
         squares: (P, 4) summed squared weight, for sandwich intervals.
         votes: (P, 4) number of votes.
+        covariates: their values in each row, where a row is a pair with equal values and pairs have several rows.
     """
 
     num_models: int
@@ -41,6 +66,7 @@ class PairTable:
     weights: Floats
     squares: Floats
     votes: Floats
+    covariates: Covariates | None = None
 
     def votes_per_model(self, counted: npt.ArrayLike = True) -> Ints:
         """Number of votes (M,) that each model took part in; `counted` (4,) masks the winners that count."""
@@ -124,7 +150,12 @@ def table_cells(
     """Return the row and column (N,) of a table that each of its votes was counted in."""
     a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
     pair, column = fold(a, b, won, table.num_models)
-    return np.searchsorted(table.first * table.num_models + table.second, pair), column
+    return np.searchsorted(pair_codes(table), pair), column
+
+
+def pair_codes(table: PairTable) -> Ints:
+    """Return one integer (P,) for the pair of each row."""
+    return table.first * table.num_models + table.second
 
 
 def fold(a: Ints, b: Ints, winner: Ints, num_models: int) -> tuple[Ints, Ints]:
@@ -192,6 +223,11 @@ class VoteCounter:
         numbers, first = np.unique(self._keys >> (2 * _MODEL_BITS + 2), return_index=True)
         votes = np.add.reduceat(self._sums[0], first) if len(first) else np.empty(0)
         return {int(number): round(float(count)) for number, count in zip(numbers, votes, strict=True)}
+
+    def outcomes(self) -> Floats:
+        """Return how many votes (4,) of all groups have each winner."""
+        self._merge()
+        return np.bincount(self._keys & 3, self._sums[0], 4).astype(np.float64)
 
     def table(self, group: int, names: Sequence[str]) -> tuple[PairTable, list[str]]:
         """Return the pair table of one group over the models it has votes of, and their names, sorted."""

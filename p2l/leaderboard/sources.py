@@ -16,7 +16,8 @@ import pyarrow.compute as pc
 from p2l.common.cli import nearest, progress
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import parse_json
-from p2l.leaderboard.board import Named
+from p2l.leaderboard.board import Leaderboard, Named
+from p2l.leaderboard.controls import ControlledVotes, Controls
 from p2l.leaderboard.fitting import fit_table, prior_of
 from p2l.leaderboard.intervals import Units, units_of
 from p2l.leaderboard.pair_tables import PairTable, VoteCounter
@@ -199,19 +200,28 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
     source = open_source(args.votes)
     groups, counter, names = Groups(source, args.by), VoteCounter(), dict[str, int]()
     clustered = None if args.cluster is None else ClusteredVotes(args.cluster)
+    controls = Controls(args.control, source.columns, source.name) if args.control else None
+    controlled = None if controls is None else ControlledVotes(controls)
     columns = [*groups.bases.values(), *([] if args.cluster is None else [args.cluster])]
+    columns += [] if controls is None else controls.columns
     dropped = 0
     for batch in batches_of_votes(source, columns, args):
         dropped += batch.dropped
         a, b, winner, weights = vote_codes(batch, names, weighted=args.weighted)
         cluster = clustered.number(batch.batch.column(args.cluster)) if clustered else None
-        for group, rows in groups.members(batch):
+        members = list(groups.members(batch))
+        if controlled:
+            controlled.add(batch.batch, [a, b, winner, weights, *([] if cluster is None else [cluster])], members)
+        for group, rows in members:
             votes = (a[rows], b[rows], winner[rows], weights[rows])
             counter.add(group, *votes)
-            if clustered and cluster is not None:
+            if clustered and cluster is not None and not controlled:
                 clustered.add(group, *votes, cluster[rows])
-    boards = _fit_groups(groups, counter, clustered, list(names), args)
-    return [_noted(boards[0], f"{dropped:,} rows that are no votes were left out."), *boards[1:]] if dropped else boards
+    boards = _fit_groups(groups, counter, clustered, controlled, list(names), args)
+    notes = [f"{dropped:,} rows that are no votes were left out."] if dropped else []
+    missing = {} if controls is None else controls.missing
+    notes += [f"{count:,} votes without a value of {name} count as zero." for name, count in missing.items()]
+    return [boards[0]._replace(board=_noted(boards[0].board, *notes)), *boards[1:]]
 
 
 def batches_of_votes(source: Source, columns: Sequence[str], args: argparse.Namespace) -> Iterator[VoteBatch]:
@@ -239,6 +249,7 @@ def _fit_groups(
     groups: Groups,
     counter: VoteCounter,
     clustered: ClusteredVotes | None,
+    controlled: ControlledVotes | None,
     names: Sequence[str],
     args: argparse.Namespace,
 ) -> list[Named]:
@@ -247,14 +258,19 @@ def _fit_groups(
     for by, name, code in progress(ordered, description="leaderboards", quiet=args.quiet):
         table, models = counter.table(code, names)
         prior = prior_of(boards[0].board, models, args.shrink) if boards else None
-        units = clustered.units(code, table, name_lookup(names, models)) if clustered else None
-        fixed: dict[str, Any] = {"models": models, "likelihood": args.likelihood or "bt", "prior": prior}
+        recode, units = name_lookup(names, models), None
+        if controlled:
+            table, units = controlled.table(code, recode, len(models))
+        elif clustered:
+            units = clustered.units(code, table, recode)
+        likelihood = boards[0].board.likelihood if boards else args.likelihood
+        fixed: dict[str, Any] = {"models": models, "likelihood": likelihood, "prior": prior}
         try:
             board = fit_table(table, units=units, **fixed, **fit_options(args))
         except InputError as error:
             if not boards:
                 raise VoteError(f"{args.votes}: {error}") from error
-            boards[0] = _noted(boards[0], f"{by} = {name} left out: {error}.")
+            boards[0] = boards[0]._replace(board=_noted(boards[0].board, f"{by} = {name} left out: {error}."))
             continue
         if prior is not None:
             note = (
@@ -265,8 +281,8 @@ def _fit_groups(
     return boards
 
 
-def _noted(named: Named, note: str) -> Named:
-    return named._replace(board=dataclasses.replace(named.board, notes=(*named.board.notes, note)))
+def _noted(board: Leaderboard, *notes: str) -> Leaderboard:
+    return dataclasses.replace(board, notes=(*board.notes, *notes))
 
 
 def fit_options(args: argparse.Namespace) -> dict[str, Any]:

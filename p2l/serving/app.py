@@ -28,6 +28,7 @@ from p2l.common.errors import InputError
 from p2l.common.version import __version__
 from p2l.common.web import LONG, BodyLimit, ClientGoneError, bearer_of, end_when_orphaned, within
 from p2l.inference import P2L
+from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
 from p2l.model.encoding import repair
 from p2l.serving.batcher import Answer, Batcher, BusyError, ModelFailedError, TooLargeError
@@ -81,7 +82,8 @@ class Rank(BaseModel):
 
     rank: int = Field(description="From 1.")
     model: str
-    score: float = Field(description="The model's coefficient.")
+    coef: float = Field(description="The model's coefficient.")
+    score: float = Field(description="The coefficient on the scale of arena scores: 1000 + 400 / ln(10) * coef.")
     win_rate: float = Field(description="Chance of beating a model drawn from the rest; a tie is half a win.")
 
 
@@ -433,9 +435,9 @@ def _prediction(model: P2L, answer: Answer) -> PredictResponse:
 def _ranks(model: P2L, answer: Answer) -> list[Rank]:
     coefs = np.array([answer.coefs], dtype=np.float32)
     eta, gamma = (None if value is None else np.array([value], np.float32) for value in (answer.eta, answer.gamma))
-    rates = win_rates(coefs, model.likelihood, eta, gamma)[0]
+    rates, scores = win_rates(coefs, model.likelihood, eta, gamma)[0], to_score(answer.coefs)
     return [
-        Rank(rank=rank, model=model.model_list[n], score=answer.coefs[n], win_rate=float(rates[n]))
+        Rank(rank=rank, model=model.model_list[n], coef=answer.coefs[n], score=scores[n], win_rate=float(rates[n]))
         for rank, n in enumerate(np.argsort(-coefs[0], kind="stable"), 1)
     ]
 

@@ -17,6 +17,7 @@ import yaml
 
 from p2l.common.cli import choose
 from p2l.common.errors import InputError
+from p2l.likelihood import outcome_model
 from p2l.model.scratch import TRANSFORMER_DEFAULTS
 
 GIB = 2**30
@@ -215,15 +216,6 @@ def scratch_shape(train_votes: int) -> dict[str, Any]:
         "hidden_size": width,
         "max_positions": SIZES["tiny"].longest,
     }
-
-
-def outcome_model(ties: int, both_bad: int, votes: int) -> tuple[str, str, str]:
-    """Choose head and likelihood from how many of the votes are ties of either kind; return them with the reason."""
-    if both_bad:
-        return "rk", "grk", f"{both_bad:,} of {votes:,} votes call both answers bad, which grk alone has an outcome for"
-    if ties:
-        return "rk", "rk", f"{ties:,} of {votes:,} votes are ties, none says that both answers are bad"
-    return "bt", "bt", f"none of the {votes:,} votes is a tie"
 
 
 def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machine) -> Plan:

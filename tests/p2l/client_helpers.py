@@ -17,8 +17,8 @@ from p2l.client import AsyncP2LClient, P2LClient
 NAMES = ["ant", "bee", "cat"]
 ANSWER = {"coefs": [0.5, -1.25, 2], "eta": -0.5, "truncated": False, "revision": "abc"}
 ROWS: list[dict[str, Any]] = [
-    {"rank": 1, "model": "cat", "score": 2, "win_rate": 0.75},
-    {"rank": 2, "model": "ant", "score": 0.5, "win_rate": 0.5},
+    {"rank": 1, "model": "cat", "coef": 2, "score": 1347.4, "win_rate": 0.75},
+    {"rank": 2, "model": "ant", "coef": 0.5, "score": 1086.9, "win_rate": 0.5},
 ]
 PLAIN: dict[str, Any] = {
     "/predict": ANSWER,

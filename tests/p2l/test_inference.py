@@ -100,7 +100,7 @@ def test_many_prompts_are_taken_a_part_at_a_time(asked, monkeypatch):
 def test_the_leaderboard_is_ranked_with_win_rates(asked):
     table = asked.leaderboard("what is 1 plus 2")
     said = asked.predict("what is 1 plus 2")
-    assert list(table.columns) == ["rank", "model", "coef", "win_rate"]
+    assert list(table.columns) == ["rank", "model", "score", "coef", "win_rate"]
     assert table["rank"].tolist() == [1, 2, 3, 4]
     assert sorted(table["model"]) == NAMES
     assert table["coef"].is_monotonic_decreasing

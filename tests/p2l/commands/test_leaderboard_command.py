@@ -13,6 +13,7 @@ import pytest
 from p2l.commands.leaderboard import build_parser, main
 from p2l.common.errors import InputError
 from p2l.leaderboard import fit
+from p2l.likelihood import get
 from p2l.votes import WINNERS, encode_votes
 
 MODELS = ["ant", "bee", "cat", "dog"]
@@ -201,7 +202,7 @@ def test_a_file_of_one_pair_that_only_ties_is_refused(tmp_path):
     path = tmp_path / "ties.csv"
     pd.DataFrame({"model_a": ["x"], "model_b": ["y"], "winner": ["tie"]}).to_csv(path, index=False)
     with pytest.raises(InputError, match="all are ties"):
-        main(["--votes", str(path), "--quiet"])
+        main(["--votes", str(path), "--likelihood", "bt", "--quiet"])
 
 
 def test_the_exit_code_of_bad_input_is_two_and_no_torch_is_imported(tmp_path):
@@ -292,7 +293,7 @@ def test_votes_of_one_cluster_are_one_observation(tmp_path):
 def test_a_model_that_nothing_joins_to_the_others_has_no_interval(tmp_path, capsys):
     rows = ["model_a,model_b,winner", "ant,bee,model_a", "bee,ant,model_a", "ant,cat,tie", "dog,cat,tie"]
     (tmp_path / "votes.csv").write_text("\n".join(rows), encoding="utf-8")
-    main(["--votes", str(tmp_path / "votes.csv"), "--shrink", "inf", "--min-votes", "0"])
+    main(["--votes", str(tmp_path / "votes.csv"), "--likelihood", "bt", "--min-votes", "0"])
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[3] for line in lines if line.split()[1:2] in (["cat"], ["dog"])] == ["none", "none"]
 
@@ -320,9 +321,10 @@ def test_the_history_of_a_file_ends_with_its_leaderboard(ending, tmp_path, capsy
     else:
         votes.to_json(source, orient="records", lines=True)
     history, whole = tmp_path / "history.csv", tmp_path / "whole.csv"
-    main(["--votes", str(source), "--over", "month", "--output", str(history), "--quiet"])
+    plain = ["--votes", str(source), "--likelihood", "bt", "--quiet"]
+    main([*plain, "--over", "month", "--output", str(history)])
     printed = capsys.readouterr().out
-    main(["--votes", str(source), "--output", str(whole), "--quiet"])
+    main([*plain, "--output", str(whole)])
     rows = pd.read_csv(history)
     assert list(rows.columns[:2]) == ["period", "model"]
     assert list(dict.fromkeys(rows["period"])) == ["2025-01", "2025-02", "2025-03"]
@@ -400,3 +402,64 @@ def test_a_negative_seed_is_refused(votes_file, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["--votes", str(votes_file), "--intervals", "bootstrap", "--seed", "-1"])
     assert "--seed: must be at least 0" in capsys.readouterr().err
+
+
+def controlled_votes(number=6_000):
+    """Votes that side, length and a judge who ties more and leans to the first answer decide with the models."""
+    rng = np.random.default_rng(11)
+    votes = make_votes(number, seed=11).drop(columns=["tags", "category_tag"])
+    lengths = rng.integers(0, 900, (number, 2))
+    judge = rng.choice(["ann", "bob"], number, p=[0.6, 0.4])
+    difference = (lengths[:, 0] - lengths[:, 1]) / lengths.sum(axis=1)
+    strength = dict(zip(MODELS, [1.0, 0.4, -0.4, -1.0], strict=True))
+    gap = votes["model_a"].map(strength) - votes["model_b"].map(strength)
+    lead = gap.to_numpy() + 0.3 + difference + 0.5 * (judge == "bob")
+    probs = get("rk").probs(lead, np.zeros(number), -6.0 + 7.0 * (judge == "bob"))
+    winner = np.array(WINNERS)[(rng.random(number)[:, None] > probs.cumsum(axis=1)).sum(axis=1)]
+    return votes.assign(winner=winner, length_a=lengths[:, 0], length_b=lengths[:, 1], judge=judge)
+
+
+@pytest.mark.parametrize("ending", ["parquet", "csv"])
+def test_controls_are_fitted_and_printed_with_intervals(ending, tmp_path, capsys):
+    source, out = tmp_path / f"votes.{ending}", tmp_path / "out.json"
+    votes = controlled_votes()
+    votes.to_parquet(source) if ending == "parquet" else votes.to_csv(source, index=False)
+    flags = ["--votes", str(source), "--control", "side,length", "--control", "judge", "--by", "language", "--quiet"]
+    main([*flags, "--cluster", "prompt", "--level", "0.999", "--output", str(out)])
+    boards = json.loads(out.read_text())
+    assert [board["group"] for board in boards] == ["all", "English", "German", "Greek"]
+    effects = {(effect["name"], effect["role"]): effect for effect in boards[0]["effects"]}
+    planted = {("side", "difference"): 0.3, ("length", "difference"): 1.0, ("judge = bob", "difference"): 0.5}
+    planted["judge = bob", "ties"] = 7.0
+    assert set(effects) == set(planted)
+    for key, truth in planted.items():
+        assert effects[key]["lower"] < truth < effects[key]["upper"]
+    printed = capsys.readouterr().out
+    assert "covariate" in printed
+    assert any(line.startswith("judge = bob  ties") for line in printed.splitlines())
+    main(["--votes", str(source), "--control", "judge", "--likelihood", "bt", "--output", str(out), "--quiet"])
+    names = [effect["name"] for effect in json.loads(out.read_text())[0]["effects"]]
+    assert sorted(names) == ["judge = ann", "judge = bob"]
+    left_out = int((votes["winner"] == "tie").sum())
+    assert f"6,000 votes, 4 models, likelihood bt ({left_out:,} ties left out)" in capsys.readouterr().out
+
+
+def test_controls_that_cannot_be_are_refused_in_one_line(tmp_path, votes_file):
+    with pytest.raises(InputError, match="--control lenght needs columns lenght_a and lenght_b"):
+        main(["--votes", str(votes_file), "--control", "lenght", "--quiet"])
+    with pytest.raises(InputError, match="--control format needs columns headers_a and headers_b"):
+        main(["--votes", str(votes_file), "--control", "format", "--quiet"])
+    with pytest.raises(InputError, match="--control goes with --votes FILE, and not with --over"):
+        main(["--votes", str(votes_file), "--control", "side", "--over", "month"])
+    path = tmp_path / "votes.csv"
+    path.write_text("model_a,model_b,winner,length_a,length_b\nant,bee,model_a,5,long\n", encoding="utf-8")
+    with pytest.raises(InputError, match="control length needs numbers, not 'long'"):
+        main(["--votes", str(path), "--control", "length", "--quiet"])
+
+
+def test_missing_values_of_a_control_count_as_zero_with_a_note(tmp_path, capsys):
+    votes = controlled_votes(300)
+    votes["length_a"] = votes["length_a"].where(np.arange(300) >= 7)
+    votes.to_parquet(tmp_path / "votes.parquet")
+    main(["--votes", str(tmp_path / "votes.parquet"), "--control", "length", "--quiet"])
+    assert "7 votes without a value of length count as zero" in capsys.readouterr().out

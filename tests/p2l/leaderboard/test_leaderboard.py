@@ -115,7 +115,7 @@ def test_sandwich_and_bootstrap_intervals_agree(likelihood):
     a, b, outcome = draw_votes(truth, -0.3, 4_000, rng)
     widths = []
     for kind in ("sandwich", "bootstrap"):
-        board = fit(a, b, outcome, models=names(6), likelihood=likelihood, intervals=kind, replicates=200)
+        board = fit(a, b, outcome, models=names(6), likelihood=likelihood, intervals=kind, replicates=500)
         widths.append(board.upper - board.lower)
     np.testing.assert_allclose(widths[0], widths[1], rtol=0.25)
     assert np.mean(widths[0] / widths[1]) == pytest.approx(1.0, abs=0.1)
@@ -189,12 +189,12 @@ def test_bt_and_bt_tie_are_one_without_ties():
     decided = FIXTURE[FIXTURE[:, 2] == 0]
     boards = [fit_labels(decided, models=names(3), likelihood=name) for name in ("bt", "bt-tie")]
     np.testing.assert_allclose(boards[0].coefs, boards[1].coefs, atol=1e-12)
-    np.testing.assert_allclose(boards[0].coefs, fit_labels(FIXTURE, models=names(3)).coefs, atol=1e-9)
+    np.testing.assert_allclose(boards[0].coefs, fit_labels(FIXTURE, models=names(3), likelihood="bt").coefs, atol=1e-9)
 
 
 def test_components_are_reported_and_centred_apart():
     labels = labels_of({(0, 1, 0): 20, (1, 0, 0): 10, (2, 3, 0): 9, (3, 2, 0): 9, (2, 4, 0): 5, (4, 2, 0): 6})
-    board = fit_labels(labels, models=["a", "b", "x", "y", "z", "unseen"])
+    board = fit_labels(labels, models=["a", "b", "x", "y", "z", "unseen"], prior=Prior())
     assert board.components[0] == board.components[1]
     assert len({*board.components.tolist()}) == 3
     assert board.coefs[:2].sum() == pytest.approx(0.0, abs=1e-9)
@@ -205,7 +205,7 @@ def test_components_are_reported_and_centred_apart():
     assert "cannot be compared" in text
     assert "unseen" in text
     assert board.to_frame(min_votes=1)["component"].nunique() == 2
-    alone = fit_labels(labels[:30], models=["a", "b"])
+    alone = fit_labels(labels[:30], models=["a", "b"], prior=Prior())
     np.testing.assert_allclose(board.coefs[:2], alone.coefs, atol=1e-9)
     np.testing.assert_allclose(board.upper[:2], alone.upper[:2], atol=1e-9)
 
@@ -213,7 +213,7 @@ def test_components_are_reported_and_centred_apart():
 @pytest.mark.parametrize("likelihood", TRAINABLE)
 def test_an_undefeated_model_rests_on_the_prior(likelihood):
     labels = np.concatenate([FIXTURE, labels_of({(3, 0, 0): 5, (3, 1, 0): 5, (3, 2, 0): 5})])
-    board = fit_labels(labels, models=["a", "b", "c", "champion"], likelihood=likelihood)
+    board = fit_labels(labels, models=["a", "b", "c", "champion"], likelihood=likelihood, prior=Prior())
     assert np.isfinite(board.coefs).all()
     assert board.coefs.argmax() == 3
     widths = board.upper - board.lower
@@ -224,9 +224,51 @@ def test_an_undefeated_model_rests_on_the_prior(likelihood):
         fit_labels(labels, models=["a", "b", "c", "champion"], likelihood=likelihood, prior=NO_PRIOR)
 
 
-def test_the_default_prior_is_too_weak_to_be_seen():
-    held, free = (fit_labels(FIXTURE, models=names(3), prior=prior) for prior in (None, NO_PRIOR))
-    np.testing.assert_allclose(held.coefs, free.coefs, atol=2e-3)
+@pytest.mark.parametrize("likelihood", ["bt", "rk", "grk", "ba"])
+@pytest.mark.parametrize("sd", [0.3, 1.5])
+def test_the_prior_is_fitted_to_the_models(likelihood, sd):
+    rng = np.random.default_rng(8)
+    truth = rng.normal(0.0, sd, 60)
+    truth += (0.8 if likelihoods.get(likelihood).grounded else 0.0) - truth.mean()
+    a, b, outcome = draw_votes(truth, -6.0 if likelihood == "rk" else -0.3, 6_000, rng, likelihood)
+    board = fit(a, b, outcome, models=names(60), likelihood=likelihood)
+    assert board.prior_sd == pytest.approx(truth.std(), rel=0.2)
+    # The level of grounded coefficients is not pulled, and few votes are predicted better than without a prior.
+    assert abs(board.coefs.mean() - truth.mean()) < 0.15
+    few = [column[:300] for column in (a, b, outcome)]
+    errors = [
+        np.square(fit(*few, models=names(60), likelihood=likelihood, prior=prior).coefs - truth).mean()
+        for prior in (None, Prior())
+    ]
+    assert errors[0] < 0.8 * errors[1]
+
+
+@pytest.mark.parametrize("ties", [{}, {2: "rk"}, {2: "grk", 3: "grk"}])
+def test_the_outcomes_that_occur_choose_the_likelihood(ties):
+    votes = np.array([[0, 1, 0], [1, 2, 0], [2, 0, 1], *([1, 0, winner] for winner in ties)])
+    board = fit(*votes.T, models=names(3))
+    assert board.likelihood == ([*ties.values()] or ["bt"])[-1]
+    assert board.not_counted == 0
+    plain = fit(*votes.T, models=names(3), likelihood="bt")
+    assert plain.not_counted == len(ties)
+    assert plain.votes.sum() == 6
+
+
+def test_ranks_have_intervals_that_hold_the_true_ranks():
+    rng = np.random.default_rng(9)
+    truth = np.linspace(0.8, -0.8, 8)
+    inside, width = [], []
+    for _ in range(60):
+        a, b, outcome = draw_votes(truth, 0.0, 1_500, rng, "bt")
+        best, worst = fit(a, b, outcome, models=names(8), level=0.9).rank_intervals()
+        inside.append((best <= np.arange(1, 9)) & (np.arange(1, 9) <= worst))
+        width.append(worst - best)
+    assert np.mean(inside, axis=0).min() >= 0.88
+    assert 0.5 < np.mean(width) < 4.0
+    many = fit(*draw_votes(truth, 0.0, 200_000, rng, "bt"), models=names(8))
+    assert [rank.tolist() for rank in many.rank_intervals()] == [list(range(1, 9))] * 2
+    unknown = fit(a, b, outcome, models=names(8), intervals=None)
+    assert [rank.tolist() for rank in unknown.rank_intervals()] == [[1] * 8, [8] * 8]
 
 
 def test_a_prior_with_means_pulls_few_votes_towards_them_and_many_not():
@@ -301,7 +343,7 @@ def test_sparse_tables_equal_dense_ones():
         (([0], [0], [0]), {}, "meets itself"),
         (([0], [5], [0]), {}, "codes must lie"),
         (([0], [1], [4]), {}, "codes must lie"),
-        (([0], [1], [2]), {}, "all are ties"),
+        (([0], [1], [2]), {"likelihood": "bt"}, "all are ties"),
         (([], [], []), {}, "no votes"),
         (([0], [1], [0]), {"weights": [-1.0]}, "weights"),
         (([0], [1], [0]), {"weights": [math.nan]}, "weights"),

@@ -80,7 +80,7 @@ def test_a_strong_newcomer_does_not_move_the_others():
     old = draw(20_000, truth=np.append(TRUTH, 3.0), members=range(5))
     new = draw(10_000, seed=1, truth=np.append(TRUTH, 3.0))
     columns = [np.concatenate(pair) for pair in zip(old, (*new[:3], new[3] + 120 * DAY), strict=True)]
-    history = fit_history(*columns, models=[*NAMES, "fox"], over="month", intervals=None)
+    history = fit_history(*columns, models=[*NAMES, "fox"], over="month", likelihood="bt", intervals=None)
     names, coefs = history.table()
     known = [names.index(name) for name in NAMES]
     weights = history.periods[3].board.votes
@@ -124,7 +124,7 @@ def test_gaps_and_periods_whose_votes_do_not_count_are_said():
     ties = np.array([0, 1]), np.array([1, 2]), np.array([2, 2]), np.array([START + 65 * DAY] * 2)
     late = (a, b, won, times + 150 * DAY)
     columns = [np.concatenate(part) for part in zip((a, b, won, times), ties, late, strict=True)]
-    history = fit_history(*columns, models=NAMES, mode="alone", intervals=None)
+    history = fit_history(*columns, models=NAMES, likelihood="bt", mode="alone", intervals=None)
     assert [history.periods[0].label, history.periods[-1].label] == ["2025-01", "2025-06"]
     text = " ".join(history.notes)
     assert "No votes in 2025-02, 2025-04" in text
@@ -216,4 +216,4 @@ def test_wrong_arguments_are_refused():
     with pytest.raises(InputError, match="vote 8 has no time"):
         fit_history(a, b, won, times, models=NAMES)
     with pytest.raises(InputError, match="all are ties"):
-        fit_history([0], [1], [2], [START], models=NAMES)
+        fit_history([0], [1], [2], [START], models=NAMES, likelihood="bt")

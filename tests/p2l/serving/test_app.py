@@ -12,6 +12,7 @@ import requests
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
 from p2l.serving.reload import Control
 from tests.p2l.serving.conftest import NAMES, make_model
@@ -97,7 +98,9 @@ def test_a_leaderboard_is_ranked_by_coefficient(start):
     prediction = running.model.predict("hello")
     rates = win_rates(prediction.coefs, running.model.likelihood, prediction.eta, prediction.gamma)[0]
     for row in said["leaderboard"]:
+        coef = float(prediction.coefs[0][NAMES.index(row["model"])])
         assert row["win_rate"] == pytest.approx(float(rates[NAMES.index(row["model"])]), abs=1e-5)
+        assert (row["coef"], row["score"]) == pytest.approx((coef, float(to_score(coef))), rel=1e-4)
 
 
 def test_info_health_and_metrics(start):

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2l.common.errors import ConfigError, InputError
+from p2l.likelihood import outcome_model
 from p2l.training.config import load_config
 from p2l.training.deepspeed_config import resolve_deepspeed
 from p2l.training.recipe import (
@@ -23,7 +24,6 @@ from p2l.training.recipe import (
     check_machine,
     choose_size,
     derive,
-    outcome_model,
     plan_lines,
     scratch_shape,
     to_yaml,
