@@ -6,7 +6,7 @@ import pytest
 from p2l import likelihood as likelihoods
 from p2l.evaluation.curves import Draws, aggregation_scale, random_subsets
 from p2l.evaluation.subjects import Fixed, ModelAnswers
-from p2l.leaderboard import aggregate, fit_labels
+from p2l.leaderboard import Prior, aggregate, fit_labels
 from p2l.likelihood import get
 from p2l.metrics import Standing
 from tests.p2l.evaluation.evaluation_helpers import BATTLES
@@ -42,7 +42,7 @@ def test_subsets_have_the_leaderboards_that_are_fitted_one_by_one(name):
 @pytest.mark.parametrize("name", likelihoods.names())
 def test_votes_of_subsets_have_the_leaderboard_that_the_library_fits(name):
     votes = labels(200)
-    truth = fit_labels(votes, models=MODELS, likelihood=name, intervals=None)
+    truth = fit_labels(votes, models=MODELS, likelihood=name, intervals=None, prior=Prior())
     standing = Standing(truth.coefs, truth.eta, truth.gamma)
     whole = Draws((200,), (2,), ("L1-Dist-Prob", "Spearman-lbs"), 0, "all")
     (score,) = random_subsets(Fixed(get(name), MODELS, truth), votes, truth, whole)
@@ -54,7 +54,7 @@ def test_votes_of_subsets_have_the_leaderboard_that_the_library_fits(name):
 def test_a_leaderboard_without_a_best_fit_is_held():
     """Every vote is won by the lower index: without a prior no fit ends."""
     votes = np.array([(a, b, 0) for a in range(6) for b in range(a + 1, 6)])
-    truth = fit_labels(votes, models=MODELS, likelihood="bt", intervals=None)
+    truth = fit_labels(votes, models=MODELS, likelihood="bt", intervals=None, prior=Prior())
     (score,) = random_subsets(
         Fixed(get("bt"), MODELS, truth), votes, truth, Draws((15,), (2,), ("L1-Dist-Prob",), 0, "x")
     )
