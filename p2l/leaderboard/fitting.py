@@ -147,13 +147,8 @@ def fit_table(
     begin = _start(objective, prior, start)
     point = minimise(objective, begin, tolerance=tolerance)
     rng = np.random.default_rng(seed)
-
-    def draws() -> Iterator[Floats]:
-        if units is None:
-            return redrawn_votes(objective, table, replicates, rng)
-        return redrawn_clusters(objective, units, replicates, rng)
-
-    ends = bounds(objective, point, intervals, level, partial(_scores, objective, point, table, units), draws, rng)
+    votes = partial(_scores, objective, point, table, units), partial(_draws, objective, table, units, replicates, rng)
+    ends = bounds(objective, point, intervals, level, *votes, rng)
     size, counted = len(models), winner_targets(model).any(axis=1)
     return Leaderboard(
         models=list(models),
@@ -227,6 +222,14 @@ def fit_covariance(
 
 def _scores(objective: Objective, point: Point, table: PairTable, units: Units | None) -> Floats:
     return vote_scores(objective, point, table) if units is None else cluster_scores(objective, point, units)
+
+
+def _draws(
+    objective: Objective, table: PairTable, units: Units | None, replicates: int, rng: np.random.Generator
+) -> Iterator[Floats]:
+    if units is None:
+        return redrawn_votes(objective, table, replicates, rng)
+    return redrawn_clusters(objective, units, replicates, rng)
 
 
 def _scales(table: PairTable) -> Floats:
