@@ -21,6 +21,7 @@ from p2l.common.config import Number, Whole, YamlLoader, lines_of, owner_of, rea
 from p2l.common.errors import ConfigError
 from route.providers.base import Timeouts
 from route.routing.decision import Limit, RoutedModel
+from route.storage.ledger import MAX_IN_FLIGHT
 
 ROUTER_NAME = "p2l-router"
 """The router's own name in GET /v1/models."""
@@ -67,6 +68,8 @@ class ModelConfig(_Section):
     """Further fields of every request to this model; those that pass from a client override them."""
     pass_fields: list[str] = Field(default_factory=list)
     """Fields that clients may send to this model, beside the plain ones and those of the whole configuration."""
+    longest_answer: Annotated[Whole, Field(ge=1)] | None = None
+    """Tokens of the longest answer that this model can give; the worst case of requests that name no limit."""
     context_window: Annotated[Whole, Field(ge=1)] | None = None
     """Tokens; longer prompts go elsewhere."""
     prior_coef: Number | None = None
@@ -128,6 +131,10 @@ class KeyConfig(_Section):
     """The models it may use; by default all."""
     cost: _Amount | None = None
     """The budget of its requests that name none."""
+    max_cost_per_request: _Amount | None = None
+    """What one request may cost at most, whatever budget, model and length it asks for."""
+    max_in_flight: Annotated[Whole, Field(ge=1)] = MAX_IN_FLIGHT
+    """Requests that one worker answers at once."""
 
     @field_validator("key")
     @classmethod

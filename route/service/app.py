@@ -94,7 +94,7 @@ async def _route(service: Service, request: Request) -> Response:
         raise ApiError(400, "invalid_value", "direct_model: leaves nothing to decide", param="direct_model")
     exchange = Exchange(service, "")
     choice, _ = await choose_for(exchange, incoming, request.headers, key)
-    service.dispatcher.first(Trip(incoming, Deadline.after(service.config.timeouts.total), choice))
+    service.dispatcher.first(Trip(incoming, Deadline.after(service.config.timeouts.total), choice, key))
     assert choice.decision is not None
     return JSONResponse({"object": "route.decision", **decision_of(choice.decision)})
 

@@ -19,13 +19,14 @@ from p2l.common.web import ClientGoneError, Deadline, alive
 from route.config import ROUTER_NAME
 from route.providers.base import JSON
 from route.routing.decision import Decision
+from route.service.charges import ceiling_of, too_dear
 from route.service.dialects import Dialect
 from route.service.dispatch import Choice, Trip, ask_whole
 from route.service.errors import ApiError, of_refusal
-from route.service.exchange import Answered, Exchange
+from route.service.exchange import Exchange
 from route.service.state import Service
 from route.service.streaming import open_stream, relay
-from route.service.wire import Incoming, key_of, mark_answer, outputs_of, parse_chat, read_body, tokens_of, usage_of
+from route.service.wire import Incoming, key_of, mark_answer, outputs_of, parse_chat, read_body, tokens_of
 from route.storage.conversations import HEADER, conversation_of, goes_on
 from route.storage.ledger import KeyRecord, Refusal
 
@@ -108,13 +109,14 @@ class _Reply:
 
 async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply: _Reply) -> None:
     service = exchange.service
-    exchange.key = authenticate(service, headers)
+    exchange.enter(authenticate(service, headers))
+    assert exchange.key is not None
     incoming = await read_chat(service, headers, receive, type(reply.dialect))
     deadline = Deadline.after(service.config.timeouts.total)
     late = ApiError(504, "deadline_exceeded", "the time of this request was up before its answer was complete")
     async with alive(receive, deadline, late):
         choice, conversation = await choose_for(exchange, incoming, headers, exchange.key)
-        trip = Trip(incoming, deadline, choice)
+        trip = Trip(incoming, deadline, choice, exchange.key, ceiling_of(exchange.key, 1 + incoming.compare))
         exchange.trips.append(trip)
         answer = None
         if incoming.compare:
@@ -161,6 +163,14 @@ async def choose_for(
         raise of_refusal(allowed)
     if incoming.direct is not None:
         return Choice([incoming.direct]), None
+    budget = key.cost if incoming.budget is None else incoming.budget
+    ceiling = ceiling_of(key, 1 + incoming.compare)
+    if ceiling is not None:
+        budget = ceiling if budget is None else min(budget, ceiling)
+        # The budget of a mixture holds on average; the ceiling holds for every request.
+        allowed = tuple(name for name in allowed if service.config.model_configs[name].cost <= ceiling)
+        if not allowed:
+            raise too_dear(key)
     conversation, fixed = None, None
     if service.config.sticky and not incoming.compare:
         header = headers.get(HEADER)
@@ -173,7 +183,7 @@ async def choose_for(
         allowed,
         service.router,
         coefficients,
-        key.cost if incoming.budget is None else incoming.budget,
+        budget,
         None if window is None else tokens_of(incoming, window),
         fixed,
     )
@@ -183,7 +193,7 @@ async def choose_for(
 
 async def _whole(exchange: Exchange, trip: Trip) -> JSON:
     target, answer = await exchange.service.dispatcher.run(trip, ask_whole)
-    exchange.answers.append(Answered(target.name, usage_of(answer), len(answer.get("choices") or [0])))
+    exchange.answers.append(trip.charges[-1])
     exchange.remember()
     return mark_answer(answer, target.name, trip.choice.decision, trip.tried)
 
@@ -191,7 +201,7 @@ async def _whole(exchange: Exchange, trip: Trip) -> JSON:
 async def _stream(exchange: Exchange, trip: Trip, reply: _Reply) -> None:
     target, opened = await exchange.service.dispatcher.run(trip, open_stream)
     exchange.first_token = time.perf_counter() - exchange.started
-    exchange.answers.append(Answered(target.name))
+    exchange.answers.append(trip.charges[-1])
     exchange.status = 200
     await reply.start(exchange.headers())
     await relay(exchange, trip, target, opened, reply.write)
@@ -254,7 +264,7 @@ def propensity_of(pair: Sequence[str], decision: Decision, candidates: Collectio
 async def _ask(exchange: Exchange, trip: Trip, sides: Sequence[str]) -> list[JSON]:
     """Ask both models; return the answers that came, in the order of `sides`."""
     service = exchange.service
-    trips = [Trip(trip.incoming, trip.deadline, Choice([name])) for name in sides]
+    trips = [Trip(trip.incoming, trip.deadline, Choice([name]), trip.key, trip.ceiling) for name in sides]
     exchange.trips += trips
     runs = (service.dispatcher.run(each, ask_whole) for each in trips)
     outcomes = await asyncio.gather(*runs, return_exceptions=True)
@@ -263,10 +273,10 @@ async def _ask(exchange: Exchange, trip: Trip, sides: Sequence[str]) -> list[JSO
     if unexpected is not None or len(errors) == len(outcomes):
         raise unexpected or errors[0]
     answers = []
-    for outcome in outcomes:
+    for each, outcome in zip(trips, outcomes, strict=True):
         if not isinstance(outcome, BaseException):
             target, answer = outcome
-            exchange.answers.append(Answered(target.name, usage_of(answer)))
+            exchange.answers.append(each.charges[-1])
             answers.append(mark_answer(answer, target.name, None, []))
     return answers
 

@@ -23,8 +23,11 @@ from route.providers.base import JSON, Fault, Provider, ProviderError, Timeouts
 from route.routing.candidates import NoModelError
 from route.routing.decision import Coefficients, Decision
 from route.routing.router import Router
-from route.service.errors import ApiError, of_choice, of_fault
-from route.service.wire import Incoming, request_for
+from route.service.charges import Bounds, Charge, limited, too_dear
+from route.service.errors import ApiError, of_choice, of_fault, of_refusal
+from route.service.wire import Incoming, count_of, request_for
+from route.storage.ledger import KeyRecord, Ledger, Refusal
+from route.storage.reservations import NOTHING
 
 _BLAMELESS = (Fault.CONTEXT_LENGTH, Fault.CONTENT_FILTER, Fault.REQUEST, Fault.UNSUPPORTED)
 _NOT_THERE = 404
@@ -201,8 +204,10 @@ class Choice:
 
 
 T = TypeVar("T")
-Call = Callable[[Target, JSON, Timeouts], Awaitable[T]]
+Call = Callable[[Target, JSON, Timeouts, Charge], Awaitable[T]]
 """Asks a model's provider."""
+_UNSEEN = (Fault.TIMEOUT, Fault.MALFORMED)
+"""Faults of answers that may have been made, and are charged by the provider."""
 _LONGEST_PAUSE = 30.0
 _MARGIN = 1e-3  # seconds; aiohttp reads a limit of 0 as none, and a sleep may end a little early
 
@@ -214,6 +219,9 @@ class Trip:
     incoming: Incoming
     deadline: Deadline
     choice: Choice
+    key: KeyRecord
+    ceiling: float | None = None
+    """What the answer may cost at most."""
     excluded: set[str] = field(default_factory=set)
     """Models that failed."""
     tried: list[str] = field(default_factory=list)
@@ -221,6 +229,8 @@ class Trip:
     """One for each failed attempt."""
     dropped: list[str] = field(default_factory=list)
     """Names of the fields that the model asked last did not get."""
+    charges: list[Charge] = field(default_factory=list)
+    """One for each attempt."""
 
 
 @dataclass(frozen=True)
@@ -234,6 +244,9 @@ class Dispatcher:
     """Of an answer."""
     failed: Callable[[str, ProviderError], None]
     """Called for every fault."""
+    ledger: Ledger
+    settle: Callable[[Charge, bool], float]
+    """Books what an attempt has cost; False: it has cost nothing."""
 
     async def run(self, trip: Trip, call: Call[T]) -> tuple[Target, T]:
         """Return the first model that answers and what `call` returned; raise `ApiError` if none does."""
@@ -245,23 +258,43 @@ class Dispatcher:
                 target = await self._next(trip, target, error)
 
     async def _attempt(self, trip: Trip, target: Target, call: Call[T]) -> T:
+        request, trip.dropped = request_for(target.config, trip.incoming, target.pass_fields)
+        charge, request = await self._reserve(trip, target, request)
+        trip.charges.append(charge)
         trip.tried.append(target.name)
         probe = target.breaker.begin()
         try:
             left = max(_MARGIN, trip.deadline.left())
             timeouts = self.timeouts.of_attempt(left, self.max_bytes, stream=trip.incoming.stream)
-            request, trip.dropped = request_for(target.config, trip.incoming, target.pass_fields)
-            answer = await call(target, request, timeouts)
+            answer = await call(target, request, timeouts, charge)
         except ProviderError as error:
             target.breaker.failed(error, probe)
             trip.faults.append(error)
             self.failed(target.name, error)
+            self.settle(charge, may_have_cost(charge, error))
             raise
         except BaseException:
             target.breaker.give_up(probe)
             raise
         target.breaker.began(probe)
         return answer
+
+    async def _reserve(self, trip: Trip, target: Target, request: JSON) -> tuple[Charge, JSON]:
+        """Reserve the worst case of an attempt; return its charge and the request, whose answer may be cut shorter."""
+        key, choices = trip.key, count_of(request.get("n")) or 1
+        bounds = None
+        if key.spend_per_day is not None or trip.ceiling is not None:
+            bounds = Bounds.of(target.config, trip.incoming, request)
+        worst = NOTHING if bounds is None else bounds.worst(target.config, trip.ceiling)
+        if worst is None:
+            raise too_dear(key)
+        reservation = await self.ledger.reserve(key, worst)
+        if isinstance(reservation, Refusal):
+            raise of_refusal(reservation)
+        charge = Charge(target.name, target.config, trip.incoming, reservation, choices=choices)
+        if bounds is not None:
+            charge.max_tokens = bounds.lowered(worst.most if reservation.amount is None else reservation.amount)
+        return charge, request if charge.max_tokens is None else limited(request, charge.max_tokens)
 
     def first(self, trip: Trip) -> Target:
         """Return the model that a request goes to first.
@@ -326,8 +359,20 @@ def _is_the_requests(error: ProviderError, incoming: Incoming) -> bool:
     return error.fault.is_request_error
 
 
-async def ask_whole(target: Target, request: JSON, timeouts: Timeouts) -> JSON:
+def may_have_cost(charge: Charge, error: ProviderError) -> bool:
+    """Return whether a failed attempt has to be paid by its tokens, though nobody saw them."""
+    return charge.config.price is not None and error.fault in _UNSEEN
+
+
+async def ask_whole(target: Target, request: JSON, timeouts: Timeouts, charge: Charge) -> JSON:
     """Ask for a whole answer; see `Call`."""
-    answer = await target.provider.chat(request, timeouts)
+    answering = target.provider.chat(request, timeouts)
+    if charge.config.price is None:
+        answer = await answering
+    else:
+        # The provider charges for an answer whether or not the client waits, so its counts are waited for.
+        charge.pending = asyncio.ensure_future(answering)
+        answer = await asyncio.shield(charge.pending)
     target.breaker.succeeded()
+    charge.complete(answer)
     return answer

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from route.config import ModelConfig
+from route.providers.base import ProviderError
 from route.routing.decision import Decision
-from route.service.dispatch import Trip
+from route.service.charges import Charge
+from route.service.dispatch import Trip, may_have_cost
+from route.service.errors import of_refusal
 from route.service.fields import header_of
 from route.service.observability import NOBODY, RequestRecord, log_request
 from route.service.state import Service
@@ -17,23 +21,6 @@ from route.storage.ledger import KeyRecord
 
 _REASONS = ("budget", "probabilities", "propensity", "explored", "static", "revision")
 """Fields of a decision that are logged."""
-
-
-@dataclass(frozen=True)
-class Answered:
-    """An answer that has to be paid, or the part of it that arrived."""
-
-    model: str
-    tokens: tuple[int | None, int | None] = (None, None)
-    """Of prompt and answer."""
-    choices: int = 1
-
-    def cost(self, config: ModelConfig) -> float:
-        """Return the cost from tokens and price where both are known, else the configured cost."""
-        prompt, completion = self.tokens
-        if config.price is None or prompt is None or completion is None:
-            return config.cost * self.choices
-        return (prompt * config.price.input + completion * config.price.output) / 1e6
 
 
 @dataclass
@@ -45,7 +32,10 @@ class Exchange:
     started: float = field(default_factory=time.perf_counter)
     key: KeyRecord | None = None
     trips: list[Trip] = field(default_factory=list)
-    answers: list[Answered] = field(default_factory=list)
+    answers: list[Charge] = field(default_factory=list)
+    """Attempts that gave an answer, or began to."""
+    entered: bool = False
+    """Whether it counts among the requests of its key that are under way."""
     status: int = 500
     code: str | None = None
     first_token: float | None = None
@@ -72,6 +62,9 @@ class Exchange:
             names = [answer.model for answer in self.answers]
             costs = [self.service.config.model_configs[name].cost for name in names]
             headers |= {"x-p2l-model": ",".join(map(_header_text, names)), "x-p2l-cost": f"{sum(costs):.10g}"}
+            limits = [str(answer.max_tokens or "") for answer in self.answers]
+            if any(limits):
+                headers["x-p2l-max-tokens"] = ",".join(limits)
             if self.decision is not None and self.decision.static:
                 headers["x-p2l-static"] = "true"
         return headers
@@ -96,25 +89,51 @@ class Exchange:
             )
         )
 
-    def close(self) -> None:
-        """Charge the key, count and log."""
-        seconds = time.perf_counter() - self.started
-        spent = sum(self._charge(answer) for answer in self.answers) if self.answers else None
-        self._count(seconds)
-        self._log(seconds, spent)
+    def enter(self, key: KeyRecord) -> None:
+        """Count this request among those of its key that are under way; raise `ApiError` 429 if there are too many."""
+        self.key = key
+        refusal = self.service.ledger.enter(key)
+        if refusal is not None:
+            raise of_refusal(refusal)
+        self.entered = True
 
-    def _charge(self, answer: Answered) -> float:
-        cost = answer.cost(self.service.config.model_configs[answer.model])
-        metrics = self.service.metrics
-        prompt, completion = answer.tokens
-        assert self.key is not None
-        self.service.ledger.charge(
-            self.key, answer.model, cost, answers=answer.choices, prompt_tokens=prompt, completion_tokens=completion
-        )
-        metrics.cost.labels(answer.model).inc(cost)
-        metrics.spend.labels(self.key.name).inc(cost)
-        metrics.used(answer.model, answer.tokens)
-        return cost
+    def close(self) -> None:
+        """Charge the key, count and log; at once or, where an answer that nobody waits for has to be paid, later."""
+        seconds = time.perf_counter() - self.started
+        charges = [charge for trip in self.trips for charge in trip.charges if not charge.reservation.settled]
+        if any(charge.pending is not None and not charge.pending.done() for charge in charges):
+            task = asyncio.ensure_future(self._finish(charges, seconds))
+            self.service.finishing.add(task)
+            task.add_done_callback(self.service.finishing.discard)
+        else:
+            self._close(charges, seconds)
+
+    async def _finish(self, charges: Sequence[Charge], seconds: float) -> None:
+        """Wait for answers whose client has left, within the time that a provider has, and close."""
+        free = []
+        try:
+            for charge in charges:
+                if charge.pending is None or charge in self.answers:
+                    continue
+                try:
+                    charge.complete(await charge.pending)
+                except ProviderError as error:
+                    if not may_have_cost(charge, error):
+                        free.append(charge)
+        finally:
+            for charge in charges:
+                if charge.pending is not None:
+                    charge.pending.cancel()
+            self._close([charge for charge in charges if charge not in free], seconds)
+            for charge in free:
+                self.service.settle(charge, False)
+
+    def _close(self, charges: Sequence[Charge], seconds: float) -> None:
+        costs = [self.service.settle(charge, True, charge.choices) for charge in charges]
+        if self.entered and self.key is not None:
+            self.service.ledger.leave(self.key)
+        self._count(seconds)
+        self._log(seconds, sum(costs) if costs else None)
 
     def _count(self, seconds: float) -> None:
         metrics = self.service.metrics
@@ -131,7 +150,8 @@ class Exchange:
     def _log(self, seconds: float, spent: float | None) -> None:
         decision = self.decision
         first = self.trips[0].incoming if self.trips else None
-        prompt, completion = self.answers[0].tokens if self.answers else (None, None)
+        measured = bool(self.answers) and self.answers[0].is_measured
+        prompt, completion = self.answers[0].tokens if measured else (None, None)
         reasons = {} if decision is None else {name: getattr(decision, name) for name in _REASONS}
         log_request(
             RequestRecord(

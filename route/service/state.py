@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import time
@@ -16,6 +17,7 @@ from route.providers.base import ProviderError
 from route.routing.candidates import get, pair
 from route.routing.router import Router
 from route.routing.scoring import make_scorer
+from route.service.charges import Charge
 from route.service.dispatch import Dispatcher, make_fleet
 from route.service.observability import LOGGER, RouterMetrics
 from route.service.settings import Settings
@@ -35,8 +37,6 @@ class Service:
         self.started = int(time.time())
         self.metrics = RouterMetrics()
         self.fleet = make_fleet(config, os.environ)
-        max_bytes = int(config.max_answer_mb * 2**20)
-        self.dispatcher = Dispatcher(self.fleet, config.max_attempts, config.timeouts, max_bytes, self._count_fault)
         self.router = make_router(config, settings)
         self.routable = list(self.fleet.targets)
         """Models that requests may be routed to: all, until the model list of P2L is known."""
@@ -52,6 +52,17 @@ class Service:
         unlimited = [KeyRecord(name=f"key-{digest[:12]}", digest=digest) for digest in settings.api_keys]
         limited = [key_record(**key.model_dump(exclude={"votes_per_day"})) for key in config.keys]
         self.ledger = Ledger([*unlimited, *limited], self.database)
+        self.dispatcher = Dispatcher(
+            self.fleet,
+            config.max_attempts,
+            config.timeouts,
+            int(config.max_answer_mb * 2**20),
+            failed=self._count_fault,
+            ledger=self.ledger,
+            settle=self.settle,
+        )
+        self.finishing: set[asyncio.Task[None]] = set()
+        """Requests whose client left, and whose answer is waited for since it has to be paid."""
         votes_per_day = {
             record.name: key.votes_per_day
             for record, key in zip(limited, config.keys, strict=True)
@@ -69,9 +80,31 @@ class Service:
 
     async def close(self) -> None:
         """Write what has gathered and close every connection."""
+        for task in self.finishing:
+            task.cancel()
+        await asyncio.gather(*self.finishing, return_exceptions=True)
+        await self.ledger.close()
         await self.database.close()
         await self.scorer.close()
         await self.fleet.close()
+
+    def settle(self, charge: Charge, has_cost: bool, answers: int | None = None) -> float:
+        """Book what an attempt has cost, if it has; return that. A failed attempt is no answer."""
+        cost = charge.cost() if has_cost else 0.0
+        prompt, completion = charge.tokens if charge.is_measured else (None, None)
+        self.ledger.settle(
+            charge.reservation,
+            charge.model,
+            cost,
+            answers=answers or 0,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+        )
+        if cost or answers:
+            self.metrics.cost.labels(charge.model).inc(cost)
+            self.metrics.spend.labels(charge.reservation.key).inc(cost)
+            self.metrics.used(charge.model, (prompt, completion))
+        return cost
 
     def _limit_to(self, model_list: Sequence[str]) -> None:
         """Route only to models that P2L knows or that have a prior coefficient."""

@@ -12,9 +12,10 @@ from typing import cast
 
 from route.providers.base import JSON, Fault, ProviderError, Timeouts
 from route.providers.chat import asks_for_usage
+from route.service.charges import Charge
 from route.service.dispatch import Target, Trip
 from route.service.errors import of_fault
-from route.service.exchange import Answered, Exchange
+from route.service.exchange import Exchange
 from route.service.wire import is_usage_only, mark_chunk, outputs_of, usage_of
 
 Write = Callable[[JSON], Awaitable[None]]
@@ -31,7 +32,7 @@ class Opened:
     rest: AsyncGenerator[JSON, None]
 
 
-async def open_stream(target: Target, request: JSON, timeouts: Timeouts) -> Opened:
+async def open_stream(target: Target, request: JSON, timeouts: Timeouts, _: Charge) -> Opened:
     """Ask for a stream and wait for its first token; see `Call`."""
     chunks = cast("AsyncGenerator[JSON, None]", target.provider.stream(request, timeouts))
     head: list[JSON] = []
@@ -77,8 +78,10 @@ async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, 
 
 
 async def _relay_one(exchange: Exchange, trip: Trip, target: Target, chunk: JSON, write: Write) -> None:
+    charge = exchange.answers[0]
+    charge.count(chunk.get("choices"))
     if chunk.get("usage") is not None:
-        exchange.answers[0] = Answered(target.name, usage_of(chunk))
+        charge.measure(usage_of(chunk))
         if is_usage_only(chunk) and not asks_for_usage(trip.incoming.body):
             return  # the router asks for the usage of every stream
     await write(mark_chunk(chunk, target.name))

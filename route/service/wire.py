@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -19,11 +19,12 @@ from p2l.common import web
 from p2l.common.web import bearer_of
 from route.config import ModelConfig
 from route.providers.base import JSON
+from route.providers.chat import image_url
 from route.routing.decision import Decision
 from route.service.errors import ApiError
 from route.service.fields import passed
 
-_BYTES_PER_TOKEN = 4
+BYTES_PER_TOKEN = 4
 _TOKENS_PER_ATTACHMENT = 1000
 
 
@@ -104,6 +105,10 @@ def parse_chat(
     budget = _budget(body.pop("cost", None), headers.get("x-p2l-cost"))
     compare = _flag(body, "compare")
     stream = _flag(body, "stream")
+    for field in ("n", "max_tokens", "max_completion_tokens"):
+        # Some providers read -1 as no limit, or text as a number: what an answer may cost must be known.
+        if body.get(field) is not None and not count_of(body[field]):
+            raise _bad(field, "must be a whole number of at least 1")
     if not isinstance(body.get("stream_options"), (dict, type(None))):
         raise _bad("stream_options", "must be an object")
     if compare and (stream or direct is not None or body.get("n") not in (None, 1)):
@@ -120,17 +125,42 @@ def tokens_of(incoming: Incoming, smallest_window: int) -> int | None:
     body = incoming.body
     answer = body.get("max_completion_tokens") or body.get("max_tokens") or 0
     answer = answer if isinstance(answer, int) else 0
-    if incoming.size // _BYTES_PER_TOKEN + answer + _TOKENS_PER_ATTACHMENT <= smallest_window:
+    if incoming.size // BYTES_PER_TOKEN + answer + _TOKENS_PER_ATTACHMENT <= smallest_window:
         return None
-    texts = len(json.dumps(body.get("tools") or "")) // _BYTES_PER_TOKEN
-    attachments = 0
+    return prompt_tokens_of(body) + answer
+
+
+def prompt_tokens_of(body: JSON) -> int:
+    """Estimate the tokens of a prompt; four bytes of text count as one."""
+    texts = len(json.dumps(body.get("tools") or "")) // BYTES_PER_TOKEN
+    for message in body["messages"]:
+        texts += len(_text(message.get("content")).encode("utf-8", "replace")) // BYTES_PER_TOKEN
+        texts += len(json.dumps(message.get("tool_calls") or "")) // BYTES_PER_TOKEN
+    return texts + sum(attachments.number for attachments in attachments_of(body)) * _TOKENS_PER_ATTACHMENT
+
+
+class Attachments(NamedTuple):
+    """Parts of messages that are no text."""
+
+    number: int
+    bytes: int
+
+
+def attachments_of(body: JSON) -> tuple[Attachments, Attachments]:
+    """Return the images of a request, and its other attachments; bytes are those of inline images."""
+    images, inline, others = 0, 0, 0
     for message in body["messages"]:
         content = message.get("content")
-        texts += len(_text(content).encode("utf-8", "replace")) // _BYTES_PER_TOKEN
-        texts += len(json.dumps(message.get("tool_calls") or "")) // _BYTES_PER_TOKEN
-        if isinstance(content, list):
-            attachments += sum(not _is_text(part) for part in content)
-    return texts + attachments * _TOKENS_PER_ATTACHMENT + answer
+        for part in content if isinstance(content, list) else ():
+            if _is_text(part):
+                continue
+            url = image_url(part) if isinstance(part, dict) and part.get("type") == "image_url" else "data:"
+            if url.startswith("data:") and not url.startswith("data:image/"):
+                others += 1
+            else:
+                images += 1
+                inline += len(url) if url.startswith("data:") else 0
+    return Attachments(images, inline), Attachments(others, 0)
 
 
 def _check_messages(messages: Any) -> None:
@@ -172,6 +202,12 @@ def _budget(in_body: Any, in_header: str | None) -> float | None:
     if not 0 <= number < math.inf:
         raise _bad(where, "must be a number of at least 0")
     return number
+
+
+def count_of(number: Any) -> int:
+    """Return a number of tokens or answers; 0 for what is none."""
+    is_count = isinstance(number, int) and not isinstance(number, bool) and 0 < number <= _MOST_TOKENS
+    return number if is_count else 0
 
 
 def _flag(body: JSON, field: str) -> bool:

@@ -30,6 +30,7 @@ from p2l.common.errors import ConfigError
 # |---|---|
 # | usage | the answers of a model to a key on one day (days since 1970, UTC); `measured` ones came with token counts |
 # | spend | what a key spent on one day |
+# | leases | what a worker may spend of a key's day, beyond what is in `spend`, until it expires |
 # | arrivals | the requests of a key in one second, of the last minute |
 # | answers | an answer of the last day, as it was shown |
 # | votes | an answer that was voted on |
@@ -68,6 +69,11 @@ _MIGRATIONS = (
     CREATE INDEX votes_key ON votes (key, voted);
     CREATE TABLE voters (secret BLOB NOT NULL);
     INSERT INTO voters VALUES (randomblob(32));
+    """,
+    """
+    CREATE TABLE leases (
+        worker TEXT, day INTEGER, key TEXT, amount REAL NOT NULL, expires REAL NOT NULL,
+        PRIMARY KEY (worker, day, key)) WITHOUT ROWID;
     """,
 )
 """One script per version of the file, oldest first; a released one is never changed."""

@@ -4,13 +4,15 @@ Every question is answered from memory, without waiting. Sums are written to the
 workers wrote there is read in the same transaction: workers share limits, each seeing the others at most two such
 intervals late. See `route.storage.database` for what a crash can lose.
 
-A day is a day of UTC. A minute is any 60 seconds, counted by whole seconds. Spend is known when an answer ends, so a
-key can exceed its spend per day by the requests it has in flight.
+A day is a day of UTC. A minute is any 60 seconds, counted by whole seconds. Spend is known when an answer ends; until
+then its worst case is reserved, exactly across workers, see `route.storage.reservations`. A request belongs to the day
+on which it was reserved.
 """
 
 from __future__ import annotations
 
 import math
+import secrets
 import sqlite3
 import time
 from collections import Counter
@@ -21,12 +23,26 @@ from typing import Any, NamedTuple, TypeVar
 from p2l.common.access import digest_of, matches
 from p2l.common.errors import ConfigError
 from route.storage.database import Database, WriteBehind
+from route.storage.reservations import (
+    IDLE_SECONDS,
+    LEASE_SECONDS,
+    RENEW_SECONDS,
+    Lease,
+    Purse,
+    Reservation,
+    Shortage,
+    Worst,
+    draw_lease,
+    shrink_leases,
+)
 
 K = TypeVar("K")
 DAY = 86_400
 """Seconds."""
 WINDOW = 61
 """Whole seconds that any 60 seconds can touch."""
+MAX_IN_FLIGHT = 1000
+"""Requests of a key that a worker answers at once, where the configuration does not say."""
 _KEPT_DAYS = 1  # of spend, before today: a worker's clock may be late
 _MOST = 2**53  # more tokens than any answer has, and still exact
 
@@ -63,13 +79,17 @@ class Sums:
     """By (day, name)."""
     arrivals: dict[tuple[int, str], int] = field(default_factory=dict)
     """By (second, name)."""
+    leases: dict[tuple[int, str], float] = field(default_factory=dict)
+    """Spent or given back of what this worker has leased, by (day, name)."""
+    renew: bool = False
+    """Whether the leases of this worker are renewed, though nothing of them was spent."""
 
     def __bool__(self) -> bool:
-        return bool(self.usage or self.spend or self.arrivals)
+        return bool(self.usage or self.spend or self.arrivals or self.leases or self.renew)
 
     def add(self, other: Sums) -> None:
         """Add every sum of another one."""
-        for name in ("usage", "spend", "arrivals"):
+        for name in ("usage", "spend", "arrivals", "leases"):
             for place, amount in getattr(other, name).items():
                 _add(getattr(self, name), place, amount)
 
@@ -134,6 +154,10 @@ class KeyRecord:
     """Names of the models it may be answered by; None: all."""
     cost: float | None = None
     """Budget of its requests that name none."""
+    max_cost_per_request: float | None = None
+    """What one request may cost at most, whatever it asks for."""
+    max_in_flight: int = MAX_IN_FLIGHT
+    """Requests that one worker answers at once."""
 
 
 @dataclass(frozen=True)
@@ -157,11 +181,22 @@ def key_record(
     requests_per_minute: int | None = None,
     models: Collection[str] | None = None,
     cost: float | None = None,
+    max_cost_per_request: float | None = None,
+    max_in_flight: int = MAX_IN_FLIGHT,
 ) -> KeyRecord:
     """Return the record of a key of the configuration; an unnamed one is called after its digest."""
     digest = digest_of(key)
     allowed = None if models is None else frozenset(models)
-    return KeyRecord(name or f"key-{digest[:12]}", digest, spend_per_day, requests_per_minute, allowed, cost)
+    return KeyRecord(
+        name or f"key-{digest[:12]}",
+        digest,
+        spend_per_day,
+        requests_per_minute,
+        allowed,
+        cost,
+        max_cost_per_request,
+        max_in_flight,
+    )
 
 
 class Ledger(WriteBehind):
@@ -177,6 +212,10 @@ class Ledger(WriteBehind):
         self._spent: dict[tuple[int, str], float] = {}  # by (day, name): the database's sum and what has gathered
         self._arrivals: dict[str, dict[int, int]] = {}  # by name: requests by second
         self._seen = -1  # number of the last transaction whose rows are known
+        self._worker = secrets.token_hex(8)
+        self._purses: dict[tuple[int, str], Purse] = {}  # by (day, name)
+        self._renewed = -math.inf
+        self._in_flight = Counter[str]()
 
     def check(self, bearer: str | None) -> KeyRecord | Refusal:
         """Return the record of a request's key; refuse a request without one (401) or with a wrong one (403)."""
@@ -205,6 +244,90 @@ class Ledger(WriteBehind):
             _add(self._gathered.arrivals, (second, key.name), 1)
         return models
 
+    def enter(self, key: KeyRecord) -> Refusal | None:
+        """Count a request that this worker answers, until `leave`; or refuse it, if the key has too many of them."""
+        if self._in_flight[key.name] >= key.max_in_flight:
+            message = f"this API key has {key.max_in_flight} requests under way, as many as it may"
+            return Refusal(429, "rate_limit_exceeded", message, 1.0)
+        self._in_flight[key.name] += 1
+        return None
+
+    def in_flight(self, name: str) -> int:
+        """Return the requests of a key that this worker answers now."""
+        return self._in_flight[name]
+
+    def leave(self, key: KeyRecord) -> None:
+        """Count the end of a request."""
+        self._in_flight[key.name] -= 1
+
+    async def reserve(self, key: KeyRecord, worst: Worst) -> Reservation | Refusal:
+        """Reserve what a request may cost, or less where the day holds no more; a reservation must be settled.
+
+        Where other requests of the key hold what is left, it waits for them a few seconds. 429 if that does not help,
+        503 if the database cannot say what is left.
+        """
+        now = self._clock()
+        day = int(now // DAY)
+        if key.spend_per_day is None:
+            return Reservation(key.name, day)
+        try:
+            amount = await self._purse(key, day, key.spend_per_day, now).reserve(worst)
+        except sqlite3.Error:
+            return Refusal(
+                503, "database_unavailable", "what this API key has spent cannot be read or written now", 1.0
+            )
+        if not isinstance(amount, Shortage):
+            return Reservation(key.name, day, amount)
+        if amount.spent:
+            message = f"what is left of this API key's {key.spend_per_day:g} a day does not cover the request"
+            return Refusal(429, "insufficient_quota", message, DAY - now % DAY)
+        message = (
+            f"other requests hold what is left of this API key's {key.spend_per_day:g} a day; come again when they end"
+        )
+        return Refusal(429, "insufficient_quota", message, 1.0)
+
+    def _purse(self, key: KeyRecord, day: int, limit: float, now: float) -> Purse:
+        place = day, key.name
+        purse = self._purses.get(place)
+        if purse is None:
+
+            async def draw(need: float) -> Lease:
+                return await self._database.run(
+                    lambda connection: draw_lease(
+                        connection, self._worker, place, limit=limit, need=need, now=self._clock()
+                    )
+                )
+
+            purse = Purse(limit, draw, lambda: self._spent.get(place, 0.0), self._clock)
+            self._purses[place] = purse
+            self._renewed = max(self._renewed, now)
+        if now > self._renewed + LEASE_SECONDS:  # expired: others may have leased it since
+            for other in self._purses.values():
+                other.give_back()
+        return purse
+
+    def settle(
+        self,
+        reservation: Reservation,
+        model: str,
+        cost: float,
+        *,
+        answers: int = 1,
+        prompt_tokens: int | None = None,
+        completion_tokens: int | None = None,
+    ) -> None:
+        """Release a reservation and book what the request has cost, on its day; see `charge`."""
+        if reservation.settled:
+            raise ValueError("a reservation is settled once")
+        reservation.settled = True
+        place = reservation.day, reservation.key
+        if cost or answers:
+            self._book(place, model, Usage.of(answers, cost, prompt_tokens, completion_tokens))
+        if reservation.amount is not None and (purse := self._purses.get(place)) is not None:
+            leased = purse.settle(reservation.amount, cost)
+            if leased:
+                _add(self._gathered.leases, place, leased)
+
     def charge(
         self,
         key: KeyRecord,
@@ -215,18 +338,20 @@ class Ledger(WriteBehind):
         prompt_tokens: int | None = None,
         completion_tokens: int | None = None,
     ) -> None:
-        """Charge an answer when it has ended, or the part of it that has to be paid.
+        """Charge an answer for which nothing was reserved.
 
         Tokens are as the provider counts them; cost and tokens are those of all `answers` (choices) together. Raises
         ValueError for a cost that is negative or not a number.
         """
-        if not (math.isfinite(cost) and cost >= 0):
-            raise ValueError(f"cost is {cost!r}; it must be a finite number, zero or more")
-        day = self._today()
-        usage = Usage.of(answers, cost, prompt_tokens, completion_tokens)
-        _add(self._gathered.usage, (day, model, key.name), usage)
+        self._book((self._today(), key.name), model, Usage.of(answers, cost, prompt_tokens, completion_tokens))
+
+    def _book(self, place: tuple[int, str], model: str, usage: Usage) -> None:
+        if not (math.isfinite(usage.cost) and usage.cost >= 0):
+            raise ValueError(f"cost is {usage.cost!r}; it must be a finite number, zero or more")
+        day, name = place
+        _add(self._gathered.usage, (day, model, name), usage)
         for sums in (self._gathered.spend, self._spent):
-            _add(sums, (day, key.name), cost)
+            _add(sums, place, usage.cost)
 
     def spent_today(self, key: KeyRecord) -> float:
         """Return what a key has spent since midnight, UTC, as far as this worker knows."""
@@ -262,13 +387,33 @@ class Ledger(WriteBehind):
 
     def take(self) -> Sums:
         """See `WriteBehind`."""
+        self._return_leases(IDLE_SECONDS)
         batch, self._gathered = self._gathered, Sums()
         return batch
+
+    async def close(self) -> None:
+        """Give back what is leased, and write what has gathered; the database stays open."""
+        self._return_leases(-math.inf)
+        await super().close()
+
+    def _return_leases(self, idle_seconds: float) -> None:
+        """Give back what no request has reserved for so long, and renew the rest in time."""
+        now = self._clock()
+        for place, purse in list(self._purses.items()):
+            if now - purse.used >= idle_seconds and (amount := purse.give_back()):
+                _add(self._gathered.leases, place, amount)
+            if place[0] < now // DAY - 1:
+                del self._purses[place]
+        holds = not all(purse.is_empty for purse in self._purses.values())
+        self._gathered.renew = holds and now - self._renewed >= RENEW_SECONDS
 
     def write(self, connection: sqlite3.Connection, batch: Sums) -> News:
         """See `WriteBehind`."""
         if batch:
             write_sums(connection, batch, now=self._clock())
+        if batch.leases or batch.renew:
+            shrink_leases(connection, self._worker, batch.leases, now=self._clock())
+            self._renewed = self._clock()
         return self.read(connection)
 
     def read(self, connection: sqlite3.Connection) -> News:

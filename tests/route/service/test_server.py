@@ -26,7 +26,7 @@ from tests.route.router_helpers import COEFS, HELLO, Endpoint, a_router, model, 
 KEYS = [
     {"key": "rich", "name": "rich"},
     {"key": "poor-man", "name": "poor", "cost": 1.0},
-    {"key": "daily", "name": "daily", "spend_per_day": 4},
+    {"key": "daily", "name": "daily", "spend_per_day": 6},
     {"key": "rare", "name": "rare", "requests_per_minute": 2},
     {"key": "one", "name": "one", "models": ["fair"]},
 ]
