@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from p2l.common.cli import parser, progress, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import atomic_path, check_can_write, parse_json, write_json
+from p2l.common.spreadsheets import frame_to_cells
 from p2l.simulation.arena import Arena as Arena
 from p2l.simulation.arena import Examples as Examples
 from p2l.simulation.arena import Truth as Truth
@@ -104,7 +105,7 @@ def write_arena(
                 bar.update(len(chunk))
     if truth:
         with atomic_path(Path(truth) / "models.csv") as temporary:
-            arena.model_frame().to_csv(temporary, index=False)
+            frame_to_cells(arena.model_frame()).to_csv(temporary, index=False)
         # Enough to simulate the arena again.
         description = {"config": arena.to_dict(), "model_list": arena.model_list, "topics": arena.topics}
         write_json(Path(truth) / "arena.json", description)

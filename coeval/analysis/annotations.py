@@ -25,6 +25,7 @@ from coeval.schema import Scale, scale_in
 from coeval.storage.run import entries_of, stored_config
 from p2l.common.bootstrap import limits
 from p2l.common.files import parse_json
+from p2l.common.spreadsheets import of_cell
 
 WHY = {
     "NO_RECORD": "is no JSON object",
@@ -98,7 +99,7 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
                 if missing:
                     lacking = f"has no column {', '.join(missing)}; its first line must name them"
                     raise RunInputError(f"--annotations {path}: {lacking}")
-                yield from ((reader.line_num, row) for row in reader)
+                yield from ((reader.line_num, {name: of_cell(cell) for name, cell in row.items()}) for row in reader)
                 return
             yield from ((number, _object(line)) for number, line in enumerate(file, 1) if line.strip())
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -20,6 +20,7 @@ from coeval.analysis.verdicts import text_of
 from coeval.storage.jsonl import read_records
 from coeval.storage.records import is_failed
 from p2l.common.files import atomic_path
+from p2l.common.spreadsheets import to_cells
 
 _AT_ONCE = 65_536
 _NAMED = ("task", "teacher", "student", "judge", "factor")
@@ -144,4 +145,13 @@ def _write(path: Path, form: str, columns: Mapping[str, _Column], rows: int) -> 
     )
     with writer:
         for batch in chain([first], batches):
-            writer.write_table(batch)
+            writer.write_table(batch if form == "parquet" else _cells(batch))
+
+
+def _cells(table: Any) -> Any:
+    from pyarrow import types
+
+    for place, field in enumerate(table.schema):
+        if types.is_string(field.type):
+            table = table.set_column(place, field, to_cells(table.column(place)))
+    return table

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l.common.files import atomic_path
+from p2l.common.spreadsheets import to_cell
 
 Row = TypeVar("Row")
 _SPECIAL = frozenset(',"\r\n')  # of CSV: fields that have one are quoted
@@ -194,5 +195,5 @@ def _texts(rows: Rows, name: str) -> list[str]:
 
 def _field(value: Any) -> str:
     """Return a field as csv.writer has it, but with booleans as in JSON."""
-    text = str(value).lower() if isinstance(value, bool) else "" if plain(value) is None else str(value)
+    text = str(value).lower() if isinstance(value, bool) else "" if plain(value) is None else str(to_cell(value))
     return text if _SPECIAL.isdisjoint(text) else '"{}"'.format(text.replace('"', '""'))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from coeval.cli import names, run_flags
 from coeval.errors import RunInputError
 from p2l.common.cli import amount, positive
+from p2l.common.spreadsheets import to_cell
 
 if TYPE_CHECKING:
     from coeval.pairs.preferences import PreferenceFilter, PreferenceSet
@@ -234,7 +235,7 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows({name: to_cell(entry) for name, entry in row.items()} for row in rows)
 
 
 def _print(rows: Sequence[Mapping[str, Any]], preferences: PreferenceSet) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 from coeval.storage.jsonl import append_line, as_line, open_for_append, read_records
 from coeval.storage.records import now
 from coeval.storage.run import Run
+from p2l.common.display import printable
 
 _OPEN_FILES = 100  # some systems allow a process 256, of which connections take their part
 _PAUSE = 0.2  # seconds between two syncs
@@ -153,7 +154,7 @@ class Log:
         """Log a message, if its level is not below the least."""
         if LEVELS.index(level) < self._least:
             return
-        text = " ".join(message.split("\n"))
+        text = printable(message)
         line = f"{now()} [{level}] {text}\n"
         if self.path is None:
             self._early.append(line)

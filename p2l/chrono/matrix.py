@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path, parse_json, write_json
+from p2l.common.spreadsheets import to_cell
 from p2l.likelihood import get
 from p2l.metrics import METRICS, simple_metrics
 from p2l.model.checkpoint import read_json, read_object
@@ -151,7 +152,7 @@ def write_matrix(matrix: Matrix, folder: Path) -> list[Path]:
 def write_csv(path: Path, header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> None:
     """Write a table, whole or not at all."""
     with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows([header, *rows])
+        csv.writer(file, lineterminator="\n").writerows(map(to_cell, row) for row in [header, *rows])
 
 
 # The slices that a checkpoint is evaluated on.

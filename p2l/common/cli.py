@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from p2l.common.display import printable, printable_output
 from p2l.common.errors import ConfigError, InputError, P2LError, PeerError
 
 if TYPE_CHECKING:
@@ -58,10 +59,16 @@ def add_command(commands: Any, name: str, about: str) -> argparse.ArgumentParser
 def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> NoReturn:
     """Run a command's `main` and exit: 0 on success, 2 with one line on stderr for input that cannot be used.
 
-    Letters that the encoding of stdout lacks are written as escapes.
+    Letters that the encoding of stdout lacks are written as escapes, and controls in texts of others are not (see
+    `p2l.common.display`).
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
+    with printable_output():
+        sys.exit(_exit_code(main, argv))
+
+
+def _exit_code(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None) -> int:
     try:
         code = main(argv) or 0
         sys.stdout.flush()
@@ -82,7 +89,7 @@ def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] 
         code = 130
     except OSError as error:
         code = _lost(error)
-    sys.exit(code)
+    return code
 
 
 def _lost(error: OSError) -> int:
@@ -118,7 +125,7 @@ def progress(
 
 def print_note(text: str) -> None:
     """Print a line to stderr, at once."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def positive(text: str) -> int:
@@ -171,7 +178,7 @@ def _report(error: P2LError) -> None:
     # ends this one while it waits; if not, this one has to speak.
     if os.environ.get("RANK", "0") != "0" or isinstance(error, PeerError):
         time.sleep(_PATIENCE)
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {printable(str(error))}", file=sys.stderr)
 
 
 # Flags of the commands that run models over rows: which model it is, and how it computes.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from p2l.common.display import printable
+
 
 def align(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), indent: str = "") -> list[str]:
     """Return one line for each row, after `indent`, its cells padded to the width of their column.
 
     Cells of the columns `left` are aligned to the left; the others to the right, as numbers are.
     """
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
@@ -29,5 +32,6 @@ def text_table(
     if joined_rule:
         rule = "-" * max(map(len, lines))
     else:
-        rule = "  ".join("-" * max(map(len, column)) for column in zip(header, *rows, strict=True))
+        columns = zip(header, *rows, strict=True)
+        rule = "  ".join("-" * max(len(printable(cell)) for cell in column) for column in columns)
     return [lines[0], rule, *lines[1:]]

@@ -17,6 +17,7 @@ import numpy as np
 
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError, VoteError
+from p2l.common.spreadsheets import of_cell
 from p2l.evaluation.boards import WINNERS_OF_TIES, board_of_table
 from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCategoryError, readable_tags, select
 from p2l.evaluation.outputs import category_table, labels_of, open_votes_source
@@ -161,7 +162,8 @@ def read_arena(path: str) -> ArenaRatings:
             rows = csv.DictReader(file)
             for name in _COLUMNS:
                 base_column(name, rows.fieldnames or [], path)
-            for number, row in enumerate(rows, 2):  # the header is row 1
+            for number, cells in enumerate(rows, 2):  # the header is row 1
+                row = {name: of_cell(cell) for name, cell in cells.items()}
                 if (row.get("style_control") or "false").strip().lower() in ("false", "0", ""):
                     _add(ratings[row["category"]], row, f"{path}: row {number}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from p2l import likelihood as likelihoods
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path, write_json
+from p2l.common.spreadsheets import frame_to_cells
 from p2l.common.text_table import text_table
 from p2l.leaderboard.covariates import Effect, shifted
 from p2l.leaderboard.newton import shift_invariant
@@ -256,7 +257,7 @@ def write_frame(frame: pd.DataFrame, path: str) -> None:
     """Write a table as CSV or, with any other ending, as Parquet, whole or not at all."""
     with atomic_path(path) as temporary:
         if path.lower().endswith(".csv"):
-            frame.to_csv(temporary, index=False)
+            frame_to_cells(frame).to_csv(temporary, index=False)
         else:
             frame.to_parquet(temporary, index=False)
 

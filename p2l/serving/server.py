@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2l.common.connections import ConnectionLimits
+from p2l.common.display import LineFormatter
 from p2l.common.errors import InputError
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
 from p2l.serving.settings import Settings
@@ -115,6 +116,6 @@ def _share_cores(workers: int) -> int:
 def _log_to_stderr() -> None:
     if not _log.handlers:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
         _log.addHandler(handler)
         _log.setLevel(logging.INFO)

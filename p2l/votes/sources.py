@@ -25,6 +25,7 @@ import pyarrow.csv as pc_csv
 
 from p2l.common.errors import VoteError
 from p2l.common.files import parse_json
+from p2l.common.spreadsheets import of_cells
 from p2l.votes.schema import RawBatch, Source, is_valid
 
 # Votes out of Hugging Face data sets: a hub id or a folder written by `save_to_disk`; memory-mapped by `datasets`.
@@ -261,7 +262,7 @@ def _csv_stream(path: Path, names: list[str], columns: Sequence[str] | None, bat
     for batch in _text_batches(path, names, chosen):
         for start in range(0, len(batch), batch_size):
             part = batch.slice(start, batch_size)
-            arrays = [_convert(part.column(name), kinds[name]) for name in part.schema.names]
+            arrays = [_convert(_entries(name, part.column(name)), kinds[name]) for name in part.schema.names]
             yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=part.schema.names), row)
             row += len(part)
 
@@ -308,6 +309,11 @@ def _all_are(values: Any, kind: str) -> bool:
         except ValueError:
             return False
     return True
+
+
+def _entries(name: str, cells: Any) -> Any:
+    """Return the text of cells; a prompt is never quoted, and may begin like a cell that is."""
+    return cells if name == "prompt" else of_cells(cells)
 
 
 def _convert(column: Any, kind: str) -> Any:

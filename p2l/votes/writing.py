@@ -1,7 +1,8 @@
 """Write votes in the format that a file's ending names: whole or not at all, a batch at a time.
 
 In CSV, which has no lists, a prompt is the JSON text of its turns, and other lists and objects are JSON text too; an
-empty field is null. JSON lines hold null for NaN.
+empty field is null; a text that a spreadsheet would run is quoted (`p2l.common.spreadsheets`). JSON lines hold null for
+NaN.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 from p2l.common.cli import progress
 from p2l.common.errors import VoteError
 from p2l.common.files import atomic_path, no_nan, parse_json
+from p2l.common.spreadsheets import formulas, to_cells
 from p2l.votes.arrow_files import RowFile, conform
 from p2l.votes.reading import read_votes
 from p2l.votes.schema import WINNERS, RawBatch, Source, numbers
@@ -100,12 +102,23 @@ def _csv(schema: Any, path: Path) -> Iterator[Write]:
     flat = pa.schema(list(zip(schema.names, kinds, strict=True)))
 
     def write(batch: Any) -> None:
-        columns = zip(batch.columns, is_plain, strict=True)
-        arrays = [column if stays else _text(column) for column, stays in columns]
+        columns = zip(schema.names, batch.columns, is_plain, strict=True)
+        arrays = [column if stays else _cells(name, _text(column)) for name, column, stays in columns]
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=flat))
 
     with pc_csv.CSVWriter(path, flat) as writer:
         yield write
+
+
+def _cells(name: str, texts: Any) -> Any:
+    """Return text of a column of which a spreadsheet runs nothing; a prompt that begins a formula becomes a list."""
+    if name != "prompt":
+        return to_cells(texts)
+    begun = formulas(texts)
+    if not pc.any(begun).as_py():
+        return texts
+    pairs = zip(texts.to_pylist(), begun.to_pylist(), strict=True)
+    return pa.array([json.dumps([text], ensure_ascii=False) if is_one else text for text, is_one in pairs], pa.string())
 
 
 def _text(column: Any) -> Any:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
+from p2l.common.spreadsheets import frame_of_cells
 from p2l.votes.sources import file_kind
 
 if TYPE_CHECKING:
@@ -211,7 +212,9 @@ def _read(file: Path) -> pd.DataFrame:
     try:
         if kind == ".parquet":
             return pd.read_parquet(file)
-        return pd.read_csv(file) if kind == ".csv" else pd.read_json(file, lines=True, dtype=False)
+        if kind == ".csv":
+            return frame_of_cells(pd.read_csv(file))
+        return pd.read_json(file, lines=True, dtype=False)
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from error
 

@@ -18,6 +18,7 @@ from typing import Any, TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from p2l.common.display import printable
 from p2l.common.web import exposition
 from route.providers.base import ProviderError
 
@@ -159,7 +160,7 @@ class _JsonLines(logging.Formatter):
         line.update(getattr(record, "fields", {}))
         if record.exc_info and record.exc_info[0]:
             line["error"], line["at"] = record.exc_info[0].__name__, _places(record.exc_info[2])
-        return json.dumps(line, default=str)
+        return printable(json.dumps(line, default=str))  # JSON escapes all of it but DEL
 
 
 def _iso(seconds: float) -> str:

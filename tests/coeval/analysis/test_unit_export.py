@@ -12,6 +12,7 @@ import pytest
 from coeval.analysis import export
 from coeval.cli import with_exit_code
 from coeval.commands import analyze
+from p2l.common.spreadsheets import is_formula
 from tests.coeval.analysis.runs import both, evaluation, write_lines, write_run
 
 
@@ -80,3 +81,19 @@ def test_a_run_without_scores_has_a_table_without_rows(tmp_path: Path) -> None:
         assert analyze.main([*flags, str(tmp_path / name)]) == 0
     assert (tmp_path / "u.csv").read_text().count("\n") == 1
     assert pq.read_table(tmp_path / "u.parquet").num_rows == 0
+
+
+def test_a_spreadsheet_runs_nothing_of_the_tables(tmp_path: Path) -> None:
+    evil = '=HYPERLINK("http://127.0.0.1/")'
+    scores = {("mail/ada/0", "@s1", "-j"): both("Low"), ("mail/ada/0", "s2", "-j"): both("High")}
+    folder = write_run(tmp_path / "run", scores, attributes={"mail/ada/0": {"tone": evil}})
+    out = tmp_path / "out"
+    flags = ["--run", str(folder), "--out", str(out)]
+    assert analyze.main(["export-units", *flags, "--attributes", "columns"]) == 0
+    assert analyze.main(["score-distribution", *flags]) == 0
+    cells = []
+    for path in out.rglob("*.csv"):
+        with path.open(newline="", encoding="utf-8") as file:
+            cells += [cell for row in csv.reader(file) for cell in row]
+    assert {f"'{evil}", "'@s1", "'-j"} <= set(cells)
+    assert not [cell for cell in cells if not cell.startswith("'") and is_formula(cell)]

@@ -1,0 +1,80 @@
+"""Texts of others as terminals and logs show them: without what moves the cursor, hides text or turns its direction.
+
+A model's name or an answer may hold escape sequences that change the terminal, characters that are not seen, and marks
+that show a text in another order than it has. They are removed where text is shown; files keep what they were given.
+Letters of every script stay, those written from right to left too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO, cast
+
+_HIDDEN = re.compile(
+    "["
+    "\x00-\x1f\x7f-\x9f"  # controls of ASCII and of Latin-1: escape sequences begin with one
+    "\xad\u034f\u180e\u200b-\u200d\u2060-\u2064\ufeff"  # zero width
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u206a-\u206f"  # direction
+    "\u2028\u2029\ufff9-\ufffb"  # ends of lines and paragraphs, notes between lines
+    "\U000e0000-\U000e007f"  # tags
+    "]"
+)
+_BLANKS = "\t\n\x0b\x0c\r\x85\u2028\u2029"  # become a space, so that words stay apart
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return a text of one line without control, direction and zero-width characters, except those to `keep`."""
+    if text.isprintable():  # most are
+        return text
+
+    def shown(match: re.Match[str]) -> str:
+        mark = match[0]
+        return mark if mark in keep else " " if mark in _BLANKS else ""
+
+    return _HIDDEN.sub(shown, text)
+
+
+class LineFormatter(logging.Formatter):
+    """A log's lines: a message is one line whatever it quotes, and only a traceback adds others."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's own name)
+        """Return the line of a record."""
+        return printable(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line and its traceback."""
+        return printable(super().format(record), keep="\n")
+
+
+class _PrintableStream:
+    """A stream that shows `printable` text; everything but writing is the stream's own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        # Lines are the program's own by now; progress bars return to the start of theirs.
+        self._stream.write(printable(text, keep="\n\t\r"))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+@contextlib.contextmanager
+def printable_output() -> Iterator[None]:
+    """Show what a command prints to stdout and stderr as `printable`."""
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast("TextIO", _PrintableStream(stream)) for stream in streams)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
