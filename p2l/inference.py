@@ -80,7 +80,8 @@ class Encoded(NamedTuple):
         digest = hashlib.blake2b(digest_size=20)
         for encoding in self.encodings:
             digest.update(len(encoding.ids).to_bytes(8, "little") + encoding.ids.tobytes())
-            digest.update(b"" if encoding.values is None else encoding.values.tobytes())
+            for numbers in (encoding.values, encoding.features):
+                digest.update(b"" if numbers is None else numbers.tobytes())
         return digest.digest() + bytes([self.truncated])
 
 

@@ -18,7 +18,7 @@ _EXPERIMENTAL = (
     "GPUs, bfloat16 on a GPU, varlen attention kernels and `compile: true` are experimental: never run on a GPU yet "
     "(docs/results.md lists the last runs)."
 )
-_VOTES_ONLY = ("size", "val", "backbone", "output", "dry_run")
+_VOTES_ONLY = ("size", "val", "backbone", "encoder", "output", "dry_run")
 
 
 def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
@@ -69,13 +69,18 @@ def _add_votes_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--size",
         metavar="|".join(SIZES),
-        help=f"{sizes} (without a GPU tiny, or small for a text model of your own; with one small, and base from "
-        "100,000 votes on)",
+        help=f"{sizes} (reader; for a text model of your own small, and on a GPU base from 100,000 votes on)",
     )
     group.add_argument(
         "--val",
         metavar="FILE",
         help="votes to validate on (default: a tenth of the votes, by whole prompts, at most 5,000)",
+    )
+    group.add_argument(
+        "--encoder",
+        metavar="DIR",
+        help="the reader's sentence encoder, which stays as it is: a folder or hub id of sentence-transformers, or "
+        "none (default: MiniLM of the extra p2l[encoder], or none where that is not installed)",
     )
     group.add_argument("--backbone", metavar="DIR", help="a text model in place of the size's own: a folder or hub id")
     group.add_argument(
@@ -119,7 +124,9 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
     from p2l.training.offline import train
     from p2l.training.prepare import CONFIG_FILE, Request, dry_run, prepare
 
-    request = Request(flags.votes, flags.size, flags.val, flags.backbone, flags.output, validate=not flags.no_eval)
+    request = Request(
+        flags.votes, flags.size, flags.val, flags.backbone, flags.output, flags.encoder, validate=not flags.no_eval
+    )
     if flags.dry_run:
         if _is_main():
             print(dry_run(request), end="")

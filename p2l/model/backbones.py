@@ -265,6 +265,8 @@ class Backbone:
     """Tokens of a micro-batch beyond which a CPU needs more memory without being faster."""
     encode_mean: Callable[[nn.Module, Mapping[str, Tensor]], Tensor] | None = None
     """Like `encode`, with the mean over a prompt's tokens; None for a backbone without tokens."""
+    bare: Callable[[dict[str, Any], torch.dtype], nn.Module] | None = None
+    """Like `empty`, from the content of config.json; None where that is no encoder of its own."""
 
     def reader(self, pooling: str) -> Callable[[nn.Module, Mapping[str, Tensor]], Tensor]:
         """Return `encode` for pooling "cls", `encode_mean` for "mean"; ConfigError for others, or without tokens."""
@@ -322,17 +324,26 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
         return backbone
 
     def empty(folder: Path, dtype: torch.dtype) -> nn.Module:
+        return _build(_config(folder, name), dtype)
+
+    def bare(content: dict[str, Any], dtype: torch.dtype) -> nn.Module:
+        from transformers import AutoConfig
+
+        return _build(AutoConfig.for_model(**content), dtype)
+
+    def _build(config: Any, dtype: torch.dtype) -> nn.Module:
         from transformers import AutoModel
 
         register_attention()
-        config = _config(folder, name)
         with no_init():
             model: nn.Module = AutoModel.from_config(  # type: ignore[no-untyped-call]
                 config, trust_remote_code=False, dtype=dtype, **options
             )
         return model
 
-    return Backbone(name, pretrained, empty, _state_at_cls, packs, learned_positions, _CPU_MICRO_BATCH, _mean_state)
+    return Backbone(
+        name, pretrained, empty, _state_at_cls, packs, learned_positions, _CPU_MICRO_BATCH, mean_state, bare
+    )
 
 
 def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:
@@ -372,7 +383,15 @@ def _state_at_cls(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     return states[torch.arange(len(states), device=states.device), batch["attention_mask"].sum(1) - 1]
 
 
-def _mean_state(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+def first_state(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Return hidden states (B, D) at the first token of each prompt, where encoders of sentences have their CLS."""
+    states = _states(model, batch)
+    if "lengths" not in batch:
+        return states[:, 0]
+    return states[0, Packed.of(batch["lengths"], states.device).borders[:-1].long()]
+
+
+def mean_state(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """Return mean (B, D) of the hidden states of all tokens of each prompt, summed in float32."""
     states = _states(model, batch)
     if "lengths" not in batch:

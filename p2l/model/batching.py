@@ -27,11 +27,14 @@ def collate(encodings: Sequence[Encoding], pad_token_id: int, *, packed: bool = 
 
     Packed token ids become `input_ids` (1, T), `position_ids` (1, T) from 0 in each prompt, and `lengths` (B,); padded
     ones `input_ids` (B, T), filled on the right, and `attention_mask` (B, T). Weighted features become flat `input_ids`
-    (F,), `values` (F,) float32 and `offsets` (B,), where each prompt starts.
+    (F,), `values` (F,) float32 and `offsets` (B,), where each prompt starts. Features beside tokens become
+    `features`, a row for each prompt.
     """
     if encodings and encodings[0].values is not None:
         return _collate_features(encodings)
-    return _pack_tokens(encodings) if packed else _pad_tokens(encodings, pad_token_id)
+    batch = _pack_tokens(encodings) if packed else _pad_tokens(encodings, pad_token_id)
+    features = [encoding.features for encoding in encodings if encoding.features is not None]
+    return {**batch, "features": torch.from_numpy(np.stack(features))} if features else batch
 
 
 def to_device(batch: Batch, device: torch.device | str) -> Batch:

@@ -211,6 +211,8 @@ def _download(hub_id: str) -> Path:
     try:
         # Nothing below the folder: the checkpoints of a run would come along.
         root = snapshot_download(owner_and_name, allow_patterns=patterns, ignore_patterns=[f"{inside}*/*"])
+        if (Path(root) / subfolder / "modules.json").is_file():  # of sentence-transformers: how states are pooled
+            snapshot_download(owner_and_name, allow_patterns=[f"{inside}?_*/config.json"])
     except Exception as error:  # network, authorisation, no such repository: every client error ends here
         reason = str(error).strip().split("\n")[0]
         raise InputError(f"{hub_id}: neither a local folder nor a hub id that can be reached ({reason})") from error

@@ -1,7 +1,8 @@
 """The interface of tokenizers: from a prompt, the list of its user turns, to an encoding for a backbone.
 
-Tokenizers register under the `model_type` of a folder's config.json; `""` serves every other type. The two
-implementations are in `p2l.model.tokenizer` and `p2l.model.tfidf`, and are imported when the first one is loaded.
+Tokenizers register under the `model_type` of a folder's config.json; `""` serves every other type. The
+implementations are in `p2l.model.tokenizer`, `p2l.model.tfidf` and `p2l.model.reader`, and are imported when the first
+one is loaded.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ class Encoding(NamedTuple):
     ids: npt.NDArray[np.int64]
     values: npt.NDArray[np.float32] | None
     truncated: bool
+    features: npt.NDArray[np.float32] | None = None
+    """(F,) what is known of the prompt beside its tokens, for backbones that ask for it."""
 
 
 class PromptTokenizer(ABC):

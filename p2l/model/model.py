@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils.generic import ModelOutput
 
+import p2l.model.reader  # noqa: F401 (registers its backbone)
 from p2l import likelihood
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.model import backbones, heads
@@ -245,6 +246,8 @@ class P2LModel(nn.Module):
         """
         folder = Path(directory)
         weights = self._listed(self.state_dict() if state_dict is None else state_dict)
+        if hasattr(self.model, "stored"):
+            weights = self.model.stored(weights, "model.")  # type: ignore[operator]
         config = self.model.config.to_dict()  # type: ignore[union-attr, operator]
         for name in ("torch_dtype", "_name_or_path"):  # an old name of dtype; a path of the machine that trained
             config.pop(name, None)

@@ -33,6 +33,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from p2l.model.backbones import Joined, Packed
 from p2l.model.model import P2LModel
+from p2l.model.reader import ReaderBackbone
 
 _ROUND = 16
 """Passes are filled up to multiples of so many tokens: OpenVINO makes code for each number that it has not seen."""
@@ -62,17 +63,24 @@ def has_bfloat16() -> bool:
     return "BF16" in _core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
+def text_model(model: P2LModel) -> nn.Module:
+    """Return what reads tokens: the encoder of a reader, else the backbone itself."""
+    inner = model.model.encoder if isinstance(model.model, ReaderBackbone) else None
+    return model.model if inner is None else inner
+
+
 def layers_of(model: P2LModel) -> nn.ModuleList:
     """Return the layers of a transformer in torch, first to last; none for a backbone without."""
-    holder: Any = getattr(model.model, "encoder", model.model)
+    backbone = text_model(model)
+    holder: Any = getattr(backbone, "encoder", backbone)
     layers = getattr(holder, "layers", None) or getattr(holder, "layer", None)
     return layers if isinstance(layers, nn.ModuleList) else nn.ModuleList()
 
 
 def is_light(model: P2LModel) -> bool:
     """Return whether a pass is so short that one core is best, and the thread that asks."""
-    if isinstance(model.model, CompiledBackbone):
-        return model.model.light
+    if isinstance(backbone := text_model(model), CompiledBackbone):
+        return backbone.light
     matrices = (part for layer in layers_of(model) for part in layer.parameters() if part.ndim == 2)
     return sum(matrix.numel() for matrix in matrices) < _LIGHT
 
@@ -135,7 +143,7 @@ class Graph:
 
     def __init__(self, model: P2LModel, longest: int) -> None:
         """Trace a float32 model on the CPU for prompts of at most `longest` tokens; the model stays as it is."""
-        self._backbone: Any = model.model
+        self._backbone: Any = text_model(model)
         self._light = is_light(model)
         with _tables(self._backbone, longest):
             self._graph = _traced(self._backbone)

@@ -27,6 +27,7 @@ from p2l.model.batching import Batch, collate
 from p2l.model.encoding import Encoding, PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.openvino import Graph, layers_of
+from p2l.model.reader import ReaderBackbone
 
 # Prompts that are asked when a service starts: how far do the coefficients of a faster model lie from the exact ones?
 #
@@ -85,9 +86,10 @@ def probes(tokenizer: PromptTokenizer) -> list[Encoding]:
 
 def of_length(tokenizer: PromptTokenizer, tokens: int) -> Encoding:
     """A prompt of so many tokens (fewer where the model reads no more), made of the probes."""
-    ids = np.concatenate([encoding.ids[:-1] for encoding in probes(tokenizer)])
+    encodings = probes(tokenizer)
+    ids = np.concatenate([encoding.ids[:-1] for encoding in encodings])
     body = np.resize(ids, min(tokens, tokenizer.max_length) - 1)
-    return Encoding(np.append(body, tokenizer.cls_token_id), None, False)
+    return Encoding(np.append(body, tokenizer.cls_token_id), None, False, encodings[0].features)
 
 
 def batch_of(model: P2LModel, prompt: Encoding) -> Batch:
@@ -293,7 +295,9 @@ class _Library:
 
 
 def _with(model: P2LModel, backbone: nn.Module) -> P2LModel:
-    """The same model with another backbone."""
+    """The same model with another backbone, or a reader with another encoder."""
+    if isinstance(model.model, ReaderBackbone):
+        backbone = model.model.with_encoder(backbone)
     return P2LModel(backbone, model.head, model.model_list, model.record).eval()
 
 

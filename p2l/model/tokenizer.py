@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-import p2l.model.tfidf  # noqa: F401 (registers its tokenizer)
+import p2l.model.reader
+import p2l.model.tfidf  # noqa: F401 (they register their tokenizers)
 from p2l.common.cli import nearest
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.common.prompts import cut_marks, newest_turns

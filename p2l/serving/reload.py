@@ -24,7 +24,7 @@ from p2l.common.web import is_alive
 from p2l.inference import P2L, Member, choose_device
 from p2l.model.checkpoint import MODEL_LIST_FILE
 from p2l.model.model import P2LModel, to_dtype
-from p2l.model.openvino import CompiledBackbone, is_light, layers_of
+from p2l.model.openvino import CompiledBackbone, is_light, layers_of, text_model
 from p2l.model.precision import choose_dtype, in_dtype, quantize
 from p2l.serving.batcher import Batcher, BatchLimits
 from p2l.serving.metrics import Metrics
@@ -194,7 +194,7 @@ def _prepare(member: Member, settings: Settings) -> tuple[Member, str, str]:
 
 def _prepared(member: Member, settings: Settings) -> None:
     """Lay a compiled model out for as many passes as threads will compute, and make its code."""
-    backbone = member.model.model
+    backbone = text_model(member.model)
     if isinstance(backbone, CompiledBackbone):
         streams = batch_limits(settings, P2L([member], torch.device("cpu"))).streams
         backbone.divide(streams)
@@ -207,7 +207,7 @@ def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
     On a CPU a pass takes what is there at once: its time grows with its tokens, so waiting for company gains nothing.
     """
     on_cpu = model.device.type == "cpu"
-    backbones = [member.model.model for member in model.members]
+    backbones = [text_model(member.model) for member in model.members]
     compiled = on_cpu and all(isinstance(backbone, CompiledBackbone) for backbone in backbones)
     tokens = settings.max_batch_tokens or (_COMPILED_BATCH_TOKENS if compiled else _CPU_BATCH_TOKENS)
     tokens = tokens if on_cpu else settings.max_batch_tokens or _GPU_BATCH_TOKENS
@@ -234,7 +234,7 @@ def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
 
 def _reads_tokens(model: P2LModel) -> bool:
     """Whether a prompt takes the longer the more tokens it has."""
-    return isinstance(model.model, CompiledBackbone) or bool(layers_of(model))
+    return isinstance(text_model(model), CompiledBackbone) or bool(layers_of(model))
 
 
 def newest_model(folder: Path) -> Path | None:

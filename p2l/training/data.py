@@ -19,10 +19,19 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from p2l.common.cache import LRUCache
 from p2l.model.batching import Batch, collate, plan_batches
-from p2l.model.encoding import PromptTokenizer
+from p2l.model.encoding import Encoding, PromptTokenizer
+from p2l.votes.schema import hash_turns
 
 Ids = NDArray[np.int64]
+_MOST_RECENT = 256_000_000  # bytes of encodings that are kept for later epochs
+
+
+def _size(encoding: Encoding) -> int:
+    """Return the bytes of an encoding, about."""
+    arrays = (encoding.ids, encoding.values, encoding.features)
+    return 300 + sum(array.nbytes for array in arrays if array is not None)
 
 
 class Votes(Protocol):
@@ -66,6 +75,8 @@ class Windows:
     world_size: int = 1
     ahead: bool = True
     """Read the next window while the caller computes; off where asking for it may mean waiting for votes."""
+    _recent: LRUCache[int, Encoding] = field(default_factory=lambda: LRUCache(_MOST_RECENT, _size))
+    """Encodings by the hash of their prompt."""
 
     def read(self, ids: Ids) -> list[MicroBatch]:
         """Return this rank's micro-batches for the votes `ids` (N,); empty if it has none of their prompts."""
@@ -73,7 +84,7 @@ class Windows:
         # In characters: all ranks have to deal alike, and each tokenises its own prompts alone.
         sizes = [sum(map(len, prompt)) for prompt in prompts]
         mine = deal(sizes, self.world_size)[self.rank]
-        encodings = self.tokenizer.encode([prompts[number] for number in mine])
+        encodings = self._encode([prompts[number] for number in mine])
         lengths = [len(encoding.ids) for encoding in encodings]
         plan = plan_batches(lengths, max_tokens=self.max_tokens, packed=self.packed)
         micro_batches = []
@@ -85,6 +96,16 @@ class Windows:
             tokens = sum(lengths[row] for row in rows)
             micro_batches.append(MicroBatch(batch, votes, torch.from_numpy(place[about[votes]]), tokens))
         return micro_batches
+
+    def _encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
+        """Encode prompts that are not among the recent ones: a later epoch reads the same ones again."""
+        keys = [hash_turns(list(prompt)) for prompt in prompts]
+        encodings = [self._recent.get(key) for key in keys]
+        missing = [place for place, encoding in enumerate(encodings) if encoding is None]
+        for place, encoding in zip(missing, self.tokenizer.encode([prompts[n] for n in missing]), strict=True):
+            encodings[place] = encoding
+            self._recent.put(keys[place], encoding)
+        return [encoding for encoding in encodings if encoding is not None]
 
     def read_ahead(self, windows: Iterable[Ids]) -> Generator[tuple[Ids, list[MicroBatch]], None, None]:
         """Yield every window with its micro-batches, and read the next one while the caller computes."""

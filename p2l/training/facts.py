@@ -27,6 +27,7 @@ from p2l.model import backbones
 from p2l.model.checkpoint import read_model_list, read_object, weight_shapes
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import sample_prompts
+from p2l.model.sentence import MODULES_FILE, pooling_of
 from p2l.training.engine import world_size
 from p2l.training.recipe import BackboneFacts, Machine, VoteFacts
 from p2l.votes import VoteStore, open_votes
@@ -80,8 +81,14 @@ def measure_backbone(folder: Path, name: str, chat_template: str | None) -> Back
     backbones.get(model_type)
     parameters = sum(int(np.prod(shape)) for shape in weight_shapes(folder).values())
     positions = config.get("max_position_embeddings")
+    pooled = (folder / MODULES_FILE).is_file() and model_type != "reader"
     return BackboneFacts(
-        name, model_type, parameters, positions if isinstance(positions, int) else MOST_POSITIONS, chat_template
+        name,
+        model_type,
+        parameters,
+        positions if isinstance(positions, int) else MOST_POSITIONS,
+        chat_template,
+        pooling_of(folder).kind if pooled else None,
     )
 
 
@@ -91,7 +98,8 @@ def measure_votes(votes: VoteStore, tokenizer: PromptTokenizer, seed: int) -> Vo
     sample = sample_prompts((batch for _, batch in votes.batches()), LENGTH_SAMPLE, seed=seed)
     lengths = [len(encoding.ids) for encoding in tokenizer.encode(sample)]
     prompts = len(np.unique(hash_prompts(votes)))
-    return VoteFacts(len(votes), prompts, ties, both_bad, lengths, weighted=votes.has_weights)
+    models = len(votes.model_list)
+    return VoteFacts(len(votes), prompts, ties, both_bad, lengths, weighted=votes.has_weights, models=models)
 
 
 def count_ties(votes: VoteStore) -> tuple[int, int]:

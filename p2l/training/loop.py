@@ -29,6 +29,7 @@ from p2l.model.checkpoint import check_can_push, push
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel, to_dtype
+from p2l.model.reader import keep_states
 from p2l.training.config import TrainConfig
 from p2l.training.data import Votes, Windows
 from p2l.training.deepspeed_config import (
@@ -246,6 +247,7 @@ def prepare(model: P2LModel, config: TrainConfig, device: torch.device) -> None:
     """Apply the configuration's freezing, gradient checkpointing and compilation, and switch to training mode."""
     if config.train_head_only:
         model.freeze_transformer()
+    keep_states(model.model)
     recompute = config.gradient_checkpointing
     if recompute or (recompute is None and device.type == "cuda"):
         model.gradient_checkpointing_enable()

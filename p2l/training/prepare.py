@@ -13,11 +13,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from p2l.common.errors import CheckpointError, InputError, VoteError
+from p2l.common.errors import CheckpointError, ConfigError, InputError, VoteError
 from p2l.common.files import claimed, parse_json, try_lock
 from p2l.model.checkpoint import local_folder, write_json
 from p2l.model.encoding import PromptTokenizer
+from p2l.model.reader import make_reader
 from p2l.model.scratch import make_transformer, sample_prompts
+from p2l.model.sentence import packaged_encoder, pooling_of
 from p2l.training import facts, recipe
 from p2l.training.engine import choose_device, on_first, start_processes, world_size
 from p2l.training.recipe import BackboneFacts, Machine, Plan, Size
@@ -30,6 +32,7 @@ LEAST_VOTES = 100
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 5000
 VOCABULARY_SAMPLE = 50_000
 SEED = 42
+NO_ENCODER = "none"
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class Request:
     val: str | None = None
     backbone: str | None = None
     output: str | None = None
+    encoder: str | None = None
+    """The reader's sentence encoder, or `NO_ENCODER`; None: the package's, if it is installed."""
     validate: bool = True
     """False: train on all votes, hold none out."""
 
@@ -206,7 +211,7 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
         recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
         train, data = _split(votes, folder, final, request, quiet=quiet)
         with train:
-            plan = _plan(folder, final, request, size, machine, train)
+            plan = _plan(folder, final, request, size, machine, train, quiet=quiet)
             loss_type, weighted = plan.settings["loss_type"], plan.settings.get("weighted_loss", False)
             facts.check_counted(train, loss_type, weighted=weighted)
             if request.val is not None:
@@ -230,6 +235,11 @@ def _check_names(request: Request, machine: Machine) -> bool:
     if request.size is not None:
         recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
     name = request.backbone or (None if request.size is None else size.backbone)
+    if request.encoder is not None:
+        if request.backbone is not None or request.size not in (None, "reader"):
+            raise ConfigError("--encoder goes with --size reader; a text model that is fine-tuned is --backbone")
+        if request.encoder != NO_ENCODER:
+            pooling_of(local_folder(request.encoder))
     if name is None:
         return False
     backbone = facts.measure_backbone(_local(name, size), name, None)
@@ -276,15 +286,19 @@ def _split(
     return open_votes(folder / "train.parquet"), paths
 
 
-def _plan(folder: Path, final: Path, request: Request, size: Size, machine: Machine, train: VoteStore) -> Plan:
-    where, backbone = _backbone(folder, final, request, size, train)
+def _plan(
+    folder: Path, final: Path, request: Request, size: Size, machine: Machine, train: VoteStore, *, quiet: bool
+) -> Plan:
+    where, backbone = _backbone(folder, final, request, size, train, quiet=quiet)
     tokenizer = PromptTokenizer.from_pretrained(
         where, chat_template=backbone.chat_template, max_length=max(2, backbone.positions)
     )
     return recipe.derive(size, facts.measure_votes(train, tokenizer, SEED), backbone, machine)
 
 
-def _backbone(folder: Path, final: Path, request: Request, size: Size, train: VoteStore) -> tuple[Path, BackboneFacts]:
+def _backbone(
+    folder: Path, final: Path, request: Request, size: Size, train: VoteStore, *, quiet: bool
+) -> tuple[Path, BackboneFacts]:
     """Return the folder of the backbone and its facts; without a name it is made from scratch."""
     name = request.backbone or size.backbone
     if name is not None:
@@ -293,8 +307,18 @@ def _backbone(folder: Path, final: Path, request: Request, size: Size, train: Vo
     where = folder / "backbone"
     where.mkdir()
     prompts = sample_prompts((batch for _, batch in train.batches()), VOCABULARY_SAMPLE, seed=SEED)
+    if size.name == "reader":
+        make_reader(where, prompts, encoder=_encoder(request), seed=SEED, quiet=quiet)
+        return where, facts.measure_backbone(where, str(final / "backbone"), None)
     make_transformer(where, prompts, model_type="qwen2", seed=SEED, **recipe.scratch_shape(len(train)))
     return where, facts.measure_backbone(where, str(final / "backbone"), None)
+
+
+def _encoder(request: Request) -> Path | None:
+    """Return the folder of the reader's encoder: the one that was asked for, else the package's, if it is there."""
+    if request.encoder == NO_ENCODER:
+        return None
+    return packaged_encoder() if request.encoder is None else local_folder(request.encoder)
 
 
 def _local(name: str, size: Size) -> Path:
@@ -304,7 +328,7 @@ def _local(name: str, size: Size) -> Path:
         if Path(name).expanduser().exists() or not size.backbone:
             raise
         raise InputError(
-            f"{error}; pass a folder to --backbone, or use --size tiny, which needs no download"
+            f"{error}; pass a folder to --backbone, or use --size reader or tiny, which need no download"
         ) from error
 
 

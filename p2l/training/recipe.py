@@ -67,6 +67,10 @@ class Size:
     """Where prompts have several votes, which a step trains on together; None: as `single`."""
     grouped_few: Recipe | None = None
     """The same with fewer than `FEW_PROMPTS` prompts."""
+    single_few: Recipe | None = None
+    """As `single`, with fewer than `FEW_PROMPTS` prompts; None: as `single`."""
+    rank: int | None = None
+    """Abilities that models share, where there are more models than that; None: each model has its own weights."""
     chat_template: str | None = None
     """For its own backbone; None: the tokenizer's."""
     needs_gpu: bool = False
@@ -83,6 +87,19 @@ BAG_OF_WORDS_GROUPED = Recipe(3e-3, 3e-3, 0.1, epochs=6)
 SIZES = {
     size.name: size
     for size in (
+        Size(
+            "reader",
+            "a small network on words, form and, with the extra `encoder`, sentence states: seconds on a CPU",
+            None,
+            single=Recipe(2e-3, 2e-3, 1.0, epochs=4),
+            single_few=Recipe(1e-3, 1e-3, 1.0, epochs=4),
+            grouped=Recipe(2e-3, 2e-3, 1.0, epochs=6),
+            grouped_few=Recipe(2e-3, 2e-3, 1.0, epochs=6),
+            smallest_step=32,
+            largest_step=256,
+            longest=256,
+            rank=16,
+        ),
         Size(
             "tiny",
             "a transformer of two layers from scratch: no download, minutes on a CPU",
@@ -133,6 +150,7 @@ class VoteFacts:
     """Tokens of a sample of prompts, CLS included, none cut."""
     weighted: bool = False
     """Whether the votes have weights."""
+    models: int = 2
 
     @property
     def votes_per_prompt(self) -> float:
@@ -167,6 +185,8 @@ class BackboneFacts:
     positions: int
     """Tokens that it can read."""
     chat_template: str | None = None
+    pooling: str | None = None
+    """How a folder of sentence-transformers is pooled; None for others."""
 
 
 @dataclass(frozen=True)
@@ -189,12 +209,12 @@ class Plan:
 def choose_size(name: str | None, *, votes: int, gpu: bool, text_model: bool = False) -> Size:
     """Return the size of this name, else the one that fits machine and votes; ConfigError for an unknown name.
 
-    The rates of tiny are for random weights, so a `text_model` of the user's own never gets them by default.
+    The reader reads by itself, so a `text_model` of the user's own takes the place of a larger size's.
     """
     if name is None:
-        name = "small" if text_model else "tiny"
-        if gpu:
-            name = "base" if votes >= BASE_FROM else "small"
+        name = "reader"
+        if text_model:
+            name = "base" if gpu and votes >= BASE_FROM else "small"
     return choose("--size", name, SIZES)
 
 
@@ -221,6 +241,7 @@ def scratch_shape(train_votes: int) -> dict[str, Any]:
 def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machine) -> Plan:
     """Derive every setting of a run; InputError if the backbone does not fit into this machine."""
     bag = backbone.model_type == "tfidf"
+    read = backbone.model_type == "reader"
     recipe = _recipe(size, votes, bag=bag)
     small = bag or size.from_scratch
     half = machine.gpu and machine.bfloat16 and not small
@@ -239,12 +260,14 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         "loss_type": (loss, why_loss),
         "chat_template": (backbone.chat_template, ""),
         "init_type": (recipe.init_type, ""),
+        "linear_head_downsize_factor": _factor(size, votes, bag=bag),
+        "pooling": (backbone.pooling, ""),
         "max_length": (length, why_length),
         "shuffle": ("by_prompt", f"{votes.votes_per_prompt:.1f} votes on a prompt") if votes.grouped else (True, ""),
         "num_train_epochs": (recipe.epochs, f"{votes.votes:,} votes on {votes.prompts:,} prompts"),
         "batch_size": (share, why_step),
         "gradient_accumulation_steps": (1, "a step is split by tokens, not by votes"),
-        "micro_batch_tokens": (_TOKENS_AT_ONCE[machine.gpu, small], ""),
+        "micro_batch_tokens": (_READ_AT_ONCE if read else _TOKENS_AT_ONCE[machine.gpu, small], ""),
         "learning_rate": (recipe.learning_rate, ""),
         "head_learning_rate": (recipe.head_learning_rate, ""),
         "lr_schedule": ("cosine", ""),
@@ -270,8 +293,16 @@ def _recipe(size: Size, votes: VoteFacts, *, bag: bool) -> Recipe:
     if bag:
         return BAG_OF_WORDS_GROUPED if votes.grouped else BAG_OF_WORDS
     if not votes.grouped:
-        return size.single
+        return (size.single_few if votes.prompts < FEW_PROMPTS else None) or size.single
     return (size.grouped_few if votes.prompts < FEW_PROMPTS else size.grouped) or size.single
+
+
+def _factor(size: Size, votes: VoteFacts, *, bag: bool) -> tuple[int | None, str]:
+    """Return what the number of models is divided by for the rank of the head; None for a head of full rank."""
+    if size.rank is None or bag or votes.models < 2 * size.rank:
+        return None, ""
+    factor = round(votes.models / size.rank)
+    return factor, f"{votes.models // factor} abilities that {votes.models} models share"
 
 
 def _max_length(lengths: Sequence[int], most: int) -> tuple[int, str]:
@@ -292,6 +323,7 @@ def _step(size: Size, votes: VoteFacts, machine: Machine) -> tuple[int, str]:
     return share, total + (f", in {machine.processes} processes" if machine.processes > 1 else "")
 
 
+_READ_AT_ONCE = 131_072  # of a reader, which looks most states up and divides the others itself
 _FOR_STATE = 0.7  # share of the memory; the rest is for activations
 # (on a GPU, from scratch): tokens of one micro-batch.
 _TOKENS_AT_ONCE = {(False, True): 2048, (False, False): 2048, (True, True): 131_072, (True, False): 16_384}

@@ -1,0 +1,487 @@
+"""The backbone that trains in seconds: what is known of a prompt without training, and one hidden layer on top.
+
+    h = dropout(gelu(W [state, words, form] + b))
+
+`state` is the state of a frozen sentence encoder (left out without one), `words` TF-IDF reduced to its main directions
+(fitted to the prompts of the training votes), `form` a few counts: length, lines, digits, signs. Each has about unit
+variance over the training prompts. A head of low rank on top makes abilities that models share.
+
+The encoder's weights are part of the backbone, in float16 and rounded when the backbone is made, so that a model folder
+needs nothing else and gives the same states everywhere. While it is frozen a state is computed once per prompt and
+looked up afterwards (`p2l.model.sentence`); states are rounded to float16, looked up or not.
+
+Shapes: B prompts, T tokens, D width of the encoder, K directions of words, H hidden, V words.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from p2l.common.cli import progress
+from p2l.common.errors import CheckpointError, InputError
+from p2l.leaderboard.newton import one_blas_thread
+from p2l.model import backbones
+from p2l.model.batching import collate, plan_batches, to_device
+from p2l.model.checkpoint import load_weights, read_object, save_weights, write_json
+from p2l.model.encoding import Encoding, PromptTokenizer, check_turns, register, repair
+from p2l.model.heads import Float32Linear
+from p2l.model.sentence import StateCache, key_of, pooling_of
+from p2l.model.tfidf import TfidfTokenizer, fit_vocabulary
+from p2l.model.tfidf import load as load_words
+
+Floats = npt.NDArray[np.float32]
+WORDS_FILE = "words.safetensors"
+DEFAULTS: dict[str, Any] = {"hidden_size": 128, "max_features": 20_000, "min_df": 3, "directions": 128}
+LONGEST = 256
+"""Tokens that the encoder reads, at most, unless it was trained with fewer."""
+FORM_FEATURES = 9
+_TURNS = "\n\n"
+_MATH = re.compile(r"[=+*/^<>$\\{}|~%±×÷∑∫√≤≥∞-]")
+_MOST_DEVIATIONS = 4.0  # of a feature: a prompt of another kind must not dwarf everything else
+_TOKENS_AT_ONCE = 2048  # of prompts that the encoder reads together
+_PROMPTS_AT_ONCE = 256
+_MORE = 16  # directions beyond those that are kept, without which the last ones are imprecise
+_POWER_STEPS = 6
+
+
+@dataclass(frozen=True)
+class ReaderConfig:
+    """config.json of the backbone."""
+
+    vocab_size: int
+    """Token ids of the encoder, or 1."""
+    directions: int
+    """K"""
+    hidden_size: int
+    encoder: dict[str, Any] | None = None
+    """config.json of the encoder."""
+    pooling: str = "mean"
+    normalise: bool = False
+    frozen: bool = True
+    """Whether training leaves the encoder as it is."""
+    max_position_embeddings: int = LONGEST
+    """Tokens that the encoder can read."""
+    dropout: float = 0.3
+    input_dropout: float = 0.1
+    model_type: str = "reader"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its JSON form."""
+        return asdict(self)
+
+
+class ReaderBackbone(nn.Module):
+    """Encoder, if any, and the hidden layer."""
+
+    state_mean: Tensor
+    state_scale: Tensor
+
+    def __init__(self, config: ReaderConfig, encoder: nn.Module | None, dtype: torch.dtype = torch.float32) -> None:
+        """Join the parts; the layer's weights are torch's default ones."""
+        super().__init__()
+        self.config = config
+        self.encoder = encoder
+        width = 0 if encoder is None else int(encoder.config.hidden_size)  # type: ignore[union-attr, arg-type]
+        self.register_buffer("state_mean", torch.zeros(width, dtype=dtype))
+        self.register_buffer("state_scale", torch.ones(width, dtype=dtype))
+        self.layer = Float32Linear(width + config.directions + FORM_FEATURES, config.hidden_size, dtype=dtype)
+        self.cache: StateCache | None = None
+        """States of prompts that were read before; for a frozen encoder."""
+        if config.frozen and encoder is not None:
+            encoder.requires_grad_(False)
+
+    def with_encoder(self, encoder: nn.Module) -> ReaderBackbone:
+        """Return the same reader, its weights shared, with another way to compute the encoder."""
+        other = copy.copy(self)
+        other._modules = {**self._modules, "encoder": encoder}
+        return other
+
+    def train(self, mode: bool = True) -> ReaderBackbone:
+        """Switch training mode; a frozen encoder stays in evaluation mode, without dropout."""
+        super().train(mode)
+        if self.config.frozen and self.encoder is not None:
+            self.encoder.eval()
+        return self
+
+    def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Map a collated batch to hidden states (B, H)."""
+        inputs = batch["features"]
+        if self.encoder is not None:
+            states = self.states(batch)
+            scaled = (states - self.state_mean.float()) * self.state_scale.float()
+            inputs = torch.cat([scaled, inputs], 1)
+        inputs = F.dropout(inputs, self.config.input_dropout, self.training)
+        return F.dropout(F.gelu(self.layer(inputs)), self.config.dropout, self.training)
+
+    def states(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return the encoder's states (B, D) in float32, from the cache as far as it has them."""
+        if not self.config.frozen:
+            return self._read(batch)
+        if self.cache is None:
+            with torch.no_grad():
+                return self._read(batch).half().float()
+        tokens = _tokens_of(batch)
+        keys = [key_of(ids) for ids in tokens]
+        known = self.cache.get(keys)
+        missing = [row for row, state in enumerate(known) if state is None]
+        if missing:
+            new = self._compute([tokens[row] for row in missing], batch["features"].device)
+            self.cache.put([keys[row] for row in missing], new)
+            for row, state in zip(missing, new, strict=True):
+                known[row] = state
+        rows = np.stack([state for state in known if state is not None])
+        return torch.from_numpy(rows).to(batch["features"].device).float()
+
+    def _compute(self, tokens: Sequence[npt.NDArray[np.int64]], device: torch.device) -> npt.NDArray[np.float16]:
+        """Return states of prompts that share a few passes of similar length."""
+        encodings = [Encoding(ids, None, False) for ids in tokens]
+        states = np.zeros((len(tokens), len(self.state_mean)), dtype=np.float16)
+        for rows in plan_batches([len(ids) for ids in tokens], max_tokens=_TOKENS_AT_ONCE, packed=True):
+            batch = to_device(collate([encodings[row] for row in rows], 0, packed=True), device)
+            with torch.no_grad():
+                states[rows] = self._read(batch).half().cpu().numpy()
+        return states
+
+    def _read(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return pooled states (B, D) in float32."""
+        pool = backbones.mean_state if self.config.pooling == "mean" else backbones.first_state
+        assert self.encoder is not None
+        states = pool(self.encoder, batch).float()
+        return F.normalize(states, dim=1) if self.config.normalise else states
+
+    def stored(self, weights: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
+        """Return weights as a folder keeps them: those of a frozen encoder in float16, which they were rounded to."""
+        inside = f"{prefix}encoder."
+        return {
+            name: tensor.half() if self.config.frozen and name.startswith(inside) else tensor
+            for name, tensor in weights.items()
+        }
+
+    def fingerprint(self) -> str:
+        """Return the digest of encoder and pooling: what a state depends on beside the tokens."""
+        assert self.encoder is not None
+        digest = hashlib.blake2b(f"{self.config.pooling} {self.config.normalise}".encode(), digest_size=12)
+        for name, tensor in sorted(self.encoder.state_dict().items()):
+            digest.update(name.encode() + tensor.detach().cpu().half().numpy().tobytes())
+        return digest.hexdigest()
+
+
+def _tokens_of(batch: Mapping[str, Tensor]) -> list[npt.NDArray[np.int64]]:
+    """Return the tokens of each prompt of a packed or padded batch."""
+    ids = batch["input_ids"].cpu().numpy()
+    if "lengths" in batch:
+        return np.split(ids[0], np.cumsum(batch["lengths"].numpy())[:-1])
+    return [row[:length] for row, length in zip(ids, batch["attention_mask"].sum(1).tolist(), strict=True)]
+
+
+class ReaderTokenizer(PromptTokenizer):
+    """Prompts to the tokens of the encoder, and the features of words and form."""
+
+    pad_token_id = 0
+    cls_token_id = 0
+
+    def __init__(
+        self, words: TfidfTokenizer, scaling: Mapping[str, Floats], tokenizer: Any, *, vocab_size: int, max_length: int
+    ) -> None:
+        """Take words, their `projection` (V, K) with `mean` and `scale` of all features, and the encoder's tokens."""
+        self.words, self.scaling = words, scaling
+        self.vocab_size, self.max_length = vocab_size, max_length
+        self._tokenizer = tokenizer
+        if tokenizer is not None:
+            tokenizer.no_padding()
+            tokenizer.no_truncation()
+            tokenizer.encode_special_tokens = True  # a prompt cannot imitate the encoder's own tokens
+            first, last = _borders(tokenizer)
+            self._first, self._last = np.array(first, dtype=np.int64), np.array(last, dtype=np.int64)
+
+    def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
+        """See `PromptTokenizer.encode`; without an encoder every prompt has one token that nothing reads."""
+        turns = [check_turns(prompt, number) for number, prompt in enumerate(prompts)]
+        features = self._features(turns)
+        if self._tokenizer is None:
+            return [Encoding(np.zeros(1, np.int64), None, False, row) for row in features]
+        texts = [_TURNS.join(map(repair, prompt)) for prompt in turns]
+        most = self.max_length - len(self._first) - len(self._last)
+        encodings = []
+        for coded, row in zip(
+            self._tokenizer.encode_batch_fast(texts, add_special_tokens=False), features, strict=True
+        ):
+            body = np.array(coded.ids, dtype=np.int64)
+            ids = np.concatenate([self._first, body[max(0, len(body) - most) :], self._last])
+            encodings.append(Encoding(ids, None, len(body) > most, row))
+        return encodings
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write words, scaling and the encoder's tokens."""
+        from safetensors.numpy import save_file
+
+        folder = Path(directory)
+        self.words.save_pretrained(folder)
+        save_file({name: np.ascontiguousarray(part) for name, part in self.scaling.items()}, folder / WORDS_FILE)
+        if self._tokenizer is not None:
+            self._tokenizer.save(str(folder / "tokenizer.json"))
+
+    def _features(self, turns: Sequence[Sequence[str]]) -> Floats:
+        """Return words and form (B, K + FORM_FEATURES), scaled."""
+        raw = raw_features(self.words, self.scaling["projection"], turns)
+        scaled = (raw - self.scaling["mean"]) * self.scaling["scale"]
+        limited: Floats = np.clip(scaled, -_MOST_DEVIATIONS, _MOST_DEVIATIONS).astype(np.float32)
+        return limited
+
+
+def raw_features(words: TfidfTokenizer, projection: Floats, turns: Sequence[Sequence[str]]) -> Floats:
+    """Return words along the main directions, and form (B, K + FORM_FEATURES), as they are."""
+    features = np.zeros((len(turns), projection.shape[1] + FORM_FEATURES), dtype=np.float32)
+    for row, weighted in enumerate(words.encode(turns)):
+        assert weighted.values is not None
+        features[row, : projection.shape[1]] = weighted.values @ projection[weighted.ids].astype(np.float32)
+        features[row, projection.shape[1] :] = form_of(_TURNS.join(turns[row]))
+    return features
+
+
+def form_of(text: str) -> list[float]:
+    """Return counts of a text: characters, lines, words, and shares of digits, other scripts, signs and capitals."""
+    size = len(text) + 1
+    words = len(text.split())
+    digits, capitals = sum(map(str.isdigit, text)), sum(map(str.isupper, text))
+    foreign = size - 1 - len(text.encode("ascii", "ignore"))
+    return [
+        math.log1p(len(text)),
+        math.log1p(text.count("\n")),
+        math.log1p(words),
+        digits / size,
+        foreign / size,
+        len(_MATH.findall(text)) / size,
+        capitals / size,
+        float("```" in text),
+        text.count("?") / (words + 1),
+    ]
+
+
+def _borders(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Return the tokens that the encoder expects before and after a text."""
+    whole, body = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
+    start = next((n for n in range(len(whole)) if whole[n : n + len(body)] == body), 0)
+    return whole[:start], whole[start + len(body) :]
+
+
+@register("reader")
+def load(folder: Path, *, max_length: int | None, **_: str | None) -> ReaderTokenizer:
+    """Load what `ReaderTokenizer.save_pretrained` wrote; templates and special tokens do not apply."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    file = folder / WORDS_FILE
+    config = _config(folder)
+    words = load_words(folder, max_length=None)
+    try:
+        scaling = load_file(file)
+        shapes = {name: part.shape for name, part in scaling.items()}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file}: missing or damaged ({error}); copy the folder again") from error
+    width = config.directions + FORM_FEATURES
+    if shapes != {"projection": (words.vocab_size, config.directions), "mean": (width,), "scale": (width,)}:
+        raise CheckpointError(f"{file}: does not belong to config.json and the words beside it; copy the folder again")
+    length = min(max_length or config.max_position_embeddings, config.max_position_embeddings)
+    tokenizer = None if config.encoder is None else _load_tokens(folder)
+    return ReaderTokenizer(words, scaling, tokenizer, vocab_size=config.vocab_size, max_length=length)
+
+
+def _load_tokens(folder: Path) -> Any:
+    from tokenizers import Tokenizer
+
+    file = folder / "tokenizer.json"
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises Exception itself
+        raise CheckpointError(f"{file}: missing or damaged ({error}); copy the folder again") from error
+
+
+def _config(folder: Path) -> ReaderConfig:
+    file = folder / "config.json"
+    content = read_object(file)
+    if content.get("model_type") != "reader":
+        raise CheckpointError(f"{folder}: config.json has model_type {content.get('model_type')!r}, not 'reader'")
+    fields = {key: content[key] for key in ReaderConfig.__dataclass_fields__ if key in content}
+    try:
+        return ReaderConfig(**fields)
+    except TypeError as error:
+        raise CheckpointError(
+            f"{file}: is not the configuration of a reader: {error}; copy the folder again"
+        ) from error
+
+
+def empty(folder: Path, dtype: torch.dtype) -> ReaderBackbone:
+    """Return the backbone of a folder's config.json without its weights; CheckpointError if it is of another type."""
+    config = _config(folder)
+    encoder = None if config.encoder is None else _empty_encoder(config.encoder, dtype)
+    return ReaderBackbone(config, encoder, dtype)
+
+
+def pretrained(folder: Path, dtype: torch.dtype) -> ReaderBackbone:
+    """Return the backbone of a folder with its weights."""
+    backbone = empty(folder, dtype)
+    load_weights(backbone, folder)
+    return backbone
+
+
+def encode(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
+    """Map a collated batch to hidden states (B, H)."""
+    hidden: Tensor = model(batch)
+    return hidden
+
+
+def keep_states(model: nn.Module) -> None:
+    """Look up states that were computed before, and keep those that are new; only training asks for it."""
+    if isinstance(model, ReaderBackbone) and model.config.frozen and model.encoder is not None and model.cache is None:
+        model.cache = StateCache.open(model.fingerprint(), len(model.state_mean))
+
+
+def _empty_encoder(content: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
+    """Return the encoder of this config.json, without its weights."""
+    bare = backbones.get(str(content.get("model_type"))).bare
+    assert bare is not None
+    return bare(dict(content), dtype)
+
+
+def make_reader(
+    folder: Path,
+    prompts: Sequence[Sequence[str]],
+    *,
+    encoder: Path | None,
+    hidden_size: int = DEFAULTS["hidden_size"],
+    max_features: int = DEFAULTS["max_features"],
+    min_df: int = DEFAULTS["min_df"],
+    directions: int = DEFAULTS["directions"],
+    frozen: bool = True,
+    seed: int = 42,
+    quiet: bool = True,
+) -> str:
+    """Write a reader of these prompts into `folder` and return its size in words; InputError if no word is frequent.
+
+    `encoder` is the folder of a sentence encoder; with `frozen` False it is trained with the rest.
+    """
+    words = fit_vocabulary(prompts, max_features=max_features, min_df=min_df)
+    projection = main_directions(words, prompts, directions, seed=seed)
+    raw = raw_features(words, projection, prompts)
+    scaling = {
+        "projection": projection.astype(np.float16),
+        "mean": raw.mean(0),
+        "scale": _scales(raw, projection.shape[1]),
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config, network, tokenizer = _with_encoder(encoder, projection.shape[1], hidden_size, frozen=frozen)
+        backbone = ReaderBackbone(config, network)
+    reader = ReaderTokenizer(
+        words, scaling, tokenizer, vocab_size=config.vocab_size, max_length=config.max_position_embeddings
+    )
+    if network is not None:
+        _scale_states(backbone, reader, prompts, quiet=quiet)
+    reader.save_pretrained(folder)
+    write_json(folder / "config.json", config.to_dict())
+    save_weights(backbone.stored(backbone.state_dict()), folder)
+    if network is None:
+        return f"{words.vocab_size:,} words, without an encoder"
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    return f"{words.vocab_size:,} words, an encoder of {parameters / 1e6:,.1f} million parameters"
+
+
+def main_directions(words: TfidfTokenizer, prompts: Sequence[Sequence[str]], count: int, *, seed: int) -> Floats:
+    """Return the main directions (V, K) of the prompts' TF-IDF, K at most `count`, by randomised subspace iteration."""
+    from scipy.sparse import csr_matrix
+
+    rows = words.encode(prompts)
+    borders = np.cumsum([0, *(len(row.ids) for row in rows)])
+    weights = np.concatenate([row.values for row in rows if row.values is not None])
+    matrix = csr_matrix((weights, np.concatenate([row.ids for row in rows]), borders), (len(rows), words.vocab_size))
+    least = min(matrix.shape)
+    start = np.random.default_rng(seed).standard_normal((words.vocab_size, min(count + _MORE, least)))
+    basis = start
+    with one_blas_thread():
+        for _ in range(_POWER_STEPS):
+            basis = np.linalg.qr(matrix.T @ np.linalg.qr(matrix @ basis)[0])[0]
+        _, _, rotation = np.linalg.svd(matrix @ basis, full_matrices=False)
+    directions: Floats = (basis @ rotation.T)[:, : min(count, least)].astype(np.float32)
+    return directions
+
+
+def _scales(raw: Floats, directions: int) -> Floats:
+    """Return factors (F,) that give each count of form unit variance, and the directions of words unit on average.
+
+    A direction's deviation is reduced by its square root, so that the first ones, which say the most, stay larger.
+    """
+    deviations = raw.std(0)
+    words = deviations[:directions]
+    roots = np.sqrt(np.maximum(words, 1e-6))
+    words = 1 / (roots * max(float(np.sqrt(((words / roots) ** 2).mean())), 1e-6))
+    scales: Floats = np.concatenate([words, 1 / np.maximum(deviations[directions:], 1e-6)]).astype(np.float32)
+    # A count that no prompt differs in says nothing, and would be enormous in the first prompt that does.
+    scales[directions:][deviations[directions:] < 1e-6] = 0
+    return scales
+
+
+def _with_encoder(
+    encoder: Path | None, directions: int, hidden_size: int, *, frozen: bool
+) -> tuple[ReaderConfig, nn.Module | None, Any]:
+    """Return configuration, encoder and its tokenizer; InputError for a folder that is not an encoder's."""
+    if encoder is None:
+        return ReaderConfig(1, directions, hidden_size), None, None
+    from transformers import AutoTokenizer
+
+    content = read_object(encoder / "config.json")
+    network = backbones.get(str(content.get("model_type"))).pretrained(encoder, torch.float32)
+    if frozen:
+        network = network.half().float()  # rounded once, here, so that folders in float16 lose nothing
+    tokenizer = getattr(AutoTokenizer.from_pretrained(str(encoder), trust_remote_code=False), "backend_tokenizer", None)
+    if tokenizer is None:
+        raise InputError(f"{encoder}: its tokenizer has no tokenizer.json; use an encoder with a fast tokenizer")
+    pooling = pooling_of(encoder)
+    positions = int(network.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
+    config = ReaderConfig(
+        vocab_size=int(network.config.vocab_size),  # type: ignore[union-attr, arg-type]
+        directions=directions,
+        hidden_size=hidden_size,
+        encoder=network.config.to_diff_dict() | {"model_type": content["model_type"]},  # type: ignore[union-attr, operator]
+        pooling=pooling.kind,
+        normalise=pooling.normalise,
+        frozen=frozen,
+        max_position_embeddings=min(positions, pooling.max_length or LONGEST, LONGEST),
+    )
+    return config, network, tokenizer
+
+
+def _scale_states(
+    backbone: ReaderBackbone, reader: ReaderTokenizer, prompts: Sequence[Sequence[str]], *, quiet: bool
+) -> None:
+    """Centre the states of these prompts, and give them unit variance on average over their directions."""
+    keep_states(backbone)
+    backbone.eval()
+    total = squares = torch.zeros(len(backbone.state_mean), dtype=torch.float64)
+    count = len(prompts)
+    with progress(description="reading prompts", total=count, unit="prompt", quiet=quiet) as bar, torch.no_grad():
+        for start in range(0, count, _PROMPTS_AT_ONCE):
+            chunk = reader.encode(prompts[start : start + _PROMPTS_AT_ONCE])
+            states = backbone.states(collate(chunk, 0, packed=True)).double()
+            total, squares = total + states.sum(0), squares + (states**2).sum(0)
+            bar.update(len(chunk))
+    mean = total / count
+    variance = float((squares / count - mean**2).mean())
+    backbone.state_mean.copy_(mean)
+    backbone.state_scale.fill_(1 / max(variance, 1e-12) ** 0.5)
+
+
+backbones.register(backbones.Backbone("reader", pretrained, empty, encode, packs=True))

