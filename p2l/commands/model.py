@@ -11,7 +11,14 @@ from typing import Any
 from p2l.common.cli import parser, progress, run
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path
-from p2l.model.scratch import TFIDF_DEFAULTS, TRANSFORMER_DEFAULTS, make_tfidf, make_transformer, sample_prompts
+from p2l.model.scratch import (
+    READER_DEFAULTS,
+    TFIDF_DEFAULTS,
+    TRANSFORMER_DEFAULTS,
+    make_tfidf,
+    make_transformer,
+    sample_prompts,
+)
 
 
 def init_parser() -> ArgumentParser:
@@ -19,7 +26,7 @@ def init_parser() -> ArgumentParser:
     flags = parser("p2l init", "Make a small backbone from scratch, to train on without any download.")
     flags.add_argument("--votes", required=True, help="votes whose prompts the vocabulary is made from")
     flags.add_argument("--output", required=True, help="folder to make, to be used as pretrain_model_name")
-    flags.add_argument("--model-type", default="qwen2", help="qwen2, qwen3, llama, bert, modernbert or tfidf")
+    flags.add_argument("--model-type", default="qwen2", help="qwen2, qwen3, llama, bert, modernbert, tfidf or reader")
     flags.add_argument("--seed", type=int, default=42, help="draws weights and the sample of prompts")
     flags.add_argument(
         "--max-prompts", type=int, default=200_000, help="make the vocabulary from a sample of this size"
@@ -32,7 +39,7 @@ def init_parser() -> ArgumentParser:
     group.add_argument("--heads", type=int, help="attention heads (4)")
     group.add_argument("--intermediate-size", type=int, help="width of the feed-forward layers (3 x hidden size)")
     group.add_argument("--max-positions", type=int, help="longest input in tokens (2048)")
-    group = flags.add_argument_group("tfidf only")
+    group = flags.add_argument_group("tfidf and reader")
     group.add_argument(
         "--ngrams",
         type=int,
@@ -40,8 +47,13 @@ def init_parser() -> ArgumentParser:
         metavar=("LOW", "HIGH"),
         help="words per feature (1 1; 1 2 adds pairs of words, for many votes)",
     )
-    group.add_argument("--max-features", type=int, help="the most frequent n-grams are kept (50000)")
+    group.add_argument("--max-features", type=int, help="the most frequent n-grams are kept (50000; reader: 20000)")
     group.add_argument("--min-df", type=int, help="prompts that an n-gram must occur in (3)")
+    group.add_argument(
+        "--encoder",
+        metavar="DIR",
+        help="reader: a sentence encoder, folder or hub id, or none (default: MiniLM of p2l[encoder] if installed)",
+    )
     return flags
 
 
@@ -54,10 +66,15 @@ def init_main(argv: Sequence[str] | None = None) -> int | None:
     options = _options(args)
     if args.max_prompts < 1:
         raise ConfigError(f"--max-prompts must be at least 1, not {args.max_prompts}")
+    encoder = _encoder(args)
     prompts = sample_prompts(_batches(args.votes, quiet=args.quiet), args.max_prompts, seed=args.seed)
     with atomic_path(output, directory=True) as folder:
         if args.model_type == "tfidf":
             size = make_tfidf(folder, prompts, **options)
+        elif args.model_type == "reader":
+            from p2l.model.reader import make_reader
+
+            size = make_reader(folder, prompts, encoder=encoder, seed=args.seed, quiet=args.quiet, **options)
         else:
             size = make_transformer(folder, prompts, model_type=args.model_type, seed=args.seed, **options)
     print(f"{output}: {args.model_type} from scratch, {size}; use it as pretrain_model_name")
@@ -73,12 +90,22 @@ def _batches(votes: str, *, quiet: bool) -> Iterator[Any]:
             yield read.batch
 
 
+def _encoder(args: Namespace) -> Path | None:
+    """Return the folder of the encoder that the flags name; ConfigError for a model type without one."""
+    if args.model_type != "reader":
+        if args.encoder is not None:
+            raise ConfigError("--encoder goes with --model-type reader; leave it out")
+        return None
+    from p2l.model.sentence import find_encoder
+
+    return find_encoder(args.encoder)
+
+
 def _options(args: Namespace) -> dict[str, Any]:
     """Return the flags of the chosen model type with their defaults; a flag of the other kind is an error."""
-    mine, others = TRANSFORMER_DEFAULTS, TFIDF_DEFAULTS
-    if args.model_type == "tfidf":
-        mine, others = others, mine
-    for name in others:
+    of_type = {"tfidf": TFIDF_DEFAULTS, "reader": READER_DEFAULTS}
+    mine = of_type.get(args.model_type, TRANSFORMER_DEFAULTS)
+    for name in {**TFIDF_DEFAULTS, **TRANSFORMER_DEFAULTS}:
         if name not in mine and getattr(args, name) is not None:
             raise ConfigError(
                 f"--{name.replace('_', '-')} does not go with --model-type {args.model_type}; leave it out"

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 
 from p2l.common.cli import progress
 from p2l.common.errors import CheckpointError, InputError
+from p2l.common.prompts import cut_marks, newest_turns
 from p2l.leaderboard.newton import one_blas_thread
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
@@ -44,13 +45,13 @@ from p2l.model.tfidf import load as load_words
 
 Floats = npt.NDArray[np.float32]
 WORDS_FILE = "words.safetensors"
-DEFAULTS: dict[str, Any] = {"hidden_size": 128, "max_features": 20_000, "min_df": 3, "directions": 128}
 LONGEST = 256
 """Tokens that the encoder reads, at most, unless it was trained with fewer."""
 FORM_FEATURES = 9
 _TURNS = "\n\n"
 _MATH = re.compile(r"[=+*/^<>$\\{}|~%±×÷∑∫√≤≥∞-]")
 _MOST_DEVIATIONS = 4.0  # of a feature: a prompt of another kind must not dwarf everything else
+_MOST_CHARS = 20_000  # of a prompt that encoder and form read
 _TOKENS_AT_ONCE = 2048  # of prompts that the encoder reads together
 _PROMPTS_AT_ONCE = 256
 _MORE = 16  # directions beyond those that are kept, without which the last ones are imprecise
@@ -74,8 +75,8 @@ class ReaderConfig:
     """Whether training leaves the encoder as it is."""
     max_position_embeddings: int = LONGEST
     """Tokens that the encoder can read."""
-    dropout: float = 0.3
-    input_dropout: float = 0.1
+    dropout: float = 0.5
+    input_dropout: float = 0.3
     model_type: str = "reader"
 
     def to_dict(self) -> dict[str, Any]:
@@ -213,7 +214,7 @@ class ReaderTokenizer(PromptTokenizer):
         features = self._features(turns)
         if self._tokenizer is None:
             return [Encoding(np.zeros(1, np.int64), None, False, row) for row in features]
-        texts = [_TURNS.join(map(repair, prompt)) for prompt in turns]
+        texts = [text_of(prompt) for prompt in turns]
         most = self.max_length - len(self._first) - len(self._last)
         encodings = []
         for coded, row in zip(
@@ -248,8 +249,14 @@ def raw_features(words: TfidfTokenizer, projection: Floats, turns: Sequence[Sequ
     for row, weighted in enumerate(words.encode(turns)):
         assert weighted.values is not None
         features[row, : projection.shape[1]] = weighted.values @ projection[weighted.ids].astype(np.float32)
-        features[row, projection.shape[1] :] = form_of(_TURNS.join(turns[row]))
+        features[row, projection.shape[1] :] = form_of(text_of(turns[row]))
     return features
+
+
+def text_of(turns: Sequence[str]) -> str:
+    """Return the newest characters of a prompt as one text: what encoder and form read."""
+    newest = newest_turns(turns, max_turns=_MOST_CHARS, max_chars=_MOST_CHARS)
+    return _TURNS.join(cut_marks(repair(turn)) for turn in newest)
 
 
 def form_of(text: str) -> list[float]:
@@ -362,10 +369,10 @@ def make_reader(
     prompts: Sequence[Sequence[str]],
     *,
     encoder: Path | None,
-    hidden_size: int = DEFAULTS["hidden_size"],
-    max_features: int = DEFAULTS["max_features"],
-    min_df: int = DEFAULTS["min_df"],
-    directions: int = DEFAULTS["directions"],
+    hidden_size: int,
+    max_features: int,
+    min_df: int,
+    directions: int = 128,
     frozen: bool = True,
     seed: int = 42,
     quiet: bool = True,

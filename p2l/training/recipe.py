@@ -206,15 +206,14 @@ class Plan:
     save_steps: int
 
 
-def choose_size(name: str | None, *, votes: int, gpu: bool, text_model: bool = False) -> Size:
+def choose_size(name: str | None, *, votes: int, gpu: bool, model_type: str | None = None) -> Size:
     """Return the size of this name, else the one that fits machine and votes; ConfigError for an unknown name.
 
-    The reader reads by itself, so a `text_model` of the user's own takes the place of a larger size's.
+    `model_type` is that of a backbone of the user's own: a text model takes the place of a larger size's.
     """
     if name is None:
-        name = "reader"
-        if text_model:
-            name = "base" if gpu and votes >= BASE_FROM else "small"
+        own = {None: "reader", "reader": "reader", "tfidf": "tiny"}
+        name = own.get(model_type) or ("base" if gpu and votes >= BASE_FROM else "small")
     return choose("--size", name, SIZES)
 
 

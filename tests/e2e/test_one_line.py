@@ -216,3 +216,27 @@ def test_two_processes_share_what_the_first_prepares(command: Command, votes: Pa
     assert json.loads((folder / "request.json").read_text())["request"]["processes"] == 2
     assert (folder / "comparison.json").exists()
     assert not folder.with_name("pair_1").exists()
+
+
+def test_without_a_size_it_is_a_reader_that_holds_its_encoder(
+    votes: Path, tmp_path: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from p2l.inference import P2L
+    from p2l.model.scratch import make_transformer
+
+    encoder, folder = tmp_path / "encoder", tmp_path / "run"
+    monkeypatch.setenv("P2L_CACHE", str(tmp_path / "cache"))
+    sizes = {"vocab_size": 300, "hidden_size": 16, "layers": 1, "heads": 2, "max_positions": 64}
+    make_transformer(encoder, [["some text"]], model_type="bert", seed=1, intermediate_size=None, **sizes)
+    flags = ("--votes", votes, "--encoder", encoder, "--output", folder, "--quiet")
+    done = command("python", "-m", "p2l.cli", "train", *flags)
+    assert done.returncode == 0, done.stderr
+    assert "one leaderboard for all prompts" in done.stdout
+    settings = yaml.safe_load((folder / "training.yaml").read_text(encoding="utf-8"))
+    assert settings["model_type"] == "reader"
+    shutil.rmtree(encoder)
+    again = command("python", "-m", "p2l.train", "--config", folder / "training.yaml", "--no-eval")
+    assert again.returncode == 0, again.stderr
+    prompts = ["a first prompt", "another one"]
+    coefs = [P2L.from_pretrained(path).predict(prompts).coefs.tolist() for path in (folder, tmp_path / "run_1")]
+    assert coefs[0] == coefs[1]

@@ -172,12 +172,14 @@ def test_a_bag_of_words_has_a_recipe_of_its_own() -> None:
 
 
 def test_the_default_size_fits_the_machine_and_the_votes() -> None:
-    assert choose_size(None, votes=10**6, gpu=False).name == "tiny"
-    assert choose_size(None, votes=10**4, gpu=True).name == "small"
-    assert choose_size(None, votes=10**6, gpu=True).name == "base"
-    assert choose_size(None, votes=10**6, gpu=False, text_model=True).name == "small"
+    assert choose_size(None, votes=10**6, gpu=False).name == "reader"
+    assert choose_size(None, votes=10**6, gpu=True).name == "reader"
+    assert choose_size(None, votes=10**6, gpu=True, model_type="tfidf").name == "tiny"
+    assert choose_size(None, votes=10**6, gpu=True, model_type="bert").name == "base"
+    assert choose_size(None, votes=10**4, gpu=True, model_type="bert").name == "small"
+    assert choose_size(None, votes=10**6, gpu=False, model_type="bert").name == "small"
     assert choose_size("small", votes=10, gpu=False).name == "small"
-    assert choose_size("tiny", votes=10, gpu=False, text_model=True).name == "tiny"
+    assert choose_size("tiny", votes=10, gpu=False, model_type="bert").name == "tiny"
     with pytest.raises(ConfigError, match=r"'tine' is unknown \(did you mean 'tiny'\?\)"):
         choose_size("tine", votes=10, gpu=False)
 

@@ -1,0 +1,155 @@
+"""The reader: words, form and sentence states under one hidden layer."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from p2l.common.errors import CheckpointError, InputError
+from p2l.inference import P2L
+from p2l.model.batching import collate
+from p2l.model.encoding import PromptTokenizer
+from p2l.model.model import P2LModel
+from p2l.model.precision import choose_dtype
+from p2l.model.reader import FORM_FEATURES, form_of, keep_states, make_reader
+from p2l.model.scratch import make_transformer
+
+WORDS = ["red", "green", "blue", "prove", "poem", "code", "sum", "list"]
+PROMPTS = [[f"{WORDS[n % 8]} {WORDS[n // 8 % 8]} {n}?\n" + "x = 1 + 2\n" * (n % 3)] for n in range(64)]
+NAMES = [f"model-{number}" for number in range(5)]
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory):
+    """A tiny sentence encoder as sentence-transformers lays one out: mean of the tokens, normalised."""
+    folder = tmp_path_factory.mktemp("encoder")
+    sizes = {"vocab_size": 300, "hidden_size": 16, "layers": 2, "heads": 2, "max_positions": 64}
+    make_transformer(folder, PROMPTS, model_type="bert", seed=1, intermediate_size=None, **sizes)
+    modules = [
+        {"path": path, "type": f"sentence_transformers.models.{name}"}
+        for path, name in (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 32}))
+    return folder
+
+
+def make(folder: Path, encoder: Path | None, **options) -> tuple[P2LModel, PromptTokenizer]:
+    folder.mkdir()
+    make_reader(folder, PROMPTS, encoder=encoder, hidden_size=8, max_features=50, min_df=1, directions=6, **options)
+    tokenizer = PromptTokenizer.from_pretrained(folder)
+    model = P2LModel.create(
+        folder, model_type="reader", head_type="rk", loss_type="grk", model_list=NAMES, tokenizer=tokenizer
+    )
+    return model, tokenizer
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("P2L_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "states"
+
+
+def batch_of(tokenizer, prompts=PROMPTS, packed=True):
+    return collate(tokenizer.encode(prompts), tokenizer.pad_token_id, packed=packed)
+
+
+@pytest.mark.parametrize("with_encoder", [True, False])
+def test_a_saved_folder_answers_alike_and_needs_nothing_else(tmp_path, encoder, with_encoder):
+    own = shutil.copytree(encoder, tmp_path / "encoder")
+    model, tokenizer = make(tmp_path / "reader", own if with_encoder else None)
+    shutil.rmtree(own)
+    folder = tmp_path / "model"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    shutil.rmtree(tmp_path / "reader")
+    p2l = P2L.from_pretrained(folder)
+    coefs = p2l.predict(PROMPTS).coefs
+    with torch.no_grad():
+        exact = model.eval()(batch_of(tokenizer)).coefs.numpy()
+    np.testing.assert_allclose(coefs, exact, atol=1e-6)
+    assert np.ptp(coefs, axis=0).max() > 1e-3  # prompts differ
+    alone = np.concatenate([p2l.predict([prompt]).coefs for prompt in PROMPTS[:5]])
+    np.testing.assert_allclose(alone, coefs[:5], atol=2e-4)  # states are rounded to float16
+
+
+def test_states_are_those_of_the_encoder_as_its_folder_says(tmp_path, encoder):
+    model, tokenizer = make(tmp_path / "reader", encoder)
+    states = model.model.states(batch_of(tokenizer, PROMPTS[:9])).numpy()
+    reference = AutoModel.from_pretrained(encoder, add_pooling_layer=False).eval()
+    own = AutoTokenizer.from_pretrained(encoder)
+    for state, prompt in zip(states, PROMPTS[:9], strict=True):
+        ids = own(prompt[0], add_special_tokens=False)["input_ids"][-32:]
+        with torch.no_grad():
+            hidden = reference(torch.tensor([ids])).last_hidden_state[0].mean(0).numpy()
+        np.testing.assert_allclose(state, hidden / np.linalg.norm(hidden), atol=2e-3)
+
+
+def test_training_reads_a_prompt_once_and_the_next_run_not_at_all(tmp_path, encoder, cache):
+    model, tokenizer = make(tmp_path / "reader", encoder)
+    assert len(list(cache.glob("*.bin"))) == 1
+    keep_states(model.model)
+    passes = []
+    model.model.encoder.register_forward_hook(lambda *_: passes.append(1))
+    exact = model.model.states(batch_of(tokenizer))
+    assert not passes  # they were read when the backbone was made
+    new = [["another prompt that nobody has read before"], PROMPTS[0]]
+    first = model.model.states(batch_of(tokenizer, new))
+    assert passes == [1]
+    again, _ = make(tmp_path / "again", encoder)
+    keep_states(again.model)
+    again.model.encoder.register_forward_hook(lambda *_: passes.append(1))
+    assert torch.equal(again.model.states(batch_of(tokenizer, new)), first)
+    assert torch.equal(again.model.states(batch_of(tokenizer, packed=False)), exact)
+    assert passes == [1]
+
+
+def test_a_frozen_encoder_stays_as_it_is_and_one_that_is_not_learns(tmp_path, encoder):
+    for frozen in (True, False):
+        model, tokenizer = make(tmp_path / str(frozen), encoder, frozen=frozen)
+        model.train()
+        labels = torch.tensor([[0, 1, 0]] * len(PROMPTS))
+        model(batch_of(tokenizer), labels=labels).loss.backward()
+        grads = [parameter.grad for parameter in model.model.encoder.parameters()]
+        assert all(grad is None for grad in grads) == frozen
+        assert model.model.layer.weight.grad.abs().sum() > 0
+
+
+def test_it_is_served_as_it_answers(tmp_path, encoder):
+    model, tokenizer = make(tmp_path / "reader", encoder)
+    folder = tmp_path / "model"
+    model.save_pretrained(folder)
+    exact = P2LModel.from_pretrained(folder)
+    choice = choose_dtype(P2LModel.from_pretrained(folder), tokenizer)
+    with torch.no_grad():
+        np.testing.assert_allclose(choice.model(batch_of(tokenizer)).coefs, exact(batch_of(tokenizer)).coefs, atol=5e-3)
+
+
+def test_form_counts_what_it_says():
+    form = form_of("Is 2+2=4?\n```A```")
+    assert len(form) == FORM_FEATURES
+    assert form[7] == 1.0
+    assert form[3] == pytest.approx(3 / 18)
+    assert form_of("ünï")[4] == pytest.approx(2 / 4)
+    assert all(np.isfinite(form_of("")))
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("words.safetensors", "x", "words.safetensors: missing or damaged"),
+        ("tokenizer.json", "{}", "tokenizer.json: missing or damaged"),
+        ("config.json", '{"model_type": "reader"}', "is not the configuration of a reader"),
+    ],
+)
+def test_a_damaged_folder_is_refused_by_name(tmp_path, encoder, file, content, message):
+    make(tmp_path / "reader", encoder)
+    (tmp_path / "reader" / file).write_text(content)
+    with pytest.raises((CheckpointError, InputError), match=message):
+        PromptTokenizer.from_pretrained(tmp_path / "reader", cls_token_if_none=None)
