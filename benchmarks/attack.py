@@ -139,7 +139,9 @@ CASES: dict[str, Callable[[Service], Attack]] = {
     "many-headers": sending(b"x: 1\r\n" * 1000),
     "pipelined": sending(b"\r\nGET /health HTTP/1.1\r\nhost: h\r\n" * 2000, times=1),
     "deep-json": posting(_deep),
-    "combining-marks": posting(_body(lambda: ["a" + "\u0301" * 80_000])),
+    "combining-marks": posting(_body(lambda: ["a" + "\u0301\u0316" * 40_000])),
+    "long-prompt": posting(_body(lambda: ["All work and no play makes a dull boy. " * 25_000])),
+    "faulty-turns": posting(lambda _: b'{"prompt": [' + b"1," * 1_000_000 + b"1]}"),
     "empty-turns": posting(_body(lambda: [""] * 100_000)),
     "many-turns": posting(_body(lambda: ["a"] * 600_000)),
 }

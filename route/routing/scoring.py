@@ -7,15 +7,26 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from p2l import likelihood
 from p2l.common.cache import LRUCache
-from p2l.common.errors import ConfigError, InputError, KeyRefusedError, MalformedAnswerError, P2LError
+from p2l.common.errors import (
+    AnswerTimeoutError,
+    ConfigError,
+    InputError,
+    KeyRefusedError,
+    MalformedAnswerError,
+    P2LError,
+    UnavailableError,
+)
+from p2l.common.prompts import MAX_CHARS, MAX_TURNS, newest_turns
 from route.routing.candidates import Kind
 from route.routing.decision import Coefficients
 
@@ -39,6 +50,8 @@ class Memory:
         """Keep `capacity` prompts; while `most_waiting` are being asked, return None for further ones at once."""
         self._ask = ask
         self._most_waiting = most_waiting
+        self._long: set[bytes] = set()
+        """Long prompts that are being asked for; they leave most places to short ones."""
         self._coefficients: LRUCache[bytes, Coefficients] = LRUCache(capacity)
         self._waiting: dict[bytes, asyncio.Task[Coefficients | None]] = {}
 
@@ -56,6 +69,10 @@ class Memory:
         if task is None:
             if len(self._waiting) >= self._most_waiting:
                 return None
+            if _is_long(turns):
+                if len(self._long) >= self._most_waiting // 4:
+                    return None
+                self._long.add(key)
             task = self._waiting[key] = asyncio.create_task(self._fetch(key, turns))
         # Unlike wait_for, this leaves the task alone when the time is over or the request is cancelled.
         done, _ = await asyncio.wait({task}, timeout=timeout)
@@ -75,6 +92,7 @@ class Memory:
             coefficients = await self._ask(turns)
         finally:
             del self._waiting[waiting]
+            self._long.discard(waiting)
         if coefficients is not None:
             self._coefficients.put(_key(turns, coefficients.revision), coefficients)
         return coefficients
@@ -89,9 +107,47 @@ def _key(turns: Sequence[str], revision: str = "") -> bytes:
     return digest.digest()
 
 
+_LONG_PROMPT = 4000  # characters of a prompt that may be too slow by itself
+
+
+def _is_long(turns: Sequence[str]) -> bool:
+    return sum(map(len, turns)) > _LONG_PROMPT
+
+
+@dataclass(frozen=True)
+class PromptLimits:
+    """How much of a prompt is scored: its newest turns and characters."""
+
+    turns: int = MAX_TURNS
+    chars: int = MAX_CHARS
+
+    @classmethod
+    def of_endpoint(cls, about: Mapping[str, Any]) -> PromptLimits:
+        """Return what an endpoint takes by its /info, and the defaults for what an older one does not say."""
+        turns, chars = _count(about, "max_turns", MAX_TURNS), _count(about, "max_chars", MAX_CHARS)
+        room = int(_count(about, "max_body_mb", 8.0) * 2**20) - _BYTES_OF_A_REQUEST
+        turns = max(1, min(turns, room // (2 * _BYTES_OF_A_TURN)))
+        return cls(turns, max(1, min(chars, (room - turns * _BYTES_OF_A_TURN) // _BYTES_OF_A_CHARACTER)))
+
+    def newest(self, turns: Sequence[str]) -> Sequence[str]:
+        """Return what is scored of a prompt; the provider gets all of it."""
+        return newest_turns(turns, max_turns=self.turns, max_chars=self.chars)
+
+
+N = TypeVar("N", int, float)
+
+
+def _count(about: Mapping[str, Any], name: str, default: N) -> N:
+    number = about.get(name)
+    sound = isinstance(number, int | type(default)) and not isinstance(number, bool) and 0 < number < math.inf
+    return number if sound else default  # type: ignore[return-value]
+
+
+_BYTES_OF_A_REQUEST, _BYTES_OF_A_TURN, _BYTES_OF_A_CHARACTER = 1000, 4, 6  # in JSON, at most
 _START_SECONDS = 1.5  # the router starts without its endpoint rather than late
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 30.0  # seconds between attempts to reach an endpoint
 _MOST_MISSES = 5
+_MOST_LONG_MISSES = 50  # one client's long prompts do not end the scores of everybody
 _REVISIONS_KEPT = 4  # behind a load balancer, old and new may answer in turn for a while
 _QUEUE_OF_ONE_THREAD = 32
 OnModels = Callable[[Sequence[str]], None]
@@ -146,7 +202,8 @@ class EndpointScorer(Scorer):
         self.model_list = None
         self._lists: dict[str, tuple[str, ...]] = {}
         self._revision = ""
-        self._misses = 0
+        self._limits = PromptLimits()
+        self._misses, self._long_misses = 0, 0
         self._pause = _FIRST_PAUSE
         self._learning = asyncio.Lock()
         self._recovery: asyncio.Task[None] | None = None
@@ -172,12 +229,16 @@ class EndpointScorer(Scorer):
 
     async def coefficients(self, turns: Sequence[str], timeout: float | None) -> Coefficients | None:
         """See `Scorer`."""
+        turns = self._limits.newest(turns)
         coefficients = self._memory.recall(turns, self._revision)
         if coefficients is not None or self.trouble:
             return coefficients
         try:
             return await self._memory.ask(turns, timeout)
         except TimeoutError:
+            if _is_long(turns):
+                self._miss_long("the P2L endpoint was too slow")
+                return None
             self._misses += 1
             if self._misses >= _MOST_MISSES:
                 self._pause_until_recovered(f"the P2L endpoint was too slow {self._misses} times in a row")
@@ -188,10 +249,12 @@ class EndpointScorer(Scorer):
             answer = await self._client.predict(turns)
             names = await self._names(answer)
         except P2LError as error:
-            if not _is_of_the_prompt(error):
+            if isinstance(error, UnavailableError | AnswerTimeoutError) and _is_long(turns):
+                self._miss_long(str(error))
+            elif not _is_of_the_prompt(error):
                 self._pause_until_recovered(str(error))
             return None
-        self._misses, self._pause = 0, _FIRST_PAUSE
+        self._misses, self._long_misses, self._pause = 0, 0, _FIRST_PAUSE
         return Coefficients(dict(zip(names, answer.coefs, strict=True)), answer.eta, answer.revision)
 
     async def _names(self, answer: ModelAnswer) -> tuple[str, ...]:
@@ -209,7 +272,9 @@ class EndpointScorer(Scorer):
     async def _learn(self) -> None:
         """Fetch the likelihood and the model list."""
         with suppress(MalformedAnswerError):  # not every endpoint has this path
-            check_family(self._family, str((await self._client.info()).get("likelihood", "")))
+            about = await self._client.info()
+            check_family(self._family, str(about.get("likelihood", "")))
+            self._limits = PromptLimits.of_endpoint(about)
         listed = await self._client.models()
         names = tuple(listed.names)
         if names != self.model_list and self._on_models is not None:
@@ -219,6 +284,11 @@ class EndpointScorer(Scorer):
         if len(self._lists) > _REVISIONS_KEPT:
             del self._lists[next(iter(self._lists))]
         self.model_list, self._revision = names, listed.revision
+
+    def _miss_long(self, trouble: str) -> None:
+        self._long_misses += 1
+        if self._long_misses >= _MOST_LONG_MISSES:
+            self._pause_until_recovered(f"{trouble} ({self._long_misses} long prompts in a row)")
 
     def _pause_until_recovered(self, trouble: str) -> None:
         self.trouble = trouble
@@ -232,7 +302,7 @@ class EndpointScorer(Scorer):
             try:
                 async with self._learning:
                     await self._learn()
-                self.trouble, self._misses = "", 0
+                self.trouble, self._misses, self._long_misses = "", 0, 0
             except P2LError as error:
                 self.trouble = str(error)
 
@@ -275,6 +345,7 @@ class LocalScorer(Scorer):
         """See `Scorer`."""
         if self._model is None:
             return None
+        turns = PromptLimits().newest(turns)
         coefficients = self._memory.recall(turns, self._model.revision)
         if coefficients is not None:
             return coefficients

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -13,13 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 from aiohttp import web
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from p2l.client import AsyncP2LClient
 from p2l.common.errors import CheckpointError, ConfigError, KeyRefusedError
 from route.routing.candidates import get
 from route.routing.decision import Coefficients, RoutedModel
 from route.routing.router import Router
-from route.routing.scoring import EndpointScorer, LocalScorer, Memory, Scorer, check_family, make_scorer
+from route.routing.scoring import EndpointScorer, LocalScorer, Memory, PromptLimits, Scorer, check_family, make_scorer
 from tests.conftest import ROOT, Command
 from tests.p2l.serving_models import NAMES, tiny
 
@@ -34,6 +37,8 @@ class Service:
     status: int = 200
     listed: list[str] | None = None
     """What /models says, if that is something else than /predict means."""
+    limits: dict[str, Any] = field(default_factory=dict)
+    prompts: list[list[str]] = field(default_factory=list)
     asked: Counter[str] = field(default_factory=Counter)
     open: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -47,17 +52,18 @@ class Service:
         if self.status != 200:
             return web.json_response({"detail": "not now"}, status=self.status)
         if request.path == "/info":
-            return web.json_response({"likelihood": self.likelihood})
+            return web.json_response({"likelihood": self.likelihood, **self.limits})
         if request.path == "/models":
             return web.json_response({"models": self.listed or self.names, "revision": self.revision})
-        size = float(sum(map(len, (await request.json())["prompt"])))
+        self.prompts.append((await request.json())["prompt"])
+        size = float(sum(map(len, self.prompts[-1])))
         coefs = [size + place for place in range(len(self.names))]
         return web.json_response({"coefs": coefs, "eta": 0.5, "revision": self.revision})
 
 
 @asynccontextmanager
 async def serving(service: Service) -> AsyncIterator[str]:
-    app = web.Application()
+    app = web.Application(client_max_size=2**23)
     app.router.add_route("*", "/{path}", service.answer)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
@@ -248,6 +254,95 @@ def test_a_prompt_that_the_endpoint_cannot_use_is_no_trouble() -> None:
         assert scorer.trouble == ""
 
     play(scenario)
+
+
+def test_only_the_newest_part_is_scored_up_to_the_limits_of_the_endpoint() -> None:
+    async def scenario(service: Service, scorer: EndpointScorer, _pauses: Pauses) -> None:
+        service.limits = {"max_turns": 3, "max_chars": 10, "max_body_mb": 8.0}
+        await scorer.start()
+        for turns in (["a", "b", "c"], ["0", "a", "b", "c"], ["old" * 9, "1234567", "890"]):
+            assert await scorer.coefficients(turns, 5.0) is not None
+        assert service.prompts == [["a", "b", "c"], ["1234567", "890"]]  # the second was known
+
+    play(scenario, started=False)
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"max_chars": "many", "max_turns": -1, "max_body_mb": None}, {"max_chars": True}]
+)
+def test_an_endpoint_that_does_not_say_gets_what_one_takes_by_default(limits: dict[str, Any]) -> None:
+    async def scenario(service: Service, scorer: EndpointScorer, _pauses: Pauses) -> None:
+        service.limits = limits
+        await scorer.start()
+        assert await scorer.coefficients(["x" * 3_000_000, "é" * 900_000], 30.0) is not None
+        assert [len(turn) for turn in service.prompts[-1]] == [100_000, 900_000]
+        assert await scorer.coefficients([str(number) for number in range(50_000)], 30.0) is not None
+        assert service.prompts[-1] == [str(number) for number in range(40_000, 50_000)]
+
+    play(scenario, started=False)
+
+
+@settings(max_examples=50)
+@given(
+    st.floats(0.001, 0.1),
+    st.lists(st.text(st.sampled_from('a"\\\x00é🦜'), max_size=40), min_size=1, max_size=900),
+    st.integers(1, 400),
+)
+def test_what_is_scored_fits_into_a_body_that_the_endpoint_takes(size: float, turns: list[str], times: int) -> None:
+    limits = PromptLimits.of_endpoint({"max_body_mb": size})
+    newest = limits.newest([turn * times for turn in turns])
+    body = json.dumps({"prompt": list(newest)}, ensure_ascii=False).encode()
+    assert len(body) <= max(size * 2**20, 100)
+
+
+def test_long_prompts_that_are_too_slow_do_not_end_the_scores_of_short_ones() -> None:
+    async def scenario(service: Service, scorer: EndpointScorer, _pauses: Pauses) -> None:
+        service.open.clear()
+        for number in range(20):
+            assert await scorer.coefficients([f"{number} " + "long " * 1000], 0.005) is None
+        assert scorer.trouble == ""
+        service.open.set()
+        assert await scorer.coefficients(["short"], 5.0) is not None
+        service.status = 503  # too much long text is waiting there
+        for number in range(20):
+            assert await scorer.coefficients([f"later {number} " + "long " * 1000], 5.0) is None
+        assert scorer.trouble == ""
+        service.status = 200
+        assert await scorer.coefficients(["another"], 5.0) is not None
+
+    play(scenario)
+
+
+def test_an_endpoint_that_has_no_score_for_any_long_prompt_is_left_alone() -> None:
+    async def scenario(service: Service, scorer: EndpointScorer, _pauses: Pauses) -> None:
+        service.status = 503
+        for number in range(50):
+            assert scorer.trouble == ""
+            assert await scorer.coefficients([f"{number} " + "long " * 1000], 5.0) is None
+        assert "50 long prompts in a row" in scorer.trouble
+
+    play(scenario)
+
+
+def test_long_prompts_that_wait_leave_places_to_short_ones() -> None:
+    async def test() -> None:
+        gate = asyncio.Event()
+
+        async def ask(_turns: Sequence[str]) -> Coefficients:
+            await gate.wait()
+            return Coefficients({"ant": 1.0}, None, "r1")
+
+        memory = Memory(ask, most_waiting=8)
+        long = [asyncio.ensure_future(memory.ask([f"{number}" * 5000], 30.0)) for number in range(9)]
+        await asyncio.sleep(0)
+        short = [asyncio.ensure_future(memory.ask([f"{number}"], 30.0)) for number in range(6)]
+        await asyncio.sleep(0)
+        gate.set()
+        assert sum(each is not None for each in await asyncio.gather(*long)) == 2
+        assert None not in await asyncio.gather(*short)
+        assert await memory.ask(["7" * 6000], 30.0) is not None  # their places are free again
+
+    asyncio.run(test())
 
 
 def test_a_refused_key_stops_the_start() -> None:
