@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -113,8 +113,12 @@ def separators_in(value: Any) -> int:
     return max(1, len(value)) + sum(map(separators_in, inner))
 
 
-@given(value=ANYTHING, indent=st.sampled_from([None, 1]), most=st.integers(0, 12))
-def test_values_are_counted_without_being_made(value: Any, indent: int | None, most: int) -> None:
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(value=ANYTHING, indent=st.sampled_from([None, 1]), most=st.integers(0, 12), size=st.sampled_from([1, 3, 2**18]))
+def test_values_are_counted_without_being_made(
+    value: Any, indent: int | None, most: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("p2l.serving.parsing._BYTES_AT_ONCE", size)
     body = json.dumps(value, indent=indent).encode()
     assert has_more_values(body, most) == (max(strings_in(value), separators_in(value)) > most)
 
