@@ -58,7 +58,7 @@ def _compare(args: Namespace) -> int:
 
     students = args.students.split(",") if args.students else None
     comparison = _chosen(compare_runs(load_run(args.before), load_run(args.after), args.threshold), students)
-    print(json.dumps(plain(comparison), ensure_ascii=False, indent=2) if args.format == "json" else text_of(comparison))
+    print(json.dumps(plain(comparison), indent=2) if args.format == "json" else text_of(comparison))
     if args.out is not None:
         write_tables(comparison, args.out)
     return int(any(args.per_task or not change.task for change in comparison.regressions))

@@ -23,6 +23,7 @@ _HIDDEN = re.compile(
     "\U000e0000-\U000e007f"  # tags
     "]"
 )
+_UP = "\x1b[A"
 _BLANKS = "\t\n\x0b\x0c\r\x85\u2028\u2029"  # become a space, so that words stay apart
 
 
@@ -57,8 +58,10 @@ class _PrintableStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        # Lines are the program's own by now; progress bars return to the start of theirs.
-        self._stream.write(printable(text, keep="\n\t\r"))
+        # Lines are the program's own by now. Progress bars return to the start of theirs, and one below another moves
+        # up in a write that holds nothing else.
+        moves_up = _UP in text and not text.replace(_UP, "").strip("\n")
+        self._stream.write(text if moves_up else printable(text, keep="\n\t\r"))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:

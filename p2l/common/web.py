@@ -301,6 +301,7 @@ def run_server(
         factory=isinstance(app, str),
         server_header=False,
         access_log=False,
+        use_colors=False,  # escape sequences, which `p2l.common.display` lets nobody print
         timeout_graceful_shutdown=int(request_seconds) + 1,
         timeout_keep_alive=math.ceil(limits.idle_seconds),
         http=protocol,

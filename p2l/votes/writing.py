@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from p2l.common.cli import progress
 from p2l.common.errors import VoteError
 from p2l.common.files import atomic_path, no_nan, parse_json
-from p2l.common.spreadsheets import formulas, to_cells
+from p2l.common.spreadsheets import formulas, to_cell, to_cells
 from p2l.votes.arrow_files import RowFile, conform
 from p2l.votes.reading import read_votes
 from p2l.votes.schema import WINNERS, RawBatch, Source, numbers
@@ -99,7 +99,7 @@ def _csv(schema: Any, path: Path) -> Iterator[Write]:
     plain = pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean
     is_plain = [any(test(field.type) for test in plain) for field in schema]
     kinds = [field.type if stays else pa.string() for field, stays in zip(schema, is_plain, strict=True)]
-    flat = pa.schema(list(zip(schema.names, kinds, strict=True)))
+    flat = pa.schema(list(zip(map(to_cell, schema.names), kinds, strict=True)))
 
     def write(batch: Any) -> None:
         columns = zip(schema.names, batch.columns, is_plain, strict=True)

@@ -124,6 +124,7 @@ class Feedback(WriteBehind):
         super().__init__(database, clock)
         self._store_prompts = store_prompts
         self._votes_per_day = dict(votes_per_day or {})
+        self._trial: asyncio.Future[None] | None = None
         self._gathered: list[_Row] = []
 
     def remember(self, answer: ShownAnswer) -> None:
@@ -154,11 +155,17 @@ class Feedback(WriteBehind):
             stored = await self._store(vote, key)
             if isinstance(stored, Refusal) and stored.status == 404:
                 await asyncio.sleep(2 * self._database.flush_seconds)  # another worker may be about to write the answer
-                await self._database.run(_try_to_write)  # or unable to: its disk is this one's
+                await self._write_something()  # or unable to: its disk is this one's
                 stored = await self._store(vote, key)
             return stored
         except sqlite3.Error:
             return _UNWRITABLE
+
+    async def _write_something(self) -> None:
+        """Raise sqlite3.Error if the database cannot be written; requests that ask at once share one write."""
+        if self._trial is None or self._trial.done():
+            self._trial = asyncio.ensure_future(self._database.run(_try_to_write))
+        await asyncio.shield(self._trial)
 
     async def _store(self, vote: Vote, key: str) -> StoredVote | Refusal:
         now, most = self._clock(), self._votes_per_day.get(key)

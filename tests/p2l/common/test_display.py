@@ -54,6 +54,21 @@ def test_a_command_prints_no_escape_sequence_of_others(capsys: pytest.CaptureFix
     assert capsys.readouterr().out == f"{EVIL}\n"
 
 
+def test_progress_bars_below_each_other_stay_in_their_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    from tqdm import tqdm
+
+    def main(_: Sequence[str] | None) -> None:
+        for _ in tqdm(range(2), desc="outer"):
+            list(tqdm(range(2), desc=f"inner{EVIL}", leave=False))
+
+    with pytest.raises(SystemExit):
+        run(main)
+    shown = capsys.readouterr().err
+    assert "\x1b[A" in shown
+    assert "\x1b" not in shown.replace("\x1b[A", "")
+    assert "[A" not in shown.replace("\x1b[A", "")
+
+
 def test_a_line_of_a_log_is_one_line() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)

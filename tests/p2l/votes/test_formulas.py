@@ -24,10 +24,17 @@ PROMPTS = ("=1+1", "- a list\n- of points", "@you: hi", "+1", "'-5 degrees", "\t
 def test_votes_in_csv_hold_no_formula_and_come_back(tmp_path: Path, kind: Any) -> None:
     prompts: list[Any] = [*PROMPTS] if kind == pa.string() else [[prompt, "=2"] for prompt in PROMPTS]
     rows = [
-        {"prompt": prompt, "model_a": NAMES[n % 5], "model_b": NAMES[(n + 1) % 5], "winner": "tie", "note": f"={n}"}
+        {
+            "prompt": prompt,
+            "model_a": NAMES[n % 5],
+            "model_b": NAMES[(n + 1) % 5],
+            "winner": "tie",
+            "note": f"={n}",
+            "=head": "x",
+        }
         for n, prompt in enumerate(prompts)
     ]
-    schema = pa.schema({"prompt": kind} | dict.fromkeys(("model_a", "model_b", "winner", "note"), pa.string()))
+    schema = pa.schema({"prompt": kind} | dict.fromkeys(("model_a", "model_b", "winner", "note", "=head"), pa.string()))
     write_votes([pa.RecordBatch.from_pylist(rows, schema)], schema, tmp_path / "votes.csv")
     with (tmp_path / "votes.csv").open(newline="", encoding="utf-8") as file:
         cells = [cell for row in csv.reader(file) for cell in row]
