@@ -102,6 +102,11 @@ class ModelConfig(_Section):
             raise ValueError("must begin with http:// or https://")
         return url
 
+    @property
+    def is_bound(self) -> bool:
+        """Return whether the configuration bounds what an answer can cost."""
+        return self.price is None or bool(self.longest_answer or self.max_tokens)
+
     def routed(self, key: str) -> RoutedModel:
         """Return the model as routing needs it; `key` is its name in the configuration."""
         latency = {} if self.latency is None else {"latency": self.latency}

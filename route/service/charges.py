@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,8 @@ _TOOL_TOKENS = 1000
 _ATTACHMENT_TOKENS = 50_000
 """The largest image, by the provider that counts most tokens for one."""
 _LIMITS = ("max_tokens", "max_completion_tokens")
+_TOKENS_PER_SECOND = 100
+"""Of a fast model, for what was made and not seen."""
 _MILLION = 1e6
 _DEEPEST = 4  # tool calls hold functions; nothing is deeper
 
@@ -86,7 +89,7 @@ class Bounds:
         """Return the tokens that an answer may have for an amount; None if the request's own limit may stay."""
         if self.token and amount < self.most:
             return max(1, min(self.longest, math.floor((amount - self.prompt) / self.token + 1e-6)))
-        return None if self.is_bound else self.longest
+        return None if self.is_bound or not self.token else self.longest
 
 
 def _longest_prompt(model: ModelConfig, incoming: Incoming) -> int:
@@ -102,11 +105,11 @@ def _longest_prompt(model: ModelConfig, incoming: Incoming) -> int:
 
 def limited(request: JSON, tokens: int) -> JSON:
     """Return a request whose answer has at most so many tokens, under the names that it uses."""
-    names = [name for name in _LIMITS if request.get(name) is not None] or [_LIMITS[0]]
-    return request | {name: min(tokens, request.get(name) or tokens) for name in names}
+    limits = {name: limit for name in _LIMITS if (limit := count_of(request.get(name)))} or {_LIMITS[0]: tokens}
+    return request | {name: min(tokens, limit) for name, limit in limits.items()}
 
 
-@dataclass
+@dataclass(eq=False)
 class Charge:
     """One attempt at an answer: what was reserved for it and what it has cost so far."""
 
@@ -122,6 +125,7 @@ class Charge:
     """Answers in one."""
     pending: asyncio.Task[JSON] | None = field(default=None, repr=False)
     """The provider's whole answer, which goes on when the client leaves, since it has to be paid."""
+    started: float = field(default_factory=time.perf_counter)
     _pieces: int = 0  # since the provider counted
     _bytes: int = 0
 
@@ -164,9 +168,12 @@ class Charge:
         if prompt is None:
             prompt = prompt_tokens_of(self.incoming.body)
         cost = (prompt * price.input + ((completion or 0) + made) * price.output) / _MILLION
-        if completion is None and not made:
-            cost = max(cost, self.config.cost * self.choices)  # nobody saw what was made
         reserved = self.reservation.amount
+        if completion is None and not made:  # nobody saw what was made
+            cost = max(cost, self.config.cost * self.choices)
+            if reserved is not None:
+                tokens = (time.perf_counter() - self.started) * _TOKENS_PER_SECOND * self.choices
+                cost = max(cost, tokens * price.output / _MILLION)
         return cost if self.is_measured or reserved is None else min(cost, reserved)
 
 

@@ -271,7 +271,9 @@ class Dispatcher:
             target.breaker.failed(error, probe)
             trip.faults.append(error)
             self.failed(target.name, error)
-            self.settle(charge, may_have_cost(charge, error))
+            cost = self.settle(charge, may_have_cost(charge, error))
+            if trip.ceiling is not None:
+                trip.ceiling -= cost
             raise
         except BaseException:
             target.breaker.give_up(probe)
@@ -375,4 +377,5 @@ async def ask_whole(target: Target, request: JSON, timeouts: Timeouts, charge: C
         answer = await asyncio.shield(charge.pending)
     target.breaker.succeeded()
     charge.complete(answer)
+    charge.pending = None
     return answer

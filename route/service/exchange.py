@@ -101,7 +101,7 @@ class Exchange:
         """Charge the key, count and log; at once or, where an answer that nobody waits for has to be paid, later."""
         seconds = time.perf_counter() - self.started
         charges = [charge for trip in self.trips for charge in trip.charges if not charge.reservation.settled]
-        if any(charge.pending is not None and not charge.pending.done() for charge in charges):
+        if any(charge.pending is not None for charge in charges):
             task = asyncio.ensure_future(self._finish(charges, seconds))
             self.service.finishing.add(task)
             task.add_done_callback(self.service.finishing.discard)
@@ -113,7 +113,7 @@ class Exchange:
         free = []
         try:
             for charge in charges:
-                if charge.pending is None or charge in self.answers:
+                if charge.pending is None:
                     continue
                 try:
                     charge.complete(await charge.pending)
@@ -129,9 +129,9 @@ class Exchange:
                 self.service.settle(charge, False)
 
     def _close(self, charges: Sequence[Charge], seconds: float) -> None:
-        costs = [self.service.settle(charge, True, charge.choices) for charge in charges]
         if self.entered and self.key is not None:
             self.service.ledger.leave(self.key)
+        costs = [self.service.settle(charge, True, charge.choices) for charge in charges]
         self._count(seconds)
         self._log(seconds, sum(costs) if costs else None)
 

@@ -17,7 +17,7 @@ from route.providers.base import ProviderError
 from route.routing.candidates import get, pair
 from route.routing.router import Router
 from route.routing.scoring import make_scorer
-from route.service.charges import Charge
+from route.service.charges import UNKNOWN_LONGEST, Charge
 from route.service.dispatch import Dispatcher, make_fleet
 from route.service.observability import LOGGER, RouterMetrics
 from route.service.settings import Settings
@@ -73,6 +73,13 @@ class Service:
 
     async def start(self) -> None:
         """Open the database and start the scorer."""
+        unbound = [name for name, model in self.config.model_configs.items() if not model.is_bound]
+        if unbound and any(key.spend_per_day is not None for key in self.config.keys):
+            LOGGER.warning(
+                "answers of %s have at most %d tokens for keys with spend_per_day; longest_answer lets them have more",
+                ", ".join(unbound),
+                UNKNOWN_LONGEST,
+            )
         await self.database.start()
         for buffer in (self.ledger, self.feedback, self.sticky):
             await buffer.start()

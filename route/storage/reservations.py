@@ -154,7 +154,8 @@ class Purse:
     async def _wait_for(self, worst: Worst, late: float) -> float | Shortage:
         while True:
             if not self._covers(self._demand):
-                await self._lease()
+                # A request whose client leaves must not lose a lease that is being drawn.
+                await asyncio.shield(asyncio.ensure_future(self._lease()))
             share = min(worst.most, max(worst.enough, self.free / self._waiting))
             if self._covers(share):
                 return self._take(share)
@@ -200,7 +201,7 @@ class Purse:
         return cost
 
     def give_back(self) -> float:
-        """Return what is not reserved, and hold it no longer."""
-        amount = max(0.0, self.free)
+        """Return what is not reserved, and hold it no longer; nothing while a request waits for it."""
+        amount = 0.0 if self._waiting else max(0.0, self.free)
         self.held -= amount
         return amount

@@ -281,3 +281,19 @@ def test_processes_that_spend_at_once_use_a_day_and_no_more(tmp_path: Path) -> N
             assert process.returncode == 0
     [(spent,)] = rows(path, "SELECT sum(cost) FROM spend")
     assert 0.95 <= spent <= 1.0 + 1e-6
+
+
+def test_a_request_that_leaves_while_a_lease_is_drawn_loses_nothing(tmp_path: Path) -> None:
+    async def work(here: Ledger, there: Ledger, key: KeyRecord, clock: Clock, of_here: Database) -> None:
+        for _ in range(20):
+            leaving = asyncio.ensure_future(here.reserve(key, exactly(0.9)))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+        clock.now += 2
+        await asyncio.sleep(0.05)
+        assert await of_here.flush()
+        await reserved(there, key, exactly(1.0))
+
+    with_two_workers(tmp_path / "router.sqlite", work)
