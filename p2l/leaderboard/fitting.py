@@ -141,7 +141,7 @@ def fit_table(
     model = likelihoods.get(likelihood or suited(table.votes.sum(axis=0)))
     table, constant = expressible(table, model)
     if prior is None:
-        prior = fitted_prior(without_covariates(table), models=models, likelihood=model.name, start=start)
+        prior, start = fitted_prior(without_covariates(table), models=models, likelihood=model.name, start=start)
     scales = _scales(table)
     objective = _objective(table, models, model, prior, scales)
     begin = _start(objective, prior, start)
@@ -182,11 +182,11 @@ _PSEUDO = 1.0  # observations that say a standard deviation of one, so that two 
 
 def fitted_prior(
     table: PairTable, *, models: Sequence[str], likelihood: str, start: npt.ArrayLike | None = None
-) -> Prior:
-    """Return the normal prior under which the votes are likeliest, all coefficients integrated out (Laplace).
+) -> tuple[Prior, Floats]:
+    """Return the normal prior under which the votes are likeliest, all coefficients integrated out, and the fit to it.
 
-    Its standard deviation sd solves sd^2 = (squared distances of the coefficients from their mean + 1) / (g + 1), with
-    g the number of coefficients that the votes decide rather than the prior (MacKay's evidence update); the ones are an
+    By Laplace's approximation sd^2 = (squared distances of the coefficients from their mean + 1) / (g + 1), with g the
+    number of coefficients that the votes decide rather than the prior (MacKay's evidence update); the ones are an
     observation of its own that says one. Eta and the level of grounded coefficients keep a broad prior.
     """
     model, sd, begin = likelihoods.get(likelihood), 1.0, start
@@ -203,7 +203,7 @@ def fitted_prior(
         last, sd, begin = sd, math.sqrt((spread + _PSEUDO) / (max(decided, 0.0) + _PSEUDO)), point.theta
         if abs(math.log(sd / last)) < _CLOSE:
             break
-    return Prior(sd=sd, broad=BROAD)
+    return Prior(sd=sd, broad=BROAD), point.theta
 
 
 def fit_covariance(

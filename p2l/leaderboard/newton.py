@@ -317,7 +317,7 @@ class _JetNamespace:
 
 BROAD = 5.0
 """Standard deviation of what all models share under a fitted prior: enough to be finite, too much to be seen."""
-_ROWS = 1 << 16  # rows whose derivatives are held at once
+_ROWS = 1 << 13  # rows whose derivatives are computed at once: those of more would leave the core's cache
 
 
 @dataclass(frozen=True)

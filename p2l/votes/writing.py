@@ -11,6 +11,7 @@ import base64
 import contextlib
 import gzip
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -149,6 +150,9 @@ _WRITERS: dict[str, Callable[[Any, Path], contextlib.AbstractContextManager[Writ
 # of parts with text. The user's turns become `prompt`; the conversations go, every other column stays. `both_bad` and
 # its spellings become `tie (bothbad)`; a `timestamp` column becomes `tstamp` where there is none.
 
+# Of the answers stay what `p2l leaderboard --control length,format` needs: for each side characters, and Markdown's
+# headers, list items, bold passages and fenced blocks of code, over all of the model's turns.
+
 _CONVERSATIONS = ("conversation_a", "conversation_b", "full_conversation")
 _BOTH_BAD = {"both_bad", "bothbad", "both bad", "tie (both_bad)", "tie (both bad)", "tie(bothbad)", "tie (bothbad)"}
 
@@ -192,17 +196,24 @@ def arena_source(source: Source) -> Source:
         names = ["prompt", *names]
     if "timestamp" in names and "tstamp" not in names:
         names.append("tstamp")
+    derived = {side: [f"{measure}_{side}" for measure in MEASURES] for side in "ab"}
+    sides = [side for side in "ab" if f"conversation_{side}" in source.columns and not {*derived[side]} & {*names}]
+    names += [name for side in sides for name in derived[side]]
 
     def stream(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
-        needed = None if columns is None else [name for name in source.columns if name in {*columns, "conversation_a"}]
+        measured = [side for side in sides if columns is None or {*derived[side]} & {*columns}]
+        read = {*(columns or ()), "conversation_a", *(f"conversation_{side}" for side in measured)}
+        needed = None if columns is None else [name for name in source.columns if name in read]
         for raw in source.stream(needed, batch_size):
-            yield RawBatch(_as_votes(source, raw), raw.first_row)
+            yield RawBatch(_as_votes(source, raw, measured), raw.first_row)
 
     return replace(source, columns=names, stream=stream)
 
 
-def _as_votes(source: Source, raw: RawBatch) -> Any:
+def _as_votes(source: Source, raw: RawBatch, measured: Sequence[str]) -> Any:
     columns = dict(zip(raw.batch.schema.names, raw.batch.columns, strict=True))
+    for side in measured:
+        columns |= _measures(source, raw, columns[f"conversation_{side}"], side)
     if "conversation_a" in columns:
         columns = {"prompt": _user_turns(source, raw, columns["conversation_a"]), **columns}
     if "winner" in columns:
@@ -249,20 +260,48 @@ def _pick_user(column: Any, messages: Any) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets), turns, mask=mask)
 
 
-def _turns_of(place: str, conversation: Any) -> list[str] | None:
+_FENCED = re.compile(r"^ {0,3}(```|~~~).*?(?:^ {0,3}\1|\Z)", re.MULTILINE | re.DOTALL)
+_MARKDOWN = {
+    "headers": re.compile(r"^ {0,3}#{1,6}[ \t]+\S", re.MULTILINE),
+    "lists": re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+\S", re.MULTILINE),
+    "bold": re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__"),
+}
+MEASURES = ("length", *_MARKDOWN, "code")
+"""What is counted in the answers of each side."""
+
+
+def measure_answers(text: str) -> list[int]:
+    """Return the `MEASURES` of a model's answers; Markdown inside fenced code does not count."""
+    prose, blocks = _FENCED.subn("", text)
+    return [len(text), *(len(pattern.findall(prose)) for pattern in _MARKDOWN.values()), blocks]
+
+
+def _measures(source: Source, raw: RawBatch, column: Any, side: str) -> dict[str, Any]:
+    rows: list[list[int | None]] = []
+    for row, conversation in enumerate(column.to_pylist()):
+        turns = None
+        # An answer that is no text (an image, say) has no measures, but its vote counts.
+        with contextlib.suppress(VoteError):
+            turns = _turns_of(source.place(raw.first_row + row), conversation, f"conversation_{side}", "assistant")
+        rows.append([None] * len(MEASURES) if turns is None else [*measure_answers("\n\n".join(turns))])
+    counts = zip(*rows, strict=True) if rows else [()] * len(MEASURES)
+    return {f"{name}_{side}": pa.array(list(own), pa.int64()) for name, own in zip(MEASURES, counts, strict=True)}
+
+
+def _turns_of(place: str, conversation: Any, name: str = "conversation_a", role: str = "user") -> list[str] | None:
     if isinstance(conversation, str):
         try:
             conversation = parse_json(conversation)
         except ValueError as error:
-            raise VoteError(f"{place}: conversation_a is text that is not JSON: {error}") from error
+            raise VoteError(f"{place}: {name} is text that is not JSON: {error}") from error
     if conversation is None:
         return None
     if not isinstance(conversation, list) or not all(isinstance(part, dict) for part in conversation):
-        raise VoteError(f"{place}: conversation_a must be a list of {{role, content}} messages")
-    return [_content(place, message.get("content")) for message in conversation if message.get("role") == "user"]
+        raise VoteError(f"{place}: {name} must be a list of {{role, content}} messages")
+    return [_content(place, message.get("content"), name) for message in conversation if message.get("role") == role]
 
 
-def _content(place: str, content: Any) -> str:
+def _content(place: str, content: Any, name: str) -> str:
     """Return text as it is, and the texts of a list of parts joined by line feeds."""
     if content is None:
         return ""
@@ -270,7 +309,8 @@ def _content(place: str, content: Any) -> str:
         return content
     if isinstance(content, dict):
         content = [content]
-    texts = [part if isinstance(part, str) else part.get("text") for part in content if isinstance(part, str | dict)]
-    if not isinstance(content, list) or len(texts) < len(content):
-        raise VoteError(f"{place}: a message of conversation_a holds neither text nor parts with text")
+    parts = content if isinstance(content, list) else [None]
+    texts = [part if isinstance(part, str) else part.get("text") for part in parts if isinstance(part, str | dict)]
+    if len(texts) < len(parts):
+        raise VoteError(f"{place}: a message of {name} holds neither text nor parts with text")
     return "\n".join(text for text in texts if text)

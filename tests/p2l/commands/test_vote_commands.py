@@ -149,7 +149,28 @@ def test_an_arena_export_becomes_votes(ending: str, output: str, tmp_path: Path)
     assert [row["winner"] for row in rows] == ["model_a", "model_b", "tie", "tie (bothbad)"]
     kept = ("question_id", "model_a", "model_b", "turn", "anony", "tstamp")
     assert [[row[name] for name in kept] for row in rows] == [[row[name] for name in kept] for row in battles]
-    assert set(rows[0]) == {"prompt", "winner", *kept}
+    measures = {f"{name}_{side}" for name in ("length", "headers", "lists", "bold", "code") for side in "ab"}
+    assert set(rows[0]) == {"prompt", "winner", *kept, *measures}
+    assert [(int(row["length_a"]), int(row["code_b"])) for row in rows] == [(2, 0), (6, 0), (2, 0), (2, 0)]
+
+
+def test_an_import_measures_the_answers_of_both_sides(tmp_path: Path) -> None:
+    answer = (
+        "# Title\n\nSome **bold** and __more__ text.\n\n- one\n  * two\n3. three\n\n## Code\n\n"
+        "```python\n# no header\n- no list\n**no** bold\n```\n\n#hashtag, 2.5 and **open\n~~~\nunclosed"
+    )
+    talks = {
+        "conversation_a": [message("user", "# hi\n- a"), message("assistant", answer), message("assistant", "- four")],
+        "conversation_b": [message("user", "hi"), message("assistant", 3)],
+    }
+    import_votes(save(tmp_path / "m.jsonl", [battle(0, **talks), battle(1)]), tmp_path / "v.parquet")
+    first, second = rows_of(tmp_path / "v.parquet")
+    assert first["length_a"] == len(answer) + len("\n\n- four")
+    assert [first[f"{name}_a"] for name in ("headers", "lists", "bold", "code")] == [2, 3, 2, 2]
+    assert first["length_b"] is None
+    assert second["length_b"] == 2
+    import_votes(tmp_path / "v.parquet", tmp_path / "w.parquet")
+    assert rows_of(tmp_path / "w.parquet") == [first, second]
 
 
 def test_an_export_in_parts_with_times_of_its_own_kind_becomes_votes(tmp_path: Path) -> None:
