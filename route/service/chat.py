@@ -10,12 +10,13 @@ import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from p2l.common.web import ClientGoneError, Deadline, alive
+from p2l.common.web import LONG, ClientGoneError, Deadline, alive
 from route.config import ROUTER_NAME
 from route.providers.base import JSON
 from route.routing.decision import Decision
@@ -147,9 +148,16 @@ async def read_chat(service: Service, headers: Headers, receive: Receive, dialec
     """Read and check the request; raise `ApiError` if it cannot be used."""
     raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
     by_name = service.settings.direct_by_name
-    return parse_chat(
-        raw, headers, service.fleet.targets, by_name=by_name, translate=dialect.request, hints=dialect.hints
+    parse = partial(
+        parse_chat,
+        raw,
+        headers,
+        service.fleet.targets,
+        by_name=by_name,
+        translate=dialect.request,
+        hints=dialect.hints,
     )
+    return await asyncio.to_thread(parse) if len(raw) > LONG else parse()
 
 
 async def choose_for(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +89,26 @@ def test_tokens_are_estimated_only_where_they_could_matter() -> None:
     incoming = Incoming({"messages": messages, "max_tokens": 300}, (text,), None, None, False, False, 2100)
     assert tokens_of(incoming, 100_000) is None
     assert tokens_of(incoming, 1000) == 2000 // 4 + 1000 + 300
+
+
+def test_long_prompts_are_answered_and_parsed_in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The router refuses no turns: providers say for themselves how many they take."""
+    loop = threading.get_ident()
+    threads: dict[int, set[int]] = {}
+
+    def parse(raw: bytes, *args: Any, **options: Any) -> Incoming:
+        threads.setdefault(len(raw), set()).add(threading.get_ident())
+        return parse_chat(raw, *args, **options)
+
+    async def main() -> None:
+        async with a_router(tmp_path) as router:
+            for turns in (["short"], ["a"] * 20_000, ["long " * 150_000]):
+                body = {"messages": [{"role": "user", "content": turn} for turn in turns]}
+                assert (await router.post("/v1/chat/completions", body))[0] == 200
+
+    monkeypatch.setattr("route.service.chat.parse_chat", parse)
+    asyncio.run(main())
+    short, *long = (threads[size] for size in sorted(threads))
+    assert short == {loop}
+    assert len(long) == 2
+    assert all(loop not in each for each in long)
