@@ -27,7 +27,7 @@ from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
-from p2l.model.checkpoint import local_folder, revision_of
+from p2l.model.checkpoint import digests_of, joint_revision, local_folder
 from p2l.model.committee import member_folders
 from p2l.model.encoding import Encoding, PromptTokenizer, check_turns
 from p2l.model.encoding import Prompt as Prompt
@@ -155,7 +155,12 @@ class P2L:
     @cached_property
     def revision(self) -> str:
         """12 hexadecimal digits that identify the content of the model's folder; "" without a folder."""
-        return "" if self._folder is None else revision_of(self._folder)
+        return "" if self._folder is None else joint_revision(self.digests)
+
+    @cached_property
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of every file of the model's folder that coefficients depend on; none without a folder."""
+        return {} if self._folder is None else digests_of(self._folder)
 
     def predict(
         self,

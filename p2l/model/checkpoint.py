@@ -232,16 +232,31 @@ _OF_THE_MODEL = re.compile(
 )
 
 
-def revision_of(folder: Path) -> str:
-    """Return 12 hexadecimal digits of the SHA-256 of a model folder's files, including a committee's members."""
-    files = sorted(
+def model_files(folder: Path) -> dict[str, Path]:
+    """Return the files that coefficients depend on, by their names below the folder, in the order of these."""
+    files = (
         (file.relative_to(folder).as_posix(), file)
         for file in [*folder.glob("*"), *folder.glob("member-*/*")]
         if file.is_file() and _OF_THE_MODEL.fullmatch(file.name)
     )
+    return dict(sorted(files))
+
+
+def digests_of(folder: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file that coefficients depend on."""
+    return {name: _digest(file) for name, file in model_files(folder).items()}
+
+
+def revision_of(folder: Path) -> str:
+    """Return 12 hexadecimal digits of the SHA-256 of a model folder's files, including a committee's members."""
+    return joint_revision(digests_of(folder))
+
+
+def joint_revision(digests: Mapping[str, str]) -> str:
+    """Return the revision of a folder whose files have these digests."""
     whole = hashlib.sha256()
-    for name, file in files:
-        whole.update(f"{name}\0{_digest(file)}\n".encode())
+    for name, digest in digests.items():
+        whole.update(f"{name}\0{digest}\n".encode())
     return whole.hexdigest()[:_LENGTH]
 
 

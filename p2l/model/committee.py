@@ -12,6 +12,7 @@ from pathlib import Path
 from p2l.common.errors import CheckpointError, InputError
 from p2l.common.files import atomic_path
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder, read_model_list, read_object, write_json
+from p2l.model.manifest import seal
 from p2l.model.model import P2LModel
 
 COMMITTEE_FILE = "committee.json"
@@ -35,6 +36,7 @@ def join(models: Sequence[str | Path], output: Path) -> None:
                     shutil.copyfile(file, unfinished / name / file.name)
         write_json(unfinished / MODEL_LIST_FILE, model_list)
         write_json(unfinished / COMMITTEE_FILE, {"members": names})
+        seal(unfinished)
 
 
 def _common_model_list(folders: Sequence[Path]) -> list[str]:

@@ -1,7 +1,7 @@
 """Models published to a folder that an endpoint watches: whole or absent, judged first, undone by one command.
 
 DIR/checkpoint-N is what was published after N steps; the one whose weights were written last is served (see
-p2l.serving.reload). DIR/published.jsonl says of every candidate what was decided and why. DIR/rolled-back holds what
+p2l.serving.watching). DIR/published.jsonl says of every candidate what was decided and why. DIR/rolled-back holds what
 `p2l rollback` took out of service.
 """
 
@@ -71,7 +71,7 @@ class Rollback(NamedTuple):
 
 def published(folder: Path) -> list[Path]:
     """Return the models of a served folder by the time of their weights; the last one is served."""
-    from p2l.serving.reload import written_at
+    from p2l.serving.watching import written_at
 
     with suppress(FileNotFoundError):
         paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and written_at(path)]
@@ -174,7 +174,7 @@ def _put(unfinished: Path, target: Path) -> None:
 
 def _touch(model: Path, after: Path | None) -> None:
     """Set the time of a model's weights to now, or just after those of `after` where the clock went back."""
-    from p2l.serving.reload import written_at
+    from p2l.serving.watching import written_at
 
     stamp = max(time.time_ns(), written_at(after) + 1 if after else 0)
     for pattern in _WEIGHTS:

@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,17 +18,18 @@ from typing import Any
 
 import torch
 
-from p2l.common.errors import InputError, P2LError
+from p2l.common.errors import CheckpointError, InputError, P2LError
 from p2l.common.files import locked
 from p2l.common.web import is_alive
 from p2l.inference import P2L, Member, choose_device
-from p2l.model.checkpoint import MODEL_LIST_FILE
+from p2l.model.manifest import Stamp, check_contents, stamp_of
 from p2l.model.model import P2LModel, to_dtype
 from p2l.model.openvino import CompiledBackbone, is_light, layers_of, text_model
 from p2l.model.precision import choose_dtype, in_dtype, quantize
 from p2l.serving.batcher import Batcher, BatchLimits
 from p2l.serving.metrics import Metrics
 from p2l.serving.settings import Settings
+from p2l.serving.watching import Settled, Watch, models_in, newest_model, written_at
 
 # How the workers of one service agree on the model: files in a folder that only this service can read.
 #
@@ -43,8 +44,6 @@ class Target:
 
     generation: int
     model_path: str
-    stamp: int = 0
-    """When the weights were written (ns), for a model of a watched folder."""
 
 
 @dataclass(frozen=True)
@@ -70,13 +69,11 @@ class Control:
         content = _read(self._folder / "target.json")
         return None if content is None else Target(**content)
 
-    def set_target(self, model_path: str, stamp: int = 0) -> Target:
-        """Let every worker load a model (again), but one with a `stamp` only if it is newer; return the target then."""
+    def set_target(self, model_path: str) -> Target:
+        """Let every worker load a model (again); return the target."""
         with locked(self._folder / "target.lock"):
             last = self.target()
-            if last is not None and 0 < stamp <= last.stamp:
-                return last
-            target = Target(1 if last is None else last.generation + 1, model_path, stamp)
+            target = Target(1 if last is None else last.generation + 1, model_path)
             _write(self._folder / "target.json", asdict(target))
             return target
 
@@ -85,6 +82,24 @@ class Control:
         """Whether it is this caller's turn to set a target and wait for it; it is nobody else's until the end."""
         with locked(self._folder / "turn.lock", wait=False) as is_held:
             yield is_held
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[bool]:
+        """Whether this worker watches the folder for all; it is nobody else's until the end."""
+        with locked(self._folder / "watch.lock", wait=False) as is_held:
+            yield is_held
+
+    def settled(self) -> dict[str, Settled] | None:
+        """What the worker that watched before had decided on; None before the first."""
+        content = _read(self._folder / "settled.json")
+        if content is None:
+            return None
+        return {path: Settled(Stamp(*stamp), revision) for path, (stamp, revision) in content.items()}
+
+    def settle(self, settled: Mapping[str, Settled]) -> None:
+        """Keep what was decided on, for the worker that watches next."""
+        entries = {path: [entry.stamp, entry.revision] for path, entry in settled.items()}
+        _write(self._folder / "settled.json", entries)
 
     def kept(self) -> str | None:
         """The path of the last target that could be loaded."""
@@ -140,6 +155,8 @@ class Served:
     dtype: str
     """Of its members, in words."""
     reason: str
+    stamp: Stamp | None = None
+    """Of the files that it was loaded from, for a model in a watched folder."""
 
     @property
     def transformer_dtype(self) -> str:
@@ -158,6 +175,8 @@ def load(settings: Settings, path: str | None = None) -> Served:
 
 def _load(settings: Settings, path: str | None) -> Served:
     asked = settings if path is None else replace(settings, model_path=path)
+    folder = _watched(asked)
+    stamp = None if folder is None else stamp_of(folder)
     model = P2L.from_pretrained(
         asked.model_path,
         device=asked.device,
@@ -171,8 +190,20 @@ def _load(settings: Settings, path: str | None) -> Served:
     ready = [_prepare(member, asked) for member in model.members]
     model.members = [member for member, _, _ in ready]
     _ = model.revision  # computed here and kept, not when the first answer needs it
+    if folder is not None:
+        check_contents(folder, model.digests)
+        if stamp is None or stamp_of(folder) != stamp:
+            raise CheckpointError(f"{folder}: changed while it was loaded; it is loaded again when its files rest")
     dtypes, reasons = (list(dict.fromkeys(column)) for column in ([r[1] for r in ready], [r[2] for r in ready]))
-    return Served(model, asked.model_path, " + ".join(dtypes), "; ".join(reasons))
+    return Served(model, asked.model_path, " + ".join(dtypes), "; ".join(reasons), stamp)
+
+
+def _watched(settings: Settings) -> Path | None:
+    """The folder of the model, if it is in the watched one, where it may be half copied."""
+    if settings.watch is None:
+        return None
+    path, watched = Path(settings.model_path), Path(settings.watch)
+    return path if watched in (path, path.parent) else None
 
 
 def _prepare(member: Member, settings: Settings) -> tuple[Member, str, str]:
@@ -237,30 +268,6 @@ def _reads_tokens(model: P2LModel) -> bool:
     return isinstance(text_model(model), CompiledBackbone) or bool(layers_of(model))
 
 
-def newest_model(folder: Path) -> Path | None:
-    """Return the model folder, `folder` or one in it, with the newest weights, or None; InputError if unreadable."""
-    try:
-        parts = [part for part in folder.iterdir() if part.is_dir() and not part.name.startswith(".")]
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be watched: {error.strerror or error}") from error
-    newest = max([folder, *parts], key=written_at)
-    return newest if written_at(newest) else None
-
-
-def written_at(folder: Path) -> int:
-    """When the newest weights of a complete model folder were written (ns); 0 for any other folder.
-
-    Folders that are being written by training have names that begin with a dot, and no model list before the end.
-    """
-    try:
-        files = [*folder.glob("*.safetensors"), *folder.glob("member-*/*.safetensors")]
-        if not files or not (folder / MODEL_LIST_FILE).is_file():
-            return 0
-        return max(file.stat().st_mtime_ns for file in files)
-    except OSError:  # it is being removed
-        return 0
-
-
 def return_freed_memory() -> bool:
     """Let glibc hand all freed blocks of this process to the system, once; False where it is not there."""
     if not sys.platform.startswith("linux"):
@@ -274,7 +281,7 @@ def return_freed_memory() -> bool:
 
 _log = logging.getLogger("p2l.serving")
 _SECONDS_BETWEEN_LOOKS = 0.25
-_SECONDS_BETWEEN_WATCHES = 2.0
+_SECONDS_BETWEEN_WATCHES = 1.0
 _LOOKS_UNTIL_TIDY = 8
 
 
@@ -313,7 +320,7 @@ class Follower:
         self._generation = generation
         self._control = Control(Path(settings.control))
         self._tidy_in = 0
-        self._seen = written_at(Path(served.path))
+        self._told: tuple[str, str] | None = None
         self._report(None)
 
     async def run(self) -> None:
@@ -342,8 +349,9 @@ class Follower:
             problem = str(error)
         except Exception as error:
             problem = f"{target.model_path}: cannot be loaded ({type(error).__name__})"
-        if problem:
+        if problem and self._told != (target.model_path, problem):
             _log.error("still serving revision %s: %s", self.served.model.revision, problem)
+        self._told = (target.model_path, problem) if problem else None
         self._metrics.reloads.labels("failed" if problem else "done").inc()
         self._generation = target.generation
         self._report(problem)
@@ -356,18 +364,54 @@ class Follower:
             return_freed_memory()
 
     async def _watch(self) -> None:
-        """Make each newer model of the watched folder the target; the first worker that sees it speaks for all."""
+        """Make each model that arrives in the watched folder the target, if no other worker does."""
+        folder, problem = Path(str(self._settings.watch)), None
         while True:
-            await asyncio.sleep(_SECONDS_BETWEEN_WATCHES)
             try:
-                newest = await asyncio.to_thread(newest_model, Path(str(self._settings.watch)))
+                with self._control.watching() as is_mine:
+                    if is_mine:
+                        await self._watch_for_all(folder)
             except P2LError as error:
-                _log.error("%s", error)
+                if str(error) != problem:  # it is told once, however long it lasts
+                    _log.error("%s", error)
+                problem = str(error)
+            await asyncio.sleep(_SECONDS_BETWEEN_WATCHES)
+
+    async def _watch_for_all(self, folder: Path) -> None:
+        settled = self._control.settled()
+        watch = Watch(folder, await asyncio.to_thread(self._already_there, folder) if settled is None else settled)
+        while True:
+            self._control.settle(watch.settled)
+            await asyncio.sleep(_SECONDS_BETWEEN_WATCHES)
+            path = await asyncio.to_thread(watch.look)
+            if path is None:
                 continue
-            stamp = 0 if newest is None else written_at(newest)
-            if stamp > self._seen:
-                self._seen = stamp
-                self._control.set_target(str(newest), stamp)
+            if await self._is_loaded(self._control.set_target(str(path))):
+                watch.loaded(path, self.served.model.revision if Path(self.served.path) == path else None)
+            else:
+                watch.failed(path)
+
+    def _already_there(self, folder: Path) -> dict[str, Settled]:
+        """What is no news at the start: the model that is served, and those with older weights."""
+        served = Path(self.served.path)
+        settled = {}
+        for path in models_in(folder):
+            stamp = stamp_of(path)
+            if stamp is not None and path != served and 0 < written_at(path) <= written_at(served):
+                settled[str(path)] = Settled(stamp)
+        if self.served.stamp is not None:
+            settled[str(served)] = Settled(self.served.stamp, self.served.model.revision)
+        return settled
+
+    async def _is_loaded(self, target: Target) -> bool:
+        """Whether every worker could load a target, or somebody has set another."""
+        while True:
+            await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
+            statuses = self._control.statuses()
+            if self._control.target() != target:
+                return True
+            if statuses and all(status.generation >= target.generation for status in statuses):
+                return not any(status.problem for status in statuses)
 
     def _report(self, problem: str | None) -> None:
         self._control.report(Status(os.getpid(), self._generation, self.served.model.revision, problem))

@@ -67,7 +67,7 @@ def _app(settings: Settings) -> FastAPI:
 
 
 def _first_model(settings: Settings) -> str:
-    from p2l.serving.reload import newest_model
+    from p2l.serving.watching import newest_model
 
     if settings.model_path or settings.watch is None:
         return settings.model_path

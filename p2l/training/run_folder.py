@@ -24,6 +24,7 @@ from torch import Tensor
 from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.common.files import atomic_path, disk_error, parse_json, sync_path, sync_tree
 from p2l.model.checkpoint import write_json
+from p2l.model.manifest import seal
 from p2l.training.config import TrainConfig
 from p2l.training.engine import Engine, peers
 from p2l.training.trainer import Trainer
@@ -289,6 +290,7 @@ def _write_model(trainer: Trainer, config: TrainConfig, folder: Path, weights: d
     trainer.engine.model.save_pretrained(folder, state_dict=weights)
     trainer.windows.tokenizer.save_pretrained(folder)
     (folder / "training_config.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    seal(folder)
 
 
 # Keys that may change between a run and its resumption: places, and what does not touch a step. Model, head and loss

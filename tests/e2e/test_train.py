@@ -10,6 +10,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from p2l.common.errors import InputError
+from p2l.model.checkpoint import digests_of
+from p2l.model.manifest import check_complete, check_contents
 from p2l.training.run_folder import read_state
 from p2l.votes import open_votes
 from tests.conftest import MODELS, Command, Configure, vote_rows, write_votes
@@ -47,6 +49,9 @@ def lines(path: Path) -> list[dict[str, float]]:
 def test_a_run_leaves_a_model_its_metrics_and_its_validation(command: Command, configure: Configure) -> None:
     folder = train(command, configure(num_train_epochs=8, shuffle=True), "--eval-steps", "20")
     assert json.loads((folder / "model_list.json").read_text()) == list(MODELS)
+    check_complete(folder)
+    check_contents(folder, digests_of(folder))
+    assert json.loads((folder / "manifest.json").read_text())["files"].keys() == digests_of(folder).keys()
     assert json.loads((folder / "training_config.json").read_text())["loss_type"] == "grk"
     log = lines(folder / "metrics.jsonl")
     steps = [line for line in log if "loss" in line]

@@ -22,7 +22,7 @@ from p2l.commands.model import init_main as init
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.model.checkpoint import WEIGHTS_FILE, read_model_list
 from p2l.online_training.online_train import main
-from p2l.serving.reload import newest_model
+from p2l.serving.watching import newest_model
 from tests.conftest import ROOT
 from tests.p2l.online_training.live_helpers import add, line
 

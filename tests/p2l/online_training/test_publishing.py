@@ -11,8 +11,9 @@ import pytest
 
 from p2l.commands.model import rollback_main
 from p2l.common.errors import InputError
+from p2l.model.manifest import seal
 from p2l.online_training.publishing import Verdict, candidate_path, last_decision, publish, roll_back, served
-from p2l.serving.reload import newest_model
+from p2l.serving.watching import newest_model
 from tests.conftest import Command
 
 GOOD, BAD = Verdict(True, "good", {"loss": 1.0}), Verdict(False, "bad", {})
@@ -30,6 +31,8 @@ def offer(folder: Path, step: int, verdict: Verdict = GOOD, **options: int) -> N
     model.mkdir()
     (model / "model.safetensors").write_text(f"weights {step}", encoding="utf-8")
     (model / "model_list.json").write_text("[]", encoding="utf-8")
+    (model / "config.json").write_text("{}", encoding="utf-8")
+    seal(model)
     before = served(folder)
 
     def judge(candidate: Path, against: Path | None) -> Verdict:

@@ -1,5 +1,6 @@
 import contextlib
 import json
+import shutil
 import socket
 import threading
 import time
@@ -14,6 +15,8 @@ from hypothesis import strategies as st
 
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
+from p2l.model.checkpoint import revision_of
+from p2l.model.manifest import seal
 from p2l.serving.reload import Control
 from tests.p2l.serving.conftest import NAMES, make_model
 
@@ -368,6 +371,23 @@ def test_the_newest_model_of_a_watched_folder_is_served(start, tmp_path, other_f
     for file in sorted(other_folder.iterdir(), key=lambda file: file.name == "model_list.json"):
         (watched / "checkpoint-1" / file.name).write_bytes(file.read_bytes())
     _until(lambda: running.predict(["x"]).json()["revision"] != first)
+
+
+def test_a_bad_model_of_a_watched_folder_is_told_once_and_tried_again(start, tmp_path, other_folder, caplog):
+    watched = tmp_path / "watched"
+    model = shutil.copytree(other_folder, watched / "model")
+    seal(model)
+    weights = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(weights[:-4] + b"\0\0\0\0")
+    running = start(watch=str(watched))
+    first = running.predict(["x"]).json()["revision"]
+    _until(lambda: _metric(running, 'p2l_reloads_total{result="failed"}') >= 2)
+    assert sum("is not the file" in record.getMessage() for record in caplog.records) == 1
+    assert running.predict(["x"]).json()["revision"] == first
+    with (model / "model.safetensors").open("r+b") as file:  # in place, as a copy that goes on
+        file.write(weights)
+    _until(lambda: running.predict(["x"]).json()["revision"] != first)
+    assert running.predict(["x"]).json()["revision"] == revision_of(model)
 
 
 def _metric(running, name):

@@ -8,9 +8,11 @@ import torch
 from p2l.common.errors import InputError
 from p2l.inference import P2L
 from p2l.model import openvino
+from p2l.model.manifest import Stamp
 from p2l.serving import reload
 from p2l.serving.reload import Control, catch_up
 from p2l.serving.settings import Settings
+from p2l.serving.watching import Settled
 
 
 def test_targets_set_at_the_same_time_have_numbers_of_their_own(tmp_path):
@@ -20,13 +22,18 @@ def test_targets_set_at_the_same_time_have_numbers_of_their_own(tmp_path):
     assert Control(tmp_path).target() == max(targets, key=lambda target: target.generation)
 
 
-def test_a_model_that_several_workers_see_is_the_target_once(tmp_path):
+def test_one_worker_watches_for_all_and_leaves_what_it_decided_to_the_next(tmp_path):
     control = Control(tmp_path)
-    for _ in range(2):
-        control.set_target("new", 7)
-    control.set_target("old", 5)
-    assert control.target().generation == 1
-    assert control.target().model_path == "new"
+    assert control.settled() is None
+    with control.watching() as first, Control(tmp_path).watching() as second:
+        assert (first, second) == (True, False)
+        control.settle({"a": Settled(Stamp("files", "changes"), "revision"), "b": Settled(Stamp("", ""))})
+    with Control(tmp_path).watching() as third:
+        assert third
+        assert Control(tmp_path).settled() == {
+            "a": Settled(Stamp("files", "changes"), "revision"),
+            "b": Settled(Stamp("", "")),
+        }
 
 
 def test_only_one_has_the_turn(tmp_path):

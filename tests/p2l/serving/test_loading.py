@@ -1,8 +1,9 @@
 import os
 
 from p2l.inference import P2L
-from p2l.serving.reload import batch_limits, newest_model
+from p2l.serving.reload import batch_limits
 from p2l.serving.settings import Settings
+from p2l.serving.watching import newest_model
 
 
 def limits(model, **changes):
