@@ -89,7 +89,7 @@ SIZES = {
     for size in (
         Size(
             "reader",
-            "a small network on words, form and, with the extra `encoder`, sentence states: seconds on a CPU",
+            "a small network on words, form and, with the extra `encoder`, sentence states: a minute on a CPU",
             None,
             single=Recipe(2e-3, 2e-3, 1.0, epochs=4),
             single_few=Recipe(1e-3, 1e-3, 1.0, epochs=4),
