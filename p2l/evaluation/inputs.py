@@ -16,6 +16,7 @@ from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import parse_json
 from p2l.evaluation.categories import Category, parse
+from p2l.leaderboard.pair_tables import check_number_of_models
 from p2l.likelihood import Likelihood, get
 from p2l.metrics import LEADERBOARD_METRICS, METRICS
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_object
@@ -99,6 +100,7 @@ def model_list(inputs: Inputs) -> list[str]:
         raise InputError(f"{path}: is no readable JSON list of model names: {error}") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise InputError(f"{path}: must be a JSON list of model names, each once")
+    check_number_of_models(len(names), path)
     if len(names) < 2:
         raise InputError(f"{path}: an evaluation needs at least two models, not {len(names)}")
     return names

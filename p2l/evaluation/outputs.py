@@ -29,7 +29,7 @@ from p2l.evaluation.categories import Category, readable_tags
 from p2l.leaderboard.sources import ClusteredVotes
 from p2l.likelihood import Likelihood
 from p2l.votes.reading import model_codes, read_votes
-from p2l.votes.schema import WINNERS, RawBatch, Source
+from p2l.votes.schema import WINNERS, RawBatch, Source, check_number_of_columns
 from p2l.votes.sources import open_source
 
 # JSON arrays of records, as batch inference writes them, read with one record in memory at a time.
@@ -68,6 +68,7 @@ def _stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Itera
     records, number = _records(path), 1
     while rows := list(itertools.islice(records, min(batch_size, _RECORDS))):
         there = dict.fromkeys(name for row in rows for name in row if name != HIDDEN)
+        check_number_of_columns(str(path), len(there))
         names = [name for name in there if columns is None or name in columns]
         arrays = [_column(path, name, [row.get(name) for row in rows]) for name in names]
         yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), number)

@@ -22,6 +22,7 @@ from p2l.common.errors import InputError
 from p2l.leaderboard.board import Leaderboard
 from p2l.leaderboard.intervals import bounds, check_intervals
 from p2l.leaderboard.newton import Objective, Point, has_eta, minimise, shift_invariant
+from p2l.leaderboard.pair_tables import check_number_of_models
 from p2l.likelihood import Likelihood
 
 Floats = npt.NDArray[np.float64]
@@ -70,6 +71,7 @@ def aggregate(
         seed, replicates: of the bootstrap.
     """
     check_intervals(intervals, level, replicates)
+    check_number_of_models(len(models))
     prompts = _Blocks(coefs, eta, gamma, likelihoods.get(likelihood), len(models))
     if intervals and prompts.one_shot:
         raise InputError("intervals read the coefficients twice: give blocks as a list or an array, or intervals=None")

@@ -53,7 +53,14 @@ from p2l.leaderboard.newton import (
     shift_invariant,
     winner_targets,
 )
-from p2l.leaderboard.pair_tables import Covariates, Ints, PairTable, components, vote_table
+from p2l.leaderboard.pair_tables import (
+    Covariates,
+    Ints,
+    PairTable,
+    check_number_of_models,
+    components,
+    vote_table,
+)
 from p2l.likelihood import Likelihood
 
 Floats = npt.NDArray[np.float64]
@@ -138,6 +145,7 @@ def fit_table(
         tolerance: the last Newton step's at most, whose square is the order of the error that is left.
     """
     check_intervals(intervals, level, replicates)
+    check_number_of_models(len(models))
     model = likelihoods.get(likelihood or suited(table.votes.sum(axis=0)))
     table, constant = expressible(table, model)
     if prior is None:

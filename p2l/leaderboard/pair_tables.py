@@ -20,6 +20,16 @@ from p2l.common.errors import VoteError
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _DENSE_CELLS = 1 << 22  # a dense count array of up to 32 MB, whatever the number of votes
+MOST_MODELS = 10_000
+
+
+def check_number_of_models(number: int, name: str = "") -> None:
+    """Raise VoteError where there are more models than a leaderboard, with a number for each two, can be fitted to."""
+    if number > MOST_MODELS:
+        place = f"{name}: " if name else ""
+        raise VoteError(
+            f"{place}{number:,} models or more, and a leaderboard has at most {MOST_MODELS:,}; are these their names?"
+        )
 
 
 ROLES = {"difference": (0.5, -0.5, 0.0), "level": (1.0, 1.0, 0.0), "ties": (0.0, 0.0, 1.0)}

@@ -20,7 +20,7 @@ from p2l.leaderboard.board import Leaderboard, Named
 from p2l.leaderboard.controls import ControlledVotes, Controls
 from p2l.leaderboard.fitting import fit_table, prior_of
 from p2l.leaderboard.intervals import Units, units_of
-from p2l.leaderboard.pair_tables import PairTable, VoteCounter
+from p2l.leaderboard.pair_tables import PairTable, VoteCounter, check_number_of_models
 from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, read_votes
 from p2l.votes.schema import WINNERS, Source, hash_turns, is_text, name_lookup, numbers
 from p2l.votes.sources import open_source
@@ -239,6 +239,7 @@ def batches_of_votes(source: Source, columns: Sequence[str], args: argparse.Name
 def vote_codes(batch: VoteBatch, names: dict[str, int], *, weighted: bool) -> tuple[Ints, Ints, Ints, Floats]:
     """Return codes of both models and of the winner, and weights (N,); `names` grows as models come."""
     a, b = (model_codes(batch.batch.column(name), names) for name in ("model_a", "model_b"))
+    check_number_of_models(len(names), batch.source.name)
     won = batch.batch.column("winner").dictionary_encode()
     winner = name_lookup(won.dictionary.to_pylist(), WINNERS)[won.indices.to_numpy(zero_copy_only=False)]
     weights = np.asarray(numbers(batch.batch.column("weight")), dtype=np.float64) if weighted else np.ones(len(batch))

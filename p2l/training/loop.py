@@ -22,6 +22,7 @@ import torch
 
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.common.files import atomic_path, write_json
+from p2l.leaderboard.pair_tables import check_number_of_models
 from p2l.likelihood import Likelihood
 from p2l.metrics import simple_metrics
 from p2l.model import backbones
@@ -184,6 +185,7 @@ def open_train_votes(config: TrainConfig, model_list: list[str] | None = None) -
     votes = open_votes_together(
         config.train_data_path, model_list=model_list, from_disk=config.load_train_data_from_disk
     )
+    check_number_of_models(len(votes.model_list), config.train_data_path)
     if config.weighted_loss and not votes.has_weights:
         raise ConfigError(f"{config.train_data_path}: weighted_loss needs a column 'weight'; add it or switch it off")
     return votes

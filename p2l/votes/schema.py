@@ -202,6 +202,24 @@ class Source:
         return f"{self.name}: {self.unit} {row}"
 
 
+MOST_COLUMNS = 1_000
+MOST_MODELS = 10_000  # what is fitted to models has a number for each two of them
+
+
+def check_number_of_models(name: str, number: int) -> None:
+    """Raise VoteError where there are more models than anything can be fitted to."""
+    if number > MOST_MODELS:
+        raise VoteError(
+            f"{name}: names {number:,} models, of at most {MOST_MODELS:,}; is this the column of their names?"
+        )
+
+
+def check_number_of_columns(name: str, number: int) -> None:
+    """Raise VoteError where a source has more columns than any votes."""
+    if number > MOST_COLUMNS:
+        raise VoteError(f"{name}: has {number:,} columns, of at most {MOST_COLUMNS:,}; keep those that are needed")
+
+
 def missing_column(source: Source, name: str, *, because: str = "") -> VoteError:
     """Return the error for a column that is not there: it lists those that are and points at the nearest."""
     there = ", ".join(source.columns) or "none"
@@ -209,6 +227,8 @@ def missing_column(source: Source, name: str, *, because: str = "") -> VoteError
 
 
 TEXT_COLUMNS = ("model_a", "model_b", "winner")
+_MOST_TEXT = 1 << 30  # bytes of a column of a batch
+_LONGEST_LITERAL = 100_000  # characters
 NUMBER_COLUMNS = ("weight", "tstamp", "propensity")
 _LABEL = r"^\s*[\[(]\s*(?P<i>\d{1,9})\s*[\s,]\s*(?P<j>\d{1,9})\s*[\s,]\s*(?P<t>\d{1,9})\s*[\])]\s*$"
 
@@ -218,7 +238,7 @@ def normalise(source: Source, raw: RawBatch) -> Any:
     arrays = []
     for name, column in zip(raw.batch.schema.names, raw.batch.columns, strict=True):
         if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
+            column = _decoded(source, raw.first_row, name, column)
         check_utf8(source, raw.first_row, name, column)
         if name == "prompt":
             column = _turns(source, column)
@@ -228,6 +248,18 @@ def normalise(source: Source, raw: RawBatch) -> Any:
             column = column.cast(pa.string())
         arrays.append(column)
     return pa.RecordBatch.from_arrays(arrays, names=raw.batch.schema.names)
+
+
+def _decoded(source: Source, first_row: int, name: str, column: Any) -> Any:
+    """Write the texts of a column out; VoteError where they are too much of what is stored once."""
+    if is_text(column.type.value_type):
+        size = pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0
+        if size > _MOST_TEXT:
+            raise VoteError(
+                f"{source.place(first_row)}: {name}: this and the next {len(column):,} rows hold "
+                f"{size / 1e9:,.1f} GB of text, which votes do not; leave out what repeats"
+            )
+    return column.dictionary_decode()
 
 
 def check_utf8(source: Source, first_row: int, name: str, column: Any) -> None:
@@ -282,6 +314,8 @@ def _parse_turns(text: str | None) -> list[str] | None:
         return None
     if text.lstrip().startswith("["):
         for parse in (parse_json, ast.literal_eval):
+            if parse is ast.literal_eval and len(text) > _LONGEST_LITERAL:  # it takes a kilobyte a letter
+                continue
             try:
                 turns = parse(text.strip())
             except (ValueError, SyntaxError, RecursionError, MemoryError):

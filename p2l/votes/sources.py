@@ -8,16 +8,14 @@ from __future__ import annotations
 import contextlib
 import csv
 import difflib
-import gzip
 import io
-import json
 import re
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,7 +24,9 @@ import pyarrow.csv as pc_csv
 from p2l.common.errors import VoteError
 from p2l.common.files import parse_json
 from p2l.common.spreadsheets import of_cells
-from p2l.votes.schema import RawBatch, Source, is_valid
+from p2l.votes.json_lines import has_too_many_keys, open_jsonl
+from p2l.votes.parquet_files import open_parquet
+from p2l.votes.schema import RawBatch, Source, check_number_of_columns, is_valid
 
 # Votes out of Hugging Face data sets: a hub id or a folder written by `save_to_disk`; memory-mapped by `datasets`.
 
@@ -68,8 +68,9 @@ def _open_folder(path: Path, split: str) -> Source:
     """Open a `save_to_disk` folder; of a folder with several splits, the one named."""
     try:
         data = _datasets().load_from_disk(str(path))
-    except (OSError, ValueError, KeyError) as error:
-        raise VoteError(f"{path}: is not a folder that save_to_disk wrote ({error})") from error
+    except Exception as error:  # its files can be wrong in a dozen ways, each with an error of its own
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise VoteError(f"{path}: is not a folder that save_to_disk wrote ({reason:.200})") from error
     if isinstance(data, dict):
         if split not in data:
             raise VoteError(f"{path}: no split {split!r}; splits: {', '.join(data)}")
@@ -100,119 +101,7 @@ def _numbered(batches: Iterable[Any], row: int = 1) -> Iterator[RawBatch]:
         row += len(batch)
 
 
-# JSON lines, plain or gzipped, as Arrow batches.
-#
-# Blocks of whole lines go through Arrow's parser. A block it cannot take as it is (a column that is text here and a
-# list there, a blank line, a faulty line) goes through Python's, which is ten times slower and names the line.
-
-_BLOCK = 8 << 20  # bytes; also the longest record of a CSV file
-
-
-def _open_jsonl(path: Path) -> Source:
-    """Open JSON lines; the columns are the keys of the first thousand lines."""
-    names: dict[str, None] = {}
-    with _open_text(path) as file:
-        for number, line in zip(range(1000), file, strict=False):
-            if line.strip():
-                names.update(dict.fromkeys(_parse(path, number + 1, line)))
-    return Source(str(path), list(names), partial(_jsonl_stream, path), unit="line")
-
-
-def _jsonl_stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
-    line = 1
-    for block in _blocks(path):
-        count = block.count(b"\n")
-        for batch, first in _fast(block, line, count) or _slow(path, block, line):
-            if columns is not None:
-                batch = batch.select([name for name in columns if name in batch.schema.names])
-            starts = range(0, len(batch), batch_size)
-            yield from _numbered((batch.slice(start, batch_size) for start in starts), first)
-        line += count
-
-
-def _open_text(path: Path) -> IO[bytes]:
-    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")  # type: ignore[return-value]
-
-
-def _blocks(path: Path) -> Iterator[bytes]:
-    """Yield blocks of whole lines, each ending in a line feed."""
-    try:
-        with _open_text(path) as file:
-            while block := file.read(_BLOCK):
-                block += file.readline()
-                yield block if block.endswith(b"\n") else block + b"\n"
-    except (OSError, EOFError, zlib.error) as error:
-        raise VoteError(f"{path}: cannot be read: {error}") from error
-
-
-def _fast(block: bytes, line: int, count: int) -> list[RawBatch] | None:
-    """Parse the block with Arrow; None where that would not give one row a line with the types of JSON."""
-    import pyarrow.json as pj
-
-    try:
-        table = pj.read_json(
-            io.BytesIO(block), read_options=pj.ReadOptions(use_threads=False, block_size=2 * len(block))
-        )
-    except pa.ArrowException:
-        return None
-    if len(table) != count or any(_holds_timestamp(kind) for kind in table.schema.types):
-        return None
-    return [RawBatch(table.combine_chunks().to_batches()[0], line)]
-
-
-def _holds_timestamp(kind: Any) -> bool:
-    """Whether the parser took text for a time somewhere: JSON has no times, so such text must stay text."""
-    if pa.types.is_struct(kind):
-        return any(_holds_timestamp(field.type) for field in kind)
-    if pa.types.is_list(kind):
-        return _holds_timestamp(kind.value_type)
-    return bool(pa.types.is_timestamp(kind))
-
-
-def _slow(path: Path, block: bytes, line: int) -> Iterator[RawBatch]:
-    """Parse the block with Python, one batch for each run of lines without a blank one between."""
-    numbered = enumerate(block.split(b"\n")[:-1], line)
-    for filled, run in groupby(numbered, lambda item: bool(item[1].strip())):
-        if filled:
-            lines = list(run)
-            first = lines[0][0]
-            rows = [_parse(path, number, text) for number, text in lines]
-            names = list(dict.fromkeys(name for row in rows for name in row))
-            arrays = [_to_array(path, first, name, [row.get(name) for row in rows]) for name in names]
-            yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), first)
-
-
-def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        value = parse_json(line)
-    except UnicodeDecodeError as error:
-        raise VoteError(f"{path}: line {number}: is not UTF-8 (byte {error.start + 1})") from error
-    except ValueError as error:  # a number of 5,000 digits is one too
-        raise VoteError(f"{path}: line {number}: is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise VoteError(f"{path}: line {number}: holds a {type(value).__name__}; every line must be an object")
-    return value
-
-
-def _to_array(path: Path, line: int, name: str, values: list[Any]) -> Any:
-    for row, value in enumerate(values):
-        if _has_surrogate(value):
-            raise VoteError(f"{path}: line {line + row}: {name} holds half of a surrogate pair, which is no text")
-    if name == "prompt" and any(isinstance(value, list) for value in values):
-        values = [[value] if isinstance(value, str) else value for value in values]
-    try:
-        return pa.array(values)
-    except (pa.ArrowException, OverflowError):
-        # Kinds that do not go together stay readable as text.
-        return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
-
-
-def _has_surrogate(value: Any) -> bool:
-    if isinstance(value, str):
-        return any("\ud800" <= letter <= "\udfff" for letter in value)
-    if isinstance(value, dict):
-        return any(_has_surrogate(part) for pair in value.items() for part in pair)
-    return isinstance(value, list) and any(_has_surrogate(part) for part in value)
+_BLOCK = 8 << 20  # bytes, and the longest record
 
 
 # CSV as Arrow batches.
@@ -222,6 +111,7 @@ def _has_surrogate(value: Any) -> bool:
 # Columns of the schema are read as text and converted by the schema. An empty field is null, a quoted empty field is
 # the empty text. Row 1 is the header.
 
+_LONGEST_HEADER = 1 << 20  # characters
 _TEXT = frozenset({"prompt", "model_a", "model_b", "winner", "labels", "question_id"})
 _PATTERNS = {
     "bool": r"^(?i:true|false)$",
@@ -241,14 +131,18 @@ def _csv_columns(path: Path) -> list[str]:
     try:
         # Bytes that are no UTF-8 may lie anywhere in what is read ahead; the rows are checked one by one later.
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            names = next(csv.reader(file), [])
+            text = io.StringIO(file.read(_LONGEST_HEADER), newline="")
+        names = next(csv.reader(text), [])
+        if text.tell() == _LONGEST_HEADER:
+            raise csv.Error(f"it is longer than {_LONGEST_HEADER >> 20} MiB")
     except csv.Error as error:
         raise VoteError(f"{path}: row 1: the header cannot be read: {error}") from error
     if any(mark in name for name in names for mark in "\0\ufffd"):
         raise VoteError(f"{path}: row 1: the header is not UTF-8 text; save the file as UTF-8")
     if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
         raise VoteError(f"{path}: row 1: {names[0][:60]!r} is one column; separate columns by commas")
-    doubled = sorted({name for name in names if names.count(name) > 1})
+    check_number_of_columns(str(path), len(names))
+    doubled = sorted(name for name, count in Counter(names).items() if count > 1)
     if doubled:
         raise VoteError(f"{path}: row 1: column {doubled[0]!r} occurs twice")
     return names
@@ -304,10 +198,12 @@ def _all_are(values: Any, kind: str) -> bool:
     if not is_valid(values) or pc.all(pc.match_substring_regex(values, _PATTERNS[kind])).as_py() is False:
         return False
     if kind == "json":
+        texts = values.to_pylist()
         try:
-            _ = [parse_json(text) for text in values.to_pylist()]
+            _ = [parse_json(text) for text in texts]
         except ValueError:
             return False
+        return not has_too_many_keys(texts)
     return True
 
 
@@ -343,7 +239,8 @@ def open_source(source: Any, *, split: str = "train", from_disk: bool = False) -
     if isinstance(source, Source):
         return source
     opened = _open(source, split, from_disk=from_disk)
-    doubled = sorted({name for name in opened.columns if opened.columns.count(name) > 1})
+    check_number_of_columns(opened.name, len(opened.columns))
+    doubled = sorted(name for name, count in Counter(opened.columns).items() if count > 1)
     if doubled:
         raise VoteError(f"{opened.name}: column {doubled[0]!r} occurs twice")
     return opened
@@ -380,27 +277,9 @@ def _open_file(path: Path) -> Source:
     try:
         if not path.stat().st_size:
             raise VoteError(f"{path}: is empty")
-        return {".parquet": _open_parquet, ".csv": _open_csv}.get(kind, _open_jsonl)(path)
+        return {".parquet": open_parquet, ".csv": _open_csv}.get(kind, open_jsonl)(path)
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise VoteError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
-
-
-def _open_parquet(path: Path) -> Source:
-    import pyarrow.parquet as pq
-
-    def stream(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
-        row = 1
-        try:
-            # Without pre_buffer a row group larger than memory is read page by page.
-            with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
-                for raw in _numbered(file.iter_batches(batch_size, columns=columns and list(columns))):
-                    yield raw
-                    row += len(raw.batch)
-        except (OSError, pa.ArrowException) as error:
-            raise VoteError(f"{path}: row {row}: cannot be read: {str(error).splitlines()[0]}") from error
-
-    with pq.ParquetFile(path) as file:
-        return Source(str(path), file.schema_arrow.names, stream, rows=file.metadata.num_rows)
 
 
 def _open_table(table: Any) -> Source:

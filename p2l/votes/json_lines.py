@@ -1,0 +1,213 @@
+"""Votes out of JSON lines, plain or gzipped, as Arrow batches.
+
+Blocks of whole lines go through Arrow's parser. A block it cannot take as it is (a column that is text here and a
+list there, a blank line, a faulty line) goes through Python's, which is ten times slower and names the line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import pyarrow as pa
+
+from p2l.common.errors import VoteError
+from p2l.common.files import DEEPEST_JSON, parse_json
+from p2l.votes.schema import RawBatch, Source, check_number_of_columns
+
+_BLOCK = 8 << 20  # bytes
+LONGEST_LINE = 16 << 20
+_SAMPLE_BYTES = 64 << 20
+_MOST_CELLS = 50_000_000  # keys by objects of a block: Arrow has a place for each
+# A text without escaped quotes, and whether it is a key; one without an end reaches to the end of its line.
+_STRING = re.compile(rb'"([^"]*)(?:"(\s*:)?)?')
+_BRACKET = re.compile(rb"[\[\]{}]")
+_STEPS = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+
+
+def open_jsonl(path: Path) -> Source:
+    """Open JSON lines; the columns are the keys of the first thousand lines."""
+    names: dict[str, None] = {}
+    with _open_text(path) as file:
+        for number in range(1, 1001):
+            line = file.readline(LONGEST_LINE + 1)
+            _check_length(path, number, len(line))
+            if line.strip():
+                names.update(dict.fromkeys(_parse(path, number, line)))
+            if not line or file.tell() > _SAMPLE_BYTES:
+                break
+            check_number_of_columns(str(path), len(names))
+    return Source(str(path), list(names), partial(_stream, path), unit="line")
+
+
+def _stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+    parser = _Parser(path)
+    for line, block in _blocks(path):
+        for batch, first in parser.fast(block, line) or _slow(path, block, line):
+            if columns is not None:
+                batch = batch.select([name for name in columns if name in batch.schema.names])
+            starts = range(0, len(batch), batch_size)
+            yield from (RawBatch(batch.slice(start, batch_size), first + start) for start in starts)
+
+
+def _open_text(path: Path) -> IO[bytes]:
+    return gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb")  # type: ignore[return-value]
+
+
+def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield blocks of whole lines, each ending in a line feed, with the number of their first line."""
+    line = 1
+    try:
+        with _open_text(path) as file:
+            while block := file.read(_BLOCK):
+                end = file.readline(LONGEST_LINE + 1)
+                if end and not end.endswith(b"\n"):  # the last line of the file, or one that is too long
+                    _check_length(path, line + block.count(b"\n"), len(end) + len(block) - block.rfind(b"\n") - 1)
+                block += end
+                yield line, block if block.endswith(b"\n") else block + b"\n"
+                line += block.count(b"\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise VoteError(f"{path}: cannot be read: {error}") from error
+
+
+def _check_length(path: Path, number: int, length: int) -> None:
+    if length > LONGEST_LINE:
+        raise VoteError(
+            f"{path}: line {number}: is longer than {LONGEST_LINE >> 20} MiB; leave it out, or cut its prompt"
+        )
+
+
+class _Parser:
+    """Parses blocks with Arrow, where they give one row a line with the types of JSON.
+
+    Arrow makes a column of every key that a block has, with a place for every object of the block, and ends the process
+    where values nest too deep. So whether a block has other keys or deeper values than those before is asked of Arrow
+    itself, and only where it has, they are counted, which takes as long as parsing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._schema: Any = None
+        self._fields = 0
+
+    def fast(self, block: bytes, line: int) -> list[RawBatch] | None:
+        """Return the rows of a block; None where it has to be parsed with Python. Raise VoteError for a bomb."""
+        import pyarrow.json as pj
+
+        read = pj.ReadOptions(use_threads=False, block_size=2 * len(block))
+        lines, objects = block.count(b"\n"), block.count(b"{")
+        if self._schema is not None and objects * self._fields <= _MOST_CELLS:
+            options = pj.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="error")
+            with contextlib.suppress(pa.ArrowException):
+                return _one_row_a_line(pj.read_json(io.BytesIO(block), read, options), lines, line)
+        keys, is_one_object_a_line = _check_shape(self._path, block, line)
+        if objects * keys > _MOST_CELLS:
+            lines_of_block = f"lines {line} to {line + lines - 1}"
+            raise VoteError(f"{self._path}: {lines_of_block}: hold {keys:,} different keys; write them as a list")
+        if not is_one_object_a_line:
+            return None
+        try:
+            table = pj.read_json(io.BytesIO(block), read)
+        except pa.ArrowException:
+            return None
+        if any(_holds_timestamp(kind) for kind in table.schema.types):
+            return None
+        self._schema, self._fields = table.schema, keys
+        return _one_row_a_line(table, lines, line)
+
+
+def _one_row_a_line(table: Any, lines: int, line: int) -> list[RawBatch] | None:
+    return [RawBatch(table.combine_chunks().to_batches()[0], line)] if len(table) == lines else None
+
+
+def _check_shape(path: Path, block: bytes, line: int) -> tuple[int, bool]:
+    """Return how many different keys a block has, at any depth, and whether each line may be an object of its own.
+
+    VoteError where a line nests too deep. Where not every line begins and ends an object, values may go on in the next
+    line for Arrow, and nest deeper than any line.
+    """
+    keys, is_one_object_a_line = set[bytes](), True
+    plain = _without_escapes(block)
+    for number, text in enumerate(plain[:-1].split(b"\n"), line):
+        is_one_object_a_line &= text[:1] == b"{" and text.endswith((b"}", b"}\r"))
+        if text.count(b"[") + text.count(b"{") > DEEPEST_JSON:
+            depth = np.cumsum([_STEPS[sign] for sign in _BRACKET.findall(_STRING.sub(b"", text))])
+            if depth.max(initial=0) > DEEPEST_JSON:
+                raise VoteError(f"{path}: line {number}: is nested deeper than {DEEPEST_JSON} levels")
+        keys.update(match[1] for match in _STRING.finditer(text) if match[2])
+    return len(keys), is_one_object_a_line
+
+
+def _without_escapes(text: bytes) -> bytes:
+    return text.replace(rb"\\", b"").replace(rb"\"", b"")
+
+
+def has_too_many_keys(texts: Sequence[str]) -> bool:
+    """Whether a column of these JSON texts would have a place for more keys by objects than fits."""
+    keys = {match[1] for text in texts for match in _STRING.finditer(_without_escapes(text.encode())) if match[2]}
+    return len(keys) * sum(text.count("{") for text in texts) > _MOST_CELLS
+
+
+def _holds_timestamp(kind: Any) -> bool:
+    """Whether the parser took text for a time somewhere: JSON has no times, so such text must stay text."""
+    if pa.types.is_struct(kind):
+        return any(_holds_timestamp(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return _holds_timestamp(kind.value_type)
+    return bool(pa.types.is_timestamp(kind))
+
+
+def _slow(path: Path, block: bytes, line: int) -> Iterator[RawBatch]:
+    """Parse the block with Python, one batch for each run of lines without a blank one between."""
+    numbered = enumerate(block.split(b"\n")[:-1], line)
+    for filled, run in groupby(numbered, lambda item: bool(item[1].strip())):
+        if filled:
+            lines = list(run)
+            first = lines[0][0]
+            rows = [_parse(path, number, text) for number, text in lines]
+            names = list(dict.fromkeys(name for row in rows for name in row))
+            arrays = [_to_array(path, first, name, [row.get(name) for row in rows]) for name in names]
+            yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), first)
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        value = parse_json(line)
+    except UnicodeDecodeError as error:
+        raise VoteError(f"{path}: line {number}: is not UTF-8 (byte {error.start + 1})") from error
+    except ValueError as error:  # a number of 5,000 digits is one too
+        raise VoteError(f"{path}: line {number}: is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise VoteError(f"{path}: line {number}: holds a {type(value).__name__}; every line must be an object")
+    return value
+
+
+def _to_array(path: Path, line: int, name: str, values: list[Any]) -> Any:
+    for row, value in enumerate(values):
+        if _has_surrogate(value):
+            raise VoteError(f"{path}: line {line + row}: {name} holds half of a surrogate pair, which is no text")
+    if name == "prompt" and any(isinstance(value, list) for value in values):
+        values = [[value] if isinstance(value, str) else value for value in values]
+    try:
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        # Kinds that do not go together stay readable as text.
+        return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
+
+
+def _has_surrogate(value: Any) -> bool:
+    if isinstance(value, str):
+        return any("\ud800" <= letter <= "\udfff" for letter in value)
+    if isinstance(value, dict):
+        return any(_has_surrogate(part) for pair in value.items() for part in pair)
+    return isinstance(value, list) and any(_has_surrogate(part) for part in value)

@@ -1,0 +1,126 @@
+"""Votes out of Parquet files, in batches whose size is known before they are read.
+
+A few bytes of a Parquet file may stand for gigabytes: pages are compressed, a text that repeats is stored once, a run
+of equal rows is a count. So what a file unpacks to is estimated from its metadata and its dictionaries, and a batch has
+as many rows as fit into `_BATCH_BYTES` where each holds the longest text that it may hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from p2l.common.errors import VoteError
+from p2l.votes.schema import RawBatch, Source, check_number_of_columns
+
+_BATCH_BYTES = 64 << 20
+_CELL_BYTES = 16 << 20
+_SMALL_BYTES = 1 << 30  # what any machine can take
+_MOST_PER_BYTE = 5_000  # bytes that one of the file may stand for beyond that
+_LEVEL_BYTES = 8  # where a value belongs, or its absence
+
+
+def open_parquet(path: Path) -> Source:
+    """Open a Parquet file; VoteError, before a row is read, where it holds more columns or more bytes than votes do."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        names = file.schema_arrow.names
+        check_number_of_columns(str(path), file.metadata.num_columns)
+        return Source(str(path), names, partial(_stream, path), rows=file.metadata.num_rows)
+
+
+def _stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+    import pyarrow.parquet as pq
+
+    row = 1
+    try:
+        sizes = _group_sizes(path, columns)
+        _check_size(path, sizes)
+        # Without pre_buffer a row group larger than memory is read page by page.
+        with pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+            for group, size in enumerate(sizes):
+                rows = max(1, min(batch_size, int(_BATCH_BYTES / max(size.longest_row, 1))))
+                for batch in file.iter_batches(rows, row_groups=[group], columns=columns and list(columns)):
+                    yield RawBatch(batch, row)
+                    row += len(batch)
+    except (OSError, pa.ArrowException) as error:
+        raise VoteError(f"{path}: row {row}: cannot be read: {str(error).splitlines()[0]}") from error
+
+
+class _Size(NamedTuple):
+    """What a row group, or a column of one, unpacks to: bytes in all, and of its longest row as far as is known."""
+
+    unpacked: float = 0.0
+    longest_row: float = 0.0
+    longest_cell: float = 0.0
+    column: str = ""
+
+
+def _group_sizes(path: Path, columns: Sequence[str] | None) -> list[_Size]:
+    """Return the size of each row group, of the columns that are read."""
+    import pyarrow.parquet as pq
+
+    sizes = []
+    with pq.ParquetFile(path) as file:
+        for group in range(file.metadata.num_row_groups):
+            about = file.metadata.row_group(group)
+            chunks = (about.column(place) for place in range(about.num_columns))
+            read = [chunk for chunk in chunks if columns is None or _is_of(chunk.path_in_schema, columns)]
+            parts = [_chunk_size(path, group, chunk, about.num_rows) for chunk in read]
+            longest = max(parts, key=lambda part: part.longest_cell, default=_Size())
+            unpacked, longest_row = sum(part.unpacked for part in parts), sum(part.longest_row for part in parts)
+            sizes.append(_Size(unpacked, longest_row, longest.longest_cell, longest.column))
+    return sizes
+
+
+def _is_of(leaf: str, columns: Sequence[str]) -> bool:
+    return any(leaf == column or leaf.startswith(f"{column}.") for column in columns)
+
+
+def _chunk_size(path: Path, group: int, chunk: Any, rows: int) -> _Size:
+    """Return the size of one column of a row group."""
+    stored, values = chunk.total_uncompressed_size, chunk.num_values + rows
+    plain = stored + _LEVEL_BYTES * values
+    if chunk.physical_type != "BYTE_ARRAY" or not chunk.has_dictionary_page or values * stored <= _BATCH_BYTES:
+        return _Size(plain, plain / max(rows, 1), 0.0, chunk.path_in_schema)
+    if stored > _SMALL_BYTES and stored > _MOST_PER_BYTE * chunk.total_compressed_size:
+        return _Size(stored, stored, 0.0, chunk.path_in_schema)
+    lengths = _dictionary_lengths(path, group, chunk.path_in_schema)
+    mean, longest = (pc.mean(lengths).as_py() or 0.0, pc.max(lengths).as_py() or 0.0) if len(lengths) else (0.0, 0.0)
+    repeated = mean * chunk.num_values + _LEVEL_BYTES * values
+    per_row = max(1.0, values / max(rows, 1))
+    return _Size(max(plain, repeated), max(plain / max(rows, 1), longest * per_row), longest, chunk.path_in_schema)
+
+
+def _dictionary_lengths(path: Path, group: int, column: str) -> Any:
+    """Return the bytes of each text that a column of a row group holds once and refers to."""
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, read_dictionary=[column], pre_buffer=False, buffer_size=1 << 20) as file:
+        batch = next(file.iter_batches(1, row_groups=[group], columns=[column]), None)
+    texts = batch.column(0) if batch is not None else pa.nulls(0, pa.string())
+    while pa.types.is_nested(texts.type) and not pa.types.is_dictionary(texts.type):
+        texts = texts.field(0) if pa.types.is_struct(texts.type) else texts.values
+    return pc.binary_length(texts.dictionary if pa.types.is_dictionary(texts.type) else texts)
+
+
+def _check_size(path: Path, sizes: Sequence[_Size]) -> None:
+    """Raise VoteError where a text is longer than any prompt, or the file unpacks to far more than it is."""
+    unpacked, stored = sum(size.unpacked for size in sizes), path.stat().st_size
+    if unpacked > max(_SMALL_BYTES, _MOST_PER_BYTE * stored):
+        raise VoteError(
+            f"{path}: its {stored / 1e3:,.0f} kB unpack to some {unpacked / 1e9:,.1f} GB, which votes do not; "
+            "name the columns that are needed, or write it anew"
+        )
+    for group, size in enumerate(sizes, 1):
+        if size.longest_cell > _CELL_BYTES:
+            raise VoteError(
+                f"{path}: row group {group}: {size.column} holds a text of {size.longest_cell / 1e6:,.1f} MB, "
+                f"of at most {_CELL_BYTES >> 20} MiB; leave that row out"
+            )
