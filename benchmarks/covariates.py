@@ -2,7 +2,7 @@
 
 Promises: 95 % intervals of planted effects hold them in 93 to 97 % of 200 simulations, under every likelihood;
 style-controlled coefficients equal arena-rank's to 1e-3 without priors; `side` lowers the loss of held-out votes of
-`oasst_vicuna_gpt4_battles` by at least 0.010 nats.
+`oasst_vicuna_gpt4_battles` by at least 0.010 nats. Beside them, the error of coefficients under the fitted prior.
 
 Votes are simulated from the outcome model itself, with models whose answers have lengths of their own, so that a
 leaderboard without `--control` takes part of the effect of length for ability: its error stands beside. Folds are of
@@ -71,6 +71,23 @@ def planted(simulations: int, votes: int) -> None:
     print(f"\nPlanted effects, {simulations} simulations of {votes:,} votes of 8 models: share inside 95 % intervals\n")
     header = ["likelihood", *EFFECTS, "all", "error of coefs", "without control", "CPU seconds a fit"]
     print("\n".join(text_table(header, rows, left={0})))
+
+
+def fitted_prior(simulations: int) -> None:
+    """Print the error of coefficients under the fitted prior, and under one of standard deviation 5."""
+    rows = []
+    for votes in (300, 1_000, 10_000):
+        rng, errors, sds = np.random.default_rng(5), [], []
+        for _ in range(simulations):
+            a, b, winner, _, truth = simulate("grk", votes, 60, rng)
+            options: dict[str, Any] = {"models": [f"m{index}" for index in range(60)], "intervals": None}
+            boards = [fit(a, b, winner, likelihood="grk", prior=prior, **options) for prior in (None, Prior())]
+            errors.append([error(board, truth) for board in boards])
+            sds.append(boards[0].prior_sd)
+        means = np.mean(errors, axis=0)
+        rows.append([f"{votes:,}", f"{np.mean(sds):.2f}", f"{means[0]:.3f}", f"{means[1]:.3f}"])
+    print(f"\nError of coefficients, 60 models whose standard deviation is 0.8, grk, {simulations} simulations\n")
+    print("\n".join(text_table(["votes", "fitted sd", "fitted prior", "sd 5"], rows)))
 
 
 def beside_arena_rank(votes: int) -> None:
@@ -173,6 +190,7 @@ def main() -> None:
     side_of(args.data)
     beside_arena_rank(50_000)
     planted(args.simulations, args.votes)
+    fitted_prior(max(2, args.simulations // 10))
     if args.many:
         speed(args.many)
 
