@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 # Both patterns are also given to Arrow, whose regular expressions look neither ahead nor back.
-_FORMULA = "^'*(?:[ \t\n\r\f\v\xa0\u200b\u3000\ufeff]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n])"
+_FORMULA = "^'*(?:[\\x00-\\x20\\x7f-\xa0\u200b\u3000\ufeff]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\\t\\r\\n])"
 _HARMLESS = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)?(?:[eE][+-]?[0-9]+)?%?"
 _formula, _harmless = re.compile(_FORMULA), re.compile(_HARMLESS)
 

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from p2l.common.spreadsheets import frame_of_cells, frame_to_cells, of_cell, of_cells, to_cell, to_cells
 
-texts = st.text(st.sampled_from("=+-@'\t\r\n 1.5eEx\"%,＝\ufeff") | st.characters(codec="utf-8"), max_size=8)
+texts = st.text(st.sampled_from("\x00\x1b=+-@'\t\r\n 1.5eEx\"%,＝\ufeff") | st.characters(codec="utf-8"), max_size=8)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "=1+1", "+1+1", "-2+3+cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1+1", "＝1+1", "\ufeff=1",
+        "=1+1", "+1+1", "-2+3+cmd|' /C calc'!A0", "@SUM(A1)", "\t=1", "\r=1", "\n=1", " =1+1", "＝1+1", "\x00=1",
+        "\ufeff=1",
         '=HYPERLINK("http://127.0.0.1/","x")', "'=1+1", "''@x", "-ant", "@cf/meta/llama",
     ],
 )  # fmt: skip
