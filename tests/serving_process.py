@@ -20,14 +20,21 @@ __all__ = ["answers", "half_open", "serving"]
 
 
 @contextlib.contextmanager
-def serving(module: str, *flags: str | Path, probe: str, **env: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A running `python -m module flags`, once `probe` answers 200: its URL and its process."""
+def serving(
+    module: str, *flags: str | Path, probe: str, log: Path | None = None, **env: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A running `python -m module flags`, once `probe` answers 200: its URL and its process.
+
+    It logs into the file `log`, by default into a pipe, which a long log would fill.
+    """
     port = free_port()
     words = [sys.executable, "-m", module, *map(str, flags), "--port", str(port)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
-    with subprocess.Popen(
-        words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    with contextlib.ExitStack() as stack:
+        stderr = subprocess.PIPE if log is None else stack.enter_context(log.open("w", encoding="utf-8"))
+        process = stack.enter_context(
+            subprocess.Popen(words, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
+        )
         try:
             url = f"http://127.0.0.1:{port}"
             while process.poll() is None and not answers(url + probe):

@@ -11,6 +11,7 @@ import logging
 from http import HTTPStatus
 from typing import Any
 
+from starlette.responses import PlainTextResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from p2l.common.connections import Connections, State
@@ -21,6 +22,7 @@ _errors.setLevel(logging.ERROR)  # uvicorn would warn of every faulty request, a
 _MOST_HEADER_BYTES = 65536
 _MOST_HEADERS = 128
 _MOST_AHEAD = 16  # requests that wait for the answer to an earlier one
+_MOST_IGNORED = 2**20  # bytes after those that were no request, while earlier requests are answered
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -40,6 +42,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._header_bytes = 0
         self._refusal = HTTPStatus.BAD_REQUEST
+        self._ignored: int | None = None
+        """Bytes that came after those that were no request; None before there are such."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""
@@ -60,6 +64,11 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
         if not self._is_counted:
+            return
+        if self._ignored is not None:
+            self._ignored += len(data)
+            if self._ignored > _MOST_IGNORED:
+                self.abort()
             return
         was_in_head = self._in_head
         super().data_received(data)
@@ -106,14 +115,31 @@ class BoundedProtocol(HttpToolsProtocol):
         self._note()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what cannot be read; an answer that is under way cannot be told from a refusal, and breaks off."""
+        """Refuse what cannot be read, after the answers to the requests before it."""
+        if self._ignored is not None:
+            return  # both the parser's error and too long a header report the same bytes
         self._all.report("no request", f"refused what {self.peer} sent with status {self._refusal.value}")
+        self._ignored = 0
         if self._answers():
-            self.abort()
+            self._end_after_answers()
         elif self._refusal is HTTPStatus.BAD_REQUEST:
             super().send_400_response(msg)
         else:
             self._refuse(self._refusal)
+
+    def _end_after_answers(self) -> None:
+        """Let the requests that are whole be answered, refuse one whose body cannot be read, and close."""
+        self.cycle.keep_alive = False
+        if not self.cycle.more_body:
+            return
+        if self.pipeline:
+            self.pipeline[0] = (self.cycle, _refuse_body)
+        elif self.cycle.response_started:
+            self.abort()  # a second answer would be taken for a part of the first
+        else:
+            self.cycle.disconnected = True  # so that the service answers no more
+            self.cycle.message_event.set()
+            self._refuse(HTTPStatus.BAD_REQUEST)
 
     def unsent_now(self) -> int:
         """See `Connection`."""
@@ -158,3 +184,9 @@ class BoundedProtocol(HttpToolsProtocol):
         head += f"content-length: {len(text)}\r\nconnection: close\r\n\r\n"
         self.transport.write(head.encode() + text)
         self.transport.close()
+
+
+async def _refuse_body(scope: Any, receive: Any, send: Any) -> None:
+    """Answer a request whose body is no body."""
+    status = HTTPStatus.BAD_REQUEST
+    await PlainTextResponse(status.phrase, status.value)(scope, receive, send)

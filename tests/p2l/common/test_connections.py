@@ -183,6 +183,33 @@ def test_a_header_without_end_is_refused_beside_a_request_under_way() -> None:
             client.sendall(b"a" * 100_000_000)
 
 
+CHUNKED = b"POST / HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("garbage", [b"no request at all\r\n\r\n", b"GET / HTTP/1.1\r\nx: y\r\n" + b"x: y\r\n" * 500])
+@pytest.mark.parametrize("whole", [1, 3])
+def test_garbage_behind_requests_does_not_cost_their_answers(whole: int, garbage: bytes) -> None:
+    with served(PATIENT) as connect:
+        answers = received(connect(WHOLE * whole + garbage))
+        assert answers.count(OK) == answers.count(b"hello") == whole
+        assert answers.count(b"HTTP/1.1 ") == whole
+        assert b"connection: close" in answers
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+def test_a_body_that_cannot_be_read_is_refused_after_the_answers_before_it(before: int) -> None:
+    with served(PATIENT) as connect:
+        answers = received(connect(WHOLE * before + CHUNKED + b"no size\r\n"))
+        assert answers.count(OK) == before
+        last = answers.rpartition(b"HTTP/1.1 ")[2]
+        assert last.startswith(b"400 ")
+        assert b"connection: close" in last
+        client = connect(CHUNKED)
+        time.sleep(0.1)  # the service waits for the body meanwhile
+        client.sendall(b"no size\r\n")
+        assert received(client).startswith(b"HTTP/1.1 400 ")
+
+
 def test_requests_sent_ahead_are_answered_in_turn_up_to_a_number() -> None:
     with served(PATIENT) as connect:
         assert received(connect(WHOLE * 9 + WHOLE.replace(b"host", b"connection: close\r\nhost"))).count(OK) == 10
