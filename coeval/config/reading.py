@@ -177,7 +177,9 @@ def read(kind: type[AnyEntry], raw: object, where: Where, problems: Problems, **
         rule = next((field.title for key, field in kind.model_fields.items() if key == place[0]), None)
         problems.add((*where, *place), _message(kind, each), rule or "")
     wrong = {each["loc"][0] for each in errors}
-    return kind.model_validate({key: value for key, value in raw.items() if key not in wrong}, context=context)
+    # A number as key may be so long that pydantic's place of it is a text, which is not among the keys.
+    kept = {key: value for key, value in raw.items() if isinstance(key, str) and key not in wrong}
+    return kind.model_validate(kept, context=context)
 
 
 def _message(kind: type[Entry], error: Mapping[str, Any]) -> str:

@@ -119,3 +119,11 @@ def test_a_megabyte_is_read_like_any_other_file(tmp_path: Path) -> None:
     assert path.stat().st_size > 1_000_000
     with pytest.raises(ConfigErrors, match=r":50033: tasks\.sums\.rubrik"):
         load_config(path, keys=Keys())
+
+
+@pytest.mark.parametrize("number", ["5", "9" * 400])
+def test_a_number_as_key_is_told_however_long_it_is(tmp_path: Path, number: str) -> None:
+    path = write(tmp_path)
+    path.write_text(f"{path.read_text()}? {number}\n: x\n")
+    with pytest.raises(ConfigErrors, match="keys are text"):
+        load_config(path, keys=Keys())
