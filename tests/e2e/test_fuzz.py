@@ -61,7 +61,9 @@ class Service:
         """Assert that it runs, answers, and has met no error of its own."""
         assert self.process.poll() is None
         assert answers(f"{self.url}/health")
-        assert "Traceback" not in self.log.read_text("utf-8")
+        log = self.log.read_text("utf-8")
+        assert "Traceback" not in log
+        assert '"level": "error"' not in log, "the router's own errors"
 
 
 @pytest.fixture(scope="module")
