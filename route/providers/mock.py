@@ -29,6 +29,7 @@ from p2l.common.errors import ConfigError, InputError
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.chat import answer_message, asks_for_usage, chunk, completion, joined_text, usage, usage_chunk
 from route.providers.errors import refusal
+from route.providers.translation import translated
 
 # A trouble is a name, some with a number: `rate-limit` (429), `rate-limit:2` (with Retry-After of 2 s), `status:503`,
 # `reset`, `silence` (no response at all), `slow:5` (first token after 5 s), `cut` and `stall` (after half of the
@@ -163,7 +164,10 @@ class Mock:
             yield usage_chunk(frame, whole["usage"])
 
     def completion(self, request: JSON) -> JSON:
-        """Return the answer; each word counts as a token."""
+        """Return the answer; each word counts as a token. Raise ProviderError for a malformed request."""
+        return translated("the mock", self._completion, request)
+
+    def _completion(self, request: JSON) -> JSON:
         prompt = sum(len(joined_text(message.get("content")).split()) for message in request.get("messages", []))
         message = answer_message("".join(self.pieces))
         return completion(str(request.get("model")), message, "stop", usage(prompt, len(self.pieces)))
@@ -285,6 +289,10 @@ def application(mock: Mock) -> web.Application:
 
     async def complete(request: web.Request) -> web.StreamResponse:
         body: JSON = json.loads(await request.read())
+        try:
+            mock.completion(body)
+        except ProviderError as error:
+            return web.json_response({"error": {"message": str(error), "type": "invalid_request_error"}}, status=400)
         trouble = mock.next_trouble(body)
         refused = refusal_body(trouble)
         if refused is not None:

@@ -95,6 +95,18 @@ def test_it_fails_as_told_and_is_well_again(stream: bool, served: bool) -> None:
 
 
 @pytest.mark.parametrize("served", [False, True])
+@pytest.mark.parametrize("messages", [[{"role": "user", "content": [3]}], [{"role": "user", "content": [None]}], 3])
+def test_a_malformed_request_is_the_clients_fault(messages: object, served: bool) -> None:
+    async def ask() -> None:
+        async with playing(Script(text="hi"), served=served) as (provider, _):
+            with pytest.raises(ProviderError) as refused:
+                await provider.chat(REQUEST | {"messages": messages}, PATIENT)
+            assert refused.value.fault is Fault.REQUEST
+
+    run(ask())
+
+
+@pytest.mark.parametrize("served", [False, True])
 def test_it_takes_its_time(served: bool) -> None:
     async def test() -> None:
         script = Script(tokens=3, latency=0.05, token_seconds=0.02, failures=("slow:0.05",))
