@@ -113,9 +113,9 @@ def parse_yaml(text: str, loader_type: Any = YamlLoader) -> tuple[Any, yaml.Node
     ValueError for a value that cannot be built.
     """
     _check_extent(yaml.parse(text, Loader=loader_type))
-    loader = loader_type(text)
-    node = loader.get_single_node()
-    return (None, None) if node is None else (loader.construct_document(node), node)
+    node = yaml.compose(text, Loader=loader_type)
+    # Building what merges stand for changes the nodes: keys that are merged would stand beside those that replace them.
+    return loader_type(text).get_single_data(), node
 
 
 class _Extent:

@@ -12,7 +12,7 @@ from coeval.config.loading import load_config as load_experiment
 from coeval.config.reading import ConfigErrors
 from coeval.ingest.writing import read_configuration
 from coeval.storage.run import Run, stored_config
-from p2l.common.config import MOST_BYTES, read_yaml
+from p2l.common.config import MOST_BYTES, lines_of, parse_yaml, read_yaml
 from p2l.common.errors import InputError
 from p2l.training.config import load_config as load_training
 from route.config import load_config as load_router
@@ -93,3 +93,10 @@ def test_aliases_merges_and_long_texts_that_people_write_are_read(tmp_path: Path
     )
     base = {"rate": 8e-6, "steps": 10}
     assert read_yaml(path) == {"base": base, "run": {"rate": 8e-6, "steps": 20}, "two": [base, base], "text": digits}
+
+
+def test_what_replaces_a_merged_key_is_not_written_twice() -> None:
+    content, node = parse_yaml("base: &base {name: a, steps: 10}\nrun:\n  <<: *base\n  name: b\n")
+    assert content["run"] == {"name": "b", "steps": 10}
+    assert node is not None
+    assert [where for where, _, is_second in lines_of(node) if is_second] == []
