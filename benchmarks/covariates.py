@@ -6,7 +6,7 @@ style-controlled coefficients equal arena-rank's to 1e-3 without priors; `side` 
 
 Votes are simulated from the outcome model itself, with models whose answers have lengths of their own, so that a
 leaderboard without `--control` takes part of the effect of length for ability: its error stands beside. Folds are of
-whole prompts, and the interval of a gain draws prompts. Run it as `python -m benchmarks.covariates --data FOLDER`;
+whole prompts, and the interval of a gain draws prompts. Run it as `python -m benchmarks.covariates DATA_DIR`;
 without the data, or without arena-rank, that part is left out.
 """
 
@@ -184,7 +184,7 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--simulations", type=int, default=200)
     flags.add_argument("--votes", type=int, default=2_000, help="of a simulation")
-    flags.add_argument("--data", type=Path, default=Path("../shared/data"), help="folder of oasst_vicuna_gpt4_battles")
+    flags.add_argument("data", metavar="DATA_DIR", type=Path, help="folder with oasst_vicuna_gpt4_battles.parquet")
     flags.add_argument("--many", type=int, default=1_000_000, help="votes of the measurement of speed; 0: none")
     args = flags.parse_args()
     side_of(args.data)
