@@ -2,10 +2,12 @@
 
     python -m benchmarks.attack [--seconds 60] [--rest 60] [--clients 8] [--cases half-open deep-json ...]
 
-Both services run here, the endpoint with a bag-of-words model, the router before it with a mock provider. Eight clients
+Both services run here, the endpoint with a bag-of-words model, the router before it with mock providers. Eight clients
 send one case again and again from an address of their own, while another asks `/health` over a new connection each
-time. The table has the time of an attempt until it was answered, refused or cut off, the times of `/health`, and the
-memory of the service before, at most meanwhile, and after a rest. To add a case, add a line to `CASES`.
+time; in the case "all" they send all the others in turn, so that eight different ones are under way at any time. The
+table has the time of an attempt until it was answered, refused or cut off, the times of `/health`, and the memory of
+the service before, at most meanwhile, and after a rest. Below floods of spend and of votes stands what the router's
+database holds of them. To add a case, add a line to `CASES`; files are in `benchmarks.attack_files`.
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ import argparse
 import asyncio
 import contextlib
 import json
+import re
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -23,8 +27,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from http.client import HTTPConnection, HTTPException
+from itertools import cycle
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TypeAlias
@@ -38,11 +42,14 @@ from p2l.common.cli import parser, positive, run
 
 __all__ = ["main"]
 
-KEY = "a-key-of-the-benchmark"
+KEY, SPENDER = "a-key-of-the-benchmark", "a-key-with-a-limit"
+LIMIT = 0.05
 ATTACKER, NEIGHBOUR = "127.0.0.2", "127.0.0.1"
 _HEALTH_PAUSE = 0.02
 _LONGEST_TRY = 30.0
 _HELD = 200  # connections of each client that holds some
+_AT_ONCE = 300  # requests of each client that spends
+_VOTES = 50  # on one answer
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,45 @@ async def _hold(service: Service, _reader: asyncio.StreamReader, writer: asyncio
         await asyncio.sleep(1.0)
 
 
+async def _spend(service: Service, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Ask with a key of little spend on many connections at once; half of the clients leave before the answer."""
+
+    async def ask(leaves: bool) -> None:
+        with contextlib.suppress(OSError):
+            reader, other = await asyncio.open_connection("127.0.0.1", service.port, local_addr=(ATTACKER, 0))
+            other.write(_chat({"max_tokens": 100}, SPENDER, "connection: close\r\n"))
+            await (other.drain() if leaves else reader.read())
+            other.close()
+
+    await asyncio.gather(*(ask(number % 2 == 0) for number in range(_AT_ONCE)))
+    writer.write(_chat({"max_tokens": 100}, SPENDER))
+
+
+async def _vote(_: Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Vote on one answer again and again, each time for the other side."""
+    writer.write(_chat({"compare": True}, KEY))
+    head = await reader.readuntil(b"\r\n\r\n")
+    request_id = re.search(rb"x-request-id: (\S+)", head)
+    await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split()[0]))
+    if request_id is None:
+        return
+    for number in range(_VOTES):
+        body = json.dumps({"request_id": request_id[1].decode(), "better": number % 2}).encode()
+        writer.write(_post("/v1/feedback", KEY, body))
+        await reader.readexactly(int((await reader.readuntil(b"\r\n\r\n")).split(b"content-length: ")[1].split()[0]))
+    writer.write(_post("/v1/feedback", KEY, body))
+
+
+def _chat(fields: dict[str, object], key: str, headers: str = "") -> bytes:
+    messages = [{"role": "user", "content": "hello"}]
+    return _post("/v1/chat/completions", key, json.dumps({"messages": messages, **fields}).encode(), headers)
+
+
+def _post(path: str, key: str, body: bytes, headers: str = "") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {key}\r\n{headers}"
+    return f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body
+
+
 def _deep(_: Service) -> bytes:
     return b'{"prompt": ' + b"[" * 100_000
 
@@ -144,8 +190,17 @@ CASES: dict[str, Callable[[Service], Attack]] = {
     "faulty-turns": posting(lambda _: b'{"prompt": [' + b"1," * 1_000_000 + b"1]}"),
     "empty-turns": posting(_body(lambda: [""] * 100_000)),
     "many-turns": posting(_body(lambda: ["a"] * 600_000)),
+    "large-body": posting(_body(lambda: ["a" * 15_000_000])),
+    "spend-flood": lambda _: _spend,
+    "vote-flood": lambda _: _vote,
 }
 """By name: what prepares an attack on a service, once for all clients of it."""
+OF_THE_ROUTER = {
+    "spend-flood": f"SELECT 'booked ' || round(sum(cost), 6) || ' of {LIMIT} a day' FROM spend WHERE key = 'spender'",
+    "vote-flood": "SELECT count(*) || ' votes on ' || count(DISTINCT request_id) || ' answers' FROM votes",
+}
+"""Cases that the endpoint does not have, and what the router's database says of them."""
+ALL = "all"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -154,7 +209,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--seconds", type=positive, default=60, help="of each case")
     flags.add_argument("--rest", type=positive, default=60, help="seconds after each case, before memory is read again")
     flags.add_argument("--clients", type=positive, default=8)
-    flags.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    flags.add_argument("--cases", nargs="+", choices=[*CASES, ALL], default=[*CASES, ALL])
     flags.add_argument("--services", nargs="+", choices=["endpoint", "router"], default=["endpoint", "router"])
     flags.add_argument("--same-address", action="store_true", help="ask /health from the attackers' address")
     return flags
@@ -174,16 +229,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         for service in services:
             if service.name in flags.services:
                 for case in flags.cases:
-                    _print_case(service, case, pool, flags)
+                    if service.name == "router" or case not in OF_THE_ROUTER:
+                        _print_case(service, case, pool, flags)
+                    if service.name == "router" and case in OF_THE_ROUTER:
+                        with contextlib.closing(sqlite3.connect(Path(name) / "router.sqlite")) as database:
+                            print(f"{'':27} {database.execute(OF_THE_ROUTER[case]).fetchone()[0]}", flush=True)
 
 
 @contextlib.contextmanager
 def _services(folder: Path) -> Iterator[list[Service]]:
     """Start an endpoint of a random model, and a router that asks it for scores."""
     common = ["--host", "127.0.0.1"]
-    model = {"name": "m", "type": "mock", "cost": 1, "options": {"text": "hello"}}
+    model = {"name": "m", "type": "mock", "cost": 1e-4, "options": {"text": "hello"}}
+    models = {name: {**model, "price": {"input": 1, "output": 10}} for name in ("model-0", "model-1")}
+    spender = {"key": SPENDER, "name": "spender", "spend_per_day": LIMIT}
     config = folder / "router.yaml"
-    config.write_text(yaml.safe_dump({"model_configs": {"model-0": model}}))
+    config.write_text(yaml.safe_dump({"model_configs": models, "keys": [spender], "database": "router.sqlite"}))
     with _running(
         "endpoint", folder, ["-m", "p2l.endpoint", "-m", str(write_tfidf(folder)), "-a", KEY, *common]
     ) as endpoint:
@@ -262,8 +323,9 @@ def _milliseconds(seconds: Sequence[float]) -> str:
 def _attack(service: Service, case: str, clients: int, seconds: float) -> Attempts:
     """Attack for some seconds from a process of its own."""
     attempts = Attempts()
-    attack = CASES[case](service)
-    asyncio.run(_attack_together(partial(_try, service, attack, attempts), clients, seconds))
+    names = [name for name in CASES if service.name == "router" or name not in OF_THE_ROUTER] if case == ALL else [case]
+    attacks = cycle([CASES[name](service) for name in names])
+    asyncio.run(_attack_together(lambda: _try(service, next(attacks), attempts), clients, seconds))
     return attempts
 
 

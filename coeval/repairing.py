@@ -17,12 +17,13 @@ from coeval.analysis.verdicts import WINNERS
 from coeval.judging.grading import is_score
 from coeval.planning.gaps import Gap, find_gaps
 from coeval.schema import PHASES, Phase
-from coeval.storage.jsonl import as_line
+from coeval.storage.jsonl import LONGEST_RECORD, as_line
 from coeval.storage.meta import Meta
 from coeval.storage.records import answer_mark, is_answer_to, is_failed, is_judgement_of, item_mark
 from coeval.storage.run import Run
-from p2l.common.files import atomic_path, parse_json
+from p2l.common.files import atomic_path, bounded_lines, parse_json
 
+_PIECE = 1 << 20  # bytes of a line that are copied at once
 KINDS = ("data_generation", "response_collection", "evaluation", "pairwise")
 _UPSTREAM = {
     "response_collection": ("data_generation", ("datapoint_id",)),
@@ -97,8 +98,10 @@ def examine(run: Run) -> dict[str, Inspection]:
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, Any] | None]]:
     """Yield number and record of each line that is not blank; None where it holds no JSON object."""
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if line.strip():
+        for number, (line, _) in enumerate(bounded_lines(lines, LONGEST_RECORD), start=1):
+            if not line:
+                yield number, None
+            elif line.strip():
                 try:
                     record = parse_json(line)
                 except ValueError:
@@ -186,14 +189,17 @@ def _rewrite(path: Path, bad: Mapping[int, BadLine], *, keep: bool) -> None:
         aside.open("ab") as removed,
         path.open("rb") as old,
     ):
-        for number, line in enumerate(old, start=1):
-            whole = line if line.endswith(b"\n") else line + b"\n"
-            if number not in bad:
-                file.write(whole)
-            elif keep and bad[number].id is not None:
-                file.write(as_line({**bad[number].record, "status": "failed"}))
+        number, is_begin = 0, True
+        while piece := old.readline(_PIECE):
+            number += is_begin
+            is_marked = keep and number in bad and bad[number].id is not None
+            if is_marked:
+                file.write(as_line({**bad[number].record, "status": "failed"}) if is_begin else b"")
             else:
-                removed.write(whole)
+                (removed if number in bad else file).write(piece)
+            is_begin = piece.endswith(b"\n")
+            if not is_begin and len(piece) < _PIECE and not is_marked:  # the last line has no end
+                (removed if number in bad else file).write(b"\n")
     if not aside.stat().st_size:
         aside.unlink()
 

@@ -6,6 +6,7 @@ A row names an answer (`response_id`, or `datapoint_id` and `student`), a `facto
 
 from __future__ import annotations
 
+import codecs
 import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -24,8 +25,8 @@ from coeval.parsing import MalformedAnswerError
 from coeval.schema import Scale, scale_in
 from coeval.storage.run import entries_of, stored_config
 from p2l.common.bootstrap import limits
-from p2l.common.files import parse_json
-from p2l.common.spreadsheets import of_cell
+from p2l.common.files import bounded_lines, parse_json
+from p2l.common.spreadsheets import CellReader
 
 WHY = {
     "NO_RECORD": "is no JSON object",
@@ -91,23 +92,26 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             if kind == ".csv":
-                reader = csv.DictReader(file)
-                names = set(reader.fieldnames or ())
+                reader = CellReader(file)
+                names = set(reader.names)
                 missing = [name for name in ("factor", "score") if name not in names]
                 if "response_id" not in names and not {"datapoint_id", "student"} <= names:
                     missing = ["response_id (or datapoint_id and student)", *missing]
                 if missing:
                     lacking = f"has no column {', '.join(missing)}; its first line must name them"
                     raise RunInputError(f"--annotations {path}: {lacking}")
-                yield from ((reader.line_num, {name: of_cell(cell) for name, cell in row.items()}) for row in reader)
+                yield from ((reader.line, row) for row in reader)
                 return
-            yield from ((number, _object(line)) for number, line in enumerate(file, 1) if line.strip())
+        with path.open("rb") as lines:
+            for number, (line, _) in enumerate(bounded_lines(lines), 1):
+                if not line or line.strip():
+                    yield number, _object(line.removeprefix(codecs.BOM_UTF8))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise RunInputError(f"--annotations {path}: cannot be read: {why}") from error
 
 
-def _object(line: str) -> Mapping[str, Any] | None:
+def _object(line: bytes) -> Mapping[str, Any] | None:
     try:
         value = parse_json(line)
     except ValueError:

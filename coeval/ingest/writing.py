@@ -21,7 +21,7 @@ from coeval.storage.records import now
 from coeval.storage.run import Run
 from coeval.storage.store import Store
 from p2l.common.config import parse_yaml, read_limited
-from p2l.common.files import atomic_path, parse_json
+from p2l.common.files import LONGEST_LINE, atomic_path, bounded_lines, parse_json
 
 
 def read_configuration(run: Run) -> dict[str, Any]:
@@ -178,7 +178,9 @@ def _entries(benchmark: Benchmark, path: Path) -> tuple[list[BenchmarkItem], int
 def _rows(path: Path, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     try:
         with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
+            for number, (line, _) in enumerate(bounded_lines(lines), start=1):
+                if not line:
+                    raise RunInputError(f"{path}: line {number}: is longer than {LONGEST_LINE >> 20} MiB; leave it out")
                 if not line.strip():
                     continue
                 try:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from coeval.storage.records import is_failed, is_marked
-from p2l.common.files import atomic_path, parse_json
+from p2l.common.files import atomic_path, bounded_lines, parse_json
 
 OnBad = Callable[[Path, int, str], None]
 """Receives a line that is no record: file, line number from 1, reason."""
+LONGEST_RECORD = 256 << 20
+"""Bytes of a line, more than the longest answer can become."""
 _BLOCK = 1 << 16
 
 
@@ -32,13 +35,13 @@ def _with_offsets(path: Path, on_bad: OnBad | None) -> Iterator[tuple[int, dict[
         return
     offset = 0
     with path.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            record = _record(line)
+        for number, (line, length) in enumerate(bounded_lines(lines, LONGEST_RECORD), start=1):
+            record = _record(line) if line else f"a line of more than {LONGEST_RECORD >> 20} MiB"
             if isinstance(record, dict):
                 yield offset, record
             elif record is not None and on_bad is not None:
                 on_bad(path, number, record)
-            offset += len(line)
+            offset += length
 
 
 def _record(line: bytes) -> dict[str, Any] | str | None:
@@ -73,21 +76,25 @@ def append_line(descriptor: int, line: bytes) -> None:
     raise OSError(errno.ENOSPC, "no space is left on the disk")
 
 
-def repair_tail(path: Path) -> bytes:
-    """End a file with a whole line; return what was torn, which is moved to `{name}.torn` beside it."""
+def repair_tail(path: Path) -> int:
+    """End a file with a whole line; return the bytes that were torn, which are moved to `{name}.torn` beside it."""
     if not path.is_file() or not path.stat().st_size:
-        return b""
+        return 0
     with path.open("r+b") as file:
-        start = _start_of_last_line(file.fileno(), path.stat().st_size)
+        size = path.stat().st_size
+        start = _start_of_last_line(file.fileno(), size)
         file.seek(start)
-        tail = file.read()
-        if not tail or isinstance(_record(tail), dict):
-            file.write(b"\n" if tail else b"")
-            return b""
+        if start == size:
+            return 0
+        if size - start <= LONGEST_RECORD and isinstance(_record(file.read()), dict):
+            file.write(b"\n")
+            return 0
+        file.seek(start)
         with path.with_name(f"{path.name}.torn").open("ab") as aside:
-            aside.write(tail + b"\n")
+            shutil.copyfileobj(file, aside)
+            aside.write(b"\n")
         file.truncate(start)
-        return tail
+        return size - start
 
 
 def _start_of_last_line(descriptor: int, size: int) -> int:

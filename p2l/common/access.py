@@ -50,11 +50,14 @@ _FORWARDED = (
 """Headers of which a proxy adds at least one; then the peer is the proxy, and not who asks."""
 
 
-def is_from_this_machine(peer: str | None, headers: Mapping[str, str]) -> bool:
+def is_from_this_machine(peer: str | None, headers: Mapping[str, str], http_version: str = "1.1") -> bool:
     """Return whether a request comes from this machine, as far as it can be known; `headers` by their small names.
 
     The name that the client asked for must be of this machine too, or a page in a browser here could ask for others.
+    HTTP/1.0 is what nginx speaks to those behind it, without a header of its own, where nobody configures it.
     """
+    if http_version == "1.0":
+        return False
     try:
         name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
     except ValueError:  # brackets without an address

@@ -166,6 +166,15 @@ def nearest(word: str, candidates: Iterable[str]) -> str:
     return f" (did you mean {matches[0]!r}?)" if matches else ""
 
 
+_SHOWN, _MOST_SHOWN = 40, 40
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names of a file, as a message of one line lists them: at most 40, each cut after 40 characters."""
+    short = [printable(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...") for name in names[:_MOST_SHOWN]]
+    return ", ".join([*short, "..."] if len(names) > _MOST_SHOWN else short)
+
+
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
     """Return the entry of this name; ConfigError, with the nearest name and all of them, if there is none."""
     if name not in table:

@@ -7,20 +7,18 @@ ones whose time is up, and the one that makes room at a cap, are always the firs
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
-import ctypes
 import enum
-import logging
 import sys
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from p2l.common.cli import above_zero, positive, whole
 from p2l.common.errors import ConfigError
 
-_log = logging.getLogger("uvicorn.error")  # which both services write where their other lines go
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 _MOST = 1024  # connections a process by default: some 7 MB
 _FILES_EACH = 2  # a connection to the router may need one to a provider
@@ -172,7 +170,7 @@ class Connections:
             group.queues[State.HEAD][connection] = None
         if not self._swept:
             self._swept = True
-            asyncio.get_running_loop().call_later(self._tick, self._sweep)
+            _loop().call_later(self._tick, self._sweep)
         return True
 
     def move(self, connection: Connection, state: State) -> None:
@@ -222,10 +220,10 @@ class Connections:
         self._peak = max(self._peak, self._all.count)
         if self._peak >= _MANY and self._all.count < self._peak // 8:
             self._peak = 0
-            asyncio.get_running_loop().run_in_executor(None, _give_memory_back)
+            _loop().run_in_executor(None, _give_memory_back)
         self._swept = self._all.count > 0
         if self._swept:
-            asyncio.get_running_loop().call_later(self._tick, self._sweep)
+            _loop().call_later(self._tick, self._sweep)
 
     def _abort_if_stuck(self, connection: Connection, now: float) -> None:
         unsent = connection.unsent_now()
@@ -244,14 +242,26 @@ class Connections:
             self._reported[flag] = (until, left_out + 1)
             return
         self._reported[flag] = (now + _REPORT_SECONDS, 0)
-        _log.warning("%s: %s%s", flag, text, f" ({left_out} more since the last such line)" if left_out else "")
+        more = f" ({left_out} more since the last such line)" if left_out else ""
+        import logging
+
+        # Both services write their other lines there.
+        logging.getLogger("uvicorn.error").warning("%s: %s%s", flag, text, more)
 
 
 def _give_memory_back() -> None:
     """Return the memory of connections that are gone to the system, which glibc does not do by itself."""
     with contextlib.suppress(OSError, AttributeError):  # other systems have no such call, or need none
+        import ctypes
+
         ctypes.CDLL(None).malloc_trim(0)
 
 
+def _loop() -> AbstractEventLoop:
+    import asyncio  # not above: a command that only reads the flags should start at once
+
+    return asyncio.get_running_loop()
+
+
 def _now() -> float:
-    return asyncio.get_running_loop().time()
+    return _loop().time()

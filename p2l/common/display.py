@@ -8,7 +8,6 @@ Letters of every script stay, those written from right to left too.
 from __future__ import annotations
 
 import contextlib
-import logging
 import re
 import sys
 from collections.abc import Iterable, Iterator
@@ -37,18 +36,6 @@ def printable(text: str, keep: str = "") -> str:
         return mark if mark in keep else " " if mark in _BLANKS else ""
 
     return _HIDDEN.sub(shown, text)
-
-
-class LineFormatter(logging.Formatter):
-    """A log's lines: a message is one line whatever it quotes, and only a traceback adds others."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's own name)
-        """Return the line of a record."""
-        return printable(super().formatMessage(record))
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the line and its traceback."""
-        return printable(super().format(record), keep="\n")
 
 
 class _PrintableStream:

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from p2l.common.errors import InputError
 
@@ -60,6 +60,22 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
     if brackets > DEEPEST_JSON and is_deeper(content, DEEPEST_JSON):
         raise ValueError(f"is nested deeper than {DEEPEST_JSON} levels")
     return content
+
+
+LONGEST_LINE = 16 << 20
+"""Bytes of a line of JSON that somebody hands in."""
+_PIECE = 1 << 20
+
+
+def bounded_lines(file: IO[bytes], longest: int = LONGEST_LINE) -> Iterator[tuple[bytes, int]]:
+    """Yield each line of a file and its bytes; a line of more than `longest` comes empty, and is never in memory."""
+    while line := file.readline(longest + 1):
+        length = len(line)
+        if length > longest:
+            while not line.endswith(b"\n") and (line := file.readline(_PIECE)):
+                length += len(line)
+            line = b""
+        yield line, length
 
 
 def is_deeper(content: Any, levels: int) -> bool:

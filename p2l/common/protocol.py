@@ -7,11 +7,13 @@ ahead of their answers.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeAlias
 
-from starlette.responses import PlainTextResponse
+from starlette.responses import JSONResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from p2l.common.connections import Connections, State
@@ -23,14 +25,30 @@ _MOST_HEADER_BYTES = 65536
 _MOST_HEADERS = 128
 _MOST_AHEAD = 16  # requests that wait for the answer to an earlier one
 _MOST_IGNORED = 2**20  # bytes after those that were no request, while earlier requests are answered
+_SENTENCES = {
+    HTTPStatus.BAD_REQUEST: "this is no HTTP request that can be read",
+    HTTPStatus.REQUEST_TIMEOUT: "the request did not arrive in time",
+    HTTPStatus.REQUEST_URI_TOO_LONG: "the address of the request is too long",
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "the request has too many headers, or too large ones",
+    HTTPStatus.SERVICE_UNAVAILABLE: "too many connections are open; come again later",
+}
+
+ErrorBody: TypeAlias = Callable[[int, str], dict[str, Any]]
+"""Returns the body of a service's errors, for a status and a sentence."""
+
+
+def detail_body(_status: int, sentence: str) -> dict[str, Any]:
+    """Return the body that FastAPI's errors have."""
+    return {"detail": sentence}
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """A connection that ends when its client sends nothing, too slowly or too much."""
 
-    def __init__(self, connections: Connections, **options: Any) -> None:
-        """Wait for the connection; `options` are uvicorn's."""
+    def __init__(self, connections: Connections, error_body: ErrorBody = detail_body, **options: Any) -> None:
+        """Wait for the connection; `error_body` is for what is refused early, `options` are uvicorn's."""
         super().__init__(**options)
+        self._error_body = error_body
         self.logger = _errors
         self.peer = ""
         self.state = State.BUSY
@@ -114,7 +132,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         self._note()
 
-    def send_400_response(self, msg: str) -> None:
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """Refuse what cannot be read, after the answers to the requests before it."""
         if self._ignored is not None:
             return  # both the parser's error and too long a header report the same bytes
@@ -122,8 +140,6 @@ class BoundedProtocol(HttpToolsProtocol):
         self._ignored = 0
         if self._answers():
             self._end_after_answers()
-        elif self._refusal is HTTPStatus.BAD_REQUEST:
-            super().send_400_response(msg)
         else:
             self._refuse(self._refusal)
 
@@ -133,7 +149,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.cycle.more_body:
             return
         if self.pipeline:
-            self.pipeline[0] = (self.cycle, _refuse_body)
+            self.pipeline[0] = (self.cycle, self._refuse_body)
         elif self.cycle.response_started:
             self.abort()  # a second answer would be taken for a part of the first
         else:
@@ -178,15 +194,15 @@ class BoundedProtocol(HttpToolsProtocol):
             self._all.remove(self)
 
     def _refuse(self, status: HTTPStatus) -> None:
-        """Answer with a status alone, and close."""
-        text = status.phrase.encode()
-        head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
-        head += f"content-length: {len(text)}\r\nconnection: close\r\n\r\n"
-        self.transport.write(head.encode() + text)
+        """Answer with the sentence of a status, and close."""
+        body = json.dumps(self._error_body(status.value, _SENTENCES[status])).encode()
+        head = f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+        head += f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        self.transport.write(head.encode() + body)
         self.transport.close()
 
-
-async def _refuse_body(scope: Any, receive: Any, send: Any) -> None:
-    """Answer a request whose body is no body."""
-    status = HTTPStatus.BAD_REQUEST
-    await PlainTextResponse(status.phrase, status.value)(scope, receive, send)
+    async def _refuse_body(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request whose body is no body."""
+        status = HTTPStatus.BAD_REQUEST
+        response = JSONResponse(self._error_body(status.value, _SENTENCES[status]), status.value)
+        await response(scope, receive, send)

@@ -1,4 +1,6 @@
-"""Cells of CSV files that a spreadsheet would take for formulas: written with a quote mark before, read without.
+"""Rows of CSV files within bounds, and cells that a spreadsheet would take for formulas.
+
+Such cells are written with a quote mark before, and read without.
 
 A model called `=HYPERLINK(...)`, or a note that begins with `@`, is run and not shown by whoever opens the file. A
 quote mark before it makes it text. A cell that begins with quote marks and then like a formula gets one more, so that
@@ -7,8 +9,11 @@ what is read is what was written. Numbers stay numbers, negative ones too.
 
 from __future__ import annotations
 
+import csv
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +73,44 @@ def frame_to_cells(frame: pd.DataFrame) -> pd.DataFrame:
     return cells
 
 
-def frame_of_cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table, its header too, as `of_cell` reads each cell."""
-    entries: pd.DataFrame = frame.map(of_cell).rename(columns=of_cell)
-    return entries
+MOST_COLUMNS = 1_000
+"""Of a table that somebody hands in."""
+_LONGEST_ROW = 16 << 20  # characters; a cell has at most 131,072 by the csv module
+
+
+class CellReader:
+    """Rows of a CSV file by the names in its first row, as `of_cell` reads them; one in memory at a time.
+
+    Raises csv.Error, which says what is wrong, for more columns or a longer row than tables have.
+    """
+
+    def __init__(self, file: IO[str]) -> None:
+        """Read the first row of a file that was opened with `newline=""`."""
+        self._file = file
+        self._size = 0  # of the row so far
+        self._reader = csv.reader(self._lines())
+        self.names: list[str] = next(self._reader, [])
+        """Of the columns."""
+        if len(self.names) > MOST_COLUMNS:
+            raise csv.Error(f"it has {len(self.names):,} columns, of at most {MOST_COLUMNS:,}")
+
+    @property
+    def line(self) -> int:
+        """Return the number, from 1, of the last line of the last row."""
+        return self._reader.line_num
+
+    def __iter__(self) -> Iterator[dict[str, str | None]]:
+        """Yield the rows that hold anything; a cell that a row lacks is None, one without a name is left out."""
+        self._size = 0
+        for cells in self._reader:
+            self._size = 0
+            if cells:
+                named = zip_longest(self.names, cells[: len(self.names)])
+                yield {name: of_cell(cell) for name, cell in named}
+
+    def _lines(self) -> Iterator[str]:
+        while line := self._file.readline(_LONGEST_ROW + 1):
+            self._size += len(line)
+            if self._size > _LONGEST_ROW:
+                raise csv.Error(f"the row after line {self._reader.line_num} is longer than {_LONGEST_ROW >> 20} MiB")
+            yield line

@@ -11,8 +11,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Awaitable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from logging import Logger
@@ -27,47 +26,13 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l.common.connections import ConnectionLimits, Connections
-from p2l.common.errors import P2LError
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from p2l.common.protocol import ErrorBody
+
 T = TypeVar("T")
-
-# Work on long texts has threads of its own: neither the event loop nor short texts wait for it.
-
-LONG = 32_000
-"""Characters, or bytes, of a request that take more than a few milliseconds to work through."""
-_MAX_WAITING = 2**26  # characters that may wait for the threads, at most 256 MB
-
-
-class BusyError(P2LError):
-    """Too much is waiting already, or the service is shutting down; the client may come again."""
-
-
-class LongWork:
-    """A few threads for work on long texts; make and use it inside one event loop."""
-
-    def __init__(self, threads: int | None = None, max_waiting: int = _MAX_WAITING) -> None:
-        """Start no thread yet; by default there is one for each core, up to four."""
-        self._threads = ThreadPoolExecutor(threads or min(4, os.cpu_count() or 1), thread_name_prefix="p2l-long")
-        self._max_waiting = max_waiting
-        self._waiting = 0
-
-    async def run(self, size: int, function: Callable[[], T]) -> T:
-        """Call `function`, which works on `size` characters, in a thread; BusyError if too many wait already."""
-        if self._waiting and self._waiting + size > self._max_waiting:
-            raise BusyError("too many long texts are waiting already; try again in a moment")
-        self._waiting += size
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, function)
-        finally:
-            self._waiting -= size
-
-    def close(self) -> None:
-        """End the threads, after the work under way."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
 
 # A request lives as long as its client is connected and its deadline has not passed. Its own task does the work: a
 # timer and a listener for the end of the connection cancel that task, so nothing else has to be cleaned up.
@@ -280,18 +245,20 @@ def run_server(
     reload: bool,
     request_seconds: float,
     limits: ConnectionLimits,
+    error_body: ErrorBody | None = None,
     **options: Any,
 ) -> None:
     """Serve an application, or the one that `module:function` returns in each worker, until stopped.
 
-    A request may go on for `request_seconds` after the signal to stop, connections within `limits`; `options` are
-    uvicorn's.
+    A request may go on for `request_seconds` after the signal to stop, connections within `limits`. `error_body`, a
+    function of a module, is for what is refused before it is a request, by default FastAPI's; `options` are uvicorn's.
     """
     import uvicorn
 
-    from p2l.common.protocol import BoundedProtocol
+    from p2l.common.protocol import BoundedProtocol, detail_body
 
-    protocol: Any = partial(BoundedProtocol, Connections(limits))  # which uvicorn hands to its workers
+    # Uvicorn hands it to its workers.
+    protocol: Any = partial(BoundedProtocol, Connections(limits), error_body or detail_body)
     uvicorn.run(
         app,
         host=host,

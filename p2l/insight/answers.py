@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.cli import nearest, progress
+from p2l.common.cli import listed, nearest, progress
 from p2l.common.errors import InputError
 from p2l.common.files import parse_json
 from p2l.insight.explain_report import Explanation, Observed, Strength, VoteAgreement
@@ -183,7 +183,7 @@ def _models(file: Path, model_list: str | None, info: dict[str, Any], number: in
 
 def _check_column(name: str, columns: Sequence[str], source: str) -> None:
     if name not in columns:
-        raise InputError(f"{source}: no column {name!r}{nearest(name, columns)}; columns: {', '.join(columns)}")
+        raise InputError(f"{source}: no column {name!r}{nearest(name, columns)}; columns: {listed(columns)}")
 
 
 def _matrix(rows: Sequence[Any], what: str) -> Floats:

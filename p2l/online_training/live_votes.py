@@ -282,11 +282,19 @@ class LineVotes:
 
     def prompts(self, ids: Ids = None) -> list[list[str]]:
         """Return the user's turns of each vote, from the file; VoteError if it holds something else there now."""
-        return [self._prompt(at, size) for at, size in self._chosen(ids)[["at", "size"]].tolist()]
+        return [turns for turns, _ in self._lines(ids)]
 
-    def _prompt(self, at: int, size: int) -> list[str]:
+    def rows(self, ids: Ids = None) -> list[dict[str, Any]]:
+        """Return all columns of each vote, from the file; VoteError as `prompts`."""
+        return [row for _, row in self._lines(ids)]
+
+    def _lines(self, ids: Ids) -> Iterator[tuple[list[str], dict[str, Any]]]:
+        return (self._line(at, size) for at, size in self._chosen(ids)[["at", "size"]].tolist())
+
+    def _line(self, at: int, size: int) -> tuple[list[str], dict[str, Any]]:
         try:
-            return turns_of(parse_json(self._file.read(at, size)))
+            row = parse_json(self._file.read(at, size))
+            return turns_of(row), row
         except (ValueError, AttributeError, VoteError) as error:
             raise VoteError(
                 f"{self._file.path}: was changed at byte {at} while it was followed; lines may only be added"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from p2l.common.cli import listed
 from p2l.common.errors import VoteError
 from p2l.votes.schema import hash_turns
 
@@ -76,6 +77,9 @@ class VoteStream(Protocol):
 
     def tstamps(self, ids: Ids = None) -> NDArray[np.float64] | None:
         """Return seconds (n,); None when votes have no time."""
+
+    def rows(self, ids: Ids = None) -> list[dict[str, Any]]:
+        """Return all columns of each vote."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,10 @@ class StaticStream:
         """Return seconds (n,)."""
         return self.votes.tstamps(self._rows(ids))
 
+    def rows(self, ids: Ids = None) -> list[dict[str, Any]]:
+        """Return all columns of each vote."""
+        return self.votes.rows(self._rows(ids))
+
     def _rows(self, ids: Ids) -> Ids:
         return ids if self.order is None else self.order if ids is None else self.order[np.asarray(ids)]
 
@@ -187,7 +195,7 @@ def time_order(votes: VoteStore, *, sort: bool, hint: str = "") -> NDArray[np.in
     for start in range(0, len(votes), _CHUNK):
         times = votes.tstamps(np.arange(start, min(start + _CHUNK, len(votes))))
         if times is None:
-            columns = ", ".join(votes.columns)
+            columns = listed(votes.columns)
             raise VoteError(f"{votes.name}: no column 'tstamp' to tell the order of votes; columns: {columns}{hint}")
         missing = np.flatnonzero(~np.isfinite(times))
         if len(missing):

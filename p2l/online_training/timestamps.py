@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.common.cli import parser, positive, progress, run
+from p2l.common.cli import listed, parser, positive, progress, run
 from p2l.common.errors import VoteError
 from p2l.common.files import atomic_path, check_can_write, parse_json
 from p2l.online_training.reorder import EndTimes
@@ -32,7 +32,7 @@ def read_times(path: str, tstamp_file: str | None = None, *, quiet: bool = True)
     name = "tstamp" if tstamp_file is None else "question_id"
     if name not in source.columns:
         hint = "; give --tstamp-file FILE.jsonl, lines of question_id and tstamp" if tstamp_file is None else ""
-        raise VoteError(f"{source.name}: no column {name!r}; columns: {', '.join(source.columns)}{hint}")
+        raise VoteError(f"{source.name}: no column {name!r}; columns: {listed(source.columns)}{hint}")
     times_by_id = None if tstamp_file is None else times_of_ids(tstamp_file)
     with progress(description=f"read {source.name}", total=source.rows, unit="votes", quiet=quiet) as bar:
         for batch in read_votes(source, columns=[name]):

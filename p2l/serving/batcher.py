@@ -28,8 +28,8 @@ import torch
 
 from p2l.common.cache import LRUCache
 from p2l.common.errors import InputError, P2LError
-from p2l.common.web import LONG, LongWork
-from p2l.common.web import BusyError as BusyError
+from p2l.common.long_texts import LONG, LongWork
+from p2l.common.long_texts import BusyError as BusyError
 from p2l.inference import P2L, Encoded, Prediction, free_memory, is_out_of_memory
 
 # What the service says of one prompt, and why it may say nothing.
@@ -45,6 +45,8 @@ class Answer:
     gamma: float | None
     truncated: bool
     revision: str
+    variances: array[float] | None = None
+    """(R,) of the posterior's components."""
 
 
 class TooLargeError(InputError):
@@ -281,6 +283,7 @@ def _answers(said: Prediction, revision: str) -> list[Outcome]:
             gamma=None if said.gamma is None else float(said.gamma[row]),
             truncated=bool(said.truncated[row]),
             revision=revision,
+            variances=None if said.variances is None else array("f", said.variances[row].tobytes()),
         )
         if is_sound
         else ModelFailedError("the model gave no finite coefficients for this prompt")

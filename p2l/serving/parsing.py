@@ -15,11 +15,11 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from p2l.common.web import LONG, BusyError, ClientGoneError, within
+from p2l.common.long_texts import LONG, BusyError, count_values
+from p2l.common.web import ClientGoneError, within
 from p2l.serving.settings import Settings
 
 _OTHER_VALUES = 1000  # that a request may have beside its turns
-_BYTES_AT_ONCE = 2**18
 
 
 class BoundedRoute(APIRoute):
@@ -76,31 +76,8 @@ def _too_many_turns(most: int) -> HTTPException:
 
 
 def _parse(body: bytes, max_turns: int) -> Any:
-    if has_more_values(body, 2 * max_turns + _OTHER_VALUES):  # a turn, and a list for each
+    most = 2 * max_turns + _OTHER_VALUES  # a turn, and a list for each
+    if count_values(body, most) > most:
         raise _too_many_turns(max_turns)
     # Other encodings, which the library would guess, hide what was counted.
     return json.loads(body.decode("utf-8-sig", "surrogatepass"))
-
-
-def has_more_values(body: bytes, most: int) -> bool:
-    """Return whether JSON holds more than `most` strings, or lists and elements, without making any of them."""
-    quotes = separators = start = 0
-    while start < len(body):
-        piece = _piece(body, start)
-        start += len(piece)
-        plain = piece.replace(b"\\\\", b"").replace(b'\\"', b"")  # now every quotation mark begins or ends a string
-        parts = plain.split(b'"')
-        outside = b"".join(parts[quotes % 2 :: 2])
-        quotes += len(parts) - 1
-        separators += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
-        if quotes > 2 * most or separators > most:
-            return True
-    return False
-
-
-def _piece(body: bytes, start: int) -> bytes:
-    """Return the next bytes, so few that other threads need not wait; no escape is cut."""
-    end = start + _BYTES_AT_ONCE
-    if body[end - 1 : end] == b"\\":
-        end = len(body) - len(body[end:].lstrip(b"\\")) + 1
-    return body[start:end]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2l.common.connections import ConnectionLimits
-from p2l.common.display import LineFormatter
+from p2l.common.display import printable
 from p2l.common.errors import InputError
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
 from p2l.serving.settings import Settings
@@ -119,3 +119,15 @@ def _log_to_stderr() -> None:
         handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))
         _log.addHandler(handler)
         _log.setLevel(logging.INFO)
+
+
+class LineFormatter(logging.Formatter):
+    """A log's lines: a message is one line whatever it quotes, and only a traceback adds others."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802  (logging's own name)
+        """Return the line of a record."""
+        return printable(super().formatMessage(record))
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line and its traceback."""
+        return printable(super().format(record), keep="\n")

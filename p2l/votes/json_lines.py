@@ -22,11 +22,10 @@ import numpy as np
 import pyarrow as pa
 
 from p2l.common.errors import VoteError
-from p2l.common.files import DEEPEST_JSON, parse_json
+from p2l.common.files import DEEPEST_JSON, LONGEST_LINE, parse_json
 from p2l.votes.schema import RawBatch, Source, check_number_of_columns
 
 _BLOCK = 8 << 20  # bytes
-LONGEST_LINE = 16 << 20
 _SAMPLE_BYTES = 64 << 20
 _MOST_CELLS = 50_000_000  # keys by objects of a block: Arrow has a place for each
 # A text without escaped quotes, and whether it is a key; one without an end reaches to the end of its line.

@@ -26,9 +26,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from p2l.common.cli import nearest
+from p2l.common.cli import listed, nearest
 from p2l.common.errors import VoteError
 from p2l.common.files import parse_json
+from p2l.common.spreadsheets import MOST_COLUMNS
 
 # Votes as integers: model names and winners to codes, labels from one model list to another.
 #
@@ -202,7 +203,6 @@ class Source:
         return f"{self.name}: {self.unit} {row}"
 
 
-MOST_COLUMNS = 1_000
 MOST_MODELS = 10_000  # what is fitted to models has a number for each two of them
 
 
@@ -222,7 +222,7 @@ def check_number_of_columns(name: str, number: int) -> None:
 
 def missing_column(source: Source, name: str, *, because: str = "") -> VoteError:
     """Return the error for a column that is not there: it lists those that are and points at the nearest."""
-    there = ", ".join(source.columns) or "none"
+    there = listed(source.columns) or "none"
     return VoteError(f"{source.name}: no column {name!r}{because}{nearest(name, source.columns)}; columns: {there}")
 
 

@@ -12,10 +12,10 @@ import io
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -24,9 +24,15 @@ import pyarrow.csv as pc_csv
 from p2l.common.errors import VoteError
 from p2l.common.files import parse_json
 from p2l.common.spreadsheets import of_cells
+from p2l.votes.arrow_files import check_unpacked, common_schema, conform
 from p2l.votes.json_lines import has_too_many_keys, open_jsonl
 from p2l.votes.parquet_files import open_parquet
 from p2l.votes.schema import RawBatch, Source, check_number_of_columns, is_valid
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_ROWS_AT_ONCE = 10_000
 
 # Votes out of Hugging Face data sets: a hub id or a folder written by `save_to_disk`; memory-mapped by `datasets`.
 
@@ -66,6 +72,7 @@ def _offline_when_unreachable(name: str) -> Iterator[None]:
 
 def _open_folder(path: Path, split: str) -> Source:
     """Open a `save_to_disk` folder; of a folder with several splits, the one named."""
+    _check_arrow_files(path)
     try:
         data = _datasets().load_from_disk(str(path))
     except Exception as error:  # its files can be wrong in a dozen ways, each with an error of its own
@@ -76,6 +83,14 @@ def _open_folder(path: Path, split: str) -> Source:
             raise VoteError(f"{path}: no split {split!r}; splits: {', '.join(data)}")
         data = data[split]
     return _data_set(str(path), data)
+
+
+def _check_arrow_files(folder: Path) -> None:
+    """Raise VoteError where a file of a `save_to_disk` folder unpacks to far more than is stored."""
+    for state in folder.rglob("state.json"):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # `datasets` says what is wrong with it
+            for file in parse_json(state.read_bytes())["_data_files"]:
+                check_unpacked(state.parent / file["filename"])
 
 
 def _datasets() -> Any:
@@ -238,12 +253,29 @@ def open_source(source: Any, *, split: str = "train", from_disk: bool = False) -
     """
     if isinstance(source, Source):
         return source
-    opened = _open(source, split, from_disk=from_disk)
+    try:
+        opened = _open(source, split, from_disk=from_disk)
+    except UnicodeDecodeError as error:  # of a Parquet file's footer, say
+        raise VoteError(f"{source}: the name of a column is not UTF-8 text; write the file anew") from error
     check_number_of_columns(opened.name, len(opened.columns))
     doubled = sorted(name for name, count in Counter(opened.columns).items() if count > 1)
     if doubled:
         raise VoteError(f"{opened.name}: column {doubled[0]!r} occurs twice")
     return opened
+
+
+def read_columns(file: Path, columns: Container[str]) -> pd.DataFrame:
+    """Return those of `columns` that a file has, all of its rows at once, within the bounds of files of votes."""
+    import pandas as pd
+
+    if not file.is_file():
+        raise VoteError(f"{file}: no such file")
+    source = open_source(file)
+    names = [name for name in source.columns if name in columns]
+    batches = [raw.batch for raw in source.stream(names, _ROWS_AT_ONCE)]
+    schema = common_schema(list(dict.fromkeys(batch.schema for batch in batches)))
+    frames: list[pd.DataFrame] = [conform(batch, schema).to_pandas() for batch in batches]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=names)
 
 
 def _open(source: Any, split: str, *, from_disk: bool) -> Source:

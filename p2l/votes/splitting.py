@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from p2l.common.cli import progress
+from p2l.common.cli import listed, progress
 from p2l.common.errors import VoteError
 from p2l.common.files import check_can_write, write_json
 from p2l.votes.arrow_files import RecordFile
@@ -110,7 +110,7 @@ def newest(store: VoteStore, val: int) -> IntArray:
 def _times(store: VoteStore, purpose: str) -> Floats:
     times = store.tstamps()
     if times is None:
-        raise VoteError(f"{store.name}: no column 'tstamp' to {purpose} by; columns: {', '.join(store.columns)}")
+        raise VoteError(f"{store.name}: no column 'tstamp' to {purpose} by; columns: {listed(store.columns)}")
     if np.isnan(times).any():
         raise VoteError(f"{store.name}: vote {int(np.isnan(times).argmax()) + 1} has no tstamp to {purpose} by")
     return times
@@ -207,7 +207,7 @@ def write_slices(
     """
     missing = [name for name in columns if name not in held_out.columns]
     if missing:
-        raise VoteError(f"{held_out.name}: no column {missing[0]!r}; columns: {', '.join(held_out.columns)}")
+        raise VoteError(f"{held_out.name}: no column {missing[0]!r}; columns: {listed(held_out.columns)}")
     schema = pa.schema([held_out.schema.field(name) for name in held_out.columns if name in {*COLUMNS, *columns}])
     width = len(str(slices[-1].number))
     files = [folder / f"validation-{one.number:0{width}d}.csv" for one in slices]

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from p2l.common import errors
-from p2l.common.cli import progress
+from p2l.common.cli import listed, progress
 from p2l.common.errors import InputError, VoteError
 from p2l.votes.arrow_files import RecordFile, RowFile, conform
 from p2l.votes.reading import VoteBatch, model_codes, read_votes
@@ -247,6 +247,13 @@ class VoteStore:
         subset.dropped = len(self._record) - len(subset)
         return subset
 
+    def subset(self, ids: Ids) -> VoteStore:
+        """Return some votes as a store over the same files; `batches` needs ascending ids."""
+        subset = copy.copy(self)
+        subset._kept = self._source_rows(ids)
+        vars(subset).pop("fingerprint", None)
+        return subset
+
     def weights(self, ids: Ids = None) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return weights (n,) float64; ones where the source has none."""
         return np.ascontiguousarray(self._record["weight"][self._source_rows(ids)])
@@ -316,7 +323,7 @@ class VoteStore:
     def column(self, name: str) -> Any:
         """Return one column of all votes as a NumPy array, in memory."""
         if name not in self.columns:
-            raise VoteError(f"{self.name}: no column {name!r}; columns: {', '.join(self.columns)}")
+            raise VoteError(f"{self.name}: no column {name!r}; columns: {listed(self.columns)}")
         schema = pa.schema([self.schema.field(name)])
         parts = [conform(batch, schema) for batch in self._rows.batches()]
         values = pa.Table.from_batches(parts, schema).column(0).to_numpy()

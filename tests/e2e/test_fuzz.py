@@ -33,7 +33,7 @@ from tests.serving_process import answers, serving
 pytestmark = pytest.mark.slow
 
 CHECKS: list[Any] = [status_code_conformance, content_type_conformance, response_schema_conformance]
-LIMITS = ("--header-seconds", "1", "--idle-seconds", "1", "--max-body-mb", "0.1", "--host", "127.0.0.1")
+LIMITS = ("--header-seconds", "0.5", "--idle-seconds", "0.5", "--max-body-mb", "0.1", "--host", "127.0.0.1")
 HELLO = [{"role": "user", "content": "hello there"}]
 TOOL = {"type": "function", "function": {"name": "sum", "parameters": {"type": "object"}}}
 PROMPT = json.dumps({"prompt": ["hello"]}).encode()
@@ -69,7 +69,7 @@ class Service:
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     folder = tmp_path_factory.mktemp("endpoint")
-    flags = ("--no-cuda", "--api-key", "k", "--admin-key", "admin", "--deadline", "3", "--queue-size", "64", *LIMITS)
+    flags = ("--no-cuda", "--api-key", "k", "--admin-key", "admin", "--deadline", "2", "--queue-size", "64", *LIMITS)
     log = folder / "log"
     with serving("p2l.endpoint", "-m", make_model(folder, seed=1), *flags, probe="/health", log=log) as (url, process):
         bodies = {b"/predict": PROMPT, b"/leaderboard": PROMPT, b"/health": b"", b"/models": b""}
@@ -93,6 +93,7 @@ def router(tmp_path_factory: pytest.TempPathFactory, endpoint: Service) -> Itera
         "sticky": True,
         "explore": 0.1,
         "breaker": {"failures": 3, "seconds": 0.5},
+        "timeouts": {"total": 2},
     }
     (folder / "router.yaml").write_text(yaml.safe_dump(config), encoding="utf-8")
     flags = ("--router-type", "grk-endpoint", "--router-model-endpoint", endpoint.url, "--router-api-key", "k")
@@ -138,11 +139,11 @@ def test_bytes_that_resemble_requests_are_answered_or_refused(service: Service) 
     statuses: Counter[int | None] = Counter()
     before = service.memory()
 
-    @fuzzing(8)
-    @given(requests=st.lists(raw_requests(key, service.bodies), min_size=8, max_size=8))
+    @fuzzing(4)
+    @given(requests=st.lists(raw_requests(key, service.bodies), min_size=25, max_size=25))
     def check(requests: list[bytes]) -> None:
-        for request, (received, closed) in zip(requests, connections(service.url, requests), strict=True):
-            statuses[judged(request, received, closed=closed)] += 1
+        for request, received in zip(requests, connections(service.url, requests), strict=True):
+            statuses[judged(request, received)] += 1
         service.check_health()
 
     check()

@@ -54,6 +54,8 @@ def test_one_line_trains_and_says_what_came_of_it(run: tuple[Path, str, str]) ->
     assert f"trained model: {folder}" in out
     assert "one leaderboard for all prompts" in out
     found = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+    assert (found["votes"], found["folds"]) == (400, 5)
+    assert not (folder / "held_out.parquet").exists()
     assert found["votes"] == json.loads((folder / "eval_results.json").read_text(encoding="utf-8"))["votes"]
     assert found["model"]["Loss"] == pytest.approx(json.loads((folder / "eval_results.json").read_text())["Loss"])
     assert found["gain"]["lower"] <= found["gain"]["estimate"] <= found["gain"]["upper"]
@@ -62,11 +64,16 @@ def test_one_line_trains_and_says_what_came_of_it(run: tuple[Path, str, str]) ->
     assert len(list(folder.glob("checkpoint-*"))) == 2
 
 
-def test_held_out_prompts_are_not_trained_on(run: tuple[Path, str, str]) -> None:
+def test_held_out_prompts_are_not_trained_on(votes: Path, backbone: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
+    from p2l.training.prepare import Request, prepare
+
+    prepared = prepare(Request(str(votes), backbone=str(backbone), output=str(tmp_path / "run")), quiet=True)
+    prepared.lock.close()
+    folder = prepared.folder
     train, held = (
-        pq.read_table(run[0] / f"{name}.parquet").column("prompt").to_pylist() for name in ("train", "held_out")
+        pq.read_table(folder / f"{name}.parquet").column("prompt").to_pylist() for name in ("train", "held_out")
     )
     assert len(train) + len(held) == 400
     assert 30 <= len(held) <= 50
@@ -75,7 +82,7 @@ def test_held_out_prompts_are_not_trained_on(run: tuple[Path, str, str]) -> None
 
 def test_its_configuration_makes_the_same_model_again(run: tuple[Path, str, str], command: Command) -> None:
     folder = run[0]
-    done = command("python", "-m", "p2l.train", "--config", folder / "training.yaml", "--no-eval")
+    done = command("python", "-m", "p2l.train", "--config", folder / "training.yaml")
     assert done.returncode == 0, done.stderr
     again = folder.with_name("first_1")
     assert (again / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
@@ -88,7 +95,7 @@ def test_the_same_line_goes_on_with_a_run_that_was_stopped(
     checkpoint = min(finished.glob("checkpoint-*"), key=lambda path: int(path.name.split("-")[1]))
     shutil.copytree(finished, stopped)
     for path in stopped.iterdir():
-        if path.name in {"config.json", "model.safetensors", "comparison.json", "eval_results.json"}:
+        if path.name in {"config.json", "model.safetensors", "comparison.json"}:
             path.unlink()
         elif path.name.startswith("checkpoint-") and path.name != checkpoint.name:
             shutil.rmtree(path)
@@ -212,7 +219,7 @@ def test_two_processes_share_what_the_first_prepares(command: Command, votes: Pa
     )
     done = command(*line)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("held-out votes on") == 1
+    assert done.stdout.count("votes, in 5 folds, on") == 1
     assert json.loads((folder / "request.json").read_text())["request"]["processes"] == 2
     assert (folder / "comparison.json").exists()
     assert not folder.with_name("pair_1").exists()
@@ -235,7 +242,7 @@ def test_without_a_size_it_is_a_reader_that_holds_its_encoder(
     settings = yaml.safe_load((folder / "training.yaml").read_text(encoding="utf-8"))
     assert settings["model_type"] == "reader"
     shutil.rmtree(encoder)
-    again = command("python", "-m", "p2l.train", "--config", folder / "training.yaml", "--no-eval")
+    again = command("python", "-m", "p2l.train", "--config", folder / "training.yaml")
     assert again.returncode == 0, again.stderr
     prompts = ["a first prompt", "another one"]
     coefs = [P2L.from_pretrained(path).predict(prompts).coefs.tolist() for path in (folder, tmp_path / "run_1")]

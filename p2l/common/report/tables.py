@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from p2l.common.files import atomic_path
+from p2l.common.prompts import cut_marks
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -158,7 +159,7 @@ def write_page(page: str, path: str | Path) -> Path:
 
 def anchor(*parts: object) -> str:
     """Return an id for a link within the page: letters, digits and hyphens, the same for the same parts."""
-    text = unicodedata.normalize("NFKC", "-".join(map(str, parts))).casefold()
+    text = unicodedata.normalize("NFKC", cut_marks("-".join(map(str, parts)))).casefold()
     return "s-" + re.sub(r"[\W_]+", "-", text).strip("-")
 
 

@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 
-from coeval.storage.jsonl import append_line, as_line, open_for_append, read_json, read_records, repair_tail, write_json
+from coeval.storage.jsonl import (
+    LONGEST_RECORD,
+    RecordIndex,
+    append_line,
+    as_line,
+    open_for_append,
+    read_json,
+    read_records,
+    repair_tail,
+    write_json,
+)
 
 
 def test_records_come_back_as_they_were(tmp_path: Path) -> None:
@@ -52,6 +62,22 @@ def test_bad_lines_are_skipped_and_told(tmp_path: Path) -> None:
     assert list(read_records(tmp_path / "none.jsonl")) == []
 
 
+def test_a_line_that_no_record_has_is_skipped_and_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b'{"id": "1"}\n')
+    os.truncate(path, LONGEST_RECORD + 100)  # zeros, of which the disk holds none
+    with path.open("ab") as file:
+        file.write(b'\n{"id": "2"}\n')
+    told: list[tuple[int, str]] = []
+    assert [record["id"] for record in read_records(path, lambda _, line, why: told.append((line, why)))] == ["1", "2"]
+    assert told == [(2, "a line of more than 256 MiB")]
+    index = RecordIndex([path], lambda _: True)
+    assert index.get("2") == {"id": "2"}
+    os.truncate(path, path.stat().st_size - 13)
+    assert repair_tail(path) == LONGEST_RECORD + 100 - 12
+    assert path.read_bytes() == b'{"id": "1"}\n'
+
+
 @pytest.mark.parametrize("length", [10, 100_000, 200_000])
 def test_a_torn_last_line_is_set_aside(tmp_path: Path, length: int) -> None:
     path = tmp_path / "x.jsonl"
@@ -65,11 +91,11 @@ def test_a_torn_last_line_is_set_aside(tmp_path: Path, length: int) -> None:
 def test_a_whole_last_line_without_its_end_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(b'{"a": 1}\n{"a": 2}')
-    assert repair_tail(path) == b""
+    assert repair_tail(path) == 0
     assert path.read_bytes() == b'{"a": 1}\n{"a": 2}\n'
-    assert repair_tail(path) == b""
+    assert repair_tail(path) == 0
     path.write_bytes(b'{"a')
-    assert repair_tail(path) == b'{"a'
+    assert repair_tail(path) == len(b'{"a')
     assert path.read_bytes() == b""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import resource
 import socket
@@ -17,7 +18,7 @@ import uvicorn
 
 from p2l.common.connections import ConnectionLimits, Connections, add_connection_flags, limits_of
 from p2l.common.errors import ConfigError
-from p2l.common.protocol import BoundedProtocol
+from p2l.common.protocol import BoundedProtocol, ErrorBody, detail_body
 
 WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 OK = b"HTTP/1.1 200"
@@ -38,11 +39,11 @@ Open = Callable[..., socket.socket]
 
 
 @contextlib.contextmanager
-def served(limits: ConnectionLimits) -> Iterator[Open]:
+def served(limits: ConnectionLimits, error_body: ErrorBody = detail_body) -> Iterator[Open]:
     """A server in a thread; gives what opens a connection, of another peer if that is said, and sends bytes."""
     with socket.socket() as listener, contextlib.ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))
-        http = partial(BoundedProtocol, Connections(limits))
+        http = partial(BoundedProtocol, Connections(limits), error_body)
         config = uvicorn.Config(
             hello, http=http, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
         )
@@ -214,6 +215,38 @@ def test_requests_sent_ahead_are_answered_in_turn_up_to_a_number() -> None:
     with served(PATIENT) as connect:
         assert received(connect(WHOLE * 9 + WHOLE.replace(b"host", b"connection: close\r\nhost"))).count(OK) == 10
         assert received(connect(WHOLE * 5000)).count(OK) < 5000
+
+
+def of_the_router(status: int, sentence: str) -> dict[str, object]:
+    return {"error": {"status": status, "message": sentence}}
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"no request at all\r\n\r\n", 400),
+        (CHUNKED + b"no size\r\n", 400),
+        (WHOLE + CHUNKED + b"no size\r\n", 400),
+        (b"GET / HT", 408),
+        (b"GET /" + b"a" * 66_000 + b" HTTP/1.1\r\n\r\n", 414),
+        (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 200 + b"\r\n", 431),
+    ],
+)
+@pytest.mark.parametrize("error_body", [detail_body, of_the_router])
+def test_what_is_refused_before_it_is_a_request_is_told_in_the_json_of_the_service(
+    sent: bytes, status: int, error_body: ErrorBody
+) -> None:
+    with served(QUICK, error_body) as connect:
+        answers = received(connect(sent))
+    head, _, body = answers[answers.rindex(b"HTTP/1.1 ") :].partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 %d " % status)
+    assert b"content-type: application/json" in head
+    assert b"content-length: %d\r\n" % len(body) in head + b"\r\n"
+    fault = json.loads(body)
+    [(name, content)] = fault.items()
+    sentence = content if name == "detail" else content["message"]
+    assert fault == error_body(status, sentence)
+    assert sentence
 
 
 def test_faulty_requests_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 import pytest
 
 from p2l.common.cli import print_note, run
-from p2l.common.display import LineFormatter, printable
+from p2l.common.display import printable
 from p2l.common.errors import InputError
 from p2l.common.text_table import text_table
+from p2l.serving.server import LineFormatter
 
 EVIL = "a\x1b[31mb\x1b]0;title\x07\x9b2J\u202ec\u2066d\u200b\ufeffe\x00\x7f\u200ff"
 SHOWN = "a[31mb]0;title2Jcdef"

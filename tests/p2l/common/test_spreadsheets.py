@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2l.common.spreadsheets import frame_of_cells, frame_to_cells, of_cell, of_cells, to_cell, to_cells
+from p2l.common.spreadsheets import CellReader, frame_to_cells, of_cell, of_cells, to_cell, to_cells
 
 texts = st.text(st.sampled_from("\x00\x1b=+-@'\t\r\n 1.5eEx\"%,＝\ufeff") | st.characters(codec="utf-8"), max_size=8)
 
@@ -42,7 +42,7 @@ def test_what_is_read_is_what_was_written(entries: list[str]) -> None:
     assert to_cells(pa.array(entries, pa.string())).to_pylist() == cells
     assert of_cells(pa.array(cells, pa.string())).to_pylist() == entries
     frame = pd.DataFrame({"=name": entries, "number": range(len(entries))})
-    assert frame_of_cells(frame_to_cells(frame)).equals(frame)
+    assert frame_to_cells(frame).map(of_cell).rename(columns=of_cell).equals(frame)
     file = io.StringIO(newline="")
     csv.writer(file).writerows([cell] for cell in cells)
     read = csv.reader(io.StringIO(file.getvalue(), newline=""))
@@ -52,3 +52,31 @@ def test_what_is_read_is_what_was_written(entries: list[str]) -> None:
 def test_missing_text_stays_missing() -> None:
     assert to_cells(pa.array([None, "=1"], pa.string())).to_pylist() == [None, "'=1"]
     assert of_cells(pa.array([None, "'=1"], pa.string())).to_pylist() == [None, "=1"]
+
+
+def test_rows_come_one_by_one_with_the_names_of_the_first() -> None:
+    file = io.StringIO('name,note\nant,\'=1\n\nbee\ncat,x,y\n"d\ne",z\n', newline="")
+    rows = CellReader(file)
+    assert rows.names == ["name", "note"]
+    assert [(rows.line, *row.values()) for row in rows] == [
+        (2, "ant", "=1"),
+        (4, "bee", None),
+        (5, "cat", "x"),
+        (7, "d\ne", "z"),
+    ]
+    assert CellReader(io.StringIO("")).names == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (",".join("abc" * 7000) + "\n", "it has 21,000 columns, of at most 1,000"),
+        ("name\n" + "a," * (9 << 20), "the row after line 1 is longer than 16 MiB"),
+        ("name\nant\n" + '"a\n",' * (4 << 20), "the row after line .* is longer than 16 MiB"),
+        ("a" * (17 << 20), "the row after line 0 is longer than 16 MiB"),
+    ],
+)
+def test_a_table_that_asks_for_too_much_is_refused(text: str, message: str) -> None:
+    with pytest.raises(csv.Error, match=message):
+        for _ in CellReader(io.StringIO(text, newline="")):
+            pass

@@ -13,11 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from p2l.common.web import LONG, BusyError, LongWork
+from p2l.common.long_texts import LONG, BusyError, LongWork, count_values
 from p2l.inference import P2L
 from p2l.serving.app import BatchRequest, PromptRequest
 from p2l.serving.batcher import Batcher, BatchLimits
-from p2l.serving.parsing import has_more_values
 from tests.p2l.serving.conftest import Start
 
 JSON = {"content-type": "application/json"}
@@ -118,9 +117,10 @@ def separators_in(value: Any) -> int:
 def test_values_are_counted_without_being_made(
     value: Any, indent: int | None, most: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("p2l.serving.parsing._BYTES_AT_ONCE", size)
+    monkeypatch.setattr("p2l.common.long_texts._BYTES_AT_ONCE", size)
     body = json.dumps(value, indent=indent).encode()
-    assert has_more_values(body, most) == (max(strings_in(value), separators_in(value)) > most)
+    assert (count_values(body, most) > most) == (max(strings_in(value), separators_in(value)) > most)
+    assert count_values(body, 10**9) == max(strings_in(value), separators_in(value))
 
 
 def test_of_many_faults_one_is_described() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,10 +16,10 @@ import pytest
 
 from p2l.commands.leaderboard import main
 from p2l.common.errors import VoteError
+from p2l.common.spreadsheets import MOST_COLUMNS
 from p2l.leaderboard import fit
 from p2l.leaderboard.pair_tables import MOST_MODELS
 from p2l.votes import read_votes
-from p2l.votes.schema import MOST_COLUMNS
 
 VOTE = {"model_a": "ant", "model_b": "bee", "winner": "tie", "prompt": "Why?"}
 PLAIN = json.dumps(VOTE)
@@ -158,6 +159,41 @@ def test_rows_without_end_are_refused(tmp_path: Path) -> None:
 def test_columns_of_parquet_are_counted_before_they_are_read(tmp_path: Path) -> None:
     path = _parquet(tmp_path / "votes.parquet", 1, **{f"c{number}": [1] for number in range(2000)})
     assert "has 2,004 columns" in _refusal(path)
+
+
+def _saved(folder: Path, table: pa.Table, compression: str | None) -> Path:
+    """What `save_to_disk` writes, its one file compressed, which `datasets` reads and never writes."""
+    datasets.Dataset.from_list([VOTE]).save_to_disk(folder)
+    [file] = folder.glob("*.arrow")
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with file.open("wb") as sink, pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return folder
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4"])
+def test_a_saved_folder_that_unpacks_without_end_is_refused(tmp_path: Path, compression: str) -> None:
+    prompt = pa.array([MEGABYTE]).take(pa.array(np.zeros(1200, np.int64)))
+    table = pa.table({name: [text] * 1200 for name, text in VOTE.items()} | {"prompt": prompt})
+    folder = _saved(tmp_path / "bomb", table, compression)
+    del prompt, table
+    assert sum(file.stat().st_size for file in folder.iterdir()) < 10_000_000
+    assert "unpack to some 1.2 GB, which votes do not" in _refusal(folder)
+
+
+def test_rows_that_a_saved_folder_does_not_store_are_refused(tmp_path: Path) -> None:
+    folder = _saved(tmp_path / "bomb", pa.concat_tables([pa.table({"nothing": pa.nulls(2**20)})] * 200), None)
+    assert "unpack to some" in _refusal(folder)
+
+
+@pytest.mark.parametrize("compression", ["zstd", "lz4", None])
+def test_a_saved_folder_of_ordinary_size_is_read(tmp_path: Path, compression: str | None) -> None:
+    table = pa.table({name: [text, text * 1000] if name == "prompt" else [text] * 2 for name, text in VOTE.items()})
+    folder = _saved(tmp_path / "votes", table, compression)
+    assert [row["prompt"] for batch in read_votes(folder) for row in batch.batch.to_pylist()] == [
+        ["Why?"],
+        ["Why?" * 1000],
+    ]
 
 
 def test_a_category_that_stands_for_gigabytes_is_refused() -> None:

@@ -190,6 +190,13 @@ def test_a_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
         open_votes(tmp_path / "v.parquet")
 
 
+def test_a_parquet_file_with_a_name_of_a_column_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path / "v.parquet", [vote(0)])
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b"winner", b"win\x80er"))
+    assert f"{path}: the name of a column is not UTF-8 text" in fails(path)
+
+
 def test_lists_of_several_kinds_in_csv_stay_text(tmp_path: Path) -> None:
     (tmp_path / "v.csv").write_text('prompt,model_a,model_b,winner,x\nhi,a,b,tie,"[[""n"", 1]]"\n', encoding="utf-8")
     with open_votes(tmp_path / "v.csv") as store:
@@ -282,6 +289,8 @@ def test_a_wrong_column_is_named_with_the_nearest(tmp_path: Path) -> None:
     path = save(tmp_path / "v.jsonl", [{**vote(0, winner=None), "winer": "tie"}])
     assert "no column 'winner' (did you mean 'winer'?); columns: question_id, prompt," in fails(path)
     assert "no column 'prompt'" in fails(save(tmp_path / "v.csv", [vote(0, prompt=None)]))
+    (tmp_path / "n.csv").write_text('prompt,model_a,model_b,"of\r\ntwo lines"\nhi,a,b,tie\n', encoding="utf-8")
+    assert "columns: prompt, model_a, model_b, of  two lines" in fails(tmp_path / "n.csv")
     with open_votes(tmp_path / "v.csv", need_prompt=False) as store:
         assert len(store) == 1
     with pytest.raises(VoteError, match="no column 'langage'"):

@@ -1,0 +1,122 @@
+"""JSON of many values: what the patient ways make of it is what Python's usual ones do, and others run meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from p2l.common import long_texts
+from p2l.common.long_texts import (
+    LONG,
+    MANY,
+    BusyError,
+    LongWork,
+    TooManyValuesError,
+    apart,
+    dumps,
+    holds_more,
+    parse_apart,
+    patient_decoder,
+    to_json,
+)
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4),
+    max_leaves=12,
+)
+CROWD = {"messages": [{"role": "user", "content": ""} for _ in range(60_000)]}
+TEXT = json.dumps(CROWD).encode()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=ANYTHING, indent=st.sampled_from([None, 1]))
+def test_patience_changes_no_value(content: Any, indent: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_texts, "MANY", 0)
+    text = dumps(content, indent=indent)
+    assert text == json.dumps(content, indent=indent)
+    assert patient_decoder().decode(text) == content
+
+
+@pytest.mark.parametrize("text", ["", "[", '{"a"', "[1,]", "NaN,", "[" * 100_000, '{"a": 1} x'])
+def test_patience_refuses_what_is_no_json(text: str) -> None:
+    with pytest.raises((ValueError, RecursionError)):
+        patient_decoder().decode(text)
+
+
+@given(content=ANYTHING, most=st.integers(0, 15))
+def test_values_are_counted_without_going_through_all(content: Any, most: int) -> None:
+    def values(part: Any) -> int:
+        inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        return 1 + sum(map(values, inner))
+
+    assert holds_more(content, most) == (values(content) > most)
+
+
+def test_long_texts_count_by_their_characters() -> None:
+    assert holds_more({"a": ["x" * 50, "y" * 51]}, 10, 100)
+    assert not holds_more({"a": ["x" * 50, "y" * 50]}, 10, 100)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: parse_apart(TEXT, lambda decoder: decoder.decode(TEXT.decode())),
+        lambda: to_json(CROWD),
+        lambda: apart(CROWD, lambda: [dict(message) for message in CROWD["messages"] for _ in range(10)]),
+    ],
+    ids=["parse", "write", "walk"],
+)
+def test_the_event_loop_turns_while_many_values_are_worked_through(work: Any) -> None:
+    """In C nothing else would run until all of it is done."""
+
+    async def turns(waiting: Awaitable[Any]) -> int:
+        task = asyncio.ensure_future(waiting)
+        count = 0
+        while not task.done():
+            await asyncio.sleep(0)
+            count += 1
+        await task
+        return count
+
+    assert len(CROWD["messages"]) > MANY
+    assert asyncio.run(turns(work())) > 10
+
+
+def test_what_is_short_is_worked_through_at_once() -> None:
+    async def main() -> None:
+        assert await parse_apart(b"[1]", lambda decoder: decoder.decode("[1]")) == [1]
+        assert await to_json([1, "é"]) == b'[1, "\\u00e9"]'
+
+    asyncio.run(main())
+
+
+def test_more_values_than_anybody_needs_are_refused_before_they_are_made() -> None:
+    def never(_: json.JSONDecoder) -> None:
+        raise AssertionError
+
+    async def main() -> None:
+        with pytest.raises(TooManyValuesError, match="more than 1,000 values"):
+            await parse_apart(TEXT, never, most=1000)
+
+    asyncio.run(main())
+
+
+def test_more_than_may_wait_is_turned_away() -> None:
+    async def main() -> None:
+        work = LongWork(threads=1, max_waiting=LONG)
+        first = asyncio.ensure_future(work.run(LONG, lambda: 1))
+        await asyncio.sleep(0)
+        with pytest.raises(BusyError):
+            await work.run(1, lambda: 2)
+        assert await first == 1
+        assert await work.run(LONG + 1, lambda: 3) == 3
+        work.close()
+
+    asyncio.run(main())
