@@ -23,10 +23,12 @@ COMMANDS = {
     "visualize": ("p2l.online_training.visualize", "plot the results of eval-chrono, one run or several"),
     "drift": ("p2l.commands.drift", "show which models rose or fell between two checkpoints, versions or times"),
     "explain": ("p2l.commands.explain", "show on which kinds of prompts each model is better or worse than overall"),
+    "scaling": ("p2l.commands.scaling", "would more votes help, or another model? measured on votes of your own"),
     "endpoint": ("p2l.endpoint", "serve a trained model over HTTP"),
     "export-votes": ("p2l.commands.votes:export_main", "write the votes that a router has collected as training data"),
     "buffer": ("p2l.online_training.reorder", "write votes in the order in which online training uses them"),
     "timestamps": ("p2l.online_training.timestamps", "write the last vote time of each training batch"),
+    "posterior": ("p2l.commands.model:posterior_main", "fit what the votes leave open about a model's coefficients"),
     "committee": ("p2l.commands.model:committee_main", "join trained models into one that averages their coefficients"),
 }
 """Name: (module with a `main(argv)`, description)."""

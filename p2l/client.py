@@ -64,6 +64,19 @@ _EXAMPLE = "write for example http://localhost:10250"
 
 
 @dataclass(frozen=True)
+class PairInterval:
+    """The log-odds of one model against another on one prompt, with the interval of the true ones."""
+
+    model_a: str
+    model_b: str
+    log_odds: FiniteFloat
+    """coef of model_a less that of model_b"""
+    sd: FiniteFloat
+    lower: FiniteFloat
+    upper: FiniteFloat
+
+
+@dataclass(frozen=True)
 class ModelAnswer:
     """The output of the model for one prompt."""
 
@@ -76,6 +89,10 @@ class ModelAnswer:
     """Whether the prompt was too long and lost its oldest tokens."""
     revision: str = ""
     """Identifies the model; when it changes, `models()` may have changed. Empty for older endpoints."""
+    sd: list[FiniteFloat] | None = None
+    """Standard deviation of each true coefficient, if asked for."""
+    pairs: list[PairInterval] | None = None
+    """Of each pair that was asked for, in order."""
 
 
 @dataclass(frozen=True)
@@ -135,8 +152,19 @@ def _reader(shape: Any) -> Callable[[bytes], Any]:
     return partial(TypeAdapter(shape).validate_json, strict=True)
 
 
-def _parse_batch(num_prompts: int, body: bytes) -> list[ModelAnswer]:
+def _parse_answer(sd: bool, num_pairs: int, body: bytes) -> ModelAnswer:
+    answer: ModelAnswer = _reader(ModelAnswer)(body)
+    if sd and len(answer.sd or []) != len(answer.coefs):
+        raise ValueError("no standard deviations, which older endpoints do not have")
+    if len(answer.pairs or []) != num_pairs:
+        raise ValueError(f"{len(answer.pairs or [])} intervals for {num_pairs} pairs")
+    return answer
+
+
+def _parse_batch(num_prompts: int, sd: bool, body: bytes) -> list[ModelAnswer]:
     batch: _Batch = _reader(_Batch)(body)
+    if sd and any(len(answer.sd or []) != len(answer.coefs) for answer in batch.predictions):
+        raise ValueError("no standard deviations, which older endpoints do not have")
     if len(batch.predictions) != num_prompts:
         raise ValueError(f"{len(batch.predictions)} predictions for {num_prompts} prompts")
     return [replace(answer, revision=answer.revision or batch.revision) for answer in batch.predictions]
@@ -385,16 +413,26 @@ class AsyncP2LClient(_Client[httpx2.AsyncClient]):
         """Close the connections."""
         await self._http.aclose()
 
-    async def predict(self, prompt: Prompt) -> ModelAnswer:
-        """Return the coefficients for a prompt: its text, or the user's turns in order."""
-        return await self._ask("/predict", _reader(ModelAnswer), {"prompt": _turns(prompt)})
+    async def predict(
+        self, prompt: Prompt, *, sd: bool = False, pairs: Iterable[tuple[str, str]] = (), level: float = 0.9
+    ) -> ModelAnswer:
+        """Return the coefficients for a prompt: its text, or the user's turns in order.
 
-    async def predict_batch(self, prompts: Iterable[Prompt]) -> list[ModelAnswer]:
-        """Return the coefficients for several prompts, in their order, by one request."""
+        `sd` adds their standard deviations, `pairs` of model names the log-odds of each with the central interval of
+        probability `level`; `BadRequestError` where the model has no posterior.
+        """
+        body: dict[str, Any] = {"prompt": _turns(prompt)} | ({"sd": True} if sd else {})
+        if compared := [list(pair) for pair in pairs]:
+            body |= {"pairs": compared, "level": level}
+        return await self._ask("/predict", partial(_parse_answer, sd, len(compared)), body)
+
+    async def predict_batch(self, prompts: Iterable[Prompt], *, sd: bool = False) -> list[ModelAnswer]:
+        """Return the coefficients for several prompts, in their order, by one request; `sd` as in `predict`."""
         if isinstance(prompts, str):
             raise InputError("predict_batch takes a list of prompts; pass one prompt to predict")
         turns = [_turns(prompt, number) for number, prompt in enumerate(prompts)]
-        return await self._ask("/predict_batch", partial(_parse_batch, len(turns)), {"prompts": turns}, patient=True)
+        body = {"prompts": turns} | ({"sd": True} if sd else {})
+        return await self._ask("/predict_batch", partial(_parse_batch, len(turns), sd), body, patient=True)
 
     async def leaderboard(self, prompt: Prompt) -> PromptLeaderboard:
         """Rank all models for a prompt."""

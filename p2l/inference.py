@@ -22,8 +22,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from p2l.common.cli import choose
 from p2l.common.errors import InputError
-from p2l.leaderboard import to_score
+from p2l.leaderboard import Covariates, to_score
+from p2l.leaderboard.covariates import Effect, shifted
 from p2l.likelihood import win_rates
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
@@ -39,8 +41,10 @@ if TYPE_CHECKING:
     from p2l.likelihood import Likelihood
 
 
+NO_POSTERIOR = "this model has no posterior, and so no standard deviations; fit one with p2l posterior"
 _PROMPTS_AT_ONCE = 1024  # encoded and sorted by length together: memory does not grow with the prompts
 Floats = npt.NDArray[np.float32]
+Floats64 = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,30 @@ class Prediction:
     """(n,) whether a prompt was too long and lost its oldest tokens"""
     hidden: Floats | None = None
     """(n, D) hidden states, if requested"""
+    variances: Floats | None = None
+    """(n, R) of the components of the coefficients' posterior; None for a model without one"""
+    basis: Floats | None = None
+    """(M, R): the covariance of prompt n's true coefficients is basis @ diag(variances[n]) @ basis.T"""
+
+    def sd(self) -> Floats:
+        """Return the standard deviation (n, M) of each true coefficient; InputError for a model without posterior."""
+        variances, basis = self._posterior()
+        return np.asarray(np.sqrt(variances @ (basis**2).T))
+
+    def difference_sd(self, first: npt.ArrayLike, second: npt.ArrayLike) -> Floats:
+        """Return the standard deviation (n, P) of the true log-odds coef[first] - coef[second].
+
+        `first` and `second` are P positions in the model list. It is less than that of two separate coefficients where
+        models rise and fall together. InputError for a model without posterior.
+        """
+        variances, basis = self._posterior()
+        differences = basis[np.asarray(first)] - basis[np.asarray(second)]
+        return np.asarray(np.sqrt(variances @ (differences**2).T))
+
+    def _posterior(self) -> tuple[Floats, Floats]:
+        if self.variances is None or self.basis is None:
+            raise InputError(NO_POSTERIOR)
+        return self.variances, self.basis
 
 
 class Encoded(NamedTuple):
@@ -153,6 +181,17 @@ class P2L:
         return self.members[0].model.likelihood
 
     @cached_property
+    def basis(self) -> Floats | None:
+        """The basis (M, R) of the coefficients' posterior, None where a member has none.
+
+        The covariance of a mean is at most the mean of the covariances, which it is where members err alike: so the
+        components of a committee are those of all its members, each divided by their number.
+        """
+        posteriors = [member.model.posterior for member in self.members]
+        bases = [posterior.basis.cpu().numpy() for posterior in posteriors if posterior is not None]
+        return np.concatenate(bases, axis=1) if len(bases) == len(posteriors) else None
+
+    @cached_property
     def revision(self) -> str:
         """12 hexadecimal digits that identify the content of the model's folder; "" without a folder."""
         return "" if self._folder is None else joint_revision(self.digests)
@@ -218,6 +257,8 @@ class P2L:
             gamma=zeros() if model.head.has_gamma else None,
             truncated=np.zeros(num_prompts, dtype=np.bool_),
             hidden=zeros(model.hidden_size) if hidden else None,
+            variances=None if self.basis is None else zeros(self.basis.shape[1]),
+            basis=self.basis,
         )
 
     def _fill(
@@ -226,6 +267,7 @@ class P2L:
         """Add each member's share to the rows from `start` on."""
         columns.truncated[start : start + len(encoded)] = [prompt.truncated for prompt in encoded]
         targets, share = (columns.coefs, columns.eta, columns.gamma, columns.hidden), np.float32(1 / len(self.members))
+        first = 0  # component of the member
         for number, member in enumerate(self.members):
             encodings = [prompt.encodings[number] for prompt in encoded]
             for rows, output in self._outputs(member, encodings, batch_size, max_batch_tokens):
@@ -233,6 +275,12 @@ class P2L:
                 for target, source in zip(targets, sources, strict=True):
                     if target is not None and source is not None:
                         target[[start + row for row in rows]] += source.float().cpu().numpy() * share
+                if columns.variances is not None and output.variances is not None:
+                    own = output.variances.float().cpu().numpy() * share
+                    last = first + own.shape[1]
+                    columns.variances[[start + row for row in rows], first:last] = own
+            posterior = member.model.posterior
+            first += 0 if posterior is None else posterior.basis.shape[1]
 
     def _outputs(
         self, member: Member, encodings: list[Encoding], batch_size: int, max_batch_tokens: int
@@ -244,6 +292,47 @@ class P2L:
             batch = collate([encodings[row] for row in rows], member.tokenizer.pad_token_id, packed=packed)
             with torch.inference_mode():
                 yield rows, member.model(to_device(batch, self.device))
+
+    def effects(self, level: float = 0.95) -> tuple[Effect, ...]:
+        """Return what covariates of votes were found to add in training, which coefficients leave out; maybe nothing.
+
+        A committee's are the means over its members, which may each have covariates of their own.
+        """
+        sums: dict[tuple[str, str], Floats64] = {}
+        for member in self.members:
+            for name, role, *numbers in () if member.model.covariates is None else member.model.covariates.table(level):
+                sums[name, role] = sums.get((name, role), np.zeros(3)) + np.array(numbers) / len(self.members)
+        return tuple(Effect(*key, *numbers.tolist()) for key, numbers in sums.items())
+
+    def vote_probs(
+        self,
+        prompts: Sequence[Prompt],
+        model_a: Sequence[str],
+        model_b: Sequence[str],
+        covariates: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> Floats64:
+        """Return the probabilities (n, K) of the outcomes of votes on prompts between models by name.
+
+        `covariates` are values, seen from model_a, that count in the votes: `{"side": 1}` for model_a shown first.
+        InputError for a name that the model does not know.
+        """
+        there = {name: place for place, name in enumerate(self.model_list)}
+        codes = [[choose("model", name, there) for name in names] for names in (model_a, model_b)]
+        prediction, rows = self.predict(prompts), np.arange(len(prompts))
+        a, b = (prediction.coefs[rows, column].astype(np.float64) for column in codes)
+        eta = prediction.eta
+        if covariates:
+            effects = self.effects()
+            for name in covariates:
+                choose("covariate", name, dict.fromkeys(effect.name for effect in effects))
+            chosen = [effect for effect in effects if effect.name in covariates]
+            values = [
+                np.broadcast_to(np.asarray(covariates[effect.name], dtype=np.float64), len(rows)) for effect in chosen
+            ]
+            names, roles = tuple(effect.name for effect in chosen), tuple(effect.role for effect in chosen)
+            sizes = {(effect.name, effect.role): effect.coef for effect in chosen}
+            a, b, eta = shifted(self.likelihood, a, b, eta, Covariates(names, roles, np.stack(values, axis=1)), sizes)
+        return np.asarray(self.likelihood.probs(a, b, eta, prediction.gamma))
 
     def leaderboard(self, prompt: Prompt) -> pd.DataFrame:
         """Return the leaderboard of one prompt, best model first: rank (from 1), model, score, coef and win_rate.

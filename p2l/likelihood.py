@@ -322,16 +322,21 @@ def counted(likelihood: Likelihood, labels: Any) -> Array:
     return xp.ones_like(ties) if likelihood.counts_ties else xp.where(ties == 0, 1.0, 0.0)
 
 
-def vote_losses(likelihood: Likelihood, coefs: Any, labels: Any, eta: Any = None, gamma: Any = None) -> Array:
+def vote_losses(
+    likelihood: Likelihood, coefs: Any, labels: Any, eta: Any = None, gamma: Any = None, shift: Any = None
+) -> Array:
     """Return the cross-entropy (B,) of each vote, -sum_k target_k log p_k; 0 for votes that do not count.
 
     `coefs` are (B, M), one row per vote, `labels` integers (B, 3) `[winner, loser, tie]`, `eta` and `gamma` (B,).
+    `shift` (B, 3) is what covariates add to the winner's coefficient, to the loser's and to eta.
     """
     xp, (coefs,) = prepare(coefs)
     labels = np.asarray(labels) if xp is np else xp.as_tensor(labels, device=coefs.device).long()
     rows = np.arange(len(labels)) if xp is np else xp.arange(len(labels), device=coefs.device)
     a, b, ties = coefs[rows, labels[:, 0]], coefs[rows, labels[:, 1]], labels[:, 2]
     eta, gamma = (None if value is None else value.reshape(-1) for value in (eta, gamma))
+    if shift is not None:
+        a, b, eta = a + shift[:, 0], b + shift[:, 1], None if eta is None else eta + shift[:, 2]
     logs = likelihood.log_probs(a, b, eta, gamma)
     win, tie, bothbad = _label_terms(likelihood, xp, a - b, logs)
     return -xp.where(ties == 0, win, xp.where(ties == 1, tie, bothbad))

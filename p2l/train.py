@@ -18,7 +18,7 @@ _EXPERIMENTAL = (
     "GPUs, bfloat16 on a GPU, varlen attention kernels and `compile: true` are experimental: never run on a GPU yet "
     "(docs/results.md lists the last runs)."
 )
-_VOTES_ONLY = ("size", "val", "backbone", "encoder", "output", "dry_run")
+_VOTES_ONLY = ("size", "val", "backbone", "encoder", "control", "output", "dry_run")
 
 
 def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
@@ -50,7 +50,9 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
         "--eval-steps", type=positive, metavar="N", help="validate after every N steps (60; with --votes 4 times a run)"
     )
     flags.add_argument(
-        "--no-eval", action="store_true", help="do not validate: val_data_path is not needed; --votes holds none out"
+        "--no-eval",
+        action="store_true",
+        help="do not validate: val_data_path is not needed, no votes are held out, the last step is the result",
     )
     flags.add_argument(
         "--save-steps",
@@ -74,13 +76,22 @@ def _add_votes_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--val",
         metavar="FILE",
-        help="votes to validate on (default: a tenth of the votes, by whole prompts, at most 5,000)",
+        help="votes to compare with one leaderboard on (default: a tenth of the votes, by whole prompts, at most "
+        "5,000; of fewer than 5,000 votes all, each predicted by a model that was not trained on its prompt)",
     )
     group.add_argument(
         "--encoder",
         metavar="DIR",
         help="the reader's sentence encoder, which stays as it is: a folder or hub id of sentence-transformers, or "
         "none (default: MiniLM of the extra p2l[encoder], or none where that is not installed)",
+    )
+    group.add_argument(
+        "--control",
+        action="append",
+        metavar="NAMES",
+        help="fit what else decides votes together with the model, left out of its predictions: side (who was shown "
+        "first), length, format (headers, lists, bold, code), a column of numbers for model_a, columns NAME_a and "
+        "NAME_b, or a column of text such as the judge; several with commas (key covariates of a configuration)",
     )
     group.add_argument("--backbone", metavar="DIR", help="a text model in place of the size's own: a folder or hub id")
     group.add_argument(
@@ -118,15 +129,12 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
         raise ConfigError("--push-to-hf goes with --config; train, then add repo_id to the run's training.yaml")
     if flags.no_eval and flags.val:
         raise ConfigError("--val and --no-eval exclude each other; leave one out")
-    from p2l.training.config import load_config
-    from p2l.training.facts import write_comparison
     from p2l.training.loop import RunOptions
     from p2l.training.offline import train
     from p2l.training.prepare import CONFIG_FILE, Request, dry_run, prepare
 
-    request = Request(
-        flags.votes, flags.size, flags.val, flags.backbone, flags.output, flags.encoder, validate=not flags.no_eval
-    )
+    names = (flags.size, flags.val, flags.backbone, flags.output, flags.encoder)
+    request = Request(flags.votes, *names, tuple(flags.control or ()), validate=not flags.no_eval)
     if flags.dry_run:
         if _is_main():
             print(dry_run(request), end="")
@@ -144,11 +152,6 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
     )
     path = prepared.folder / CONFIG_FILE
     train(str(path), options)
-    if eval_steps is not None and _is_main():
-        config = load_config(path)
-        votes, loss_type = config.train_data_path, config.loss_type
-        comparison = write_comparison(prepared.folder, votes, loss_type, weighted=config.weighted_loss)
-        print(f"\n{comparison.to_text()}")
 
 
 def _is_main() -> bool:

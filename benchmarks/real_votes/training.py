@@ -31,16 +31,19 @@ SAVES = 10
 def forecast_of(recipe: Recipe, name: str, likelihood: str, folder: Path, train: Part, held: Part) -> Forecast:
     """What the trained model says of the distinct held-out prompts; trains it unless that was kept."""
     kept = folder / f"{recipe.name}.npz"
-    config = configuration(recipe, name, likelihood, train)
+    config = {} if recipe.one_line else configuration(recipe, name, likelihood, train)
     file = folder / f"{recipe.name}.yaml"
-    text = yaml.safe_dump(config, sort_keys=False)
+    text = yaml.safe_dump(config or {"flags": list(recipe.one_line)}, sort_keys=False)
     if not file.exists() or file.read_text(encoding="utf-8") != text:
         kept.unlink(missing_ok=True)
         shutil.rmtree(folder / "models" / recipe.name, ignore_errors=True)
         with atomic_path(file) as temporary:
             temporary.write_text(text, encoding="utf-8")
     if not kept.exists():
-        _train(recipe, name, folder, steps=_steps(config, train))
+        if recipe.one_line:
+            _train_by_one_line(recipe, folder)
+        else:
+            _train(recipe, name, folder, steps=_steps(config, train))
         write_forecast(kept, _predict(folder / "models" / recipe.name, held.prompts))
     return read_forecast(kept)
 
@@ -92,6 +95,18 @@ def _train(recipe: Recipe, name: str, folder: Path, *, steps: int) -> None:
     for checkpoint in run.glob("checkpoint-*"):
         shutil.rmtree(checkpoint)
     print(f"    {steps} steps in {(time.monotonic() - started) / 60:.1f} minutes", flush=True)
+
+
+def _train_by_one_line(recipe: Recipe, folder: Path) -> None:
+    """Train as a user would; the same command again goes on with a run that was stopped."""
+    run = folder / "models" / recipe.name
+    if (run / "config.json").exists():
+        return
+    started = time.monotonic()
+    p2l(folder, "train", "--votes", "train.parquet", *recipe.one_line, "--output", run, "--no-eval")
+    steps = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    seconds, whole = json.loads(steps[-1])["seconds"], time.monotonic() - started
+    print(f"    {len(steps)} steps in {seconds:.0f} s; with start, words and states {whole:.0f} s", flush=True)
 
 
 def _change(file: Path, keys: Mapping[str, Any]) -> None:

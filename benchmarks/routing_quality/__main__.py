@@ -3,9 +3,9 @@
     python -m benchmarks.routing_quality DATA_DIR [--output DIR] [--sets routerbench,zeroeval] [--bf16]
 
 DATA_DIR holds the Parquet files that `--help` names. Prints the tables of `p2l eval-routing` for each set, with and
-without the category in the prompt, then which bars hold: a larger area (or accuracy) than the best single model,
-per-category best and nearest neighbours on three sets, and nowhere a smaller one than the best single model whose
-interval leaves out zero.
+without the category in the prompt, then which bars hold: an area (or accuracy) of at least that of per-category best
+less 0.002 on every set and a larger one on three, and nowhere a smaller one than that of leaderboards of k-means
+clusters, of the best single model or of nearest neighbours whose interval leaves out zero.
 """
 
 from __future__ import annotations

@@ -55,9 +55,10 @@ def build_parser() -> argparse.ArgumentParser:
         "--control",
         action="append",
         metavar="NAMES",
-        help="with --votes: fit what else decides votes together with the coefficients, left out of the scores: "
+        help="fit what else decides votes together with the coefficients, left out of the scores: "
         "side (who was shown first), length, format (headers, lists, bold, code), a column of numbers for model_a, "
-        "columns NAME_a and NAME_b, or a column of text such as the judge; several with commas",
+        "columns NAME_a and NAME_b, or a column of text such as the judge; several with commas; with --model: print "
+        "the effects that it was trained with",
     )
     flags.add_argument(
         "--by",
@@ -149,8 +150,6 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--model needs one prompt, or --prompts FILE, and not both")
     if args.model is not None and (args.likelihood is not None or args.weighted or args.cluster is not None):
         raise InputError("--likelihood, --cluster and --weighted go with --votes; a model has a likelihood of its own")
-    if args.control and (args.votes is None or args.over is not None):
-        raise InputError("--control goes with --votes FILE, and not with --over")
     if args.by and args.prompt is not None:
         raise InputError("--by needs a file: --votes FILE or --model DIR --prompts FILE")
     if not args.shrink > 0 or (args.top is not None and args.top < 1):

@@ -1,4 +1,4 @@
-"""Commands about model folders: `p2l init` (a backbone from scratch), `p2l committee` and `p2l rollback`."""
+"""Commands about model folders: `p2l init` (a backbone from scratch), `committee`, `posterior` and `rollback`."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ def init_parser() -> ArgumentParser:
         "--max-prompts", type=int, default=200_000, help="make the vocabulary from a sample of this size"
     )
     flags.add_argument("--hidden-size", type=int, help="width (128; for tfidf the rank: 32)")
+    flags.add_argument("--members", type=int, help="reader: networks whose mean it predicts, each of that width (6)")
     flags.add_argument("--quiet", action="store_true", help="no progress bar")
     group = flags.add_argument_group("transformers only")
     group.add_argument("--vocab-size", type=int, help="tokens, special ones included (4000)")
@@ -105,7 +106,7 @@ def _options(args: Namespace) -> dict[str, Any]:
     """Return the flags of the chosen model type with their defaults; a flag of the other kind is an error."""
     of_type = {"tfidf": TFIDF_DEFAULTS, "reader": READER_DEFAULTS}
     mine = of_type.get(args.model_type, TRANSFORMER_DEFAULTS)
-    for name in {**TFIDF_DEFAULTS, **TRANSFORMER_DEFAULTS}:
+    for name in {**TFIDF_DEFAULTS, **READER_DEFAULTS, **TRANSFORMER_DEFAULTS}:
         if name not in mine and getattr(args, name) is not None:
             raise ConfigError(
                 f"--{name.replace('_', '-')} does not go with --model-type {args.model_type}; leave it out"
@@ -138,6 +139,45 @@ def committee_main(argv: Sequence[str] | None = None) -> None:
     output = Path(flags.output).expanduser()
     join(flags.models, output)
     print(f"committee of {len(flags.models)} models: {output}")
+
+
+def posterior_parser() -> argparse.ArgumentParser:
+    """Return the flags of `p2l posterior`."""
+    flags = parser("p2l posterior", "Fit what the votes leave open about a trained model's coefficients.")
+    flags.add_argument("model", metavar="DIR", help="the folder of a trained model or committee; the result is added")
+    flags.add_argument("--votes", required=True, metavar="FILE", help="the votes that it was trained on")
+    flags.add_argument("--device", help="cpu, cuda or cuda:N (default: the GPU if there is one)")
+    return flags
+
+
+def posterior_main(argv: Sequence[str] | None = None) -> None:
+    """Fit what the votes leave open about a trained model's coefficients, for standard deviations and intervals.
+
+    `p2l train` does so itself; this is for models of older versions, of online training, and of other writers. The
+    folder gets `posterior.safetensors`, and coefficients of prompts unlike the votes' are shrunk from then on.
+    """
+    flags = posterior_parser().parse_args(argv)
+    folder = Path(flags.model).expanduser()
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such folder; posterior.safetensors is written into it")
+    from p2l.inference import choose_device
+    from p2l.model.checkpoint import read_model_list, read_object
+    from p2l.model.committee import member_folders
+    from p2l.model.manifest import MANIFEST_FILE, seal
+    from p2l.training.posterior import write_posterior
+    from p2l.votes import open_votes
+
+    device = choose_device(flags.device)
+    with open_votes(flags.votes, model_list=read_model_list(folder), drop_unknown=True) as votes:
+        members = member_folders(folder)
+        for member in members:
+            is_weighted = read_object(member / "training_config.json", missing={}).get("weighted_loss") is True
+            write_posterior(member, votes, device, weighted=is_weighted)
+        count = len(votes)
+    for sealed in dict.fromkeys([*members, folder]):
+        if (sealed / MANIFEST_FILE).is_file():
+            seal(sealed)
+    print(f"posterior of {count:,} votes: {folder}")
 
 
 def rollback_parser() -> argparse.ArgumentParser:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from p2l.common.cli import progress
+from p2l.common.errors import InputError
 from p2l.leaderboard.aggregation import aggregate
 from p2l.leaderboard.board import Named
+from p2l.leaderboard.controls import FORMAT
+from p2l.leaderboard.covariates import Effect
 from p2l.leaderboard.sources import Groups, Ints, fit_options
 from p2l.votes.reading import read_votes
 from p2l.votes.schema import Source
@@ -23,24 +27,44 @@ def boards_of_model(args: argparse.Namespace) -> list[Named]:
     from p2l.inference import P2L
 
     model = P2L.from_pretrained(args.model)
+    effects = _effects(model, args)
     if args.prompt is not None:
         one = model.predict([args.prompt])
         columns = (one.coefs, one.eta, one.gamma)
         board = aggregate(*columns, model.likelihood.name, models=model.model_list, intervals=None)
-        return [Named("", "prompt", 1, board)]
+        return [Named("", "prompt", 1, replace(board, effects=effects))]
     source = open_source(args.prompts)
     groups = Groups(source, args.by)
     predictions, members = _ask(model, source, groups, quiet=args.quiet)
     sizes = {code: len(rows) for code, rows in members.items()}
-    boards = []
+    boards = list[Named]()
     for by, name, code in groups.ordered(sizes):
         rows = members[code]
         eta, gamma = (None if column is None else column[rows] for column in predictions[1:])
         board = aggregate(
             predictions[0][rows], eta, gamma, model.likelihood.name, models=model.model_list, **fit_options(args)
         )
-        boards.append(Named(by, name, sizes[code], board))
+        boards.append(Named(by, name, sizes[code], replace(board, effects=() if boards else effects)))
     return boards
+
+
+def _effects(model: Any, args: argparse.Namespace) -> tuple[Effect, ...]:
+    """Return the effects that --control asks for; InputError if the model was trained without one of them."""
+    names = [name for text in args.control for part in text.split(",") if (name := part.strip())]
+    if not names:
+        return ()
+    effects = model.effects(args.level)
+    there = list(dict.fromkeys(effect.name.split(" = ")[0] for effect in effects))
+    chosen = [
+        part for name in names for part in ([one for one in FORMAT if one in there] if name == "format" else [name])
+    ]
+    for name in chosen or names:
+        if name not in there:
+            trained = f"with {', '.join(there)}" if there else "without covariates"
+            raise InputError(
+                f"{args.model}: was trained {trained}, not {name}; train with --control, or use --votes FILE"
+            )
+    return tuple(effect for effect in effects if effect.name.split(" = ")[0] in chosen)
 
 
 def _ask(model: Any, source: Source, groups: Groups, *, quiet: bool) -> tuple[list[Any], dict[int, Ints]]:

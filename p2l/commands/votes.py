@@ -1,4 +1,4 @@
-"""Command: `p2l votes check|import|split|slice`: look votes through, make votes of exports, split or slice votes."""
+"""Command: `p2l votes check|import|from-scores|split|slice`: look votes through, make, split or slice them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / 
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the four commands and their flags."""
-    top = parser("p2l votes", "Check, import, split and slice votes. `p2l votes COMMAND --help` explains each command.")
+    """Return the five commands and their flags."""
+    top = parser("p2l votes", "Check, make, split and slice votes. `p2l votes COMMAND --help` explains each command.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_add_check, _add_import, _add_split, _add_slice):
+    for add in (_add_check, _add_import, _add_from_scores, _add_split, _add_slice):
         add(commands)
     return top
 
@@ -57,6 +57,24 @@ def _add_import(commands: Any) -> None:
     one.add_argument("--drop-bad", action="store_true", help="leave out rows that cannot become votes, and count them")
 
 
+def _add_from_scores(commands: Any) -> None:
+    one = add_command(
+        commands, "from-scores", "Make votes of graded answers: rows of question (or prompt), model, score."
+    )
+    one.add_argument("source", metavar="TABLE", help=".parquet, .jsonl, .jsonl.gz or .csv file")
+    one.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
+    one.add_argument(
+        "--per-question", type=positive, default=30, metavar="N", help="pairs of models drawn for each question"
+    )
+    one.add_argument("--margin", type=float, default=0.0, help="difference up to which two scores are a tie")
+    one.add_argument(
+        "--passed", type=float, default=0.5, metavar="SCORE", help="a tie below this mean score is a tie (bothbad)"
+    )
+    one.add_argument("--only", nargs="+", default=[], metavar="NAME", help="take these categories alone")
+    one.add_argument("--without", nargs="+", default=[], metavar="NAME", help="leave these categories out")
+    one.add_argument("--seed", type=int, default=42, help="draws the pairs and their sides")
+
+
 def _add_split(commands: Any) -> None:
     one = _add(commands, "split", "Split votes into a train and a validation file.")
     one.add_argument(
@@ -90,12 +108,12 @@ def _add_slice(commands: Any) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
-    """Run `check`, `import`, `split` or `slice`."""
+    """Run `check`, `import`, `from-scores`, `split` or `slice`."""
     args = build_parser().parse_args(argv)
     from p2l.votes.reading import FaultyRowError
 
     try:
-        return {"check": _check, "import": _import, "split": _split, "slice": _slice}[args.command](args)
+        return _RUN[args.command](args)
     except FaultyRowError as error:
         if not hasattr(args, "drop_bad"):
             raise
@@ -165,6 +183,21 @@ def _slice(args: argparse.Namespace) -> int:
     votes = sum(len(one.ids) for one in slices)
     print(f"{args.output}: {len(files)} slices, {files[0].name} to {files[-1].name}, {votes:,} votes")
     return 0
+
+
+def _from_scores(args: argparse.Namespace) -> int:
+    from p2l.votes.scores import ScoreOptions, votes_of_scores
+
+    check_can_write(args.output, args.source)
+    options = ScoreOptions(
+        args.per_question, args.margin, args.passed, tuple(args.only), tuple(args.without), seed=args.seed
+    )
+    done = votes_of_scores(args.source, args.output, options)
+    print(f"{args.output}: {done.votes:,} votes on {done.questions:,} questions between {done.models} models")
+    return 0
+
+
+_RUN = {"check": _check, "import": _import, "from-scores": _from_scores, "split": _split, "slice": _slice}
 
 
 def _left_out(count: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError, VoteError
-from p2l.common.spreadsheets import of_cell
+from p2l.common.spreadsheets import CellReader
 from p2l.evaluation.boards import WINNERS_OF_TIES, board_of_table
 from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCategoryError, readable_tags, select
 from p2l.evaluation.outputs import category_table, labels_of, open_votes_source
@@ -27,6 +27,7 @@ from p2l.leaderboard.pair_tables import VoteCounter
 from p2l.leaderboard.sources import base_column
 from p2l.likelihood import get
 from p2l.votes.reading import read_votes
+from p2l.votes.schema import check_number_of_models
 
 
 @dataclass
@@ -159,28 +160,30 @@ def read_arena(path: str) -> ArenaRatings:
     try:
         # Spreadsheets put a byte-order mark before the first name.
         with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.DictReader(file)
+            rows = CellReader(file)
             for name in _COLUMNS:
-                base_column(name, rows.fieldnames or [], path)
-            for number, cells in enumerate(rows, 2):  # the header is row 1
-                row = {name: of_cell(cell) for name, cell in cells.items()}
+                base_column(name, rows.names, path)
+            for number, row in enumerate(rows, 2):  # the header is row 1
                 if (row.get("style_control") or "false").strip().lower() in ("false", "0", ""):
-                    _add(ratings[row["category"]], row, f"{path}: row {number}")
+                    _add(ratings, row, f"{path}: row {number}")
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise VoteError(f"{path}: cannot be read: {error}") from error
     if not ratings:
         raise VoteError(f"{path}: holds no rating without style control")
+    check_number_of_models(path, max(map(len, ratings.values())))
     return ArenaRatings(path, dict(ratings))
 
 
-def _add(ratings: dict[str, float], row: dict[str, str], place: str) -> None:
-    name = row["model_name"]
-    if name in ratings:
-        raise VoteError(f"{place}: {name!r} has a rating in category {row['category']!r} already")
+def _add(ratings: dict[str, dict[str, float]], row: Mapping[str, str | None], place: str) -> None:
+    name, category = row["model_name"], row["category"]
+    if name is None or category is None:
+        raise VoteError(f"{place}: has fewer cells than the header; give every rating its model and category")
+    if name in ratings[category]:
+        raise VoteError(f"{place}: {name!r} has a rating in category {category!r} already")
     try:
-        rating = float(row["rating"])
+        rating = float(row["rating"] or "")
     except (TypeError, ValueError):
         rating = math.nan
     if not math.isfinite(rating):
         raise VoteError(f"{place}: rating {row['rating']!r} is no number; leave out models without one")
-    ratings[name] = rating
+    ratings[category][name] = rating

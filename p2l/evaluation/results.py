@@ -186,15 +186,11 @@ def _board(board: Leaderboard | None) -> dict[str, Any] | None:
     if board is None:
         return None
     order = np.argsort(-board.coefs, kind="stable")
-    scores = to_score(board.coefs)
+    columns = {"score": board.coefs, "lower": board.lower, "upper": board.upper}
+    points = {name: np.round(to_score(values), 1) for name, values in columns.items()}
+    points |= {"coef": board.coefs, "coef_lower": board.lower, "coef_upper": board.upper}
     models = [
-        {
-            "model": board.models[place],
-            "coef": _rounded(board.coefs[place]),
-            "lower": _rounded(board.lower[place]),
-            "upper": _rounded(board.upper[place]),
-            "score": round(float(scores[place]), 1),
-        }
+        {"model": board.models[place]} | {name: _rounded(values[place]) for name, values in points.items()}
         for place in order.tolist()
     ]
     return {"eta": _rounded(board.eta), "models": models}

@@ -33,7 +33,8 @@ _PROMPTS, _MODELS = 32, 16
 # Keeps Newton steps finite where prompts are so sure that nothing is left to learn; it moves nothing visible.
 _RIDGE = 1e-10
 # Without an outcome "both bad" the level of grounded coefficients shows in the ties alone, for two models not at all.
-_LEVEL_RIDGE = 1e-6
+# A hundred times as strong a pull moves the level by 2e-4; a tenth of it leaves no step that Newton's method can tell.
+_LEVEL_RIDGE = 1e-8
 
 
 class Block(NamedTuple):

@@ -190,16 +190,16 @@ def render(named: Named, *, unit: str, top: int | None = None, min_votes: int = 
     heading += "" if board.eta is None else f", eta {board.eta:.3f}"
     heading += "" if board.prior_sd is None else f", prior sd {board.prior_sd:.2g}"
     table = table_with_notes(heading, header, rows, len(frame), board.notes)
-    return "\n".join([table, *_effect_lines(board)])
+    return "\n".join([table, *effect_lines(board.effects, board.level)])
 
 
-def _effect_lines(board: Leaderboard) -> list[str]:
+def effect_lines(effects: Sequence[Effect], level: float) -> list[str]:
     """Return the table of the effects of covariates, which scores leave out; nothing without covariates."""
-    if not board.effects:
+    if not effects:
         return []
-    header = ["covariate", "of", "effect", f"{board.level:.0%} interval", "odds"]
+    header = ["covariate", "of", "effect", f"{level:.0%} interval", "odds"]
     rows = []
-    for effect in board.effects:
+    for effect in effects:
         ends = f"{effect.lower:.3f} to {effect.upper:.3f}" if math.isfinite(effect.lower) else "none"
         odds = f"{math.exp(min(effect.coef, 700.0)):.3g}" if effect.role == "difference" else ""
         rows.append([effect.name, effect.role, f"{effect.coef:.3f}", ends, odds])

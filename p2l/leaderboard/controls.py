@@ -1,4 +1,4 @@
-"""Covariates of a file of votes, as `--control side,length,format,COLUMN` names them.
+"""Covariates of a file of votes, as `--control side,length,format,COLUMN` and the key `covariates` name them.
 
 Shapes: N votes, n votes of a batch, C covariates.
 
@@ -9,16 +9,19 @@ Shapes: N votes, n votes of a batch, C covariates.
               answer shown first and, where the likelihood can tell, how often it ties and how high it marks
 
 The effects of a column of text are those against its most frequent value; without `side` every value has a lean of its
-own. Votes whose value is missing count as zero.
+own. Votes whose value is missing count as zero. What a file decides (which columns there are, the texts in them) is a
+`Design`, which reads the same covariates from other votes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from p2l.common.cli import nearest
 from p2l.common.errors import VoteError
@@ -28,7 +31,81 @@ from p2l.leaderboard.pair_tables import Covariates, Ints, PairTable
 from p2l.votes.schema import is_text, numbers
 
 Floats = npt.NDArray[np.float64]
+Texts = Mapping[str, tuple[str | None, ...]]
 FORMAT = ("headers", "lists", "bold", "code")
+MOST_VALUES = 200  # of a column of text: each of them is up to three covariates
+
+
+class Term(NamedTuple):
+    """One covariate and what it is read from."""
+
+    name: str
+    role: str
+    columns: tuple[str, ...]
+    """None for side, two for a difference, one of numbers or text."""
+    is_text: bool = False
+    value: str | None = None
+    """Of a column of text: which value counts as one; None: a vote without any."""
+
+
+@dataclass(frozen=True)
+class Design:
+    """C covariates as one file of votes has decided them; `texts` are the values that its columns of text had."""
+
+    terms: tuple[Term, ...]
+    texts: Texts = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that the covariates are read from."""
+        return list(dict.fromkeys(column for term in self.terms for column in term.columns))
+
+    def pick(self, kept: Sequence[bool] | npt.NDArray[np.bool_]) -> Design:
+        """Return some of the covariates."""
+        return Design(tuple(term for term, keep in zip(self.terms, kept, strict=True) if keep), self.texts)
+
+    def covariates(self, values: Floats) -> Covariates:
+        """Return values (N, C) under their names and roles."""
+        return Covariates(tuple(term.name for term in self.terms), tuple(term.role for term in self.terms), values)
+
+    def read(self, batch: Any, source: str, missing: dict[str, int]) -> Floats:
+        """Return the values (n, C) in an Arrow batch, seen from model_a.
+
+        A missing value, and a text that the design does not know, counts as zero, and its vote in `missing` by column
+        or name. VoteError for a column that is not there, or that holds no numbers.
+        """
+        there = batch.schema.names
+        for term in self.terms:
+            absent = next((column for column in term.columns if column not in there), None)
+            if absent is not None:
+                raise VoteError(f"{source}: covariate {term.name} needs a column {absent}{nearest(absent, there)}")
+        texts = {name: self._texts(name, batch.column(name), missing) for name in self.texts if name in there}
+        values = np.ones((len(batch), len(self.terms)))
+        for place, term in enumerate(self.terms):
+            if term.is_text:
+                values[:, place] = [text == term.value for text in texts[term.columns[0]]]
+            elif term.columns:
+                values[:, place] = _numeric(term.name, term.columns, batch, source, missing)
+        return values
+
+    def read_rows(self, rows: Sequence[Mapping[str, Any]], source: str, missing: dict[str, int]) -> Floats:
+        """Return the values (n, C) in votes that are mappings, where whatever is no number counts as missing."""
+        arrays: dict[str, Any] = {"": pa.nulls(len(rows))}  # a batch without columns would have no length
+        for name in self.columns:
+            column = [row.get(name) for row in rows]
+            if name in self.texts:
+                arrays[name] = pa.array([None if text is None else str(text) for text in column], pa.string())
+            else:
+                arrays[name] = pa.array([_number(number) for number in column], pa.float64())
+        return self.read(pa.RecordBatch.from_pydict(arrays), source, missing)
+
+    def _texts(self, name: str, column: Any, missing: dict[str, int]) -> list[str | None]:
+        texts = [None if text is None else str(text) for text in column.to_pylist()]
+        values = set(self.texts[name])
+        unknown = sum(text not in values for text in texts)
+        if unknown:
+            missing[name] = missing.get(name, 0) + unknown
+        return texts
 
 
 class _Control(NamedTuple):
@@ -37,10 +114,11 @@ class _Control(NamedTuple):
 
 
 class Controls:
-    """The covariates of votes read batch by batch: `add` each batch, then `covariates`."""
+    """The covariates of votes read batch by batch: `add` each batch, then `design` and `covariates`."""
 
-    def __init__(self, names: Sequence[str], columns: Sequence[str], source: str) -> None:
-        self._controls = [_control(name, columns, source) for name in _expanded(names, columns, source)]
+    def __init__(self, names: Sequence[str], columns: Sequence[str], source: str, *, key: str = "--control") -> None:
+        """Decide which of the source's columns the names need; VoteError, which calls them `key`, if one is absent."""
+        self._controls = [_control(name, columns, source, key) for name in _expanded(names, columns, source, key)]
         self.columns = list(dict.fromkeys(column for control in self._controls for column in control.columns))
         self.missing: dict[str, int] = {}
         self._parts: list[list[npt.NDArray[Any]]] = []
@@ -54,74 +132,73 @@ class Controls:
         self._count += len(batch)
 
     def _column(self, control: _Control, batch: Any) -> npt.NDArray[Any]:
-        if len(control.columns) == 2:
-            a, b = (self._numbers(control.name, batch.column(name)) for name in control.columns)
-            size = np.abs(a) + np.abs(b)
-            return np.asarray(np.divide(a - b, size, out=np.zeros(len(a)), where=size > 0))
         column = batch.column(control.columns[0])
-        if control.name in self._values or (not self._parts and _is_text(column)):
-            codes = self._values.setdefault(control.name, {})
-            return np.array([codes.setdefault(value, len(codes)) for value in column.to_pylist()], dtype=np.int32)
-        return self._numbers(control.name, column)
+        is_single = len(control.columns) == 1
+        if not is_single or not (control.name in self._values or (not self._parts and _is_text(column))):
+            return _numeric(control.name, control.columns, batch, self._source, self.missing)
+        codes = self._values.setdefault(control.name, {})
+        out = np.array([codes.setdefault(value, len(codes)) for value in column.to_pylist()], dtype=np.int32)
+        if len(codes) > MOST_VALUES:
+            raise VoteError(
+                f"{self._source}: control {control.name} has more than {MOST_VALUES} texts, each a covariate of its "
+                "own; is it the column of judges?"
+            )
+        return out
 
-    def _numbers(self, name: str, column: Any) -> Floats:
-        values = np.array(numbers(column), dtype=np.float64)
-        missing = ~np.isfinite(values)
-        if missing.any():
-            empty = column.is_null().to_numpy(zero_copy_only=False)
-            wrong = missing & ~empty & np.array([value != "" for value in column.to_pylist()])
-            if wrong.any() and not _is_nan(column):
-                text = column[int(np.argmax(wrong))].as_py()
-                raise VoteError(f"{self._source}: control {name} needs numbers, not {text!r:.40}")
-            self.missing[name] = self.missing.get(name, 0) + int(missing.sum())
-            values[missing] = 0.0
-        return values
+    def design(self) -> Design:
+        """Return the covariates of the votes so far, without their values."""
+        terms, columns = list[Term](), self._columns()
+        has_side = any(not control.columns for control in self._controls)
+        for control in self._controls:
+            if control.name in self._values:
+                terms += self._terms_of_texts(control, columns[control.name], centred=has_side)
+            else:
+                terms.append(Term(control.name, "difference", control.columns))
+        return Design(tuple(terms), {name: tuple(codes) for name, codes in self._values.items()})
 
     def covariates(self) -> Covariates:
         """Return the covariates of all votes so far."""
-        columns = [np.concatenate(parts) for parts in zip(*self._parts, strict=True)]
-        has_side = any(not control.columns for control in self._controls)
-        names, roles, values = list[str](), list[str](), list[Floats]()
-        rest = iter(columns)
-        for control in self._controls:
-            if not control.columns:
-                made = [(SIDE, "difference", np.ones(self._count))]
-            elif control.name in self._values:
-                made = self._of_values(control.name, next(rest), centred=has_side)
-            else:
-                made = [(control.name, "difference", next(rest))]
-            for name, role, column in made:
-                names.append(name)
-                roles.append(role)
-                values.append(column)
-        return Covariates(tuple(names), tuple(roles), np.stack(values, axis=1))
+        design, columns = self.design(), self._columns()
+        values = np.ones((self._count, len(design.terms)))
+        for place, term in enumerate(design.terms):
+            if term.is_text:
+                name = term.columns[0]
+                values[:, place] = columns[name] == self._values[name][term.value]
+            elif term.columns:
+                values[:, place] = columns[term.name]
+        return design.covariates(values)
 
-    def _of_values(self, name: str, codes: Ints, *, centred: bool) -> list[tuple[str, str, Floats]]:
+    def _columns(self) -> dict[str, npt.NDArray[Any]]:
+        if len(self._parts) > 1:
+            self._parts = [[np.concatenate(parts) for parts in zip(*self._parts, strict=True)]]
+        names = [control.name for control in self._controls if control.columns]
+        return dict(zip(names, self._parts[0], strict=True)) if self._parts else {}
+
+    def _terms_of_texts(self, control: _Control, codes: Ints, *, centred: bool) -> list[Term]:
         usual = int(np.bincount(codes).argmax())
-        made = []
-        for text, code in self._values[name].items():
-            here = (codes == code).astype(np.float64)
-            for role in ("difference", "ties", "level"):
-                if code != usual or (role == "difference" and not centred):
-                    made.append((f"{name} = {'none' if text is None else text}", role, here))
-        return made
+        return [
+            Term(f"{control.name} = {'none' if text is None else text}", role, control.columns, True, text)
+            for text, code in self._values[control.name].items()
+            for role in ("difference", "ties", "level")
+            if code != usual or (role == "difference" and not centred)
+        ]
 
 
-def _expanded(names: Sequence[str], columns: Sequence[str], source: str) -> list[str]:
+def _expanded(names: Sequence[str], columns: Sequence[str], source: str, key: str) -> list[str]:
     out = list[str]()
     for name in (part.strip() for text in names for part in text.split(",")):
         if name == "format" and "format" not in columns:
             present = [part for part in FORMAT if f"{part}_a" in columns and f"{part}_b" in columns]
             if not present:
                 pairs = ", ".join(f"{part}_a and {part}_b" for part in FORMAT)
-                raise VoteError(f"{source}: --control format needs columns {pairs}")
+                raise VoteError(f"{source}: {key} format needs columns {pairs}")
             out += present
         elif name:
             out.append(name)
     return list(dict.fromkeys(out))
 
 
-def _control(name: str, columns: Sequence[str], source: str) -> _Control:
+def _control(name: str, columns: Sequence[str], source: str, key: str) -> _Control:
     pair = (f"{name}_a", f"{name}_b")
     if all(column in columns for column in pair):
         return _Control(name, pair)
@@ -130,7 +207,42 @@ def _control(name: str, columns: Sequence[str], source: str) -> _Control:
     if name == SIDE:
         return _Control(name, ())
     hint = nearest(name, [SIDE, "format", *columns])
-    raise VoteError(f"{source}: --control {name} needs columns {pair[0]} and {pair[1]}, or {name}{hint}")
+    raise VoteError(f"{source}: {key} {name} needs columns {pair[0]} and {pair[1]}, or {name}{hint}")
+
+
+def _numeric(name: str, columns: Sequence[str], batch: Any, source: str, missing: dict[str, int]) -> Floats:
+    """Return the values (n,) of a column of numbers, or the normalised difference of two; zero where one is missing."""
+    first, *second = (_numbers(name, batch.column(column), source) for column in columns)
+    if second:
+        size = np.abs(first) + np.abs(second[0])
+        # Two zeros differ by nothing; not a number stays that.
+        values: Floats = np.divide(first - second[0], size, out=np.where(np.isnan(size), np.nan, 0.0), where=size > 0)
+    else:
+        values = first
+    empty = np.isnan(values)
+    if empty.any():
+        missing[name] = missing.get(name, 0) + int(empty.sum())
+    return np.where(empty, 0.0, values)
+
+
+def _numbers(name: str, column: Any, source: str) -> Floats:
+    """Return the numbers (n,) of a column, NaN where there is none; VoteError where there is something else."""
+    values = np.array(numbers(column), dtype=np.float64)
+    empty = ~np.isfinite(values)
+    values[empty] = np.nan
+    if empty.any() and is_text(getattr(column.type, "value_type", column.type)):
+        wrong = next((text for text, bad in zip(column.to_pylist(), empty, strict=True) if bad and text), None)
+        if wrong is not None:
+            raise VoteError(f"{source}: control {name} needs numbers, not {wrong!r:.40}")
+    return values
+
+
+def _number(value: Any) -> float | None:
+    try:
+        number = None if isinstance(value, bool) or not isinstance(value, int | float | str) else float(value)
+    except (ValueError, OverflowError):
+        number = None
+    return number if number is not None and np.isfinite(number) else None
 
 
 def _is_text(column: Any) -> bool:
@@ -140,10 +252,6 @@ def _is_text(column: Any) -> bool:
         return False
     values = column.to_pylist()
     return not all(np.isfinite(number) for number, text in zip(numbers(column), values, strict=True) if text)
-
-
-def _is_nan(column: Any) -> bool:
-    return not is_text(getattr(column.type, "value_type", column.type))
 
 
 class ControlledVotes:
@@ -163,17 +271,21 @@ class ControlledVotes:
         self._members += [(group, rows + self._count) for group, rows in groups]
         self._count += len(votes[0])
 
-    def table(self, group: int, recode: Ints, num_models: int) -> tuple[PairTable, Units | None]:
-        """Return the votes of one group as a table and, with clusters, as units of it; `recode` gives model codes."""
+    def table(self, groups: int | Sequence[int], recode: Ints, num_models: int) -> tuple[PairTable, Units | None]:
+        """Return the votes of one or several groups as a table and, with clusters, as units of it.
+
+        `recode` gives model codes.
+        """
         if self._joined is None:
             columns = [np.concatenate(column) for column in zip(*self._votes, strict=True)]
-            groups, rows = (np.concatenate(part) for part in zip(*self._members, strict=True))
-            order = np.argsort(groups, kind="stable")
+            codes, rows = (np.concatenate(part) for part in zip(*self._members, strict=True))
+            order = np.argsort(codes, kind="stable")
             covariates = self.controls.covariates()
-            self._joined = columns, covariates, groups[order], rows[order]
+            self._joined = columns, covariates, codes[order], rows[order]
             self._votes, self._members = [], []
-        columns, covariates, groups, rows = self._joined
-        own = rows[slice(*np.searchsorted(groups, [group, group + 1]))]
+        columns, covariates, codes, rows = self._joined
+        several = [groups] if isinstance(groups, int) else groups
+        own = np.concatenate([rows[slice(*np.searchsorted(codes, [group, group + 1]))] for group in several])
         a, b, winner, weights, *cluster = (column[own] for column in columns)
         picked = Covariates(covariates.names, covariates.roles, covariates.values[own])
         table, row, column = covariate_table(recode[a], recode[b], winner, num_models, weights, picked)

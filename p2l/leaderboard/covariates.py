@@ -59,14 +59,20 @@ def covariates_of(columns: Covariates | Mapping[str, npt.ArrayLike] | None, numb
     return covariates
 
 
+def able(likelihood: Likelihood) -> set[str]:
+    """Return the roles that a likelihood can tell."""
+    tells = {"difference": True, "level": not shift_invariant(likelihood), "ties": has_eta(likelihood)}
+    return {role for role, it_does in tells.items() if it_does}
+
+
 def expressible(table: PairTable, likelihood: Likelihood) -> tuple[PairTable, list[str]]:
     """Return the table with the covariates that a likelihood can tell, and the names of those without any variation."""
     if table.covariates is None:
         return table, []
-    able = {"difference": True, "level": not shift_invariant(likelihood), "ties": has_eta(likelihood)}
+    roles = able(likelihood)
     varied = (table.covariates.values != 0).any(axis=0)
     constant = [name for name, varies in zip(table.covariates.names, varied, strict=True) if not varies]
-    kept = table.covariates.pick([able[role] for role in table.covariates.roles] & varied)
+    kept = table.covariates.pick([role in roles for role in table.covariates.roles] & varied)
     return dataclasses.replace(table, covariates=kept if kept.names else None), constant
 
 
@@ -77,22 +83,31 @@ def covariate_table(
     num_models: int,
     weights: npt.ArrayLike | None,
     covariates: Covariates,
+    offsets: npt.ArrayLike | None = None,
 ) -> tuple[PairTable, Ints, Ints]:
-    """Count votes (N,) by pair and covariates; return the table, and the row and column (N,) of each vote."""
+    """Count votes (N,) by pair and covariates; return the table, and the row and column (N,) of each vote.
+
+    `offsets` (N, 3) are added to both coefficients and eta of each vote, which is a row of its own then.
+    """
     vote_keys(model_a, model_b, winner, num_models)  # refuses what is no vote
     a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
     weight = np.ones(len(a)) if weights is None else np.asarray(weights, dtype=np.float64)
     pair, column = fold(a, b, won, num_models)
     turns = np.array([role == "difference" for role in covariates.roles])
     values = np.where((a > b)[:, None] & turns, -covariates.values, covariates.values) + 0.0
-    _, at, row = np.unique(_row_keys(pair, values), return_index=True, return_inverse=True)
+    keys = _row_keys(pair, values) if offsets is None else np.arange(len(pair))
+    _, at, row = np.unique(keys, return_index=True, return_inverse=True)
     cell, size = row * 4 + column, 4 * len(at)
     with np.errstate(over="ignore", under="ignore"):
         sums = [np.bincount(cell, part, size).reshape(-1, 4).astype(np.float64) for part in (weight, weight**2)]
     votes = np.bincount(cell, minlength=size).reshape(-1, 4).astype(np.float64)
     first, second = np.divmod(pair[at], num_models)
     own = dataclasses.replace(covariates, values=values[at])
-    return PairTable(num_models, first, second, sums[0], sums[1], votes, own), row, column
+    fixed = None
+    if offsets is not None:
+        fixed = np.array(offsets, dtype=np.float64)
+        fixed[a > b, :2] = fixed[a > b, 1::-1]  # seen from the pair's lower model, as all of a row
+    return PairTable(num_models, first, second, sums[0], sums[1], votes, own, fixed), row, column
 
 
 def _row_keys(pair: Ints, values: Floats) -> Ints:

@@ -78,6 +78,7 @@ def fit(
     weights: npt.ArrayLike | None = None,
     clusters: npt.ArrayLike | None = None,
     covariates: Covariates | Mapping[str, npt.ArrayLike] | None = None,
+    offsets: npt.ArrayLike | None = None,
     **options: Any,
 ) -> Leaderboard:
     """Fit a leaderboard to votes.
@@ -95,6 +96,8 @@ def fit(
         clusters: (N,) whose vote it is, or on which prompt: intervals then treat a cluster as one observation.
         covariates: what else may have decided the votes: columns (N,) of numbers by name, which count for model_a and
             against model_b (`{"side": 1}`: being shown first), or `Covariates` with roles.
+        offsets: (N, 3) what a forecast of each vote says of both coefficients and eta: the fit, which needs covariates
+            and a prior then, says what has to be added to it.
         options: `intervals`, `level`, `seed`, `replicates` and `prior` of `fit_table`.
     """
     if clusters is not None and np.shape(clusters) != np.shape(model_a):
@@ -104,7 +107,7 @@ def fit(
         table = vote_table(model_a, model_b, winner, len(models), weights)
         units = None if clusters is None else units_of(table, model_a, model_b, winner, weights, clusters)
     else:
-        table, row, column = covariate_table(model_a, model_b, winner, len(models), weights, nuisance)
+        table, row, column = covariate_table(model_a, model_b, winner, len(models), weights, nuisance, offsets)
         units = None if clusters is None else units_at(row, column, weights, clusters)
     return fit_table(table, models=models, likelihood=likelihood, units=units, **options)
 
@@ -272,7 +275,7 @@ def _objective(
         unit = likelihood.eta_scale.unit
         precision[-len(effects) :] /= [unit**2 if role == "ties" else 1.0 for role in table.covariates.roles]
         values, roles = table.covariates.values / scales, table.covariates.matrix
-        own: dict[str, Any] = {"covariates": values, "roles": roles}
+        own: dict[str, Any] = {"covariates": values, "roles": roles, "offsets": table.offsets}
         objective = Objective(likelihood, len(models), table.first, table.second, targets, mean, precision, **own)
     if not shift_invariant(likelihood):
         return dataclasses.replace(objective, coupling=prior_coupling(prior, likelihood, len(models)))

@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,9 @@ from p2l.leaderboard.board import Leaderboard, several
 from p2l.leaderboard.fitting import coefs_of, fit_table, prior_of, suited
 from p2l.leaderboard.newton import shift_invariant
 from p2l.leaderboard.pair_tables import PairTable, VoteCounter, fold, vote_keys
+
+if TYPE_CHECKING:
+    from p2l.leaderboard.controls import ControlledVotes
 
 # Periods of time: what `month`, `2weeks` or `quarter` means, and which period each vote falls into.
 #
@@ -237,6 +240,7 @@ def history_of_counts(
     likelihood: str | None = None,
     shrink: float = 0.5,
     each: Callable[[Sequence[int]], Any] = iter,
+    controlled: ControlledVotes | None = None,
     **options: Any,
 ) -> History:
     """Fit the history of votes that are counted by period; for what is not named here see `fit_history`.
@@ -246,6 +250,7 @@ def history_of_counts(
         codes: group of the counter by the period's number since 1970.
         names: name of each model code.
         each: goes through the periods' numbers; a progress bar.
+        controlled: the same votes with their covariates, whose effects are fitted in each period.
     """
     if mode not in MODES:
         raise ConfigError(f"unknown mode {mode!r}; use {' or '.join(MODES)}")
@@ -255,9 +260,9 @@ def history_of_counts(
     ordered = [codes[index] for index in indices]
     if mode == "alone":
         # The leaderboard of all votes comes first, so that a mistake in the votes is reported at once.
-        *_, everything = period_tables(counter, ordered, names, cumulative=True)
+        *_, everything = _tables(counter, ordered, names, controlled, cumulative=True)
         fits.overall = fits.fit(everything, None, intervals=None)
-    tables = period_tables(counter, ordered, names, cumulative=mode == "cumulative")
+    tables = _tables(counter, ordered, names, controlled, cumulative=mode == "cumulative")
     periods, failed = list[Period](), list[str]()
     for index, table in zip(each(indices), tables, strict=True):
         try:
@@ -274,6 +279,25 @@ def history_of_counts(
     if shift_invariant(likelihoods.get(likelihood)) and (mode == "cumulative" or math.isinf(shrink)):
         periods = [dataclasses.replace(period, board=_anchored(period.board, anchor)) for period in periods]
     return History(over, mode, periods, tuple(_notes(over, mode, likelihood, shrink, periods, indices, failed)))
+
+
+def _tables(
+    counter: VoteCounter,
+    codes: Sequence[int],
+    names: Sequence[str],
+    controlled: ControlledVotes | None,
+    *,
+    cumulative: bool,
+) -> Iterator[PeriodTable]:
+    """Yield the tables of `period_tables`, with a row for each pair and covariates where there are any."""
+    for number, period in enumerate(period_tables(counter, codes, names, cumulative=cumulative)):
+        if controlled is None:
+            yield period
+            continue
+        place = {name: code for code, name in enumerate(period.models)}
+        recode, first = np.array([place.get(name, -1) for name in names]), 0 if cumulative else number
+        table, _ = controlled.table(codes[first : number + 1], recode, len(period.models))
+        yield period._replace(table=table)
 
 
 @dataclass

@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from p2l.common.cli import nearest, progress
+from p2l.common.cli import listed, nearest, progress
 from p2l.common.errors import ConfigError, InputError, VoteError
 from p2l.common.files import write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
-from p2l.leaderboard.board import Named, interval_text, table_with_notes, to_score, write_frame
+from p2l.leaderboard.board import Named, effect_lines, interval_text, table_with_notes, to_score, write_frame
+from p2l.leaderboard.controls import ControlledVotes, Controls
 from p2l.leaderboard.history import UNITS, History, Over, Period, history_of_counts, parse_over
 from p2l.leaderboard.pair_tables import VoteCounter
 from p2l.leaderboard.sources import batches_of_votes, fit_options, vote_codes
@@ -116,11 +117,13 @@ def history_of_votes(args: argparse.Namespace) -> History:
     if args.time_column not in source.columns:
         raise VoteError(
             f"{source.name}: no column {args.time_column!r}{nearest(args.time_column, source.columns)} to tell periods "
-            f"by; name it with --time-column; columns: {', '.join(source.columns)}"
+            f"by; name it with --time-column; columns: {listed(source.columns)}"
         )
     counter, names, codes = VoteCounter(), dict[str, int](), dict[int, int]()
+    controls = Controls(args.control, source.columns, source.name) if args.control else None
+    controlled = None if controls is None else ControlledVotes(controls)
     dropped = timeless = 0
-    for batch in batches_of_votes(source, [args.time_column], args):
+    for batch in batches_of_votes(source, [args.time_column, *([] if controls is None else controls.columns)], args):
         times = times_of(batch.batch.column(args.time_column), over)
         timed = np.isfinite(times)
         if not timed.all() and not args.drop_bad:
@@ -130,17 +133,22 @@ def history_of_votes(args: argparse.Namespace) -> History:
         votes: list[Any] = [column[timed] for column in vote_codes(batch, names, weighted=args.weighted)]
         indices, place = np.unique(over.index(times[timed]), return_inverse=True)
         numbers = [codes.setdefault(int(index), len(codes)) for index in indices]
-        counter.add(np.array(numbers, dtype=np.int64)[place.reshape(-1)], *votes)
+        group = np.array(numbers, dtype=np.int64)[place.reshape(-1)]
+        counter.add(group, *votes)
+        if controlled is not None:
+            controlled.add(batch.batch.filter(pa.array(timed)), votes, [(group, np.arange(len(group)))])
     if not codes:
         raise VoteError(f"{source.name}: no vote has a time in column {args.time_column!r}")
     fixed: dict[str, Any] = {"mode": args.periods, "likelihood": args.likelihood, "shrink": args.shrink}
-    fixed["each"] = partial(progress, description=f"{over.unit}s", quiet=args.quiet)
+    fixed |= {"each": partial(progress, description=f"{over.unit}s", quiet=args.quiet), "controlled": controlled}
     try:
         history = history_of_counts(counter, codes, list(names), over=over, **fixed, **fit_options(args))
     except InputError as error:
         raise VoteError(f"{source.name}: {error}") from error
     left_out = [(dropped, "rows that are no votes"), (timeless, "votes without a time")]
     notes = [f"{count:,} {what} were left out." for count, what in left_out if count]
+    missing = {} if controls is None else controls.missing
+    notes += [f"{count:,} votes without a value of {name} count as zero." for name, count in missing.items()]
     return dataclasses.replace(history, notes=(*history.notes, *notes))
 
 
@@ -198,7 +206,8 @@ def render_history(history: History, *, top: int | None = None, min_votes: int =
         cells = [str(row["rank"]), *([_change(before.get(name), row["rank"])] if before else []), name]
         cells += [f"{score[name]:.0f}" if name in score else "" for score in scores] + [f"{row['score']:.0f}"]
         rows.append([*cells, *[interval_text(row) for _ in interval], f"{row['votes']:,}"])
-    return table_with_notes(_heading(history), [*header, *interval, "votes"], rows, len(frame), history.notes)
+    table = table_with_notes(_heading(history), [*header, *interval, "votes"], rows, len(frame), history.notes)
+    return "\n".join([table, *effect_lines(newest.board.effects, newest.board.level)])
 
 
 def _earlier(periods: Sequence[Period]) -> list[Period]:
@@ -227,7 +236,7 @@ def write_history(history: History, path: str, *, min_votes: int = 0) -> None:
     """Write the history into one file, whole or not at all.
 
     CSV and Parquet hold the rows of `history_frame`. JSON holds one object: over, mode, likelihood, level, notes, and
-    for each period its label, votes, loss, eta and the rows of its models.
+    for each period its label, votes, loss, eta, the effects of covariates and the rows of its models.
     """
     frame = history_frame(history, min_votes=min_votes)
     if not path.lower().endswith(".json"):
@@ -238,7 +247,8 @@ def write_history(history: History, path: str, *, min_votes: int = 0) -> None:
     for period in history.periods:
         models = frame[frame["period"] == period.label].drop(columns="period").to_dict("records")
         about = {"period": period.label, "votes": period.votes, "loss": period.board.loss, "eta": period.board.eta}
-        periods.append({**about, "models": models})
+        effects = [effect._asdict() for effect in period.board.effects]
+        periods.append({**about, "effects": effects, "models": models})
     write_json(path, facts | {"level": history.newest.level, "notes": list(history.notes), "periods": periods})
 
 

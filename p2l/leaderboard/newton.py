@@ -381,6 +381,7 @@ class Objective:
     coupling: float = 0.0  # what the prior's precision lacks between any two coefficients, which share a level
     covariates: Floats | None = None  # (P, C) values
     roles: Floats | None = None  # (C, 3): what a value of one does to the first coefficient, the second, and eta
+    offsets: Floats | None = None  # (P, 3): what is added to the first coefficient, the second, and eta of each row
 
     @property
     def total(self) -> float:
@@ -467,6 +468,8 @@ class Objective:
         if self.covariates is not None and self.roles is not None:
             shift = (self.covariates[rows] * theta[-len(self.roles) :]) @ self.roles
             a, b, eta = a + shift[:, 0], b + shift[:, 1], eta + shift[:, 2]
+        if self.offsets is not None:
+            a, b, eta = (one + self.offsets[rows, place] for place, one in enumerate((a, b, eta)))
         return a, b, *extras(self.likelihood, eta)
 
     def derivatives(self, theta: Floats, rows: slice = slice(None)) -> tuple[Floats, Floats, Floats]:

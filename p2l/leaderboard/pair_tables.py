@@ -68,6 +68,7 @@ class PairTable:
         squares: (P, 4) summed squared weight, for sandwich intervals.
         votes: (P, 4) number of votes.
         covariates: their values in each row, where a row is a pair with equal values and pairs have several rows.
+        offsets: (P, 3) what is known to be added to both coefficients and eta; each vote is a row of its own then.
     """
 
     num_models: int
@@ -77,6 +78,7 @@ class PairTable:
     squares: Floats
     votes: Floats
     covariates: Covariates | None = None
+    offsets: Floats | None = None
 
     def votes_per_model(self, counted: npt.ArrayLike = True) -> Ints:
         """Number of votes (M,) that each model took part in; `counted` (4,) masks the winners that count."""

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from p2l.common.cli import nearest, progress
+from p2l.common.cli import listed, nearest, progress
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import parse_json
 from p2l.leaderboard.board import Leaderboard, Named
@@ -48,7 +48,7 @@ def base_column(path: str, columns: Sequence[str], source: str) -> str:
     """Return the column that a path such as `category_tag.math_v0.1.math` starts in."""
     base = _first_key(path, columns)
     if base is None:
-        raise VoteError(f"{source}: no column {path!r}{nearest(path, columns)}; columns: {', '.join(columns)}")
+        raise VoteError(f"{source}: no column {path!r}{nearest(path, columns)}; columns: {listed(columns)}")
     return base
 
 

@@ -53,6 +53,7 @@ class ScoredVotes:
         eta: (N,), one number, or None.
         gamma: (N,), one number, or None.
         weights: (N,) or None for ones.
+        shift: (N, 3) what covariates add to the winner's coefficient, to the loser's and to eta; None for nothing.
     """
 
     likelihood: Likelihood
@@ -61,6 +62,7 @@ class ScoredVotes:
     eta: Any = None
     gamma: Any = None
     weights: Any = None
+    shift: Any = None
 
     @cached_property
     def ties(self) -> Ints:
@@ -71,7 +73,7 @@ class ScoredVotes:
     def raw_pair(self) -> tuple[Floats, Floats]:
         """Coefficients (N,) of the winners and of the losers, NaN where there are none."""
         winner, loser = (self._column(self.labels[:, side]).astype(np.float64) for side in (0, 1))
-        return winner, loser
+        return (winner, loser) if self.shift is None else (winner + self.shift[:, 0], loser + self.shift[:, 1])
 
     @cached_property
     def known(self) -> npt.NDArray[np.bool_]:
@@ -83,7 +85,10 @@ class ScoredVotes:
     def inputs(self) -> tuple[Any, Any, Any, Any]:
         """Coefficients of winners and losers with 0 for NaN, eta and gamma: the arguments of a likelihood."""
         winner, loser = (np.where(self.known, side, 0.0) for side in self.raw_pair)
-        return winner, loser, _flat(self.eta), _flat(self.gamma)
+        eta = _flat(self.eta)
+        if eta is not None and self.shift is not None:
+            eta = eta + self.shift[:, 2]
+        return winner, loser, eta, _flat(self.gamma)
 
     @cached_property
     def probs(self) -> Floats:

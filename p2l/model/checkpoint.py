@@ -226,7 +226,7 @@ _LENGTH = 12  # hexadecimal digits: among a million models two collide by chance
 _CHUNK = 1 << 22
 # The files that coefficients depend on; reports, optimizer states and notes may change beside them.
 _OF_THE_MODEL = re.compile(
-    r"(config|model_list|training_config|committee|tfidf|added_tokens|vocab)\.json"
+    r"(config|model_list|training_config|committee|covariates|tfidf|added_tokens|vocab)\.json"
     r"|(tokenizer|special_tokens|model\.safetensors)[\w.-]*\.json"
     r"|(chat_template|additional_chat_templates)[\w.-]*|merges\.txt|vocab\.txt|[\w.-]+\.(safetensors|model)"
 )

@@ -35,6 +35,8 @@ class Encoding(NamedTuple):
     truncated: bool
     features: npt.NDArray[np.float32] | None = None
     """(F,) what is known of the prompt beside its tokens, for backbones that ask for it."""
+    known: float = 1.0
+    """Share of the prompt's weighted words that are in the vocabulary; 1 where words are not features."""
 
 
 class PromptTokenizer(ABC):

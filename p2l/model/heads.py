@@ -11,6 +11,7 @@ Shapes: B prompts, M models, D hidden.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -183,6 +184,26 @@ def initialise(head: BTHead, init_type: str, start: HeadStart | None = None) -> 
             _start_layer(head.eta_head, start.eta or 0.0)
         if head.has_gamma:
             _start_layer(head.gamma_head, start.gamma or 0.0)
+
+
+def towards(head: BTHead, start: HeadStart, factor: float) -> dict[Tensor, Callable[[Tensor], None]]:
+    """Return changes in place of the last layers' parameters that shrink what the head says towards `start`.
+
+    coefs become factor * coefs + (1 - factor) * start, and eta and gamma likewise, whatever the prompt.
+    """
+    targets: list[tuple[nn.Module, Any]] = [(head.head, start.coefs)]
+    targets += [(head.eta_head, start.eta or 0.0)] if head.has_eta else []
+    targets += [(head.gamma_head, start.gamma or 0.0)] if head.has_gamma else []
+
+    def move(values: Tensor, target: Tensor) -> None:
+        values.mul_(factor).add_((1 - factor) * target.to(values.device))
+
+    changes: dict[Tensor, Callable[[Tensor], None]] = {}
+    for part, target in targets:
+        layer = _last_linear(part)
+        changes[layer.weight] = partial(move, target=torch.zeros(()))
+        changes[layer.bias] = partial(move, target=torch.as_tensor(target, dtype=torch.float32).reshape(-1))
+    return changes
 
 
 def _start_layer(part: nn.Module, bias: npt.NDArray[np.float64] | float) -> None:

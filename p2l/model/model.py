@@ -32,6 +32,8 @@ from p2l.model.checkpoint import (
     weight_shapes,
     write_json,
 )
+from p2l.model.covariates import CovariateEffects, load_effects
+from p2l.model.posterior import Posterior, known_share
 
 if TYPE_CHECKING:
     from p2l.model.batching import Batch
@@ -46,7 +48,10 @@ _UNUSABLE_CONFIG = (
 
 @dataclass
 class P2LOutput(ModelOutput):
-    """The output of a forward pass; float32 except for the hidden state."""
+    """The output of a forward pass; float32 except for the hidden state.
+
+    In training a backbone with K members has K rows for each prompt, member by member: K B in place of B.
+    """
 
     coefs: Tensor | None = None
     """(B, M)"""
@@ -59,7 +64,11 @@ class P2LOutput(ModelOutput):
     last_hidden_state: Tensor | None = None
     """(B, D) state at the CLS token"""
     vote_losses: Tensor | None = None
-    """(B,) weighted loss of each vote, 0 for votes that the likelihood drops"""
+    """(B,) weighted loss of each vote, 0 for votes that the likelihood drops; the mean over members"""
+    variances: Tensor | None = None
+    """(B, R) of the posterior's components, if the model has a posterior"""
+    shift: Tensor | None = None
+    """(n, 3) what the covariates of votes in the batch add to both coefficients and eta"""
 
 
 @dataclass(frozen=True)
@@ -80,15 +89,25 @@ class P2LRecord:
 class P2LModel(nn.Module):
     """A backbone `model`, a `head`, and the names of the models that its coefficients belong to."""
 
-    def __init__(self, backbone: nn.Module, head: heads.BTHead, model_list: Sequence[str], record: P2LRecord) -> None:
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: heads.BTHead,
+        model_list: Sequence[str],
+        record: P2LRecord,
+        covariates: CovariateEffects | None = None,
+    ) -> None:
         """Join the parts; `create` and `from_pretrained` make them."""
         super().__init__()
         self.model = backbone
         self.head = head
+        self.covariates = covariates
         self.model_list = list(model_list)
         self.record = record
         self.likelihood = likelihood.get(record.loss_type)
         self._read = backbones.get(record.model_type).reader(record.pooling)
+        self.posterior: Posterior | None = None
+        """What the votes leave open; shrinks the coefficients of strange prompts, outside training."""
 
     @classmethod
     def create(
@@ -166,18 +185,33 @@ class P2LModel(nn.Module):
         except _UNUSABLE_CONFIG as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise CheckpointError(f"{folder}: config.json describes no model: {reason}; copy it again") from error
-        model = cls(backbone, head, model_list, record)
+        model = cls(backbone, head, model_list, record, load_effects(folder))
         load_weights(model, folder)
+        model.posterior = Posterior.load(folder, len(model_list))
         return model.eval()
 
     def forward(self, batch: Batch, labels: Tensor | None = None, weights: Tensor | None = None) -> P2LOutput:
-        """Return the coefficients of a batch and, with labels (B, 3) `[winner, loser, tie]`, the loss of its votes."""
-        hidden = self._read(self.model, batch)
+        """Return the coefficients of a batch and, with labels (B, 3) `[winner, loser, tie]`, the loss of its votes.
+
+        Covariates of votes in the batch (see `CovariateEffects`) give their shift, which coefficients do not hold.
+        """
+        posterior = None if self.training else self.posterior
+        hidden, inputs = (self._read(self.model, batch), None) if posterior is None else self.read(batch)
         coefs, eta, gamma = self.head(hidden)
         coefs = coefs[:, : len(self.model_list)]
-        output = P2LOutput(coefs=coefs, eta=eta, gamma=gamma, last_hidden_state=hidden)
+        variances = None
+        if posterior is not None and inputs is not None:
+            squares = posterior.squares(inputs)
+            trust = posterior.trust(squares, known_share(batch))
+            coefs, eta, gamma = posterior.shrunk(trust, coefs, eta, gamma)
+            variances = posterior.variances(squares, trust)
+        output = P2LOutput(coefs=coefs, eta=eta, gamma=gamma, last_hidden_state=hidden, variances=variances)
+        if self.covariates is not None and "covariates" in batch:
+            output["shift"] = self.covariates(batch["covariates"])
         if labels is not None:
-            losses = likelihood.vote_losses(self.likelihood, coefs, labels, eta, gamma)
+            again = labels.repeat(self.members, 1)
+            losses = likelihood.vote_losses(self.likelihood, coefs, again, eta, gamma)
+            losses = losses.view(self.members, len(labels)).mean(0)
             counted = likelihood.counted(self.likelihood, labels)
             if weights is not None:
                 weights = weights.to(losses)
@@ -185,6 +219,14 @@ class P2LModel(nn.Module):
             output["vote_losses"] = losses
             output["loss"] = losses.sum() / counted.sum().clamp_min(torch.finfo(torch.float32).tiny)
         return output
+
+    def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return hidden states (B, D) and what tells prompts apart (B, F): frozen inputs, else the states again."""
+        if hasattr(self.model, "inputs"):
+            inputs = self.model.inputs(batch)  # type: ignore[operator]
+            return self.model.hidden(inputs), inputs  # type: ignore[operator]
+        hidden = self._read(self.model, batch)
+        return hidden, hidden
 
     @property
     def num_embeddings(self) -> int:
@@ -202,6 +244,11 @@ class P2LModel(nn.Module):
         return int(self.model.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
 
     @property
+    def members(self) -> int:
+        """K, the rows that a forward pass has for each prompt now: those of a backbone's members in training."""
+        return int(getattr(self.model.config, "members", 1)) if self.model.training else 1
+
+    @property
     def num_rows(self) -> int:
         """Rows of the head: those of the model list, and spare ones during training."""
         return heads.last_layer(self.head).out_features
@@ -213,12 +260,18 @@ class P2LModel(nn.Module):
             width = heads.last_layer(self.head).in_features
             self.record = replace(self.record, linear_head_width=width)
 
+    def changes_towards(self, start: heads.HeadStart, factor: float) -> dict[str, Callable[[Tensor], None]]:
+        """Return the changes of `heads.towards` by the names of the parameters."""
+        changes = heads.towards(self.head, start, factor)
+        return {name: changes[own] for name, own in self.named_parameters() if own in changes}
+
     def retrain(self, *, loss_type: str, max_length: int) -> None:
         """Prepare trained weights for another loss of the same head, or another length; ConfigError if unfit."""
         likelihood.check_pair(self.record.head_type, loss_type)
         _check_positions(backbones.get(self.record.model_type), self.model, max_length)
         self.likelihood = likelihood.get(loss_type)
         self.record = replace(self.record, loss_type=self.likelihood.name, max_length=max_length)
+        self.posterior = None  # of the weights as they were
 
     def freeze_transformer(self) -> None:
         """Freeze the backbone."""
@@ -257,6 +310,8 @@ class P2LModel(nn.Module):
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / "config.json", config)
             write_json(folder / MODEL_LIST_FILE, self.model_list)
+            if self.covariates is not None:
+                weights = self.covariates.save(folder, weights)
         except OSError as error:
             raise CheckpointError(f"{folder}: cannot be written: {error.strerror or error}") from error
         save_weights(weights, folder)
@@ -280,10 +335,10 @@ class P2LModel(nn.Module):
         return weight, bias
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> P2LModel:
-        """Move or cast the model; rotary frequencies stay float32, since bfloat16 loses far positions."""
+        """Move or cast the model; rotary frequencies, and the posterior, stay float32: bfloat16 loses far positions."""
         exact = [
             (module, name, buffer)
-            for module in self.model.modules()
+            for module in self.modules()
             for name, buffer in module.named_buffers(recurse=False)
             if name in module._non_persistent_buffers_set and buffer.dtype == torch.float32
         ]

@@ -298,7 +298,9 @@ def _with(model: P2LModel, backbone: nn.Module) -> P2LModel:
     """The same model with another backbone, or a reader with another encoder."""
     if isinstance(model.model, ReaderBackbone):
         backbone = model.model.with_encoder(backbone)
-    return P2LModel(backbone, model.head, model.model_list, model.record).eval()
+    other = P2LModel(backbone, model.head, model.model_list, model.record, model.covariates).eval()
+    other.posterior = model.posterior
+    return other
 
 
 def _computed(reason: str, by: str) -> str:

@@ -1,26 +1,31 @@
 """The backbone that trains in seconds: what is known of a prompt without training, and one hidden layer on top.
 
-    h = dropout(gelu(W [state, words, form] + b))
+    h = [gelu(W_1 x + b_1), ..., gelu(W_K x + b_K)] / K,    x = [state, words, form]
 
 `state` is the state of a frozen sentence encoder (left out without one), `words` TF-IDF reduced to its main directions
-(fitted to the prompts of the training votes), `form` a few counts: length, lines, digits, signs. Each has about unit
-variance over the training prompts. A head of low rank on top makes abilities that models share.
+(fitted to the prompts of the training votes), `form` some counts (`p2l.model.form`). Each has about unit variance over
+the training prompts.
+
+The hidden layer is K members side by side. In training each stands alone: it has inputs and units dropped of its own,
+and the loss is the mean of the members' losses, each of which predicts by its units alone. The head is linear, so that
+the trained model predicts the mean of what they predict, in one pass of one layer. They start from different weights
+and, with an encoder, read different inputs, so they err differently, and their mean has a lower loss than any of them:
+by 0.01 nats on graded answers to a thousand prompts.
 
 The encoder's weights are part of the backbone, in float16 and rounded when the backbone is made, so that a model folder
 needs nothing else and gives the same states everywhere. While it is frozen a state is computed once per prompt and
 looked up afterwards (`p2l.model.sentence`); states are rounded to float16, looked up or not.
 
-Shapes: B prompts, T tokens, D width of the encoder, K directions of words, H hidden, V words.
+Shapes: B prompts, T tokens, D width of the encoder, F inputs, K members, H hidden units of all members, V words.
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
-import math
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from p2l.common.cli import progress
+from p2l.common.cli import choose, progress
 from p2l.common.errors import CheckpointError, InputError
 from p2l.common.prompts import cut_marks, newest_turns
 from p2l.leaderboard.newton import one_blas_thread
@@ -38,6 +43,7 @@ from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import load_weights, read_object, save_weights, write_json
 from p2l.model.encoding import Encoding, PromptTokenizer, check_turns, register, repair
+from p2l.model.form import FORM_FEATURES, form_of
 from p2l.model.heads import Float32Linear
 from p2l.model.sentence import StateCache, key_of, pooling_of
 from p2l.model.tfidf import TfidfTokenizer, fit_vocabulary
@@ -47,9 +53,9 @@ Floats = npt.NDArray[np.float32]
 WORDS_FILE = "words.safetensors"
 LONGEST = 256
 """Tokens that the encoder reads, at most, unless it was trained with fewer."""
-FORM_FEATURES = 9
+READS = ("state", "words", "all")
+"""What the members of a reader with an encoder read: those that read different things err differently."""
 _TURNS = "\n\n"
-_MATH = re.compile(r"[=+*/^<>$\\{}|~%±×÷∑∫√≤≥∞-]")
 _MOST_DEVIATIONS = 4.0  # of a feature: a prompt of another kind must not dwarf everything else
 _MOST_CHARS = 20_000  # of a prompt that encoder and form read
 _TOKENS_AT_ONCE = 2048  # of prompts that the encoder reads together
@@ -65,8 +71,9 @@ class ReaderConfig:
     vocab_size: int
     """Token ids of the encoder, or 1."""
     directions: int
-    """K"""
+    """Main directions of words."""
     hidden_size: int
+    """H, a multiple of `members`."""
     encoder: dict[str, Any] | None = None
     """config.json of the encoder."""
     pooling: str = "mean"
@@ -77,11 +84,80 @@ class ReaderConfig:
     """Tokens that the encoder can read."""
     dropout: float = 0.5
     input_dropout: float = 0.3
+    members: int = 1
+    """K"""
+    activation: str = "gelu"
+    """Or "softmax": each member's units are the shares of its clusters in a prompt."""
+    reads: Sequence[str] = ("all",)
+    """What the members read, by turns: "all", or form with "state" or "words" alone."""
+    form: int = 9
+    """Counts of form."""
+    with_inputs: bool = False
+    """Whether the inputs stand in front of the hidden units, so that the head reads them too."""
     model_type: str = "reader"
 
     def to_dict(self) -> dict[str, Any]:
         """Its JSON form."""
         return asdict(self)
+
+
+ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "softmax": functools.partial(F.softmax, dim=-1),
+}
+
+
+class MemberLayer(Float32Linear):
+    """The hidden layer (F -> H), whose units belong to K members in equal parts.
+
+    Weights of inputs that a member does not read are zero, and stay so: no gradient reaches them.
+    """
+
+    mask: Tensor
+
+    def __init__(self, inputs: int, config: ReaderConfig, dtype: torch.dtype) -> None:
+        """Draw torch's default weights; CheckpointError if the members do not share the units evenly."""
+        units = config.hidden_size - inputs * config.with_inputs
+        if config.members < 1 or units < 1 or units % config.members:
+            raise CheckpointError(
+                f"config.json: hidden_size {config.hidden_size} leaves {units} units, no multiple of "
+                f"{config.members} members"
+            )
+        super().__init__(inputs, units, dtype=dtype)
+        self.config = config
+        self.register_buffer("mask", _inputs_of_members(inputs, config), persistent=False)
+        self.activate = choose("activation of a reader", config.activation, ACTIVATIONS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, F) -> (B, H) float32; in training (K B, H), the members one after the other and each by its own units."""
+        x, count = x.float(), self.config.members
+        if not self.training:
+            units = super().forward(x).view(len(x), count, self.out_features // count)
+            units = self.activate(units).flatten(1) / count
+            return torch.cat([x, units], 1) if self.config.with_inputs else units
+        weight = self.weight.float().view(count, -1, self.in_features)
+        seen = F.dropout(x.expand(count, *x.shape), self.config.input_dropout) * self.mask[:, None]
+        units = self.activate(torch.baddbmm(self.bias.float().view(count, 1, -1), seen, weight.mT))
+        own = torch.eye(count, device=x.device)[:, None, :, None]  # the units of the others are zero
+        hidden = (F.dropout(units, self.config.dropout)[:, :, None] * own).flatten(2).flatten(0, 1)
+        return torch.cat([seen.flatten(0, 1), hidden], 1) if self.config.with_inputs else hidden
+
+    @torch.no_grad()
+    def blind(self) -> None:
+        """Set the weights of inputs that a member does not read to zero, and give the others as much more."""
+        weight = self.weight.view(len(self.mask), -1, self.in_features)
+        weight *= (self.mask * (self.in_features / self.mask.sum(1, keepdim=True)).sqrt())[:, None]
+
+
+def _inputs_of_members(inputs: int, config: ReaderConfig) -> Tensor:
+    """Return 1 where a member reads an input, else 0 (K, F)."""
+    state = inputs - config.directions - config.form
+    hidden = {"all": slice(0), "state": slice(state, state + config.directions), "words": slice(state)}
+    mask = torch.ones(config.members, inputs)
+    for member in range(config.members):
+        kind = config.reads[member % len(config.reads)]
+        mask[member, choose("inputs of a reader's member", kind, hidden)] = 0.0
+    return mask
 
 
 class ReaderBackbone(nn.Module):
@@ -98,7 +174,7 @@ class ReaderBackbone(nn.Module):
         width = 0 if encoder is None else int(encoder.config.hidden_size)  # type: ignore[union-attr, arg-type]
         self.register_buffer("state_mean", torch.zeros(width, dtype=dtype))
         self.register_buffer("state_scale", torch.ones(width, dtype=dtype))
-        self.layer = Float32Linear(width + config.directions + FORM_FEATURES, config.hidden_size, dtype=dtype)
+        self.layer = MemberLayer(width + config.directions + config.form, config, dtype)
         self.cache: StateCache | None = None
         """States of prompts that were read before; for a frozen encoder."""
         if config.frozen and encoder is not None:
@@ -118,14 +194,21 @@ class ReaderBackbone(nn.Module):
         return self
 
     def forward(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Map a collated batch to hidden states (B, H)."""
-        inputs = batch["features"]
-        if self.encoder is not None:
-            states = self.states(batch)
-            scaled = (states - self.state_mean.float()) * self.state_scale.float()
-            inputs = torch.cat([scaled, inputs], 1)
-        inputs = F.dropout(inputs, self.config.input_dropout, self.training)
-        return F.dropout(F.gelu(self.layer(inputs)), self.config.dropout, self.training)
+        """Map a collated batch to hidden states (B, H), in training to those of each member (K B, H)."""
+        return self.hidden(self.inputs(batch))
+
+    def inputs(self, batch: Mapping[str, Tensor]) -> Tensor:
+        """Return what is known of prompts without training (B, F): states, words, form, of about unit variance."""
+        features = batch["features"][:, : self.config.directions + self.config.form]
+        if self.encoder is None:
+            return features
+        scaled = (self.states(batch) - self.state_mean.float()) * self.state_scale.float()
+        return torch.cat([scaled, features], 1)
+
+    def hidden(self, inputs: Tensor) -> Tensor:
+        """Map inputs (B, F) to hidden states (B, H), in training to those of each member (K B, H)."""
+        hidden: Tensor = self.layer(inputs)
+        return hidden
 
     def states(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the encoder's states (B, D) in float32, from the cache as far as it has them."""
@@ -139,15 +222,15 @@ class ReaderBackbone(nn.Module):
         known = self.cache.get(keys)
         missing = [row for row, state in enumerate(known) if state is None]
         if missing:
-            new = self._compute([tokens[row] for row in missing], batch["features"].device)
+            new = self.read([tokens[row] for row in missing], batch["features"].device)
             self.cache.put([keys[row] for row in missing], new)
             for row, state in zip(missing, new, strict=True):
                 known[row] = state
         rows = np.stack([state for state in known if state is not None])
         return torch.from_numpy(rows).to(batch["features"].device).float()
 
-    def _compute(self, tokens: Sequence[npt.NDArray[np.int64]], device: torch.device) -> npt.NDArray[np.float16]:
-        """Return states of prompts that share a few passes of similar length."""
+    def read(self, tokens: Sequence[npt.NDArray[np.int64]], device: torch.device) -> npt.NDArray[np.float16]:
+        """Return the encoder's states (N, D) of prompts, given by their tokens, in a few passes."""
         encodings = [Encoding(ids, None, False) for ids in tokens]
         states = np.zeros((len(tokens), len(self.state_mean)), dtype=np.float16)
         for rows in plan_batches([len(ids) for ids in tokens], max_tokens=_TOKENS_AT_ONCE, packed=True):
@@ -212,6 +295,9 @@ class ReaderTokenizer(PromptTokenizer):
         """See `PromptTokenizer.encode`; without an encoder every prompt has one token that nothing reads."""
         turns = [check_turns(prompt, number) for number, prompt in enumerate(prompts)]
         features = self._features(turns)
+        # What the network does not read tells a posterior how strange a prompt is.
+        known = np.array([words.known for words in self.words.encode(turns)], dtype=np.float32)[:, None]
+        features = np.concatenate([features, known], axis=1)
         if self._tokenizer is None:
             return [Encoding(np.zeros(1, np.int64), None, False, row) for row in features]
         texts = [text_of(prompt) for prompt in turns]
@@ -236,20 +322,23 @@ class ReaderTokenizer(PromptTokenizer):
             self._tokenizer.save(str(folder / "tokenizer.json"))
 
     def _features(self, turns: Sequence[Sequence[str]]) -> Floats:
-        """Return words and form (B, K + FORM_FEATURES), scaled."""
-        raw = raw_features(self.words, self.scaling["projection"], turns)
+        """Return words and form (B, features), scaled."""
+        projection = self.scaling["projection"]
+        raw = raw_features(self.words, projection, turns, form=len(self.scaling["mean"]) - projection.shape[1])
         scaled = (raw - self.scaling["mean"]) * self.scaling["scale"]
         limited: Floats = np.clip(scaled, -_MOST_DEVIATIONS, _MOST_DEVIATIONS).astype(np.float32)
         return limited
 
 
-def raw_features(words: TfidfTokenizer, projection: Floats, turns: Sequence[Sequence[str]]) -> Floats:
-    """Return words along the main directions, and form (B, K + FORM_FEATURES), as they are."""
-    features = np.zeros((len(turns), projection.shape[1] + FORM_FEATURES), dtype=np.float32)
+def raw_features(
+    words: TfidfTokenizer, projection: Floats, turns: Sequence[Sequence[str]], *, form: int = FORM_FEATURES
+) -> Floats:
+    """Return words along the main directions and the first `form` counts of form (B, features), as they are."""
+    features = np.zeros((len(turns), projection.shape[1] + form), dtype=np.float32)
     for row, weighted in enumerate(words.encode(turns)):
         assert weighted.values is not None
         features[row, : projection.shape[1]] = weighted.values @ projection[weighted.ids].astype(np.float32)
-        features[row, projection.shape[1] :] = form_of(text_of(turns[row]))
+        features[row, projection.shape[1] :] = form_of(text_of(turns[row]))[:form]
     return features
 
 
@@ -257,25 +346,6 @@ def text_of(turns: Sequence[str]) -> str:
     """Return the newest characters of a prompt as one text: what encoder and form read."""
     newest = newest_turns(turns, max_turns=_MOST_CHARS, max_chars=_MOST_CHARS)
     return _TURNS.join(cut_marks(repair(turn)) for turn in newest)
-
-
-def form_of(text: str) -> list[float]:
-    """Return counts of a text: characters, lines, words, and shares of digits, other scripts, signs and capitals."""
-    size = len(text) + 1
-    words = len(text.split())
-    digits, capitals = sum(map(str.isdigit, text)), sum(map(str.isupper, text))
-    foreign = size - 1 - len(text.encode("ascii", "ignore"))
-    return [
-        math.log1p(len(text)),
-        math.log1p(text.count("\n")),
-        math.log1p(words),
-        digits / size,
-        foreign / size,
-        len(_MATH.findall(text)) / size,
-        capitals / size,
-        float("```" in text),
-        text.count("?") / (words + 1),
-    ]
 
 
 def _borders(tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -299,7 +369,7 @@ def load(folder: Path, *, max_length: int | None, **_: str | None) -> ReaderToke
         shapes = {name: part.shape for name, part in scaling.items()}
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file}: missing or damaged ({error}); copy the folder again") from error
-    width = config.directions + FORM_FEATURES
+    width = config.directions + config.form
     if shapes != {"projection": (words.vocab_size, config.directions), "mean": (width,), "scale": (width,)}:
         raise CheckpointError(f"{file}: does not belong to config.json and the words beside it; copy the folder again")
     length = min(max_length or config.max_position_embeddings, config.max_position_embeddings)
@@ -346,7 +416,7 @@ def pretrained(folder: Path, dtype: torch.dtype) -> ReaderBackbone:
 
 
 def encode(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
-    """Map a collated batch to hidden states (B, H)."""
+    """Map a collated batch to hidden states (B, H), in training to those of each member (K B, H)."""
     hidden: Tensor = model(batch)
     return hidden
 
@@ -370,6 +440,7 @@ def make_reader(
     *,
     encoder: Path | None,
     hidden_size: int,
+    members: int,
     max_features: int,
     min_df: int,
     directions: int = 128,
@@ -379,7 +450,8 @@ def make_reader(
 ) -> str:
     """Write a reader of these prompts into `folder` and return its size in words; InputError if no word is frequent.
 
-    `encoder` is the folder of a sentence encoder; with `frozen` False it is trained with the rest.
+    `encoder` is the folder of a sentence encoder; with `frozen` False it is trained with the rest. `hidden_size` counts
+    the units of one of the `members`.
     """
     words = fit_vocabulary(prompts, max_features=max_features, min_df=min_df)
     projection = main_directions(words, prompts, directions, seed=seed)
@@ -391,20 +463,36 @@ def make_reader(
     }
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config, network, tokenizer = _with_encoder(encoder, projection.shape[1], hidden_size, frozen=frozen)
-        backbone = ReaderBackbone(config, network)
-    reader = ReaderTokenizer(
-        words, scaling, tokenizer, vocab_size=config.vocab_size, max_length=config.max_position_embeddings
-    )
-    if network is not None:
+        units = members * hidden_size
+        reads = ("all",) if encoder is None else READS
+        keys: dict[str, Any] = {"hidden_size": units, "members": members, "reads": reads}
+        backbone, reader = assemble(words, scaling, encoder, frozen=frozen, **keys)
+        backbone.layer.blind()
+    if backbone.encoder is not None:
         _scale_states(backbone, reader, prompts, quiet=quiet)
     reader.save_pretrained(folder)
-    write_json(folder / "config.json", config.to_dict())
+    write_json(folder / "config.json", backbone.config.to_dict())
     save_weights(backbone.stored(backbone.state_dict()), folder)
-    if network is None:
+    if backbone.encoder is None:
         return f"{words.vocab_size:,} words, without an encoder"
-    parameters = sum(parameter.numel() for parameter in network.parameters())
+    parameters = sum(parameter.numel() for parameter in backbone.encoder.parameters())
     return f"{words.vocab_size:,} words, an encoder of {parameters / 1e6:,.1f} million parameters"
+
+
+def assemble(
+    words: TfidfTokenizer, scaling: Mapping[str, Floats], encoder: Path | None, *, frozen: bool = True, **keys: Any
+) -> tuple[ReaderBackbone, ReaderTokenizer]:
+    """Return a reader, its layer's weights drawn from torch's generator, and its tokenizer.
+
+    `scaling` is as for `ReaderTokenizer`, `keys` are those of `ReaderConfig` beside the encoder's. States are neither
+    centred nor scaled. InputError for a folder that is not an encoder's.
+    """
+    config, network, tokenizer = _with_encoder(encoder, frozen=frozen)
+    directions = scaling["projection"].shape[1]
+    form = len(scaling["mean"]) - directions
+    backbone = ReaderBackbone(replace(config, directions=directions, form=form, **keys), network)
+    length = config.max_position_embeddings
+    return backbone, ReaderTokenizer(words, scaling, tokenizer, vocab_size=config.vocab_size, max_length=length)
 
 
 def main_directions(words: TfidfTokenizer, prompts: Sequence[Sequence[str]], count: int, *, seed: int) -> Floats:
@@ -441,12 +529,10 @@ def _scales(raw: Floats, directions: int) -> Floats:
     return scales
 
 
-def _with_encoder(
-    encoder: Path | None, directions: int, hidden_size: int, *, frozen: bool
-) -> tuple[ReaderConfig, nn.Module | None, Any]:
-    """Return configuration, encoder and its tokenizer; InputError for a folder that is not an encoder's."""
+def _with_encoder(encoder: Path | None, *, frozen: bool) -> tuple[ReaderConfig, nn.Module | None, Any]:
+    """Return what the configuration says of an encoder, the encoder and its tokenizer; InputError if it is none."""
     if encoder is None:
-        return ReaderConfig(1, directions, hidden_size), None, None
+        return ReaderConfig(1, 0, 0), None, None
     from transformers import AutoTokenizer
 
     content = read_object(encoder / "config.json")
@@ -460,8 +546,8 @@ def _with_encoder(
     positions = int(network.config.max_position_embeddings)  # type: ignore[union-attr, arg-type]
     config = ReaderConfig(
         vocab_size=int(network.config.vocab_size),  # type: ignore[union-attr, arg-type]
-        directions=directions,
-        hidden_size=hidden_size,
+        directions=0,
+        hidden_size=0,
         encoder=network.config.to_diff_dict() | {"model_type": content["model_type"]},  # type: ignore[union-attr, operator]
         pooling=pooling.kind,
         normalise=pooling.normalise,

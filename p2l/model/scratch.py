@@ -32,7 +32,7 @@ TRANSFORMER_DEFAULTS: dict[str, Any] = {
     "intermediate_size": None,
     "max_positions": 2048,
 }
-READER_DEFAULTS: dict[str, Any] = {"hidden_size": 128, "max_features": 20_000, "min_df": 3}
+READER_DEFAULTS: dict[str, Any] = {"hidden_size": 128, "members": 6, "max_features": 20_000, "min_df": 3}
 TFIDF_DEFAULTS: dict[str, Any] = {"hidden_size": 32, "ngrams": (1, 1), "max_features": 50_000, "min_df": 3}
 
 

@@ -138,6 +138,7 @@ class TfidfTokenizer(PromptTokenizer):
         self.vocab_size = len(terms)
         self._terms = list(terms)
         self._idf = np.asarray(idf, dtype=np.float64)
+        self._rarest = float(self._idf.max(initial=1.0))
         self._ids = {term: number for number, term in enumerate(self._terms)}
 
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
@@ -152,11 +153,13 @@ class TfidfTokenizer(PromptTokenizer):
     def _encode(self, turns: list[str]) -> Encoding:
         words, truncated = _newest_words(turns, self.max_length)
         counts = Counter(map(self._ids.get, chain.from_iterable(_ngrams(turn, self.ngrams) for turn in words)))
-        counts.pop(None, None)  # n-grams that the vocabulary lacks
+        lacking = counts.pop(None, 0)  # n-grams that are not in the vocabulary
         ids = np.fromiter(counts.keys(), dtype=np.int64, count=len(counts))
         values = (1 + np.log(np.fromiter(counts.values(), dtype=np.float64, count=len(counts)))) * self._idf[ids]
-        norm = math.sqrt(float(values @ values)) or 1.0
-        return Encoding(ids, (values / norm).astype(np.float32), truncated)
+        square = float(values @ values)
+        rest = lacking * self._rarest**2  # as if each were another word
+        known = square / (square + rest) if square + rest > 0 else 1.0
+        return Encoding(ids, (values / (math.sqrt(square) or 1.0)).astype(np.float32), truncated, known=known)
 
 
 @register("tfidf")

@@ -30,6 +30,10 @@ class ExperienceReplay(BaseModel):
 class OnlineConfig(TrainConfig):
     """Everything that decides an online run, except the flags of the command."""
 
+    shuffle: bool | Literal["by_prompt"] = False
+    """Votes come in their order."""
+    selection_share: Number = Field(default=0.0, ge=0, lt=1)
+    """No step is chosen of a stream: what is published is gated instead."""
     buffer: BufferSettings = Field(default_factory=BufferSettings)
     """When each vote is trained on; by default at once."""
     experience_replay: ExperienceReplay | None = None
@@ -48,6 +52,9 @@ class OnlineConfig(TrainConfig):
             raise ValueError("experience_replay: is an older form of 'buffer'; remove one of the two")
         if self.shuffle:
             raise ValueError("shuffle: online training takes votes as they come; remove it, or use p2l.train")
+        if self.selection_share or self.cross_fit:
+            key = "cross_fit" if self.cross_fit else "selection_share"
+            raise ValueError(f"{key}: chooses a step of offline training; remove it (online, --gate holds votes out)")
         if self.num_train_epochs != 1:
             raise ValueError("num_train_epochs: a stream comes once; remove it (a replay buffer shows votes again)")
         if self.init_type == "marginal":
@@ -121,6 +128,8 @@ def _changes(folder: Path, recorded: dict[str, Any]) -> dict[str, object]:
         "output_dir": str(folder.parent),
         "repo_id": None,
         "shuffle": False,
+        "selection_share": 0.0,
+        "cross_fit": None,
         "num_train_epochs": 1,
         "init_type": "reset_params",
         "buffer": {"type": "replay", "epsilon": _REPLAYED},

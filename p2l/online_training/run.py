@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ from p2l.online_training.schedule import (
     write_stream_state,
 )
 from p2l.online_training.stream import Publisher, StaticStream, StopRequestedError, VoteStream, in_time_order
+from p2l.training import covariates as nuisance
 from p2l.training import loop
 from p2l.training.config import load_config_as
 from p2l.training.engine import Engine, parameter_groups, peers
@@ -175,6 +176,7 @@ class _OnlineRun(Run):
     fingerprint: StreamFingerprint
     average: PublishedAverage | None = None
     publisher: Publisher | None = None
+    is_stream: ClassVar[bool] = True
 
     def votes_at(self, step: int) -> tuple[int, str]:
         """Return number and fingerprint of the votes that had arrived."""
@@ -217,14 +219,16 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     stream = open_stream(config, model.model_list)
     schedule, rows = _schedule(config, options, start, stream, model)
     model.widen(room_for(len(model.model_list), rows))
-    validation = _open_validation(config, stream) if options.run.eval_steps is not None else None
-    trainer = loop.start_trainer(config, hardware, model, tokenizer, stream, schedule, ahead=not stream.grows)
+    values = _covariates(config, model, stream)
+    validation = _open_validation(config, stream, model) if options.run.eval_steps is not None else None
+    parts = (hardware, model, tokenizer, stream, schedule)
+    trainer = loop.start_trainer(config, *parts, ahead=not stream.grows, covariates=values)
     engine = trainer.engine
     with peers():
         folder = loop.run_folder(engine, config, options.run, start)
         check_shared(engine, folder)
-        parts = (stream, schedule, StreamFingerprint(stream))
-        run = _OnlineRun(config, options.run, trainer, folder, validation, options.live, *parts)
+        follow = (options.live, stream, schedule, StreamFingerprint(stream))
+        run = _OnlineRun(config, options.run, trainer, folder, validation, *follow)
         if config.average_steps is not None:
             run.average = trainer.published = PublishedAverage(engine, config.average_steps)
         with _alone_in(folder, engine):
@@ -272,6 +276,19 @@ def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> StaticSt
     stream = in_time_order(votes, config.vote_order, known_models)
     check_counted(votes, config.loss_type, weighted=config.weighted_loss)
     return stream
+
+
+def _covariates(config: OnlineConfig, model: P2LModel, stream: VoteStream) -> nuisance.Values | None:
+    """Give the model the covariates of the configuration, and return their values; VoteError if votes lack a column."""
+    votes = stream.votes if isinstance(stream, StaticStream) else stream
+    if not nuisance.continues(model, config.covariates):
+        names, loss_type = config.covariates, config.loss_type
+        model.covariates = nuisance.begin_stream(names, votes, loss_type) if names else None
+    if model.covariates is None:
+        return None
+    if isinstance(stream, StaticStream):
+        return nuisance.values_of_store(model.covariates, stream.votes, stream.order)
+    return nuisance.values_of_rows(model.covariates, stream)
 
 
 def _schedule(
@@ -328,9 +345,10 @@ def _check_same_stream(checkpoint: Path, stream: VoteStream, state: TrainerState
         )
 
 
-def _open_validation(config: OnlineConfig, stream: VoteStream) -> VoteStore:
+def _open_validation(config: OnlineConfig, stream: VoteStream, model: P2LModel) -> VoteStore:
     assert config.val_data_path is not None
     votes = open_votes_together(config.val_data_path, from_disk=config.load_val_data_from_disk)
+    nuisance.check_columns(model.covariates, votes)
     unknown = sorted(set(votes.model_list) - set(stream.model_list))
     if unknown and not (config.drop_unknown_models or stream.grows):
         raise VoteError(

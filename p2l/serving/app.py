@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from statistics import NormalDist
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -25,9 +26,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l.common.access import matches
 from p2l.common.errors import InputError
+from p2l.common.long_texts import LONG
 from p2l.common.version import __version__
-from p2l.common.web import LONG, BodyLimit, ClientGoneError, bearer_of, end_when_orphaned, within
-from p2l.inference import P2L
+from p2l.common.web import BodyLimit, ClientGoneError, bearer_of, end_when_orphaned, within
+from p2l.inference import NO_POSTERIOR, P2L, Prediction
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
 from p2l.model.encoding import repair
@@ -38,6 +40,8 @@ from p2l.serving.reload import Control, Follower, Served, Status, batch_limits
 from p2l.serving.settings import Settings
 
 # The bodies of the service's requests and responses.
+
+MOST_PAIRS = 1000
 
 Turns = Annotated[
     list[str],
@@ -52,12 +56,34 @@ class PromptRequest(BaseModel):
     prompt: Turns
 
 
+class PredictRequest(PromptRequest):
+    """One prompt, and what is asked of its coefficients' uncertainty."""
+
+    sd: bool = Field(default=False, description="Whether to return the standard deviation of each coefficient.")
+    pairs: Annotated[
+        list[tuple[str, str]], FailFast(), Field(max_length=MOST_PAIRS, description="Pairs of names to compare.")
+    ] = []
+    level: float = Field(default=0.9, gt=0, lt=1, description="Probability of each pair's interval.")
+
+
 class BatchRequest(BaseModel):
     """Several prompts."""
 
     prompts: Annotated[
         list[Turns], FailFast(), Field(min_length=1, description="Prompts, each the list of its user turns.")
     ]
+    sd: bool = Field(default=False, description="Whether to return the standard deviation of each coefficient.")
+
+
+class PairInterval(BaseModel):
+    """The log-odds of one model against another on one prompt: the difference of their coefficients."""
+
+    model_a: str
+    model_b: str
+    log_odds: float
+    sd: float = Field(description="Standard deviation of the true log-odds on this prompt.")
+    lower: float = Field(description="Lower end of the central interval of probability `level`.")
+    upper: float
 
 
 class PredictResponse(BaseModel):
@@ -68,6 +94,10 @@ class PredictResponse(BaseModel):
     gamma: float | None = Field(default=None, description="Raw output of the gamma head; only with head ba.")
     truncated: bool = Field(description="Whether the prompt was too long and lost its oldest tokens.")
     revision: str = Field(description="Which model spoke.")
+    sd: list[float] | None = Field(
+        default=None, description="Standard deviation of each true coefficient on this prompt; only if asked for."
+    )
+    pairs: list[PairInterval] | None = Field(default=None, description="Of each pair that was asked for, in order.")
 
 
 class BatchResponse(BaseModel):
@@ -291,19 +321,25 @@ Timeout = Annotated[
 
 
 @_routes.post("/predict", response_model=PredictResponse)
-async def predict(body: PromptRequest, request: Request, timeout: Timeout = None) -> Response:
-    """Coefficients of every model for one prompt."""
+async def predict(body: PredictRequest, request: Request, timeout: Timeout = None) -> Response:
+    """Coefficients of every model for one prompt; on request how uncertain they and their differences are."""
     model, answers = await _ask(request, [body.prompt], timeout)
-    return _json(_prediction(model, answers[0]))
+    _check_posterior(model, asked=body.sd or bool(body.pairs))
+    more: dict[str, Any] = {"sd": _sd(model, answers[0])} if body.sd else {}
+    if body.pairs:
+        more["pairs"] = _intervals(model, answers[0], body.pairs, body.level)
+    return _json(_prediction(model, answers[0], **more))
 
 
 @_routes.post("/predict_batch", response_model=BatchResponse)
 async def predict_batch(body: BatchRequest, request: Request, timeout: Timeout = None) -> Response:
     """Coefficients of every model for several prompts, all by the same revision."""
     model, answers = await _ask(request, body.prompts, timeout)
+    _check_posterior(model, asked=body.sd)
 
     def respond() -> Response:
-        predictions = [_prediction(model, answer) for answer in answers]
+        more = [{"sd": _sd(model, answer)} if body.sd else {} for answer in answers]
+        predictions = [_prediction(model, answer, **own) for answer, own in zip(answers, more, strict=True)]
         return _json(BatchResponse(predictions=predictions, revision=model.revision))
 
     return await _off_loop(len(answers) * len(model.model_list), respond)
@@ -424,12 +460,55 @@ async def _off_loop(size: int, function: Callable[[], T]) -> T:
     return await asyncio.to_thread(function) if size > LONG else function()
 
 
-def _prediction(model: P2L, answer: Answer) -> PredictResponse:
+def _prediction(model: P2L, answer: Answer, **more: Any) -> PredictResponse:
     """The body of an answer; `gamma` is there for a head that has it."""
-    gamma = {"gamma": answer.gamma} if model.members[0].model.head.has_gamma else {}
+    gamma: dict[str, Any] = {"gamma": answer.gamma} if model.members[0].model.head.has_gamma else {}
     return PredictResponse(
-        coefs=answer.coefs.tolist(), eta=answer.eta, truncated=answer.truncated, revision=answer.revision, **gamma
+        coefs=answer.coefs.tolist(),
+        eta=answer.eta,
+        truncated=answer.truncated,
+        revision=answer.revision,
+        **gamma,
+        **more,
     )
+
+
+def _check_posterior(model: P2L, *, asked: bool) -> None:
+    """Raise InputError where standard deviations are asked for and the model has none."""
+    if asked and model.basis is None:
+        raise InputError(NO_POSTERIOR)
+
+
+def _uncertain(model: P2L, answer: Answer) -> Prediction:
+    """Return the answer as a prediction of one prompt, with its posterior."""
+    rows = [None if part is None else np.array([part], np.float32) for part in (answer.coefs, answer.variances)]
+    assert rows[0] is not None
+    return Prediction(rows[0], None, None, np.array([answer.truncated]), variances=rows[1], basis=model.basis)
+
+
+def _sd(model: P2L, answer: Answer) -> list[float]:
+    """Return the standard deviation of each coefficient."""
+    deviations: list[float] = _uncertain(model, answer).sd()[0].tolist()
+    return deviations
+
+
+def _intervals(model: P2L, answer: Answer, pairs: list[tuple[str, str]], level: float) -> list[PairInterval]:
+    """Return log-odds, standard deviation and interval of each pair; InputError for an unknown name."""
+    numbers = {name: number for number, name in enumerate(model.model_list)}
+    for number, name in ((number, name) for number, pair in enumerate(pairs) for name in pair):
+        if name not in numbers:
+            raise InputError(f"pairs.{number}: names a model that is not in the list; GET /models has the names")
+    first, second = np.array([[numbers[name] for name in pair] for pair in pairs], dtype=np.intp).T
+    deviations = _uncertain(model, answer).difference_sd(first, second)[0]
+    reach = NormalDist().inv_cdf(0.5 + level / 2)
+    names, coefs = model.model_list, answer.coefs
+    return [
+        PairInterval(
+            model_a=names[a], model_b=names[b], log_odds=odds, sd=sd, lower=odds - reach * sd, upper=odds + reach * sd
+        )
+        for a, b, sd in zip(first.tolist(), second.tolist(), deviations.tolist(), strict=True)
+        for odds in [coefs[a] - coefs[b]]
+    ]
 
 
 def _ranks(model: P2L, answer: Answer) -> list[Rank]:

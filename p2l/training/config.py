@@ -49,10 +49,19 @@ class TrainConfig(BaseModel):
     val_data_path: str | None = None
     load_train_data_from_disk: bool = False
     load_val_data_from_disk: bool = False
-    shuffle: bool | Literal["by_prompt"] = False
+    shuffle: bool | Literal["by_prompt"] = True
     """Shuffle the votes of each epoch (seeded), singly or by whole prompts; otherwise use their stored order."""
+    selection_share: Number = Field(default=0.1, ge=0, lt=1)
+    """Share of the training votes, whole prompts of them, that choose the best step and how far it is shrunk towards
+    one leaderboard, when a run validates; 0: all votes are trained on, and the last step is the result."""
+    cross_fit: Whole | None = Field(default=None, ge=2)
+    """Folds of prompts that take the place of that share: each is predicted by a model trained on the others, and all
+    votes are trained on in the end. For few votes and a small backbone, since it trains so many models more."""
     drop_unknown_models: bool = False
     """Drop validation votes on models that training never saw, instead of refusing them."""
+    covariates: tuple[str, ...] = ()
+    """What else decides votes, as `p2l leaderboard --control` names it (side, length, format, a column): fitted with
+    the head, left out of predictions."""
 
     # Model
     pretrain_model_name: str
@@ -115,6 +124,14 @@ class TrainConfig(BaseModel):
         return (
             value if value is None else type(value)(Path(value).expanduser()) if str(value).startswith("~") else value
         )
+
+    @field_validator("covariates", mode="before")
+    @classmethod
+    def _names_between_commas(cls, value: object) -> object:
+        texts = [value] if isinstance(value, str) else value
+        if isinstance(texts, list | tuple) and all(isinstance(text, str) for text in texts):
+            return tuple(dict.fromkeys(name for text in texts for part in text.split(",") if (name := part.strip())))
+        return texts
 
     @field_validator("proj_name")
     @classmethod

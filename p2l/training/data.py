@@ -9,7 +9,7 @@ Shapes: N votes of the window, n votes and B prompts of a micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -75,6 +75,8 @@ class Windows:
     world_size: int = 1
     ahead: bool = True
     """Read the next window while the caller computes; off where asking for it may mean waiting for votes."""
+    covariates: Callable[[Ids], Tensor] | None = None
+    """The scaled covariates (n, C) of votes, turned as their labels are; None: none are trained."""
     _recent: LRUCache[int, Encoding] = field(default_factory=lambda: LRUCache(_MOST_RECENT, _size))
     """Encodings by the hash of their prompt."""
 
@@ -93,6 +95,8 @@ class Windows:
             place[[mine[row] for row in rows]] = np.arange(len(rows))
             votes = np.flatnonzero(place[about] >= 0)
             batch = collate([encodings[row] for row in rows], self.tokenizer.pad_token_id, packed=self.packed)
+            if self.covariates is not None:
+                batch["covariates"] = self.covariates(ids[votes])
             tokens = sum(lengths[row] for row in rows)
             micro_batches.append(MicroBatch(batch, votes, torch.from_numpy(place[about[votes]]), tokens))
         return micro_batches
@@ -125,7 +129,10 @@ class Windows:
     def filler(self) -> MicroBatch:
         """Return a micro-batch without votes: under ZeRO every rank runs as many forward passes as the busiest one."""
         batch = collate(self.tokenizer.encode([[""]]), self.tokenizer.pad_token_id, packed=self.packed)
-        return MicroBatch(batch, np.zeros(0, dtype=np.int64), torch.zeros(0, dtype=torch.int64), 0)
+        none = np.zeros(0, dtype=np.int64)
+        if self.covariates is not None:  # so that every parameter has a gradient
+            batch["covariates"] = self.covariates(none)
+        return MicroBatch(batch, none, torch.zeros(0, dtype=torch.int64), 0)
 
 
 def deal(sizes: Sequence[int], hands: int) -> list[list[int]]:
@@ -164,6 +171,8 @@ class OfflineSchedule:
     seed: int = 42
     prompts: NDArray[np.int64] | None = field(default=None, compare=False)
     """(num_votes,) the number of each vote's prompt, from 0; None: a shuffle moves single votes."""
+    stop: int | None = None
+    """The last step; None: that of the last epoch."""
 
     @property
     def steps_per_epoch(self) -> int:
@@ -173,14 +182,17 @@ class OfflineSchedule:
     @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
-        return self.steps_per_epoch * self.epochs
+        whole = self.steps_per_epoch * self.epochs
+        return whole if self.stop is None else min(self.stop, whole)
 
     def steps(self, start: int = 0) -> Iterator[NDArray[np.int64]]:
         """Yield row ids of each step, from step `start` on."""
-        for epoch in range(start // self.steps_per_epoch, self.epochs):
-            order = self._order(epoch)
-            for step in range(max(0, start - epoch * self.steps_per_epoch), self.steps_per_epoch):
-                yield order[step * self.global_batch : (step + 1) * self.global_batch]
+        order = np.empty(0, dtype=np.int64)
+        for number in range(start, self.total_steps):
+            epoch, step = divmod(number, self.steps_per_epoch)
+            if number == start or step == 0:
+                order = self._order(epoch)
+            yield order[step * self.global_batch : (step + 1) * self.global_batch]
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         if not self.shuffle:

@@ -338,7 +338,7 @@ class Engine:
     def _empty_step(self, blank: Batch) -> None:
         """Make a step without gradient, so that the optimizer creates its state; the weights are overwritten later."""
         output = self.forward(blank)
-        outputs = [values for values in (output.coefs, output.eta, output.gamma) if values is not None]
+        outputs = [values for values in (output.coefs, output.eta, output.gamma, output.shift) if values is not None]
         self.backward(sum((values.sum() * 0.0 for values in outputs), torch.zeros((), device=self.device)), last=True)
         self._engine.step()
 
@@ -464,7 +464,7 @@ def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
     groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            kind = (name.startswith("head."), parameter.ndim < 2)
+            kind = (name.startswith(("head.", "covariates.")), parameter.ndim < 2)
             groups.setdefault(kind, []).append(parameter)
     return [_group(config, groups[kind], *kind) for kind in sorted(groups)]
 

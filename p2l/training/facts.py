@@ -5,11 +5,10 @@ Shapes: N votes, M models, B leaderboards.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +17,18 @@ import torch
 from numpy.typing import NDArray
 
 from p2l.common.errors import CheckpointError, VoteError
-from p2l.common.files import write_json
 from p2l.leaderboard import Leaderboard, Prior, fit_labels, fit_table
 from p2l.leaderboard.pair_tables import VoteCounter
 from p2l.likelihood import counted, get
 from p2l.metrics import Interval, ScoredVotes, bootstrap_mean, vote_values
 from p2l.model import backbones
-from p2l.model.checkpoint import read_model_list, read_object, weight_shapes
+from p2l.model.checkpoint import read_object, weight_shapes
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import sample_prompts
 from p2l.model.sentence import MODULES_FILE, pooling_of
 from p2l.training.engine import world_size
 from p2l.training.recipe import BackboneFacts, Machine, VoteFacts
-from p2l.votes import VoteStore, open_votes
-from p2l.votes.schema import hash_turns
+from p2l.votes import VoteStore
 from p2l.votes.splitting import hash_prompts
 
 Floats = NDArray[np.float64]
@@ -153,23 +150,12 @@ def marginal(train: Labels, num_votes: int, models: Sequence[str], likelihood: s
 def marginal_board(votes: VoteStore, likelihood: str, *, weighted: bool = False) -> Leaderboard:
     """Fit a single leaderboard to all votes of a store; models without a vote have coefficient zero.
 
-    Memory holds a count for each pair of models and outcome, and a block of votes.
-    """
-    return marginal_boards(votes, likelihood, weighted=weighted)[0]
-
-
-def marginal_boards(
-    votes: VoteStore, likelihood: str, *, weighted: bool = False, sds: Sequence[float] = ()
-) -> list[Leaderboard]:
-    """Fit `marginal_board`, then one per standard deviation in `sds`, shrunk towards equal models by that prior.
-
-    With few votes on many models the best fit follows noise, and a shrunken one predicts other votes better.
+    Its prior is fitted to the models: with few votes on many models the best fit follows noise, and one that is shrunk
+    towards equal models predicts other votes better. Memory holds a count for each pair and outcome, and a block of
+    votes.
     """
     table, names = _count(votes, weighted=weighted).table(0, votes.model_list)
-    best = fit_table(table, models=names, likelihood=likelihood, intervals=None)
-    priors = [Prior(coefs=np.zeros(len(names)), eta=best.eta, sd=sd) for sd in sds]
-    shrunk = [fit_table(table, models=names, likelihood=likelihood, intervals=None, prior=prior) for prior in priors]
-    return [_with_all_models(board, votes.model_list) for board in (best, *shrunk)]
+    return _with_all_models(fit_table(table, models=names, likelihood=likelihood, intervals=None), votes.model_list)
 
 
 def _count(votes: VoteStore, *, weighted: bool) -> VoteCounter:
@@ -228,9 +214,7 @@ def _repeat(board: Leaderboard, count: int) -> Forecast:
 # Whether a trained model reads prompts: its loss on held-out votes beside that of one leaderboard for all prompts.
 
 COMPARISON_FILE = "comparison.json"
-_ROWS = 4096  # predicted votes in memory at a time
 _NAMES = ("Loss", "Accuracy")
-_SDS = (1.0, 0.3, 0.1, 0.03)  # of priors, from hardly any effect to models that are nearly equal
 
 
 @dataclass(frozen=True)
@@ -244,10 +228,19 @@ class HeldOutComparison:
     model: dict[str, float]
     gain: Interval
     """Nats per vote that the model's loss is lower by, 95 % interval clustered by prompt."""
+    factor: float | None = None
+    """The model's share where it is shrunk towards one leaderboard; None where it is not."""
+    folds: int | None = None
+    """Of cross-fitting: each vote is predicted by a model trained on other folds; None: the votes were held out."""
 
     @property
     def verdict(self) -> str:
         """The conclusion in words."""
+        if self.factor == 0:
+            return (
+                "The votes do not show that the model reads prompts, so it is one leaderboard for all of them. "
+                "Bring more votes, or another --size or --backbone."
+            )
         if self.gain.lower > 0:
             return "The model reads prompts: it forecasts votes on new prompts better than any one leaderboard."
         if self.gain.upper < 0:
@@ -265,11 +258,13 @@ class HeldOutComparison:
         gain = self.gain
         interval = f"95 % interval {gain.lower:.4f} to {gain.upper:.4f}"
         rows = (("one leaderboard for all prompts", self.one_leaderboard), ("this model", self.model))
+        how = "held-out votes" if self.folds is None else f"votes, in {self.folds} folds,"
         return "\n".join(
             [
-                f"{f'{self.votes:,} held-out votes on {self.prompts:,} prompts':<46} loss     accuracy",
+                f"{f'{self.votes:,} {how} on {self.prompts:,} prompts':<46} loss     accuracy",
                 *(f"{name:<46} {row['Loss']:.4f}   {row['Accuracy']:>8.1%}" for name, row in rows),
                 f"{'gain in nats per vote':<46} {gain.estimate:.4f}   ({interval})",
+                *([] if self.factor is None else [f"{'shrunk towards one leaderboard':<46} {_share(self.factor)}"]),
                 self.verdict,
             ]
         )
@@ -277,49 +272,39 @@ class HeldOutComparison:
     def to_dict(self) -> dict[str, Any]:
         """Return the numbers, for comparison.json."""
         gain = {name: float(getattr(self.gain, name)) for name in ("estimate", "lower", "upper")}
-        return {name: getattr(self, name) for name in ("votes", "prompts", "one_leaderboard", "model")} | {"gain": gain}
+        names = ("votes", "prompts", "one_leaderboard", "model", "factor", "folds")
+        return {name: getattr(self, name) for name in names} | {"gain": gain}
 
 
-def write_comparison(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> HeldOutComparison:
-    """Write `compare` into the run's folder as `comparison.json`."""
-    comparison = compare(folder, train_votes, loss_type, weighted=weighted)
-    write_json(folder / COMPARISON_FILE, comparison.to_dict(), indent=2)
-    return comparison
+def _share(factor: float) -> str:
+    ends = {0.0: "to it: prompts make no difference", 1.0: "not at all"}
+    return ends.get(factor, f"to {factor:.3g} of the way from it to the model")
 
 
-def compare(folder: Path, train_votes: str, loss_type: str, *, weighted: bool = False) -> HeldOutComparison:
-    """Compare the validation output of a run with a leaderboard of its training votes; InputError if unreadable.
+def compare(
+    model: Forecast,
+    board: Forecast,
+    labels: Labels,
+    prompts: NDArray[Any],
+    likelihood: str,
+    *,
+    factor: float | None = None,
+    folds: int | None = None,
+) -> HeldOutComparison:
+    """Compare a model with one leaderboard on votes that neither has seen.
 
-    The leaderboard is the best-fitting one or a shrunken one, whichever has the lowest loss on the held-out votes:
-    fitted to few votes on many models, the best-fitting one alone would be too easy to beat. With `weighted` training
-    and leaderboard use the votes' weights; held-out votes have equal weight.
+    `labels` are (N, 3), `prompts` (N,) codes or hashes; a forecast holds coefs (N, M), that of `board` also (M,).
     """
-    with open_votes(train_votes, model_list=read_model_list(folder), need_prompt=False) as votes:
-        boards = marginal_boards(votes, loss_type, weighted=weighted, sds=_SDS)
-    blocks = list(_blocks(folder / "eval_output.jsonl", boards, loss_type))
-    prompts, ours, all_theirs = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
-    theirs = all_theirs[:, np.nanmean(all_theirs[:, :, 0], axis=0).argmin()]
-    _, clusters = np.unique(prompts, return_inverse=True)
+    ours, theirs = (_scores(forecast, labels, likelihood) for forecast in (model, board))
+    clusters = np.unique(prompts, return_inverse=True)[1]
     gain = bootstrap_mean(theirs[:, 0] - ours[:, 0], clusters=clusters)
-    return HeldOutComparison(len(ours), int(clusters.max()) + 1, _means(theirs), _means(ours), gain)
+    return HeldOutComparison(
+        len(labels), int(clusters.max()) + 1, _means(theirs), _means(ours), gain, factor=factor, folds=folds
+    )
 
 
-def _blocks(
-    output: Path, boards: Sequence[Leaderboard], loss_type: str
-) -> Iterator[tuple[NDArray[np.uint64], Floats, Floats]]:
-    """Yield prompt hashes (n,), loss and accuracy of the model (n, 2) and of B boards (n, B, 2), block by block."""
-    likelihood = get(loss_type)
-    with output.open(encoding="utf-8") as file:
-        while rows := [json.loads(line) for line in islice(file, _ROWS)]:
-            labels = np.array([row["labels"] for row in rows], dtype=np.int64)
-            columns = {name: np.array([row[name] for row in rows]) for name in ("eta", "gamma") if name in rows[0]}
-            ours = ScoredVotes(likelihood, np.array([row["betas"] for row in rows]), labels, **columns)
-            theirs = [ScoredVotes(likelihood, board.coefs, labels, board.eta, board.gamma) for board in boards]
-            hashes = [hash_turns([row["prompt"]] if isinstance(row["prompt"], str) else row["prompt"]) for row in rows]
-            yield np.array(hashes, dtype=np.uint64), _scores(ours), np.stack([*map(_scores, theirs)], axis=1)
-
-
-def _scores(votes: ScoredVotes) -> Floats:
+def _scores(forecast: Forecast, labels: Labels, likelihood: str) -> Floats:
+    votes = ScoredVotes(get(likelihood), forecast.coefs, labels, forecast.eta, forecast.gamma)
     return np.stack([vote_values(name, votes) for name in _NAMES], axis=1)
 
 

@@ -15,22 +15,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 
-from p2l.common.errors import CheckpointError, ConfigError
+from p2l.common.errors import CheckpointError, ConfigError, P2LError
 from p2l.common.files import atomic_path, write_json
+from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.pair_tables import check_number_of_models
 from p2l.likelihood import Likelihood
 from p2l.metrics import simple_metrics
 from p2l.model import backbones
 from p2l.model.checkpoint import check_can_push, push
+from p2l.model.covariates import CovariateEffects
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel, to_dtype
+from p2l.model.posterior import Posterior
 from p2l.model.reader import keep_states
+from p2l.training import covariates as nuisance
 from p2l.training.config import TrainConfig
 from p2l.training.data import Votes, Windows
 from p2l.training.deepspeed_config import (
@@ -99,11 +103,27 @@ def summarise(predictions: Forecast, votes: VoteStore, likelihood: Likelihood) -
     return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
 
 
-def write_results(folder: Path, predictions: Forecast, votes: VoteStore, likelihood: Likelihood) -> None:
-    """Write `eval_results.json` (metrics) and `eval_output.jsonl` (validation rows with `betas`, `eta`, `gamma`)."""
-    write_json(
-        folder / "eval_results.json", {"votes": len(votes), **summarise(predictions, votes, likelihood)}, indent=2
-    )
+def write_results(
+    folder: Path,
+    predictions: Forecast,
+    votes: VoteStore,
+    likelihood: Likelihood,
+    effects: CovariateEffects | None = None,
+    board: Leaderboard | None = None,
+) -> nuisance.Worth | None:
+    """Write `eval_results.json` (metrics) and `eval_output.jsonl` (validation rows with `betas`, `eta`, `gamma`).
+
+    With `effects` of covariates, `shift` of a row is what they add to its vote, and their worth is returned, beside
+    that of a leaderboard which was fitted with them.
+    """
+    worth = shift = None
+    if effects is not None:
+        shift, of_board = nuisance.shifts(effects, votes, board)
+        beside = None if board is None or of_board is None else (board, of_board)
+        worth = nuisance.worth(predictions, shift, votes, likelihood, beside)
+    more = {} if worth is None else {"covariates": worth.to_dict()}
+    metrics = summarise(predictions, votes, likelihood)
+    write_json(folder / "eval_results.json", {"votes": len(votes), **metrics, **more}, indent=2)
     with atomic_path(folder / "eval_output.jsonl") as temporary, temporary.open("w", encoding="utf-8") as file:
         for start in range(0, len(votes), _ROWS):
             ids = np.arange(start, min(start + _ROWS, len(votes)))
@@ -112,7 +132,10 @@ def write_results(folder: Path, predictions: Forecast, votes: VoteStore, likelih
                 for name, column in (("eta", predictions.eta), ("gamma", predictions.gamma)):
                     if column is not None:
                         row[name] = float(column[number])
+                if shift is not None:
+                    row["shift"] = shift[number].tolist()
                 file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+    return worth
 
 
 # Set-up.
@@ -172,7 +195,7 @@ def find_hardware(config: TrainConfig, config_path: str) -> Hardware:
 
 def check_options(config: TrainConfig, config_path: str, options: RunOptions) -> None:
     """Raise ConfigError or InputError if the configuration lacks what the options need."""
-    if options.eval_steps is not None and config.val_data_path is None:
+    if options.eval_steps is not None and config.val_data_path is None and not config.cross_fit:
         raise ConfigError(f"{config_path}: key 'val_data_path' is missing; add it, or train with --no-eval")
     if config.replaced_keys:
         note(f"warning: the 'optimizer' block replaces {', '.join(config.replaced_keys)}")
@@ -267,6 +290,7 @@ def start_trainer(
     schedule: Schedule,
     *,
     ahead: bool = True,
+    covariates: nuisance.Values | None = None,
 ) -> Trainer:
     """Join the process group and start DeepSpeed with this model; ConfigError for unusable settings."""
     total_steps = schedule.total_steps
@@ -288,6 +312,7 @@ def start_trainer(
         rank=engine.rank,
         world_size=engine.world_size,
         ahead=ahead,
+        covariates=covariates,
     )
     return Trainer(
         engine=engine,
@@ -334,6 +359,8 @@ class RunOptions:
     quiet: bool = False
     folder: Path | None = None
     """A folder made for this run; None: a new one with the configuration's run name."""
+    silent: bool = False
+    """Print no results."""
     keep_checkpoints: int | None = None
     """Number of newest checkpoints to keep; None: all."""
 
@@ -348,6 +375,8 @@ class Run(ABC):
     folder: Path
     validation: VoteStore | None
     """None: the run does not validate."""
+    is_stream: ClassVar[bool] = False
+    """Whether votes come in time, so that the newest ones count."""
 
     @abstractmethod
     def votes_at(self, step: int) -> tuple[int, str]:
@@ -356,6 +385,10 @@ class Run(ABC):
     def votes_to_validate(self) -> VoteStore | None:
         """Return the votes to validate on now; None: none."""
         return self.validation
+
+    def controlled_board(self) -> Leaderboard | None:
+        """Return the leaderboard of all training votes that is fitted with their covariates; None: there is none."""
+        return None
 
     def write_files(self, step: int, folder: Path) -> None:  # noqa: B027 - offline runs have no more
         """Write further files into the folder of a checkpoint (on the main process alone)."""
@@ -406,6 +439,8 @@ class Run(ABC):
         for result in self.trainer.steps(first):
             report.step(result, time.monotonic() - before, self.values(result))
             done = result.step
+            if columns := self.look(done):  # before the checkpoint, which holds the best step
+                report.columns(done, columns)
             if options.save_steps and done % options.save_steps == 0:
                 self.save(done)
             if options.eval_steps and done % options.eval_steps == 0 and done != total:
@@ -424,18 +459,66 @@ class Run(ABC):
         if self.options.keep_checkpoints and self.trainer.engine.is_main:
             keep_newest(self.folder, self.options.keep_checkpoints)
 
+    def write_beside(self, folder: Path) -> None:  # noqa: B027 - online runs have no more
+        """Write further files of the finished model into its folder (on the main process alone)."""
+
+    def look(self, _step: int) -> Mapping[str, float]:
+        """Look at the model after a step, and return columns for `metrics.jsonl`."""
+        return {}
+
+    def evaluate(self) -> nuisance.Worth | None:
+        """Predict the validation votes with the finished model, write the results; return what covariates are worth."""
+        validation, worth = self.votes_to_validate(), None
+        if validation is not None and (predictions := self._predict(validation)):
+            effects = self.trainer.engine.model.covariates
+            parts = (effects, None if effects is None else self.controlled_board())
+            worth = write_results(self.folder, predictions, validation, self.trainer.likelihood, *parts)
+            self.compare(validation, predictions)
+        return worth
+
+    def compare(self, validation: VoteStore, predictions: Forecast) -> None:  # noqa: B027 - online runs do not
+        """Compare the finished model's predictions with what it has to beat (on the main process alone)."""
+
+    def closing_table(self) -> str:
+        """Return lines to print about the finished model."""
+        return ""
+
     def finish(self) -> None:
         """Write the trained model and its validation results, print where it is, and push it if requested."""
-        save_final(self.trainer, self.config, self.folder)
-        validation = self.votes_to_validate()
-        if validation is not None and (predictions := self._predict(validation)):
-            write_results(self.folder, predictions, validation, self.trainer.likelihood)
+        self._estimate_effects()
+        engine = self.trainer.engine
+        save_final(self.trainer, self.config, self.folder, self.write_beside)
+        engine.model.posterior = Posterior.load(self.folder, len(engine.model.model_list))
+        worth = self.evaluate()
         if self.trainer.engine.is_main:
-            print(f"trained model: {self.folder}")
+            if not self.options.silent:
+                if (effects := self.trainer.engine.model.covariates) is not None:
+                    print(f"{nuisance.to_text(effects, worth)}\n")
+                print(f"{self.closing_table()}trained model: {self.folder}")
             if self.options.push_to_hf:
                 push(self.folder, self.config.repo_id)
         self.trainer.engine.barrier()
 
-    def _predict(self, validation: VoteStore) -> Forecast | None:
+    def _predict(self, votes: Votes) -> Forecast | None:
+        windows = replace(self.trainer.windows, votes=votes, ahead=True, covariates=None)
         with self.trainer.as_published():
-            return validate(self.trainer.engine, replace(self.trainer.windows, votes=validation, ahead=True))
+            return validate(self.trainer.engine, windows)
+
+    def _estimate_effects(self) -> None:
+        """Fit the effects of covariates to the finished model, with intervals (every rank must call this)."""
+        engine, values = self.trainer.engine, self.trainer.windows.covariates
+        effects = engine.model.covariates
+        if effects is None or values is None:
+            return
+        names = engine.model.model_list
+        votes = nuisance.sample(self.trainer.votes, len(names), self.config.seed, newest=self.is_stream)
+        forecast, estimate = self._predict(votes), None
+        if forecast is not None:
+            options = {"weighted": self.config.weighted_loss}
+            try:
+                estimate = nuisance.estimate(
+                    effects, forecast, votes, values, names, self.trainer.likelihood, **options
+                )
+            except P2LError as error:  # hours of training are not lost for it
+                note(f"warning: effects of covariates have no intervals: {error}")
+        effects.estimate = engine.broadcast(estimate)

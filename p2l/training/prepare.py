@@ -15,6 +15,7 @@ from typing import Any
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError, VoteError
 from p2l.common.files import claimed, parse_json, try_lock
+from p2l.leaderboard.controls import Controls
 from p2l.model.checkpoint import local_folder, write_json
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.reader import make_reader
@@ -45,12 +46,16 @@ class Request:
     output: str | None = None
     encoder: str | None = None
     """The reader's sentence encoder, or `NO_ENCODER`; None: the package's, if it is installed."""
+    control: tuple[str, ...] = ()
+    """What else decides votes (`p2l.leaderboard.controls`)."""
     validate: bool = True
     """False: train on all votes, hold none out."""
 
     def record(self) -> dict[str, Any]:
         """Return the request with the state of its files and the number of processes, as the run's folder keeps it."""
         request: dict[str, Any] = {key: value for key, value in asdict(self).items() if key != "output"}
+        # As JSON gives it back; folders of older versions have no such key.
+        request |= {"control": list(self.control)} if request.pop("control") else {}
         return request | {"files": [_stamp(self.votes), _stamp(self.val)], "processes": world_size()}
 
 
@@ -206,9 +211,11 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
     folder.mkdir(exist_ok=True)
     with open_votes(request.votes, quiet=quiet) as votes:
         _check_votes(votes)
+        Controls(request.control, votes.columns, votes.name)  # refuses columns that are not there
         size = recipe.choose_size(request.size, votes=len(votes), gpu=machine.gpu, model_type=model_type)
         recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
-        train, data = _split(votes, folder, final, request, quiet=quiet)
+        folds = recipe.folds_for(size, len(votes), model_type) if request.validate else None
+        train, data = _split(votes, folder, final, request, folds, quiet=quiet)
         with train:
             plan = _plan(folder, final, request, size, machine, train, quiet=quiet)
             loss_type, weighted = plan.settings["loss_type"], plan.settings.get("weighted_loss", False)
@@ -217,9 +224,11 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
                 with open_votes(request.val, model_list=train.model_list, drop_unknown=True) as held_out:
                     facts.check_counted(held_out, loss_type)
     settings = {"output_dir": str(final.parent), "proj_name": final.name, **data, **plan.settings, "seed": SEED}
+    settings |= {"covariates": list(request.control)} if request.control else {}
     settings["deepspeed_config_path"] = str(final / DEEPSPEED_FILE)
+    why = {"cross_fit": f"fewer than {recipe.CROSS_FIT_BELOW:,} votes: all are trained on, none held out"}
     write_json(folder / DEEPSPEED_FILE, plan.deepspeed)
-    text = recipe.to_yaml(settings, plan.reasons, _header(final, request, size, plan, machine))
+    text = recipe.to_yaml(settings, plan.reasons | why, _header(final, request, size, plan, machine))
     (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
     eval_steps = plan.eval_steps if request.validate else None
     write_json(
@@ -259,12 +268,13 @@ def _check_votes(votes: VoteStore) -> None:
 
 
 def _split(
-    votes: VoteStore, folder: Path, final: Path, request: Request, *, quiet: bool
+    votes: VoteStore, folder: Path, final: Path, request: Request, folds: int | None, *, quiet: bool
 ) -> tuple[VoteStore, dict[str, Any]]:
-    """Return the votes to train on, and the keys of the configuration that name the votes."""
-    if not request.validate or request.val is not None:
+    """Return the votes to train on, and the keys of the configuration that say how votes are used."""
+    crossed: dict[str, Any] = {} if folds is None else {"cross_fit": folds}
+    if not request.validate or request.val is not None or folds is not None:
         held_out = {} if request.val is None else {"val_data_path": request.val, "drop_unknown_models": True}
-        return votes, {"train_data_path": request.votes, **held_out}
+        return votes, {"train_data_path": request.votes, **held_out, **crossed}
     count = max(1, min(round(HELD_OUT_SHARE * len(votes)), MOST_HELD_OUT))
     done = split_votes(
         votes,

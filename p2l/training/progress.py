@@ -131,6 +131,10 @@ class RunProgress:
             self.bar.write(f"step {step}: validation loss {metrics['Loss']:.4f}", file=sys.stderr)
         self._write({"step": step, **{f"validation/{name}": value for name, value in metrics.items()}})
 
+    def columns(self, step: int, values: Mapping[str, float]) -> None:
+        """Log further values after `step` steps."""
+        self._write({"step": step, **values})
+
     def close(self) -> None:
         """Close the bar and Weights & Biases."""
         self.bar.close()

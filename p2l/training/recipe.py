@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import yaml
 
 from p2l.common.cli import choose
@@ -30,6 +29,9 @@ MOST_BETWEEN_SAVES = 250
 EVALUATIONS = 4
 WIDER_FROM = 200_000  # votes from which a tiny transformer has twice the width
 BASE_FROM = 100_000  # votes from which a GPU is worth the larger size
+FOLDS = 5
+CROSS_FIT_BELOW = 5000
+"""Votes with fewer than which holding some out costs more than training in `FOLDS` folds as well."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Size:
     single_few: Recipe | None = None
     """As `single`, with fewer than `FEW_PROMPTS` prompts; None: as `single`."""
     rank: int | None = None
-    """Abilities that models share, where there are more models than that; None: each model has its own weights."""
+    """Abilities that models share where prompts have single votes; None: each model has its own weights."""
     chat_template: str | None = None
     """For its own backbone; None: the tokenizer's."""
     needs_gpu: bool = False
@@ -217,6 +219,15 @@ def choose_size(name: str | None, *, votes: int, gpu: bool, model_type: str | No
     return choose("--size", name, SIZES)
 
 
+def folds_for(size: Size, votes: int, model_type: str | None = None) -> int | None:
+    """Return the folds that step and shrinkage are chosen in; None: votes are held out for that.
+
+    `model_type` is that of a backbone of the user's own: folds are for what trains in seconds.
+    """
+    cheap = model_type in {"reader", "tfidf"} or (model_type is None and size.from_scratch)
+    return FOLDS if cheap and votes < CROSS_FIT_BELOW else None
+
+
 def check_machine(size: Size, machine: Machine, *, own_backbone: bool) -> None:
     """Raise InputError for a size that would train for weeks on a CPU, unless the user chose the backbone."""
     if size.needs_gpu and not machine.gpu and not own_backbone:
@@ -282,7 +293,7 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         | {"deepspeed_config_path": why_zero},
         deepspeed=deepspeed,
         steps=steps,
-        tokens=round(encoded * float(np.minimum(votes.lengths, length).mean())),
+        tokens=round(encoded * sum(min(tokens, length) for tokens in votes.lengths) / len(votes.lengths)),
         eval_steps=max(1, math.ceil(steps / EVALUATIONS)),
         save_steps=max(1, min(math.ceil(steps / SAVES), MOST_BETWEEN_SAVES)),
     )
@@ -298,7 +309,7 @@ def _recipe(size: Size, votes: VoteFacts, *, bag: bool) -> Recipe:
 
 def _factor(size: Size, votes: VoteFacts, *, bag: bool) -> tuple[int | None, str]:
     """Return what the number of models is divided by for the rank of the head; None for a head of full rank."""
-    if size.rank is None or bag or votes.models < 2 * size.rank:
+    if size.rank is None or bag or votes.grouped or votes.models < 2 * size.rank:
         return None, ""
     factor = round(votes.models / size.rank)
     return factor, f"{votes.models // factor} abilities that {votes.models} models share"
@@ -306,6 +317,8 @@ def _factor(size: Size, votes: VoteFacts, *, bag: bool) -> tuple[int | None, str
 
 def _max_length(lengths: Sequence[int], most: int) -> tuple[int, str]:
     """Return the 99th percentile of the lengths, rounded up to a multiple of 32, at most `most`, with the reason."""
+    import numpy as np  # not above: `p2l train --help` reads the sizes
+
     length = max(32, 32 * math.ceil(float(np.quantile(lengths, 0.99)) / 32))
     cut = float((np.asarray(lengths) > min(length, most)).mean())
     return min(length, most), f"{cut:.1%} of {len(lengths):,} prompts looked at are longer and lose their oldest tokens"

@@ -50,6 +50,8 @@ class TrainerState:
     """Fingerprint of the votes; None in checkpoints of older versions."""
     update_rule: dict[str, Any] | None = None
     """Clipping, optimizer and scheduler as passed to DeepSpeed; None in checkpoints of older versions."""
+    selection: dict[str, Any] | None = None
+    """The best step so far and its loss; None where no votes are held out to choose it."""
 
     def check_continues(self, now: TrainerState, folder: Path) -> None:
         """Raise CheckpointError if a run with the settings `now` cannot resume from this state."""
@@ -62,7 +64,7 @@ class TrainerState:
         if self.update_rule is not None and now.update_rule is not None:
             mine, other = {**mine, **self.update_rule}, {**other, **now.update_rule}
         for key, value in mine.items():
-            if key not in {"step", "votes", "update_rule"} and value != other.get(key):
+            if key not in {"step", "votes", "update_rule", "selection"} and value != other.get(key):
                 raise CheckpointError(
                     f"{folder}: was trained with {key} = {value}, this run has {other.get(key)}; "
                     "resume with the same votes, configuration and number of processes"
@@ -256,18 +258,30 @@ def save_checkpoint(
         engine.barrier()
 
 
-def save_final(trainer: Trainer, config: TrainConfig, folder: Path) -> None:
-    """Write the trained model into the run's folder itself (every rank must call this); InputError as above."""
-    write_model(trainer, config, folder / "model", unpack=True)
+def save_final(
+    trainer: Trainer, config: TrainConfig, folder: Path, more: Callable[[Path], None] = lambda _: None
+) -> None:
+    """Write the trained model into the run's folder itself (every rank must call this); InputError as above.
+
+    On the main process `more` writes further files of the model beside it.
+    """
+    write_model(trainer, config, folder / "model", unpack=True, more=more)
 
 
-def write_model(trainer: Trainer, config: TrainConfig, target: Path, *, unpack: bool = False) -> None:
+def write_model(
+    trainer: Trainer,
+    config: TrainConfig,
+    target: Path,
+    *,
+    unpack: bool = False,
+    more: Callable[[Path], None] = lambda _: None,
+) -> None:
     """Write the current model into a new folder, or with `unpack` beside it; complete or not at all (collective)."""
     weights = trainer.published_weights()
     if trainer.engine.is_main:
         with whole_or_absent(target):
             unfinished = _empty_folder(unfinished_name(target))
-            _write_model(trainer, config, unfinished, weights)
+            _write_model(trainer, config, unfinished, weights, more)
             sync_tree(unfinished)
             if unpack:
                 # A folder without config.json is not a model, so it comes last: a kill leaves no incomplete model.
@@ -286,10 +300,17 @@ def _empty_folder(folder: Path) -> Path:
     return folder
 
 
-def _write_model(trainer: Trainer, config: TrainConfig, folder: Path, weights: dict[str, Tensor]) -> None:
+def _write_model(
+    trainer: Trainer,
+    config: TrainConfig,
+    folder: Path,
+    weights: dict[str, Tensor],
+    more: Callable[[Path], None] = lambda _: None,
+) -> None:
     trainer.engine.model.save_pretrained(folder, state_dict=weights)
     trainer.windows.tokenizer.save_pretrained(folder)
     (folder / "training_config.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    more(folder)
     seal(folder)
 
 

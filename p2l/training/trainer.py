@@ -132,12 +132,18 @@ class Trainer:
     ) -> Tensor:
         """Run forward and backward for one micro-batch; return its share of the step's loss, on the device."""
         output = self.engine.forward(part.batch)
-        device = self.engine.device
-        chosen = part.prompt.to(device)
+        assert output.coefs is not None
+        device, members = self.engine.device, self.engine.model.members
+        # Each member predicts each vote by itself, and counts alike.
+        first_rows = torch.arange(members)[:, None] * (len(output.coefs) // members)
+        chosen = (first_rows + part.prompt).flatten().to(device)
         coefs, eta, gamma = (
             None if values is None else values[chosen] for values in (output.coefs, output.eta, output.gamma)
         )
-        losses = vote_losses(self.likelihood, coefs, torch.as_tensor(labels[part.votes], device=device), eta, gamma)
+        of_votes = torch.as_tensor(labels[part.votes], device=device).repeat(members, 1)
+        shift = None if output.shift is None else output.shift.repeat(members, 1)
+        losses = vote_losses(self.likelihood, coefs, of_votes, eta, gamma, shift)
+        losses = losses.view(members, len(part.votes)).mean(0)
         loss: Tensor = (losses * torch.as_tensor(shares[part.votes], dtype=losses.dtype, device=device)).sum()
         self.engine.backward(loss, last=last)
         return loss.detach()

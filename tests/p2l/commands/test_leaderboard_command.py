@@ -449,12 +449,38 @@ def test_controls_that_cannot_be_are_refused_in_one_line(tmp_path, votes_file):
         main(["--votes", str(votes_file), "--control", "lenght", "--quiet"])
     with pytest.raises(InputError, match="--control format needs columns headers_a and headers_b"):
         main(["--votes", str(votes_file), "--control", "format", "--quiet"])
-    with pytest.raises(InputError, match="--control goes with --votes FILE, and not with --over"):
-        main(["--votes", str(votes_file), "--control", "side", "--over", "month"])
     path = tmp_path / "votes.csv"
     path.write_text("model_a,model_b,winner,length_a,length_b\nant,bee,model_a,5,long\n", encoding="utf-8")
     with pytest.raises(InputError, match="control length needs numbers, not 'long'"):
         main(["--votes", str(path), "--control", "length", "--quiet"])
+
+
+def test_periods_have_effects_of_their_own(tmp_path, capsys):
+    """In the first month being shown first is worth 0.3, in the second, whose sides are drawn again, nothing."""
+    votes = controlled_votes()
+    late = np.arange(len(votes)) >= 3_000
+    turned = late & (np.random.default_rng(4).random(len(votes)) < 0.5)
+    for one, other in (("model_a", "model_b"), ("length_a", "length_b")):
+        votes[one], votes[other] = np.where(turned, (votes[other], votes[one]), (votes[one], votes[other]))
+    swapped = votes["winner"].replace({"model_a": "model_b", "model_b": "model_a"})
+    votes["winner"] = np.where(turned, swapped, votes["winner"])
+    votes["tstamp"] = np.where(late, "2025-02-03", "2025-01-05")
+    votes.to_parquet(tmp_path / "votes.parquet")
+    flags = ["--votes", str(tmp_path / "votes.parquet"), "--over", "month", "--control", "side,length,judge", "--quiet"]
+    boards = {}
+    for mode in ("cumulative", "alone"):
+        out = tmp_path / f"{mode}.json"
+        main([*flags, "--periods", mode, "--shrink", "inf", "--level", "0.999", "--output", str(out)])
+        periods = json.loads(out.read_text())["periods"]
+        boards[mode] = [{effect["name"]: effect for effect in period["effects"]} for period in periods]
+        assert any(line.startswith("length       difference") for line in capsys.readouterr().out.splitlines())
+    first, alone = boards["alone"]
+    assert boards["cumulative"][0]["side"]["coef"] == pytest.approx(first["side"]["coef"], abs=0.02)
+    assert first["side"]["lower"] < 0.3 < first["side"]["upper"]
+    assert alone["side"]["lower"] < 0.0 < alone["side"]["upper"]
+    assert first["side"]["coef"] > boards["cumulative"][1]["side"]["coef"] > alone["side"]["coef"]
+    for period in (first, alone, *boards["cumulative"]):
+        assert period["length"]["lower"] < 1.0 < period["length"]["upper"]
 
 
 def test_missing_values_of_a_control_count_as_zero_with_a_note(tmp_path, capsys):

@@ -143,3 +143,21 @@ def test_a_marginal_start_says_nearly_the_same_of_every_prompt(head_type, factor
 def test_a_marginal_start_needs_a_leaderboard():
     with pytest.raises(ConfigError, match="needs the leaderboard to start at"):
         heads.initialise(heads.build("bt", 8, 3), "marginal")
+
+
+@pytest.mark.parametrize("head_type", ["bt", "rk", "ba"])
+@pytest.mark.parametrize("options", [{}, {"downsize_factor": 2}])
+@pytest.mark.parametrize("factor", [0.0, 0.3, 1.0])
+def test_shrinking_the_weights_shrinks_what_the_head_says(head_type, options, factor):
+    config = {"eta_dim": 3} if head_type != "bt" else None
+    head = heads.build(head_type, 6, 5, head_config=config, **options)
+    start = heads.HeadStart(np.linspace(-1.0, 1.0, 5), 0.7, -0.4)
+    hidden = torch.randn(4, 6)
+    before = head(hidden)
+    with torch.no_grad():
+        for parameter, change in heads.towards(head, start, factor).items():
+            change(parameter)
+    after = head(hidden)
+    for old, new, target in zip(before, after, (torch.tensor(start.coefs), start.eta, start.gamma), strict=True):
+        if old is not None:
+            torch.testing.assert_close(new, (factor * old + (1 - factor) * target).float())

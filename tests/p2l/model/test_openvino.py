@@ -69,6 +69,16 @@ def test_far_positions_keep_their_angles_in_bfloat16(tmp_path: Path) -> None:
     assert error < 0.03
 
 
+def test_passes_beside_each_other_have_a_thread_each_in_bfloat16(tmp_path: Path) -> None:
+    model, tokenizer = tiny(tmp_path, "llama")
+    backbone = Graph(model, 512).compiled("bfloat16", threads=2)
+    backbone.divide(2)
+    shared = P2LModel(backbone, model.head, model.model_list, model.record).eval()
+    exact = coefficients(model, probes(tokenizer))
+    error = np.abs(coefficients(shared, probes(tokenizer)) - exact).mean() / exact.std(axis=1).mean()
+    assert error < 0.03
+
+
 @pytest.mark.parametrize("first", [None, 0])
 def test_answers_are_the_same_whatever_shares_the_batch(tmp_path: Path, first: int | None) -> None:
     model, tokenizer = tiny(tmp_path, "llama")

@@ -11,11 +11,14 @@ from transformers import AutoModel, AutoTokenizer
 
 from p2l.common.errors import CheckpointError, InputError
 from p2l.inference import P2L
+from p2l.likelihood import vote_losses
+from p2l.model import heads
 from p2l.model.batching import collate
 from p2l.model.encoding import PromptTokenizer
-from p2l.model.model import P2LModel
+from p2l.model.form import FORM_FEATURES, form_of
+from p2l.model.model import P2LModel, P2LRecord
 from p2l.model.precision import choose_dtype
-from p2l.model.reader import FORM_FEATURES, form_of, keep_states, make_reader
+from p2l.model.reader import ReaderBackbone, ReaderConfig, keep_states, make_reader
 from p2l.model.scratch import make_transformer
 
 WORDS = ["red", "green", "blue", "prove", "poem", "code", "sum", "list"]
@@ -42,7 +45,8 @@ def encoder(tmp_path_factory):
 
 def make(folder: Path, encoder: Path | None, **options) -> tuple[P2LModel, PromptTokenizer]:
     folder.mkdir()
-    make_reader(folder, PROMPTS, encoder=encoder, hidden_size=8, max_features=50, min_df=1, directions=6, **options)
+    sizes = {"hidden_size": 8, "members": 3, "max_features": 50, "min_df": 1, "directions": 6}
+    make_reader(folder, PROMPTS, encoder=encoder, **{**sizes, **options})
     tokenizer = PromptTokenizer.from_pretrained(folder)
     model = P2LModel.create(
         folder, model_type="reader", head_type="rk", loss_type="grk", model_list=NAMES, tokenizer=tokenizer
@@ -119,6 +123,65 @@ def test_a_frozen_encoder_stays_as_it_is_and_one_that_is_not_learns(tmp_path, en
         grads = [parameter.grad for parameter in model.model.encoder.parameters()]
         assert all(grad is None for grad in grads) == frozen
         assert model.model.layer.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("keys", [{}, {"activation": "softmax"}, {"with_inputs": True}])
+def test_members_train_apart_and_predict_the_mean_of_what_each_predicts(tmp_path, keys):
+    _, tokenizer = make(tmp_path / "reader", None)
+    config = json.loads((tmp_path / "reader" / "config.json").read_text())
+    keys = keys | {
+        "dropout": 0.0,
+        "input_dropout": 0.0,
+        "hidden_size": 24 + (6 + FORM_FEATURES) * ("with_inputs" in keys),
+    }
+    backbone = ReaderBackbone(ReaderConfig(**{**config, **keys}), None)
+    record = P2LRecord("reader", "rk", "grk")
+    model = P2LModel(backbone, heads.build("rk", backbone.config.hidden_size, len(NAMES)), NAMES, record)
+    batch = batch_of(tokenizer)
+    apart, mean = model.train()(batch), model.eval()(batch)
+    assert apart.coefs.shape == (3 * len(PROMPTS), len(NAMES))
+    for name in ("coefs", "eta"):
+        by_member = getattr(apart, name).view(3, len(PROMPTS), -1)
+        assert (by_member[0] - by_member[1]).abs().max() > 1e-4
+        torch.testing.assert_close(by_member.mean(0).flatten(), getattr(mean, name).flatten(), atol=1e-5, rtol=0)
+    labels = torch.tensor([[0, 1, 0]] * len(PROMPTS))
+    loss = model.train()(batch, labels=labels).loss
+    of_each = vote_losses(model.likelihood, apart.coefs, labels.repeat(3, 1), apart.eta)
+    assert loss.item() == pytest.approx(of_each.mean().item(), rel=1e-6)
+    assert model.eval()(batch, labels=labels).loss < loss  # the loss is convex along the way to the mean
+
+
+def test_a_member_that_does_not_read_an_input_never_does(tmp_path, encoder):
+    model, tokenizer = make(tmp_path / "reader", encoder)
+    layer = model.model.layer
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
+    for _ in range(3):
+        loss = model.train()(batch_of(tokenizer), labels=torch.tensor([[0, 1, 0]] * len(PROMPTS))).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    by_member = layer.weight.detach().view(3, 8, 16 + 6 + FORM_FEATURES)
+    reads = [(part != 0).any(0) for part in by_member]
+    assert [bool(part[:16].any()) for part in reads] == [True, False, True]  # the state
+    assert [bool(part[16:22].any()) for part in reads] == [False, True, True]  # words
+    assert all(part[22:].any() for part in reads)
+
+
+def test_a_folder_without_members_is_one_network(tmp_path):
+    model, tokenizer = make(tmp_path / "reader", None, members=1)
+    folder = tmp_path / "model"
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config["members"]  # as folders were written before there were any
+    (folder / "config.json").write_text(json.dumps(config))
+    with torch.no_grad():
+        exact = model.eval()(batch_of(tokenizer)).coefs.numpy()
+    np.testing.assert_allclose(P2L.from_pretrained(folder).predict(PROMPTS).coefs, exact, atol=1e-6)
+    config["members"] = 3
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="hidden_size 8 leaves 8 units, no multiple of 3 members"):
+        P2L.from_pretrained(folder)
 
 
 def test_it_is_served_as_it_answers(tmp_path, encoder):

@@ -4,7 +4,9 @@ import pytest
 import yaml
 
 from p2l.common.errors import ConfigError
-from p2l.training.config import TrainConfig, load_config
+from p2l.online_training.config import OnlineConfig
+from p2l.training.config import TrainConfig, load_config, load_config_as
+from tests.conftest import ROOT
 
 MINIMAL = {
     "learning_rate": "8e-6",
@@ -123,3 +125,18 @@ def test_every_key_that_earlier_releases_knew_is_known() -> None:
         "pad_token_if_none repo_id"
     )
     assert set(known.split()) <= set(TrainConfig.model_fields)
+
+
+def test_votes_are_shuffled_unless_their_order_is_asked_for(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, {})).shuffle is True
+    assert load_config(write(tmp_path, {"shuffle": False})).shuffle is False
+    shipped = list((ROOT / "training_configs").glob("*.yaml"))
+    assert len(shipped) > 10
+    assert all(load_config(path).shuffle for path in shipped)
+
+
+def test_online_training_chooses_no_step(tmp_path: Path) -> None:
+    for key, value in (("selection_share", 0.1), ("cross_fit", 5)):
+        with pytest.raises(ConfigError, match=key):
+            load_config_as(OnlineConfig, write(tmp_path, {key: value}))
+    assert load_config_as(OnlineConfig, write(tmp_path, {})).shuffle is False

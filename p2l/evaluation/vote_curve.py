@@ -1,0 +1,316 @@
+"""Would more votes help, or another model? Held-out loss over growing parts of a user's own votes.
+
+A fifth of the votes, whole prompts of them, is held out. Models are trained on nested parts of the others, each twice
+as large as the one before, by the settings of `p2l train --votes`; the smaller parts are drawn several times. A law
+L = E + A / N^alpha (`p2l.evaluation.scaling`) is fitted to the losses, and says what twice the votes would be worth.
+Its interval draws held-out prompts and trained models again. A law of this kind only falls, so whether votes help at
+all is said by the last doubling that was measured, without the law.
+
+Shapes: R trained models, C blocks of held-out prompts, N held-out votes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.bootstrap import Interval, bootstrap_mean
+from p2l.common.cli import progress
+from p2l.common.errors import InputError, VoteError
+from p2l.common.files import parse_json, write_json
+from p2l.common.text_table import text_table
+from p2l.evaluation.scaling import Law, Runs, fit_with_intervals
+from p2l.likelihood import get
+from p2l.metrics import ScoredVotes, vote_values
+from p2l.training.config import load_config
+from p2l.training.facts import COMPARISON_FILE
+from p2l.training.prepare import CONFIG_FILE, LEAST_VOTES, Request, prepare
+from p2l.votes import VoteStore, open_votes
+from p2l.votes.schema import hash_turns
+from p2l.votes.splitting import hash_prompts, split_by_prompt
+from p2l.votes.writing import write_votes
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+HELD_OUT, MOST_HELD_OUT = 0.2, 5000
+DOUBLINGS = 3
+BLOCKS = 40
+SEED = 42
+LEAST = LEAST_VOTES * 2**DOUBLINGS + LEAST_VOTES
+"""Votes below which the smallest part could not be trained on."""
+_REPLICATES = 300
+POINTS_FILE = "points.jsonl"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A model to train: flags of `p2l train --votes`, and what to call it."""
+
+    name: str
+    size: str | None = None
+    encoder: str | None = None
+    backbone: str | None = None
+
+
+@dataclass(frozen=True)
+class TrainedPart:
+    """A model trained on a part of the votes, and its mean losses (C,) on blocks of held-out prompts."""
+
+    variant: str
+    draw: int
+    votes: int
+    prompts: int
+    losses: list[float]
+    one_leaderboard: float
+    """Loss of the one leaderboard of the same votes."""
+    factor: float | None
+    seconds: float
+    """Of training, with the preparation of the backbone."""
+
+    @property
+    def loss(self) -> float:
+        """Mean loss of the held-out votes, blocks alike."""
+        return float(np.mean(self.losses))
+
+
+@dataclass(frozen=True)
+class VoteCurve:
+    """The trained models, and what they say of more votes."""
+
+    points: list[TrainedPart]
+    held_votes: int
+    held_prompts: int
+    law: Law
+    doubled: Interval
+    """Nats a vote that the law says twice the votes would lower the loss by."""
+    last: Interval
+    """Nats a vote by which the last doubling lowered it, prompts drawn again."""
+    others: dict[str, Interval]
+    """Nats a vote by which other models, trained on all votes, are below the first."""
+
+    @property
+    def largest(self) -> TrainedPart:
+        """The first variant on all votes."""
+        return max((one for one in self.points if one.variant == self.points[0].variant), key=lambda one: one.votes)
+
+    def to_dict(self, price: float | None = None) -> dict[str, Any]:
+        """Return everything as JSON."""
+        intervals = {"twice_the_votes": self.doubled, "last_doubling": self.last, **self.others}
+        return {
+            "points": [{**asdict(one), "loss": one.loss} for one in self.points],
+            "held_votes": self.held_votes,
+            "held_prompts": self.held_prompts,
+            "law": asdict(self.law),
+            "gains": {name: list(map(float, one[:3])) for name, one in intervals.items()},
+            "cost": None if price is None else price * self.largest.votes,
+            "seconds": 2 * self.largest.seconds,
+        }
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a line per trained model, for CSV."""
+        return [
+            {name: value for name, value in asdict(one).items() if name != "losses"} | {"loss": one.loss}
+            for one in self.points
+        ]
+
+    def to_text(self, price: float | None = None) -> str:
+        """Return the table and what it means."""
+        return "\n".join([*self._table(), "", *self._conclusions(price)])
+
+    def _table(self) -> Iterator[str]:
+        header = ["model", "votes", "prompts", "one leaderboard", "loss", "lower by", "seconds"]
+        cells: dict[tuple[str, int], list[TrainedPart]] = {}
+        for one in self.points:
+            cells.setdefault((one.variant, one.votes), []).append(one)
+        rows = []
+        for (name, votes), parts in cells.items():
+            board, loss = np.mean([one.one_leaderboard for one in parts]), np.mean([one.loss for one in parts])
+            spread = f" ± {np.std([one.loss for one in parts], ddof=1):.4f}" if len(parts) > 1 else ""
+            seconds = np.mean([one.seconds for one in parts])
+            prompts = np.mean([one.prompts for one in parts])
+            numbers = [f"{board:.4f}", f"{loss:.4f}{spread}", f"{board - loss:+.4f}", f"{seconds:.0f}"]
+            rows.append([name, f"{votes:,}", f"{prompts:,.0f}", *numbers])
+        yield f"Loss of {self.held_votes:,} votes on {self.held_prompts:,} held-out prompts (± between draws)"
+        yield from text_table(header, rows, left={0})
+
+    def _conclusions(self, price: float | None) -> Iterator[str]:
+        votes, seconds = self.largest.votes, 2 * self.largest.seconds
+        yield f"The last doubling, to {votes:,} votes, lowered the loss by {_shown(self.last)} nats a vote."
+        cost = "" if price is None else f", and {votes:,} more votes cost {price * votes:,.2f}"
+        worth = f"would be worth {_shown(self.doubled)}; about {seconds:.0f} s to train"
+        yield f"Twice the votes ({2 * votes:,}) {worth}{cost}."
+        if self.last.lower > 0:
+            yield "More votes help: what they are worth is above the noise."
+        else:
+            yield (
+                "The noise is larger than the effect: the interval of the last doubling contains zero, and the curve, "
+                "which can only fall, says less than it seems. More held-out prompts (more votes) would tell."
+            )
+        for name, gain in self.others.items():
+            verdict = "worse" if gain.upper < 0 else "better" if gain.lower > 0 else "no difference beyond noise"
+            yield f"{name} on the same votes: lower by {_shown(gain)} ({verdict})."
+        if not self.others:
+            yield "Whether another model helps: --also with a size, encoder=DIR or backbone=DIR."
+
+
+def _shown(interval: Interval) -> str:
+    return f"{interval.estimate:.4f} [{interval.lower:.4f}, {interval.upper:.4f}]"
+
+
+def measure(source: str, variants: Sequence[Variant], folder: Path, *, draws: int, quiet: bool) -> VoteCurve:
+    """Train on growing parts of the votes and fit the curve; VoteError for fewer than `LEAST` votes.
+
+    `folder` keeps the trained models' lines in `points.jsonl`: a run that was stopped goes on.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open_votes(source, quiet=quiet) as votes:
+        if len(votes) < LEAST:
+            raise VoteError(
+                f"{votes.name}: holds {len(votes)} votes, too few to draw parts from; bring {LEAST:,} or more"
+            )
+        held = split_by_prompt(votes, min(round(HELD_OUT * len(votes)), MOST_HELD_OUT), SEED)
+        rest = np.setdiff1d(np.arange(len(votes)), held)
+        plan = list(_plan(votes, rest, variants, draws))
+        held = _between_all(votes, held, [ids for _, _, ids in plan])
+        _check_folder(folder, {"votes": votes.fingerprint, "held_out": len(held)})
+        _write(votes, held, folder / "held_out.parquet")
+        points = _read_points(folder)
+        for variant, draw, ids in progress(plan, description="train", unit="model", quiet=quiet):
+            if (variant.name, draw, len(ids)) not in {(one.variant, one.draw, one.votes) for one in points}:
+                points.append(_train(votes, ids, variant, draw, folder))
+                with (folder / POINTS_FILE).open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(asdict(points[-1])) + "\n")
+        sizes = {(variant.name, draw, len(ids)) for variant, draw, ids in plan}
+        points = [one for one in points if (one.variant, one.draw, one.votes) in sizes]
+        clusters = len(np.unique(hash_prompts(votes.subset(held))))
+    return fit_curve(points, held_votes=len(held), held_prompts=clusters)
+
+
+def fit_curve(points: Sequence[TrainedPart], *, held_votes: int, held_prompts: int) -> VoteCurve:
+    """Fit the law to the first variant's models, and compare; InputError for fewer than three sizes."""
+    first = [one for one in points if one.variant == points[0].variant]
+    sizes = np.array([one.votes for one in first], dtype=np.float64)
+    losses = np.array([one.losses for one in first])
+    fit = fit_with_intervals(Runs(sizes, np.ones_like(sizes), losses), form="votes alone", replicates=_REPLICATES)
+    top = float(sizes.max())
+
+    def gain(law: Law) -> float:
+        here, there = law.loss([top, 2 * top], [1.0, 1.0])
+        return float(here - there)
+
+    gains = [gain(law) for law in fit.replicates]
+    ends = np.quantile(gains, [0.025, 0.975])
+    doubled = Interval(gain(fit.law), float(ends[0]), float(ends[1]), float(np.std(gains, ddof=1)))
+    full = losses[sizes == top].mean(axis=0)
+    before = losses[sizes == np.sort(np.unique(sizes))[-2]].mean(axis=0)
+    others = {
+        one.variant: bootstrap_mean(full - np.array(one.losses)) for one in points if one.variant != points[0].variant
+    }
+    return VoteCurve(list(points), held_votes, held_prompts, fit.law, doubled, bootstrap_mean(before - full), others)
+
+
+def _plan(votes: VoteStore, rest: Ints, variants: Sequence[Variant], draws: int) -> Iterator[tuple[Variant, int, Ints]]:
+    """Yield the models to train: parts nested within a draw, of whole prompts; other variants on all votes."""
+    for draw in range(draws):
+        hashed = np.asarray(hash_prompts(votes, SEED + 1 + draw))[rest]
+        order = rest[np.argsort(hashed, kind="stable")]
+        for doubling in range(DOUBLINGS, 0, -1):
+            # The same number of votes in every draw: the last prompt may be in a part with some of its votes.
+            yield variants[0], draw, np.sort(order[: len(rest) // 2**doubling])
+    for variant in variants:
+        yield variant, 0, rest
+
+
+def _between_all(votes: VoteStore, held: Ints, parts: Sequence[Ints]) -> Ints:
+    """Return the held-out votes between models that every part has seen, so that all are asked about the same ones."""
+    seen = np.ones(len(votes.model_list), dtype=bool)
+    for ids in parts:
+        seen &= np.bincount(votes.pairs(ids).ravel(), minlength=len(seen)) > 0
+    chosen = held[seen[votes.pairs(held)].all(axis=1)]
+    if not len(chosen):
+        raise VoteError(f"{votes.name}: no held-out vote is between models that every part has seen; bring more votes")
+    return chosen
+
+
+def _train(votes: VoteStore, ids: Ints, variant: Variant, draw: int, folder: Path) -> TrainedPart:
+    from p2l.training.loop import RunOptions
+    from p2l.training.offline import train
+
+    work = folder / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    work.mkdir()
+    _write(votes, ids, work / "train.parquet")
+    started = time.monotonic()
+    request = Request(
+        str(work / "train.parquet"),
+        variant.size,
+        str(folder / "held_out.parquet"),
+        variant.backbone,
+        str(work / "run"),
+        variant.encoder,
+    )
+    prepared = prepare(request, quiet=True)
+    path = str(prepared.folder / CONFIG_FILE)
+    with contextlib.closing(prepared.lock):
+        train(path, RunOptions(eval_steps=prepared.eval_steps, quiet=True, silent=True, folder=prepared.folder))
+    seconds = time.monotonic() - started
+    comparison = json.loads((prepared.folder / COMPARISON_FILE).read_text(encoding="utf-8"))
+    return TrainedPart(
+        variant=variant.name,
+        draw=draw,
+        votes=len(ids),
+        prompts=len(np.unique(hash_prompts(votes.subset(ids)))),
+        losses=_block_losses(prepared.folder),
+        one_leaderboard=comparison["one_leaderboard"]["Loss"],
+        factor=comparison["factor"],
+        seconds=round(seconds, 2),
+    )
+
+
+def _block_losses(run: Path) -> list[float]:
+    """Return the mean losses (C,) on blocks of held-out prompts that a finished run predicted."""
+    with (run / "eval_output.jsonl").open(encoding="utf-8") as file:  # a prompt may hold other ends of lines
+        rows = [json.loads(line) for line in file]
+    columns = {name: np.array([row[name] for row in rows]) for name in ("eta", "gamma") if name in rows[0]}
+    labels = np.array([row["labels"] for row in rows], dtype=np.int64)
+    likelihood = get(load_config(run / CONFIG_FILE).loss_type)
+    votes = ScoredVotes(likelihood, np.array([row["betas"] for row in rows]), labels, **columns)
+    turns = [[row["prompt"]] if isinstance(row["prompt"], str) else row["prompt"] for row in rows]
+    prompt = np.unique(np.array([hash_turns(prompt) for prompt in turns], dtype=np.uint64), return_inverse=True)[1]
+    losses, blocks = vote_values("Loss", votes), prompt % BLOCKS
+    means = [float(losses[blocks == block].mean()) for block in range(BLOCKS) if (blocks == block).any()]
+    return [mean for mean in means if not np.isnan(mean)]
+
+
+def _write(votes: VoteStore, ids: Ints, path: Path) -> None:
+    write_votes([votes.take(ids)], votes.schema, path)
+
+
+def _check_folder(folder: Path, record: dict[str, Any]) -> None:
+    """Raise InputError if the folder holds the curve of other votes."""
+    file = folder / "curve.json"
+    if file.exists() and parse_json(file.read_text(encoding="utf-8")) != record:
+        raise InputError(f"{folder}: holds the curve of other votes; remove it, or choose another --folder")
+    write_json(file, record)
+
+
+def _read_points(folder: Path) -> list[TrainedPart]:
+    """Return the models that an earlier run has trained; a line that a kill cut is left out and taken away."""
+    file = folder / POINTS_FILE
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        file.write_text(whole, encoding="utf-8")
+    try:
+        return [TrainedPart(**parse_json(line)) for line in whole.splitlines()]
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{file}: cannot be read: {error}; remove it to train again") from error

@@ -1,0 +1,160 @@
+"""What the votes leave open about a prompt's coefficients, and how far a prompt lies from those of the training votes.
+
+The true coefficients f of a prompt x differ from one leaderboard for all prompts by a Gaussian process: covariance C
+over the models, kernel k over the inputs x (the frozen ones of a reader, the hidden state of any other backbone), and
+on top of it a part that is a prompt's own and that nobody can know. Given the training votes, in a Kronecker form,
+
+    Cov(f(x)) = sum over r of  basis_r basis_r'  v_r(x),        v_r(x) = offset_r - sum over k of kept_rk e_k(x)^2
+    e(x) = axes' k(points, x),    k(x, z) = exp(-|x - z|^2 / 2) of inputs in units of the kernel's length
+
+where the basis (M, R) diagonalises prior and Fisher information over the models together, and e are the eigenfunctions
+of the kernel at `points`, prompts of the training votes. Far from these e vanishes, and the variance is the prior's.
+
+`familiarity` is the share of the prior variance that the votes determine. Where it is lower than that of prompts like
+the training ones, or where a reader knows fewer of the words, the model's coefficients are shrunk towards one
+leaderboard: at `low` and below nothing is left of them.
+
+Shapes: B prompts, F inputs, K points, M models, R components of the covariance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from p2l.common.errors import CheckpointError
+
+POSTERIOR_FILE = "posterior.safetensors"
+VERSION = 1
+_SHAPES = {
+    "centre": "F", "scale": "", "points": "KF", "axes": "KK", "kept": "RK", "offset": "R", "least": "R", "basis": "MR",
+    "share": "K", "low": "", "high": "", "strange": "", "words": "W", "coefs": "M", "eta": "", "gamma": "",
+}  # fmt: skip
+
+
+class Posterior(nn.Module):
+    """The covariance of a prompt's true coefficients, and the factor by which a strange prompt's are shrunk."""
+
+    centre: Tensor
+    """(F,) of the inputs."""
+    scale: Tensor
+    """One over the kernel's length."""
+    points: Tensor
+    """(K, F) scaled inputs of prompts."""
+    axes: Tensor
+    """(K, K)"""
+    kept: Tensor
+    """(R, K) what the votes determine along each eigenfunction."""
+    offset: Tensor
+    """(R,) variance of a prompt that is like no other."""
+    least: Tensor
+    """(R,) variance that is left in any prompt."""
+    basis: Tensor
+    """(M, R)"""
+    share: Tensor
+    """(K,) as `kept`, over all components."""
+    low: Tensor
+    high: Tensor
+    """Familiarity from which nothing is shrunk."""
+    strange: Tensor
+    """Variance of prompts of another topic over that of prompts of the training's own: one more draw of few."""
+    words: Tensor
+    """(2,) share of known words at which nothing is left, and from which nothing is shrunk."""
+    coefs: Tensor
+    """(M,) of one leaderboard for all prompts; `eta` and `gamma` beside it, NaN for a head without them."""
+    eta: Tensor
+    gamma: Tensor
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take the tensors by name; CheckpointError unless all are there, finite, and fit together."""
+        super().__init__()
+        sizes: dict[str, int] = {}
+        for name, letters in _SHAPES.items():
+            tensor = tensors.get(name)
+            if tensor is None or tensor.ndim != len(letters):
+                raise CheckpointError(f"{POSTERIOR_FILE}: lacks {name}, or has it in another shape; fit it again")
+            for letter, size in zip(letters, tensor.shape, strict=True):
+                if sizes.setdefault(letter, size) != size:
+                    raise CheckpointError(f"{POSTERIOR_FILE}: {name} does not fit the rest; fit it again")
+            if name not in ("eta", "gamma") and not tensor.isfinite().all():
+                raise CheckpointError(f"{POSTERIOR_FILE}: {name} holds values that are not finite; fit it again")
+            # Not persistent: the weights of the model are those of the published layout, without these.
+            self.register_buffer(name, tensor.float(), persistent=False)
+
+    @classmethod
+    def load(cls, folder: Path, num_models: int) -> Posterior | None:
+        """Read the posterior of a model folder, None where there is none; CheckpointError if it is not this model's."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        file = folder / POSTERIOR_FILE
+        if not file.is_file():
+            return None
+        try:
+            posterior = cls(load_file(file))
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{file}: damaged or cut short ({error}); copy it again") from error
+        if len(posterior.coefs) != num_models:
+            raise CheckpointError(
+                f"{file}: is of {len(posterior.coefs)} models, the head of {num_models}; fit it again (p2l posterior)"
+            )
+        return posterior
+
+    def save(self, folder: Path) -> None:
+        """Write the file; points in float16, which changes a variance in its fourth digit."""
+        from safetensors.torch import save_file
+
+        tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _SHAPES}
+        tensors["points"] = tensors["points"].half()
+        save_file(tensors, folder / POSTERIOR_FILE, metadata={"format": "pt", "version": str(VERSION)})
+
+    def squares(self, inputs: Tensor) -> Tensor:
+        """Return the squared eigenfunctions (B, K) at the inputs (B, F)."""
+        scaled = (inputs.float() - self.centre) * self.scale
+        distances = (scaled**2).sum(1, keepdim=True) + (self.points**2).sum(1) - 2.0 * scaled @ self.points.T
+        return ((-0.5 * distances.clamp_min(0.0)).exp() @ self.axes) ** 2
+
+    def variances(self, squares: Tensor, trust: Tensor) -> Tensor:
+        """Return the variance (B, R) of each component."""
+        within = torch.maximum(self.offset - squares @ self.kept.T, self.least)
+        return within * (1.0 + (1.0 - trust[:, None]) * (self.strange - 1.0))
+
+    def familiarity(self, squares: Tensor) -> Tensor:
+        """Return the share (B,) of the prior variance that the votes determine."""
+        return squares @ self.share
+
+    def trust(self, squares: Tensor, known: Tensor | None = None) -> Tensor:
+        """Return the factor (B,) in [0, 1] of a prompt's distance from one leaderboard: smooth, 1 from `high` on.
+
+        `known` (B,) are the shares of the prompts' words that are in the vocabulary, for a model of words.
+        """
+        trust = _rise(self.familiarity(squares), self.low, self.high)
+        return trust if known is None else trust * _rise(known, self.words[0], self.words[1])
+
+    def shrunk(
+        self, trust: Tensor, coefs: Tensor, eta: Tensor | None, gamma: Tensor | None
+    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return coefs (B, M), eta and gamma (B,) shrunk towards one leaderboard by the factors `trust` (B,)."""
+
+        def towards(values: Tensor | None, level: Tensor) -> Tensor | None:
+            return None if values is None else level + trust * (values - level)
+
+        return (
+            self.coefs + trust[:, None] * (coefs - self.coefs),
+            towards(eta, self.eta),
+            towards(gamma, self.gamma),
+        )
+
+
+def _rise(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Return 0 up to `low`, 1 from `high` on, and a smooth rise between."""
+    place = ((values - low) / (high - low)).clamp(0.0, 1.0)
+    return place * place * (3.0 - 2.0 * place)
+
+
+def known_share(batch: Mapping[str, Tensor]) -> Tensor | None:
+    """Return the shares (B,) of known words, which stand behind the other features of a reader's prompts."""
+    return batch["features"][:, -1] if "features" in batch else None

@@ -1,0 +1,338 @@
+"""Covariates of the votes that a model is trained on: their values, where their effects start, and what they are worth.
+
+Effects are weights of the model (`p2l.model.covariates`), trained with it. Offline they start at those of one
+leaderboard for all prompts, online at zero. After training they are fitted to convergence with the model's forecasts
+held fixed, but for a term for each LLM, so that the intervals count what is not known about the LLMs: a Newton method
+on the votes themselves, clustered by prompt.
+
+Shapes: N votes, M models, C covariates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from p2l.common.bootstrap import Interval, bootstrap_mean
+from p2l.common.errors import VoteError
+from p2l.leaderboard import Covariates, Leaderboard, Prior, fit
+from p2l.leaderboard.board import effect_lines
+from p2l.leaderboard.controls import Controls
+from p2l.leaderboard.covariates import SIDE, able
+from p2l.leaderboard.newton import BROAD
+from p2l.likelihood import Likelihood, get
+from p2l.metrics import ScoredVotes, vote_values
+from p2l.model.covariates import LEVEL, CovariateEffects, Estimate
+from p2l.model.model import P2LModel
+from p2l.training.data import Votes
+from p2l.training.facts import Forecast
+from p2l.votes import VoteStore
+from p2l.votes.schema import hash_turns
+
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+Values = Callable[[Ids], Tensor]
+_MOST_VOTES, _MOST_COEFS = 50_000, 20_000_000  # that the last fit rests on: an effect's error is 0.01 then
+_FIRST_LINES = 1_000  # of a growing file, whose columns and texts decide what the covariates are
+_PRIOR_SD = 0.5  # of the terms for LLMs: how far a forecast may be off for all prompts alike
+
+
+class Rows(Protocol):
+    """Votes of a growing file."""
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+
+    def wait_for(self, count: int) -> int:
+        """Wait for votes; return how many are there, `count` at most."""
+
+    def rows(self, ids: Any) -> list[dict[str, Any]]:
+        """Return all columns of each vote."""
+
+    def __len__(self) -> int:
+        """Votes that are there."""
+
+    def labels(self, ids: Any) -> NDArray[Any]:
+        """(n, 3) int32 `[winner, loser, tie]`."""
+
+    def pairs(self, ids: Any) -> NDArray[np.int32]:
+        """(n, 2) models a and b."""
+
+
+# What the covariates are, and their values.
+
+
+def begin(
+    names: Sequence[str], votes: VoteStore, loss_type: str, *, weighted: bool = False
+) -> tuple[CovariateEffects, Leaderboard]:
+    """Return the covariates of these names, and the leaderboard of all prompts whose effects are their start.
+
+    VoteError if the votes lack a column.
+    """
+    effects, covariates = _read(names, votes, get(loss_type))
+    first, second, winner = _codes(votes)
+    weights = votes.weights() if weighted else None
+    options: dict[str, Any] = {"models": votes.model_list, "likelihood": loss_type, "intervals": None}
+    board = fit(first, second, winner, weights=weights, covariates=covariates, **options)
+    effects.start({(effect.name, effect.role): effect.coef for effect in board.effects})
+    return effects, board
+
+
+def begin_stream(names: Sequence[str], votes: VoteStore | Rows, loss_type: str) -> CovariateEffects:
+    """Return the covariates of these names, their effects zero: those of a data set, or of a file's first lines.
+
+    VoteError if the votes lack a column, or there is none yet to tell.
+    """
+    if isinstance(votes, VoteStore):
+        return _read(names, votes, get(loss_type))[0]
+    there = votes.wait_for(1) if any(name != SIDE for name in names) else 0
+    rows = votes.rows(range(min(_FIRST_LINES, len(votes)))) if there else [{}]
+    controls = Controls(names, sorted({key for row in rows for key in row}), votes.name, key="covariate")
+    controls.add(_batch(rows, controls.columns))
+    return _effects(names, controls, get(loss_type))[0]
+
+
+def continues(model: P2LModel, names: Sequence[str]) -> bool:
+    """Return whether the model was trained with the covariates of these names (none: without any), and go on so."""
+    if model.covariates is None:
+        return not names
+    model.covariates.estimate = None
+    roles = {term.role for term in model.covariates.design.terms}
+    return model.covariates.names == tuple(names) and roles <= able(model.likelihood)
+
+
+def _read(names: Sequence[str], votes: VoteStore, likelihood: Likelihood) -> tuple[CovariateEffects, Covariates]:
+    controls = Controls(names, votes.columns, votes.name, key="covariate")
+    for _, batch in votes.batches():
+        controls.add(batch)
+    return _effects(names, controls, likelihood)
+
+
+def _effects(names: Sequence[str], controls: Controls, likelihood: Likelihood) -> tuple[CovariateEffects, Covariates]:
+    """Return the effects, zero, of the covariates that the likelihood can tell and that vary, and their values."""
+    covariates = controls.covariates()
+    kept = np.array([role in able(likelihood) for role in covariates.roles]) & (covariates.values != 0).any(axis=0)
+    if not kept.any():
+        raise VoteError(f"covariates {', '.join(names)} are zero in every vote; leave them out")
+    covariates = covariates.pick(kept)
+    scales = np.sqrt((covariates.values**2).mean(axis=0))
+    unit = likelihood.eta_scale.unit  # of eta, whose steps are longer under some likelihoods
+    scales /= [unit if role == "ties" else 1.0 for role in covariates.roles]
+    effects = CovariateEffects(names, controls.design().pick(kept), scales)
+    effects.missing = dict(controls.missing)
+    return effects, covariates
+
+
+def _codes(votes: VoteStore) -> tuple[Ids, Ids, Ids]:
+    """Return models a and b and the winner's place in WINNERS (N,) of all votes."""
+    labels, pairs = votes.labels(), votes.pairs().astype(np.int64)
+    b_won = (labels[:, 0] != pairs[:, 0]).astype(np.int64)
+    return pairs[:, 0], pairs[:, 1], np.where(labels[:, 2] > 0, labels[:, 2] + 1, b_won).astype(np.int64)
+
+
+def _batch(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
+    """Return rows as an Arrow batch: a column is one of numbers unless it holds a text that is none."""
+    arrays: dict[str, Any] = {"": pa.nulls(len(rows))}
+    for name in columns:
+        values = [row.get(name) for row in rows]
+        numeric = all(value is None or isinstance(value, int | float) for value in values)
+        texts = [None if value is None else str(value) for value in values]
+        arrays[name] = pa.array(values, pa.float64()) if numeric else pa.array(texts, pa.string())
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+def check_columns(effects: CovariateEffects | None, votes: VoteStore) -> None:
+    """Raise VoteError if the votes lack a column of a covariate."""
+    if effects is not None:
+        _, batch = next(votes.batches())
+        effects.design.read(batch.slice(0, 0), votes.name, {})
+
+
+def values_of_store(effects: CovariateEffects, votes: VoteStore, order: Ids | None = None) -> Values:
+    """Return the values of stored votes, 4 bytes each in memory; vote i of a stream is row `order[i]` of the store.
+
+    VoteError if the votes lack a column.
+    """
+    values = np.empty((len(votes), len(effects.scales)), dtype=np.float32)
+    for ids, batch in votes.batches():
+        raw = effects.design.read(batch, votes.name, {})
+        values[ids] = effects.scaled(raw, votes.labels(ids)[:, 0] != votes.pairs(ids)[:, 0])
+
+    def chosen(ids: Ids) -> Tensor:
+        return torch.from_numpy(values[ids if order is None else order[ids]])
+
+    return chosen
+
+
+def values_of_rows(effects: CovariateEffects, votes: Rows) -> Values:
+    """Return the values of votes of a growing file, read from their lines when they are needed."""
+
+    def chosen(ids: Ids) -> Tensor:
+        raw = effects.design.read_rows(votes.rows(ids), votes.name, {})
+        return torch.from_numpy(effects.scaled(raw, votes.labels(ids)[:, 0] != votes.pairs(ids)[:, 0]))
+
+    return chosen
+
+
+def shifts(effects: CovariateEffects, votes: VoteStore, board: Leaderboard | None) -> tuple[Floats, Floats | None]:
+    """Return what covariates of stored votes add to their winners, losers and eta (N, 3): by the model, by a board."""
+    values = values_of_store(effects, votes)(np.arange(len(votes))).numpy()
+    return effects.shift(values), None if board is None else effects.shift(values, board.effects)
+
+
+# The last fit.
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Some votes of others, by their place."""
+
+    votes: Votes
+    ids: Ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def prompts(self, ids: Ids) -> list[list[str]]:
+        """Return the user's turns of each vote."""
+        return self.votes.prompts(self.ids[ids])
+
+    def labels(self, ids: Ids) -> NDArray[Any]:
+        """(n, 3) int32 `[winner, loser, tie]`."""
+        return self.votes.labels(self.ids[ids])
+
+    def weights(self, ids: Ids) -> NDArray[np.float64]:
+        """(n,) weights."""
+        return self.votes.weights(self.ids[ids])
+
+
+def sample(votes: Votes, num_models: int, seed: int, *, newest: bool) -> Sample:
+    """Choose the votes for the last fit: all, or where these are too many a random part of them, or the newest."""
+    count, most = len(votes), max(1, min(_MOST_VOTES, _MOST_COEFS // num_models))
+    if count <= most:
+        return Sample(votes, np.arange(count))
+    if newest:
+        return Sample(votes, np.arange(count - most, count))
+    return Sample(votes, np.sort(np.random.default_rng(seed).choice(count, most, replace=False)))
+
+
+def estimate(
+    effects: CovariateEffects,
+    forecast: Forecast,
+    votes: Sample,
+    values: Values,
+    models: Sequence[str],
+    likelihood: Likelihood,
+    *,
+    weighted: bool = False,
+) -> Estimate:
+    """Fit the effects to votes (n,) with the model's forecast of each held fixed, but for a term for each LLM."""
+    rows = np.arange(len(votes))
+    labels = votes.labels(rows).astype(np.int64)
+    scaled = values(votes.ids).double().numpy()
+    offsets = np.zeros((len(rows), 3))
+    for side in (0, 1):
+        # Under ba a leaderboard's gamma is zero: all is measured from it.
+        own = forecast.coefs[rows, labels[:, side]].astype(np.float64)
+        offsets[:, side] = own if forecast.gamma is None else own - forecast.gamma
+    if forecast.eta is not None:
+        offsets[:, 2] = forecast.eta
+    prompts = [hash_turns(turns) for turns in votes.prompts(rows)]
+    board = fit(
+        labels[:, 0],
+        labels[:, 1],
+        np.array([0, 2, 3])[labels[:, 2]],
+        models=models,
+        likelihood=likelihood.name,
+        weights=votes.weights(rows) if weighted else None,
+        clusters=np.unique(prompts, return_inverse=True)[1],
+        covariates=effects.design.covariates(scaled),
+        offsets=offsets,
+        prior=Prior(sd=_PRIOR_SD, eta=0.0, broad=BROAD),
+        start=np.zeros(len(models) + (forecast.eta is not None)),
+        level=LEVEL,
+    )
+    keys = [(term.name, term.role) for term in effects.design.terms]
+    rows_of = {(effect.name, effect.role): effect for effect in board.effects}
+    unseen = (0.0, -BROAD, BROAD)  # of a covariate that is zero in all of these votes: the prior's
+    table = [rows_of[key][2:] if key in rows_of else unseen for key in keys]
+    own, lower, upper = (np.array(column) / effects.scales for column in zip(*table, strict=True))
+    return Estimate(own, (upper - lower) / (2.0 * NormalDist().inv_cdf(0.5 + LEVEL / 2)), len(votes))
+
+
+# What they are worth on held-out votes.
+
+
+@dataclass(frozen=True)
+class Worth:
+    """Losses of the same held-out votes: with the covariates left out, and as they were."""
+
+    votes: int
+    without: float
+    observed: float
+    gain: Interval
+    """Nats per vote, its interval clustered by prompt."""
+    one_leaderboard: tuple[float, float] | None
+    """The same two losses of the leaderboard of all prompts that was fitted with the covariates."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the numbers, for eval_results.json."""
+        gain = {name: float(getattr(self.gain, name)) for name in ("estimate", "lower", "upper")}
+        losses = {"Loss": self.observed, "Loss without": self.without, "gain": gain}
+        if self.one_leaderboard is not None:
+            losses["one_leaderboard"] = dict(zip(("Loss without", "Loss"), self.one_leaderboard, strict=True))
+        return losses
+
+
+def worth(
+    forecast: Forecast,
+    shift: Floats,
+    votes: VoteStore,
+    likelihood: Likelihood,
+    beside: tuple[Leaderboard, Floats] | None = None,
+) -> Worth:
+    """Compare the forecast's loss on votes (N,) with its loss when their covariates shift it (N, 3).
+
+    `beside` is a leaderboard of all prompts that was fitted with the covariates, and how they shift it.
+    """
+    labels = votes.labels()
+
+    def losses(of: Forecast | Leaderboard, shift: Floats) -> list[Floats]:
+        parts = (likelihood, of.coefs, labels, of.eta, of.gamma)
+        return [vote_values("Loss", ScoredVotes(*parts, shift=part)) for part in (None, shift)]
+
+    plain, observed = losses(forecast, shift)
+    counts = np.isfinite(plain)
+    prompts = np.unique([hash_turns(turns) for turns in votes.prompts()], return_inverse=True)[1]
+    gain = bootstrap_mean((plain - observed)[counts], clusters=prompts[counts])
+    boards = None if beside is None else [float(part[counts].mean()) for part in losses(*beside)]
+    own = float(plain[counts].mean()), float(observed[counts].mean())
+    return Worth(int(counts.sum()), *own, gain, None if boards is None else (boards[0], boards[1]))
+
+
+def to_text(effects: CovariateEffects, gain: Worth | None) -> str:
+    """Return the effects with their intervals, and what they are worth on held-out votes, for the terminal."""
+    lines = effect_lines(effects.table(), LEVEL)
+    lines += [
+        f"note: {count:,} votes without a value of {name} count as zero." for name, count in effects.missing.items()
+    ]
+    if gain is not None:
+        ends = f"95 % interval {gain.gain.lower:.4f} to {gain.gain.upper:.4f}"
+        rows = [("one leaderboard for all prompts", *gain.one_leaderboard)] if gain.one_leaderboard else []
+        rows.append(("this model", gain.without, gain.observed))
+        lines += [
+            "",
+            f"{f'{gain.votes:,} held-out votes; loss with covariates':<46} left out   as they were",
+            *(f"{name:<46} {without:.4f}     {observed:.4f}" for name, without, observed in rows),
+            f"{'gain of this model in nats per vote':<46} {gain.gain.estimate:.4f}   ({ends})",
+        ]
+    return "\n".join(lines[1:])

@@ -1,0 +1,347 @@
+"""Fit what the votes leave open about a prompt's coefficients (`p2l.model.posterior`), after the model is trained.
+
+At one leaderboard for all prompts vote n has the score t_n (the slope of its log-likelihood along the difference d of
+its two coefficients) and the Fisher information w_n. If prompts differ with covariance v C k(x, x')
+then
+
+    E[t_n t_m] = w_n w_m  z_n' C z_m  (v k(x_n, x_m) + u [same prompt]),      z_n = e_a - e_b,      n != m
+
+so that regressing the products of votes on different prompts on the right side estimates v, and those on one prompt
+v + u with a prompt's own part u, whatever the model has learned (Haseman and Elston, 1972). One vote a prompt says
+nothing of u: then it is taken to be `OWN_SHARE` of v. Products shrink where p (1 - p) is concave, by 1 + (pi / 8) times
+the variance of d, which is undone.
+
+Of v the trained model explains the variance of its own differences; what remains is distributed over prompts as the
+Gaussian process has it. So the intervals are right on average for prompts like those of the training votes, wider for
+stranger ones, and those of the prior for prompts that are like none.
+
+How strange is strange is seen by leaving out parts of the prompts: each cluster of them in turn is left out of the
+process, and its familiarity then is that of another topic.
+
+Shapes: N votes, Q prompts, F inputs, K points, M models, R components.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from p2l.leaderboard.newton import derivatives, one_blas_thread, shift_invariant
+from p2l.likelihood import targets
+from p2l.model import backbones
+from p2l.model.batching import collate, plan_batches, to_device
+from p2l.model.encoding import PromptTokenizer
+from p2l.model.model import P2LModel
+from p2l.model.posterior import POSTERIOR_FILE, Posterior, known_share
+from p2l.model.process import Process, determined, median_distance
+from p2l.model.reader import keep_states
+from p2l.training.data import distinct
+from p2l.training.facts import marginal_board
+from p2l.votes import VoteStore
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+MOST_VOTES, MOST_PROMPTS, MOST_READ = 40_000, 12_288, 2048
+"""Votes and prompts of the sample; fewer prompts where reading one again costs a pass through a text model."""
+MOST_PRODUCTS = 1500  # votes whose products are all looked at: N^2 / 2 numbers
+OWN_SHARE = 1.0
+"""Variance of a prompt's own part over that of the smooth part, where no prompt has two votes."""
+LENGTH = 1.0
+"""Of the kernel, in units of the median distance of two prompts."""
+LEAST_VARIANCE = 0.02  # of the prior's, that is left in any prompt
+_CONCAVE = math.pi / 8.0
+_MOST_CURVED = 0.5  # of a correction that would grow without bound
+_BOARD_PRECISION = 0.1  # of the prior of one leaderboard: a model with few votes has a standard deviation of 3
+_UNKNOWN = 0.8  # share of the usual known words at which a prompt is as good as unread
+_FEW_KNOWN, _LEAST_KNOWN = 0.02, 0.2  # where most prompts have hardly a known word, that says nothing
+_TOKENS = 8192
+_STEPS = 8  # votes on a prompt that each is multiplied with
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Some votes, and what the model makes of their prompts."""
+
+    inputs: Floats
+    """(Q, F)"""
+    coefs: Floats
+    """(Q, M)"""
+    prompt: Ints
+    """(N,) of each vote."""
+    pairs: Ints
+    """(N, 2) winner and loser."""
+    score: Floats
+    """(N,) t"""
+    fisher: Floats
+    """(N,) w"""
+    level_score: Floats
+    """(N,) likewise, along the level of both coefficients."""
+    level_fisher: Floats
+    known: Floats
+    """(Q,) share of known words."""
+
+
+def fit_posterior(
+    model: P2LModel, tokenizer: PromptTokenizer, votes: VoteStore, *, weighted: bool = False, seed: int = 42
+) -> Posterior:
+    """Fit the posterior of a trained model, whose `posterior` is not used, to the votes that it was trained on.
+
+    It reads some of the prompts again, and takes seconds besides.
+    """
+    board = marginal_board(votes, model.likelihood.name, weighted=weighted)
+    rng = np.random.default_rng(seed)
+    with one_blas_thread():
+        sample = _sample(model, tokenizer, votes, board.coefs, (board.eta, board.gamma), rng)
+        information = _information(sample)
+        process = Process.of(sample.inputs, information, LENGTH * median_distance(sample.inputs), rng)
+        prior = _estimate(sample, process, rng)
+        tensors = _components(sample, prior, process, len(votes), grounded=not shift_invariant(model.likelihood))
+    coefs = board.coefs
+    if shift_invariant(model.likelihood):
+        coefs = coefs + sample.coefs.mean() - coefs.mean()
+    scalars = [math.nan if value is None else float(value) for value in (board.eta, board.gamma)]
+    tensors |= {
+        "words": _words(sample.known),
+        "coefs": coefs,
+        "eta": np.float64(scalars[0]),
+        "gamma": np.float64(scalars[1]),
+    }
+    return Posterior({name: torch.tensor(value, dtype=torch.float32) for name, value in tensors.items()})
+
+
+def write_posterior(folder: Path, votes: VoteStore, device: torch.device, *, weighted: bool = False) -> None:
+    """Fit the posterior of the model in `folder`, computing on `device`, and write it there; a manifest comes after."""
+    (folder / POSTERIOR_FILE).unlink(missing_ok=True)  # one of an older version could not even be loaded
+    model = P2LModel.from_pretrained(folder).to(device)
+    tokenizer = PromptTokenizer.from_pretrained(folder, cls_token_if_none=None, pad_token_if_none=None)
+    tokenizer.limit(model.num_embeddings, folder)
+    fit_posterior(model, tokenizer, votes, weighted=weighted).save(folder)
+
+
+def _sample(
+    model: P2LModel,
+    tokenizer: PromptTokenizer,
+    votes: VoteStore,
+    coefs: Floats,
+    extras: tuple[float | None, float | None],
+    rng: np.random.Generator,
+) -> _Sample:
+    ids = np.sort(rng.permutation(len(votes))[:MOST_VOTES])
+    prompts, about = distinct(votes.prompts(ids))
+    rows = rng.permutation(len(prompts))[: MOST_PROMPTS if hasattr(model.model, "inputs") else MOST_READ]
+    place = np.full(len(prompts), -1)
+    place[rows] = np.arange(len(rows))
+    taken = place[about] >= 0
+    labels, likelihood = votes.labels(ids[taken]).astype(np.int64), model.likelihood
+    eta, gamma = extras
+    winner, loser = coefs[labels[:, 0]], coefs[labels[:, 1]]
+    logs, slopes, _ = derivatives(likelihood, winner, loser, eta, gamma)
+    slopes = slopes[..., :2]
+    score = np.einsum("nk,nkp->np", np.asarray(targets(likelihood, labels[:, 2]), dtype=np.float64), slopes)
+    fisher = np.einsum("nk,nkp,nkq->npq", np.exp(logs), slopes, slopes)
+    inputs, outputs, known = _read(model, tokenizer, [list(prompts[n]) for n in rows])
+    cross = 2.0 * fisher[:, 0, 1]
+    own = fisher[:, 0, 0] + fisher[:, 1, 1]
+    return _Sample(
+        inputs=inputs.astype(np.float64),
+        coefs=outputs.astype(np.float64),
+        prompt=place[about[taken]],
+        pairs=labels[:, :2],
+        score=(score[:, 0] - score[:, 1]) / 2.0,
+        fisher=(own - cross) / 4.0,
+        level_score=(score[:, 0] + score[:, 1]) / 2.0,
+        level_fisher=(own + cross) / 4.0,
+        known=known.astype(np.float64),
+    )
+
+
+def _read(
+    model: P2LModel, tokenizer: PromptTokenizer, prompts: list[list[str]]
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Return inputs (Q, F), coefs (Q, M) and shares of known words (Q,) of prompts."""
+    keep_states(model.model)
+    packed, device = backbones.get(model.record.model_type).packs, next(model.parameters()).device
+    encodings = tokenizer.encode(prompts)
+    inputs: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(prompts)
+    coefs = np.zeros((len(prompts), len(model.model_list)), np.float32)
+    known = np.ones(len(prompts), np.float32)
+    for rows in plan_batches([len(encoding.ids) for encoding in encodings], max_tokens=_TOKENS, packed=packed):
+        batch = to_device(collate([encodings[row] for row in rows], tokenizer.pad_token_id, packed=packed), device)
+        with torch.inference_mode():
+            hidden, read = model.read(batch)
+            coefs[rows] = model.head(hidden).coefs.float().cpu().numpy()[:, : coefs.shape[1]]
+        if (shares := known_share(batch)) is not None:
+            known[rows] = shares.cpu().numpy()
+        for row, own in zip(rows, read.float().cpu().numpy(), strict=True):
+            inputs[row] = own
+    return np.stack(inputs), coefs, known
+
+
+def _information(sample: _Sample) -> Floats:
+    """Return the Fisher information (Q,) of the votes on each prompt."""
+    return np.bincount(sample.prompt, weights=sample.fisher, minlength=len(sample.inputs)).astype(np.float64)
+
+
+# The variance of prompts: products of scores regressed on what each part of the covariance would make of them.
+
+
+class _Prior(NamedTuple):
+    """How prompts differ, before the votes say how."""
+
+    models: Floats
+    """(M, M) covariance C of the smooth part; z' C z is 1 on average over the votes."""
+    variance: float
+    """v"""
+    own: float
+    """u"""
+    level: float
+    """Variance of the level of all coefficients."""
+
+
+def _estimate(sample: _Sample, process: Process, rng: np.random.Generator) -> _Prior:
+    models, weights = _models(sample), _information(sample)
+    mean = weights @ process.features / weights.sum()
+    unit = _from_products(sample, process.features - mean, models, rng)
+    # What prompts differ by is what the kernel has at a prompt, beyond the mean that all share.
+    raw, own = _on_one_prompt(sample, models, max(unit * (1.0 - float(mean @ mean)), 1e-6))
+    # Slopes are less where differences are large, so that products are smaller than the variance makes them.
+    curved = max(1.0 - _CONCAVE * (raw + own), _MOST_CURVED)
+    return _Prior(models, max(raw / curved, _explained(sample), 1e-6), own / curved, float(sample.coefs.mean(1).var()))
+
+
+def _from_products(sample: _Sample, features: Floats, models: Floats, rng: np.random.Generator) -> float:
+    """Return the variance of a unit kernel by least squares over pairs of votes on different prompts.
+
+    Products are summed over all pairs, through the features; the squares that they are divided by, which vary little,
+    over some.
+    """
+    winner, loser = sample.pairs.T
+    scores = np.zeros((len(features), len(models)))
+    weighted = sample.score * sample.fisher
+    np.add.at(scores, (sample.prompt, winner), weighted)
+    np.add.at(scores, (sample.prompt, loser), -weighted)
+    sums, sizes = features.T @ scores, (features**2).sum(1)
+    products = ((sums @ models) * sums).sum() - sizes @ ((scores @ models) * scores).sum(1)
+    rows = rng.permutation(len(winner))[:MOST_PRODUCTS]
+    prompt = sample.prompt[rows]
+    first, second = np.triu_indices(len(rows), 1)
+    other = prompt[first] != prompt[second]
+    first, second = first[other], second[other]
+    column = (features[prompt] @ features[prompt].T)[first, second]
+    column *= sample.fisher[rows[first]] * sample.fisher[rows[second]]
+    column *= _across(models, sample.pairs[rows[first]], sample.pairs[rows[second]])
+    squares = 2.0 * float(column @ column) * (len(winner) / len(rows)) ** 2
+    return max(float(products) / squares, 0.0) if squares > 0 else 0.0
+
+
+def _on_one_prompt(sample: _Sample, models: Floats, raw: float) -> tuple[float, float]:
+    """Return v and u: their sum is what pairs of votes on one prompt say, or, as far as they say little, assumed."""
+    order = np.argsort(sample.prompt, kind="stable")
+    first, second = (
+        np.concatenate([part[: len(order) - step] if ahead else part[step:] for step in range(1, _STEPS + 1)])
+        for ahead, part in ((True, order), (False, order))
+    )
+    same = sample.prompt[first] == sample.prompt[second]
+    first, second = first[same], second[same]
+    columns = sample.fisher[first] * sample.fisher[second] * _across(models, sample.pairs[first], sample.pairs[second])
+    products = sample.score[first] * sample.score[second]
+    usual, squares = (1.0 + OWN_SHARE) * raw, float(columns @ columns)
+    if not squares > 0:
+        return raw, usual - raw
+    weight = usual**2 * squares / max(float((products**2).mean()), 1e-300)
+    total = (usual + weight * max(float(columns @ products) / squares, 0.0)) / (1.0 + weight)
+    return min(raw, total), max(total - raw, 0.0)
+
+
+def _models(sample: _Sample) -> Floats:
+    """Return the covariance (M, M) of models that vary alike, of unit differences on average over the votes."""
+    count = sample.coefs.shape[1]
+    alike = np.eye(count) - 1.0 / count
+    return np.asarray(alike / float(_differences(alike, sample.pairs).mean()))
+
+
+def _differences(matrix: Floats, pairs: Ints) -> Floats:
+    """Return z' C z (N,) of each vote."""
+    a, b = pairs.T
+    return np.asarray(matrix[a, a] + matrix[b, b] - 2.0 * matrix[a, b])
+
+
+def _across(matrix: Floats, pairs: Ints, others: Ints) -> Floats:
+    """Return z_n' C z_m (N,) of pairs and others, one by one."""
+    (a, b), (c, d) = pairs.T, others.T
+    return np.asarray(matrix[a, c] - matrix[a, d] - matrix[b, c] + matrix[b, d])
+
+
+def _explained(sample: _Sample) -> float:
+    """Return the variance over prompts of the model's own differences, mean over the votes."""
+    centred = sample.coefs - sample.coefs.mean(0)
+    return float(_differences(centred.T @ centred / len(centred), sample.pairs).mean())
+
+
+# The process given the votes.
+
+
+def _components(
+    sample: _Sample, prior: _Prior, process: Process, num_votes: int, *, grounded: bool
+) -> dict[str, Floats]:
+    """Return the tensors of the posterior, but for the leaderboard."""
+    count = sample.coefs.shape[1]
+    weight = float(sample.fisher.mean())
+    graph = np.zeros((count, count))
+    a, b = sample.pairs.T
+    for rows, columns, sign in ((a, a, 1.0), (b, b, 1.0), (a, b, -1.0), (b, a, -1.0)):
+        np.add.at(graph, (rows, columns), sign * sample.fisher)
+    graph *= num_votes / len(a)
+    # A prompt's own part is noise to the smooth one.
+    information = graph / (1.0 + weight * prior.own)
+    values, vectors = np.linalg.eigh(prior.variance * prior.models)
+    held = values > values.max() * 1e-6
+    root = vectors[:, held] * np.sqrt(values[held])
+    known, turn = np.linalg.eigh(root.T @ information @ root)
+    basis, known = root @ turn, known.clip(0.0)
+    energy = _differences_of(basis, sample.pairs)
+    kept = determined(known, process.seen)
+    share = energy @ kept / energy.sum()
+    fresh = process.fresh
+    own = prior.own / prior.variance
+    parts = [
+        (basis, _matched(kept, share, fresh, _explained(sample) / prior.variance), 1.0 + own, own + LEAST_VARIANCE)
+    ]
+    if grounded and prior.level > 1e-9:
+        votes = num_votes * float(sample.level_fisher.mean()) * prior.level
+        level = determined(np.array([votes]), process.seen)
+        share_of = float(sample.coefs.mean(1).var()) / prior.level
+        column = np.full((count, 1), math.sqrt(prior.level))
+        parts.append((column, _matched(level, level[0], fresh, share_of), 1.0 + own, own + LEAST_VARIANCE))
+    spread, axes = np.linalg.eigh(information + _BOARD_PRECISION * np.eye(count))
+    parts.append((axes / np.sqrt(spread), np.zeros((count, len(process.seen))), 1.0, 1.0))
+    return process.tensors(share, lambda seen: energy @ determined(known, seen) / energy.sum()) | {
+        "kept": np.concatenate([kept for _, kept, _, _ in parts]),
+        "offset": np.concatenate([np.full(part.shape[1], offset) for part, _, offset, _ in parts]),
+        "least": np.concatenate([np.full(part.shape[1], least) for part, _, _, least in parts]),
+        "basis": np.concatenate([part for part, _, _, _ in parts], axis=1),
+    }
+
+
+def _words(known: Floats) -> Floats:
+    """Return the share of known words at which coefficients are those of one leaderboard, and from which their own."""
+    high = float(np.quantile(known, _FEW_KNOWN))
+    return np.array([_UNKNOWN * high, high]) if high > _LEAST_KNOWN else np.array([-2.0, -1.0])
+
+
+def _differences_of(basis: Floats, pairs: Ints) -> Floats:
+    """Return the mean square (R,) of each component's differences over the votes."""
+    a, b = pairs.T
+    return np.asarray(((basis[a] - basis[b]) ** 2).mean(0))
+
+
+def _matched(kept: Floats, share: Floats, fresh: Floats, explained: float) -> Floats:
+    """Return the shares times what makes their mean over new prompts the one that the trained model explains."""
+    mean = float((fresh @ share).mean())
+    return kept * (min(max(explained, 0.0), 1.0 - LEAST_VARIANCE) / mean) if mean > 1e-9 else kept

@@ -1,0 +1,311 @@
+"""Which step of a run is saved, and how far it is shrunk towards one leaderboard: chosen by prompts not trained on.
+
+A share of the training votes, whole prompts of them, is held out. At ten points of the run the model predicts them, and
+the step whose loss is lowest after shrinking (`p2l.training.shrinkage`) is the one that is saved. Its weights, and how
+good it is, are part of each checkpoint.
+
+Where votes are few such a share is both a loss and too noisy. There the prompts are dealt into folds (`cross_fit`): a
+model is trained on all folds but one, and predicts that one at the same points. All votes say where to stop and how far
+to shrink, then all are trained on. The votes of each fold, predicted by a model trained on the others and stopped and
+shrunk as the others say, show what the model is worth.
+
+Shapes: N votes, M models, E points.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from p2l.common.cli import progress
+from p2l.common.errors import CheckpointError, VoteError
+from p2l.common.files import parse_json
+from p2l.leaderboard import Leaderboard
+from p2l.likelihood import get
+from p2l.metrics import Interval
+from p2l.model.checkpoint import write_json
+from p2l.model.heads import HeadStart
+from p2l.training import covariates as nuisance
+from p2l.training.config import TrainConfig
+from p2l.training.engine import Engine
+from p2l.training.facts import Forecast, HeldOutComparison, check_counted, compare, marginal_board
+from p2l.training.loop import validate
+from p2l.training.shrinkage import Shrinkage, ValidationVotes, blend, repeated
+from p2l.training.trainer import Trainer
+from p2l.votes import VoteStore
+from p2l.votes.splitting import hash_prompts, split_by_prompt
+
+POINTS = 10
+MOST_VOTES = 2_000
+_LARGEST_SHARE = 0.3  # of the votes; few prompts with many votes each could take more
+BEST_FILE, CROSS_FIT_FILE = "best.safetensors", "cross_fit.json"
+
+
+def points_of(total: int) -> list[int]:
+    """Return the steps (E,) after which a run is looked at, the last one included; a short run repeats some."""
+    return [math.ceil(total * point / POINTS) for point in range(1, POINTS + 1)]
+
+
+def hold_out(votes: VoteStore, config: TrainConfig) -> tuple[VoteStore, VoteStore] | None:
+    """Split training votes into those to train on and those to choose by; None where they cannot be split.
+
+    That is the case with a single prompt, with prompts too large to spare one, and where the votes of a part do not
+    count.
+    """
+    count = min(round(config.selection_share * len(votes)), MOST_VOTES)
+    if not count:
+        return None
+    try:
+        chosen = split_by_prompt(votes, count, config.seed)
+        if len(chosen) > max(count, _LARGEST_SHARE * len(votes)):
+            return None
+        # The votes of a prompt follow each other, so that it is read once.
+        order = np.argsort(hash_prompts(votes)[chosen], kind="stable")
+        parts = votes.subset(np.setdiff1d(np.arange(len(votes)), chosen)), votes.subset(chosen[order])
+        for part in parts:
+            check_counted(part, config.loss_type, weighted=config.weighted_loss)
+    except VoteError:
+        return None
+    return parts
+
+
+def one_leaderboard(votes: VoteStore, config: TrainConfig) -> Leaderboard:
+    """Return the leaderboard for all prompts that a run is shrunk towards, fitted with its covariates if it has any."""
+    options = {"weighted": config.weighted_loss}
+    if config.covariates:
+        return nuisance.begin(config.covariates, votes, config.loss_type, **options)[1]
+    return marginal_board(votes, config.loss_type, **options)
+
+
+def to_choose_by(votes: VoteStore, config: TrainConfig) -> ValidationVotes:
+    """Return labels, prompts and weights of votes that step and factor are chosen by."""
+    prompts = np.unique(hash_prompts(votes), return_inverse=True)[1]
+    weights = votes.weights() if config.weighted_loss else np.ones(len(votes))
+    return ValidationVotes(get(config.loss_type), votes.labels(), prompts, weights)
+
+
+def fold_in(engine: Engine, board: Leaderboard, factor: float) -> None:
+    """Shrink what the head says towards a leaderboard, in its weights (every rank must call this)."""
+    if factor < 1:
+        start = HeadStart(board.coefs, board.eta, board.gamma)
+        for name, change in engine.model.changes_towards(start, factor).items():
+            engine.edit(name, change)
+
+
+@dataclass
+class BestStep:
+    """The best step so far of a run, by votes that it is not trained on."""
+
+    config: TrainConfig
+    votes: VoteStore
+    board: Leaderboard
+    """Of the votes that are trained on."""
+    total_steps: int
+    step: int = 0
+    """0: none has been looked at."""
+    loss: float = math.inf
+    weights: dict[str, Tensor] = field(default_factory=dict)
+    """Of the parameters that are trained, on rank 0."""
+
+    def look(self, trainer: Trainer, step: int) -> dict[str, float]:
+        """Compare the model with the best one so far, at the points of the run; return columns for metrics.jsonl."""
+        if step not in points_of(self.total_steps):
+            return {}
+        shrinkage = self._choose(trainer)
+        if shrinkage.loss < self.loss:
+            self.step, self.loss = step, shrinkage.loss
+            trained, state = set(_trained(trainer.engine)), trainer.engine.state_dict()
+            self.weights = {name: weight for name, weight in state.items() if name in trained}
+        return {"selection/Loss": shrinkage.loss, "selection/factor": shrinkage.factor}
+
+    def settle(self, trainer: Trainer, last: int, board: Leaderboard) -> float:
+        """Put the best step's weights into the engine, shrunk towards `board`; return the factor (collective)."""
+        engine = trainer.engine
+        for name in _trained(engine) if 0 < self.step < last else []:
+            best = self.weights.get(name)
+            best = best if engine.world_size == 1 else engine.broadcast(best)
+            engine.edit(name, lambda values, best=best: values.copy_(best))  # type: ignore[misc]
+        factor = self._choose(trainer).factor
+        fold_in(engine, board, factor)
+        return factor
+
+    def record(self) -> dict[str, float | None]:
+        """Return what the state of a checkpoint has of it."""
+        return {"votes": len(self.votes), "step": self.step, "loss": self.loss if self.step else None}
+
+    def save(self, folder: Path) -> None:
+        """Write the best step's weights into a checkpoint."""
+        from safetensors.torch import save_file
+
+        if self.step:
+            save_file({name: weight.contiguous() for name, weight in self.weights.items()}, folder / BEST_FILE)
+
+    def load(self, folder: Path, record: dict[str, Any], *, is_main: bool) -> None:
+        """Continue from what `record` and `save` kept; CheckpointError if the weights are missing or damaged."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        if record.get("step"):
+            self.step, self.loss = int(record["step"]), float(record["loss"])
+            if not is_main:
+                return
+            try:
+                self.weights = load_file(folder / BEST_FILE)
+            except (SafetensorError, OSError) as error:
+                raise CheckpointError(
+                    f"{folder / BEST_FILE}: missing or damaged ({error}); copy the checkpoint again"
+                ) from error
+
+    @cached_property
+    def _to_choose_by(self) -> ValidationVotes:
+        return to_choose_by(self.votes, self.config)
+
+    def _choose(self, trainer: Trainer) -> Shrinkage:
+        model = _forecast(trainer, self.votes)
+        shrinkage = None
+        if model is not None:
+            votes = self._to_choose_by
+            shrinkage = votes.choose([votes.losses(model, repeated(self.board, len(self.votes)))])
+        chosen: Shrinkage = trainer.engine.broadcast(shrinkage)
+        return chosen
+
+
+def _forecast(trainer: Trainer, votes: VoteStore) -> Forecast | None:
+    """Predict votes, their covariates left out, on rank 0."""
+    return validate(trainer.engine, replace(trainer.windows, votes=votes, ahead=True, covariates=None))
+
+
+def _trained(engine: Engine) -> list[str]:
+    return [name for name, weight in engine.model.named_parameters() if weight.requires_grad]
+
+
+@dataclass(frozen=True)
+class CrossFit:
+    """What the folds say of training on all votes."""
+
+    share: float
+    """Of the steps of a run, after which it ends."""
+    factor: float
+    comparison: HeldOutComparison
+    forecast: Forecast | None = None
+    """Of all votes (on rank 0), each by a model that was not trained on its prompt; not in the file."""
+
+    def save(self, folder: Path) -> None:
+        """Write everything but the forecast."""
+        content = {"share": self.share, "factor": self.factor, "comparison": self.comparison.to_dict()}
+        write_json(folder / CROSS_FIT_FILE, content)
+
+    @classmethod
+    def read(cls, folder: Path) -> CrossFit | None:
+        """Read what `save` wrote, None if nothing is there; CheckpointError if it is damaged."""
+        file = folder / CROSS_FIT_FILE
+        if not file.is_file():
+            return None
+        try:
+            content = parse_json(file.read_text(encoding="utf-8"))
+            comparison = content["comparison"]
+            ends = comparison.pop("gain")
+            gain = Interval(ends["estimate"], ends["lower"], ends["upper"], math.nan)
+            return cls(content["share"], content["factor"], HeldOutComparison(**comparison, gain=gain))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise CheckpointError(f"{file}: cannot be read: {error}; start a new run") from error
+
+
+def deal_prompts(votes: VoteStore, folds: int, seed: int) -> NDArray[np.int64]:
+    """Return the fold (N,) of each vote's prompt; fewer folds where there are fewer prompts."""
+    number = np.unique(hash_prompts(votes, seed), return_inverse=True)[1]
+    return np.asarray(number % min(folds, int(number.max()) + 1), dtype=np.int64)
+
+
+def cross_fit(votes: VoteStore, config: TrainConfig, start: Callable[[VoteStore], Trainer], *, quiet: bool) -> CrossFit:
+    """Train without each fold in turn, and say where to stop and how far to shrink (every rank must call this).
+
+    `start` returns a trainer of some votes. VoteError for votes on a single prompt.
+    """
+    assert config.cross_fit is not None
+    fold = deal_prompts(votes, config.cross_fit, config.seed)
+    folds = int(fold.max()) + 1
+    if folds < 2:
+        raise VoteError(f"{votes.name}: all votes share one prompt, which cannot be dealt into folds; use --no-eval")
+    tables = _Tables(len(votes))
+    for number in progress(range(folds), description="cross-fit", unit="fold", quiet=quiet):
+        inside, out = (votes.subset(np.flatnonzero(side)) for side in (fold != number, fold == number))
+        board = one_leaderboard(inside, config)
+        trainer = start(inside)
+        engine = trainer.engine
+        rows = np.flatnonzero(fold == number)
+        tables.put(rows, None, repeated(board, len(rows)))
+        points = points_of(trainer.schedule.total_steps or 0)
+        for result in trainer.steps():
+            if result.step in points:
+                model = _forecast(trainer, out)
+                for point in np.flatnonzero(np.array(points) == result.step) if model is not None else []:
+                    tables.put(rows, int(point), model)
+        del trainer
+        gc.collect()  # DeepSpeed's engines refer to themselves
+    fitted = _chosen(votes, config, tables, fold) if engine.is_main else None
+    share, factor, comparison = engine.broadcast(None if fitted is None else fitted[:3])
+    return CrossFit(share, factor, comparison, None if fitted is None else fitted[3])
+
+
+class _Tables:
+    """Forecasts of N votes at each point of the runs, and by one leaderboard, filled fold by fold."""
+
+    def __init__(self, votes: int) -> None:
+        self.votes = votes
+        self.forecasts: dict[int | None, Forecast] = {}
+
+    def put(self, rows: NDArray[np.int64], point: int | None, forecast: Forecast | None) -> None:
+        """Set the forecast of some votes at a point; None is the leaderboard."""
+        assert forecast is not None
+        if point not in self.forecasts:
+            columns = (forecast.eta, forecast.gamma)
+            empty = (None if column is None else np.zeros(self.votes) for column in columns)
+            self.forecasts[point] = Forecast(np.zeros((self.votes, forecast.coefs.shape[1])), *empty)
+        table = self.forecasts[point]
+        table.coefs[rows] = forecast.coefs
+        for whole, part in ((table.eta, forecast.eta), (table.gamma, forecast.gamma)):
+            if whole is not None and part is not None:
+                whole[rows] = part
+
+    @property
+    def points(self) -> list[Forecast]:
+        """The forecasts of the E points, in order."""
+        return [self.forecasts[point] for point in range(POINTS)]
+
+
+def _chosen(
+    votes: VoteStore, config: TrainConfig, tables: _Tables, fold: NDArray[np.int64]
+) -> tuple[float, float, HeldOutComparison, Forecast]:
+    """Choose by all folds; compare each fold as the others would choose."""
+    ours, board = tables.points, tables.forecasts[None]
+    to_choose = to_choose_by(votes, config)
+    losses = [to_choose.losses(model, board) for model in ours]
+    whole = to_choose.choose(losses)
+    for number in range(int(fold.max()) + 1):
+        choice, rows = to_choose.choose(losses, fold != number), np.flatnonzero(fold == number)
+        tables.put(rows, POINTS, blend(_rows(ours[choice.point], rows), _rows(board, rows), choice.factor))
+    result = tables.forecasts[POINTS]
+    comparison = compare(
+        result,
+        board,
+        to_choose.labels,
+        to_choose.prompts,
+        config.loss_type,
+        factor=whole.factor,
+        folds=int(fold.max()) + 1,
+    )
+    return (whole.point + 1) / POINTS, whole.factor, comparison, result
+
+
+def _rows(forecast: Forecast, rows: NDArray[np.int64]) -> Forecast:
+    return Forecast(*(None if part is None else part[rows] for part in (forecast.coefs, forecast.eta, forecast.gamma)))  # type: ignore[arg-type]

@@ -1,0 +1,102 @@
+"""The posterior of a model: its variances, what it shrinks, and folders that hold a wrong one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from p2l.common.errors import CheckpointError
+from p2l.model.posterior import POSTERIOR_FILE, Posterior
+
+INPUTS, POINTS, MODELS, PARTS = 3, 4, 5, 2
+
+
+def tensors(seed: int = 0) -> dict[str, torch.Tensor]:
+    """Some posterior: two components, four points."""
+    draw = torch.Generator().manual_seed(seed)
+    return {
+        "centre": torch.zeros(INPUTS),
+        "scale": torch.tensor(1.0),
+        "points": torch.randn(POINTS, INPUTS, generator=draw),
+        "axes": torch.eye(POINTS),
+        "kept": torch.full((PARTS, POINTS), 0.5),
+        "offset": torch.tensor([1.25, 1.0]),
+        "least": torch.tensor([0.3, 0.1]),
+        "basis": torch.randn(MODELS, PARTS, generator=draw),
+        "share": torch.full((POINTS,), 0.5),
+        "low": torch.tensor(0.1),
+        "high": torch.tensor(0.4),
+        "strange": torch.tensor(1.4),
+        "words": torch.tensor([0.3, 0.6]),
+        "coefs": torch.randn(MODELS, generator=draw),
+        "eta": torch.tensor(0.7),
+        "gamma": torch.tensor(float("nan")),
+    }
+
+
+def test_a_prompt_like_no_other_has_the_whole_variance_and_the_one_leaderboard() -> None:
+    posterior = Posterior(tensors())
+    squares = posterior.squares(torch.full((1, INPUTS), 100.0))
+    trust = posterior.trust(squares)
+    assert torch.allclose(posterior.variances(squares, trust)[0], 1.4 * posterior.offset)
+    coefs, eta, gamma = posterior.shrunk(posterior.trust(squares), torch.randn(1, MODELS), torch.zeros(1), None)
+    assert torch.equal(coefs[0], posterior.coefs)
+    assert eta is not None
+    assert eta.item() == pytest.approx(0.7)
+    assert gamma is None
+
+
+def test_a_familiar_prompt_has_less_variance_and_its_own_coefficients() -> None:
+    posterior = Posterior(tensors())
+    squares = posterior.squares(posterior.points)
+    trust = posterior.trust(squares)
+    assert torch.allclose(trust, torch.ones(POINTS))
+    assert bool((posterior.variances(squares, trust) < posterior.offset).all())
+    assert bool((posterior.variances(squares, trust) >= posterior.least).all())
+    own = torch.randn(POINTS, MODELS)
+    coefs, _, _ = posterior.shrunk(posterior.trust(squares), own, None, None)
+    assert torch.allclose(coefs, own, atol=1e-6)
+
+
+def test_the_factor_grows_smoothly_with_familiarity() -> None:
+    posterior = Posterior(tensors())
+    near = posterior.points[:1] + torch.linspace(0, 4, 400)[:, None] * torch.tensor([1.0, 0.0, 0.0])
+    squares = posterior.squares(near)
+    order = posterior.familiarity(squares).argsort()
+    trust = posterior.trust(squares)[order]
+    assert bool((trust.diff() >= 0).all())
+    assert 0 <= trust.min() < 0.1 < 0.9 < trust.max() <= 1
+
+
+def test_a_folder_gives_back_what_was_saved(tmp_path: Path) -> None:
+    posterior = Posterior(tensors())
+    posterior.save(tmp_path)
+    again = Posterior.load(tmp_path, MODELS)
+    assert again is not None
+    inputs = torch.randn(6, INPUTS)
+    trust = torch.ones(6)
+    difference = again.variances(again.squares(inputs), trust) - posterior.variances(posterior.squares(inputs), trust)
+    assert float(difference.abs().max()) < 1e-2
+    assert Posterior.load(tmp_path / "none", MODELS) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("basis", torch.zeros(MODELS, PARTS + 1), "basis does not fit"),
+        ("axes", torch.zeros(POINTS), "axes, or has it in another shape"),
+        ("offset", torch.tensor([float("nan"), 1.0]), "offset holds values that are not finite"),
+    ],
+)
+def test_a_posterior_that_does_not_fit_is_refused(name: str, value: torch.Tensor, fault: str) -> None:
+    with pytest.raises(CheckpointError, match=fault):
+        Posterior({**tensors(), name: value})
+
+
+def test_a_posterior_of_other_models_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
+    Posterior(tensors()).save(tmp_path)
+    with pytest.raises(CheckpointError, match="is of 5 models, the head of 6"):
+        Posterior.load(tmp_path, MODELS + 1)
+    (tmp_path / POSTERIOR_FILE).write_bytes(b"no safetensors")
+    with pytest.raises(CheckpointError, match="damaged or cut short"):
+        Posterior.load(tmp_path, MODELS)

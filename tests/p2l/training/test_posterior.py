@@ -1,0 +1,141 @@
+"""Fitting a posterior: the variance between prompts is estimated, whatever the model has learned."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from p2l.commands.model import posterior_main
+from p2l.common.errors import InputError
+from p2l.inference import P2L
+from p2l.likelihood import get
+from p2l.model.encoding import PromptTokenizer
+from p2l.model.heads import HeadStart
+from p2l.model.manifest import check_complete, seal
+from p2l.model.model import P2LModel
+from p2l.model.posterior import POSTERIOR_FILE
+from p2l.model.reader import make_reader
+from p2l.model.scratch import READER_DEFAULTS
+from p2l.simulation.arena import Arena, simulate, vote_batch
+from p2l.simulation.config import SimulationConfig
+from p2l.training.facts import marginal_board
+from p2l.votes import WINNERS, open_votes
+from tests.conftest import Command
+
+REACH = 1.6448536269514722
+
+
+@pytest.fixture(scope="module")
+def arena() -> Arena:
+    return simulate(SimulationConfig(votes=1500, validation_votes=300, models=6, topics=4, languages=1, seed=4))
+
+
+def four_votes_each(arena: Arena, table: pa.Table) -> pa.Table:
+    """Four votes on each prompt: with one, how much of a prompt is its own could not be known."""
+    rows = np.repeat(np.arange(len(table)), 4)
+    rng, truth = np.random.default_rng(0), arena.truth_of(rows)
+    pairs = np.stack([rng.permutation(len(arena.model_list))[:2] for _ in rows])
+    at = np.arange(len(rows))
+    probs = get("grk").probs(truth.coefs[at, pairs[:, 0]], truth.coefs[at, pairs[:, 1]], truth.eta)
+    winner = (rng.random((len(rows), 1)) > probs.cumsum(1)[:, :-1]).sum(1)
+    names = np.array(arena.model_list, dtype=object)
+    columns = {"model_a": names[pairs[:, 0]], "model_b": names[pairs[:, 1]], "winner": np.array(WINNERS)[winner]}
+    return pa.table({"prompt": table["prompt"].take(rows), **columns})
+
+
+@pytest.fixture(scope="module")
+def untaught(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model that gives every prompt one leaderboard, and the votes that this was fitted to."""
+    root = tmp_path_factory.mktemp("untaught")
+    table = pa.Table.from_batches([vote_batch(arena, chunk) for chunk in arena.chunks()])
+    pq.write_table(four_votes_each(arena, table), root / "votes.parquet")
+    backbone, folder = root / "backbone", root / "model"
+    backbone.mkdir()
+    make_reader(backbone, table["prompt"].to_pylist()[:1000], encoder=None, **READER_DEFAULTS)
+    tokenizer = PromptTokenizer.from_pretrained(backbone)
+    with open_votes(root / "votes.parquet") as votes:
+        board = marginal_board(votes, "grk")
+        model = P2LModel.create(
+            backbone,
+            model_type="reader",
+            head_type="rk",
+            loss_type="grk",
+            model_list=votes.model_list,
+            tokenizer=tokenizer,
+            init_type="marginal",
+            head_start=HeadStart(board.coefs, board.eta, None),
+        )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    seal(folder)
+    return folder, root / "votes.parquet"
+
+
+@pytest.fixture(scope="module")
+def fitted(untaught: tuple[Path, Path]) -> P2L:
+    folder, votes = untaught
+    assert P2L.from_pretrained(folder, device="cpu").basis is None
+    posterior_main([str(folder), "--votes", str(votes), "--device", "cpu"])
+    check_complete(folder)
+    return P2L.from_pretrained(folder, device="cpu")
+
+
+def test_intervals_of_a_model_that_learned_nothing_hold_what_prompts_differ_by(arena: Arena, fitted: P2L) -> None:
+    chunk = next(arena.chunks(validation=True))
+    prediction = fitted.predict(arena.texts(chunk).to_pylist())
+    columns = [arena.model_list.index(name) for name in fitted.model_list]
+    truth = chunk.truth.coefs[:, columns]
+    first, second = np.triu_indices(len(columns), 1)
+    true = truth[:, first] - truth[:, second]
+    said = prediction.coefs[:, first] - prediction.coefs[:, second]
+    covered = np.abs(true - said) < REACH * prediction.difference_sd(first, second)
+    assert 0.8 < covered.mean() < 0.98
+
+
+def test_the_covariance_gives_both_kinds_of_deviations(fitted: P2L) -> None:
+    prediction = fitted.predict(["tell me about algebra", "once more"])
+    assert prediction.basis is not None
+    assert prediction.variances is not None
+    for row, variances in enumerate(prediction.variances):
+        covariance = prediction.basis @ np.diag(variances) @ prediction.basis.T
+        assert np.allclose(prediction.sd()[row], np.sqrt(covariance.diagonal()), rtol=1e-4)
+        between = np.sqrt(covariance[0, 0] + covariance[2, 2] - 2 * covariance[0, 2])
+        assert np.allclose(prediction.difference_sd([0], [2])[row], between, rtol=1e-3)
+
+
+def test_a_strange_prompt_is_less_certain_and_gets_the_one_leaderboard(arena: Arena, fitted: P2L) -> None:
+    model = fitted.members[0].model
+    posterior = model.posterior
+    assert posterior is not None
+    with torch.no_grad():
+        model.head.head[-1].bias.add_(1.0) if isinstance(model.head.head, torch.nn.Sequential) else (
+            model.head.head.bias.add_(1.0)
+        )
+    usual = arena.texts(next(arena.chunks(validation=True))).to_pylist()[:50]
+    strange = "ключ " * 2000 + "=" * 9000
+    prediction = fitted.predict([*usual, strange])
+    sizes = prediction.sd().mean(1)
+    assert sizes[-1] > sizes[:-1].max() * 0.999
+    distance = np.abs(prediction.coefs - posterior.coefs.numpy()).mean(1)
+    assert distance[-1] < 0.05
+    assert np.median(distance[:-1]) > 0.9
+
+
+def test_a_folder_without_posterior_says_how_to_get_one(untaught: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, _ = untaught
+    for file in folder.iterdir():
+        if file.name != POSTERIOR_FILE:
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+    prediction = P2L.from_pretrained(tmp_path, device="cpu").predict(["hello"])
+    with pytest.raises(InputError, match="p2l posterior"):
+        prediction.sd()
+
+
+def test_the_command_names_a_folder_that_is_not_there(command: Command, tmp_path: Path) -> None:
+    done = command("python", "-m", "p2l.cli", "posterior", tmp_path / "none", "--votes", tmp_path / "votes.parquet")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "no such folder" in done.stderr
