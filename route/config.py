@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -25,6 +25,20 @@ from route.storage.ledger import MAX_IN_FLIGHT
 
 ROUTER_NAME = "p2l-router"
 """The router's own name in GET /v1/models."""
+ROUTER_ALIAS = "auto"
+"""Its other name."""
+SERVED = {
+    "completions": ("completions",),
+    "embeddings": ("embeddings",),
+    "moderations": ("moderations",),
+    "images": ("images/generations", "images/edits", "images/variations"),
+    "speech": ("audio/speech",),
+    "transcriptions": ("audio/transcriptions", "audio/translations"),
+}
+"""Endpoints beside chat completions by what a model states in `serves`: their paths below /v1."""
+Served: TypeAlias = Literal["chat", "completions", "embeddings", "moderations", "images", "speech", "transcriptions"]
+"""What a model may state in `serves`."""
+_SECRET = ("key", "api_key", "keys", "admin_key", "deployments")
 _RESERVED = {"messages", "model", "stream"}
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _Amount = Annotated[Number, Field(ge=0)]
@@ -36,11 +50,41 @@ class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
+def _checked_url(url: str | None) -> str | None:
+    if url is not None and not url.startswith(("http://", "https://", "${")):
+        raise ValueError("must begin with http:// or https://")
+    return url
+
+
 class Price(_Section):
     """A provider's price per million tokens, in the unit of the costs."""
 
     input: _Amount
     output: _Amount
+    cached: _Amount | None = None
+    """Of input tokens that are in the provider's prompt cache; without it conversations move freely between turns."""
+
+
+class DeploymentConfig(_Section):
+    """One place where a model can be asked, or one key of it; what it leaves out is that of the model."""
+
+    name: str | None = Field(default=None, min_length=1)
+    type: str | None = None
+    api_key: str | None = Field(default=None, repr=False)
+    """Without it that of the model, unless type or address differ from the model's."""
+    base_url: str | None = None
+    options: dict[str, Any] | None = None
+    weight: _Above = 1.0
+    """Its share of the requests, relative to the others."""
+    max_in_flight: Annotated[Whole, Field(ge=1)] | None = None
+    """Requests that each worker has under way there at once."""
+    requests_per_minute: Annotated[Whole, Field(ge=1)] | None = None
+    """Of all workers together, in equal shares."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _is_url(cls, url: str | None) -> str | None:
+        return _checked_url(url)
 
 
 class ModelConfig(_Section):
@@ -82,6 +126,12 @@ class ModelConfig(_Section):
     """Of further limited quantities."""
     version: str | None = None
     """Stored with feedback, to identify what was voted on."""
+    serves: Annotated[list[Served], Field(min_length=1)] = ["chat"]
+    """The endpoints that it has: requests are routed to models with `chat`, others reach a model by its name."""
+    deployments: dict[str, DeploymentConfig] = Field(default_factory=dict)
+    """Where it can be asked, by a name for logs; by default at one place, with the settings above."""
+    balance: Literal["weight", "in_flight", "latency"] = "weight"
+    """How one of the deployments is chosen: by weight, by the fewest requests under way, or by the lowest latency."""
 
     @field_validator("extra_fields")
     @classmethod
@@ -98,9 +148,24 @@ class ModelConfig(_Section):
     @field_validator("base_url")
     @classmethod
     def _is_url(cls, url: str | None) -> str | None:
-        if url is not None and not url.startswith(("http://", "https://", "${")):
-            raise ValueError("must begin with http:// or https://")
-        return url
+        return _checked_url(url)
+
+    def places(self) -> dict[str, tuple[ModelConfig, DeploymentConfig]]:
+        """Return this model as each deployment has it, and the limits of that; one where none is configured."""
+        if not self.deployments:
+            return {"": (self, DeploymentConfig())}
+        return {label: (self._at(place), place) for label, place in self.deployments.items()}
+
+    def _at(self, place: DeploymentConfig) -> ModelConfig:
+        changes: dict[str, Any] = {"name": place.name or self.name, "options": place.options or self.options}
+        if place.type is not None or place.base_url is not None:
+            # A key goes to the address that it was written beside, and nowhere else.
+            changes |= {"type": place.type or self.type, "base_url": place.base_url, "api_key": None}
+            if place.type is not None:
+                changes["options"] = place.options or {}
+        if place.api_key is not None:
+            changes["api_key"] = place.api_key
+        return self.model_copy(update=changes)
 
     @property
     def is_bound(self) -> bool:
@@ -166,11 +231,11 @@ class TimeoutsConfig(_Section):
 
 
 class BreakerConfig(_Section):
-    """When the circuit breaker of a model opens."""
+    """When the circuit breaker of a deployment opens."""
 
     failures: Annotated[Whole, Field(ge=1)] = 5
     """In a row."""
-    seconds: _Above = 30.0
+    seconds: _Above = 10.0
     """Until one request probes it."""
 
 
@@ -198,6 +263,9 @@ class RouterConfig(_Section):
     max_answer_mb: _Above = 32.0
     """MiB of a provider's answer, or of a whole stream."""
     max_attempts: Annotated[Whole, Field(ge=1)] = 3
+    """Of a request; one more try of the same model at once does not count."""
+    retry_seconds: _Amount = 1.0
+    """The longest pause before a model is asked once more instead of another one; 0: there is none."""
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
     limits: list[LimitConfig] = Field(default_factory=list)
@@ -208,6 +276,10 @@ class RouterConfig(_Section):
     pass_fields: list[str] = Field(default_factory=list)
     """Fields that clients may send to every model, beside the plain ones; see `route.service.fields`."""
     store_prompts: bool = False
+    store_responses: bool = True
+    """Whether responses of the Responses API are kept in the database, for 30 days."""
+    cors_origins: list[str] = Field(default_factory=list)
+    """Origins whose pages may call the router from a browser; `*` for all."""
     database: Path | None = None
     """SQLite file of spend and feedback; without it both end with the process."""
 
@@ -218,8 +290,11 @@ class RouterConfig(_Section):
 
     @model_validator(mode="after")
     def _check_names(self) -> RouterConfig:
-        if ROUTER_NAME in self.model_configs:
-            raise ValueError(f"model_configs.{ROUTER_NAME}: is the router's own name; choose another")
+        for name in (ROUTER_NAME, ROUTER_ALIAS):
+            if name in self.model_configs:
+                raise ValueError(f"model_configs.{name}: is the router's own name; choose another")
+        if not self.routed_models():
+            raise ValueError("model_configs: no model serves chat, so that there is nothing to route to")
         for where, names in self._references():
             for name in names:
                 if name not in self.model_configs:
@@ -244,7 +319,7 @@ class RouterConfig(_Section):
 
     @model_validator(mode="after")
     def _check_limits(self) -> RouterConfig:
-        models = [model.routed(name) for name, model in self.model_configs.items()]
+        models = self.routed_models()
         for number, limit in enumerate(self.limits):
             kind, _, rest = limit.quantity.partition(":")
             if kind == "share" and rest not in {model.provider for model in models}:
@@ -262,8 +337,8 @@ class RouterConfig(_Section):
         return [("static_order", self.static_order), *keys]
 
     def routed_models(self) -> list[RoutedModel]:
-        """Return all models in the order of the file."""
-        return [model.routed(name) for name, model in self.model_configs.items()]
+        """Return all models of chat completions in the order of the file."""
+        return [model.routed(name) for name, model in self.model_configs.items() if "chat" in model.serves]
 
     def routed_limits(self) -> list[Limit]:
         """Return the limits beside the budget."""
@@ -305,7 +380,7 @@ def _first_problem(error: ValidationError, path: Path) -> str:
 
 def _may_be_secret(place: Sequence[str], value: object) -> bool:
     """Return whether a value must not be repeated: an API key, or a section that may hold one."""
-    holds_keys = place[-1] in ("key", "api_key", "keys", "admin_key") or place[-2:-1] in (["keys"], ["model_configs"])
+    holds_keys = place[-1] in _SECRET or place[-2:-1] in (["keys"], ["model_configs"], ["deployments"])
     return holds_keys or isinstance(value, (dict, list))
 
 

@@ -27,7 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags = parser(
         "p2l eval-routing",
         "Measure a router on a P2L on a table of graded answers: cost and quality beside the best single model, "
-        "per-category best, nearest neighbours, random choice and the oracle.",
+        "per-category best, nearest neighbours, leaderboards of clusters and random choice.",
     )
     data = flags.add_argument_group("tables: prompt, model, score and cost or output_chars; Parquet, JSON lines or CSV")
     data.add_argument("--table", metavar="FILE", help="split by prompt into a training and a test side")

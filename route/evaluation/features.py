@@ -1,7 +1,9 @@
 """Features of prompts: the states of frozen backbones, on which `route.evaluation.training` fits a head.
 
 `encoder` is a sentence encoder whose states are averaged over tokens. `words` is TF-IDF of the training prompts in the
-directions in which they differ most (a truncated singular value decomposition). `category` reads only the line that
+directions in which they differ most (a truncated singular value decomposition). `clusters` has how far a prompt belongs
+to clusters of the training prompts. A trained router reads all three as one reader (`p2l.model.reader`), whose hidden
+states they are. `category` reads only the line that
 `with_category` puts in front of a prompt, for routers on a platform that knows it:
 
     [category: computer science]
@@ -16,6 +18,7 @@ Shapes: Q prompts, T training prompts, V vocabulary, D hidden, C categories.
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -28,9 +31,10 @@ from p2l.common.cli import progress
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from p2l.model.tfidf import split_words
-from route.evaluation.table import Floats, ScoreTable
+from route.evaluation.table import Floats, Rows, ScoreTable
 
 if TYPE_CHECKING:
+    from p2l.model.reader import ReaderBackbone, ReaderTokenizer
     from p2l.model.tfidf import TfidfTokenizer
 
 
@@ -38,8 +42,11 @@ MAX_TOKENS = 256
 RANK = 256
 _POWER_STEPS = 3
 _MORE = 16  # directions beyond the rank, without which the last ones are imprecise
+COUNT, PARTITIONS = 24, 8
+SHARPNESS = 2.0
+"""Of clusters, over one by the mean squared distance from the centre."""
+_ROUNDS = 30  # of k-means
 _AT_ONCE = 512
-_TOKENS_AT_ONCE = 4096
 
 
 def packaged_encoder() -> Path | None:
@@ -84,19 +91,27 @@ class Encoder:
         file = None if self.cache is None else self.cache / f"states-{self._key(prompts)}.npy"
         if file is not None and file.is_file():
             return np.asarray(np.load(file), dtype=np.float64)
-        hidden = self._reader.predict(prompts, hidden=True, max_batch_tokens=_TOKENS_AT_ONCE).hidden
-        assert hidden is not None
+        backbone, tokenizer = self._reader
+        tokens = [encoding.ids for encoding in tokenizer.encode([[prompt] for prompt in prompts])]
+        hidden = backbone.read(tokens, backbone.state_mean.device)
         if file is not None:
             with atomic_path(file) as temporary, temporary.open("wb") as opened:
-                np.save(opened, hidden.astype(np.float32))
+                np.save(opened, hidden)
         return np.asarray(hidden, dtype=np.float64)
 
     def _key(self, prompts: list[str]) -> str:
-        about = f"{self._revision} {self.max_tokens} {'bfloat16' if self.halved else 'float32'}"
+        about = f"reader {self._revision} {self.max_tokens} {'bfloat16' if self.halved else 'float32'}"
         digest = hashlib.blake2b(about.encode(), digest_size=10)
         for prompt in prompts:
             digest.update(prompt.encode("utf-8", "replace") + b"\0")
         return digest.hexdigest()
+
+    @cached_property
+    def width(self) -> int:
+        """Return D."""
+        from p2l.model.checkpoint import read_object
+
+        return int(read_object(self.folder / "config.json")["hidden_size"])
 
     @cached_property
     def _revision(self) -> str:
@@ -105,38 +120,13 @@ class Encoder:
         return revision_of(self.folder)
 
     @cached_property
-    def _reader(self) -> Any:
-        import torch
-
-        reader = self.untrained(("a", "b"))
+    def _reader(self) -> tuple[ReaderBackbone, ReaderTokenizer]:
+        backbone, tokenizer = untrained_reader(self, None)
         if self.halved:
-            reader.members[0].model.to(torch.bfloat16)
-        return reader
+            import torch
 
-    def untrained(self, models: Sequence[str]) -> Any:
-        """Return a P2L on this encoder with an untrained head; raise InputError if the folder holds no encoder."""
-        import torch
-
-        from p2l.inference import P2L, Member
-        from p2l.model.checkpoint import read_object
-        from p2l.model.encoding import PromptTokenizer
-        from p2l.model.model import P2LModel
-
-        if not (self.folder / "config.json").is_file():
-            raise InputError(f"{self.folder}: holds no encoder; give the folder of a BERT model")
-        positions = int(read_object(self.folder / "config.json").get("max_position_embeddings", self.max_tokens))
-        length = min(self.max_tokens, positions)
-        tokenizer = PromptTokenizer.from_pretrained(self.folder, chat_template="plain", max_length=length)
-        model = P2LModel.create(
-            self.folder,
-            model_type="bert",
-            head_type="rk",
-            loss_type="grk",
-            model_list=models,
-            tokenizer=tokenizer,
-            pooling="mean",
-        )
-        return P2L([Member(model, tokenizer)], torch.device("cpu"))
+            backbone.to(torch.bfloat16)
+        return backbone.eval(), tokenizer
 
 
 @dataclass(frozen=True)
@@ -167,6 +157,100 @@ class Words:
     def states(self, prompts: Sequence[str]) -> Floats:
         """Return the features (Q, D) of any prompts."""
         return np.asarray(_matrix(self.tokenizer, prompts) @ self.directions)
+
+
+def k_means(points: Floats, count: int, rng: np.random.Generator) -> tuple[Floats, Rows]:
+    """Return the centres (C, D) of at most `count` clusters of `points` (T, D), and the cluster of each point."""
+    from scipy.cluster import vq
+
+    count = min(count, len(np.unique(points, axis=0)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a cluster that loses all its points stays where it was
+        centres, own = vq.kmeans2(points, count, iter=_ROUNDS, minit="++", seed=rng, missing="warn")
+    return np.asarray(centres, dtype=np.float64), np.asarray(own, dtype=np.intp)
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Shares of clusters in a prompt, for several partitions of the training prompts by k-means.
+
+    A share falls with the squared distance from the centre: softmax(-sharpness |x - centre|^2), which is the softmax of
+    something linear in x, so that one layer of a reader computes it.
+    """
+
+    base: Encoder | Words
+    centres: Floats
+    """(R, C, D) for R partitions."""
+    sharpness: float
+
+    @staticmethod
+    def of(base: Encoder | Words, prompts: Sequence[str], *, seed: int = 0) -> Clusters:
+        """Cluster training prompts by their states."""
+        states = base.states(sorted(set(prompts)))
+        rng = np.random.default_rng(seed)
+        parts = [k_means(states, COUNT, rng) for _ in range(PARTITIONS)]
+        within = float(np.mean([((states - centres[own]) ** 2).sum(axis=1).mean() for centres, own in parts]))
+        return Clusters(base, np.stack([centres for centres, _ in parts]), SHARPNESS / max(within, 1e-9))
+
+    @property
+    def layer(self) -> tuple[Floats, Floats]:
+        """Return weights (R C, D) and biases (R C,) of the layer that the shares are the softmax of."""
+        flat = self.centres.reshape(-1, self.centres.shape[2])
+        return 2.0 * self.sharpness * flat, -self.sharpness * (flat**2).sum(axis=1)
+
+    def states(self, prompts: Sequence[str]) -> Floats:
+        """Return the shares (Q, R C), divided by the root of R: a prompt in one cluster of each has length one."""
+        from scipy.special import softmax
+
+        weights, biases = self.layer
+        logits = (self.base.states(prompts) @ weights.T + biases).reshape(len(prompts), *self.centres.shape[:2])
+        shares = softmax(logits, axis=2) / np.sqrt(len(self.centres))
+        return np.asarray(shares.reshape(len(prompts), -1))
+
+
+def untrained_reader(
+    encoder: Encoder | None, words: Words | None, clusters: Clusters | None = None
+) -> tuple[ReaderBackbone, ReaderTokenizer]:
+    """Return a reader whose hidden states are states, words and shares of clusters.
+
+    InputError if the encoder's folder holds none.
+    """
+    import torch
+
+    from p2l.model.reader import assemble
+    from p2l.model.tfidf import TfidfTokenizer
+
+    if encoder is not None and not (encoder.folder / "config.json").is_file():
+        raise InputError(f"{encoder.folder}: holds no encoder; give the folder of a text model")
+    projection = np.zeros((0, 0)) if words is None else words.directions
+    scale = np.ones(projection.shape[1], dtype=np.float32)
+    scaling = {"projection": projection.astype(np.float32), "mean": 0 * scale, "scale": scale}
+    tokenizer = TfidfTokenizer([], []) if words is None else words.tokenizer
+    partitions, count, _ = (1, 1, 0) if clusters is None else clusters.centres.shape
+    width = 0 if encoder is None else encoder.width
+    keys: dict[str, Any] = {
+        "hidden_size": width + len(scale) + partitions * count,
+        "members": partitions,
+        "activation": "softmax",
+    }
+    backbone, reader = assemble(
+        tokenizer,
+        scaling,
+        None if encoder is None else encoder.folder,
+        **keys,
+        with_inputs=True,
+    )
+    if encoder is not None:
+        reader.max_length = min(reader.max_length, encoder.max_tokens)
+    with torch.no_grad():
+        backbone.layer.weight.zero_()
+        backbone.layer.bias.zero_()
+        if clusters is not None:
+            weights, biases = clusters.layer
+            start = width if isinstance(clusters.base, Words) else 0
+            backbone.layer.weight[:, start : start + weights.shape[1]] = torch.from_numpy(weights)
+            backbone.layer.bias.copy_(torch.from_numpy(biases))
+    return backbone, reader
 
 
 def _matrix(tokenizer: TfidfTokenizer, prompts: Sequence[str]) -> Any:
@@ -207,17 +291,12 @@ class CategoryReader:
         terms = [" ".join(line) for line in lines]
         return CategoryReader(TfidfTokenizer(terms, [1.0] * len(terms), ngrams=(min(sizes), max(sizes))))
 
-    @property
-    def directions(self) -> Floats:
-        """Return (C, C): each category is a direction of its own."""
-        return np.eye(self.tokenizer.vocab_size)
-
     def states(self, prompts: Sequence[str]) -> Floats:
         """Return (Q, C), 1 where the prompt begins with the category's line; zeros for a new category."""
         return np.asarray(_matrix(self.tokenizer, prompts).toarray())
 
 
-Reader: TypeAlias = Encoder | Words | CategoryReader
+Reader: TypeAlias = Encoder | Words | Clusters | CategoryReader
 """The backbones of a P2L that is trained here."""
 
 

@@ -24,7 +24,7 @@ POLICIES: Mapping[str, str] = {
     "random": "random",
     "category": "per-category best",
     "nearest": "nearest neighbours",
-    "oracle": "oracle",
+    "clusters": "k-means leaderboards",
 }
 ONE_PRICE_POLICIES = tuple(name for name in POLICIES if name != "cheapest")
 
@@ -44,6 +44,8 @@ class PolicyReport:
     """Cost at the best single model's score, over that model's; infinite where the curve does not reach it."""
     gains: Mapping[str, Interval]
     """By measure (area, accuracy, at_equal_cost): how much more p2l has, on the same drawn prompts."""
+    explained: Interval | None
+    """Share of the variance of models' deviations that it foresees; None for one that expects nothing."""
     curve: tuple[tuple[float, float], ...]
     """Mean cost and mean score for each budget."""
     settings: tuple[str, ...]
@@ -126,6 +128,10 @@ def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], 
     alone = Spent(*(values[rows, best][:, None] for values in (test.scores, test.costs, test.scores)))
     reads = _reads(test, Curves.of(alone, counts))
     settings = {name: _settings(outcomes, name) for name in names}
+    explained = {
+        name: explained_share(np.concatenate([outcome.expected[name] for outcome in outcomes]), test.scores, counts)
+        for name in outcomes[0].expected
+    }
     return Results(
         table=test.name,
         models=test.models,
@@ -134,7 +140,7 @@ def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], 
         trained_on=sizes,
         notes=_notes(test),
         one_price=test.one_price,
-        policies={name: _policy_report(name, curves, reads, settings[name]) for name in names},
+        policies={name: _policy_report(name, curves, reads, settings[name], explained.get(name)) for name in names},
         model_points={
             model: (float(cost), float(score))
             for model, cost, score in zip(test.models, test.costs.mean(axis=0), test.scores.mean(axis=0), strict=True)
@@ -142,6 +148,24 @@ def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], 
         pairs=_reliability(expected.ravel(), test.scores.ravel()),
         chosen=_reliability(spent["p2l"].expected[:, -1], spent["p2l"].scores[:, -1]),
     )
+
+
+def explained_share(expected: Floats, scores: Floats, counts: Floats) -> Interval:
+    """Return the share of the variance of models' deviations that expected scores (Q, M) foresee.
+
+    A deviation is a score less the model's mean score and the prompt's, more the mean of all: what is left to choose
+    by once it is known how good each model is and how hard each prompt. Below zero where expectations are worse than
+    none. `counts` (R, Q) has how often a sample holds each prompt.
+    """
+    truth, foreseen = _deviations(scores), _deviations(expected)
+    weights = np.vstack([np.ones(len(scores)), counts])
+    missed, all_ = (weights @ (rows**2).sum(axis=1) for rows in (truth - foreseen, truth))
+    return interval(1.0 - missed / np.maximum(all_, np.finfo(np.float64).tiny))
+
+
+def _deviations(scores: Floats) -> Floats:
+    """Return scores (Q, M) less the means of their row and column, more the mean of all."""
+    return np.asarray(scores - scores.mean(axis=0) - scores.mean(axis=1, keepdims=True) + scores.mean())
 
 
 def _reads(test: ScoreTable, alone: Curves) -> dict[str, Any]:
@@ -157,7 +181,11 @@ def _reads(test: ScoreTable, alone: Curves) -> dict[str, Any]:
 
 
 def _policy_report(
-    name: str, curves: Mapping[str, Curves], reads: Mapping[str, Any], settings: tuple[str, ...]
+    name: str,
+    curves: Mapping[str, Curves],
+    reads: Mapping[str, Any],
+    settings: tuple[str, ...],
+    explained: Interval | None,
 ) -> PolicyReport:
     def measured(measure: str) -> Interval | None:
         return interval(reads[measure](curves[name])) if measure in reads else None
@@ -177,6 +205,7 @@ def _policy_report(
         at_equal_cost=measured("at_equal_cost"),
         cost_ratio=measured("cost_ratio"),
         gains=gains,
+        explained=explained,
         curve=tuple(points),
         settings=settings,
     )

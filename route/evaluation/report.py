@@ -68,13 +68,29 @@ def text(results: Results) -> str:
         f"Calibration error of the expected score: {calibration_error(results.pairs):.3f} over all answers, "
         f"{calibration_error(results.chosen):.3f} over the answers chosen with the largest budget."
     )
-    return "\n".join([head, *notes, "", _report_table(results), "", *settings, "", calibration])
+    return "\n".join([head, *notes, "", _report_table(results), "", *settings, "", calibration, _bound(results)])
+
+
+def _bound(results: Results) -> str:
+    """Return what the choice between models can rest on, for the policy that foresees most of it."""
+    shares = {policy.about: policy.explained for policy in results.policies.values() if policy.explained is not None}
+    best, share = max(shares.items(), key=lambda pair: pair[1].estimate)
+    return (
+        f"What bounds routing: of the variance of models' deviations (scores less the means of model and prompt) the "
+        f"most that a policy foresees is {_percent(share)} ({best}). The rest is what these prompts do not tell any of "
+        "them, luck of the single answer included."
+    )
+
+
+def _percent(share: Interval | None) -> str:
+    return "" if share is None else f"{share.estimate:.1%} [{share.lower:.1%}, {share.upper:.1%}]"
 
 
 def _report_table(results: Results) -> str:
     costs = [] if results.one_price else ["area", "at the single model's cost", "cost at its score"]
     measure = "accuracy" if results.one_price else "area"
     head = ["policy", *costs, "accuracy" if results.one_price else "largest budget", f"p2l has more {measure} by"]
+    head.append("foresees of deviations")
     rows = [
         [
             policy.about,
@@ -85,6 +101,7 @@ def _report_table(results: Results) -> str:
             ),
             _cell(policy.accuracy),
             _cell(policy.gains.get(measure), "+.4f"),
+            _percent(policy.explained),
         ]
         for policy in results.policies.values()
     ]
@@ -124,6 +141,7 @@ def _policy(policy: PolicyReport) -> dict[str, Any]:
     return {
         "about": policy.about,
         **{name: _numbers(getattr(policy, name)) for name in names},
+        "explained": _numbers(policy.explained),
         "p2l_has_more": {measure: _numbers(gain) for measure, gain in policy.gains.items()},
         "curve": [{"cost": cost, "score": score} for cost, score in policy.curve],
         "settings": list(policy.settings),

@@ -24,8 +24,7 @@ import numpy.typing as npt
 
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
-from p2l.common.spreadsheets import frame_of_cells
-from p2l.votes.sources import file_kind
+from p2l.votes.sources import read_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,6 +99,8 @@ def _price(file: Path, model: str, entry: Any) -> TokenPrice:
 
 
 NEEDED = ("prompt", "model", "score")
+COLUMNS = frozenset({*NEEDED, "question_id", "category", "cost", "output_chars"})
+_MOST_CELLS = 100_000_000  # questions by models
 TEXTS = ("prompt", "model")
 ONE_CATEGORY = "all"
 SLACK = 0.1
@@ -158,7 +159,9 @@ def read_table(
     smaller share of the questions than `min_coverage` are left out.
     """
     file = Path(path).expanduser()
-    return table_of(_read(file), str(file), prices=prices, one_price=one_price, min_coverage=min_coverage)
+    return table_of(
+        read_columns(file, COLUMNS), str(file), prices=prices, one_price=one_price, min_coverage=min_coverage
+    )
 
 
 def table_of(
@@ -171,9 +174,16 @@ def table_of(
 ) -> ScoreTable:
     """Build a table from rows in memory, which messages call `name`; see `read_table`."""
     answers = _checked(answers, name)
-    wide = answers.pivot(index="question_id", columns="model", values="score")
-    answered = wide.notna().mean()
-    complete = wide.loc[:, answered >= min_coverage].dropna()
+    questions = answers["question_id"].nunique()
+    answered = answers.groupby("model").size() / questions
+    covering = answered.index[answered >= min_coverage]
+    if questions * len(covering) > _MOST_CELLS:
+        raise InputError(
+            f"{name}: {questions:,} questions by {len(covering):,} models are too many; raise --min-coverage, or cut it"
+        )
+    # Of the others not even the columns are made: a table may name a model in each row.
+    covered = answers[answers["model"].isin(covering)]
+    complete = covered.pivot(index="question_id", columns="model", values="score").dropna()
     if complete.shape[1] < 2:
         count = complete.shape[1]
         raise InputError(
@@ -198,25 +208,9 @@ def table_of(
         else priced.loc[complete.index, complete.columns].to_numpy(np.float64),
         one_price=priced is None,
         left_out=tuple(answered.index[answered < min_coverage]),
-        incomplete=len(wide) - len(complete),
+        incomplete=questions - len(complete),
         clipped=int(((complete < 0) | (complete > 1)).to_numpy().sum()),
     )
-
-
-def _read(file: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    kind = file_kind(file)
-    if not file.is_file():
-        raise InputError(f"{file}: no such file")
-    try:
-        if kind == ".parquet":
-            return pd.read_parquet(file)
-        if kind == ".csv":
-            return frame_of_cells(pd.read_csv(file))
-        return pd.read_json(file, lines=True, dtype=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file}: cannot be read: {str(error).splitlines()[0]}") from error
 
 
 def _checked(answers: pd.DataFrame, name: str) -> pd.DataFrame:

@@ -17,11 +17,12 @@ tuned by leaving one prompt out, in the linear model of scores that has the same
 decomposition. The strongest prior is taken whose worth under the router's own optimizer is within a standard error of
 the best: with few prompts the best is so by chance. The more prompts, the smaller that tolerance.
 
-The features of a category in front of the prompt have a prior of their own, tuned first and alone: overall mean, then
-category, then prompt. With a strong prior on all else the P2L predicts the mean of each category.
+The features of a prompt's group have a prior of their own, tuned first and alone: overall mean, then group, then
+prompt. With a strong prior on all else the P2L predicts the mean of each group. Groups are the categories in front of
+prompts, and without them clusters.
 
-In the folder the backbones are the members of a committee (`p2l committee`), whose coefficients are averaged: each
-member carries its part of the sum times the number of members.
+The folder holds a reader. Only a category in front of the prompt is read by a bag of words beside it, in a committee
+(`p2l committee`), whose coefficients are averaged: each member carries its part of the sum times their number.
 
 Shapes: Q prompts, T training prompts, M models, F features, D hidden of a backbone.
 """
@@ -41,13 +42,14 @@ import numpy as np
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
-from route.evaluation.features import CategoryReader, Encoder, Reader, Words
+from route.evaluation.features import CategoryReader, Clusters, Encoder, Reader, Words, untrained_reader
 from route.evaluation.spending import Worth, Worths
 from route.evaluation.table import Floats, ScoreTable
 from route.routing.optimizers import Opponents, grounded_scores, scores_against
 
 if TYPE_CHECKING:
     from p2l.model.model import P2LModel
+    from p2l.model.tfidf import TfidfBackbone
 
 
 SHARED = (1.0, 3.0, 10.0, 30.0, 100.0)
@@ -180,8 +182,8 @@ RECIPES: Mapping[str, tuple[str, ...]] = {
 """The backbones of each recipe."""
 MIXES: Mapping[int, tuple[tuple[float, ...], ...]] = {1: ((1.0,),), 2: ((1.0, 0.5), (0.7, 0.7), (0.5, 1.0))}
 """Weights of the backbones' features that are tried, by their number."""
-CATEGORY = "category"
-"""The backbone of `route.evaluation.features`; comes last."""
+CATEGORY, CLUSTERS = "category", "clusters"
+"""Features of a prompt's group, of which one is there at most, and comes last: `route.evaluation.features`."""
 SHRINKAGES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 MOST_PAIRS = 20_000
 SMALL = 1000
@@ -223,13 +225,13 @@ class Trained:
 def train(models: tuple[str, ...], states: Mapping[str, Floats], scores: Floats, worth: Worths) -> Trained:
     """Fit a head to the states (T, D) of each backbone and graded answers (T, M); `worth` selects weights and prior."""
     names = tuple(states)
-    shrink = _shrinkage(states[CATEGORY], scores, worth) if CATEGORY in states else None
+    group = next((name for name in (CATEGORY, CLUSTERS) if name in states), None)
+    shrink = None if group is None else _shrinkage(states[group], scores, worth)
     tried = []
     for mix, own in product(MIXES[len(names) - (shrink is not None)], OWN):
         weights = mix if shrink is None else (*mix, float(np.sqrt(own / shrink)))
         scaled = tuple(
-            _scaled(states[name], weight, unscaled=name == CATEGORY)
-            for name, weight in zip(names, weights, strict=True)
+            _scaled(states[name], weight, unscaled=name == group) for name, weight in zip(names, weights, strict=True)
         )
         precision, expected = left_out(_side_by_side(names, scaled, states), scores, own)
         tried.append((worth(expected), precision, mix, scaled))
@@ -239,7 +241,7 @@ def train(models: tuple[str, ...], states: Mapping[str, Floats], scores: Floats,
     features = _side_by_side(names, scaled, states)
     words = ", ".join(f"{name} {weight:g}" for name, weight in zip(names, mix, strict=False))
     words += f"; precision {precision.shared:g} shared, {precision.own:g} own"
-    words += "" if shrink is None else f", {shrink:g} of a category"
+    words += "" if shrink is None else f", {shrink:g} of {group}"
     return Trained(models, names, scaled, fit_graded(features, scores, precision), words)
 
 
@@ -248,7 +250,7 @@ def _side_by_side(names: tuple[str, ...], scaled: tuple[Scaled, ...], states: Ma
 
 
 def _shrinkage(states: Floats, scores: Floats, worth: Worths) -> float:
-    """Return how many prompts the overall mean counts in that of a category, if nothing but the category is read."""
+    """Return how many prompts the overall mean counts in that of a group, if nothing but the group is read."""
     features = _scaled(states, 1.0, unscaled=True).features(states)
     return max(SHRINKAGES, key=lambda shrink: worth(left_out(features, scores, shrink)[1]).area)
 
@@ -276,12 +278,13 @@ def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: 
     """
     if output.exists():
         raise InputError(f"{output}: exists; choose another folder or remove it")
+    names = [name for name in trained.names if name != CATEGORY]
+    groups = [names, *([[CATEGORY]] if CATEGORY in trained.names else [])]
     with TemporaryDirectory() as place:
-        folders = []
-        for number, name in enumerate(trained.names):
-            folder = Path(place) / name
-            _save_member(folder, backbones[name], trained, number, eta)
-            folders.append(folder)
+        folders = [Path(place) / "-".join(group) for group in groups]
+        for group, folder in zip(groups, folders, strict=True):
+            # The mean of the members is the sum of their parts.
+            _save_member(folder, group, backbones, trained, eta, share=len(groups))
         if len(folders) > 1:
             from p2l.model.committee import join
 
@@ -291,17 +294,59 @@ def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: 
             shutil.copytree(folders[0], unfinished, dirs_exist_ok=True)
 
 
-def _save_member(folder: Path, backbone: Reader, trained: Trained, number: int, eta: float) -> None:
-    p2l = (
-        backbone.untrained(trained.models) if isinstance(backbone, Encoder) else _words_model(backbone, trained.models)
-    )
-    member, count = p2l.members[0], len(trained.names)
-    starts = np.cumsum([0, *(len(one.centre) for one in trained.scaled)])
-    scaled = trained.scaled[number]
-    weights = trained.fit.weights[:, starts[number] : starts[number + 1]] * scaled.scale * count
-    _set_head(member.model, weights, trained.fit.bias - weights @ scaled.centre, eta)
-    member.model.save_pretrained(folder)
-    member.tokenizer.save_pretrained(folder)
+def _save_member(
+    folder: Path, names: Sequence[str], backbones: Mapping[str, Reader], trained: Trained, eta: float, *, share: int
+) -> None:
+    """Write the model that has these backbones' part of the coefficients, times `share`."""
+    from p2l.model import heads
+    from p2l.model.model import P2LModel, P2LRecord
+
+    kind, (backbone, tokenizer), places = _as_backbone({name: backbones[name] for name in names})
+    width, models = backbone.config.hidden_size, trained.models
+    weights, bias = np.zeros((len(models), width)), trained.fit.bias.copy()
+    ends = np.cumsum([0, *(len(one.centre) for one in trained.scaled)])
+    for number, (name, scaled) in enumerate(zip(trained.names, trained.scaled, strict=True)):
+        if name in places:
+            own = trained.fit.weights[:, ends[number] : ends[number + 1]] * scaled.scale * share
+            bias -= own @ scaled.centre
+            start, factor = places[name]
+            weights[:, start : start + own.shape[1]] = own * factor
+    record = P2LRecord(kind, "rk", "grk", max_length=tokenizer.max_length)
+    model = P2LModel(backbone, heads.build("rk", width, len(models)), models, record)
+    _set_head(model, weights, bias, eta)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _as_backbone(parts: Mapping[str, Reader]) -> tuple[str, tuple[Any, Any], dict[str, tuple[int, float]]]:
+    """Return the type, the backbone with its tokenizer, and by part where its features begin in the hidden state.
+
+    The number beside a place is a feature over its hidden unit.
+    """
+    if isinstance(category := parts.get(CATEGORY), CategoryReader):
+        return "tfidf", (_bag(category), category.tokenizer), {CATEGORY: (0, 1.0)}
+    encoder, words, clusters = parts.get("encoder"), parts.get("words"), parts.get(CLUSTERS)
+    assert encoder is None or isinstance(encoder, Encoder)
+    assert words is None or isinstance(words, Words)
+    assert clusters is None or isinstance(clusters, Clusters)
+    width = 0 if encoder is None else encoder.width
+    units = width + (0 if words is None else words.directions.shape[1])
+    root = 1.0 if clusters is None else float(np.sqrt(len(clusters.centres)))
+    places = {"encoder": (0, 1.0), "words": (width, 1.0), CLUSTERS: (units, root)}
+    return "reader", untrained_reader(encoder, words, clusters), {name: places[name] for name in parts}
+
+
+def _bag(category: CategoryReader) -> TfidfBackbone:
+    """Return a bag of words with a direction of its own for each category."""
+    import torch
+
+    from p2l.model.tfidf import TfidfBackbone, TfidfConfig
+
+    count = category.tokenizer.vocab_size
+    backbone = TfidfBackbone(TfidfConfig(count, count))
+    with torch.no_grad():
+        backbone.embedding.copy_(torch.eye(count))
+    return backbone
 
 
 def _set_head(model: P2LModel, weights: Floats, bias: Floats, eta: float) -> None:
@@ -313,23 +358,6 @@ def _set_head(model: P2LModel, weights: Floats, bias: Floats, eta: float) -> Non
         head.head.bias.copy_(torch.from_numpy(bias))
         head.eta_head.weight.zero_()
         head.eta_head.bias.fill_(eta)
-
-
-def _words_model(words: Words | CategoryReader, models: Sequence[str]) -> Any:
-    import torch
-
-    from p2l.inference import P2L, Member
-    from p2l.model import heads
-    from p2l.model.model import P2LModel, P2LRecord
-    from p2l.model.tfidf import TfidfBackbone, TfidfConfig
-
-    vocabulary, width = words.directions.shape
-    backbone = TfidfBackbone(TfidfConfig(vocabulary, width))
-    with torch.no_grad():
-        backbone.embedding.copy_(torch.from_numpy(words.directions))
-    record = P2LRecord("tfidf", "rk", "grk", max_length=words.tokenizer.max_length)
-    model = P2LModel(backbone, heads.build("rk", width, len(models)), models, record)
-    return P2L([Member(model, words.tokenizer)], torch.device("cpu"))
 
 
 def width_of_ties(scores: Floats, *, seed: int = 0) -> float:

@@ -9,6 +9,7 @@ import json
 import uuid
 from typing import Any
 
+from p2l.common.files import parse_json
 from route.providers.base import JSON, Fault, ProviderError
 
 _STOP = {
@@ -98,7 +99,7 @@ def _tool_use(call: JSON) -> JSON:
     function = call.get("function") or {}
     text = function.get("arguments") or "{}"
     try:
-        arguments = text if isinstance(text, dict) else json.loads(text)
+        arguments = text if isinstance(text, dict) else parse_json(text)
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):

@@ -26,10 +26,10 @@ def clients() -> dict[str, tuple[Callable[[Account], Provider], tuple[str, ...]]
 
     reasoning = partial(openai.OpenAICompatible, prepare=openai.for_reasoning)
     return {
-        "openai": (openai.OpenAICompatible, ("dialect", "keep", "omit")),
+        "openai": (openai.OpenAICompatible, ("dialect", "keep", "omit", "tool_ids")),
         "openai-reasoning": (reasoning, ("omit",)),
         "openai-o1": (openai.WholeAnswers, ("omit",)),
-        "azure": (openai.azure, ("api_version", "dialect", "keep", "omit")),
+        "azure": (openai.azure, ("api_version", "dialect", "keep", "omit", "tool_ids")),
         "anthropic": (anthropic.Anthropic, ("max_tokens", "omit")),
         "gemini": (gemini.Gemini, ("omit",)),
         "mock": (mock.MockProvider, tuple(mock.Script.__dataclass_fields__)),

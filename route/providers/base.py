@@ -7,9 +7,9 @@ a stream its chunks. The client translates both ways.
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 JSON: TypeAlias = dict[str, Any]
 """A JSON object."""
@@ -98,6 +98,24 @@ class Timeouts:
     total: float = 600.0
     max_bytes: int = 32 * 2**20
     """Of an answer or a whole stream, after decompression."""
+
+
+@dataclass(frozen=True)
+class Forwarded:
+    """The answer of another endpoint than chat completions, as the provider sends it."""
+
+    content_type: str
+    chunks: AsyncGenerator[bytes, None]
+    """Its body; closing it ends the request. It raises ProviderError where it breaks off."""
+
+
+@runtime_checkable
+class Forwarding(Protocol):
+    """A client that has other endpoints than chat completions."""
+
+    async def forward(self, path: str, model: str, body: bytes, content_type: str, timeouts: Timeouts) -> Forwarded:
+        """Post a body to a path below the base URL. Raise ProviderError if there is no answer."""
+        ...
 
 
 class Provider(Protocol):

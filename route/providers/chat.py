@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import time
 import uuid
@@ -166,6 +167,33 @@ _SIGNATURES = "extra_content"
 def for_another_model(request: JSON, keep: Collection[str]) -> JSON:
     """Return a copy of the request without what only another provider's answers have in assistant messages."""
     return _with_messages(request, lambda message: _cleaned(message, keep))
+
+
+TOOL_IDS = {"usual": re.compile(r"[!-~]{1,40}"), "nine": re.compile(r"[A-Za-z0-9]{9}")}
+"""Identifiers of tool calls that a provider takes, by the account's option `tool_ids`; OpenAI's have 40 characters."""
+
+
+def with_tool_ids(request: JSON, form: str) -> JSON:
+    """Return the request with other identifiers for the tool calls of other providers, in calls and results alike."""
+    pattern = TOOL_IDS[form]
+
+    def fitting(identifier: Any) -> Any:
+        if not isinstance(identifier, str) or pattern.fullmatch(identifier):
+            return identifier
+        return hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:9]
+
+    def change(message: Any) -> Any:
+        if not isinstance(message, dict):
+            return message
+        if message.get("role") == "tool":
+            return {**message, "tool_call_id": fitting(message.get("tool_call_id"))}
+        calls = message.get("tool_calls")
+        if not isinstance(calls, list):
+            return message
+        calls = [{**call, "id": fitting(call.get("id"))} if isinstance(call, dict) else call for call in calls]
+        return {**message, "tool_calls": calls}
+
+    return _with_messages(request, change)
 
 
 def _cleaned(message: Any, keep: Collection[str]) -> Any:

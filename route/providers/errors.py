@@ -8,7 +8,6 @@ because an exceeded context is a 400, a 413 or a 500, depending on the provider.
 from __future__ import annotations
 
 import ipaddress
-import json
 import math
 import re
 import time
@@ -16,10 +15,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from p2l.common.files import parse_json
+from p2l.common.long_texts import dumps
 from p2l.common.retry import parse_retry_after
 from route.providers.base import Fault, ProviderError
 
 _LONGEST_DETAIL = 500
+_LONGEST_MESSAGE = 2000  # the patterns take the square of a text that somebody makes for them
+_LONGEST_CODE, _MOST_CODES = 200, 10
 _SHORTEST_SECRET = 6  # a shorter one would match ordinary words
 _KEY_LIKE = re.compile(r"\b(?:sk|pk|gsk|hf|xai|key|AIza)[-_]?[A-Za-z0-9_\-*.]{12,}|(?i:bearer)\s+\S+")
 _CODE = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]{0,63}")
@@ -149,19 +152,20 @@ def complaint(body: object) -> Complaint:
     if isinstance(body, list):
         body = body[0] if body else {}
     if not isinstance(body, dict):
-        return Complaint(_one_line(body) if isinstance(body, str) else "")
+        return Complaint(_one_line(_beginning(body)) if isinstance(body, str) else "")
     error = body.get("error", body)
     if not isinstance(error, dict):
         error = {"message": error, **{key: value for key, value in body.items() if key != "error"}}
-    codes = tuple(dict.fromkeys(value for value in _codes(error) if isinstance(value, str) and value != "error"))
+    words = (value[:_LONGEST_CODE] for value in _codes(error) if isinstance(value, str) and value != "error")
+    codes = tuple(dict.fromkeys(words))[:_MOST_CODES]
     numbers = [value for value in _codes(error) if isinstance(value, int) and 300 <= value < 600]
     return Complaint(_message(error), codes, numbers[0] if numbers else None, _delay(error))
 
 
 def _loaded(body: bytes) -> object:
     try:
-        loaded: object = json.loads(body)
-    except (ValueError, RecursionError):
+        loaded: object = parse_json(body)
+    except ValueError:
         return "" if b"<" in body[:200] else body.decode("utf-8", "replace")  # an HTML page comes from a proxy
     return loaded
 
@@ -178,22 +182,27 @@ def _codes(error: Mapping[str, object]) -> Iterator[object]:
 
 def _details(error: Mapping[str, object]) -> list[Mapping[str, object]]:
     details = error.get("details")
-    return [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else []
+    return [detail for detail in details[:_MOST_CODES] if isinstance(detail, dict)] if isinstance(details, list) else []
 
 
 def _message(error: Mapping[str, object]) -> str:
     for key in ("message", "detail", "details", "msg"):
         value = error.get(key)
         if isinstance(value, str):
-            return _one_line(value)
+            return _one_line(_beginning(value))
         if value:
-            return _one_line(json.dumps(value))
+            return _one_line(_beginning(dumps(value)))
     return ""
 
 
 def _delay(error: Mapping[str, object]) -> float | None:
-    delays = (re.fullmatch(r"([0-9.]+)s", str(detail.get("retryDelay"))) for detail in _details(error))
+    delays = (re.fullmatch(r"([0-9.]{1,20})s", str(detail.get("retryDelay"))) for detail in _details(error))
     return next((_seconds(match[1]) for match in delays if match), None)
+
+
+def _beginning(text: str) -> str:
+    """Return so much of a message as says what it says, without the word that is cut, which may be a secret's half."""
+    return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE].rpartition(" ")[0]
 
 
 def _one_line(text: str) -> str:

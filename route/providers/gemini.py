@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from p2l.common.files import parse_json
 from route.providers import chat, translation
 from route.providers.base import JSON, Account, Fault, ProviderError
 
@@ -77,7 +78,7 @@ def _parts(message: JSON, *, names: dict[Any, Any], signed: bool) -> Iterator[JS
 def _result(text: str) -> JSON:
     """Return a tool's answer as an object, the only form that Gemini takes."""
     try:
-        parsed = json.loads(text)
+        parsed = parse_json(text)
     except ValueError:
         parsed = None
     return parsed if isinstance(parsed, dict) else {"result": text}

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -18,12 +20,16 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 import anyio
 
+from p2l.common.files import DEEPEST_JSON, is_deeper
+from p2l.common.long_texts import parse_apart, to_json
 from p2l.common.version import __version__
-from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
+from route.providers.base import JSON, Account, Fault, Forwarded, ProviderError, Timeouts
 from route.providers.chat import SHAPE_ERRORS
 from route.providers.errors import refusal
 
 _LONGEST = 32 * 2**20  # bytes of one event; more would fill our memory
+_DECODER = json.JSONDecoder()
+_LARGE = 2**20  # bytes of a request
 _LONGEST_REFUSAL = 2**16  # bytes of a body that says what was wrong; the rest is not read
 
 
@@ -130,7 +136,7 @@ class Transport:
     async def answer(self, url: str, body: JSON, timeouts: Timeouts) -> JSON:
         """Post JSON and return the JSON object that the provider answers with. Raise ProviderError if there is none."""
         with self._translated(), anyio.fail_after(min(timeouts.first_token, timeouts.total)):
-            answer = self.parsed(await self._text("POST", url, timeouts, json.dumps(body).encode()))
+            answer = await self.loaded(await self._text("POST", url, timeouts, await to_json(body)))
         if answer.get("error"):
             raise self.failure(answer)
         return answer
@@ -153,7 +159,7 @@ class Transport:
         try:
             with self._translated():
                 with anyio.fail_after(first - clock()):
-                    response = await self._open("POST", url, timeouts, json.dumps(body).encode())
+                    response = await self._open("POST", url, timeouts, await to_json(body))
                     is_whole = response.content_type == "application/json"
                     whole = await _whole(response, timeouts.max_bytes) if is_whole else None
                 if whole is not None:
@@ -171,18 +177,59 @@ class Transport:
             if response is not None:
                 self._release(response, complete)
 
-    def parsed(self, text: bytes) -> JSON:
+    async def forward(self, url: str, data: bytes, content_type: str, timeouts: Timeouts) -> Forwarded:
+        """Post a body as it is and return the answer once its first bytes are there. Raise ProviderError for none."""
+        chunks = self._forwarded(url, data, content_type, timeouts)
+        try:
+            kind = await anext(chunks)
+        except BaseException:
+            await chunks.aclose()
+            raise
+        return Forwarded(kind.decode("latin-1"), chunks)
+
+    async def _forwarded(
+        self, url: str, data: bytes, content_type: str, timeouts: Timeouts
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the content type of the answer, then its body."""
+        response, complete, size = None, False, 0
+        clock = asyncio.get_running_loop().time
+        end = clock() + timeouts.total
+        try:
+            with self._translated():
+                with anyio.fail_after(min(timeouts.first_token, timeouts.total)):
+                    response = await self._open("POST", url, timeouts, data, {"Content-Type": content_type})
+                    first = await response.content.readany()
+                yield response.headers.get("Content-Type", "application/octet-stream").encode("latin-1", "replace")
+                while first:
+                    size += len(first)
+                    if size > timeouts.max_bytes:
+                        raise too_large(timeouts.max_bytes)
+                    yield first
+                    first = await _read(response.content, min(clock() + timeouts.stall, end))
+                complete = True
+        finally:
+            if response is not None:
+                self._release(response, complete)
+
+    async def loaded(self, text: bytes) -> JSON:
+        """Parse a JSON object, off the event loop where it is long. Raise ProviderError if it is none."""
+        return await parse_apart(text, partial(self.parsed, text))
+
+    def parsed(self, text: bytes, decoder: json.JSONDecoder = _DECODER) -> JSON:
         """Parse a JSON object. Raise ProviderError if it is none."""
-        parsed = self._loaded(text)
+        parsed = self._loaded(text, decoder)
         if not isinstance(parsed, dict):
             raise self.malformed("JSON that is no object")
         return parsed
 
-    def _loaded(self, text: bytes) -> object:
+    def _loaded(self, text: bytes, decoder: json.JSONDecoder = _DECODER) -> object:
         try:
-            return json.loads(text)
+            content = decoder.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
         except (ValueError, RecursionError):
             raise self.malformed("what is no JSON") from None
+        if text.count(b"[") + text.count(b"{") > DEEPEST_JSON and is_deeper(content, DEEPEST_JSON):
+            raise self.malformed(f"JSON nested deeper than {DEEPEST_JSON} levels")
+        return content
 
     def understood(self, translate: Callable[[JSON], T], sent: JSON) -> T:
         """Translate what the provider sent. Raise ProviderError if it does not have the shape of an answer."""
@@ -222,6 +269,8 @@ class Transport:
         self, method: str, url: str, timeouts: Timeouts, data: Any = None, headers: Mapping[str, str] | None = None
     ) -> aiohttp.ClientResponse:
         """Return the response to a request. Raise ProviderError if its status is not 2xx."""
+        if isinstance(data, bytes) and len(data) > _LARGE:
+            data = io.BytesIO(data)  # which is sent in pieces
         response = await self._pool().request(
             method,
             url,

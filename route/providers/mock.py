@@ -15,7 +15,9 @@ import json
 import math
 import os
 import random
+import re
 import signal
+import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -26,20 +28,22 @@ from aiohttp import web
 
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError, InputError
+from p2l.common.long_texts import apart
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.chat import answer_message, asks_for_usage, chunk, completion, joined_text, usage, usage_chunk
 from route.providers.errors import refusal
+from route.providers.examples import example_of
 from route.providers.translation import translated
 
 # A trouble is a name, some with a number: `rate-limit` (429), `rate-limit:2` (with Retry-After of 2 s), `status:503`,
 # `reset`, `silence` (no response at all), `slow:5` (first token after 5 s), `cut` and `stall` (after half of the
-# answer), `malformed` (a broken chunk), `no-done`, `context-length`, `content-filter`, `prefill`, `credentials`; `ok`
-# is none.
+# answer), `malformed` (a broken chunk), `no-done` (a stream without finish reason and end), `no-mark` (without `[DONE]`
+# alone), `context-length`, `content-filter`, `prefill`, `credentials`; `ok` is none.
 
 _WORDS = ("the", "river", "carries", "small", "boats", "under", "old", "bridges", "while", "morning", "light", "turns")
 _REMEMBERED = 1000
 TROUBLES = (
-    *("ok", "rate-limit", "status", "reset", "silence", "slow", "cut", "stall", "malformed", "no-done"),
+    *("ok", "rate-limit", "status", "reset", "silence", "slow", "cut", "stall", "malformed", "no-done", "no-mark"),
     *("context-length", "content-filter", "prefill", "credentials"),
 )
 """Names of troubles."""
@@ -143,23 +147,25 @@ class Mock:
         await _pause(self.script.token_seconds * len(self.pieces), timeouts.total)
         if trouble.name in _MIDDLE:
             await _fail(trouble, timeouts.first_token)
-        return self.completion(request)
+        return await apart(request, lambda: self.completion(request))
 
     async def chunks(self, request: JSON, trouble: Trouble, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
         """Yield the answer token by token at the script's pace. Raise as `answer`."""
         await self._first_token(trouble, timeouts)
-        whole = self.completion(request)
+        whole = await apart(request, lambda: self.completion(request))
         frame = {key: whole[key] for key in ("id", "created", "model")}
+        message, finish = whole["choices"][0]["message"], whole["choices"][0]["finish_reason"]
         yield chunk(frame, {"role": "assistant", "content": ""})
-        for number, piece in enumerate(self.pieces):
-            if number == len(self.pieces) // 2 and trouble.name in _MIDDLE:
+        deltas = _deltas(message, self.pieces)
+        for number, delta in enumerate(deltas):
+            if number == len(deltas) // 2 and trouble.name in _MIDDLE:
                 await _fail(trouble, timeouts.stall)
             if number:
                 await _pause(self.script.token_seconds, timeouts.stall)
-            yield chunk(frame, {"content": piece})
+            yield chunk(frame, delta)
         if trouble.name == "no-done":
             await _fail(trouble, timeouts.stall)
-        yield chunk(frame, {}, "stop")
+        yield chunk(frame, {}, finish)
         if asks_for_usage(request):
             yield usage_chunk(frame, whole["usage"])
 
@@ -169,14 +175,59 @@ class Mock:
 
     def _completion(self, request: JSON) -> JSON:
         prompt = sum(len(joined_text(message.get("content")).split()) for message in request.get("messages", []))
-        message = answer_message("".join(self.pieces))
-        return completion(str(request.get("model")), message, "stop", usage(prompt, len(self.pieces)))
+        calls = _calls(request)
+        message = answer_message(None if calls else self._text(request), calls=calls)
+        counts = usage(prompt, len(_deltas(message, self.pieces)))
+        return completion(str(request.get("model")), message, "tool_calls" if calls else "stop", counts)
+
+    def _text(self, request: JSON) -> str:
+        """Return the script's text, or an instance of the schema that the answer has to keep to."""
+        form = request.get("response_format") or {}
+        if form.get("type") == "json_schema":
+            return json.dumps(example_of((form.get("json_schema") or {}).get("schema") or {}))
+        if form.get("type") == "json_object":
+            return json.dumps({"answer": "".join(self.pieces)})
+        return "".join(self.pieces)
 
     async def _first_token(self, trouble: Trouble, timeouts: Timeouts) -> None:
         if trouble.name in ("reset", "silence"):
             await _fail(trouble, timeouts.first_token)
         slow = trouble.number or math.inf if trouble.name == "slow" else 0.0
         await _pause(self.script.latency + slow, timeouts.first_token)
+
+
+def _calls(request: JSON) -> list[JSON]:
+    """Return the calls of tools that a request gets: of the one that it names, else of the first after a user's turn.
+
+    Where `tool_choice` requires a call, results of tools do not end them.
+    """
+    tools = [tool["function"] for tool in request.get("tools") or [] if tool.get("type") == "function"]
+    choice = request.get("tool_choice") or "auto"
+    named = (choice.get("function") or {}).get("name") if isinstance(choice, dict) else None
+    tools = [tool for tool in tools if named in (None, tool.get("name"))]
+    is_first = (request.get("messages") or [{}])[-1].get("role") == "user"
+    if not tools or choice == "none" or (choice == "auto" and not is_first):
+        return []
+    arguments = json.dumps(example_of(tools[0].get("parameters") or {"type": "object"}))
+    function = {"name": tools[0].get("name"), "arguments": arguments}
+    return [{"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}]
+
+
+def _deltas(message: JSON, pieces: Sequence[str]) -> list[JSON]:
+    """Return a message as the pieces of a stream, each of which counts as a token."""
+    deltas: list[JSON] = []
+    for index, call in enumerate(message.get("tool_calls") or []):
+        function = call["function"]
+        deltas.append({"tool_calls": [{**call, "index": index, "function": {**function, "arguments": ""}}]})
+        halves = (function["arguments"][: len(function["arguments"]) // 2], function["arguments"])
+        for text in (halves[0], halves[1][len(halves[0]) :]):
+            deltas.append({"tool_calls": [{"index": index, "function": {"arguments": text}}]})
+    text = message["content"]
+    if text is None:
+        return deltas
+    if text != "".join(pieces):
+        pieces = re.findall(r"\s*\S+", text)
+    return [*deltas, *({"content": piece} for piece in pieces)]
 
 
 def refusal_body(trouble: Trouble) -> tuple[int, dict[str, str], JSON] | None:
@@ -337,7 +388,8 @@ async def _stream(request: web.Request, body: JSON, mock: Mock, trouble: Trouble
         elif trouble.name != "no-done":
             _abort(request)
         return response
-    await response.write(b"data: [DONE]\n\n")
+    if trouble.name != "no-mark":
+        await response.write(b"data: [DONE]\n\n")
     return response
 
 

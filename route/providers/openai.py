@@ -13,8 +13,9 @@ from typing import Any
 from urllib.parse import quote
 
 from p2l.common.cli import choose
+from p2l.common.long_texts import apart
 from route.providers import chat
-from route.providers.base import JSON, Account, ProviderError, Timeouts
+from route.providers.base import JSON, Account, Forwarded, ProviderError, Timeouts
 from route.providers.http import WHOLE, Event, Transport
 
 
@@ -31,6 +32,10 @@ DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": cl
 """By the account's option `dialect`."""
 
 
+_CHAT = "chat/completions"
+_TOOL_IDS = {form: form for form in chat.TOOL_IDS}
+
+
 def dialect_of(options: Mapping[str, Any]) -> Callable[[JSON], JSON]:
     """Return the function that turns a request into the dialect of an account's provider."""
     return choose("options: dialect", str(options.get("dialect", "current")), DIALECTS)
@@ -44,40 +49,42 @@ class OpenAICompatible:
         account: Account,
         *,
         protocol: str = "openai",
-        url: Callable[[JSON], str] | None = None,
+        url: Callable[[JSON, str], str] | None = None,
         prepare: Callable[[JSON], JSON] | None = None,
     ) -> None:
         """Set up a client; it connects at its first request.
 
         The account's options are `omit`, the fields that this provider refuses; `keep`, those of its own answers that
-        it wants back; and `dialect`, `current` or `classic`, which `prepare` replaces. `protocol` decides how the key
+        it wants back; `tool_ids`, `usual` or `nine`, the identifiers of tool calls that it takes; and `dialect`,
+        `current` or `classic`, which `prepare` replaces. `protocol` decides how the key
         is sent.
         """
-        completions = f"{account.base_url.rstrip('/')}/chat/completions"
-        self._url = url or (lambda _: completions)
+        base = account.base_url.rstrip("/")
+        self._url = url or (lambda _, path: f"{base}/{path}")
         self._prepare = prepare or dialect_of(account.options)
         self._omit = chat.named_by(account.options, "omit")
         self._keep = chat.named_by(account.options, "keep")
+        self._tool_ids = choose("options: tool_ids", str(account.options.get("tool_ids", "usual")), _TOOL_IDS)
         self._transport = Transport(account, protocol)
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """Request a whole chat completion."""
         # OpenAI refuses stream options without a stream.
-        body = chat.without(self._body(request), ("stream", "stream_options"))
-        answer = await self._transport.answer(self._url(body), body, timeouts)
+        body = await apart(request, lambda: chat.without(self._body(request), ("stream", "stream_options")))
+        answer = await self._transport.answer(self._url(body, _CHAT), body, timeouts)
         return self._completion(answer)
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
         """Request a chat completion and yield its chunks; complete is a stream with `[DONE]` or all finish reasons."""
-        body = {**self._body(request), "stream": True}
+        body = {**await apart(request, lambda: self._body(request)), "stream": True}
         n_choices = body["n"] if isinstance(body.get("n"), int) else 1
         finished, begun = set[int](), False
-        async with aclosing(self._transport.events(self._url(body), body, timeouts)) as events:
+        async with aclosing(self._transport.events(self._url(body, _CHAT), body, timeouts)) as events:
             try:
                 async for event in events:
                     if event.data == b"[DONE]" and begun:
                         return
-                    for chunk in self._chunks(event, chat.asks_for_usage(request)):
+                    for chunk in await self._chunks(event, chat.asks_for_usage(request)):
                         begun = True
                         finished.update(self._transport.understood(self._finished, chunk))
                         yield chunk
@@ -87,17 +94,22 @@ class OpenAICompatible:
         if len(finished) < n_choices:
             raise self._transport.malformed("a stream without its end" if begun else "an empty stream")
 
+    async def forward(self, path: str, model: str, body: bytes, content_type: str, timeouts: Timeouts) -> Forwarded:
+        """Post a body to another endpoint (`embeddings`, `audio/speech`, ...) and return the answer as it comes."""
+        return await self._transport.forward(self._url({"model": model}, path), body, content_type, timeouts)
+
     async def close(self) -> None:
         """Close the connections."""
         await self._transport.close()
 
     def _body(self, request: JSON) -> JSON:
-        return chat.without(self._prepare(chat.for_another_model(request, self._keep)), self._omit)
+        request = chat.with_tool_ids(chat.for_another_model(request, self._keep), self._tool_ids)
+        return chat.without(self._prepare(request), self._omit)
 
-    def _chunks(self, event: Event, with_usage: bool) -> list[JSON]:
+    async def _chunks(self, event: Event, with_usage: bool) -> list[JSON]:
         if event.data == b"[DONE]":
             raise self._transport.malformed("an empty stream")
-        chunk = self._transport.parsed(event.data)
+        chunk = await self._transport.loaded(event.data)
         if chunk.get("error") or event.name == "error" or chunk.get("object") == "error":
             raise self._transport.failure(chunk)
         if event.name == WHOLE:
@@ -105,6 +117,8 @@ class OpenAICompatible:
         if "choices" not in chunk:
             raise self._transport.malformed("a chunk without choices")
         chunk["choices"] = chunk["choices"] or []
+        if not isinstance(chunk["choices"], list) or not all(map(_is_choice, chunk["choices"])):
+            raise self._transport.malformed("a chunk of an unknown shape")
         return [chunk]
 
     @staticmethod
@@ -121,6 +135,10 @@ class OpenAICompatible:
         return answer
 
 
+def _is_choice(choice: Any) -> bool:
+    return isinstance(choice, dict) and isinstance(choice.get("delta"), dict | None)
+
+
 def azure(account: Account) -> OpenAICompatible:
     """Return a client of OpenAI's models at Azure, where the model names a deployment and is part of the path.
 
@@ -129,15 +147,15 @@ def azure(account: Account) -> OpenAICompatible:
     """
     base, version = account.base_url.rstrip("/"), quote(str(account.options.get("api_version", "")))
 
-    def url(request: JSON) -> str:
+    def url(request: JSON, path: str) -> str:
         if base.endswith("/openai/v1"):
-            return f"{base}/chat/completions"
+            return f"{base}/{path}"
         deployment = base
         if "/openai/deployments/" not in base:
             deployment = (
                 f"{base.removesuffix('/openai')}/openai/deployments/{quote(str(request.get('model')), safe='')}"
             )
-        return f"{deployment}/chat/completions?api-version={version}"
+        return f"{deployment}/{path}?api-version={version}"
 
     return OpenAICompatible(account, protocol="azure", url=url)
 

@@ -145,7 +145,7 @@ _SPECS = (
     _compatible(
         *("mistral", "https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
         # It refuses unknown fields, this one too; its streams carry the usage without it.
-        options={**_CLASSIC, "omit": ("stream_options",)},
+        options={**_CLASSIC, "omit": ("stream_options",), "tool_ids": "nine"},
     ),
     _compatible("deepinfra", "https://api.deepinfra.com/v1/openai", "DEEPINFRA_API_KEY", options=_CLASSIC),
     _compatible("cerebras", "https://api.cerebras.ai/v1", "CEREBRAS_API_KEY", speed=(1.5, 1000)),

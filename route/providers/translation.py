@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from abc import ABC, abstractmethod
@@ -10,6 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing
 from typing import Any
 
+from p2l.common.files import parse_json
+from p2l.common.long_texts import apart
 from route.providers import chat
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.http import WHOLE, Transport
@@ -69,18 +70,20 @@ class TranslatingClient(ABC):
 
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """Request a whole chat completion."""
-        url, body = self._url(request, stream=False), self._body(request, stream=False)
+        url = self._url(request, stream=False)
+        body = await apart(request, lambda: self._body(request, stream=False))
         return self._completion(self._checked(await self._transport.answer(url, body, timeouts)))
 
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
         """Request a chat completion and yield its chunks."""
-        url, body = self._url(request, stream=True), self._body(request, stream=True)
+        url = self._url(request, stream=True)
+        body = await apart(request, lambda: self._body(request, stream=True))
         with_usage = chat.asks_for_usage(request)
         translator = self.stream_translator(with_usage=with_usage)
         async with aclosing(self._transport.events(url, body, timeouts)) as events:
             try:
                 async for event in events:
-                    answer = self._checked(self._transport.parsed(event.data))
+                    answer = self._checked(await self._transport.loaded(event.data))
                     if event.name == WHOLE:
                         for part in chat.chunks_of(self._completion(answer), with_usage=with_usage):
                             yield part
@@ -167,7 +170,7 @@ def arguments_of(function: JSON) -> JSON:
     """Return the arguments of a tool call as an object, malformed ones of another model under the key `arguments`."""
     text: Any = function.get("arguments")
     try:
-        arguments = json.loads(text or "{}")
+        arguments = parse_json(text or "{}")
     except ValueError:
         arguments = None
     return arguments if isinstance(arguments, dict) else {"arguments": text}

@@ -45,6 +45,17 @@ class Coefficients:
     """By the names of the P2L model's list."""
     eta: float | None = None
     revision: str = ""
+    is_average: bool = False
+    """Whether they are the mean of other prompts'."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """The model that a conversation was with, whose provider has its prompt in a cache."""
+
+    model: str
+    lost: float
+    """What the next prompt costs more without that cache, in the unit of the costs."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,8 @@ class Decision:
     explored: bool = False
     static: bool = False
     """Whether the configured order decided, since there were no scores in time."""
+    average: bool = False
+    """Whether the average leaderboard of earlier prompts decided, since there were no scores in time."""
     optimizer: str = ""
     revision: str = ""
     """Of the P2L model whose scores decided."""

@@ -81,6 +81,21 @@ class Problem:
         return hull(self.scores, self.costs)
 
     @property
+    def rate(self) -> float:
+        """Return the score that one more unit of cost buys at this budget, on the hull; 0: no cost is too high.
+
+        Beyond the best model it is that of the hull's last edge, which is what its price buys.
+        """
+        corners = self.corners
+        if len(corners) == 1:
+            cost = float(self.costs[corners[0]])
+            return float(self.scores[corners[0]]) / cost if cost else 0.0
+        xs, ys = self.costs[corners], self.scores[corners]
+        end = len(corners) - 1 if self.budget is None else int(xs.searchsorted(self.budget, side="right"))
+        end = min(max(end, 1), len(corners) - 1)
+        return float((ys[end] - ys[end - 1]) / (xs[end] - xs[end - 1]))
+
+    @property
     def fitting(self) -> Indices:
         """Return the positions of the candidates that are within the budget and every limit by themselves.
 

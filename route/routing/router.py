@@ -24,7 +24,7 @@ import numpy as np
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
 from route.routing.candidates import Menu, NoModelError, get, pair
-from route.routing.decision import Coefficients, Decision, FrontierPoint, Limit, RoutedModel
+from route.routing.decision import Coefficients, Decision, FrontierPoint, Held, Limit, RoutedModel
 from route.routing.optimizers import (
     Floats,
     Indices,
@@ -111,6 +111,7 @@ class Router:
         without: Collection[str] = (),
         tokens: int | None = None,
         fixed: str | None = None,
+        held: Held | None = None,
     ) -> Decision:
         """Choose a model.
 
@@ -125,13 +126,14 @@ class Router:
             without: names that may not, since they failed or are blocked.
             tokens: of the prompt; models whose context window is smaller are left out.
             fixed: the model of this conversation, kept while it is a candidate within the budget.
+            held: the model that the conversation was with, kept unless the gain is worth its prompt cache.
         """
         check_budget(budget)
         coefs, mask = self._coefs(coefficients)
         places = self.menu.candidates(mask, allowed, without, tokens)
         if coefficients is None or coefs is None:
             return self._unscored(places, budget, fixed)
-        return self._scored(coefficients, coefs, mask, places, budget, fixed)
+        return self._scored(coefficients, coefs, mask, places, budget, fixed, held)
 
     def fitting(
         self, budget: float | None, allowed: Collection[str], without: Collection[str], tokens: int | None
@@ -162,12 +164,16 @@ class Router:
         places: Indices,
         budget: float | None,
         fixed: str | None,
+        held: Held | None,
     ) -> Decision:
         opponents = self._opponents(coefficients) if self.kind.compares else _NO_OPPONENTS
         scores = self._scores(coefs, mask, opponents)
         problem = self._problem(scores[places], places, budget)
         own = self._own_model(fixed, problem, places)
         mixture = own or self.optimizer.solve(problem)
+        if own is None and held is not None:
+            own = self._worth_keeping(held, problem, mixture, places)
+            mixture = own or mixture
         position, propensity, explored = (own.positions[0], 1.0, False) if own else self._draw(problem, mixture)
         by_name = self.menu.by_name(scores)
         return Decision(
@@ -184,6 +190,7 @@ class Router:
             explored=explored,
             optimizer=self.optimizer.name,
             revision=coefficients.revision,
+            average=coefficients.is_average,
         )
 
     def _unscored(self, places: Indices, budget: float | None, fixed: str | None) -> Decision:
@@ -245,6 +252,21 @@ class Router:
         if not len(position) or (self.optimizer.keeps_each and position[0] >= reach):
             return None
         return Mixture((int(position[0]),), (1.0,))
+
+    def _worth_keeping(self, held: Held, problem: Problem, mixture: Mixture, places: Indices) -> Mixture | None:
+        """Return the held model if moving to the mixture gains less than its prompt cache is worth.
+
+        Both in scores: what a model costs, where the budget binds, and the cache at the rate at which the budget buys
+        scores. Two models of one mixture are worth the same, so that a conversation does not move between them.
+        """
+        own = self._own_model(held.model, problem, places)
+        if own is None:
+            return None
+        rate = problem.rate
+        cost_rate = rate if len(mixture.positions) > 1 else 0.0
+        values = problem.scores - cost_rate * problem.costs
+        gain = mixture.mean(values) - own.mean(values)
+        return own if gain <= rate * held.lost else None
 
     def _draw(self, problem: Problem, mixture: Mixture) -> tuple[int, float, bool]:
         """Draw from the mixture, or with probability `explore` from all candidates that fit by themselves.

@@ -100,10 +100,9 @@ class Memory:
 
 def _key(turns: Sequence[str], revision: str = "") -> bytes:
     """Return a digest of both; the lengths keep turns apart."""
-    digest = hashlib.blake2b(digest_size=20)
-    for text in (revision, *turns):
-        content = text.encode("utf-8", "surrogatepass")
-        digest.update(len(content).to_bytes(8, "little") + content)
+    texts = [text.encode("utf-8", "surrogatepass") for text in (revision, *turns)]
+    digest = hashlib.blake2b(str(list(map(len, texts))).encode(), digest_size=20)
+    digest.update(b"".join(texts))
     return digest.digest()
 
 
@@ -158,8 +157,26 @@ class Scorer:
 
     model_list: Sequence[str] | None = ()
     """The models that have a coefficient; None while the list is unknown."""
-    trouble = ""
-    """Why there are no coefficients now, or an empty text."""
+    on_change: Callable[[str], None] | None = None
+    """Called with the trouble when there are no coefficients any more, and with an empty text when there are again."""
+    _trouble = ""
+
+    @property
+    def trouble(self) -> str:
+        """Return why there are no coefficients now, or an empty text."""
+        return self._trouble
+
+    @trouble.setter
+    def trouble(self, trouble: str) -> None:
+        is_change = bool(trouble) != bool(self._trouble)
+        self._trouble = trouble
+        if is_change and self.on_change is not None:
+            self.on_change(trouble)
+
+    @property
+    def is_well(self) -> bool:
+        """Return whether prompts are scored now."""
+        return self.model_list is not None and not self._trouble
 
     async def start(self) -> None:
         """Connect or load; raise InputError for what waiting does not mend: a refused key, a model of another kind."""

@@ -11,6 +11,8 @@ from dataclasses import asdict
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
@@ -18,8 +20,9 @@ from starlette.routing import BaseRoute, Route
 from p2l.common.access import is_from_this_machine, matches
 from p2l.common.errors import InputError, P2LError
 from p2l.common.web import ClientGoneError, Deadline, end_when_orphaned
-from route.config import ROUTER_NAME, RouterConfig
+from route.config import ROUTER_ALIAS, ROUTER_NAME, SERVED, RouterConfig
 from route.providers.base import JSON
+from route.service import responses
 from route.service.chat import ChatEndpoint, authenticate, choose_for, read_chat
 from route.service.dialects import Messages
 from route.service.dispatch import Trip
@@ -27,14 +30,22 @@ from route.service.errors import ApiError, of_refusal
 from route.service.exchange import Exchange
 from route.service.observability import LOGGER
 from route.service.openapi import document
+from route.service.passing import PassedEndpoint
+from route.service.responses import Responses
 from route.service.settings import Settings
 from route.service.state import Service
-from route.service.wire import decision_of, key_of, parse_object, read_body
+from route.service.wire import decision_of, key_of, parse_object, prompt_tokens_of, read_body
 from route.storage.feedback import parse_vote
 from route.storage.ledger import KeyRecord, Refusal
 
 _VOTE_BYTES = 2**16
 _VOTE_SECONDS = 10.0
+_EXPOSED = (
+    *("x-request-id", "request-id", "retry-after", "x-p2l-model", "x-p2l-cost", "x-p2l-static", "x-p2l-average"),
+    *("x-p2l-dropped-fields", "x-p2l-max-tokens"),
+)
+"""Headers of answers that a page may read."""
+_PREFLIGHT_SECONDS = 600
 _Handler = Callable[[Service, Request], Awaitable[Response]]
 
 
@@ -57,7 +68,21 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
         orphan_check.cancel()
         await service.close()
 
-    return Starlette(lifespan=lifespan, exception_handlers={HTTPException: _http, Exception: _unexpected})
+    middleware = [_cors(config.cors_origins)] if config.cors_origins else []
+    handlers = {HTTPException: _http, Exception: _unexpected}
+    return Starlette(lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
+
+
+def _cors(origins: list[str]) -> Middleware:
+    """Let pages of these origins call the router; keys come in headers, so that no cookies are needed."""
+    return Middleware(
+        CORSMiddleware,
+        allow_origins=origins,
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["*"],
+        expose_headers=list(_EXPOSED),
+        max_age=_PREFLIGHT_SECONDS,
+    )
 
 
 def _routes(service: Service) -> list[BaseRoute]:
@@ -75,6 +100,16 @@ def _routes(service: Service) -> list[BaseRoute]:
     return [
         Route("/v1/chat/completions", ChatEndpoint(service), methods=["POST"]),
         Route("/v1/messages", ChatEndpoint(service, Messages), methods=["POST"]),
+        plain("/v1/messages/count_tokens", _count_tokens, "POST"),
+        Route("/v1/responses", ChatEndpoint(service, Responses), methods=["POST"]),
+        plain("/v1/responses/{response_id}", responses.retrieve, "GET"),
+        plain("/v1/responses/{response_id}", responses.delete, "DELETE"),
+        plain("/v1/responses/{response_id}/input_items", responses.list_input, "GET"),
+        *(
+            Route(f"/v1/{path}", PassedEndpoint(service, kind, path), methods=["POST"])
+            for kind, paths in SERVED.items()
+            for path in paths
+        ),
         plain("/v1/route", _route, "POST"),
         plain("/v1/feedback", _feedback, "POST"),
         plain("/v1/models", _models, "GET"),
@@ -99,10 +134,22 @@ async def _route(service: Service, request: Request) -> Response:
     return JSONResponse({"object": "route.decision", **decision_of(choice.decision)})
 
 
+async def _count_tokens(service: Service, request: Request) -> Response:
+    """Answer with an estimate of the tokens of a message's prompt: four bytes of text count as one."""
+    dialect = Messages()
+    try:
+        authenticate(service, request.headers)
+        incoming = await read_chat(service, request.headers, request.receive, dialect)
+    except ApiError as error:
+        return error.response(body=dialect.error(error))
+    return JSONResponse({"input_tokens": prompt_tokens_of(incoming.body)})
+
+
 async def _feedback(service: Service, request: Request) -> Response:
     """Store a vote on an earlier answer."""
     key = authenticate(service, request.headers)
-    body = parse_object(await read_body(request.headers, request.receive, _VOTE_BYTES, _VOTE_SECONDS))
+    seconds = min(_VOTE_SECONDS, service.config.timeouts.total)
+    body = parse_object(await read_body(request.headers, request.receive, _VOTE_BYTES, seconds))
     try:
         vote = parse_vote(body)
     except InputError as error:
@@ -114,7 +161,7 @@ async def _feedback(service: Service, request: Request) -> Response:
 
 
 async def _models(service: Service, request: Request) -> Response:
-    """List the router, then each model that this key may be routed to."""
+    """List what `model` may name: the router, and models that a name reaches."""
     key = authenticate(service, request.headers)
     return JSONResponse({"object": "list", "data": [_card(service, name) for name in _visible(service, key)]})
 
@@ -129,11 +176,14 @@ async def _model(service: Service, request: Request) -> Response:
 
 
 def _visible(service: Service, key: KeyRecord) -> list[str]:
-    return [ROUTER_NAME, *(name for name in service.routable if key.models is None or name in key.models)]
+    models = service.config.model_configs
+    by_name = service.settings.direct_by_name
+    named = [name for name, model in models.items() if by_name or any(kind != "chat" for kind in model.serves)]
+    return [ROUTER_NAME, ROUTER_ALIAS, *(name for name in named if key.models is None or name in key.models)]
 
 
 def _card(service: Service, name: str) -> JSON:
-    owner = "p2l" if name == ROUTER_NAME else service.config.model_configs[name].routed(name).provider
+    owner = "p2l" if name in (ROUTER_NAME, ROUTER_ALIAS) else service.config.model_configs[name].routed(name).provider
     return {"id": name, "object": "model", "created": service.started, "owned_by": owner}
 
 
@@ -144,12 +194,16 @@ async def _health(_: Service, __: Request) -> Response:
 
 async def _ready(service: Service, request: Request) -> Response:
     """Answer 200 while a model is not blocked, and with whether there are scores; an operator, with who is blocked."""
-    blocked = service.fleet.blocked()
+    blocked = service.fleet.failing()
     available = [name for name in service.routable if name not in blocked]
     state: JSON = {"status": "ready" if available else "no model is well"}
-    state["scores"] = service.scorer.model_list is not None
+    state["scores"] = service.scorer.is_well
+    if not service.scorer.is_well:
+        state["fallback"] = service.fallback
     if _why_not_operator(service, request) is None:
         state["blocked"] = sorted(blocked)
+        if service.scorer.trouble:
+            state["trouble"] = service.scorer.trouble
     return JSONResponse(state, 200 if available else 503)
 
 
@@ -158,6 +212,7 @@ async def _metrics(service: Service, request: Request) -> Response:
     refusal = _why_not_operator(service, request)
     if refusal is not None:
         raise refusal
+    service.observe()
     text = await asyncio.to_thread(service.metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -166,7 +221,7 @@ def _why_not_operator(service: Service, request: Request) -> ApiError | None:
     """Return why a request is no operator's: it must bring the admin key, or come from here where there is none."""
     digest = service.config.admin_key
     if digest is None:
-        if is_from_this_machine(request.client and request.client.host, request.headers):
+        if is_from_this_machine(request.client and request.client.host, request.headers, request.scope["http_version"]):
             return None
         advice = "set admin_key in the router's configuration to read it from elsewhere"
         return ApiError(403, "not_local", f"this is for the router's own machine alone; {advice}")

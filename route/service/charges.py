@@ -16,7 +16,7 @@ from typing import Any
 from route.config import ModelConfig
 from route.providers.base import JSON
 from route.service.errors import ApiError
-from route.service.wire import BYTES_PER_TOKEN, Incoming, attachments_of, count_of, prompt_tokens_of, usage_of
+from route.service.wire import BYTES_PER_TOKEN, Incoming, count_of, usage_of
 from route.storage.ledger import KeyRecord
 from route.storage.reservations import Reservation, Worst
 
@@ -34,6 +34,8 @@ _TOOL_TOKENS = 1000
 _ATTACHMENT_TOKENS = 50_000
 """The largest image, by the provider that counts most tokens for one."""
 _LIMITS = ("max_tokens", "max_completion_tokens")
+_REMOTE_TOKENS = 1_000_000
+"""The longest document that a provider fetches, for a model without `context_window`."""
 _TOKENS_PER_SECOND = 100
 """Of a fast model, for what was made and not seen."""
 _MILLION = 1e6
@@ -93,11 +95,10 @@ class Bounds:
 
 
 def _longest_prompt(model: ModelConfig, incoming: Incoming) -> int:
-    images, other = attachments_of(incoming.body)
+    held = incoming.attachments
     system = len((model.system_prompt or "").encode())
-    tokens = (
-        incoming.size - images.bytes + system + _TEMPLATE_TOKENS + _ATTACHMENT_TOKENS * (images.number + other.number)
-    )
+    tokens = incoming.size - held.image_bytes + system + _TEMPLATE_TOKENS
+    tokens += _ATTACHMENT_TOKENS * (held.images + held.others) + _REMOTE_TOKENS * held.remote
     if incoming.body.get("tools") or incoming.body.get("functions"):
         tokens += _TOOL_TOKENS
     return tokens if model.context_window is None else min(tokens, model.context_window)
@@ -166,7 +167,7 @@ class Charge:
         prompt, completion = self.tokens
         made = max(self._pieces, math.ceil(self._bytes / BYTES_PER_TOKEN))
         if prompt is None:
-            prompt = prompt_tokens_of(self.incoming.body)
+            prompt = self.incoming.prompt_tokens
         cost = (prompt * price.input + ((completion or 0) + made) * price.output) / _MILLION
         reserved = self.reservation.amount
         if completion is None and not made:  # nobody saw what was made

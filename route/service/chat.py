@@ -8,15 +8,25 @@ import logging
 import random
 import secrets
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from typing import TypeVar
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from p2l.common.web import LONG, ClientGoneError, Deadline, alive
+from p2l.common.long_texts import (
+    LONG,
+    BusyError,
+    TooManyValuesError,
+    dumps,
+    holds_more,
+    parse_apart,
+    patiently,
+    to_json,
+)
+from p2l.common.web import ClientGoneError, Deadline, alive
 from route.config import ROUTER_NAME
 from route.providers.base import JSON
 from route.routing.decision import Decision
@@ -27,17 +37,29 @@ from route.service.errors import ApiError, of_refusal
 from route.service.exchange import Exchange
 from route.service.state import Service
 from route.service.streaming import open_stream, relay
-from route.service.wire import Incoming, key_of, mark_answer, outputs_of, parse_chat, read_body, tokens_of
-from route.storage.conversations import HEADER, conversation_of, goes_on
+from route.service.wire import (
+    MOST_VALUES,
+    Incoming,
+    key_of,
+    mark_answer,
+    outputs_of,
+    parse_chat,
+    read_body,
+    refuse_constant,
+    tokens_of,
+)
+from route.storage.conversations import HEADER, Last, conversation_of, goes_on, is_tool_round
 from route.storage.ledger import KeyRecord, Refusal
 
 _BODY_SECONDS = 60.0
+_MOST_OF_A_CHUNK = 1000  # values
 _STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
     "cache-control": "no-cache",
     "x-accel-buffering": "no",  # nginx would hold chunks back
 }
 _log = logging.getLogger("route.service")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -79,7 +101,9 @@ class _Reply:
     """Whether its head was sent."""
 
     async def answer(self, answer: JSON, headers: dict[str, str]) -> None:
-        text = json.dumps(self.dialect.answer(answer))
+        translated = self.dialect.answer(answer)
+        await self.dialect.keep()
+        text = await to_json(translated)
         await self._whole(Response(text, 200, headers, media_type="application/json"))
 
     async def refuse(self, error: ApiError, headers: dict[str, str]) -> None:
@@ -97,7 +121,10 @@ class _Reply:
         await self.send({"type": "http.response.start", "status": 200, "headers": raw})
 
     async def write(self, chunk: JSON) -> None:
-        event = self.dialect.take(chunk)
+        take = self.dialect.take
+        # A provider may send anything in one chunk, but hardly any is long.
+        is_long = holds_more(chunk, _MOST_OF_A_CHUNK, LONG)
+        event = await patiently(lambda: take(chunk, dumps)) if is_long else take(chunk)
         if event:
             await self.send({"type": "http.response.body", "body": event, "more_body": True})
 
@@ -112,7 +139,8 @@ async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply:
     service = exchange.service
     exchange.enter(authenticate(service, headers))
     assert exchange.key is not None
-    incoming = await read_chat(service, headers, receive, type(reply.dialect))
+    incoming = await read_chat(service, headers, receive, reply.dialect)
+    incoming = await reply.dialect.prepare(service, exchange.key, incoming)
     deadline = Deadline.after(service.config.timeouts.total)
     late = ApiError(504, "deadline_exceeded", "the time of this request was up before its answer was complete")
     async with alive(receive, deadline, late):
@@ -129,6 +157,7 @@ async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply:
     # Only after `alive` has ended: the server reports the connection as closed when the response is complete.
     exchange.status = 200
     if answer is None:
+        await reply.dialect.keep()
         await reply.end()
     else:
         await reply.answer(answer, exchange.headers())
@@ -137,27 +166,42 @@ async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply:
 
 
 def authenticate(service: Service, headers: Headers) -> KeyRecord:
-    """Return the record of the request's key; raise `ApiError` 401 without a key, 403 with a wrong one."""
+    """Return the record of the request's key; raise `ApiError` 401 without a key, or with a wrong one."""
     record = service.ledger.check(key_of(headers))
     if isinstance(record, Refusal):
         raise of_refusal(record)
     return record
 
 
-async def read_chat(service: Service, headers: Headers, receive: Receive, dialect: type[Dialect] = Dialect) -> Incoming:
+async def read_chat(service: Service, headers: Headers, receive: Receive, dialect: Dialect | None = None) -> Incoming:
     """Read and check the request; raise `ApiError` if it cannot be used."""
-    raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
-    by_name = service.settings.direct_by_name
-    parse = partial(
-        parse_chat,
-        raw,
-        headers,
-        service.fleet.targets,
-        by_name=by_name,
-        translate=dialect.request,
-        hints=dialect.hints,
-    )
-    return await asyncio.to_thread(parse) if len(raw) > LONG else parse()
+    dialect = dialect or Dialect()
+    seconds = min(_BODY_SECONDS, service.config.timeouts.total)
+    raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), seconds)
+
+    def parse(decoder: json.JSONDecoder) -> Incoming:
+        return parse_chat(
+            raw,
+            headers,
+            service.chat_models,
+            by_name=service.settings.direct_by_name,
+            translate=dialect.request,
+            hints=dialect.hints,
+            decoder=decoder,
+        )
+
+    return await parse_long(raw, parse)
+
+
+async def parse_long(raw: bytes, parse: Callable[[json.JSONDecoder], T]) -> T:
+    """Parse a body beside the event loop where it is long; raise `ApiError` 413 for one of too many values, 503."""
+    try:
+        return await parse_apart(raw, parse, most=MOST_VALUES, parse_constant=refuse_constant)
+    except TooManyValuesError:
+        text = f"the request holds more than {MOST_VALUES:,} values, which no provider takes; send fewer messages"
+        raise ApiError(413, "request_too_large", text) from None
+    except BusyError as error:
+        raise ApiError(503, "busy", str(error), retry_after=1.0) from error
 
 
 async def choose_for(
@@ -179,13 +223,14 @@ async def choose_for(
         allowed = tuple(name for name in allowed if service.config.model_configs[name].cost <= ceiling)
         if not allowed:
             raise too_dear(key)
-    conversation, fixed = None, None
-    if service.config.sticky and not incoming.compare:
-        header = headers.get(HEADER)
-        conversation = conversation_of(incoming.body, key=key.name, header=header)
-        fixed = await service.sticky.model_of(conversation) if goes_on(incoming.body, header=header) else None
-    with service.metrics.scoring.time():
-        coefficients = await service.scorer.coefficients(incoming.turns, service.config.score_timeout_ms / 1000)
+    conversation, last, is_round = await _last_turn(service, incoming, headers, key)
+    fixed, held = None, None
+    if last is not None and (service.config.sticky or is_round):
+        fixed = last.model
+    elif last is not None:
+        turn = last
+        held = await incoming.apart(lambda: service.held(turn, incoming.body))
+    coefficients = await service.coefficients(incoming.turns)
     window = service.fleet.smallest_window
     choice = Choice(
         allowed,
@@ -194,9 +239,27 @@ async def choose_for(
         budget,
         None if window is None else tokens_of(incoming, window),
         fixed,
+        held,
     )
     exchange.sticky = fixed is not None
     return choice, conversation
+
+
+async def _last_turn(
+    service: Service, incoming: Incoming, headers: Mapping[str, str], key: KeyRecord
+) -> tuple[str | None, Last | None, bool]:
+    """Return the conversation of a request, if its model matters to the next turn, its last turn, `is_tool_round`."""
+    body, header = incoming.body, headers.get(HEADER)
+    matters = service.config.sticky or service.has_caches or body.get("tools")
+    is_round = await incoming.apart(lambda: is_tool_round(body))
+    if incoming.compare or not (matters or is_round):
+        return None, None, is_round
+
+    def look() -> tuple[str, bool]:
+        return conversation_of(body, key=key.name, header=header), goes_on(body, header=header)
+
+    conversation, is_further = await incoming.apart(look)
+    return conversation, await service.sticky.last_of(conversation) if is_further else None, is_round
 
 
 async def _whole(exchange: Exchange, trip: Trip) -> JSON:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from typing import TypeAlias
 
 from p2l.common.errors import InputError
 from route.messages import HINTS, MessageStream, chat_request, error_of, message_of
 from route.providers.base import JSON, Fault, ProviderError
 from route.providers.chat import SHAPE_ERRORS
 from route.service.errors import ApiError
+from route.service.state import Service
+from route.service.wire import Incoming
+from route.storage.ledger import KeyRecord
+
+Dump: TypeAlias = Callable[..., str]
+"""`json.dumps`, or what writes long JSON."""
 
 
 class Dialect:
@@ -18,24 +25,28 @@ class Dialect:
     hints: Collection[str] = ()
     """Fields that `request` leaves out."""
 
-    @staticmethod
-    def request(body: JSON) -> JSON:
+    def request(self, body: JSON) -> JSON:
         """Return the body of a chat completion for that of a request; raise `ApiError` for a malformed one."""
         return body
 
-    @staticmethod
-    def answer(completion: JSON) -> JSON:
+    async def prepare(self, _service: Service, _key: KeyRecord, incoming: Incoming) -> Incoming:
+        """Return the request with what it refers to."""
+        return incoming
+
+    def answer(self, completion: JSON) -> JSON:
         """Return the answer for a chat completion; raise `ApiError` for a malformed one."""
         return completion
 
-    @staticmethod
-    def error(error: ApiError) -> JSON:
+    async def keep(self) -> None:
+        """Store what the client may come back to, after the last chunk or `answer` and before `end`."""
+
+    def error(self, error: ApiError) -> JSON:
         """Return the body of an error."""
         return error.body()
 
-    def take(self, chunk: JSON) -> bytes:
+    def take(self, chunk: JSON, dump: Dump = json.dumps) -> bytes:
         """Return the events of a chunk, possibly none; raise ProviderError for a malformed one."""
-        return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
+        return b"data: " + dump(chunk, separators=(",", ":")).encode() + b"\n\n"
 
     def fail(self, error: ApiError) -> bytes:
         """Return the last event of a stream that broke, after which no end follows."""
@@ -46,7 +57,7 @@ class Dialect:
         return b"data: [DONE]\n\n"
 
 
-_NO_COMPLETION = "the answer of the provider is not a chat completion"
+NO_COMPLETION = "the answer of the provider is not a chat completion"
 
 
 class Messages(Dialect):
@@ -57,43 +68,41 @@ class Messages(Dialect):
     def __init__(self) -> None:
         self._stream = MessageStream()
 
-    @staticmethod
-    def request(body: JSON) -> JSON:
+    def request(self, body: JSON) -> JSON:
         """See `Dialect`; likewise the others."""
         try:
             return chat_request(body)
         except InputError as error:
             raise ApiError(400, "invalid_value", str(error)) from error
 
-    @staticmethod
-    def answer(completion: JSON) -> JSON:
+    def answer(self, completion: JSON) -> JSON:
         """Return a message."""
         try:
             return message_of(completion)
         except SHAPE_ERRORS as error:
-            raise ApiError(502, "provider_error", f"{completion.get('model')}: {_NO_COMPLETION}") from error
+            raise ApiError(502, "provider_error", f"{completion.get('model')}: {NO_COMPLETION}") from error
 
-    @staticmethod
-    def error(error: ApiError) -> JSON:
+    def error(self, error: ApiError) -> JSON:
         """Return the body of an error."""
         return error_of(error.status, str(error), error.code)
 
-    def take(self, chunk: JSON) -> bytes:
+    def take(self, chunk: JSON, dump: Dump = json.dumps) -> bytes:
         """Return the events of a chunk."""
         try:
-            return _encode(self._stream.take(chunk))
+            return encode(self._stream.take(chunk), dump)
         except SHAPE_ERRORS as error:
-            raise ProviderError(Fault.MALFORMED, _NO_COMPLETION) from error
+            raise ProviderError(Fault.MALFORMED, NO_COMPLETION) from error
 
     def fail(self, error: ApiError) -> bytes:
         """Return an error event."""
-        return _encode([self.error(error)])
+        return encode([self.error(error)])
 
     def end(self) -> bytes:
         """Return the closing events."""
-        return _encode(self._stream.end())
+        return encode(self._stream.end())
 
 
-def _encode(events: Sequence[JSON]) -> bytes:
-    lines = (f"event: {event['type']}\ndata: {json.dumps(event, separators=(',', ':'))}\n\n" for event in events)
+def encode(events: Sequence[JSON], dump: Dump = json.dumps) -> bytes:
+    """Return events as a stream carries them."""
+    lines = (f"event: {event['type']}\ndata: {dump(event, separators=(',', ':'))}\n\n" for event in events)
     return "".join(lines).encode()

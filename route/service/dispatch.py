@@ -1,175 +1,34 @@
-"""Dispatch: ask the chosen model; when it fails before its first token, choose again without it, or retry it.
+"""Dispatch: ask the chosen model; when it fails before its first token, ask it once more, or choose again without it.
 
-Another model within the budget goes first. Without one, the model that failed is retried if its fault may pass, after
-the pause that the provider names, else `uniform(0.5, 1) * 0.2 s * 2^n`. There is no retry of what is the request's own
-fault, none after `max_attempts` attempts, and none beyond the deadline.
+The same model is asked once more at another deployment, at once, or where the fault was a short rate limit or a single
+5xx, after a pause of at most `retry_seconds`. Then another model within the budget goes first. Without one, the model
+that failed is retried if its fault may pass, after the pause that the provider names, else
+`uniform(0.5, 1) * 0.2 s * 2^n`. There is no retry of what is the request's own fault, none after `max_attempts`
+attempts, and none beyond the deadline.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from p2l.common.errors import ConfigError, InputError
+from p2l.common.errors import InputError
 from p2l.common.web import Deadline
-from route.config import ModelConfig, RouterConfig, TimeoutsConfig
-from route.providers.accounts import account_for, make_provider
-from route.providers.base import JSON, Fault, Provider, ProviderError, Timeouts
+from route.config import RouterConfig
+from route.providers.base import JSON, Fault, ProviderError, Timeouts
 from route.routing.candidates import NoModelError
-from route.routing.decision import Coefficients, Decision
+from route.routing.decision import Coefficients, Decision, Held
 from route.routing.router import Router
 from route.service.charges import Bounds, Charge, limited, too_dear
 from route.service.errors import ApiError, of_choice, of_fault, of_refusal
+from route.service.fleet import Deployment, Fleet
 from route.service.wire import Incoming, count_of, request_for
 from route.storage.ledger import KeyRecord, Ledger, Refusal
 from route.storage.reservations import NOTHING
-
-_BLAMELESS = (Fault.CONTEXT_LENGTH, Fault.CONTENT_FILTER, Fault.REQUEST, Fault.UNSUPPORTED)
-_NOT_THERE = 404
-_LONGEST_REST = 3600.0
-"""Seconds, whatever the provider says."""
-
-
-@dataclass
-class Breaker:
-    """The circuit breaker of one model in one worker.
-
-    closed --failures in a row--> open --seconds--> half open --success--> closed
-                                    ^                   |
-                                    +-----failure-------+
-
-    A rate limit opens it for as long as the provider says, an hour at most. Half open, it lets one request through.
-    """
-
-    most: int
-    """Failures in a row that open it."""
-    seconds: float
-    """For which it stays open."""
-    clock: Callable[[], float] = time.monotonic
-    fault: ProviderError | None = None
-    """The last one since the model answered."""
-    _failures: int = 0
-    _opened_until: float | None = None
-    _probing: bool = False
-
-    @property
-    def is_blocked(self) -> bool:
-        """Return whether no request may go there now: it is open, or another request probes it."""
-        return self._opened_until is not None and (self._probing or self.clock() < self._opened_until)
-
-    @property
-    def opens_in(self) -> float:
-        """Return the seconds until a request may probe the model."""
-        return max(0.0, (self._opened_until or 0.0) - self.clock())
-
-    def begin(self) -> bool:
-        """Count a request; return whether it is the probe."""
-        if self._opened_until is None or self._probing:
-            return False
-        self._probing = True
-        return True
-
-    def give_up(self, probe: bool) -> None:
-        """Count a cancelled request, which says nothing of the model."""
-        if probe:
-            self._probing = False
-
-    def began(self, probe: bool) -> None:
-        """Close after the first token of a probe; if the stream breaks off, the failures before it still count."""
-        if probe:
-            self._opened_until = None
-            self._probing = False
-
-    def succeeded(self) -> None:
-        """Count a complete answer, or a refusal that is the request's own fault."""
-        self._failures = 0
-        self._opened_until = None
-        self._probing = False
-        self.fault = None
-
-    def failed(self, error: ProviderError, probe: bool = False) -> None:
-        """Count a fault; `probe` is what `begin` returned."""
-        # A model that is not there will not be there for the next request either.
-        if error.fault in _BLAMELESS and error.status != _NOT_THERE:
-            self.succeeded()
-            return
-        self.fault = error
-        self._failures += 1
-        if error.retry_after:
-            self._open(min(error.retry_after, _LONGEST_REST))
-        elif probe or self._failures >= self.most:
-            self._open(self.seconds)
-        if probe:
-            self._probing = False
-
-    def _open(self, seconds: float) -> None:
-        # A failure that comes late must not shorten the rest that the provider asked for.
-        self._opened_until = max(self._opened_until or 0.0, self.clock() + seconds)
-
-
-@dataclass(frozen=True)
-class Target:
-    """A model with its provider and its breaker."""
-
-    name: str
-    """As the configuration and P2L call it."""
-    config: ModelConfig
-    provider: Provider
-    breaker: Breaker
-    pass_fields: frozenset[str] = frozenset()
-    """Names of the fields of requests that reach it beside the plain ones."""
-
-
-class Fleet:
-    """All models of the configuration."""
-
-    def __init__(self, targets: Mapping[str, Target]) -> None:
-        """Hold the targets by name, in the order of the configuration."""
-        self.targets = dict(targets)
-        windows = [target.config.context_window for target in targets.values()]
-        self.smallest_window = min((window for window in windows if window is not None), default=None)
-
-    def blocked(self) -> set[str]:
-        """Return the names of the models whose breaker is open."""
-        return {name for name, target in self.targets.items() if target.breaker.is_blocked}
-
-    def no_larger_than(self, name: str) -> set[str]:
-        """Return the names of the models whose context window is not larger than this one's."""
-        window = self.targets[name].config.context_window
-        if window is None:
-            return {name}
-        windows = ((other, target.config.context_window) for other, target in self.targets.items())
-        return {other for other, size in windows if size is not None and size <= window}
-
-    async def close(self) -> None:
-        """Close all connections."""
-        # Models of one account share a client.
-        for provider in {id(target.provider): target.provider for target in self.targets.values()}.values():
-            await provider.close()
-
-
-def make_fleet(config: RouterConfig, env: Mapping[str, str]) -> Fleet:
-    """Build providers, one for each account, and breakers; raise ConfigError for an unknown type or a missing key."""
-    providers: dict[str, Provider] = {}
-    targets = {}
-    for name, model in config.model_configs.items():
-        try:
-            account = account_for(model.type, model.api_key, model.base_url, env, model.options)
-            # repr: YAML has options that JSON cannot say, such as dates.
-            same = json.dumps([model.type, account.base_url, account.api_key, account.options], default=repr)
-            if same not in providers:
-                providers[same] = make_provider(model.type, account)
-        except ConfigError as error:
-            raise ConfigError(f"model_configs.{name}: {error}") from error
-        breaker = Breaker(config.breaker.failures, config.breaker.seconds)
-        listed = frozenset([*config.pass_fields, *model.pass_fields])
-        targets[name] = Target(name, model, providers[same], breaker, listed)
-    return Fleet(targets)
 
 
 @dataclass
@@ -186,6 +45,8 @@ class Choice:
     tokens: int | None = None
     fixed: str | None = None
     """The model of this conversation."""
+    held: Held | None = None
+    """The model of its last turn, which it may leave."""
     decision: Decision | None = None
     """The last one of the router."""
 
@@ -197,17 +58,25 @@ class Choice:
                 raise NoModelError(f"{', '.join(self.allowed)} is not available")
             return name
         decision = self.router.decide(
-            self.coefficients, self.budget, allowed=self.allowed, without=without, tokens=self.tokens, fixed=self.fixed
+            self.coefficients,
+            self.budget,
+            allowed=self.allowed,
+            without=without,
+            tokens=self.tokens,
+            fixed=self.fixed,
+            held=self.held,
         )
         self.decision = decision.limited_to(self.allowed)  # a key is told of no model that it may not use
         return decision.model
 
 
 T = TypeVar("T")
-Call = Callable[[Target, JSON, Timeouts, Charge], Awaitable[T]]
-"""Asks a model's provider."""
+Call = Callable[[Deployment, JSON, Timeouts, Charge], Awaitable[T]]
+"""Asks a provider."""
 _UNSEEN = (Fault.TIMEOUT, Fault.MALFORMED)
 """Faults of answers that may have been made, and are charged by the provider."""
+_NOT_THERE = 404
+_SHORT_PAUSE = 0.2
 _LONGEST_PAUSE = 30.0
 _MARGIN = 1e-3  # seconds; aiohttp reads a limit of 0 as none, and a sleep may end a little early
 
@@ -225,6 +94,10 @@ class Trip:
     excluded: set[str] = field(default_factory=set)
     """Models that failed."""
     tried: list[str] = field(default_factory=list)
+    retried: set[str] = field(default_factory=set)
+    """Models that were asked once more before another one was; these attempts do not count."""
+    deployment: Deployment | None = None
+    """The one that is being asked, or that answers."""
     faults: list[ProviderError] = field(default_factory=list)
     """One for each failed attempt."""
     dropped: list[str] = field(default_factory=list)
@@ -232,74 +105,91 @@ class Trip:
     charges: list[Charge] = field(default_factory=list)
     """One for each attempt."""
 
+    def begin(self, deployment: Deployment) -> bool:
+        """Count an attempt; return whether it is a probe."""
+        self.tried.append(deployment.name)
+        self.deployment = deployment
+        return deployment.begin()
+
+    def end(self) -> None:
+        """Count the end of the attempt or, when that gave an answer, of the answer; a second call does nothing."""
+        if self.deployment is not None:
+            self.deployment.end()
+            self.deployment = None
+
 
 @dataclass(frozen=True)
 class Dispatcher:
     """Asks models until one answers."""
 
     fleet: Fleet
-    max_attempts: int
-    timeouts: TimeoutsConfig
-    max_bytes: int
-    """Of an answer."""
-    failed: Callable[[str, ProviderError], None]
+    config: RouterConfig
+    failed: Callable[[Deployment, ProviderError], None]
     """Called for every fault."""
     ledger: Ledger
     settle: Callable[[Charge, bool], float]
     """Books what an attempt has cost; False: it has cost nothing."""
 
-    async def run(self, trip: Trip, call: Call[T]) -> tuple[Target, T]:
-        """Return the first model that answers and what `call` returned; raise `ApiError` if none does."""
-        target = self.first(trip)
+    async def run(self, trip: Trip, call: Call[T]) -> tuple[Deployment, T]:
+        """Return the first deployment that answers and what `call` returned; raise `ApiError` if none does.
+
+        The caller ends the trip when the answer is complete.
+        """
+        deployment = self.first(trip)
         while True:
             try:
-                return target, await self._attempt(trip, target, call)
+                return deployment, await self._attempt(trip, deployment, call)
             except ProviderError as error:
-                target = await self._next(trip, target, error)
+                deployment = await self._next(trip, deployment, error)
 
-    async def _attempt(self, trip: Trip, target: Target, call: Call[T]) -> T:
-        request, trip.dropped = request_for(target.config, trip.incoming, target.pass_fields)
-        charge, request = await self._reserve(trip, target, request)
+    async def _attempt(self, trip: Trip, deployment: Deployment, call: Call[T]) -> T:
+        incoming, listed = trip.incoming, deployment.pass_fields
+        request, trip.dropped = await incoming.apart(lambda: request_for(deployment.config, incoming, listed))
+        charge, request = await self._reserve(trip, deployment, request)
         trip.charges.append(charge)
-        trip.tried.append(target.name)
-        probe = target.breaker.begin()
+        probe = trip.begin(deployment)
+        started = time.perf_counter()
         try:
             left = max(_MARGIN, trip.deadline.left())
-            timeouts = self.timeouts.of_attempt(left, self.max_bytes, stream=trip.incoming.stream)
-            answer = await call(target, request, timeouts, charge)
+            max_bytes = int(self.config.max_answer_mb * 2**20)
+            timeouts = self.config.timeouts.of_attempt(left, max_bytes, stream=trip.incoming.stream)
+            answer = await call(deployment, request, timeouts, charge)
         except ProviderError as error:
-            target.breaker.failed(error, probe)
+            trip.end()
+            deployment.breaker.failed(error, probe)
             trip.faults.append(error)
-            self.failed(target.name, error)
+            self.failed(deployment, error)
             cost = self.settle(charge, may_have_cost(charge, error))
             if trip.ceiling is not None:
                 trip.ceiling -= cost
             raise
         except BaseException:
-            target.breaker.give_up(probe)
+            trip.end()
+            deployment.breaker.give_up(probe)
             raise
-        target.breaker.began(probe)
+        deployment.breaker.began(probe)
+        deployment.measure(time.perf_counter() - started, stream=trip.incoming.stream)
         return answer
 
-    async def _reserve(self, trip: Trip, target: Target, request: JSON) -> tuple[Charge, JSON]:
+    async def _reserve(self, trip: Trip, deployment: Deployment, request: JSON) -> tuple[Charge, JSON]:
         """Reserve the worst case of an attempt; return its charge and the request, whose answer may be cut shorter."""
         key, choices = trip.key, count_of(request.get("n")) or 1
         bounds = None
         if key.spend_per_day is not None or trip.ceiling is not None:
-            bounds = Bounds.of(target.config, trip.incoming, request)
-        worst = NOTHING if bounds is None else bounds.worst(target.config, trip.ceiling)
+            bounds = Bounds.of(deployment.config, trip.incoming, request)
+        worst = NOTHING if bounds is None else bounds.worst(deployment.config, trip.ceiling)
         if worst is None:
             raise too_dear(key)
         reservation = await self.ledger.reserve(key, worst)
         if isinstance(reservation, Refusal):
             raise of_refusal(reservation)
-        charge = Charge(target.name, target.config, trip.incoming, reservation, choices=choices)
+        charge = Charge(deployment.name, deployment.config, trip.incoming, reservation, choices=choices)
         if bounds is not None:
             charge.max_tokens = bounds.lowered(worst.most if reservation.amount is None else reservation.amount)
         return charge, request if charge.max_tokens is None else limited(request, charge.max_tokens)
 
-    def first(self, trip: Trip) -> Target:
-        """Return the model that a request goes to first.
+    def first(self, trip: Trip) -> Deployment:
+        """Return where a request goes first.
 
         Raise `ApiError` 400 if no model fits budget and length of the prompt, 429 or 502 if all that do have failed.
         """
@@ -310,45 +200,90 @@ class Dispatcher:
             if not blocked:
                 raise of_choice(error) from error
         try:
-            self._chosen(trip, ())
+            trip.choice.choose(())
         except (InputError, NoModelError) as error:
             raise of_choice(error) from error
         raise self._all_blocked(trip)
 
-    async def _next(self, trip: Trip, target: Target, error: ProviderError) -> Target:
-        """Return the model to ask after one has failed."""
-        if _is_the_requests(error, trip.incoming) or len(trip.tried) >= self.max_attempts:
-            raise of_fault(error, target.name)
-        too_small = self.fleet.no_larger_than(target.name) if error.fault is Fault.CONTEXT_LENGTH else {target.name}
-        trip.excluded |= too_small
+    async def _next(self, trip: Trip, deployment: Deployment, error: ProviderError) -> Deployment:
+        """Return what to ask after a failure."""
+        if _is_the_requests(error, trip.incoming):
+            raise of_fault(error, deployment.name)
+        same = await self._same_model(trip, deployment, error)
+        if same is not None:
+            return same
+        if len(trip.tried) - len(trip.retried) >= self.config.max_attempts:
+            raise of_fault(error, deployment.name)
+        is_small = error.fault is Fault.CONTEXT_LENGTH
+        trip.excluded |= self.fleet.no_larger_than(deployment.name) if is_small else {deployment.name}
         try:
             return self._chosen(trip, trip.excluded | self.fleet.blocked())
         except (InputError, NoModelError):
-            return await self._again(trip, target, error)
+            return await self._again(trip, deployment, error)
 
-    async def _again(self, trip: Trip, target: Target, error: ProviderError) -> Target:
-        """Pause and return the same model, since there is no other."""
-        backoff = random.uniform(0.5, 1.0) * 0.2 * 2 ** (len(trip.tried) - 1)
-        pause = max(error.retry_after or backoff, target.breaker.opens_in if error.retry_after else 0.0) + _MARGIN
-        if not error.fault.is_transient or pause > min(_LONGEST_PAUSE, trip.deadline.left()):
-            raise of_fault(error, target.name)
+    async def _same_model(self, trip: Trip, deployment: Deployment, error: ProviderError) -> Deployment | None:
+        """Return where the model is asked once more before another one is, after a short pause; None: nowhere."""
+        if deployment.name in trip.retried:
+            return None
+        if error.fault.is_transient or error.fault is Fault.CREDENTIALS or error.status == _NOT_THERE:
+            other = self._other(trip, deployment)
+            if other is not None:
+                trip.retried.add(deployment.name)
+                return other
+        # Only a fault that stands alone: an outage is not worth the wait of every request that meets it.
+        if error.fault not in (Fault.RATE_LIMIT, Fault.SERVER) or deployment.breaker.failures != 1:
+            return None
+        pause = (error.retry_after or random.uniform(0.5, 1.0) * _SHORT_PAUSE) + _MARGIN
+        if max(pause, deployment.breaker.opens_in) > min(self.config.retry_seconds + _MARGIN, trip.deadline.left()):
+            return None
         await asyncio.sleep(pause)
-        if target.breaker.is_blocked:
-            raise of_fault(error, target.name)
-        return target
+        if deployment.is_blocked:
+            return None
+        trip.retried.add(deployment.name)
+        return deployment
 
-    def _chosen(self, trip: Trip, without: Collection[str]) -> Target:
-        return self.fleet.targets[trip.choice.choose(without)]
+    async def _again(self, trip: Trip, deployment: Deployment, error: ProviderError) -> Deployment:
+        """Pause and return the same model, since there is no other."""
+        pause = random.uniform(0.5, 1.0) * _SHORT_PAUSE * 2 ** (len(trip.tried) - 1)
+        if error.retry_after and self._other(trip, deployment) is None:
+            pause = max(error.retry_after, deployment.breaker.opens_in)
+        pause += _MARGIN
+        if not error.fault.is_transient or pause > min(_LONGEST_PAUSE, trip.deadline.left()):
+            raise of_fault(error, deployment.name)
+        await asyncio.sleep(pause)
+        again = self.fleet.targets[deployment.name].pick(stream=trip.incoming.stream)
+        if again is None:
+            raise of_fault(error, deployment.name)
+        return again
+
+    def _other(self, trip: Trip, deployment: Deployment) -> Deployment | None:
+        """Return another deployment of the same model."""
+        return self.fleet.targets[deployment.name].pick(stream=trip.incoming.stream, without=(deployment,))
+
+    def _chosen(self, trip: Trip, without: Collection[str]) -> Deployment:
+        """Return a deployment of the model that is chosen; `without` holds all models that are blocked."""
+        name = trip.choice.choose(without)
+        deployment = self.fleet.targets[name].pick(stream=trip.incoming.stream)
+        if deployment is None:
+            raise NoModelError(f"{name} is not available")
+        return deployment
 
     def _all_blocked(self, trip: Trip) -> ApiError:
         """Return the error for a request all of whose models are blocked."""
-        breakers = [self.fleet.targets[name].breaker for name in trip.choice.allowed]
-        breakers = [breaker for breaker in breakers if breaker.is_blocked]
-        soonest = min(breakers, key=lambda breaker: breaker.opens_in)
-        limited = soonest.fault is not None and soonest.fault.fault is Fault.RATE_LIMIT
-        status, code = (429, "rate_limit_exceeded") if limited else (502, "models_unavailable")
+        blocked = [
+            deployment
+            for name in trip.choice.allowed
+            for deployment in self.fleet.targets[name].deployments
+            if deployment.is_blocked
+        ]
+        soonest = min(blocked, key=lambda deployment: deployment.free_in)
+        fault = soonest.breaker.fault
+        is_limited = not soonest.breaker.is_blocked or (fault is not None and fault.fault is Fault.RATE_LIMIT)
+        status, code = (429, "rate_limit_exceeded") if is_limited else (502, "models_unavailable")
         text = "every model that this request could go to has been failing; come again later"
-        return ApiError(status, code, text, retry_after=soonest.opens_in)
+        if is_limited:
+            text = "every model that this request could go to has reached a limit; come again later"
+        return ApiError(status, code, text, retry_after=soonest.free_in)
 
 
 def _is_the_requests(error: ProviderError, incoming: Incoming) -> bool:
@@ -366,16 +301,16 @@ def may_have_cost(charge: Charge, error: ProviderError) -> bool:
     return charge.config.price is not None and error.fault in _UNSEEN
 
 
-async def ask_whole(target: Target, request: JSON, timeouts: Timeouts, charge: Charge) -> JSON:
+async def ask_whole(deployment: Deployment, request: JSON, timeouts: Timeouts, charge: Charge) -> JSON:
     """Ask for a whole answer; see `Call`."""
-    answering = target.provider.chat(request, timeouts)
+    answering = deployment.provider.chat(request, timeouts)
     if charge.config.price is None:
         answer = await answering
     else:
         # The provider charges for an answer whether or not the client waits, so its counts are waited for.
         charge.pending = asyncio.ensure_future(answering)
         answer = await asyncio.shield(charge.pending)
-    target.breaker.succeeded()
+    deployment.breaker.succeeded()
     charge.complete(answer)
     charge.pending = None
     return answer

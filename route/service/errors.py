@@ -27,6 +27,10 @@ _FAULTS = {
 """Status and code of a provider's fault; any other is a bad gateway."""
 
 
+_LONGEST_PAUSE = 86_400.0
+"""Seconds that a client is told to wait, whatever a provider says."""
+
+
 class ApiError(Exception):
     """An error response; the message is for the client."""
 
@@ -49,10 +53,24 @@ class ApiError(Exception):
         """Return the response, by default with OpenAI's body."""
         own = dict(headers or {})
         if self.retry_after is not None:
-            own["retry-after"] = str(max(1, math.ceil(self.retry_after)))
+            own["retry-after"] = str(max(1, math.ceil(min(self.retry_after, _LONGEST_PAUSE))))
         if self.status in (401, 403, 408, 413):
             own["connection"] = "close"  # the rest of the body is never read
         return Response(json.dumps(body or self.body()), self.status, own, media_type="application/json")
+
+
+_EARLY = {
+    408: "request_timeout",
+    414: "address_too_long",
+    431: "headers_too_large",
+    503: "too_many_connections",
+}
+"""Codes of what is refused before it is a request; any other is no HTTP."""
+
+
+def early_body(status: int, sentence: str) -> JSON:
+    """Return the body of an error before there is a request, as in `p2l.common.protocol`."""
+    return ApiError(status, _EARLY.get(status, "invalid_http"), sentence).body()
 
 
 def of_refusal(refusal: Refusal) -> ApiError:

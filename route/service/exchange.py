@@ -19,7 +19,7 @@ from route.service.state import Service
 from route.storage.feedback import ShownAnswer
 from route.storage.ledger import KeyRecord
 
-_REASONS = ("budget", "probabilities", "propensity", "explored", "static", "revision")
+_REASONS = ("budget", "probabilities", "propensity", "explored", "static", "average", "revision")
 """Fields of a decision that are logged."""
 
 
@@ -67,6 +67,8 @@ class Exchange:
                 headers["x-p2l-max-tokens"] = ",".join(limits)
             if self.decision is not None and self.decision.static:
                 headers["x-p2l-static"] = "true"
+            if self.decision is not None and self.decision.average:
+                headers["x-p2l-average"] = "true"
         return headers
 
     def remember(self, propensity: float | None = None) -> None:
@@ -99,6 +101,8 @@ class Exchange:
 
     def close(self) -> None:
         """Charge the key, count and log; at once or, where an answer that nobody waits for has to be paid, later."""
+        for trip in self.trips:
+            trip.end()
         seconds = time.perf_counter() - self.started
         charges = [charge for trip in self.trips for charge in trip.charges if not charge.reservation.settled]
         if any(charge.pending is not None for charge in charges):
@@ -143,9 +147,9 @@ class Exchange:
         if self.first_token is not None:
             metrics.first_token.labels(model).observe(self.first_token)
         if self.answers and self.attempts[0] != model:
-            metrics.fallbacks.labels(model).inc()
-        if self.decision is not None and self.decision.static:
-            metrics.static.inc()
+            metrics.fallbacks.labels(model, self.attempts[0]).inc()
+        if self.decision is not None:
+            metrics.decided(self.decision)
 
     def _log(self, seconds: float, spent: float | None) -> None:
         decision = self.decision

@@ -14,13 +14,14 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, Literal, TextIO
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 
 from p2l.common.display import printable
 from p2l.common.web import exposition
 from route.providers.base import ProviderError
+from route.routing.decision import Decision
 
 NOBODY = "none"
 """The label of a request that no model answered."""
@@ -37,11 +38,20 @@ class RouterMetrics:
         self.errors = self._counter(
             "errors", "Faults of models, those that were made up for included.", "model", "fault"
         )
-        self.fallbacks = self._counter("fallbacks", "Answers that came in place of another model's.", "model")
+        self.fallbacks = self._counter(
+            "fallbacks", "Answers that came in place of another model's, the first one asked.", "model", "instead_of"
+        )
         self.tokens = self._counter("tokens", "Tokens as the providers count them.", "model", "kind")
         self.cost = self._counter("cost", "Cost of the answers, in the unit of the configuration.", "model")
         self.spend = self._counter("spend", "The same by key.", "key")
-        self.static = self._counter("static", "Requests routed without scores.")
+        self.unscored = self._counter("unscored", "Requests routed without scores, by what decided.", "by")
+        self.expected_score = self._summary("expected_score", "Expected score of the decisions.")
+        self.budget = self._summary("budget", "Budgets of requests that have one.")
+        self.expected_cost = self._summary("expected_cost", "Expected cost of the decisions.")
+        self.scored = self._gauge("p2l_up", "Whether P2L scores prompts: 1 or 0.", "livemin")
+        self.breakers = self._gauge(
+            "breaker", "Circuit breakers: 0 closed, 1 half open, 2 open.", "livemax", "model", "deployment"
+        )
         self.latency = self._histogram("request_seconds", "Seconds from request to the end of the answer.", "model")
         self.first_token = self._histogram(
             "first_token_seconds", "Seconds from request to the first token of a stream.", "model"
@@ -55,6 +65,16 @@ class RouterMetrics:
         """Count a fault of a model."""
         self.errors.labels(model, error.fault.value).inc()
 
+    def decided(self, decision: Decision) -> None:
+        """Count a decision."""
+        if decision.static or decision.average:
+            self.unscored.labels("average" if decision.average else "static").inc()
+        if decision.expected_score is not None:
+            self.expected_score.observe(decision.expected_score)
+        if decision.budget is not None:
+            self.budget.observe(decision.budget)
+        self.expected_cost.observe(decision.expected_cost)
+
     def used(self, model: str, tokens: tuple[int | None, int | None]) -> None:
         """Count the tokens of prompt and answer."""
         for kind, count in zip(("prompt", "completion"), tokens, strict=True):
@@ -67,6 +87,12 @@ class RouterMetrics:
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"p2l_router_{name}", text, labels, registry=self.registry)
+
+    def _summary(self, name: str, text: str) -> Summary:
+        return Summary(f"p2l_router_{name}", text, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, mode: Literal["livemin", "livemax"], *labels: str) -> Gauge:
+        return Gauge(f"p2l_router_{name}", text, labels, registry=self.registry, multiprocess_mode=mode)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
         return Histogram(f"p2l_router_{name}", text, labels, buckets=_SECONDS, registry=self.registry)
@@ -104,6 +130,7 @@ class RequestRecord:
     """Probability of the choice, exploring included."""
     explored: bool = False
     static: bool = False
+    average: bool = False
     sticky: bool = False
     revision: str = ""
     """Of the P2L model."""

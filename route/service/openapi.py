@@ -15,9 +15,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from p2l.common.version import __version__
-from route.config import ROUTER_NAME
+from route.config import ROUTER_NAME, SERVED
 from route.providers.base import JSON
 from route.routing.decision import FrontierPoint
+from route.service.settings import FALLBACKS
 from route.storage.conversations import HEADER
 from route.storage.feedback import StoredVote
 
@@ -26,8 +27,8 @@ _NUMBERS: JSON = {"type": "object", "additionalProperties": {"type": "number"}}
 _TEXTS: JSON = {"type": "array", "items": {"type": "string"}}
 _MEANINGS = {
     400: "The request cannot be used, by the router or by the provider; `param` names the field.",
-    401: "There is no key.",
-    403: "The key is wrong, or may not use the model.",
+    401: "There is no key, or a wrong one.",
+    403: "The key may not use the model, or this is not for it.",
     404: "There is no such model, or no answer of that request to vote on.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
@@ -55,7 +56,7 @@ def describe() -> JSON:
             "description": "Sends each chat request to the model that P2L expects to answer it best within its budget.",
         },
         "security": [{"bearer": []}, {"x-api-key": []}],
-        "paths": {**_chat_paths(), **_other_paths(), **_paths_of_operation()},
+        "paths": {**_chat_paths(), **_responses_paths(), **_passed_paths(), **_other_paths(), **_paths_of_operation()},
         "components": {
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
@@ -88,6 +89,16 @@ def _chat_paths() -> JSON:
                 parameters=("budget", "conversation"),
             )
         },
+        "/v1/messages/count_tokens": {
+            "post": _operation(
+                "Estimate the tokens of a message's prompt.",
+                body="MessagesRequest",
+                answers={
+                    200: ("The estimate.", _content("TokenCount")),
+                    **_errors(400, 401, 404, 408, 413, schema="MessagesError"),
+                },
+            )
+        },
         "/v1/route": {
             "post": _operation(
                 "Return the decision for a chat request without asking a model.",
@@ -97,6 +108,67 @@ def _chat_paths() -> JSON:
             )
         },
     }
+
+
+def _responses_paths() -> JSON:
+    response = _content("Response", stream="An event of the Responses API.")
+    kept = _errors(400, 401, 404, 503)
+    of_one = "/v1/responses/{response_id}"
+    return {
+        "/v1/responses": {
+            "post": _operation(
+                "The same in the form of OpenAI's Responses API.",
+                body="ResponsesRequest",
+                answers={
+                    200: ("The response.", response),
+                    **_errors(400, 401, 403, 404, 408, 413, 422, 429, 502, 503, 504),
+                },
+                parameters=("budget", "conversation"),
+            )
+        },
+        of_one: {
+            "get": _operation(
+                "Return a response that is kept.",
+                answers={200: ("The response.", _content("Response")), **kept},
+                parameters=("response_id",),
+            ),
+            "delete": _operation(
+                "Forget a response.",
+                answers={200: ("It is forgotten.", _content("Deleted")), **kept},
+                parameters=("response_id",),
+            ),
+        },
+        f"{of_one}/input_items": {
+            "get": _operation(
+                "List the input of the request that a response belongs to.",
+                answers={200: ("The items.", _content("Items")), **kept},
+                parameters=("response_id",),
+            )
+        },
+    }
+
+
+def _passed_paths() -> JSON:
+    """Return the endpoints that are passed to the model which a request names."""
+    anything: JSON = {"*/*": {"schema": {}}}
+    form = {"type": "object", "properties": {"model": {"type": "string"}}}
+    statuses = (400, 401, 403, 404, 408, 413, 422, 429, 502, 503, 504)
+    paths: JSON = {}
+    for kind, names in SERVED.items():
+        is_form = kind == "transcriptions"
+        for name in names:
+            operation = _operation(
+                f"Pass a request to a model with {kind}, and its answer back.",
+                answers={200: ("The provider's answer.", anything), **_errors(*statuses)},
+            )
+            media = "multipart/form-data" if is_form or name in _FORMS else "application/json"
+            schema = form if media.startswith("multipart") else _ref("PassedRequest")
+            operation["requestBody"] = {"required": True, "content": {media: {"schema": schema}}}
+            paths[f"/v1/{name}"] = {"post": operation}
+    return paths
+
+
+_FORMS = ("images/edits", "images/variations")
 
 
 def _other_paths() -> JSON:
@@ -113,7 +185,7 @@ def _other_paths() -> JSON:
         },
         "/v1/models": {
             "get": _operation(
-                "List the router, then each model that this key may be routed to.",
+                "List what `model` may name: the router, and models that a name reaches.",
                 answers={200: ("The models.", _content("Models")), **_errors(401, 403)},
             )
         },
@@ -196,6 +268,12 @@ def _parameters() -> JSON:
     return {
         "budget": {"name": "x-p2l-cost", "in": "header", "description": budget, "schema": _AMOUNT},
         "conversation": {"name": HEADER, "in": "header", "description": conversation, "schema": {"type": "string"}},
+        "response_id": {
+            "name": "response_id",
+            "in": "path",
+            "required": True,
+            "schema": {"type": "string", "minLength": 1, "pattern": "^resp_[a-z0-9]+$"},
+        },
         "name": {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}},
     }
 
@@ -230,6 +308,8 @@ def _request_schemas() -> JSON:
         "MessagesRequest": _object(
             {**own, "messages": {"type": "array", "minItems": 1, "items": _turn()}, **_of_messages()}, "messages"
         ),
+        "ResponsesRequest": _object({**_of_responses(own), "tools": _or_null(_TOOLS)}, "input"),
+        "PassedRequest": _object({"model": {"type": "string"}, "input": {"type": "string"}}, "model"),
         "Vote": {
             **_object(
                 {
@@ -241,6 +321,41 @@ def _request_schemas() -> JSON:
             ),
             "additionalProperties": False,
         },
+    }
+
+
+_TOOLS: JSON = {
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "type": {"const": "function"},
+            "name": {"type": "string"},
+            "parameters": {"type": "object"},
+        },
+        "required": ["type", "name"],
+    },
+}
+
+
+def _of_responses(own: Mapping[str, object]) -> JSON:
+    text = _object({"type": {"const": "input_text"}, "text": {"type": "string"}}, "type", "text")
+    message = _object(
+        {
+            "role": {"enum": ["user", "assistant", "system", "developer"]},
+            "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": text}]},
+        },
+        *("role", "content"),
+    )
+    items = {"type": "array", "minItems": 1, "items": message}
+    same = {name: own[name] for name in ("model", "cost", "direct_model", "stream", "temperature", "top_p")}
+    return {
+        **same,
+        "input": {"anyOf": [{"type": "string"}, items]},
+        "instructions": _or_null({"type": "string"}),
+        "max_output_tokens": _or_null({"type": "integer", "minimum": 1}),
+        "previous_response_id": _or_null({"type": "string"}),
+        "store": _or_null({"type": "boolean"}),
     }
 
 
@@ -294,6 +409,20 @@ def _answer_schemas() -> JSON:
             },
             *("id", "type", "role", "model", "content", "stop_reason", "stop_sequence", "usage", "router_outputs"),
         ),
+        "TokenCount": _object({"input_tokens": tokens}, "input_tokens"),
+        "Response": _object(
+            {
+                **routed,
+                "id": {"type": "string"},
+                "object": {"const": "response"},
+                "status": {"enum": ["completed", "incomplete"]},
+                "output": {"type": "array", "items": {"type": "object"}},
+                "usage": _object({"input_tokens": tokens, "output_tokens": tokens}, "input_tokens", "output_tokens"),
+            },
+            *("id", "object", "status", "model", "output", "usage", "router_outputs"),
+        ),
+        "Deleted": _object({"id": {"type": "string"}, "deleted": {"const": True}}, "id", "deleted"),
+        "Items": _object({"object": {"const": "list"}, "data": {"type": "array"}}, "object", "data"),
         "Decision": _object({**_reasons(), "attempts": _TEXTS}, *_reasons(), "attempts"),
         "RouteDecision": _object(
             {
@@ -320,6 +449,7 @@ def _reasons() -> JSON:
         "budget": number,
         "explored": {"type": "boolean"},
         "static": {"type": "boolean"},
+        "average": {"type": "boolean"},
         "optimizer": {"type": "string"},
         "revision": {"type": "string"},
     }
@@ -334,7 +464,9 @@ def _other_schemas() -> JSON:
     listed = {"object": {"const": "list"}, "data": {"type": "array", "items": _ref("Model")}}
     readiness = {
         "status": text,
-        "scores": {"type": "boolean"},
+        "scores": {"type": "boolean", "description": "Whether P2L scores prompts now."},
+        "fallback": {"enum": list(FALLBACKS), "description": "What decides without scores."},
+        "trouble": {**text, "description": "Why there are no scores; for operators."},
         "blocked": {**_TEXTS, "description": "Models that are blocked; for operators."},
     }
     return {

@@ -17,6 +17,7 @@ from p2l.common.errors import InputError, P2LError
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
 from route.config import load_config
 from route.service.app import build_app
+from route.service.errors import early_body
 from route.service.observability import set_up_logs
 from route.service.settings import Settings
 from route.service.state import Service
@@ -92,5 +93,6 @@ def _run(app: Any, settings: Settings, host: str, port: int, limits: ConnectionL
         request_seconds=load_config(settings.config).timeouts.total,
         proxy_headers=False,
         limits=limits,
+        error_body=early_body,
         log_config=None,
     )

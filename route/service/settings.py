@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+FALLBACKS = ("average", "static_order", "dearest")
+"""What decides without scores: the average leaderboard of earlier prompts, the configured order, or the cost."""
+
 
 @dataclass(frozen=True)
 class Settings:

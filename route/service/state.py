@@ -13,18 +13,30 @@ import numpy as np
 
 from p2l.common.errors import ConfigError
 from route.config import RouterConfig, line_of
-from route.providers.base import ProviderError
+from route.providers.base import JSON, ProviderError
 from route.routing.candidates import get, pair
+from route.routing.decision import Coefficients, Held
 from route.routing.router import Router
 from route.routing.scoring import make_scorer
 from route.service.charges import UNKNOWN_LONGEST, Charge
-from route.service.dispatch import Dispatcher, make_fleet
+from route.service.dispatch import Dispatcher
+from route.service.fleet import Deployment, make_fleet
 from route.service.observability import LOGGER, RouterMetrics
-from route.service.settings import Settings
-from route.storage.conversations import Sticky
+from route.service.settings import FALLBACKS, Settings
+from route.service.wire import prompt_tokens_of
+from route.storage.average import Average
+from route.storage.conversations import Last, Sticky
 from route.storage.database import Database
 from route.storage.feedback import Feedback
 from route.storage.ledger import KeyRecord, Ledger, key_record
+from route.storage.responses import ResponseStore
+
+_CACHE_SECONDS = 300.0
+"""For which a provider keeps a prompt in its cache, at least."""
+_LEAST_CACHED = 1024
+"""Tokens of the shortest prompt that providers cache."""
+_OBSERVE_SECONDS = 5.0
+"""Between two settings of the gauges of a worker, which another one may be asked for."""
 
 
 class Service:
@@ -36,10 +48,12 @@ class Service:
         self.settings = settings
         self.started = int(time.time())
         self.metrics = RouterMetrics()
-        self.fleet = make_fleet(config, os.environ)
+        self.fleet = make_fleet(config, os.environ, workers=settings.workers)
         self.router = make_router(config, settings)
-        self.routable = list(self.fleet.targets)
+        self.routable = [model.name for model in config.routed_models()]
         """Models that requests may be routed to: all, until the model list of P2L is known."""
+        self.chat_models = frozenset(self.routable)
+        """Models that `direct_model` may name."""
         self.scorer = make_scorer(
             self.router.kind,
             endpoint=settings.router_model_endpoint,
@@ -54,10 +68,8 @@ class Service:
         self.ledger = Ledger([*unlimited, *limited], self.database)
         self.dispatcher = Dispatcher(
             self.fleet,
-            config.max_attempts,
-            config.timeouts,
-            int(config.max_answer_mb * 2**20),
-            failed=self._count_fault,
+            config,
+            failed=self.count_fault,
             ledger=self.ledger,
             settle=self.settle,
         )
@@ -70,6 +82,13 @@ class Service:
         }
         self.feedback = Feedback(self.database, store_prompts=config.store_prompts, votes_per_day=votes_per_day)
         self.sticky = Sticky(self.database)
+        self.average = Average(self.database)
+        self.responses = ResponseStore(self.database, enabled=config.database is not None and config.store_responses)
+        prices = [model.price for model in config.model_configs.values()]
+        self.has_caches = any(price and price.cached is not None for price in prices)
+        """Whether a model's price of a prompt that its provider has in a cache is known."""
+        self._is_blind = False
+        self._watch: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open the database and start the scorer."""
@@ -81,19 +100,76 @@ class Service:
                 UNKNOWN_LONGEST,
             )
         await self.database.start()
-        for buffer in (self.ledger, self.feedback, self.sticky):
+        for buffer in (self.ledger, self.feedback, self.sticky, self.average):
             await buffer.start()
+        self.scorer.on_change = self._notice
         await self.scorer.start()
+        self._watch = asyncio.create_task(self._observe())
 
     async def close(self) -> None:
         """Write what has gathered and close every connection."""
+        if self._watch is not None:
+            self._watch.cancel()
         for task in self.finishing:
             task.cancel()
         await asyncio.gather(*self.finishing, return_exceptions=True)
+        await self.average.close()
         await self.ledger.close()
         await self.database.close()
         await self.scorer.close()
         await self.fleet.close()
+
+    async def coefficients(self, turns: Sequence[str]) -> Coefficients | None:
+        """Return P2L's coefficients of a prompt, else the average of earlier prompts; None: the static order decides.
+
+        A configured `static_order` goes before the average.
+        """
+        with self.metrics.scoring.time():
+            coefficients = await self.scorer.coefficients(turns, self.config.score_timeout_ms / 1000)
+        if coefficients is not None:
+            self.average.add(coefficients)
+            return coefficients
+        return self.average.coefficients if self.fallback == "average" else None
+
+    def held(self, last: Last, body: JSON) -> Held | None:
+        """Return the model of a conversation's last turn, and what leaving it costs; None where it costs nothing."""
+        model = self.config.model_configs.get(last.model)
+        price = None if model is None else model.price
+        if price is None or price.cached is None or self.sticky.seconds_since(last) > _CACHE_SECONDS:
+            return None
+        turns = [number for number, message in enumerate(body["messages"]) if message["role"] == "assistant"]
+        tokens = prompt_tokens_of({**body, "messages": body["messages"][: turns[-1]]}) if turns else 0
+        lost = tokens * (price.input - price.cached) / 1e6
+        return Held(last.model, lost) if tokens >= _LEAST_CACHED and lost > 0 else None
+
+    @property
+    def fallback(self) -> str:
+        """Return what decides without scores, one of `FALLBACKS`."""
+        average, order, dearest = FALLBACKS
+        if self.config.static_order:
+            return order
+        return dearest if self.average.coefficients is None else average
+
+    def observe(self) -> None:
+        """Set the gauges."""
+        self.metrics.scored.set(self.scorer.is_well)
+        for deployment in self.fleet.deployments:
+            state = ("closed", "half_open", "open").index(deployment.breaker.state)
+            self.metrics.breakers.labels(deployment.name, deployment.label).set(state)
+
+    async def _observe(self) -> None:
+        while True:
+            self.observe()
+            await asyncio.sleep(_OBSERVE_SECONDS)
+
+    def _notice(self, trouble: str) -> None:
+        """Log that P2L gives no scores any more, and what decides instead, or that it does again."""
+        if trouble:
+            fields = {"why": trouble, "fallback": self.fallback}
+            LOGGER.warning("P2L gives no scores", extra={"fields": fields})
+        elif self._is_blind:  # not at start, when the model has been loaded
+            LOGGER.warning("P2L gives scores again")
+        self._is_blind = bool(trouble)
 
     def settle(self, charge: Charge, has_cost: bool, answers: int | None = None) -> float:
         """Book what an attempt has cost, if it has; return that. A failed attempt is no answer."""
@@ -121,12 +197,15 @@ class Service:
                 "P2L does not know %s: only direct_model reaches them; a prior_coef makes them routable",
                 ", ".join(unknown),
             )
-        self.routable = [name for name in self.fleet.targets if name not in unknown]
+        self.routable = [model.name for model in self.config.routed_models() if model.name not in unknown]
 
-    def _count_fault(self, model: str, error: ProviderError) -> None:
-        self.metrics.failed(model, error)
+    def count_fault(self, deployment: Deployment, error: ProviderError) -> None:
+        """Count and log a fault of a provider."""
+        self.metrics.failed(deployment.name, error)
         # Without the text of the provider, which may quote the prompt.
-        fields = {"model": model, "fault": error.fault.value, "provider_status": error.status}
+        fields = {"model": deployment.name, "fault": error.fault.value, "provider_status": error.status}
+        if deployment.label:
+            fields["deployment"] = deployment.label
         LOGGER.warning("no answer", extra={"fields": fields})
 
 

@@ -13,9 +13,10 @@ from typing import cast
 from route.providers.base import JSON, Fault, ProviderError, Timeouts
 from route.providers.chat import asks_for_usage
 from route.service.charges import Charge
-from route.service.dispatch import Target, Trip
+from route.service.dispatch import Trip
 from route.service.errors import of_fault
 from route.service.exchange import Exchange
+from route.service.fleet import Deployment
 from route.service.wire import is_usage_only, mark_chunk, outputs_of, usage_of
 
 Write = Callable[[JSON], Awaitable[None]]
@@ -32,9 +33,9 @@ class Opened:
     rest: AsyncGenerator[JSON, None]
 
 
-async def open_stream(target: Target, request: JSON, timeouts: Timeouts, _: Charge) -> Opened:
+async def open_stream(deployment: Deployment, request: JSON, timeouts: Timeouts, _: Charge) -> Opened:
     """Ask for a stream and wait for its first token; see `Call`."""
-    chunks = cast("AsyncGenerator[JSON, None]", target.provider.stream(request, timeouts))
+    chunks = cast("AsyncGenerator[JSON, None]", deployment.provider.stream(request, timeouts))
     head: list[JSON] = []
     try:
         async for chunk in chunks:
@@ -60,28 +61,28 @@ def _has_content(chunk: JSON) -> bool:
     return False
 
 
-async def relay(exchange: Exchange, trip: Trip, target: Target, opened: Opened, write: Write) -> None:
+async def relay(exchange: Exchange, trip: Trip, deployment: Deployment, opened: Opened, write: Write) -> None:
     """Pass every chunk on and count the usage; raise `ApiError` if the stream breaks."""
     async with aclosing(opened.rest):
         try:
             opened.head[0] = {**opened.head[0], **outputs_of(trip.choice.decision, trip.tried)}
             for chunk in opened.head:
-                await _relay_one(exchange, trip, target, chunk, write)
+                await _relay_one(exchange, trip, deployment, chunk, write)
             async for chunk in opened.rest:
-                await _relay_one(exchange, trip, target, chunk, write)
-            target.breaker.succeeded()
+                await _relay_one(exchange, trip, deployment, chunk, write)
+            deployment.breaker.succeeded()
         except ProviderError as error:
-            target.breaker.failed(error)
+            deployment.breaker.failed(error)
             trip.faults.append(error)
-            exchange.service.metrics.failed(target.name, error)
-            raise of_fault(error, target.name) from error
+            exchange.service.metrics.failed(deployment.name, error)
+            raise of_fault(error, deployment.name) from error
 
 
-async def _relay_one(exchange: Exchange, trip: Trip, target: Target, chunk: JSON, write: Write) -> None:
+async def _relay_one(exchange: Exchange, trip: Trip, deployment: Deployment, chunk: JSON, write: Write) -> None:
     charge = exchange.answers[0]
     charge.count(chunk.get("choices"))
     if chunk.get("usage") is not None:
         charge.measure(usage_of(chunk))
         if is_usage_only(chunk) and not asks_for_usage(trip.incoming.body):
             return  # the router asks for the usage of every stream
-    await write(mark_chunk(chunk, target.name))
+    await write(mark_chunk(chunk, deployment.name))

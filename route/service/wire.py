@@ -9,13 +9,16 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, NoReturn
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import Receive
 
 from p2l.common import web
+from p2l.common.files import DEEPEST_JSON, is_deeper
+from p2l.common.long_texts import LONG, MANY, dumps, holds_more, patiently
 from p2l.common.web import bearer_of
 from route.config import ModelConfig
 from route.providers.base import JSON
@@ -24,8 +27,22 @@ from route.routing.decision import Decision
 from route.service.errors import ApiError
 from route.service.fields import passed
 
+T = TypeVar("T")
 BYTES_PER_TOKEN = 4
+MOST_VALUES = 1_000_000
+"""Of a body: more than 100,000 messages with all their fields, which is the most that any provider takes."""
 _TOKENS_PER_ATTACHMENT = 1000
+
+
+class Attachments(NamedTuple):
+    """Parts of messages that are no text."""
+
+    images: int
+    image_bytes: int
+    """Of inline images."""
+    others: int
+    remote: int
+    """Those of the others that the provider fetches, so that nobody here knows how long they are."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +68,25 @@ class Incoming:
         """Return whether the model is to continue an answer, which not every provider accepts."""
         return bool(self.body["messages"][-1]["role"] == "assistant")
 
+    @cached_property
+    def prompt_tokens(self) -> int:
+        """Estimate the tokens of the prompt."""
+        return prompt_tokens_of(self.body)
+
+    @cached_property
+    def attachments(self) -> Attachments:
+        """Return what messages hold beside text."""
+        return attachments_of(self.body)
+
+    @cached_property
+    def has_many_values(self) -> bool:
+        """Return whether walking through the body takes so long that others would notice."""
+        return holds_more(self.body, MANY)
+
+    async def apart(self, function: Callable[[], T]) -> T:
+        """Call a function that walks through the body, in a thread where that takes long."""
+        return await patiently(function) if self.has_many_values else function()
+
 
 def key_of(headers: Headers) -> str | None:
     """Return the key of a request, as OpenAI's clients or as Anthropic's send it."""
@@ -67,25 +103,28 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
         raise ApiError(error.status_code, code, error.detail) from None
 
 
-def parse_object(raw: bytes) -> JSON:
+def parse_object(raw: bytes, decoder: json.JSONDecoder | None = None) -> JSON:
     """Parse a body that is a JSON object; raise `ApiError` 400 for any other."""
     try:
-        body = _DECODER.decode(raw.decode("utf-8-sig"))  # a byte order mark is not JSON, but some send it
+        body = (decoder or _DECODER).decode(raw.decode("utf-8-sig"))  # a byte order mark is not JSON, but some send it
     except (ValueError, RecursionError):
         raise ApiError(400, "invalid_json", "the body is no valid JSON") from None
     if not isinstance(body, dict):
         raise ApiError(400, "invalid_json", "the body must be a JSON object")
+    if raw.count(b"[") + raw.count(b"{") > DEEPEST_JSON and is_deeper(body, DEEPEST_JSON):
+        raise ApiError(400, "invalid_json", f"the body is nested deeper than {DEEPEST_JSON} levels")
     return body
 
 
 def parse_chat(
     raw: bytes,
     headers: Mapping[str, str],
-    models: Mapping[str, object],
+    models: Collection[str],
     *,
     by_name: bool,
     translate: Callable[[JSON], JSON] = lambda body: body,
     hints: Collection[str] = (),
+    decoder: json.JSONDecoder | None = None,
 ) -> Incoming:
     """Parse a chat request that `translate` brings into OpenAI's form, without the fields `hints`.
 
@@ -93,7 +132,7 @@ def parse_chat(
 
     Raise `ApiError` 400 if a field cannot be used, 404 if there is no such model.
     """
-    sent = parse_object(raw)
+    sent = parse_object(raw, decoder)
     body = translate(sent)
     _check_messages(body.get("messages"))
     model = body.pop("model", None)
@@ -114,7 +153,10 @@ def parse_chat(
     if compare and (stream or direct is not None or body.get("n") not in (None, 1)):
         raise _bad("compare", "goes with neither stream, direct_model nor n")
     left_out = tuple(name for name in hints if name in sent)
-    return Incoming(body, _turns(body["messages"]), budget, direct, compare, stream, len(raw), left_out)
+    incoming = Incoming(body, turns_of(body["messages"]), budget, direct, compare, stream, len(raw), left_out)
+    if len(raw) > LONG:
+        _ = incoming.prompt_tokens, incoming.has_many_values  # here, in a thread of its own
+    return incoming
 
 
 def tokens_of(incoming: Incoming, smallest_window: int) -> int | None:
@@ -127,28 +169,23 @@ def tokens_of(incoming: Incoming, smallest_window: int) -> int | None:
     answer = answer if isinstance(answer, int) else 0
     if incoming.size // BYTES_PER_TOKEN + answer + _TOKENS_PER_ATTACHMENT <= smallest_window:
         return None
-    return prompt_tokens_of(body) + answer
+    return incoming.prompt_tokens + answer
 
 
 def prompt_tokens_of(body: JSON) -> int:
     """Estimate the tokens of a prompt; four bytes of text count as one."""
-    texts = len(json.dumps(body.get("tools") or "")) // BYTES_PER_TOKEN
+    texts = len(dumps(body["tools"])) // BYTES_PER_TOKEN if body.get("tools") else 0
     for message in body["messages"]:
         texts += len(_text(message.get("content")).encode("utf-8", "replace")) // BYTES_PER_TOKEN
-        texts += len(json.dumps(message.get("tool_calls") or "")) // BYTES_PER_TOKEN
-    return texts + sum(attachments.number for attachments in attachments_of(body)) * _TOKENS_PER_ATTACHMENT
+        if message.get("tool_calls"):
+            texts += len(dumps(message["tool_calls"])) // BYTES_PER_TOKEN
+    held = attachments_of(body)
+    return texts + (held.images + held.others) * _TOKENS_PER_ATTACHMENT
 
 
-class Attachments(NamedTuple):
-    """Parts of messages that are no text."""
-
-    number: int
-    bytes: int
-
-
-def attachments_of(body: JSON) -> tuple[Attachments, Attachments]:
-    """Return the images of a request, and its other attachments; bytes are those of inline images."""
-    images, inline, others = 0, 0, 0
+def attachments_of(body: JSON) -> Attachments:
+    """Return what messages hold beside text."""
+    images, inline, others, remote = 0, 0, 0, 0
     for message in body["messages"]:
         content = message.get("content")
         for part in content if isinstance(content, list) else ():
@@ -157,10 +194,11 @@ def attachments_of(body: JSON) -> tuple[Attachments, Attachments]:
             url = image_url(part) if isinstance(part, dict) and part.get("type") == "image_url" else "data:"
             if url.startswith("data:") and not url.startswith("data:image/"):
                 others += 1
+                remote += _is_remote(part)
             else:
                 images += 1
                 inline += len(url) if url.startswith("data:") else 0
-    return Attachments(images, inline), Attachments(others, 0)
+    return Attachments(images, inline, others, remote)
 
 
 def _check_messages(messages: Any) -> None:
@@ -173,7 +211,8 @@ def _check_messages(messages: Any) -> None:
             raise _bad(f"messages[{number}].content", "must be text or a list of parts")
 
 
-def _turns(messages: list[JSON]) -> tuple[str, ...]:
+def turns_of(messages: list[JSON]) -> tuple[str, ...]:
+    """Return the text of the user's turns, P2L's input."""
     return tuple(_text(message.get("content")) for message in messages if message["role"] == "user") or ("",)
 
 
@@ -185,6 +224,15 @@ def _text(content: Any) -> str:
 
 def _is_text(part: Any) -> bool:
     return isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+
+
+def _is_remote(part: Any) -> bool:
+    """Return whether a part names a document, video or recording that is elsewhere."""
+    if not isinstance(part, dict) or part.get("type") == "image":
+        return False
+    holders = [part, *(held for held in part.values() if isinstance(held, dict))]
+    places = (held.get(name) for held in holders for name in ("file_id", "file_url", "url"))
+    return any(isinstance(place, str) and not place.startswith("data:") for place in places)
 
 
 def _budget(in_body: Any, in_header: str | None) -> float | None:
@@ -221,16 +269,17 @@ def _bad(param: str, problem: str) -> ApiError:
     return ApiError(400, "invalid_value", f"{param}: {problem}", param=param)
 
 
-def _refuse_constant(name: str) -> NoReturn:
+def refuse_constant(name: str) -> NoReturn:
+    """Refuse NaN and Infinity, which Python reads and no provider does."""
     raise ValueError(name)
 
 
-_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)  # Python reads NaN and Infinity, no provider does
+_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
 _MOST_TOKENS = 100_000_000
 _REASONS = (
     *("model", "probabilities", "propensity", "expected_score", "expected_cost", "strength"),
-    *("budget", "explored", "static", "optimizer", "revision"),
+    *("budget", "explored", "static", "average", "optimizer", "revision"),
 )
 
 

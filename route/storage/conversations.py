@@ -1,4 +1,4 @@
-"""A conversation keeps its model between turns.
+"""A conversation keeps its model: through the rounds of tools, and between turns where that is configured or worth it.
 
 A conversation is named by the header `x-p2l-conversation`, else by the texts it begins with: the digest of key, `user`
 and the messages up to the first one of the user. Two conversations that begin alike may share a model. A first request
@@ -13,7 +13,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from p2l.common.cache import LRUCache
 from route.storage.database import Database, WriteBehind
@@ -36,6 +36,23 @@ def conversation_of(body: Mapping[str, Any], *, key: str, header: str | None = N
 def goes_on(body: Mapping[str, Any], *, header: str | None = None) -> bool:
     """Return whether a request continues a conversation: it holds an answer, or HEADER names one."""
     return bool(header) or any(_role(message) == "assistant" for message in body.get("messages") or [])
+
+
+def is_tool_round(body: Mapping[str, Any]) -> bool:
+    """Return whether a request brings results of tools to the model that called them.
+
+    Text of the user may follow them, as in the Messages API.
+    """
+    newest = takewhile(lambda message: _role(message) != "assistant", reversed(body.get("messages") or []))
+    return any(_role(message) in ("tool", "function") for message in newest)
+
+
+class Last(NamedTuple):
+    """The last turn of a conversation."""
+
+    model: str
+    time: float
+    """Seconds since 1970."""
 
 
 def _role(message: Any) -> Any:
@@ -61,37 +78,42 @@ class Sticky(WriteBehind):
         """Keep the `capacity` conversations used last in memory, and those of a day in the database."""
         super().__init__(database, clock)
         self._capacity = capacity
-        self._models: LRUCache[str, str] = LRUCache(capacity)
-        self._gathered: dict[str, tuple[str, float]] = {}  # (model, time) by conversation
+        self._last: LRUCache[str, Last] = LRUCache(capacity)
+        self._gathered: dict[str, Last] = {}  # by conversation
 
-    async def model_of(self, conversation: str) -> str | None:
-        """Return the model that answered last, here or in another worker, or None.
+    async def last_of(self, conversation: str) -> Last | None:
+        """Return which model answered last, and when, here or in another worker, or None.
 
         It reads the database only for a conversation that this worker does not have in memory.
         """
-        if (model := self._models.get(conversation)) is not None:
-            return model
+        if (last := self._last.get(conversation)) is not None:
+            return last
         try:
-            model = await self._database.read(lambda connection: _look_up(connection, conversation, self._clock()))
+            last = await self._database.read(lambda connection: _look_up(connection, conversation, self._clock()))
         except sqlite3.Error:
             return None
-        if model is not None:
-            self._models.put(conversation, model)
-        return model
+        if last is not None:
+            self._last.put(conversation, last)
+        return last
+
+    def seconds_since(self, last: Last) -> float:
+        """Return the seconds since a turn."""
+        return self._clock() - last.time
 
     def remember(self, conversation: str, model: str) -> None:
         """Remember which model answered, without waiting."""
-        self._models.put(conversation, model)
-        self._gathered[conversation] = (model, self._clock())
+        last = Last(model, self._clock())
+        self._last.put(conversation, last)
+        self._gathered[conversation] = last
         if len(self._gathered) > self._capacity:
             del self._gathered[next(iter(self._gathered))]
 
-    def take(self) -> dict[str, tuple[str, float]]:
+    def take(self) -> dict[str, Last]:
         """See `WriteBehind`."""
         batch, self._gathered = self._gathered, {}
         return batch
 
-    def write(self, connection: sqlite3.Connection, batch: dict[str, tuple[str, float]]) -> None:
+    def write(self, connection: sqlite3.Connection, batch: dict[str, Last]) -> None:
         """See `WriteBehind`."""
         connection.executemany(
             "INSERT OR REPLACE INTO conversations VALUES (?, ?, ?)",
@@ -103,13 +125,13 @@ class Sticky(WriteBehind):
             (self._clock() - KEPT_SECONDS, _MOST_FORGOTTEN),
         )
 
-    def give_back(self, batch: dict[str, tuple[str, float]]) -> None:
+    def give_back(self, batch: dict[str, Last]) -> None:
         """See `WriteBehind`."""
         self._gathered = batch | self._gathered
 
 
-def _look_up(connection: sqlite3.Connection, conversation: str, now: float) -> str | None:
+def _look_up(connection: sqlite3.Connection, conversation: str, now: float) -> Last | None:
     row = connection.execute(
-        "SELECT model FROM conversations WHERE conversation = ? AND time >= ?", (conversation, now - KEPT_SECONDS)
+        "SELECT model, time FROM conversations WHERE conversation = ? AND time >= ?", (conversation, now - KEPT_SECONDS)
     ).fetchone()
-    return None if row is None else str(row[0])
+    return None if row is None else Last(*row)

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from p2l.common.errors import ConfigError
 
-# The tables; keys of clients are there by name, prompts only with `store_prompts: true`.
+# The tables; keys of clients are there by name, prompts only with `store_prompts: true` and in responses that are kept.
 #
 # | table | one row is |
 # |---|---|
@@ -36,6 +36,8 @@ from p2l.common.errors import ConfigError
 # | votes | an answer that was voted on |
 # | voters | the only one: the secret from which exports make pseudonyms of keys |
 # | conversations | the model that answered a conversation last |
+# | averages | the only one: the average leaderboard of the prompts scored last, which decides without scores |
+# | responses | a response of the Responses API and the input that was new in its request, for 30 days |
 # | clock | the only one: the number of the last transaction that changed spend or arrivals, whose rows carry it |
 
 APPLICATION_ID = 0x50324C52
@@ -74,6 +76,15 @@ _MIGRATIONS = (
     CREATE TABLE leases (
         worker TEXT, day INTEGER, key TEXT, amount REAL NOT NULL, expires REAL NOT NULL,
         PRIMARY KEY (worker, day, key)) WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE averages (revision TEXT NOT NULL, prompts INTEGER NOT NULL, coefs TEXT NOT NULL);
+    """,
+    """
+    CREATE TABLE responses (
+        id TEXT PRIMARY KEY, key TEXT NOT NULL, time REAL NOT NULL, previous TEXT, response TEXT NOT NULL,
+        items TEXT NOT NULL) WITHOUT ROWID;
+    CREATE INDEX responses_time ON responses (time);
     """,
 )
 """One script per version of the file, oldest first; a released one is never changed."""

@@ -9,7 +9,6 @@ vote they are gone after the day.
 from __future__ import annotations
 
 import asyncio
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from p2l.common.errors import InputError
+from p2l.common.long_texts import dumps
 from route.storage.database import Database, WriteBehind
 from route.storage.ledger import DAY, Refusal
 
@@ -39,7 +39,7 @@ _COLUMNS = "request_id, time, key, model_a, model_b, version_a, version_b, prope
 _MARKS = ", ".join("?" * 10)
 _UNWRITABLE = Refusal(503, "unavailable", "votes cannot be stored now; send it again later", _COME_AGAIN)
 _Row: TypeAlias = tuple[Any, ...]
-"""A row of the table `answers`, in the order of _COLUMNS."""
+"""A row of the table `answers`, in the order of _COLUMNS; the prompt as its turns."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,8 @@ class Feedback(WriteBehind):
 
     def write(self, connection: sqlite3.Connection, batch: list[_Row]) -> None:
         """See `WriteBehind`."""
-        connection.executemany(f"INSERT OR REPLACE INTO answers VALUES ({_MARKS})", batch)
+        rows = ((*row[:-1], _text_of(row[-1])) for row in batch)
+        connection.executemany(f"INSERT OR REPLACE INTO answers VALUES ({_MARKS})", rows)
         connection.execute(
             "DELETE FROM answers WHERE rowid IN (SELECT rowid FROM answers WHERE time < ? ORDER BY time LIMIT ?)",
             (self._clock() - KEPT_SECONDS, _MOST_FORGOTTEN),
@@ -192,14 +193,17 @@ class Feedback(WriteBehind):
 def _row_of(answer: ShownAnswer, *, with_prompt: bool, now: float) -> _Row:
     first, second = (*answer.models, None)[:2]
     version_a, version_b = (version or None for version in (*answer.versions, "", "")[:2])
-    # JSON can hold half a surrogate pair, and no text file can.
-    turns = [turn.encode("utf-8", "replace").decode() for turn in answer.prompt or ()]
-    prompt = json.dumps(turns) if with_prompt and turns else None
     when = now if answer.time is None else answer.time
     return (
         *(answer.request_id, when, answer.key, first, second),
-        *(version_a, version_b, min(answer.propensity, 1.0), answer.revision, prompt),
+        *(version_a, version_b, min(answer.propensity, 1.0), answer.revision, answer.prompt if with_prompt else None),
     )
+
+
+def _text_of(turns: tuple[str, ...] | None) -> str | None:
+    """Return the turns of a prompt as JSON; in the thread, since it may be long."""
+    # JSON can hold half a surrogate pair, and no text file can.
+    return dumps([turn.encode("utf-8", "replace").decode() for turn in turns]) if turns else None
 
 
 def _try_to_write(connection: sqlite3.Connection) -> None:

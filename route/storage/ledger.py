@@ -43,6 +43,7 @@ WINDOW = 61
 """Whole seconds that any 60 seconds can touch."""
 MAX_IN_FLIGHT = 1000
 """Requests of a key that a worker answers at once, where the configuration does not say."""
+_AHEAD = 5  # seconds that the clock of another worker may be ahead
 _KEPT_DAYS = 1  # of spend, before today: a worker's clock may be late
 _MOST = 2**53  # more tokens than any answer has, and still exact
 
@@ -218,12 +219,12 @@ class Ledger(WriteBehind):
         self._in_flight = Counter[str]()
 
     def check(self, bearer: str | None) -> KeyRecord | Refusal:
-        """Return the record of a request's key; refuse a request without one (401) or with a wrong one (403)."""
+        """Return the record of a request's key; refuse a request without one, or with a wrong one (401)."""
         if bearer is None:
             return Refusal(401, "invalid_api_key", "no API key: send the header 'Authorization: Bearer KEY'")
         record = self._keys.get(digest_of(bearer))
         if record is None or not matches(bearer, record.digest):
-            return Refusal(403, "invalid_api_key", "wrong API key")
+            return Refusal(401, "invalid_api_key", "wrong API key")
         return record
 
     def admit(self, key: KeyRecord, model_names: Sequence[str]) -> tuple[str, ...] | Refusal:
@@ -316,7 +317,11 @@ class Ledger(WriteBehind):
         prompt_tokens: int | None = None,
         completion_tokens: int | None = None,
     ) -> None:
-        """Release a reservation and book what the request has cost, on its day; see `charge`."""
+        """Release a reservation and book what the request has cost, on its day.
+
+        Tokens are as the provider counts them; cost and tokens are those of all `answers` (choices) together. Raises
+        ValueError for a cost that is negative or not a number.
+        """
         if reservation.settled:
             raise ValueError("a reservation is settled once")
         reservation.settled = True
@@ -327,23 +332,6 @@ class Ledger(WriteBehind):
             leased = purse.settle(reservation.amount, cost)
             if leased:
                 _add(self._gathered.leases, place, leased)
-
-    def charge(
-        self,
-        key: KeyRecord,
-        model: str,
-        cost: float,
-        *,
-        answers: int = 1,
-        prompt_tokens: int | None = None,
-        completion_tokens: int | None = None,
-    ) -> None:
-        """Charge an answer for which nothing was reserved.
-
-        Tokens are as the provider counts them; cost and tokens are those of all `answers` (choices) together. Raises
-        ValueError for a cost that is negative or not a number.
-        """
-        self._book((self._today(), key.name), model, Usage.of(answers, cost, prompt_tokens, completion_tokens))
 
     def _book(self, place: tuple[int, str], model: str, usage: Usage) -> None:
         if not (math.isfinite(usage.cost) and usage.cost >= 0):
@@ -370,6 +358,9 @@ class Ledger(WriteBehind):
         if key.requests_per_minute is None:
             return None
         window = self._arrivals.get(key.name, {})
+        # Later seconds are of a clock that was ahead and has jumped back: they must not lock the key until then.
+        for second in [second for second in window if second > now + _AHEAD]:
+            del window[second]
         recent = sorted((second, count) for second, count in window.items() if second > now - WINDOW)
         excess = sum(count for _, count in recent) + 1 - key.requests_per_minute
         if excess <= 0:
@@ -400,12 +391,13 @@ class Ledger(WriteBehind):
         """Give back what no request has reserved for so long, and renew the rest in time."""
         now = self._clock()
         for place, purse in list(self._purses.items()):
-            if now - purse.used >= idle_seconds and (amount := purse.give_back()):
+            if abs(now - purse.used) >= idle_seconds and (amount := purse.give_back()):
                 _add(self._gathered.leases, place, amount)
             if place[0] < now // DAY - 1:
                 del self._purses[place]
         holds = not all(purse.is_empty for purse in self._purses.values())
-        self._gathered.renew = holds and now - self._renewed >= RENEW_SECONDS
+        # abs: a clock that jumped back would else renew nothing until it is there again.
+        self._gathered.renew = holds and abs(now - self._renewed) >= RENEW_SECONDS
 
     def write(self, connection: sqlite3.Connection, batch: Sums) -> News:
         """See `WriteBehind`."""

@@ -42,7 +42,8 @@ def draw_lease(
     connection: sqlite3.Connection, worker: str, place: tuple[int, str], *, limit: float, need: float, now: float
 ) -> Lease:
     """Lease as much of the day of a key as is needed, or what is left of it; inside a transaction."""
-    connection.execute("DELETE FROM leases WHERE expires < ?", (now,))
+    # One that expires later than any lease is of a clock that jumped.
+    connection.execute("DELETE FROM leases WHERE expires < ? OR expires > ?", (now, now + 2 * LEASE_SECONDS))
     row = connection.execute("SELECT cost FROM spend WHERE day = ? AND key = ?", place).fetchone()
     spent = 0.0 if row is None else float(row[0])
     rows = connection.execute("SELECT worker, amount FROM leases WHERE day = ? AND key = ?", place).fetchall()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import socket
 from collections.abc import AsyncIterator, Mapping
@@ -60,7 +61,8 @@ class Running:
     async def post(self, path: str, body: Any, headers: Mapping[str, str] | None = None) -> tuple[int, Any, Any]:
         """Status, body and headers of a bare request."""
         sent = {"authorization": f"Bearer {KEY}", **(headers or {})}
-        data = body if isinstance(body, (bytes, str)) else json.dumps(body)
+        text = body if isinstance(body, (bytes, str)) else json.dumps(body)
+        data = io.BytesIO(text.encode() if isinstance(text, str) else text)
         async with self.http.post(f"{self.url}{path}", data=data, headers=sent) as response:
             return response.status, await response.json(), response.headers
 

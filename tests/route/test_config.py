@@ -33,7 +33,7 @@ def write(folder: Path, text: str) -> Path:
 def test_a_short_configuration_has_the_documented_defaults(tmp_path: Path) -> None:
     config = load_config(write(tmp_path, MODELS))
     assert (config.score_timeout_ms, config.max_attempts, config.explore) == (2000.0, 3, 0.0)
-    assert (config.breaker.failures, config.breaker.seconds) == (5, 30.0)
+    assert (config.breaker.failures, config.breaker.seconds) == (5, 10.0)
     assert (config.sticky, config.store_prompts, config.database) == (False, False, None)
     large = config.routed_models()[1]
     assert (large.name, large.cost, large.provider, large.amounts) == ("large", 5.0, "mock", {"latency": 2.5})

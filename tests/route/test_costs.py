@@ -16,7 +16,7 @@ from p2l.common.errors import ConfigError, InputError
 from route.costs import Answers, main, read_answers, read_prices, recompute, with_costs
 from route.storage.ledger import key_record
 from tests.conftest import ROOT, Command
-from tests.route.storage.ledger_helpers import Clock, ledger
+from tests.route.storage.ledger_helpers import Clock, ledger, spend
 
 CONFIG = """\
 # What the team pays.
@@ -47,9 +47,9 @@ async def use(path: Path) -> None:
     clock, record = Clock(time.time()), key_record("k")
     async with ledger(record, path=path, clock=clock) as accounts:
         for number in range(30):
-            accounts.charge(record, "ant", 0.5, prompt_tokens=7, completion_tokens=100 + number)
-            accounts.charge(record, "ant", 0.5)  # not counted by the provider
-        accounts.charge(record, "bee", 35.0, answers=5, prompt_tokens=7, completion_tokens=5000)
+            await spend(accounts, record, "ant", 0.5, prompt_tokens=7, completion_tokens=100 + number)
+            await spend(accounts, record, "ant", 0.5)  # not counted by the provider
+        await spend(accounts, record, "bee", 35.0, answers=5, prompt_tokens=7, completion_tokens=5000)
 
 
 def words(folder: Path, *more: str) -> list[str]:

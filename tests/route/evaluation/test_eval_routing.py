@@ -14,9 +14,9 @@ from p2l.common.errors import InputError
 from p2l.inference import P2L
 from p2l.model.scratch import make_transformer
 from route.evaluation.command import main
-from route.evaluation.features import Encoder, Words
-from route.evaluation.measuring import across, within
-from route.evaluation.policies import Setup, category_scores, nearest, nearest_scores
+from route.evaluation.features import PARTITIONS, Clusters, Encoder, Words
+from route.evaluation.measuring import across, explained_share, within
+from route.evaluation.policies import Setup, category_scores, clusters, nearest, nearest_scores
 from route.evaluation.spending import worth_on
 from route.evaluation.training import Precision, fit_graded, known_models, left_out, save, train, width_of_ties
 from route.routing.optimizers import grounded_scores
@@ -64,14 +64,38 @@ def test_means_of_categories_and_neighbours_are_shrunk() -> None:
     np.testing.assert_allclose(nearest_scores(scores, near, 99, 0.0), [scores.mean(axis=0)])
 
 
+def test_explained_share_is_of_what_is_left_after_means_of_model_and_prompt() -> None:
+    rng = np.random.default_rng(0)
+    own = rng.standard_normal((200, 4))
+    own -= own.mean(axis=0) + own.mean(axis=1, keepdims=True) - own.mean()
+    level = rng.standard_normal((200, 1)) + np.arange(4.0)
+    counts = np.ones((2, 200))
+    assert explained_share(own + 3.0 * level, own + level, counts).estimate == pytest.approx(1.0)
+    assert explained_share(level, own + level, counts).estimate == pytest.approx(0.0)
+    assert explained_share(0.5 * own, own + level, counts).estimate == pytest.approx(0.75)
+    assert explained_share(-own, own, counts).estimate == pytest.approx(-3.0)
+
+
+def test_clusters_are_of_directions_and_their_means_are_shrunk() -> None:
+    points = np.array([[1.0, 0.0], [2.0, 0.1], [0.0, 1.0], [0.1, 3.0]])
+    own, others = clusters(points, np.array([[9.0, 1.0], [0.0, 0.5]]), 2)
+    assert own[0] == own[1] == others[0] != own[2] == own[3] == others[1]
+    assert len(set(clusters(np.ones((5, 2)), np.zeros((1, 2)))[0])) == 1  # no more clusters than directions
+
+
 def test_the_router_learns_who_can_do_what() -> None:
     results, _ = within(known_table(200), Setup("words"), share=0.3, folds=1, seed=0)
     lines = results.policies
     assert lines["p2l"].accuracy.estimate > 0.97
     assert lines["category"].accuracy.estimate == pytest.approx(1.0)
-    assert lines["oracle"].accuracy.estimate == pytest.approx(1.0)
+    assert lines["clusters"].accuracy.estimate > 0.9
     area = {name: line.area.estimate for name, line in lines.items() if line.area is not None}
-    assert area["single"] < area["p2l"] <= area["oracle"] + 1e-9
+    assert area["single"] < area["p2l"] <= area["category"] + 1e-9
+    shares = {name: line.explained for name, line in lines.items()}
+    assert shares["random"] is None
+    assert shares["single"].estimate == pytest.approx(0.0, abs=1e-9)
+    assert shares["category"].estimate > 0.9
+    assert shares["category"].lower <= shares["category"].estimate <= shares["category"].upper
     assert lines["single"].gains["area"].lower > 0.1
     assert lines["cheapest"].accuracy.estimate == pytest.approx(results.model_points["small"][1])
 
@@ -103,22 +127,35 @@ def tiny_encoder(folder: Path) -> Encoder:
     return Encoder(folder, folder.parent / "cache", max_tokens=64)
 
 
-def test_the_saved_folder_says_what_the_fit_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("encoder", "words", "clusters"), ("words", "clusters"), ("encoder",)])
+def test_the_saved_folder_says_what_the_fit_does(tmp_path: Path, names: tuple[str, ...]) -> None:
     table = known_table()
     encoder, words = tiny_encoder(tmp_path / "encoder"), Words.of(table.prompts, rank=8)
-    states = {"encoder": encoder.states(table.prompts), "words": words.states(table.prompts)}
+    base = encoder if "encoder" in names else words
+    parts = {"encoder": encoder, "words": words, "clusters": Clusters.of(base, table.prompts)}
+    backbones = {name: parts[name] for name in names}
+    states = {name: backbone.states(table.prompts) for name, backbone in backbones.items()}
     trained = train(table.models, states, table.scores, worth_on(table))
-    save(trained, {"encoder": encoder, "words": words}, width_of_ties(table.scores), tmp_path / "p2l")
+    save(trained, backbones, width_of_ties(table.scores), tmp_path / "p2l")
     said = P2L.from_pretrained(tmp_path / "p2l", device="cpu")
     assert said.likelihood.name == "grk"
-    np.testing.assert_allclose(said.predict(list(table.prompts)).coefs, trained.coefs(states), atol=2e-3)
+    assert [member.model.record.model_type for member in said.members] == ["reader"]
+    np.testing.assert_allclose(said.predict(list(table.prompts)).coefs, trained.coefs(states), atol=5e-3)
     assert known_models(tmp_path / "p2l", table) == table.models
     again = Encoder(encoder.folder, encoder.cache, max_tokens=64).states(table.prompts)  # from the cache
-    np.testing.assert_allclose(again, states["encoder"], atol=1e-6)
+    np.testing.assert_allclose(again, encoder.states(table.prompts), atol=1e-6)
     with pytest.raises(InputError, match=r"exists; choose another"):
-        save(trained, {"encoder": encoder, "words": words}, 0.0, tmp_path / "p2l")
+        save(trained, backbones, 0.0, tmp_path / "p2l")
     with pytest.raises(InputError, match="knows 0 of the table's 5 models"):
         known_models(tmp_path / "p2l", random_table())
+
+
+def test_shares_of_clusters_add_up_to_one_for_each_partition() -> None:
+    table = known_table()
+    words = Words.of(table.prompts, rank=8)
+    shares = Clusters.of(words, table.prompts).states(table.prompts).reshape(len(table.prompts), PARTITIONS, -1)
+    np.testing.assert_allclose(shares.sum(axis=2), PARTITIONS**-0.5)
+    assert (shares.max(axis=2) > 0.5 * PARTITIONS**-0.5).mean() > 0.5
 
 
 def test_the_command_measures_writes_and_takes_the_model_up_again(

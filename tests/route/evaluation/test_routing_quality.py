@@ -27,7 +27,9 @@ def test_the_benchmark_runs_from_start_to_finish(
     printed = capsys.readouterr().out
     assert "### routerdc, category told" in printed
     assert "The category is not told" in printed
-    assert printed.count("Significantly worse than the best single model on: none") == 2
+    assert printed.count("Not behind best single model by an interval: holds") == 2
+    assert printed.count("Not behind k-means leaderboards by an interval:") == 2
+    assert "What bounds routing: of the variance of models' deviations" in printed
     assert (tmp_path / "out" / "routing.png").stat().st_size > 1000
     assert (tmp_path / "out" / "routerbench-told" / "curves.svg").is_file()
     with pytest.raises(InputError, match=r"'routerdcs' is unknown \(did you mean 'routerdc'\?\)"):
@@ -39,6 +41,7 @@ def test_figures_and_bars_say_what_was_found(tmp_path: Path) -> None:
     found = {"known": results}
     assert "| known |" in figures(found)
     assert "sets (bar: 3): missed" in bars(found)
+    assert "less 0.002 on every set: holds" in bars(found)
     overview(found, found, tmp_path / "all.png")
     draw(results, tmp_path / "one.svg")
     assert "per-category best" in (tmp_path / "one.svg").read_text(encoding="utf-8")

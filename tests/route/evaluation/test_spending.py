@@ -49,15 +49,15 @@ def test_the_fast_form_for_tuning_earns_the_same(seed: int) -> None:
         np.testing.assert_allclose(paid, spent.costs[:, column], atol=1e-12)
 
 
-def test_the_oracle_earns_most_of_every_prompt_under_every_budget() -> None:
+def test_true_scores_earn_most_of_every_prompt_under_every_budget() -> None:
     table = random_table()
     costs, limits = table.costs.mean(axis=0), budgets(table.costs.mean(axis=0))
-    oracle = spend(table.scores, costs, table.scores, table.costs, limits)
+    hindsight = spend(table.scores, costs, table.scores, table.costs, limits)
     for seed in range(3):
         expected = np.random.default_rng(seed).random(table.scores.shape)
         other = spend(expected, costs, table.scores, table.costs, limits)
-        assert (oracle.scores >= other.scores - 1e-12).all()
-    assert (oracle.scores >= spend_at_random(costs, table.scores, table.costs, limits).scores - 1e-12).all()
+        assert (hindsight.scores >= other.scores - 1e-12).all()
+    assert (hindsight.scores >= spend_at_random(costs, table.scores, table.costs, limits).scores - 1e-12).all()
 
 
 def test_what_is_known_of_a_constructed_table() -> None:
@@ -65,12 +65,12 @@ def test_what_is_known_of_a_constructed_table() -> None:
     table = known_table()
     costs = table.costs.mean(axis=0)
     limits = budgets(costs)
-    oracle = spend(table.scores, costs, table.scores, table.costs, limits)
+    hindsight = spend(table.scores, costs, table.scores, table.costs, limits)
     share = (limits - 0.01) / 0.03
-    np.testing.assert_allclose(oracle.scores.mean(axis=0), 0.5 + 0.5 * share)
-    np.testing.assert_allclose(oracle.costs.mean(axis=0), 0.01 + 0.015 * share)
+    np.testing.assert_allclose(hindsight.scores.mean(axis=0), 0.5 + 0.5 * share)
+    np.testing.assert_allclose(hindsight.costs.mean(axis=0), 0.01 + 0.015 * share)
     assert worth_on(table)(table.scores).area == pytest.approx(
-        Curves(oracle.scores.mean(0)[None], oracle.costs.mean(0)[None]).areas(cost_axis(0.01, 0.04))[0], abs=5e-3
+        Curves(hindsight.scores.mean(0)[None], hindsight.costs.mean(0)[None]).areas(cost_axis(0.01, 0.04))[0], abs=5e-3
     )
 
 

@@ -86,6 +86,24 @@ def test_what_is_no_table_is_refused_in_a_line(rows: pd.DataFrame, message: str)
     assert "\n" not in str(caught.value)
 
 
+def test_a_table_that_asks_for_too_much_is_refused(tmp_path: Path) -> None:
+    """A model and a question a row: a matrix of both would have 10,000,000,000 places."""
+    file = tmp_path / "table.csv"
+    rows = "".join(f"p{number},m{number},1\n" for number in range(100_000))
+    file.write_text(f"prompt,model,score\n{rows}")
+    with pytest.raises(InputError, match="has 0 model that answered 90% of the questions"):
+        read_table(file)
+    with pytest.raises(InputError, match="100,000 questions by 100,000 models are too many"):
+        read_table(file, min_coverage=0.0)
+    file.write_text("prompt,model,score," + ",".join(f"c{number}" for number in range(20_000)) + "\n")
+    with pytest.raises(InputError, match="has 20,003 columns"):
+        read_table(file)
+    file = tmp_path / "table.jsonl"
+    file.write_text('{"prompt": "' + "x" * (17 << 20) + '"}\n')
+    with pytest.raises(InputError, match="line 1: is longer than 16 MiB"):
+        read_table(file)
+
+
 def test_prices_need_lengths_and_every_model() -> None:
     prices = {"smal": TokenPrice(1.0), "large": TokenPrice(1.0)}
     with pytest.raises(InputError, match=r"no price for model 'small' \(did you mean 'smal'\?\)"):

@@ -241,7 +241,7 @@ def test_whatever_comes_is_translated_or_refused(body: JSON, content: Any, block
 def test_whatever_a_provider_says_is_a_message_or_a_fault(choice: Any, delta: Any) -> None:
     for each in ({"choices": [choice], "usage": delta}, {"choices": [{"message": delta, "delta": delta}]}):
         with contextlib.suppress(ApiError):
-            json.dumps(Messages.answer(each))
+            json.dumps(Messages().answer(each))
         events = Messages()
         with contextlib.suppress(ProviderError):
             events.take(each)

@@ -1,6 +1,7 @@
 """What a refusal means, in the words of many providers; and that no text shows a key."""
 
 import json
+import math
 
 import pytest
 
@@ -140,6 +141,7 @@ def test_a_page_of_a_proxy_says_nothing() -> None:
         ({"Retry-After": "Wed, 21 Oct 2015 07:27:00 GMT"}, 0.0),
         ({"Retry-After": "soon"}, None),
         ({"Retry-After": "nan"}, None),
+        ({"Retry-After": "1e999"}, math.inf),
         ({"Retry-After": "Wed, 99 Oct 2015 07:28:10 GMT"}, None),
         ({"retry-after-ms": "250", "Retry-After": "1"}, 0.25),
         ({}, None),
@@ -153,6 +155,23 @@ def test_google_says_in_the_body_when_to_come_again() -> None:
     details = [{"@type": "x"}, {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "13.5s"}]
     body = google("RESOURCE_EXHAUSTED", "quota", details=details)
     assert refusal("host", 429, {}, json.dumps([body]).encode()).retry_after == 13.5
+
+
+@pytest.mark.parametrize("word", ["violat", "max_tokens ", "inputs. tokens ", "a.", ":", "1" * 19 + "s "])
+@pytest.mark.parametrize("status", [None, 400, 503])
+def test_a_refusal_of_many_words_is_read_at_once(word: str, status: int | None) -> None:
+    """The patterns would take hours: the square of eight million."""
+    text = word * (8_000_000 // len(word))
+    for body in (openai(text, text, text), google(text, text, details=[{"retryDelay": text}] * 100), text.encode()):
+        error = refusal("host", status, {}, body)
+        assert len(error.detail) <= 500
+        assert len(str(error)) < 500
+
+
+def test_a_secret_that_a_long_message_cuts_is_not_shown() -> None:
+    key = "topsecret-" + "0123456789" * 8
+    error = refusal("host", 400, {}, openai((key + " ") * 30 + key[:45]), [key])
+    assert "topsecret" not in error.detail
 
 
 def test_no_text_shows_a_key() -> None:

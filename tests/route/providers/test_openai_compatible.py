@@ -208,6 +208,12 @@ MISBEHAVIOUR: dict[str, tuple[Sequence[Any], Fault]] = {
     "malformed chunk": ([*HALF, b'data: {"choices": [{"ind\n\n', *chunks({})], Fault.MALFORMED),
     "chunk that is no object": ([*HALF, b"data: 12\n\n"], Fault.MALFORMED),
     "chunk of another shape": ([*HALF, b'data: {"choices": [7]}\n\n'], Fault.MALFORMED),
+    "chunk of another choice": ([*HALF, b'data: {"choices": [{"delta": "text"}]}\n\n', *chunks({})], Fault.MALFORMED),
+    "chunk of an object of choices": ([*HALF, b'data: {"choices": {"0": {}}}\n\n'], Fault.MALFORMED),
+    "chunk that nests": (
+        [*HALF, b'data: {"choices": [], "x": ' + b"[" * 300 + b"]" * 300 + b"}\n\n", *chunks({})],
+        Fault.MALFORMED,
+    ),
     "chunk of something else": ([*HALF, b'data: {"type": "greeting"}\n\n'], Fault.MALFORMED),
     "half of a chunk at the end": ([*HALF, b'data: {"choices": ['], Fault.MALFORMED),
     "nothing": ([b""], Fault.MALFORMED),

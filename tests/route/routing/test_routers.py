@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections import Counter
@@ -15,7 +16,7 @@ from scipy.special import expit
 
 from p2l.common.errors import ConfigError, InputError
 from route.routing.candidates import ROUTERS, NoModelError, get, pair
-from route.routing.decision import Coefficients, Decision, Limit, RoutedModel
+from route.routing.decision import Coefficients, Decision, Held, Limit, RoutedModel
 from route.routing.optimizers import InfeasibleError
 from route.routing.router import Router
 
@@ -375,3 +376,52 @@ def test_limits_that_nothing_keeps_are_refused_at_start(monkeypatch: pytest.Monk
     with pytest.raises(ConfigError, match=r"needs cvxpy under further limits: pip install 'p2l\[lp\]'"):
         make(optimizer="lp", limits=[Limit("latency", 2.5)])
     assert make(optimizer="lp").decide(SAID, 5.0).probabilities == make().decide(SAID, 5.0).probabilities
+
+
+# Conversations that may move.
+
+
+@given(
+    coefs=st.lists(st.floats(-4, 4), min_size=3, max_size=3),
+    budget=st.one_of(st.none(), st.floats(1.0, 12.0)),
+    lost=st.floats(0.0, 5.0),
+    held=st.sampled_from(["small", "medium", "large"]),
+)
+def test_a_conversation_moves_if_the_gain_is_worth_the_cache(
+    coefs: list[float], budget: float | None, lost: float, held: str
+) -> None:
+    names = ("small", "medium", "large")
+    scores = {name: expit(coef) for name, coef in zip(names, coefs, strict=True)}
+    costs = {"small": 1.0, "medium": 3.0, "large": 8.0}
+    prompt = Coefficients(dict(zip(names, coefs, strict=True)))
+    free = make().decide(prompt, budget)
+    kept = make().decide(prompt, budget, held=Held(held, lost))
+    corners = free.frontier
+    edge = next((edge for edge in itertools.pairwise(corners) if budget is None or edge[1].cost > budget), None)
+    edge = edge if edge and budget is not None else (corners[-2:] if len(corners) > 1 else None)
+    rate = (
+        (edge[1].score - edge[0].score) / (edge[1].cost - edge[0].cost) if edge else corners[0].score / corners[0].cost
+    )
+    money = rate if len(free.probabilities) > 1 else 0.0
+    value = sum(share * (scores[name] - money * costs[name]) for name, share in free.probabilities.items())
+    gain = value - (scores[held] - money * costs[held])
+    if abs(gain - rate * lost) > 1e-9:
+        assert (kept.probabilities == {held: 1.0}) == (gain < rate * lost or free.probabilities == {held: 1.0})
+
+
+def test_two_models_of_one_mixture_are_worth_the_same() -> None:
+    for held in ("small", "large"):
+        decisions = [make(seed=seed).decide(SAID, 5.0) for seed in range(30)]
+        assert len({decision.model for decision in decisions}) == 2
+        names = set(decisions[0].probabilities)
+        if held in names:
+            kept = [make(seed=seed).decide(SAID, 5.0, held=Held(held, 1e-6)) for seed in range(30)]
+            assert {decision.model for decision in kept} == {held}
+            assert {decision.propensity for decision in kept} == {1.0}
+
+
+def test_a_held_model_that_fails_or_is_too_dear_is_left() -> None:
+    assert make().decide(SAID, None, without=["large"], held=Held("large", 100.0)).model != "large"
+    strict = make(optimizer="strict")
+    assert strict.decide(SAID, 3.0, held=Held("large", 100.0)).model == "medium"
+    assert strict.decide(SAID, 8.0, held=Held("medium", 100.0)).model == "medium"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from route.providers.base import Fault, ProviderError
-from route.service.dispatch import Breaker
+from route.service.fleet import Breaker
 
 
 class Clock:

@@ -15,10 +15,7 @@ from tests.route.router_helpers import HELLO, Endpoint, a_router, model, served
 
 QUICK = {"timeouts": {"connect": 1, "first_token": 0.3, "answer": 0.3, "stall": 0.3, "total": 20}}
 BEFORE_THE_FIRST_TOKEN = (
-    "rate-limit",
     "rate-limit:20",
-    "status:500",
-    "status:503",
     "reset",
     "silence",
     "slow:5",
@@ -92,7 +89,7 @@ async def events(http, url: str) -> list[str]:
 
 def test_the_budget_holds_for_the_model_that_steps_in(tmp_path: Path) -> None:
     async def main() -> None:
-        async with a_router(tmp_path, scripts={"fair": {"failures": ["status:500"]}}) as router:
+        async with a_router(tmp_path, scripts={"fair": {"failures": ["reset"]}}) as router:
             answer = await router.ask(extra_body={"cost": 2.5})
             assert answer.model == "poor"
             assert answer.router_decision["attempts"] == ["fair", "poor"]
@@ -134,7 +131,7 @@ def test_a_long_retry_after_is_handed_to_the_client(tmp_path: Path) -> None:
 
 def test_attempts_are_counted_over_all_models(tmp_path: Path) -> None:
     async def main() -> None:
-        fail = {"failure": "status:503", "failure_rate": 1.0}
+        fail = {"failure": "reset", "failure_rate": 1.0}
         scripts = {"good": fail, "fair": fail, "poor": fail}
         async with a_router(tmp_path, scripts=scripts, max_attempts=2) as router:
             with pytest.raises(openai.InternalServerError) as caught:

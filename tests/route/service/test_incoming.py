@@ -112,3 +112,56 @@ def test_long_prompts_are_answered_and_parsed_in_a_thread(tmp_path: Path, monkey
     assert short == {loop}
     assert len(long) == 2
     assert all(loop not in each for each in long)
+
+
+def test_as_many_messages_as_providers_take_pass_whole(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_router(tmp_path, sticky=True, store_prompts=True, database="router.sqlite") as router:
+            messages = [{"role": "user", "content": str(number)} for number in range(100_000)]
+            status, answer, _ = await router.post("/v1/chat/completions", {"messages": messages})
+            assert status == 200
+            assert router.last(answer["model"])["messages"] == messages
+            assert router.endpoint.prompts[-1][-1] == "99999", "the newest turns are scored"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/route"])
+def test_more_values_than_any_provider_takes_are_refused_before_they_are_parsed(tmp_path: Path, path: str) -> None:
+    async def main() -> None:
+        async with a_router(tmp_path) as router:
+            body = b'{"messages": [' + b"[]," * 1_000_000 + b"[]]}"
+            status, answer, _ = await router.post(path, body)
+            assert status == 413
+            assert "more than 1,000,000 values" in answer["error"]["message"]
+            assert not any(router.counts().values())
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("padding", ["", " " * 40_000])
+def test_what_nests_too_deep_for_whoever_walks_through_it_is_refused(padding: str) -> None:
+    deep = '{"messages": [{"role": "user", "content": "x"}], "tools": ' + padding + "[" * 300 + "]" * 300 + "}"
+    answer = read(deep.encode(), {})
+    assert isinstance(answer, ApiError)
+    assert (answer.status, str(answer)) == (400, "the body is nested deeper than 200 levels")
+
+
+@pytest.mark.parametrize("kind", ["openai", "anthropic", "gemini"])
+def test_tools_whose_arguments_nest_without_end_are_no_failure_of_the_router(tmp_path: Path, kind: str) -> None:
+    deep = "[" * 100_000
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": deep}}
+    messages = [
+        *HELLO,
+        {"role": "assistant", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": deep},
+    ]
+
+    async def main() -> None:
+        models = {name: {"type": kind} for name in ("good", "fair", "poor")}
+        async with a_router(tmp_path, models) as router:
+            status, answer, _ = await router.post("/v1/chat/completions", {"messages": messages})
+            assert answer.get("error", {}).get("code") != "internal_error", answer
+            assert status != 500
+
+    asyncio.run(main())

@@ -103,7 +103,7 @@ def test_a_vote_and_models_are_answered_as_described(tmp_path: Path) -> None:
         vote = known["/v1/feedback"].Case(
             body={"request_id": request_id, "thumbs": "up"}, media_type="application/json"
         )
-        cases = [vote, known["/v1/models"].Case(), known["/v1/models/{name}"].Case(path_parameters={"name": "fair"})]
+        cases = [vote, known["/v1/models"].Case(), known["/v1/models/{name}"].Case(path_parameters={"name": "auto"})]
         for case in cases:
             assert case.call_and_validate(headers=HEADERS, checks=CHECKS).status_code == 200
 

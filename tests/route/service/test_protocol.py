@@ -253,8 +253,6 @@ def test_a_model_that_p2l_does_not_know_is_reached_by_name_alone_or_with_a_prior
         more = {"new": model("http://127.0.0.1:9/v1", cost=0.5), "bet": model("http://127.0.0.1:9/v1", cost=0.5)}
         more["bet"]["prior_coef"] = -3.0
         async with a_router(tmp_path, more) as router:
-            listed = [each.id async for each in router.client.models.list()]
-            assert listed == ["p2l-router", "good", "fair", "poor", "bet"]
             assert (await router.ask()).router_outputs.keys() == {"good", "fair", "poor", "bet"}
             with pytest.raises(openai.InternalServerError):
                 await router.ask(extra_body={"direct_model": "new"})

@@ -44,7 +44,7 @@ def test_every_route_but_those_of_operation_wants_a_key(tmp_path: Path) -> None:
                     assert response.status == 401
                     assert (await response.json())["error"]["type"] == "authentication_error"
                 status, told, _ = await router.post(path, b"{", {"authorization": "Bearer wrong"})
-                assert (status, told["error"]["type"]) == (403, "permission_error")
+                assert (status, told["error"]["type"]) == (401, "authentication_error")
             assert (await router.get("/v1/models", None))[0] == 401
             for path in ("/health", "/ready", "/metrics", "/openapi.json"):
                 assert (await router.get(path, None))[0] == 200
@@ -125,12 +125,16 @@ def test_models_are_listed_in_openais_shape(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_router(tmp_path, keys=KEYS) as router:
             names = [model.id async for model in router.client.models.list()]
-            assert names == ["p2l-router", "good", "fair", "poor"]
+            assert names == ["p2l-router", "auto"]  # any other name changes nothing
+            assert (await router.client.models.retrieve("auto")).owned_by == "p2l"
+        async with a_router(tmp_path, keys=KEYS, settings={"direct_by_name": True}) as router:
+            names = [model.id async for model in router.client.models.list()]
+            assert names == ["p2l-router", "auto", "good", "fair", "poor"]
             assert (await router.client.models.retrieve("fair")).owned_by == "openai"
             with pytest.raises(openai.NotFoundError):
                 await router.client.models.retrieve("nobody")
             mine = router.client.with_options(api_key="one")
-            assert [model.id async for model in mine.models.list()] == ["p2l-router", "fair"]
+            assert [model.id async for model in mine.models.list()] == ["p2l-router", "auto", "fair"]
 
     run(main)
 
@@ -155,7 +159,7 @@ def test_it_is_not_ready_while_every_model_fails(tmp_path: Path) -> None:
 
 def test_metrics_count_by_model(tmp_path: Path) -> None:
     async def main() -> None:
-        async with a_router(tmp_path, scripts={"good": {"failures": ["status:500"]}}) as router:
+        async with a_router(tmp_path, scripts={"good": {"failures": ["reset"]}}) as router:
             await router.ask()
             await router.ask()
             [_ async for _ in await router.ask(stream=True)]
@@ -166,8 +170,8 @@ def test_metrics_count_by_model(tmp_path: Path) -> None:
                 'p2l_router_requests_total{model="fair",status="200"} 1.0',
                 'p2l_router_requests_total{model="good",status="200"} 2.0',
                 'p2l_router_requests_total{model="none",status="400"} 1.0',
-                'p2l_router_errors_total{fault="server",model="good"} 1.0',
-                'p2l_router_fallbacks_total{model="fair"} 1.0',
+                'p2l_router_errors_total{fault="connection",model="good"} 1.0',
+                'p2l_router_fallbacks_total{instead_of="good",model="fair"} 1.0',
                 'p2l_router_cost_total{model="good"} 6.0',
                 'p2l_router_tokens_total{kind="completion",model="good"} 6.0',
                 'p2l_router_request_seconds_count{model="good"} 2.0',

@@ -6,6 +6,7 @@ import asyncio
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import openai
 import pytest
@@ -33,7 +34,7 @@ def test_metrics_want_the_admin_key_where_there_is_one(tmp_path: Path, monkeypat
             status, text = await get(router, "/metrics", **ADMIN)
             assert status == 200
             assert "p2l_router_running" in text
-            assert (await router.post("/v1/chat/completions", {"messages": HELLO}, ADMIN))[0] == 403
+            assert (await router.post("/v1/chat/completions", {"messages": HELLO}, ADMIN))[0] == 401
             assert "blocked" not in json.loads((await get(router, "/ready"))[1])
             assert json.loads((await get(router, "/ready", **ADMIN))[1])["blocked"] == []
             assert "of-operators" not in repr(router.service.config)
@@ -63,6 +64,22 @@ def test_without_an_admin_key_metrics_are_for_this_machine_and_no_proxy(
             assert (status, json.loads(text)["error"]["code"]) == (403, "not_local")
             assert "admin_key" in text
             assert "blocked" not in (await get(router, "/ready", **headers))[1]
+
+    asyncio.run(main())
+
+
+def test_a_proxy_that_says_nothing_of_itself_speaks_an_old_protocol(tmp_path: Path) -> None:
+    """Nginx as it comes: HTTP/1.0 from this machine, with this machine's name and no header of its own."""
+
+    async def main() -> None:
+        async with a_router(tmp_path) as router:
+            host = urlsplit(router.url).netloc
+            for version, status in (("1.0", 403), ("1.1", 200)):
+                reader, writer = await asyncio.open_connection(*host.split(":"))
+                head = f"GET /metrics HTTP/{version}\r\nhost: {host}\r\nconnection: close\r\n\r\n"
+                writer.write(head.encode())
+                assert int((await reader.read()).split()[1]) == status
+                writer.close()
 
     asyncio.run(main())
 
@@ -167,3 +184,9 @@ def test_addresses_leave_a_text_and_nothing_else_does(text: str, host: str, show
 def test_the_fault_of_a_provider_is_told_without_its_host() -> None:
     error = ProviderError(Fault.TIMEOUT, "llm.corp.example took too long", host="llm.corp.example")
     assert str(of_fault(error, "good")) == "good: the provider took too long"
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(1e308, "86400"), (float("inf"), "86400"), (0.2, "1")])
+def test_a_provider_that_asks_for_a_pause_without_end_is_no_failure(seconds: float, told: str) -> None:
+    response = of_fault(ProviderError(Fault.RATE_LIMIT, "later", retry_after=seconds), "m").response()
+    assert (response.status_code, response.headers["retry-after"]) == (429, told)

@@ -231,8 +231,9 @@ def test_an_answer_that_takes_too_long_is_not_free(tmp_path: Path) -> None:
     async def main() -> None:
         upstream = Upstream(seconds=30.0)
         async with metered(tmp_path, upstream, spend_per_day=5) as (router, key):
-            fast = router.service.config.timeouts.model_copy(update={"answer": 0.1})
-            object.__setattr__(router.service.dispatcher, "timeouts", fast)
+            config = router.service.config
+            fast = config.model_copy(update={"timeouts": config.timeouts.model_copy(update={"answer": 0.1})})
+            object.__setattr__(router.service.dispatcher, "config", fast)
             status, _, _ = await router.post(PATH, {"messages": HELLO, "direct_model": "good"}, key)
             assert status == 504
             assert spent(router) >= 0.001
@@ -341,6 +342,20 @@ def test_no_prompt_has_more_tokens_than_are_reserved_for_it() -> None:
     assert 100_000 <= pictured.prompt <= 110_000
     document = {"type": "file", "file": {"file_data": "data:text/plain;base64," + "A" * 10**6}}
     assert bounds(incoming(messages=[{"role": "user", "content": [document]}])).prompt >= 10**6
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "document", "source": {"type": "url", "url": "https://host/book.pdf"}},
+        {"type": "video_url", "video_url": {"url": "https://host/film.mp4"}},
+    ],
+)
+def test_of_a_document_that_the_provider_fetches_nobody_knows_the_length(document: Any) -> None:
+    request = incoming(messages=[{"role": "user", "content": [document]}])
+    assert bounds(request).prompt >= 10**6
+    assert bounds(request, context_window=200_000).prompt == 200_000
 
 
 def test_a_limit_is_lowered_under_the_names_that_a_request_uses() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from route.storage.database import Database
 from route.storage.feedback import Feedback
 from route.storage.ledger import KeyRecord, Ledger
+from route.storage.reservations import NOTHING, Reservation
 from tests.conftest import ROOT
 
 NOON = 1_790_000_000 // 86_400 * 86_400 + 43_200.0
@@ -49,6 +50,24 @@ async def ledger(*keys: KeyRecord, path: Path | None = None, clock: Clock | None
         started = Ledger(keys, opened, clock=clock or Clock())
         await started.start()
         yield started
+
+
+async def spend(
+    accounts: Ledger,
+    key: KeyRecord,
+    model: str,
+    cost: float,
+    *,
+    answers: int = 1,
+    prompt_tokens: int | None = None,
+    completion_tokens: int | None = None,
+) -> None:
+    """Book a request that cost so much, for which nothing had to be reserved."""
+    reservation = await accounts.reserve(key, NOTHING)
+    assert isinstance(reservation, Reservation)
+    accounts.settle(
+        reservation, model, cost, answers=answers, prompt_tokens=prompt_tokens, completion_tokens=completion_tokens
+    )
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from p2l.common.errors import ConfigError
 from route.storage.database import Database
 from route.storage.ledger import KeyRecord, Ledger, Refusal, key_record
-from tests.route.storage.ledger_helpers import NEVER, Clock, database, ledger, rows, worker
+from route.storage.reservations import Reservation, Worst
+from tests.route.storage.ledger_helpers import NEVER, NOON, Clock, database, ledger, rows, spend, worker
 
 DAY = 86_400.0
 
@@ -25,9 +26,9 @@ def test_a_key_is_known_by_what_it_is_and_nothing_of_it_is_kept() -> None:
         async with ledger(record) as accounts:
             assert accounts.check("sk-secret") is record
             assert status(accounts.check(None)) == 401
-            assert status(accounts.check("sk-secre")) == 403
-            assert status(accounts.check("")) == 403
-            assert status(accounts.check("sk-secret\ud800")) == 403
+            assert status(accounts.check("sk-secre")) == 401
+            assert status(accounts.check("")) == 401
+            assert status(accounts.check("sk-secret\ud800")) == 401
         assert "sk-secret" not in repr(record)
         assert record.digest not in repr(record)
 
@@ -67,10 +68,10 @@ def test_a_day_is_spent_and_begins_anew_at_midnight() -> None:
     async def main() -> None:
         clock, record = Clock(), key_record("k", spend_per_day=1.0)
         async with ledger(record, clock=clock) as accounts:
-            accounts.charge(record, "m", 0.75)
+            await spend(accounts, record, "m", 0.75)
             assert accounts.spent_today(record) == 0.75
             assert accounts.admit(record, ["m"]) == ("m",)
-            accounts.charge(record, "m", 0.5)
+            await spend(accounts, record, "m", 0.5)
             refusal = accounts.admit(record, ["m"])
             assert isinstance(refusal, Refusal)
             assert (refusal.status, refusal.code) == (429, "insufficient_quota")
@@ -133,12 +134,12 @@ def test_everything_survives_a_restart(tmp_path: Path) -> None:
         async with ledger(record, path=path, clock=clock) as accounts:
             accounts.admit(record, ["m"])
             accounts.admit(record, ["m"])
-            accounts.charge(record, "m", 0.4, prompt_tokens=10, completion_tokens=20)
-            accounts.charge(record, "m", 0.2)
+            await spend(accounts, record, "m", 0.4, prompt_tokens=10, completion_tokens=20)
+            await spend(accounts, record, "m", 0.2)
         async with ledger(record, path=path, clock=clock) as accounts:
             assert accounts.spent_today(record) == pytest.approx(0.6)
             assert status(accounts.admit(record, ["m"])) == 429
-            accounts.charge(record, "m", 0.4, prompt_tokens=1, completion_tokens=2)
+            await spend(accounts, record, "m", 0.4, prompt_tokens=1, completion_tokens=2)
             clock.now += 61
             assert getattr(accounts.admit(record, ["m"]), "code", None) == "insufficient_quota"
         [usage] = rows(path, "SELECT model, key, answers, measured, prompt_tokens, completion_tokens, cost FROM usage")
@@ -158,15 +159,15 @@ def test_workers_share_limits_through_the_file(tmp_path: Path) -> None:
             here.admit(record, ["m"])
             there.admit(record, ["m"])
             there.admit(record, ["m"])
-            here.charge(record, "m", 0.5)
-            there.charge(record, "m", 0.25)
+            await spend(here, record, "m", 0.5)
+            await spend(there, record, "m", 0.25)
             assert here.spent_today(record) == 0.5
             for opened in (one, two, one):  # writes, writes and reads, reads
                 assert await opened.flush()
             assert here.spent_today(record) == there.spent_today(record) == 0.75
             assert status(here.admit(record, ["m"])) == status(there.admit(record, ["m"])) == 429
             # What gathers after the others were read is on top of it.
-            here.charge(record, "m", 0.25)
+            await spend(here, record, "m", 0.25)
             assert getattr(here.admit(record, ["m"]), "code", None) == "insufficient_quota"
 
     asyncio.run(main())
@@ -180,7 +181,7 @@ def test_what_cannot_be_written_stays_in_memory_until_it_can(tmp_path: Path, cap
             await accounts.start()
             await opened.run(lambda connection: connection.execute("ALTER TABLE spend RENAME TO away"))
             for _ in range(3):
-                accounts.charge(record, "m", 0.4)
+                await spend(accounts, record, "m", 0.4)
                 assert not await opened.flush()
             assert opened.fault
             assert accounts.spent_today(record) == pytest.approx(1.2)
@@ -202,7 +203,7 @@ def test_a_cost_that_is_no_cost_is_refused(cost: float) -> None:
         record = key_record("k")
         async with ledger(record) as accounts:
             with pytest.raises(ValueError, match="finite"):
-                accounts.charge(record, "m", cost)
+                await spend(accounts, record, "m", cost)
 
     asyncio.run(main())
 
@@ -212,7 +213,7 @@ def test_token_counts_that_no_answer_has_are_not_counted(tmp_path: Path) -> None
         record, path = key_record("k"), tmp_path / "router.sqlite"
         async with ledger(record, path=path) as accounts:
             for tokens in (-1, 10**30, None):
-                accounts.charge(record, "m", 0.1, prompt_tokens=5, completion_tokens=tokens)
+                await spend(accounts, record, "m", 0.1, prompt_tokens=5, completion_tokens=tokens)
         assert rows(path, "SELECT answers, measured, completion_tokens FROM usage") == [(3, 0, 0)]
 
     asyncio.run(main())
@@ -227,7 +228,7 @@ def test_what_no_limit_needs_is_forgotten(tmp_path: Path) -> None:
             await accounts.start()
             for _ in range(5):
                 accounts.admit(record, ["m"])
-                accounts.charge(record, "m", 0.1)
+                await spend(accounts, record, "m", 0.1)
                 await opened.flush()
                 clock.now += DAY
         assert [len(rows(path, f"SELECT * FROM {table}")) for table in ("spend", "arrivals", "usage")] == [2, 1, 5]
@@ -261,6 +262,7 @@ import asyncio, sys
 from pathlib import Path
 from route.storage.database import Database
 from route.storage.ledger import Ledger, key_record
+from route.storage.reservations import NOTHING
 
 charged = 0
 
@@ -280,7 +282,8 @@ async def main():
     await ledger.start()
     await database.add(Teller())
     while charged != int(sys.argv[2]):
-        ledger.charge(key, "m", 1.0, prompt_tokens=1, completion_tokens=2)
+        reservation = await ledger.reserve(key, NOTHING)
+        ledger.settle(reservation, "m", 1.0, prompt_tokens=1, completion_tokens=2)
         charged += 1
         print("charged", charged, flush=True)
         await asyncio.sleep(0.001)
@@ -343,7 +346,7 @@ def test_it_writes_by_itself(tmp_path: Path) -> None:
         await opened.start()
         accounts = Ledger([record], opened)
         await accounts.start()
-        accounts.charge(record, "m", 0.5)
+        await spend(accounts, record, "m", 0.5)
         while not rows(path, "SELECT cost FROM spend"):
             await asyncio.sleep(0.005)
         await opened.close()
@@ -359,11 +362,11 @@ def test_who_asked_for_a_flush_may_go_without_losing_it(tmp_path: Path) -> None:
         await opened.start()
         accounts = Ledger([record], opened)
         await accounts.start()
-        accounts.charge(record, "m", 0.5)
+        await spend(accounts, record, "m", 0.5)
         asking = asyncio.create_task(opened.flush())
         await asyncio.sleep(0)
         asking.cancel()
-        accounts.charge(record, "m", 0.25)
+        await spend(accounts, record, "m", 0.25)
         await opened.close()
         assert rows(path, "SELECT cost FROM spend") == [(0.75,)]
 
@@ -372,3 +375,38 @@ def test_who_asked_for_a_flush_may_go_without_losing_it(tmp_path: Path) -> None:
 
 def status(result: object) -> int | None:
     return result.status if isinstance(result, Refusal) else None
+
+
+@pytest.mark.parametrize("jump", [3600.0, 90.0, 86_400.0 * 3])
+def test_a_clock_that_jumps_ahead_and_back_locks_no_key(tmp_path: Path, jump: float) -> None:
+    async def main() -> None:
+        clock, record = Clock(), key_record("k", requests_per_minute=2, spend_per_day=10.0)
+        async with ledger(record, path=tmp_path / "router.sqlite", clock=clock) as accounts:
+            clock.now += jump
+            for _ in range(2):
+                assert accounts.admit(record, ["m"]) == ("m",)
+            worst = Worst(8.0, 8.0, 8.0)
+            reservation = await accounts.reserve(record, worst)
+            assert isinstance(reservation, Reservation)
+            accounts.settle(reservation, "m", 1.0)
+            await accounts.close()
+            clock.now -= jump
+            for _ in range(2):
+                assert accounts.admit(record, ["m"]) == ("m",)
+            assert isinstance(accounts.admit(record, ["m"]), Refusal)  # two a minute, as ever
+            clock.now += 61
+            assert accounts.admit(record, ["m"]) == ("m",)
+
+    asyncio.run(main())
+
+
+def test_a_lease_of_a_clock_that_jumped_holds_nothing_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        path, record = tmp_path / "router.sqlite", key_record("k", spend_per_day=10.0)
+        ahead, clock = Clock(NOON + 3600.0), Clock()
+        async with ledger(record, path=path, clock=ahead) as killed:
+            assert isinstance(await killed.reserve(record, Worst(8.0, 8.0, 8.0)), Reservation)
+            async with ledger(record, path=path, clock=clock) as accounts:
+                assert isinstance(await accounts.reserve(record, Worst(9.0, 9.0, 9.0)), Reservation)
+
+    asyncio.run(main())

@@ -17,6 +17,11 @@ def chat(*messages: tuple[str, Any], user: str | None = None) -> dict[str, Any]:
     return {"messages": [{"role": role, "content": content} for role, content in messages], "user": user}
 
 
+async def model_of(sticky: Sticky, conversation: str) -> str | None:
+    last = await sticky.last_of(conversation)
+    return last and last.model
+
+
 FIRST = chat(("system", "Be brief."), ("user", "Hello"))
 SECOND = chat(("system", "Be brief."), ("user", "Hello"), ("assistant", "Hi"), ("user", "Who are you?"))
 
@@ -75,15 +80,15 @@ def test_a_conversation_keeps_its_model_in_every_worker_and_after_a_restart(tmp_
             here, there = Sticky(one), Sticky(two)
             await here.start()
             await there.start()
-            assert await here.model_of("c") is None
+            assert await model_of(here, "c") is None
             here.remember("c", "ant")
-            assert await here.model_of("c") == "ant"
+            assert await model_of(here, "c") == "ant"
             assert await one.flush()
-            assert await there.model_of("c") == "ant"
+            assert await model_of(there, "c") == "ant"
             here.remember("c", "bee")
-            assert await here.model_of("c") == "bee"
+            assert await model_of(here, "c") == "bee"
         async with database(path) as again:
-            assert await Sticky(again).model_of("c") == "bee"
+            assert await model_of(Sticky(again), "c") == "bee"
 
     asyncio.run(main())
 
@@ -98,7 +103,7 @@ def test_what_was_not_used_for_a_day_is_forgotten(tmp_path: Path) -> None:
             await opened.flush()
             clock.now += KEPT_SECONDS + 1
             sticky.remember("new", "bee")
-            assert await sticky.model_of("old") is None
+            assert await model_of(sticky, "old") is None
             await opened.flush()
             [count] = await opened.read(
                 lambda connection: connection.execute("SELECT count(*) FROM conversations").fetchone()
@@ -116,7 +121,7 @@ def test_memory_is_bounded_and_the_file_remembers_the_rest() -> None:
             for number in range(30):
                 sticky.remember(str(number), "ant")
                 await opened.flush()
-            assert await sticky.model_of("0") == "ant"
-            assert len(sticky._models) == 10
+            assert await model_of(sticky, "0") == "ant"
+            assert len(sticky._last) == 10
 
     asyncio.run(main())

@@ -1,0 +1,119 @@
+"""Instances of JSON schemas, as the mock answers with: structured output, and the arguments of the tools it calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from route.providers.base import JSON
+
+_DEEPEST = 12
+"""Levels of a schema that refers to itself; below them there are no optional properties."""
+_FORMATS: Mapping[str, str] = {
+    "date": "2026-01-31",
+    "date-time": "2026-01-31T12:00:00Z",
+    "time": "12:00:00Z",
+    "duration": "PT1H",
+    "email": "someone@example.com",
+    "hostname": "example.com",
+    "ipv4": "192.0.2.1",
+    "ipv6": "2001:db8::1",
+    "uri": "https://example.com/",
+    "uuid": "00000000-0000-4000-8000-000000000000",
+}
+
+
+def example_of(schema: Any, root: Any = None, depth: int = 0) -> Any:
+    """Return an instance of a JSON schema; `root` is the document that references start at."""
+    root = schema if root is None else root
+    if not isinstance(schema, dict):
+        return {}
+    if "$ref" in schema and depth < 4 * _DEEPEST:
+        return example_of({**_referenced(root, str(schema["$ref"])), **_without_reference(schema)}, root, depth + 1)
+    for key in ("const", "default"):
+        if key in schema:
+            return schema[key]
+    if schema.get("enum"):
+        return schema["enum"][0]
+    for key in ("anyOf", "oneOf"):
+        if schema.get(key):
+            return example_of(_simplest(schema[key], depth), root, depth + 1)
+    if schema.get("allOf"):
+        parts = [example_of(part, root, depth + 1) for part in schema["allOf"]]
+        rest = {key: value for key, value in schema.items() if key != "allOf"}
+        parts += [example_of(rest, root, depth + 1)] if "properties" in rest else []
+        objects = [part for part in parts if isinstance(part, dict)]
+        return {key: value for part in objects for key, value in part.items()} if objects else parts[0]
+    return _of_type(schema, root, depth)
+
+
+def _without_reference(schema: JSON) -> JSON:
+    return {key: value for key, value in schema.items() if key != "$ref"}
+
+
+def _referenced(root: Any, reference: str) -> JSON:
+    """Return what `#/$defs/NAME` points to; an empty schema for what is not there."""
+    place = root
+    for step in reference.removeprefix("#").split("/"):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if name:
+            place = place.get(name) if isinstance(place, dict) else None
+    return place if isinstance(place, dict) else {}
+
+
+def _simplest(choices: list[Any], depth: int) -> Any:
+    """Return the first choice, and null where it is one and the schema goes deep."""
+    null = next((choice for choice in choices if isinstance(choice, dict) and choice.get("type") == "null"), None)
+    return null if null is not None and depth > _DEEPEST else choices[0]
+
+
+def _of_type(schema: JSON, root: Any, depth: int) -> Any:
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        kind = next((name for name in kind if name != "null"), "null")
+    if kind is None:
+        kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
+    match kind:
+        case "object":
+            return _object(schema, root, depth)
+        case "array":
+            items = schema.get("prefixItems") or [schema.get("items") or {"type": "string"}]
+            number = max(int(schema.get("minItems") or 0), len(items) if "prefixItems" in schema else depth < _DEEPEST)
+            return [example_of(items[min(place, len(items) - 1)], root, depth + 1) for place in range(number)]
+        case "string":
+            return _text(schema)
+        case "integer" | "number":
+            return _number(schema, whole=kind == "integer")
+        case "boolean":
+            return True
+    return None
+
+
+def _object(schema: JSON, root: Any, depth: int) -> JSON:
+    required = schema.get("required") or ()
+    return {
+        name: example_of(part, root, depth + 1)
+        for name, part in (schema.get("properties") or {}).items()
+        if name in required or depth < _DEEPEST
+    }
+
+
+def _text(schema: JSON) -> str:
+    text = _FORMATS.get(str(schema.get("format")), "text")
+    least, most = int(schema.get("minLength") or 0), schema.get("maxLength")
+    text = text.ljust(least, "x")
+    return text if most is None else text[: int(most)]
+
+
+def _number(schema: JSON, *, whole: bool) -> float:
+    step: float = schema.get("multipleOf") or 1
+    number = step
+    if schema.get("minimum") is not None:
+        number = schema["minimum"]
+    elif schema.get("exclusiveMinimum") is not None:
+        number = schema["exclusiveMinimum"] + step
+    elif schema.get("maximum") is not None:
+        number = min(step, schema["maximum"])
+    elif schema.get("exclusiveMaximum") is not None:
+        number = min(step, schema["exclusiveMaximum"] - step)
+    return int(number) if whole else float(number)

@@ -1,0 +1,328 @@
+"""The fleet: the deployments of each model, with a circuit breaker and limits of their own.
+
+A model may be asked at several places, or with several keys; a request goes to one that is not blocked, by weight, by
+the fewest requests under way, or by the lowest latency.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from p2l.common.errors import ConfigError
+from route.config import ModelConfig, RouterConfig
+from route.providers.accounts import account_for, make_provider
+from route.providers.base import Fault, Forwarding, Provider, ProviderError
+
+_BLAMELESS = (Fault.CONTEXT_LENGTH, Fault.CONTENT_FILTER, Fault.REQUEST, Fault.UNSUPPORTED)
+_NOT_THERE = 404
+_LONGEST_REST = 3600.0
+"""Seconds, whatever the provider says."""
+_MINUTE = 60.0
+_FRESH = 60.0
+"""Seconds for which a measured latency counts."""
+_SMOOTHING = 0.3
+"""Weight of the newest latency in the mean."""
+
+
+@dataclass
+class Breaker:
+    """The circuit breaker of one deployment in one worker.
+
+    closed --failures in a row--> open --seconds--> half open --success--> closed
+                                    ^                   |
+                                    +-----failure-------+
+
+    A rate limit opens it for as long as the provider says, an hour at most. Half open, it lets one request through.
+    """
+
+    most: int
+    """Failures in a row that open it."""
+    seconds: float
+    """For which it stays open."""
+    clock: Callable[[], float] = time.monotonic
+    fault: ProviderError | None = None
+    """The last one since the model answered."""
+    _failures: int = 0
+    _opened_until: float | None = None
+    _probing: bool = False
+
+    @property
+    def failures(self) -> int:
+        """Return the failures in a row."""
+        return self._failures
+
+    @property
+    def state(self) -> str:
+        """Return closed, open or half_open."""
+        if self._opened_until is None:
+            return "closed"
+        return "open" if self.clock() < self._opened_until else "half_open"
+
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether no request may go there now: it is open, or another request probes it."""
+        return self._opened_until is not None and (self._probing or self.clock() < self._opened_until)
+
+    @property
+    def opens_in(self) -> float:
+        """Return the seconds until a request may probe the model."""
+        return max(0.0, (self._opened_until or 0.0) - self.clock())
+
+    def begin(self) -> bool:
+        """Count a request; return whether it is the probe."""
+        if self._opened_until is None or self._probing:
+            return False
+        self._probing = True
+        return True
+
+    def give_up(self, probe: bool) -> None:
+        """Count a cancelled request, which says nothing of the model."""
+        if probe:
+            self._probing = False
+
+    def began(self, probe: bool) -> None:
+        """Close after the first token of a probe; if the stream breaks off, the failures before it still count."""
+        if probe:
+            self._opened_until = None
+            self._probing = False
+
+    def succeeded(self) -> None:
+        """Count a complete answer, or a refusal that is the request's own fault."""
+        self._failures = 0
+        self._opened_until = None
+        self._probing = False
+        self.fault = None
+
+    def failed(self, error: ProviderError, probe: bool = False) -> None:
+        """Count a fault; `probe` is what `begin` returned."""
+        # A model that is not there will not be there for the next request either.
+        if error.fault in _BLAMELESS and error.status != _NOT_THERE:
+            self.succeeded()
+            return
+        self.fault = error
+        self._failures += 1
+        if error.retry_after:
+            self._open(min(error.retry_after, _LONGEST_REST))
+        elif probe or self._failures >= self.most:
+            self._open(self.seconds)
+        if probe:
+            self._probing = False
+
+    def _open(self, seconds: float) -> None:
+        # A failure that comes late must not shorten the rest that the provider asked for.
+        self._opened_until = max(self._opened_until or 0.0, self.clock() + seconds)
+
+
+@dataclass(eq=False)
+class Deployment:
+    """One place where a model can be asked, with one account."""
+
+    name: str
+    """Of the model, as the configuration and P2L call it."""
+    config: ModelConfig
+    """With the name that the model has here."""
+    provider: Provider
+    breaker: Breaker
+    pass_fields: frozenset[str] = frozenset()
+    """Names of the fields of requests that reach it beside the plain ones."""
+    label: str = ""
+    """Its name among the deployments of the model; empty where it is the only one."""
+    weight: float = 1.0
+    max_in_flight: int | None = None
+    per_minute: int | None = None
+    """Requests that this worker may send in any minute."""
+    in_flight: int = 0
+    _starts: deque[float] = field(default_factory=deque)
+    """Times of the last requests, at most `per_minute` of them."""
+    _seconds: dict[bool, tuple[float, float]] = field(default_factory=dict)
+    """Mean latency and the time of the last one, of streams (True) and of whole answers."""
+
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether no request may go there now: its breaker is open, or one of its limits is reached."""
+        return self.breaker.is_blocked or self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether one of its own limits is reached."""
+        if self.max_in_flight is not None and self.in_flight >= self.max_in_flight:
+            return True
+        return self.per_minute is not None and self._wait() > 0.0
+
+    @property
+    def free_in(self) -> float:
+        """Return the seconds until it may be asked; 1 where a request under way has to end first."""
+        full = self.max_in_flight is not None and self.in_flight >= self.max_in_flight
+        return max(self.breaker.opens_in, self._wait(), 1.0 if full else 0.0)
+
+    def _wait(self) -> float:
+        if self.per_minute is None or len(self._starts) < self.per_minute:
+            return 0.0
+        return max(0.0, self._starts[-self.per_minute] + _MINUTE - self.breaker.clock())
+
+    def begin(self) -> bool:
+        """Count a request until `end`; return whether it is the probe of the breaker."""
+        self.in_flight += 1
+        if self.per_minute is not None:
+            self._starts.append(self.breaker.clock())
+            if len(self._starts) > self.per_minute:
+                self._starts.popleft()
+        return self.breaker.begin()
+
+    def end(self) -> None:
+        """Count the end of a request."""
+        self.in_flight -= 1
+
+    def measure(self, seconds: float, *, stream: bool) -> None:
+        """Take over how long the first token of a stream, or a whole answer, took."""
+        mean = self._seconds[stream][0] if stream in self._seconds else seconds
+        self._seconds[stream] = (mean + _SMOOTHING * (seconds - mean), self.breaker.clock())
+
+    def latency(self, *, stream: bool) -> float:
+        """Return the mean of `measure`; 0 where it has to be measured anew and nobody does, so that a request goes."""
+        mean, at = self._seconds.get(stream, (math.inf, -math.inf))
+        is_stale = self.breaker.clock() - at > _FRESH
+        return 0.0 if is_stale and not self.in_flight else mean
+
+
+Balance = Callable[[Sequence[Deployment], bool], Deployment]
+
+
+def by_weight(deployments: Sequence[Deployment], _stream: bool) -> Deployment:
+    """Draw a deployment by weight."""
+    if len(deployments) == 1:
+        return deployments[0]
+    return random.choices(deployments, [deployment.weight for deployment in deployments])[0]
+
+
+def by_requests_in_flight(deployments: Sequence[Deployment], stream: bool) -> Deployment:
+    """Return the deployment with the fewest requests under way for its weight, drawn by weight among equals."""
+    fewest = min(deployment.in_flight / deployment.weight for deployment in deployments)
+    return by_weight([each for each in deployments if each.in_flight / each.weight <= fewest], stream)
+
+
+def by_latency(deployments: Sequence[Deployment], stream: bool) -> Deployment:
+    """Return the fastest deployment, drawn by weight among equals; one not measured for a minute goes first."""
+    seconds = [deployment.latency(stream=stream) for deployment in deployments]
+    lowest = min(seconds)
+    return by_weight([each for each, mean in zip(deployments, seconds, strict=True) if mean <= lowest], stream)
+
+
+BALANCES: Mapping[str, Balance] = {
+    "weight": by_weight,
+    "in_flight": by_requests_in_flight,
+    "latency": by_latency,
+}
+"""By the key `balance` of a model."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model with its deployments."""
+
+    name: str
+    """As the configuration and P2L call it."""
+    config: ModelConfig
+    deployments: tuple[Deployment, ...]
+
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether no deployment may be asked now."""
+        return all(deployment.is_blocked for deployment in self.deployments)
+
+    def pick(self, *, stream: bool, without: Collection[Deployment] = ()) -> Deployment | None:
+        """Return the deployment that a request goes to; None if all but those of `without` are blocked."""
+        free = [each for each in self.deployments if each not in without and not each.is_blocked]
+        return BALANCES[self.config.balance](free, stream) if free else None
+
+
+class Fleet:
+    """All models of the configuration."""
+
+    def __init__(self, targets: Mapping[str, Target]) -> None:
+        """Hold the targets by name, in the order of the configuration."""
+        self.targets = dict(targets)
+        windows = [target.config.context_window for target in targets.values()]
+        self.smallest_window = min((window for window in windows if window is not None), default=None)
+
+    @property
+    def deployments(self) -> list[Deployment]:
+        """Return the deployments of all models."""
+        return [deployment for target in self.targets.values() for deployment in target.deployments]
+
+    def blocked(self) -> set[str]:
+        """Return the names of the models that no request may go to now."""
+        return {name for name, target in self.targets.items() if target.is_blocked}
+
+    def failing(self) -> set[str]:
+        """Return the names of the models all of whose circuit breakers are open."""
+        return {
+            name
+            for name, target in self.targets.items()
+            if all(deployment.breaker.is_blocked for deployment in target.deployments)
+        }
+
+    def no_larger_than(self, name: str) -> set[str]:
+        """Return the names of the models whose context window is not larger than this one's."""
+        window = self.targets[name].config.context_window
+        if window is None:
+            return {name}
+        windows = ((other, target.config.context_window) for other, target in self.targets.items())
+        return {other for other, size in windows if size is not None and size <= window}
+
+    async def close(self) -> None:
+        """Close all connections."""
+        # Deployments of one account share a client.
+        for provider in {id(each.provider): each.provider for each in self.deployments}.values():
+            await provider.close()
+
+
+def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1) -> Fleet:
+    """Build providers, one for each account, and breakers; raise ConfigError for an unknown type or a missing key.
+
+    Each of the `workers` gets its share of the requests that a deployment takes in a minute.
+    """
+    providers: dict[str, Provider] = {}
+    targets = {}
+    for name, model in config.model_configs.items():
+        listed = frozenset([*config.pass_fields, *model.pass_fields])
+        deployments = []
+        for label, (place, limits) in model.places().items():
+            where = f"model_configs.{name}" + (f".deployments.{label}" if model.deployments else "")
+            limit = limits.requests_per_minute
+            deployments.append(
+                Deployment(
+                    name,
+                    place,
+                    _provider(place, env, providers, where),
+                    Breaker(config.breaker.failures, config.breaker.seconds),
+                    listed,
+                    label,
+                    limits.weight,
+                    limits.max_in_flight,
+                    None if limit is None else max(1, limit // workers),
+                )
+            )
+        targets[name] = Target(name, model, tuple(deployments))
+    return Fleet(targets)
+
+
+def _provider(model: ModelConfig, env: Mapping[str, str], providers: dict[str, Provider], where: str) -> Provider:
+    """Return the client of a model's account, which others of the same account share."""
+    try:
+        account = account_for(model.type, model.api_key, model.base_url, env, model.options)
+        # repr: YAML has options that JSON cannot say, such as dates.
+        same = json.dumps([model.type, account.base_url, account.api_key, account.options], default=repr)
+        if same not in providers:
+            providers[same] = make_provider(model.type, account)
+        if set(model.serves) != {"chat"} and not isinstance(providers[same], Forwarding):
+            raise ConfigError(f"serves: providers of the type {model.type} are asked for chat alone")
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return providers[same]
