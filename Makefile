@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV ?= .venv
 BENCH ?= .venv-bench
 TOOLS ?= .venv-tools
+JS ?= .venv-js
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet
 READY := $(VENV)/.ready
 AUDIT := $(TOOLS)/bin/pip-audit --strict --disable-pip
 TORCH_INDEX ?=
 
-.PHONY: demo test test-slow lint bench install tools lock sbom audit clean
+.PHONY: demo test test-slow lint bench install js tools lock sbom audit clean
 
 install: $(READY)
 
@@ -26,6 +27,10 @@ $(READY): pyproject.toml requirements.lock constraints.txt
 	$(PIP) --no-deps --no-build-isolation --editable .
 	$(BIN)/python -m pip check
 	touch $(READY)
+
+# OpenAI's client for JavaScript, which a test speaks with where it is there. It needs Node.js.
+js:
+	npm install --prefix $(JS) --no-audit --no-fund --ignore-scripts openai@7.57.0
 
 demo: $(READY)
 	$(BIN)/p2l demo
@@ -85,4 +90,4 @@ audit: $(TOOLS)/.ready
 	$(AUDIT) --no-deps --requirement build/torch.txt
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(TOOLS) build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) $(TOOLS) $(JS) build .pytest_cache .mypy_cache .ruff_cache

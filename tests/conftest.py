@@ -132,6 +132,9 @@ def make_configure(folder: Path, votes: Path, validation: Path, backbone: Path) 
             "max_length": 64,
             "deepspeed_config_path": "ds.json",
             "device": "cpu",
+            # Mechanics are tested on all votes in their order; tests of the choice and the shuffle say so.
+            "shuffle": False,
+            "selection_share": 0.0,
         }
         settings = {key: value for key, value in (settings | changes).items() if value is not None}
         path = folder / name

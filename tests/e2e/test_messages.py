@@ -134,7 +134,7 @@ def router(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Upst
             name: {"name": name, "type": "openai", "base_url": f"{there}/v1", "api_key": "u", "cost": cost}
             for name, cost in COSTS.items()
         }
-        config = write(tmp_path_factory.mktemp("router"), models, breaker={"failures": 100})
+        config = write(tmp_path_factory.mktemp("router"), models, breaker={"failures": 100}, retry_seconds=0)
         flags = ("--router-type", "grk-endpoint", "--cost-optimizer", "strict", "--router-model-endpoint", there)
         more = ("--host", "127.0.0.1", "--api-key", "k", "--max-body-mb", "0.125")
         with a_process(config, *flags, *more) as (url, _):
@@ -288,9 +288,9 @@ def test_what_is_refused(setting: Setting, fields: Any, error: Any, kind: str, s
 def test_keys_come_either_way_or_not_at_all(setting: Setting) -> None:
     with anthropic.Anthropic(base_url=setting.url, auth_token="k", max_retries=0) as client:
         assert client.messages.create(**HELLO).model == "good"
-    with pytest.raises(anthropic.PermissionDeniedError) as caught:
+    with pytest.raises(anthropic.AuthenticationError) as caught:
         setting.client.with_options(api_key="no").messages.create(**HELLO)
-    assert caught.value.body["error"]["type"] == "permission_error"  # type: ignore[index,call-overload]
+    assert caught.value.body["error"]["type"] == "authentication_error"  # type: ignore[index,call-overload]
     told = httpx2.post(f"{setting.url}/v1/messages", json=HELLO)
     assert (told.status_code, told.json()["error"]["type"]) == (401, "authentication_error")
 

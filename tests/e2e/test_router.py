@@ -71,12 +71,12 @@ def test_it_answers_the_official_client_and_logs_json(tmp_path: Path, module: st
 
 def test_without_a_key_a_random_one_is_printed_once(tmp_path: Path) -> None:
     with a_process(write(tmp_path, {"small": SMALL}), *RANDOM) as (url, process):
-        with client(url) as asked, pytest.raises(openai.PermissionDeniedError):
+        with client(url) as asked, pytest.raises(openai.AuthenticationError):
             asked.models.list()
         line = process.stdout.readline() if process.stdout else ""
         (key,) = re.findall(r"bearer key: (\S{40,})$", line)
         with client(url, key) as asked:
-            assert [model.id for model in asked.models.list()] == ["p2l-router", "small"]
+            assert [model.id for model in asked.models.list()] == ["p2l-router", "auto"]
         out, lines = stopped(process)
     assert out == ""
     assert key not in json.dumps(lines)
