@@ -16,7 +16,6 @@ import logging
 import math
 import os
 import re
-import socket
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -66,11 +65,12 @@ def choose_device(name: str) -> torch.device:
 
 def start_processes(device: torch.device) -> None:
     """Join the launcher's process group, or form one of this process alone."""
+    backend = "gloo" if device.type == "cpu" else "nccl"
     if "RANK" not in os.environ:
-        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-        with socket.socket() as listener:  # any free port: another run on this machine may have the usual one
-            listener.bind(("127.0.0.1", 0))
-            os.environ["MASTER_PORT"] = str(listener.getsockname()[1])
+        os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}
+    if os.environ["WORLD_SIZE"] == "1" and not torch.distributed.is_initialized():
+        # A process alone meets nobody: it listens at any free port, so that runs side by side never want the same one.
+        torch.distributed.init_process_group(backend, init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
@@ -79,7 +79,7 @@ def start_processes(device: torch.device) -> None:
     if device.type == "cpu":
         # Otherwise DeepSpeed compiles a shared-memory kernel at the first start, and needs a compiler for it.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_backend="gloo" if device.type == "cpu" else "nccl", verbose=False)
+    deepspeed.init_distributed(dist_backend=backend, verbose=False)
 
 
 @contextlib.contextmanager
