@@ -19,6 +19,7 @@ from p2l.common.access import digest_of, matches
 from p2l.common.cli import nearest
 from p2l.common.config import Number, Whole, YamlLoader, lines_of, owner_of, read_yaml
 from p2l.common.errors import ConfigError
+from route.catalogue import LACKING_TYPES, entry_of
 from route.providers.base import Timeouts
 from route.routing.decision import Limit, RoutedModel
 from route.storage.ledger import MAX_IN_FLIGHT
@@ -38,6 +39,11 @@ SERVED = {
 """Endpoints beside chat completions by what a model states in `serves`: their paths below /v1."""
 Served: TypeAlias = Literal["chat", "completions", "embeddings", "moderations", "images", "speech", "transcriptions"]
 """What a model may state in `serves`."""
+Feature: TypeAlias = Literal[
+    "images", "audio", "files", "video", "audio_output", "image_output",
+    "tools", "parallel_tools", "json_schema", "logprobs", "n", "reasoning",
+]  # fmt: skip
+"""What a model may state in `capabilities`: `route.routing.decision.FEATURES`."""
 _SECRET = ("key", "api_key", "keys", "admin_key", "deployments")
 _RESERVED = {"messages", "model", "stream"}
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
@@ -116,6 +122,10 @@ class ModelConfig(_Section):
     """Tokens of the longest answer that this model can give; the worst case of requests that name no limit."""
     context_window: Annotated[Whole, Field(ge=1)] | None = None
     """Tokens; longer prompts go elsewhere."""
+    capabilities: dict[Feature, bool] = Field(default_factory=dict)
+    """What it has or lacks; the rest is inherited from the catalogue, and possible where that does not know it."""
+    catalogue: bool | str = True
+    """Whether it inherits from the catalogue, or `SECTION/NAME` of the entry there that it inherits from."""
     prior_coef: Number | None = None
     """Makes a model routable that P2L does not know."""
     provider: str | None = None
@@ -132,6 +142,23 @@ class ModelConfig(_Section):
     """Where it can be asked, by a name for logs; by default at one place, with the settings above."""
     balance: Literal["weight", "in_flight", "latency"] = "weight"
     """How one of the deployments is chosen: by weight, by the fewest requests under way, or by the lowest latency."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_listed_price(cls, data: Any) -> Any:
+        """Take the price of the catalogue where the model says `price: listed`, and check that it is listed there."""
+        if not isinstance(data, dict) or (data.get("price") != "listed" and not isinstance(data.get("catalogue"), str)):
+            return data
+        try:
+            reference = data.get("catalogue", True)
+            entry = entry_of(str(data.get("type")), str(data.get("name")), data.get("base_url"), reference)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        if data.get("price") != "listed":
+            return data
+        if entry is None or entry.input is None or entry.output is None:
+            raise ValueError("price: the catalogue has none for this model; write {input: ..., output: ...}")
+        return data | {"price": {"input": entry.input, "output": entry.output, "cached": entry.cached}}
 
     @field_validator("extra_fields")
     @classmethod
@@ -175,6 +202,8 @@ class ModelConfig(_Section):
     def routed(self, key: str) -> RoutedModel:
         """Return the model as routing needs it; `key` is its name in the configuration."""
         latency = {} if self.latency is None else {"latency": self.latency}
+        entry = entry_of(self.type, self.name, self.base_url, self.catalogue)
+        doubts = {*(entry.lacks if entry else ()), *LACKING_TYPES.get(self.type, ())} - self.capabilities.keys()
         return RoutedModel(
             name=key,
             cost=self.cost,
@@ -182,6 +211,10 @@ class ModelConfig(_Section):
             context_window=self.context_window,
             prior_coef=self.prior_coef,
             amounts={**latency, **self.amounts},
+            lacks=tuple(feature for feature, has in self.capabilities.items() if not has),
+            doubts=tuple(sorted(doubts)),
+            longest_answer=self.longest_answer or (entry.longest if entry else None),
+            listed_window=entry.window if entry else None,
         )
 
 

@@ -33,9 +33,9 @@ class Fault(enum.Enum):
     CONTENT_FILTER = "content_filter"
     """The provider refuses the content."""
     REQUEST = "request"
-    """The request is invalid (400, 413, 422)."""
+    """The request is invalid (400, 422)."""
     UNSUPPORTED = "unsupported"
-    """The model does not exist (404) or lacks what the request needs, such as assistant prefill; another may do."""
+    """The model does not exist (404) or lacks what the request needs: a capability, size or parameter."""
     CREDENTIALS = "credentials"
     """The account is refused: a wrong key, no credit left (401, 402, 403)."""
 

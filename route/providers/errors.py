@@ -30,6 +30,8 @@ _CONTEXT = re.compile(
     r"maximum context length|context[ _]length[ _]exceeded|context window|prompt is too long|input is too long"
     r"|exceeds? (the )?(model'?s )?(maximum )?context|too many (input |total )?tokens|reduce the length of"
     r"|input token count|maximum (input|sequence|prompt) length|inputs. tokens .* must be <="
+    r"|(inputs|prompt). must have (less|fewer) than \d+ tokens|available context size|(model|context) token limit"
+    r"|range of input length|current length is \d+ while limit is|prompt (contains|has) .{0,30}tokens.{0,40}maximum"
 )
 _FILTER = re.compile(
     r"content[ _]?filter|content management policy|content[ _]policy|responsible ?ai|flagged (by|as|for)|was flagged"
@@ -42,12 +44,24 @@ _UNSUPPORTED = re.compile(
     r"|unsupported_(parameter|value|model)|(does not|doesn't|not) support|no endpoints found"
     r"|(deprecated|not (available|allowed)) (for|with|on) this model"
     r"|max_(completion_|output_)?tokens.*(too large|at most|maximum allowed|supported range|less than or equal)"
+    r"|max_(completion_|output_)?tokens.*(valid range|<= \d|no more than)|range of max_tokens|requested output tokens"
+    r"|(not|n't) (be )?(currently )?(support|enabled|available|allowed to request|implemented)|unsupported|unsupport"
+    r"|only (supported|available|enabled) (by|with|on|for|in)|support(s|ed)? only|enabled only for|is unavailable now"
+    r"|not an? (multi-?modal|vision)|at most 0 |unknown variant|`?content`? must be a string|mmproj|requires? --"
+    r"|un(recognized|known|expected|permitted) (request )?(argument|parameter|field)|extra (inputs|fields) "
+    r"|(does not|doesn't) (work with|accept|take|allow)|cannot (take|accept)"
+    r"|missing data required|requires that either input|number must be at most 1|no provider .{0,30}support"
 )
+_INPUTS = re.compile(
+    r"(images?|audio|tools?|function calling|modality|multimodal)\b.{0,60}(not |un)supported|requires --jinja|mmproj"
+    r"|not support .{0,30}(images?|audio|tools?|function)"
+)
+_OF_ACCOUNTS = re.compile(r"not (allowed to request|supported) .{0,60}model|model .{0,80}does not support")
 _BY_CODE: Mapping[str, Fault] = {
     **dict.fromkeys(("authentication_error", "permission_error", "permission_denied"), Fault.CREDENTIALS),
     **dict.fromkeys(("unauthenticated", "billing_error"), Fault.CREDENTIALS),
     **dict.fromkeys(("invalid_request_error", "invalid_argument", "badrequesterror"), Fault.REQUEST),
-    **dict.fromkeys(("request_too_large",), Fault.REQUEST),
+    "request_too_large": Fault.UNSUPPORTED,
     **dict.fromkeys(("not_found_error", "not_found"), Fault.UNSUPPORTED),
     **dict.fromkeys(("rate_limit_error", "rate_limit_exceeded", "resource_exhausted"), Fault.RATE_LIMIT),
     **dict.fromkeys(("deadline_exceeded", "timeout_error"), Fault.TIMEOUT),
@@ -55,7 +69,7 @@ _BY_CODE: Mapping[str, Fault] = {
 """For errors inside a stream, which have no status; any other code there is a failure of the provider."""
 _BY_STATUS: Mapping[int, Fault] = {
     **dict.fromkeys((401, 402, 403), Fault.CREDENTIALS),
-    404: Fault.UNSUPPORTED,
+    **dict.fromkeys((404, 413, 415), Fault.UNSUPPORTED),
     408: Fault.TIMEOUT,
     **dict.fromkeys(
         (409, 425), Fault.SERVER
@@ -117,7 +131,7 @@ def classify(status: int | None, details: Complaint) -> Fault:
     """Return the kind of failure."""
     status = details.number if status is None else status
     text = " ".join([*details.codes, details.message]).lower()
-    if status is None or status < 500 or status in (500, 503):
+    if status is None or status < 500 or status in (500, 501, 503):
         by_words = _by_words(text, status)
         if by_words is not None:
             return by_words
@@ -139,9 +153,12 @@ def _by_words(text: str, status: int | None) -> Fault | None:
     if _CONTEXT.search(text):
         return Fault.CONTEXT_LENGTH
     if status is not None and status >= 500:
-        return None
+        # Servers of open models say so too.
+        return Fault.UNSUPPORTED if status in (500, 501) and _INPUTS.search(text) else None
     if _FILTER.search(text):
         return Fault.CONTENT_FILTER
+    if status == 403:
+        return Fault.UNSUPPORTED if _OF_ACCOUNTS.search(text) else None
     return Fault.UNSUPPORTED if status in (400, 404, 422) and _UNSUPPORTED.search(text) else None
 
 

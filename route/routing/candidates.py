@@ -15,7 +15,7 @@ import numpy as np
 from p2l.common.cli import choose, nearest
 from p2l.common.errors import ConfigError, P2LError
 from route.routing import optimizers
-from route.routing.decision import Coefficients, Limit, RoutedModel
+from route.routing.decision import Coefficients, Demand, Limit, RoutedModel, bits_of, features_in
 from route.routing.optimizers import (
     OPTIMIZERS,
     Floats,
@@ -33,10 +33,11 @@ from route.routing.optimizers import (
 class NoModelError(P2LError):
     """No model can be chosen, whatever the budget."""
 
-    def __init__(self, message: str, *, oversize: bool = False) -> None:
-        """Fail with `message`; `oversize` if only the context windows were too small."""
+    def __init__(self, message: str, *, oversize: bool = False, lacking: bool = False) -> None:
+        """Fail with `message`; `oversize` if only the context windows were too small, `lacking` if features lack."""
         super().__init__(message)
         self.oversize = oversize
+        self.lacking = lacking
 
 
 class Menu:
@@ -54,9 +55,16 @@ class Menu:
         """(L, M)"""
         self.most = np.array([limit.most for limit in limits], dtype=np.float64)
         self._priors = [math.nan if model.prior_coef is None else model.prior_coef for model in self.models]
-        windows = [math.inf if model.context_window is None else model.context_window for model in self.models]
-        self._windows = np.array(windows, dtype=np.float64)
-        self._least_window = min(windows)
+        self._windows = _sizes([model.context_window for model in self.models])
+        self._likely_windows = np.minimum(self._windows, _sizes([model.listed_window for model in self.models]))
+        self._longest = _sizes([model.longest_answer for model in self.models])
+        self._lacks = np.array([bits_of(model.lacks) for model in self.models], dtype=np.int64)
+        self._doubts = self._lacks | np.array([bits_of(model.doubts) for model in self.models], dtype=np.int64)
+        self._least_longest = float(self._longest.min())
+        self.least_window = float(self._likely_windows.min())
+        """Tokens; infinite where no model's window is known."""
+        self.rare = int(np.bitwise_or.reduce(self._doubts))
+        """The bits of the features that some model lacks."""
         self._everything = np.arange(len(models))
 
     def coefs(self, coefficients: Coefficients) -> Floats:
@@ -82,37 +90,63 @@ class Menu:
         scored: Mask | None,
         allowed: Collection[str] | None,
         without: Collection[str],
-        tokens: int | None,
+        demand: Demand,
     ) -> Indices:
         """Return the places (K,) of the models that may be chosen; raise NoModelError if there is none.
 
         `scored` is the mask (M,) of the models that have a score, or None for all; the rest is as of `Router.decide`.
+        What the configuration says of a model holds; what the catalogue or an earlier refusal says may be wrong, so it
+        leaves no request without a model.
         """
+        fits_all = self._fits_all(demand)
         # Most requests leave out no model.
-        if (
-            (scored is None or scored.all())
-            and allowed is None
-            and not without
-            and (tokens is None or tokens <= self._least_window)
-        ):
+        if fits_all and (scored is None or scored.all()) and allowed is None and not without:
             return self._everything
         left = np.ones(len(self.names), dtype=np.bool_) if scored is None else scored.copy()
         if allowed is not None:
             left &= np.fromiter(map(allowed.__contains__, self.names), np.bool_, len(self.names))
         left[[self.places[name] for name in without if name in self.places]] = False
-        large = np.flatnonzero(left if tokens is None else left & (self._windows >= tokens))
-        if not len(large):
-            raise self._nothing_left(tokens, left)
-        return large
+        able = left if fits_all else self._able(left, demand)
+        if not able.any():
+            raise self._nothing_left(demand, left)
+        return np.flatnonzero(able)
 
-    def _nothing_left(self, tokens: int | None, left: Mask) -> NoModelError:
-        if left.any():
-            largest = int(self._windows[left].max())
+    def _fits_all(self, demand: Demand) -> bool:
+        """Return whether every model can do what a request needs, as far as that is known."""
+        return (
+            not demand.features & self.rare
+            and (demand.tokens is None or demand.tokens <= self.least_window)
+            and demand.answer <= self._least_longest
+            and not demand.refused
+        )
+
+    def _able(self, left: Mask, demand: Demand) -> Mask:
+        """Return which (M,) of the models left can serve a request: surely not the others, or most likely not."""
+        tokens = 0 if demand.tokens is None else demand.tokens
+        able = left & (self._windows >= tokens) & (self._lacks & demand.features == 0)
+        likely = able & (self._likely_windows >= tokens) & (self._doubts & demand.features == 0)
+        likely &= self._longest >= demand.answer
+        likely[[self.places[name] for name in demand.refused if name in self.places]] = False
+        return np.asarray(likely if likely.any() else able)
+
+    def _nothing_left(self, demand: Demand, left: Mask) -> NoModelError:
+        tokens = demand.tokens
+        lacking = self._lacks[left] & demand.features
+        if len(lacking) and lacking.all():
+            names = ", ".join(features_in(int(np.bitwise_and.reduce(lacking)) or demand.features))
+            return NoModelError(f"no model that is left can do what the request needs: {names}", lacking=True)
+        if tokens is not None and left.any():
+            largest = int(self._windows[left & (self._lacks & demand.features == 0)].max())
             return NoModelError(
                 f"the prompt has about {tokens} tokens, and no model that is left takes more than {largest}",
                 oversize=True,
             )
         return NoModelError(f"none of the {len(self.names)} models is left: unknown, not allowed, or failing")
+
+
+def _sizes(sizes: Sequence[int | None]) -> Floats:
+    """Return sizes (M,) in tokens; infinite where one is not known."""
+    return np.array([math.inf if size is None else size for size in sizes], dtype=np.float64)
 
 
 def _check_models(models: Sequence[RoutedModel]) -> None:

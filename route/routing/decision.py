@@ -8,6 +8,41 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+FEATURES = (
+    *("images", "audio", "files", "video"),
+    *("audio_output", "image_output"),
+    *("tools", "parallel_tools", "json_schema", "logprobs", "n", "reasoning"),
+)
+"""What a request can need of a model beyond text: to read the first four, to give the next two, and to do the rest."""
+FEATURE_BITS = {feature: 1 << place for place, feature in enumerate(FEATURES)}
+
+
+def bits_of(features: Collection[str]) -> int:
+    """Return a set of features as the bits of a number."""
+    return sum(FEATURE_BITS[feature] for feature in features)
+
+
+def features_in(bits: int) -> tuple[str, ...]:
+    """Return the features whose bits are set."""
+    return tuple(feature for feature, bit in FEATURE_BITS.items() if bits & bit)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a request needs of the model that answers it."""
+
+    features: int = 0
+    """The bits of the features that it needs."""
+    tokens: int | None = None
+    """Of prompt and answer, estimated; None: no context window is too small."""
+    answer: int = 0
+    """Tokens of the longest answer that it asks for; 0: it does not say."""
+    refused: Collection[str] = ()
+    """Models that have lately refused such requests."""
+
+
+NO_DEMAND = Demand()
+
 
 @dataclass(frozen=True)
 class RoutedModel:
@@ -24,6 +59,14 @@ class RoutedModel:
     """Its coefficient where P2L does not know it."""
     amounts: Mapping[str, float] = field(default_factory=dict)
     """Of further limited quantities, latency say."""
+    lacks: Collection[str] = ()
+    """Features that it does not have."""
+    doubts: Collection[str] = ()
+    """Features that it does not have by the catalogue, which may be wrong: it is asked where no other model is left."""
+    longest_answer: int | None = None
+    """Tokens; it is asked for longer ones where no other model is left."""
+    listed_window: int | None = None
+    """Its context window by the catalogue, where the configuration has none."""
 
 
 @dataclass(frozen=True)

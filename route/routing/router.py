@@ -24,7 +24,16 @@ import numpy as np
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
 from route.routing.candidates import Menu, NoModelError, get, pair
-from route.routing.decision import Coefficients, Decision, FrontierPoint, Held, Limit, RoutedModel
+from route.routing.decision import (
+    NO_DEMAND,
+    Coefficients,
+    Decision,
+    Demand,
+    FrontierPoint,
+    Held,
+    Limit,
+    RoutedModel,
+)
 from route.routing.optimizers import (
     Floats,
     Indices,
@@ -109,7 +118,7 @@ class Router:
         *,
         allowed: Collection[str] | None = None,
         without: Collection[str] = (),
-        tokens: int | None = None,
+        demand: Demand = NO_DEMAND,
         fixed: str | None = None,
         held: Held | None = None,
     ) -> Decision:
@@ -124,23 +133,23 @@ class Router:
                 coefficients; None buys the best.
             allowed: names that may be chosen, or None for all.
             without: names that may not, since they failed or are blocked.
-            tokens: of the prompt; models whose context window is smaller are left out.
+            demand: models that cannot do what the request needs are left out.
             fixed: the model of this conversation, kept while it is a candidate within the budget.
             held: the model that the conversation was with, kept unless the gain is worth its prompt cache.
         """
         check_budget(budget)
         coefs, mask = self._coefs(coefficients)
-        places = self.menu.candidates(mask, allowed, without, tokens)
+        places = self.menu.candidates(mask, allowed, without, demand)
         if coefficients is None or coefs is None:
             return self._unscored(places, budget, fixed)
         return self._scored(coefficients, coefs, mask, places, budget, fixed, held)
 
     def fitting(
-        self, budget: float | None, allowed: Collection[str], without: Collection[str], tokens: int | None
+        self, budget: float | None, allowed: Collection[str], without: Collection[str], demand: Demand
     ) -> set[str]:
         """Return the models within budget and limits by themselves; arguments as of `decide`."""
         try:
-            places = self.menu.candidates(None, allowed, without, tokens)
+            places = self.menu.candidates(None, allowed, without, demand)
             positions = self._problem(np.zeros(len(places)), places, budget).fitting
         except (InfeasibleError, NoModelError):
             return set()

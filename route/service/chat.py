@@ -30,6 +30,7 @@ from p2l.common.web import ClientGoneError, Deadline, alive
 from route.config import ROUTER_NAME
 from route.providers.base import JSON
 from route.routing.decision import Decision
+from route.service.capabilities import demand_of
 from route.service.charges import ceiling_of, too_dear
 from route.service.dialects import Dialect
 from route.service.dispatch import Choice, Trip, ask_whole
@@ -46,7 +47,6 @@ from route.service.wire import (
     parse_chat,
     read_body,
     refuse_constant,
-    tokens_of,
 )
 from route.storage.conversations import HEADER, Last, conversation_of, goes_on, is_tool_round
 from route.storage.ledger import KeyRecord, Refusal
@@ -231,16 +231,9 @@ async def choose_for(
         turn = last
         held = await incoming.apart(lambda: service.held(turn, incoming.body))
     coefficients = await service.coefficients(incoming.turns)
-    window = service.fleet.smallest_window
-    choice = Choice(
-        allowed,
-        service.router,
-        coefficients,
-        budget,
-        None if window is None else tokens_of(incoming, window),
-        fixed,
-        held,
-    )
+    menu = service.router.menu
+    demand = await incoming.apart(lambda: demand_of(incoming, service.refusals, menu.rare, menu.least_window))
+    choice = Choice(allowed, service.router, coefficients, budget, demand, fixed, held)
     exchange.sticky = fixed is not None
     return choice, conversation
 
@@ -303,7 +296,7 @@ async def answer_of_two(exchange: Exchange, trip: Trip) -> JSON:
     first = service.dispatcher.first(trip).name
     assert choice.decision is not None
     blocked = service.fleet.blocked()
-    candidates = service.router.fitting(choice.budget, choice.allowed, blocked, choice.tokens)
+    candidates = service.router.fitting(choice.budget, choice.allowed, blocked, choice.demand)
     others = sorted(candidates - {first})
     if not others:
         raise ApiError(400, "nothing_to_compare", "compare: no second model keeps to the budget", param="compare")

@@ -21,10 +21,11 @@ from p2l.common.web import Deadline
 from route.config import RouterConfig
 from route.providers.base import JSON, Fault, ProviderError, Timeouts
 from route.routing.candidates import NoModelError
-from route.routing.decision import Coefficients, Decision, Held
+from route.routing.decision import NO_DEMAND, Coefficients, Decision, Demand, Held
 from route.routing.router import Router
 from route.service.charges import Bounds, Charge, limited, too_dear
 from route.service.errors import ApiError, of_choice, of_fault, of_refusal
+from route.service.fields import MEDIA
 from route.service.fleet import Deployment, Fleet
 from route.service.wire import Incoming, count_of, request_for
 from route.storage.ledger import KeyRecord, Ledger, Refusal
@@ -42,7 +43,7 @@ class Choice:
     coefficients: Coefficients | None = None
     """None, without scores in time: the static order decides."""
     budget: float | None = None
-    tokens: int | None = None
+    demand: Demand = NO_DEMAND
     fixed: str | None = None
     """The model of this conversation."""
     held: Held | None = None
@@ -62,7 +63,7 @@ class Choice:
             self.budget,
             allowed=self.allowed,
             without=without,
-            tokens=self.tokens,
+            demand=self.demand,
             fixed=self.fixed,
             held=self.held,
         )
@@ -124,7 +125,7 @@ class Dispatcher:
 
     fleet: Fleet
     config: RouterConfig
-    failed: Callable[[Deployment, ProviderError], None]
+    failed: Callable[[Deployment, ProviderError, Incoming], None]
     """Called for every fault."""
     ledger: Ledger
     settle: Callable[[Charge, bool], float]
@@ -158,7 +159,7 @@ class Dispatcher:
             trip.end()
             deployment.breaker.failed(error, probe)
             trip.faults.append(error)
-            self.failed(deployment, error)
+            self.failed(deployment, error, incoming)
             cost = self.settle(charge, may_have_cost(charge, error))
             if trip.ceiling is not None:
                 trip.ceiling -= cost
@@ -289,10 +290,12 @@ class Dispatcher:
 def _is_the_requests(error: ProviderError, incoming: Incoming) -> bool:
     """Return whether a fault is the request's own, so that every other model would refuse it too.
 
-    A model that is unknown to its provider, or does not continue the beginning of an answer, says nothing of others.
+    A model that is unknown to its provider, does not continue the beginning of an answer, or reads no images, says
+    nothing of others.
     """
     if error.fault is Fault.REQUEST:
-        return error.status != 404 and not incoming.ends_with_assistant
+        # Another model may read the image in whatever words this one refuses it.
+        return error.status != 404 and not incoming.ends_with_assistant and not incoming.features & MEDIA
     return error.fault.is_request_error
 
 

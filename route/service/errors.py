@@ -84,14 +84,15 @@ def of_choice(error: P2LError) -> ApiError:
         return ApiError(400, "infeasible_budget", str(error), param="cost")
     if error.oversize:
         return ApiError(400, "context_length_exceeded", str(error), param="messages")
-    return ApiError(400, "no_model", str(error))
+    return ApiError(400, "unsupported" if error.lacking else "no_model", str(error))
 
 
 def of_fault(error: ProviderError, model: str) -> ApiError:
     """Return the error for the fault of the last provider."""
     status, code = _FAULTS.get(error.fault, (502, "provider_error"))
-    if error.fault is Fault.REQUEST and error.status in (404, 413, 422):
-        status = error.status
+    keeps = {Fault.REQUEST: (404, 413, 422), Fault.UNSUPPORTED: (413, 415)}.get(error.fault, ())
+    if error.status in keeps:
+        status = int(error.status or status)
     text = error.detail or (str(error).replace(error.host, "the provider") if error.host else str(error))
     text = without_addresses(text, error.host)
     return ApiError(status, code, f"{model}: {text}", retry_after=error.retry_after)

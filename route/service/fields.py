@@ -1,4 +1,4 @@
-"""Which fields of a client's request reach a provider.
+"""Which fields of a client's request reach a provider, and what they need of its model.
 
 Fields that shape the answer pass: those of OpenAI's chat completions, and what open models and other providers have
 beside them. Every other field is dropped, and named in the response, unless the configuration lists it: fields that
@@ -7,11 +7,13 @@ command the provider (`api_base`, `service_tier`, `store`, `models`, ...) are to
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from route.providers.base import JSON
+from route.providers.chat import image_url
+from route.routing.decision import FEATURE_BITS, bits_of
 
 PLAIN = frozenset(
     {
@@ -77,3 +79,75 @@ def header_of(names: Iterable[str]) -> str:
     unique = list(dict.fromkeys(names))
     shown = [quote(name[:_LONGEST_NAME], safe="", errors="replace") for name in unique[:_MOST_NAMES]]
     return ", ".join([*shown, "..."] if len(unique) > _MOST_NAMES else shown)
+
+
+MEDIA = bits_of(("images", "audio", "files", "video"))
+_PARTS: Mapping[str, str] = {
+    "image_url": "images",
+    "image": "images",
+    "input_image": "images",
+    "input_audio": "audio",
+    "audio": "audio",
+    "audio_url": "audio",
+    "file": "files",
+    "document": "files",
+    "input_file": "files",
+    "video": "video",
+    "video_url": "video",
+}
+_MEDIA_TYPES = (("data:audio/", "audio"), ("data:video/", "video"))
+
+
+def features_of(body: JSON) -> int:
+    """Return the bits of the features that a chat request needs."""
+    bits = 0
+    for message in body["messages"]:
+        content = message.get("content")
+        if isinstance(content, list):
+            for part in content:
+                bits |= _of_part(part)
+    if body.get("tools") or body.get("functions"):
+        bits |= FEATURE_BITS["tools"]
+        if body.get("parallel_tool_calls") is True:
+            bits |= FEATURE_BITS["parallel_tools"]
+    return bits | _of_form(body)
+
+
+def _of_part(part: Any) -> int:
+    kind = part.get("type") if isinstance(part, dict) else None
+    feature = _PARTS.get(kind) if isinstance(kind, str) else None
+    if feature is None:
+        return 0
+    if kind == "image_url":
+        url = image_url(part)
+        if url.startswith("data:") and not url.startswith("data:image/"):
+            feature = next((other for start, other in _MEDIA_TYPES if url.startswith(start)), "files")
+    return FEATURE_BITS[feature]
+
+
+def _of_form(body: JSON) -> int:
+    """Return the bits of what shapes the answer."""
+    bits = 0
+    form = body.get("response_format")
+    if isinstance(form, dict) and form.get("type") == "json_schema":
+        bits |= FEATURE_BITS["json_schema"]
+    if body.get("logprobs"):
+        bits |= FEATURE_BITS["logprobs"]
+    choices = body.get("n")
+    if isinstance(choices, int) and choices > 1:
+        bits |= FEATURE_BITS["n"]
+    if _asks_to_think(body):
+        bits |= FEATURE_BITS["reasoning"]
+    modalities = body.get("modalities")
+    if isinstance(modalities, list):
+        bits |= sum(FEATURE_BITS[f"{kind}_output"] for kind in ("audio", "image") if kind in modalities)
+    return bits
+
+
+def _asks_to_think(body: JSON) -> bool:
+    if body.get("reasoning_effort") not in (None, "none"):
+        return True
+    reasoning, thinking = body.get("reasoning"), body.get("thinking")
+    if isinstance(reasoning, dict) and reasoning.get("effort") != "none" and reasoning.get("enabled") is not False:
+        return True
+    return isinstance(thinking, dict) and thinking.get("type") != "disabled"

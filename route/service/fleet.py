@@ -248,8 +248,6 @@ class Fleet:
     def __init__(self, targets: Mapping[str, Target]) -> None:
         """Hold the targets by name, in the order of the configuration."""
         self.targets = dict(targets)
-        windows = [target.config.context_window for target in targets.values()]
-        self.smallest_window = min((window for window in windows if window is not None), default=None)
 
     @property
     def deployments(self) -> list[Deployment]:

@@ -15,15 +15,16 @@ from p2l.common.errors import ConfigError
 from route.config import RouterConfig, line_of
 from route.providers.base import JSON, ProviderError
 from route.routing.candidates import get, pair
-from route.routing.decision import Coefficients, Held
+from route.routing.decision import Coefficients, Held, features_in
 from route.routing.router import Router
 from route.routing.scoring import make_scorer
+from route.service.capabilities import REMEMBERED_SECONDS, Refusals
 from route.service.charges import UNKNOWN_LONGEST, Charge
 from route.service.dispatch import Dispatcher
 from route.service.fleet import Deployment, make_fleet
 from route.service.observability import LOGGER, RouterMetrics
 from route.service.settings import FALLBACKS, Settings
-from route.service.wire import prompt_tokens_of
+from route.service.wire import Incoming, prompt_tokens_of
 from route.storage.average import Average
 from route.storage.conversations import Last, Sticky
 from route.storage.database import Database
@@ -73,6 +74,7 @@ class Service:
             ledger=self.ledger,
             settle=self.settle,
         )
+        self.refusals = Refusals()
         self.finishing: set[asyncio.Task[None]] = set()
         """Requests whose client left, and whose answer is waited for since it has to be paid."""
         votes_per_day = {
@@ -199,14 +201,20 @@ class Service:
             )
         self.routable = [model.name for model in self.config.routed_models() if model.name not in unknown]
 
-    def count_fault(self, deployment: Deployment, error: ProviderError) -> None:
-        """Count and log a fault of a provider."""
+    def count_fault(self, deployment: Deployment, error: ProviderError, incoming: Incoming | None = None) -> None:
+        """Count and log a fault of a provider, and remember what its model refuses."""
         self.metrics.failed(deployment.name, error)
         # Without the text of the provider, which may quote the prompt.
         fields = {"model": deployment.name, "fault": error.fault.value, "provider_status": error.status}
         if deployment.label:
             fields["deployment"] = deployment.label
         LOGGER.warning("no answer", extra={"fields": fields})
+        memo = None if incoming is None else self.refusals.learn(deployment.name, error, incoming)
+        if memo is not None:
+            about: JSON = {"features": features_in(memo.features), "parameter": memo.parameter}
+            about |= {"prompt_tokens": memo.tokens, "longest_answer": memo.answer, "seconds": REMEMBERED_SECONDS}
+            refused = {name: each for name, each in about.items() if each}
+            LOGGER.warning("a model refuses such requests", extra={"fields": {"model": deployment.name, **refused}})
 
 
 def make_router(config: RouterConfig, settings: Settings) -> Router:

@@ -25,7 +25,7 @@ from route.providers.base import JSON
 from route.providers.chat import image_url
 from route.routing.decision import Decision
 from route.service.errors import ApiError
-from route.service.fields import passed
+from route.service.fields import features_of, passed
 
 T = TypeVar("T")
 BYTES_PER_TOKEN = 4
@@ -72,6 +72,11 @@ class Incoming:
     def prompt_tokens(self) -> int:
         """Estimate the tokens of the prompt."""
         return prompt_tokens_of(self.body)
+
+    @cached_property
+    def features(self) -> int:
+        """Return the bits of the features that the request needs of a model."""
+        return features_of(self.body)
 
     @cached_property
     def attachments(self) -> Attachments:
@@ -155,7 +160,7 @@ def parse_chat(
     left_out = tuple(name for name in hints if name in sent)
     incoming = Incoming(body, turns_of(body["messages"]), budget, direct, compare, stream, len(raw), left_out)
     if len(raw) > LONG:
-        _ = incoming.prompt_tokens, incoming.has_many_values  # here, in a thread of its own
+        _ = incoming.prompt_tokens, incoming.features, incoming.has_many_values  # here, in a thread of its own
     return incoming
 
 

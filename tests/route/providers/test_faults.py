@@ -80,7 +80,7 @@ CASES = [
     (400, openai("max_tokens is too large: 9000. This model supports at most 4096 tokens."), Fault.UNSUPPORTED),
     (400, openai("Invalid value for 'role'", "invalid_value"), Fault.REQUEST),
     (422, {"detail": [{"loc": ["body", "messages"], "msg": "field required"}]}, Fault.REQUEST),
-    (413, anthropic("request_too_large", "Request exceeds the maximum size"), Fault.REQUEST),
+    (413, anthropic("request_too_large", "Request exceeds the maximum size"), Fault.UNSUPPORTED),
     (500, openai("The server had an error", None, "server_error"), Fault.SERVER),
     (502, b"<html>Bad gateway</html>", Fault.SERVER),
     (503, {"message": "model is loading"}, Fault.SERVER),

@@ -16,7 +16,7 @@ from scipy.special import expit
 
 from p2l.common.errors import ConfigError, InputError
 from route.routing.candidates import ROUTERS, NoModelError, get, pair
-from route.routing.decision import Coefficients, Decision, Held, Limit, RoutedModel
+from route.routing.decision import Coefficients, Decision, Demand, Held, Limit, RoutedModel
 from route.routing.optimizers import InfeasibleError
 from route.routing.router import Router
 
@@ -205,13 +205,15 @@ def test_models_that_failed_or_are_not_allowed_are_left_out() -> None:
 
 def test_long_prompts_go_to_models_with_room_for_them() -> None:
     router = make()
-    assert router.decide(SAID, 3.0, tokens=8_000).probabilities.keys() <= {"small", "medium", "large"}
-    assert router.decide(SAID, 5.0, tokens=8_001).frontier[0].model == "medium"
-    assert router.decide(SAID, None, tokens=100_001).model == "medium"  # its window is not known, so it is tried
+    assert router.decide(SAID, 3.0, demand=Demand(tokens=8_000)).probabilities.keys() <= {"small", "medium", "large"}
+    assert router.decide(SAID, 5.0, demand=Demand(tokens=8_001)).frontier[0].model == "medium"
+    assert (
+        router.decide(SAID, None, demand=Demand(tokens=100_001)).model == "medium"
+    )  # its window is not known, so it is tried
     with pytest.raises(
         NoModelError, match="about 100001 tokens, and no model that is left takes more than 100000"
     ) as no:
-        router.decide(SAID, None, tokens=100_001, without=["medium"])
+        router.decide(SAID, None, demand=Demand(tokens=100_001), without=["medium"])
     assert no.value.oversize
 
 
