@@ -23,7 +23,7 @@ import random
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial, wraps
 from itertools import count
@@ -77,6 +77,18 @@ class PairInterval:
 
 
 @dataclass(frozen=True)
+class PairVote:
+    """A vote between two models on one prompt, with the covariates that were asked for counted in."""
+
+    model_a: str
+    model_b: str
+    log_odds: FiniteFloat
+    """coef of model_a less that of model_b, and what the covariates add"""
+    probs: dict[str, FiniteFloat]
+    """Probability of each outcome that the likelihood has."""
+
+
+@dataclass(frozen=True)
 class ModelAnswer:
     """The output of the model for one prompt."""
 
@@ -92,7 +104,9 @@ class ModelAnswer:
     sd: list[FiniteFloat] | None = None
     """Standard deviation of each true coefficient, if asked for."""
     pairs: list[PairInterval] | None = None
-    """Of each pair that was asked for, in order."""
+    """Of each pair that was asked for, in order; with covariates, only where the model has a posterior."""
+    votes: list[PairVote] | None = None
+    """Of each pair, if covariates were given."""
 
 
 @dataclass(frozen=True)
@@ -152,11 +166,13 @@ def _reader(shape: Any) -> Callable[[bytes], Any]:
     return partial(TypeAdapter(shape).validate_json, strict=True)
 
 
-def _parse_answer(sd: bool, num_pairs: int, body: bytes) -> ModelAnswer:
+def _parse_answer(sd: bool, num_pairs: int, covariates: bool, body: bytes) -> ModelAnswer:
     answer: ModelAnswer = _reader(ModelAnswer)(body)
     if sd and len(answer.sd or []) != len(answer.coefs):
         raise ValueError("no standard deviations, which older endpoints do not have")
-    if len(answer.pairs or []) != num_pairs:
+    if covariates and len(answer.votes or []) != num_pairs:
+        raise ValueError("no votes with covariates, which older endpoints do not have")
+    if not covariates and len(answer.pairs or []) != num_pairs:
         raise ValueError(f"{len(answer.pairs or [])} intervals for {num_pairs} pairs")
     return answer
 
@@ -414,17 +430,27 @@ class AsyncP2LClient(_Client[httpx2.AsyncClient]):
         await self._http.aclose()
 
     async def predict(
-        self, prompt: Prompt, *, sd: bool = False, pairs: Iterable[tuple[str, str]] = (), level: float = 0.9
+        self,
+        prompt: Prompt,
+        *,
+        sd: bool = False,
+        pairs: Iterable[tuple[str, str]] = (),
+        level: float = 0.9,
+        covariates: Mapping[str, float] | None = None,
     ) -> ModelAnswer:
         """Return the coefficients for a prompt: its text, or the user's turns in order.
 
         `sd` adds their standard deviations, `pairs` of model names the log-odds of each with the central interval of
-        probability `level`; `BadRequestError` where the model has no posterior.
+        probability `level`; `BadRequestError` where the model has no posterior. `covariates` of votes on the pairs,
+        seen from each pair's first model (`{"side": 1}`: shown first), add the outcomes that they make likely;
+        `BadRequestError` for one that the model was not trained with.
         """
         body: dict[str, Any] = {"prompt": _turns(prompt)} | ({"sd": True} if sd else {})
         if compared := [list(pair) for pair in pairs]:
             body |= {"pairs": compared, "level": level}
-        return await self._ask("/predict", partial(_parse_answer, sd, len(compared)), body)
+        if covariates:
+            body["covariates"] = dict(covariates)
+        return await self._ask("/predict", partial(_parse_answer, sd, len(compared), bool(covariates)), body)
 
     async def predict_batch(self, prompts: Iterable[Prompt], *, sd: bool = False) -> list[ModelAnswer]:
         """Return the coefficients for several prompts, in their order, by one request; `sd` as in `predict`."""

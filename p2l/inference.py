@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -320,19 +320,34 @@ class P2L:
         codes = [[choose("model", name, there) for name in names] for names in (model_a, model_b)]
         prediction, rows = self.predict(prompts), np.arange(len(prompts))
         a, b = (prediction.coefs[rows, column].astype(np.float64) for column in codes)
-        eta = prediction.eta
-        if covariates:
-            effects = self.effects()
-            for name in covariates:
-                choose("covariate", name, dict.fromkeys(effect.name for effect in effects))
-            chosen = [effect for effect in effects if effect.name in covariates]
-            values = [
-                np.broadcast_to(np.asarray(covariates[effect.name], dtype=np.float64), len(rows)) for effect in chosen
-            ]
-            names, roles = tuple(effect.name for effect in chosen), tuple(effect.role for effect in chosen)
-            sizes = {(effect.name, effect.role): effect.coef for effect in chosen}
-            a, b, eta = shifted(self.likelihood, a, b, eta, Covariates(names, roles, np.stack(values, axis=1)), sizes)
+        a, b, eta = self.with_covariates(a, b, prediction.eta, covariates or {})
         return np.asarray(self.likelihood.probs(a, b, eta, prediction.gamma))
+
+    def with_covariates(
+        self, coef_a: Floats64, coef_b: Floats64, eta: npt.NDArray[np.floating] | None, covariates: Mapping[str, Any]
+    ) -> tuple[Floats64, Floats64, npt.NDArray[np.floating] | None]:
+        """Return coefficients (n,) and eta (n,) of votes with covariates counted in, by name, seen from model a.
+
+        InputError for a name that the model was not trained with.
+        """
+        if not covariates:
+            return coef_a, coef_b, eta
+        effects = self.effects()
+        if not effects:
+            raise InputError("this model was trained without covariates; leave them out")
+        for name in covariates:
+            choose("covariate", name, dict.fromkeys(effect.name for effect in effects))
+        chosen = [effect for effect in effects if effect.name in covariates]
+        values = [
+            np.broadcast_to(np.asarray(covariates[effect.name], dtype=np.float64), len(coef_a)) for effect in chosen
+        ]
+        names, roles = tuple(effect.name for effect in chosen), tuple(effect.role for effect in chosen)
+        sizes = {(effect.name, effect.role): effect.coef for effect in chosen}
+        columns = Covariates(names, roles, np.stack(values, axis=1))
+        shift: tuple[Floats64, Floats64, Floats64 | None] = shifted(
+            self.likelihood, coef_a, coef_b, eta, columns, sizes
+        )
+        return shift
 
     def leaderboard(self, prompt: Prompt) -> pd.DataFrame:
         """Return the leaderboard of one prompt, best model first: rank (from 1), model, score, coef and win_rate.

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +165,24 @@ def save_weights(state_dict: Mapping[str, Tensor], folder: Path, *, max_shard_si
         _follow_umask(weight_files(folder))
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder}: weights cannot be written: {error}") from error
+
+
+def edit_weights(folder: Path, changes: Mapping[str, Callable[[Tensor], None]]) -> None:
+    """Change weights of a folder in place, by name; CheckpointError if a file cannot be read or written."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+
+    for file in weight_files(folder):
+        try:
+            weights = load_file(file)
+            own = changes.keys() & weights.keys()
+            for name in own:
+                changes[name](weights[name])
+            if own:
+                save_file(weights, file, metadata={"format": "pt"})
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{file}: cannot be changed: {error}") from error
+        _follow_umask([file])
 
 
 def _follow_umask(files: Iterable[Path]) -> None:

@@ -222,11 +222,16 @@ class P2LModel(nn.Module):
 
     def read(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return hidden states (B, D) and what tells prompts apart (B, F): frozen inputs, else the states again."""
-        if hasattr(self.model, "inputs"):
+        if self.has_frozen_inputs:
             inputs = self.model.inputs(batch)  # type: ignore[operator]
             return self.model.hidden(inputs), inputs  # type: ignore[operator]
         hidden = self._read(self.model, batch)
         return hidden, hidden
+
+    @property
+    def has_frozen_inputs(self) -> bool:
+        """Whether the backbone tells prompts apart by inputs that are not trained, as a reader does."""
+        return hasattr(self.model, "inputs")
 
     @property
     def num_embeddings(self) -> int:

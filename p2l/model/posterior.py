@@ -103,6 +103,11 @@ class Posterior(nn.Module):
             )
         return posterior
 
+    def without_shrinking(self) -> Posterior:
+        """Return the same covariance, with which no prompt is so strange that its coefficients are shrunk."""
+        always = {"low": torch.tensor(-2.0), "high": torch.tensor(-1.0), "words": torch.tensor([-2.0, -1.0])}
+        return Posterior({name: getattr(self, name) for name in _SHAPES} | always)
+
     def save(self, folder: Path) -> None:
         """Write the file; points in float16, which changes a variance in its fourth digit."""
         from safetensors.torch import save_file

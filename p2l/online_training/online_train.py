@@ -22,9 +22,9 @@ from p2l.common.cli import above_zero, amount, parser, positive, print_note, run
 from p2l.common.errors import ConfigError
 
 if TYPE_CHECKING:
+    from p2l.online_training.candidates import HeldVotes
     from p2l.online_training.config import OnlineConfig
     from p2l.online_training.live_votes import LiveVotes
-    from p2l.online_training.publishing import HeldVotes
     from p2l.online_training.stream import Publisher, VoteStream
     from p2l.training.loop import RunOptions
 

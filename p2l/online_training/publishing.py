@@ -28,9 +28,9 @@ from p2l.common.errors import InputError
 from p2l.common.files import disk_error, locked, parse_json, sync_path, sync_tree
 from p2l.likelihood import counted, vote_losses
 from p2l.model.checkpoint import revision_of
+from p2l.online_training.candidates import FEWEST_PROMPTS, ArrivedVotes, HeldOutVotes, complete, forecast_of, recent
 from p2l.online_training.stream import StepFacts, StopRequestedError
 from p2l.training.config import TrainConfig
-from p2l.training.data import distinct
 from p2l.training.run_folder import write_model
 from p2l.training.trainer import StepResult, Trainer
 from p2l.votes import translate_labels
@@ -38,10 +38,7 @@ from p2l.votes.schema import hash_turns
 
 if TYPE_CHECKING:
     from p2l.inference import P2L
-    from p2l.online_training.live_votes import LineVotes
-    from p2l.online_training.stream import HeldOut
-
-    HeldVotes = HeldOut | LineVotes
+    from p2l.online_training.candidates import HeldVotes
 
 
 LOG_FILE = "published.jsonl"
@@ -217,19 +214,7 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
     return InputError(f"{folder}: cannot be written: {reason.reason if reason else error.strerror or error}")
 
 
-FEWEST_PROMPTS = 20
-"""With fewer prompts the difference says nothing, and the candidate is published."""
 _ERRORS = 2.0
-
-
-@dataclass(frozen=True)
-class HeldOutVotes:
-    """n votes to judge by."""
-
-    prompts: list[list[str]]
-    labels: NDArray[np.int32]
-    """(n, 3) positions in `model_list`."""
-    model_list: list[str]
 
 
 @dataclass(frozen=True)
@@ -243,13 +228,6 @@ class Difference:
     prompts: int
     candidate_loss: float
     served_loss: float
-
-
-def recent(held: HeldVotes, place: int, count: int) -> HeldOutVotes:
-    """Return the newest `count` votes that had come when the run had `place` votes to train on."""
-    end = held.up_to(place)
-    ids = np.arange(max(0, end - count), end)
-    return HeldOutVotes(held.prompts(ids), held.labels(ids), held.model_list)
 
 
 def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str | None = None) -> Verdict:
@@ -307,13 +285,9 @@ def _losses(model: P2L, prompts: list[list[str]], labels: NDArray[np.int32]) -> 
     """Return the loss (n,) of each vote in nats."""
     if not prompts:
         return np.zeros(0)
-    different, about = distinct(prompts)
-    predictions = model.predict([list(prompt) for prompt in different])
-    coefs, eta, gamma = (
-        None if values is None else values[about].astype(np.float64)
-        for values in (predictions.coefs, predictions.eta, predictions.gamma)
-    )
-    return np.asarray(vote_losses(model.likelihood, coefs, labels, eta, gamma), dtype=np.float64)
+    forecast = forecast_of(model, prompts)
+    losses = vote_losses(model.likelihood, forecast.coefs, labels, forecast.eta, forecast.gamma)
+    return np.asarray(losses, dtype=np.float64)
 
 
 def paired_difference(
@@ -359,10 +333,13 @@ class FolderPublisher:
     """Votes that had arrived, and the time, at the last decision."""
     _newest: tuple[int, int] | None = None
     """Step and votes of the newest step that nothing was decided on."""
+    _is_new: bool = True
+    """Whether the model learned from this stream alone."""
 
-    def begin(self, step: int, arrived: int, trainer: Trainer) -> None:
+    def begin(self, step: int, arrived: int, trainer: Trainer, *, is_new: bool = True) -> None:
         """Publish the model that the run begins with, if nothing is served yet and it knows any models."""
         engine = trainer.engine
+        self._is_new = is_new
         due = engine.is_main and self.folder is not None and served(self.folder) is None
         if engine.world_size > 1:
             due = engine.broadcast(due)
@@ -406,24 +383,33 @@ class FolderPublisher:
         if trainer.engine.is_main:
             make_folder(self.folder)
         trainer.engine.barrier()
-        write_model(trainer, self.config, candidate_path(self.folder, step))
-        if trainer.engine.is_main:
+        engine = trainer.engine
+        votes = ArrivedVotes(trainer.votes, arrived, list(engine.model.model_list))
+        held = recent(self.held, arrived, self.gate_votes) if self.held is not None and engine.is_main else None
+        facts: dict[str, float | int] = {"votes": arrived}
+        options = {"weighted": self.config.weighted_loss, "is_new": self._is_new}
+
+        def finish(folder: Path) -> None:
+            facts.update(complete(folder, votes, held, engine.device, **options))
+
+        write_model(trainer, self.config, candidate_path(self.folder, step), more=finish)
+        if engine.is_main:
             verdict = publish(
                 self.folder,
                 step,
-                lambda candidate, before: self._judge(candidate, before, arrived, str(trainer.engine.device)),
+                lambda candidate, before: self._judge(candidate, before, held, str(engine.device)),
                 keep=self.keep,
-                votes=arrived,
+                **facts,
             )
             event = f"published {self.folder}/checkpoint-{step}" if verdict.good else f"step {step} is not published"
             self.tell(f"{event} after {arrived:,} votes: {verdict.reason}")
             self._last = (arrived, time.time())
         trainer.engine.barrier()
 
-    def _judge(self, candidate: Path, before: Path | None, arrived: int, device: str) -> Verdict:
-        if self.held is None or before is None:
+    def _judge(self, candidate: Path, before: Path | None, held: HeldOutVotes | None, device: str) -> Verdict:
+        if held is None or before is None:
             return Verdict(True, "the first one" if before is None else "not judged (no --gate)", {})
-        return judge(candidate, before, recent(self.held, arrived, self.gate_votes), device)
+        return judge(candidate, before, held, device)
 
 
 def make_folder(folder: Path) -> None:

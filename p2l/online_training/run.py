@@ -369,7 +369,7 @@ def _train(run: _OnlineRun, start: Start) -> None:
     if start.resume is not None and run.average is not None:
         run.average.load(start.resume)
     if run.publisher is not None:
-        run.publisher.begin(first, run.schedule.arrived, run.trainer)
+        run.publisher.begin(first, run.schedule.arrived, run.trainer, is_new=not run.schedule.began_with)
     try:
         steps = run.schedule.total_steps
         done = run.train(first, None if steps is None else steps * run.schedule.buffer.full_size)  # with replayed ones

@@ -45,6 +45,7 @@ class OnlineSchedule:
         self.stream, self.buffer = stream, buffer
         self._is_saved = is_saved
         self._arrived, self._models, self._done = 0, known_models, 0
+        self._began_with = known_models
         self._ready: deque[Ids] = deque()
         self._ended = False
         self._facts: dict[int, StepFacts] = {}
@@ -65,6 +66,11 @@ class OnlineSchedule:
             if self._is_saved(self._done):
                 self._kept[self._done] = self._state()
             yield ids
+
+    @property
+    def began_with(self) -> int:
+        """Models that the run knew before its first vote."""
+        return self._began_with
 
     @property
     def done(self) -> int:
@@ -99,6 +105,7 @@ class OnlineSchedule:
         """Go on after the step whose state this is; CheckpointError if the state is that of another buffer."""
         self.buffer.load_state_dict(without_prefix(_BUFFER, state))
         self._arrived, self._models, self._done = (int(state[name]) for name in ("arrived", "models", "done"))
+        self._began_with = int(state.get("began_with", 0))  # absent in checkpoints of older versions
         ends = np.cumsum(state["ready_sizes"])[:-1]
         self._ready = deque(np.split(state["ready"], ends)) if len(state["ready_sizes"]) else deque()
 
@@ -111,6 +118,7 @@ class OnlineSchedule:
         return {
             "arrived": self._arrived,
             "models": self._models,
+            "began_with": self._began_with,
             "done": self._done,
             "ready": np.concatenate([empty, *self._ready]),
             "ready_sizes": np.array([len(ids) for ids in self._ready], dtype=np.int64),

@@ -99,8 +99,11 @@ class StepFacts:
 class Publisher(Protocol):
     """Work beside the steps, such as serving the newest weights; every process calls each method."""
 
-    def begin(self, step: int, arrived: int, trainer: Trainer) -> None:
-        """Called once before the first step of this process; `step` are done, and `arrived` votes had come."""
+    def begin(self, step: int, arrived: int, trainer: Trainer, *, is_new: bool = True) -> None:
+        """Called once before the first step of this process; `step` are done, and `arrived` votes had come.
+
+        `is_new` says that the run did not begin with a trained model.
+        """
 
     def after_step(self, result: StepResult, facts: StepFacts, trainer: Trainer) -> None:
         """Called after each optimizer step, and after its checkpoint if there is one.

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from statistics import NormalDist
 from typing import Annotated, Any, TypeVar
 
 import numpy as np
@@ -19,7 +18,7 @@ from fastapi import APIRouter, FastAPI, Header, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import APIKeyHeader
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -29,19 +28,28 @@ from p2l.common.errors import InputError
 from p2l.common.long_texts import LONG
 from p2l.common.version import __version__
 from p2l.common.web import BodyLimit, ClientGoneError, bearer_of, end_when_orphaned, within
-from p2l.inference import NO_POSTERIOR, P2L, Prediction
+from p2l.inference import P2L
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
 from p2l.model.encoding import repair
 from p2l.serving.batcher import Answer, Batcher, BusyError, ModelFailedError, TooLargeError
 from p2l.serving.metrics import Metrics
+from p2l.serving.pairs import (
+    MOST_COVARIATES,
+    MOST_PAIRS,
+    PairInterval,
+    PairVote,
+    check_posterior,
+    deviations,
+    few_covariates,
+    intervals,
+    votes_on,
+)
 from p2l.serving.parsing import BoundedRoute, check_prompts
 from p2l.serving.reload import Control, Follower, Served, Status, batch_limits
 from p2l.serving.settings import Settings
 
 # The bodies of the service's requests and responses.
-
-MOST_PAIRS = 1000
 
 Turns = Annotated[
     list[str],
@@ -64,6 +72,15 @@ class PredictRequest(PromptRequest):
         list[tuple[str, str]], FailFast(), Field(max_length=MOST_PAIRS, description="Pairs of names to compare.")
     ] = []
     level: float = Field(default=0.9, gt=0, lt=1, description="Probability of each pair's interval.")
+    covariates: Annotated[
+        dict[str, Annotated[float, Field(allow_inf_nan=False)]],
+        BeforeValidator(few_covariates),
+        Field(
+            max_length=MOST_COVARIATES,
+            description="What else counts in votes on the pairs, seen from the first model of each: side 1 where it is "
+            "shown first. GET /info has the names.",
+        ),
+    ] = {}
 
 
 class BatchRequest(BaseModel):
@@ -73,17 +90,6 @@ class BatchRequest(BaseModel):
         list[Turns], FailFast(), Field(min_length=1, description="Prompts, each the list of its user turns.")
     ]
     sd: bool = Field(default=False, description="Whether to return the standard deviation of each coefficient.")
-
-
-class PairInterval(BaseModel):
-    """The log-odds of one model against another on one prompt: the difference of their coefficients."""
-
-    model_a: str
-    model_b: str
-    log_odds: float
-    sd: float = Field(description="Standard deviation of the true log-odds on this prompt.")
-    lower: float = Field(description="Lower end of the central interval of probability `level`.")
-    upper: float
 
 
 class PredictResponse(BaseModel):
@@ -98,6 +104,9 @@ class PredictResponse(BaseModel):
         default=None, description="Standard deviation of each true coefficient on this prompt; only if asked for."
     )
     pairs: list[PairInterval] | None = Field(default=None, description="Of each pair that was asked for, in order.")
+    votes: list[PairVote] | None = Field(
+        default=None, description="Of each pair, with the covariates counted in; only if covariates are given."
+    )
 
 
 class BatchResponse(BaseModel):
@@ -150,6 +159,7 @@ class InfoResponse(BaseModel):
     head_type: str
     likelihood: str
     num_models: int
+    covariates: list[str] = Field(description="Names that `covariates` of POST /predict may have.")
     max_length: int = Field(description="Tokens per prompt; older ones are cut.")
     max_turns: int = Field(description="Turns of a request, those of all its prompts together.")
     max_chars: int = Field(description="Characters of a prompt.")
@@ -322,12 +332,15 @@ Timeout = Annotated[
 
 @_routes.post("/predict", response_model=PredictResponse)
 async def predict(body: PredictRequest, request: Request, timeout: Timeout = None) -> Response:
-    """Coefficients of every model for one prompt; on request how uncertain they and their differences are."""
+    """Coefficients of every model for one prompt; on request how uncertain they are, and what covariates change."""
     model, answers = await _ask(request, [body.prompt], timeout)
-    _check_posterior(model, asked=body.sd or bool(body.pairs))
-    more: dict[str, Any] = {"sd": _sd(model, answers[0])} if body.sd else {}
-    if body.pairs:
-        more["pairs"] = _intervals(model, answers[0], body.pairs, body.level)
+    asked = body.sd or (bool(body.pairs) and not body.covariates)
+    check_posterior(model, asked=asked)
+    more: dict[str, Any] = {"sd": deviations(model, answers[0])} if body.sd else {}
+    if body.pairs and model.basis is not None:
+        more["pairs"] = intervals(model, answers[0], body.pairs, body.level)
+    if body.covariates:
+        more["votes"] = votes_on(model, answers[0], body.pairs, body.covariates)
     return _json(_prediction(model, answers[0], **more))
 
 
@@ -335,10 +348,10 @@ async def predict(body: PredictRequest, request: Request, timeout: Timeout = Non
 async def predict_batch(body: BatchRequest, request: Request, timeout: Timeout = None) -> Response:
     """Coefficients of every model for several prompts, all by the same revision."""
     model, answers = await _ask(request, body.prompts, timeout)
-    _check_posterior(model, asked=body.sd)
+    check_posterior(model, asked=body.sd)
 
     def respond() -> Response:
-        more = [{"sd": _sd(model, answer)} if body.sd else {} for answer in answers]
+        more = [{"sd": deviations(model, answer)} if body.sd else {} for answer in answers]
         predictions = [_prediction(model, answer, **own) for answer, own in zip(answers, more, strict=True)]
         return _json(BatchResponse(predictions=predictions, revision=model.revision))
 
@@ -372,6 +385,7 @@ async def info(request: Request) -> InfoResponse:
         head_type=first.model.record.head_type,
         likelihood=served.model.likelihood.name,
         num_models=len(served.model.model_list),
+        covariates=list(dict.fromkeys(effect.name for effect in served.model.effects())),
         max_length=first.tokenizer.max_length,
         max_turns=settings.max_turns,
         max_chars=settings.max_chars,
@@ -471,44 +485,6 @@ def _prediction(model: P2L, answer: Answer, **more: Any) -> PredictResponse:
         **gamma,
         **more,
     )
-
-
-def _check_posterior(model: P2L, *, asked: bool) -> None:
-    """Raise InputError where standard deviations are asked for and the model has none."""
-    if asked and model.basis is None:
-        raise InputError(NO_POSTERIOR)
-
-
-def _uncertain(model: P2L, answer: Answer) -> Prediction:
-    """Return the answer as a prediction of one prompt, with its posterior."""
-    rows = [None if part is None else np.array([part], np.float32) for part in (answer.coefs, answer.variances)]
-    assert rows[0] is not None
-    return Prediction(rows[0], None, None, np.array([answer.truncated]), variances=rows[1], basis=model.basis)
-
-
-def _sd(model: P2L, answer: Answer) -> list[float]:
-    """Return the standard deviation of each coefficient."""
-    deviations: list[float] = _uncertain(model, answer).sd()[0].tolist()
-    return deviations
-
-
-def _intervals(model: P2L, answer: Answer, pairs: list[tuple[str, str]], level: float) -> list[PairInterval]:
-    """Return log-odds, standard deviation and interval of each pair; InputError for an unknown name."""
-    numbers = {name: number for number, name in enumerate(model.model_list)}
-    for number, name in ((number, name) for number, pair in enumerate(pairs) for name in pair):
-        if name not in numbers:
-            raise InputError(f"pairs.{number}: names a model that is not in the list; GET /models has the names")
-    first, second = np.array([[numbers[name] for name in pair] for pair in pairs], dtype=np.intp).T
-    deviations = _uncertain(model, answer).difference_sd(first, second)[0]
-    reach = NormalDist().inv_cdf(0.5 + level / 2)
-    names, coefs = model.model_list, answer.coefs
-    return [
-        PairInterval(
-            model_a=names[a], model_b=names[b], log_odds=odds, sd=sd, lower=odds - reach * sd, upper=odds + reach * sd
-        )
-        for a, b, sd in zip(first.tolist(), second.tolist(), deviations.tolist(), strict=True)
-        for odds in [coefs[a] - coefs[b]]
-    ]
 
 
 def _ranks(model: P2L, answer: Answer) -> list[Rank]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from p2l.model.checkpoint import read_object, weight_shapes
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import sample_prompts
 from p2l.model.sentence import MODULES_FILE, pooling_of
+from p2l.training.data import Votes
 from p2l.training.engine import world_size
 from p2l.training.recipe import BackboneFacts, Machine, VoteFacts
 from p2l.votes import VoteStore
@@ -147,18 +148,33 @@ def marginal(train: Labels, num_votes: int, models: Sequence[str], likelihood: s
     return _repeat(fit_labels(train, models=models, likelihood=likelihood, intervals=None), num_votes)
 
 
-def marginal_board(votes: VoteStore, likelihood: str, *, weighted: bool = False) -> Leaderboard:
-    """Fit a single leaderboard to all votes of a store; models without a vote have coefficient zero.
+class ListedVotes(Votes, Protocol):
+    """Votes and the names of their models: a `VoteStore`, or the first votes of a stream."""
 
-    Its prior is fitted to the models: with few votes on many models the best fit follows noise, and one that is shrunk
-    towards equal models predicts other votes better. Memory holds a count for each pair and outcome, and a block of
-    votes.
+    @property
+    def model_list(self) -> list[str]:
+        """The models, which labels number."""
+
+
+def marginal_board(
+    votes: ListedVotes, likelihood: str, *, weighted: bool = False, prior: Prior | None = None
+) -> Leaderboard:
+    """Fit a single leaderboard to all votes; models without a vote have the prior's mean, or coefficient zero.
+
+    By default its prior is fitted to the models: with few votes on many models the best fit follows noise, and one
+    that is shrunk towards equal models predicts other votes better. A `prior` has means (M,). Memory holds a count for
+    each pair and outcome, and a block of votes.
     """
     table, names = _count(votes, weighted=weighted).table(0, votes.model_list)
-    return _with_all_models(fit_table(table, models=names, likelihood=likelihood, intervals=None), votes.model_list)
+    means = np.zeros(len(votes.model_list)) if prior is None or prior.coefs is None else prior.coefs
+    if prior is not None:
+        there = {name: place for place, name in enumerate(votes.model_list)}
+        prior = replace(prior, coefs=means[[there[name] for name in names]])
+    board = fit_table(table, models=names, likelihood=likelihood, intervals=None, prior=prior)
+    return _with_all_models(board, votes.model_list, means)
 
 
-def _count(votes: VoteStore, *, weighted: bool) -> VoteCounter:
+def _count(votes: ListedVotes, *, weighted: bool) -> VoteCounter:
     counter = VoteCounter()
     for ids in _chunks(len(votes)):
         first, second, tie = votes.labels(ids).T.astype(np.int64)
@@ -167,9 +183,9 @@ def _count(votes: VoteStore, *, weighted: bool) -> VoteCounter:
     return counter
 
 
-def _with_all_models(board: Leaderboard, models: Sequence[str]) -> Leaderboard:
+def _with_all_models(board: Leaderboard, models: Sequence[str], means: Floats) -> Leaderboard:
     place = {name: float(coef) for name, coef in zip(board.models, board.coefs, strict=True)}
-    coefs = np.array([place.get(name, 0.0) for name in models])
+    coefs = np.array([place.get(name, mean) for name, mean in zip(models, means.tolist(), strict=True)])
     unknown = np.full(len(coefs), np.nan)
     return replace(board, models=list(models), coefs=coefs, lower=unknown, upper=unknown, votes=None)
 

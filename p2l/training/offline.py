@@ -19,6 +19,7 @@ from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel
 from p2l.training import covariates as nuisance
 from p2l.training import loop
+from p2l.training.committees import offer
 from p2l.training.config import TrainConfig, load_config
 from p2l.training.data import OfflineSchedule
 from p2l.training.engine import peers
@@ -99,7 +100,11 @@ class _OfflineRun(loop.Run):
         self.comparison = comparison
 
     def closing_table(self) -> str:
-        return "" if self.comparison is None else f"\n{self.comparison.to_text()}\n\n"
+        if self.comparison is None:
+            return ""
+        committee = offer(self.folder)
+        lines = [self.comparison.to_text(), *([] if committee is None else [committee.to_text()])]
+        return "\n{}\n\n".format("\n".join(lines))
 
 
 @dataclass(frozen=True)

@@ -26,14 +26,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.newton import derivatives, one_blas_thread, shift_invariant
-from p2l.likelihood import targets
+from p2l.likelihood import Likelihood, targets
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.encoding import PromptTokenizer
@@ -42,7 +43,7 @@ from p2l.model.posterior import POSTERIOR_FILE, Posterior, known_share
 from p2l.model.process import Process, determined, median_distance
 from p2l.model.reader import keep_states
 from p2l.training.data import distinct
-from p2l.training.facts import marginal_board
+from p2l.training.facts import ListedVotes, marginal_board
 from p2l.votes import VoteStore
 
 Floats = NDArray[np.float64]
@@ -62,6 +63,17 @@ _UNKNOWN = 0.8  # share of the usual known words at which a prompt is as good as
 _FEW_KNOWN, _LEAST_KNOWN = 0.02, 0.2  # where most prompts have hardly a known word, that says nothing
 _TOKENS = 8192
 _STEPS = 8  # votes on a prompt that each is multiplied with
+
+
+class KnownPrompts(NamedTuple):
+    """Prompts of some votes, and what the model makes of them."""
+
+    inputs: NDArray[np.floating]
+    """(Q, F) what tells prompts apart."""
+    coefs: NDArray[np.floating]
+    """(Q, M)"""
+    known: NDArray[np.floating]
+    """(Q,) share of known words."""
 
 
 @dataclass(frozen=True)
@@ -88,22 +100,52 @@ class _Sample:
 
 
 def fit_posterior(
-    model: P2LModel, tokenizer: PromptTokenizer, votes: VoteStore, *, weighted: bool = False, seed: int = 42
+    model: P2LModel,
+    tokenizer: PromptTokenizer,
+    votes: ListedVotes,
+    *,
+    weighted: bool = False,
+    seed: int = 42,
+    most_prompts: int | None = None,
 ) -> Posterior:
     """Fit the posterior of a trained model, whose `posterior` is not used, to the votes that it was trained on.
 
-    It reads some of the prompts again, and takes seconds besides.
+    It reads some of the prompts again, by default as many as their reading is cheap, and takes seconds besides.
     """
+    most = most_prompts or (MOST_PROMPTS if model.has_frozen_inputs else MOST_READ)
     board = marginal_board(votes, model.likelihood.name, weighted=weighted)
     rng = np.random.default_rng(seed)
+    ids = np.sort(rng.permutation(len(votes))[:MOST_VOTES])
+    prompts, about = distinct(votes.prompts(ids))
+    rows = rng.permutation(len(prompts))[:most]
+    place = np.full(len(prompts), -1)
+    place[rows] = np.arange(len(rows))
+    taken = place[about] >= 0
+    known = _read(model, tokenizer, [list(prompts[n]) for n in rows])
+    return posterior_of(known, place[about[taken]], votes.labels(ids[taken]), board, model.likelihood, len(votes), rng)
+
+
+def posterior_of(
+    prompts: KnownPrompts,
+    prompt: Ints,
+    labels: NDArray[Any],
+    board: Leaderboard,
+    likelihood: Likelihood,
+    num_votes: int,
+    rng: np.random.Generator,
+) -> Posterior:
+    """Fit the posterior to a sample of `num_votes` votes: labels (N, 3), each on one of Q prompts, by `prompt` (N,).
+
+    `board` is the one leaderboard of all votes, towards which strange prompts are shrunk.
+    """
     with one_blas_thread():
-        sample = _sample(model, tokenizer, votes, board.coefs, (board.eta, board.gamma), rng)
+        sample = _sample(prompts, prompt, labels, board, likelihood)
         information = _information(sample)
         process = Process.of(sample.inputs, information, LENGTH * median_distance(sample.inputs), rng)
         prior = _estimate(sample, process, rng)
-        tensors = _components(sample, prior, process, len(votes), grounded=not shift_invariant(model.likelihood))
+        tensors = _components(sample, prior, process, num_votes, grounded=not shift_invariant(likelihood))
     coefs = board.coefs
-    if shift_invariant(model.likelihood):
+    if shift_invariant(likelihood):
         coefs = coefs + sample.coefs.mean() - coefs.mean()
     scalars = [math.nan if value is None else float(value) for value in (board.eta, board.gamma)]
     tensors |= {
@@ -125,46 +167,30 @@ def write_posterior(folder: Path, votes: VoteStore, device: torch.device, *, wei
 
 
 def _sample(
-    model: P2LModel,
-    tokenizer: PromptTokenizer,
-    votes: VoteStore,
-    coefs: Floats,
-    extras: tuple[float | None, float | None],
-    rng: np.random.Generator,
+    prompts: KnownPrompts, prompt: Ints, labels: NDArray[Any], board: Leaderboard, likelihood: Likelihood
 ) -> _Sample:
-    ids = np.sort(rng.permutation(len(votes))[:MOST_VOTES])
-    prompts, about = distinct(votes.prompts(ids))
-    rows = rng.permutation(len(prompts))[: MOST_PROMPTS if hasattr(model.model, "inputs") else MOST_READ]
-    place = np.full(len(prompts), -1)
-    place[rows] = np.arange(len(rows))
-    taken = place[about] >= 0
-    labels, likelihood = votes.labels(ids[taken]).astype(np.int64), model.likelihood
-    eta, gamma = extras
-    winner, loser = coefs[labels[:, 0]], coefs[labels[:, 1]]
-    logs, slopes, _ = derivatives(likelihood, winner, loser, eta, gamma)
+    labels = labels.astype(np.int64)
+    winner, loser = board.coefs[labels[:, 0]], board.coefs[labels[:, 1]]
+    logs, slopes, _ = derivatives(likelihood, winner, loser, board.eta, board.gamma)
     slopes = slopes[..., :2]
     score = np.einsum("nk,nkp->np", np.asarray(targets(likelihood, labels[:, 2]), dtype=np.float64), slopes)
     fisher = np.einsum("nk,nkp,nkq->npq", np.exp(logs), slopes, slopes)
-    inputs, outputs, known = _read(model, tokenizer, [list(prompts[n]) for n in rows])
     cross = 2.0 * fisher[:, 0, 1]
     own = fisher[:, 0, 0] + fisher[:, 1, 1]
     return _Sample(
-        inputs=inputs.astype(np.float64),
-        coefs=outputs.astype(np.float64),
-        prompt=place[about[taken]],
+        inputs=prompts.inputs.astype(np.float64),
+        coefs=prompts.coefs.astype(np.float64),
+        prompt=prompt,
         pairs=labels[:, :2],
         score=(score[:, 0] - score[:, 1]) / 2.0,
         fisher=(own - cross) / 4.0,
         level_score=(score[:, 0] + score[:, 1]) / 2.0,
         level_fisher=(own + cross) / 4.0,
-        known=known.astype(np.float64),
+        known=prompts.known.astype(np.float64),
     )
 
 
-def _read(
-    model: P2LModel, tokenizer: PromptTokenizer, prompts: list[list[str]]
-) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
-    """Return inputs (Q, F), coefs (Q, M) and shares of known words (Q,) of prompts."""
+def _read(model: P2LModel, tokenizer: PromptTokenizer, prompts: list[list[str]]) -> KnownPrompts:
     keep_states(model.model)
     packed, device = backbones.get(model.record.model_type).packs, next(model.parameters()).device
     encodings = tokenizer.encode(prompts)
@@ -180,7 +206,7 @@ def _read(
             known[rows] = shares.cpu().numpy()
         for row, own in zip(rows, read.float().cpu().numpy(), strict=True):
             inputs[row] = own
-    return np.stack(inputs), coefs, known
+    return KnownPrompts(np.stack(inputs), coefs, known)
 
 
 def _information(sample: _Sample) -> Floats:

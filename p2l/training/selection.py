@@ -80,10 +80,10 @@ def hold_out(votes: VoteStore, config: TrainConfig) -> tuple[VoteStore, VoteStor
 
 def one_leaderboard(votes: VoteStore, config: TrainConfig) -> Leaderboard:
     """Return the leaderboard for all prompts that a run is shrunk towards, fitted with its covariates if it has any."""
-    options = {"weighted": config.weighted_loss}
+    weighted = config.weighted_loss
     if config.covariates:
-        return nuisance.begin(config.covariates, votes, config.loss_type, **options)[1]
-    return marginal_board(votes, config.loss_type, **options)
+        return nuisance.begin(config.covariates, votes, config.loss_type, weighted=weighted)[1]
+    return marginal_board(votes, config.loss_type, weighted=weighted)
 
 
 def to_choose_by(votes: VoteStore, config: TrainConfig) -> ValidationVotes:

@@ -21,6 +21,7 @@ from safetensors.numpy import load_file
 from p2l.commands.model import init_main as init
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.model.checkpoint import WEIGHTS_FILE, read_model_list
+from p2l.model.manifest import check_complete
 from p2l.online_training.online_train import main
 from p2l.serving.watching import newest_model
 from tests.conftest import ROOT
@@ -181,3 +182,31 @@ def test_the_runs_own_folder_is_not_served(tmp_path: Path, config: Path) -> None
     votes = add(tmp_path / "votes.jsonl", [line(n) for n in range(9)])
     with pytest.raises(ConfigError, match="is the folder of the run itself"):
         follow(config, votes, "--publish", str(tmp_path / "out" / "run"), "--publish-votes", "5")
+
+
+def test_what_is_published_is_shrunk_and_what_trains_is_not(tmp_path: Path, config: Path) -> None:
+    """Prompts decide nothing here, so that the published model is nearly one leaderboard."""
+    rng = np.random.default_rng(0)
+    sides = ("model_a", "model_b")
+    lines = [line(n, prompt=f"w{n * 7919 % 400}", winner=sides[int(rng.random() < 0.3)]) for n in range(500)]
+    votes, served = add(tmp_path / "votes.jsonl", lines), tmp_path / "served"
+    publish = ["--publish", str(served), "--publish-votes", "150", "--gate", "0.3"]
+    follow(config, votes, *publish)
+    run = tmp_path / "out" / "run"
+    last = decisions(served)[-1]
+    assert last["factor_votes"] == last["held_votes"] >= 100
+    assert 0 <= last["factor"] < 1
+    model = newest_model(served)
+    assert model is not None
+    assert (model / "posterior.safetensors").is_file()
+    check_complete(model)
+    final, newest = (load_file(folder / WEIGHTS_FILE) for folder in (run, served / f"checkpoint-{last['step']}"))
+    assert np.allclose(newest["head.head.weight"], last["factor"] * final["head.head.weight"], atol=1e-6)
+    # How often a model is published changes nothing that trains.
+    settings = yaml.safe_load(config.read_text(encoding="utf-8")) | {"proj_name": "often"}
+    config.write_text(yaml.safe_dump(settings), encoding="utf-8")
+    often = ["--publish", str(tmp_path / "often"), "--publish-votes", "60", "--gate", "0.3"]
+    follow(config, votes, *often)
+    assert (tmp_path / "out" / "often" / WEIGHTS_FILE).read_bytes() == (run / WEIGHTS_FILE).read_bytes()
+    assert len(decisions(tmp_path / "often")) > len(decisions(served))
+    assert decisions(tmp_path / "often")[-1]["factor"] == last["factor"]

@@ -12,7 +12,8 @@ import pytest
 from p2l.inference import P2L
 from p2l.likelihood import get
 from p2l.model.checkpoint import WEIGHTS_FILE, read_model_list
-from p2l.online_training.publishing import HeldOutVotes, compare, judge, paired_difference, recent
+from p2l.online_training.candidates import HeldOutVotes, recent
+from p2l.online_training.publishing import compare, judge, paired_difference
 from tests.p2l.online_training.live_helpers import add, line, live
 from tests.p2l.serving.conftest import NAMES, make_model
 

@@ -1,0 +1,153 @@
+"""A model made ready to be published: shrunk towards one leaderboard, and with what its votes leave open.
+
+A run trains on without any of this; both are done to the folder of the candidate alone, before it is judged.
+
+    coefs_f = f coefs + (1 - f) m,    eta and gamma likewise
+
+with m the one leaderboard of the votes that have arrived, and f the smallest factor whose loss on the newest held-out
+votes exceeds the least by no more than its standard error (`p2l.training.shrinkage`). A model with few votes is held by
+the prior of m at its own mean over the held-out prompts, so that what a run began with is not forgotten. The gate
+judges by the same votes: one parameter that is chosen by N of them makes a candidate look better by 1 / (2 N) nats.
+
+Shapes: n votes, M models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from p2l.inference import P2L
+from p2l.leaderboard import Leaderboard, Prior
+from p2l.likelihood import counted
+from p2l.model.checkpoint import edit_weights
+from p2l.model.heads import HeadStart
+from p2l.training.data import Votes, distinct
+from p2l.training.facts import CATEGORY_SD, Forecast, marginal_board
+from p2l.training.posterior import MOST_READ, fit_posterior
+from p2l.training.shrinkage import ValidationVotes, repeated
+from p2l.votes import translate_labels
+from p2l.votes.schema import hash_turns
+
+if TYPE_CHECKING:
+    from p2l.online_training.live_votes import LineVotes
+    from p2l.online_training.stream import HeldOut
+
+    HeldVotes = HeldOut | LineVotes
+
+
+FEWEST_PROMPTS = 20
+"""Held-out prompts below which nothing is concluded from them."""
+FEWEST_VOTES = 200
+"""Votes below which there is no posterior."""
+
+
+@dataclass(frozen=True)
+class HeldOutVotes:
+    """n votes to judge by."""
+
+    prompts: list[list[str]]
+    labels: NDArray[np.int32]
+    """(n, 3) positions in `model_list`."""
+    model_list: list[str]
+
+
+@dataclass(frozen=True)
+class ArrivedVotes:
+    """The first `count` votes of a stream, and the models known by then."""
+
+    stream: Votes
+    count: int
+    model_list: list[str]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def prompts(self, ids: NDArray[np.int64]) -> list[list[str]]:
+        """Return the user's turns of each vote."""
+        return self.stream.prompts(ids)
+
+    def labels(self, ids: NDArray[np.int64]) -> NDArray[Any]:
+        """(n, 3) int32 `[winner, loser, tie]`."""
+        return self.stream.labels(ids)
+
+    def weights(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """(n,) weights."""
+        return self.stream.weights(ids)
+
+
+def recent(held: HeldVotes, place: int, count: int) -> HeldOutVotes:
+    """Return the newest `count` votes that had come when the run had `place` votes to train on."""
+    end = held.up_to(place)
+    ids = np.arange(max(0, end - count), end)
+    return HeldOutVotes(held.prompts(ids), held.labels(ids), held.model_list)
+
+
+def complete(
+    folder: Path,
+    arrived: ArrivedVotes,
+    held: HeldOutVotes | None,
+    device: torch.device,
+    *,
+    weighted: bool = False,
+    is_new: bool = True,
+) -> dict[str, float | int]:
+    """Shrink the model in `folder` and give it a posterior; return what was done, for the log.
+
+    Without `held`, or with too few prompts there, nothing is shrunk. A model that is not `is_new` knows more than the
+    votes of its stream: its posterior rests on these alone and shrinks no prompt for being unlike them.
+    """
+    facts: dict[str, float | int] = {}
+    if held is not None and len(arrived):
+        facts = _shrink(folder, arrived, held, device, weighted=weighted)
+    if len(arrived) >= FEWEST_VOTES:
+        model = P2L.from_pretrained(folder, device=device, dtype=torch.float32).members[0]
+        posterior = fit_posterior(model.model, model.tokenizer, arrived, weighted=weighted, most_prompts=MOST_READ)
+        (posterior if is_new else posterior.without_shrinking()).save(folder)
+    return facts
+
+
+def _shrink(
+    folder: Path, arrived: ArrivedVotes, held: HeldOutVotes, device: torch.device, *, weighted: bool
+) -> dict[str, float | int]:
+    model = P2L.from_pretrained(folder, device=device)
+    labels = translate_labels(held.labels, held.model_list, model.model_list)
+    kept = np.flatnonzero((labels[:, :2] >= 0).all(axis=1) & (counted(model.likelihood, held.labels) > 0))
+    prompts = [held.prompts[row] for row in kept]
+    codes = np.unique([hash_turns(prompt) for prompt in prompts], return_inverse=True)[1].astype(np.int64)
+    if not len(kept) or codes.max() + 1 < FEWEST_PROMPTS:
+        return {"factor": 1.0, "factor_votes": len(kept)}
+    forecast = forecast_of(model, prompts)
+    board = one_leaderboard(arrived, forecast, model.likelihood.name, weighted=weighted)
+    votes = ValidationVotes(model.likelihood, labels[kept], codes, np.ones(len(kept)))
+    factor = votes.choose([votes.losses(forecast, repeated(board, len(kept)))]).factor
+    if factor < 1.0:
+        start = HeadStart(board.coefs, board.eta, board.gamma)
+        edit_weights(folder, model.members[0].model.changes_towards(start, factor))
+    return {"factor": factor, "factor_votes": len(kept)}
+
+
+def forecast_of(model: P2L, prompts: list[list[str]]) -> Forecast:
+    """Predict the prompts (n,) of votes, each different one once."""
+    different, about = distinct(prompts)
+    prediction = model.predict([list(prompt) for prompt in different])
+    coefs, eta, gamma = (
+        None if values is None else values[about].astype(np.float64)
+        for values in (prediction.coefs, prediction.eta, prediction.gamma)
+    )
+    assert coefs is not None
+    return Forecast(coefs, eta, gamma)
+
+
+def one_leaderboard(arrived: ArrivedVotes, forecast: Forecast, likelihood: str, *, weighted: bool) -> Leaderboard:
+    """Return the leaderboard of the votes that have arrived, its prior at the mean of a forecast (n, M)."""
+    # Under ba a leaderboard's gamma is zero: all is measured from it.
+    grounded = forecast.coefs if forecast.gamma is None else forecast.coefs - forecast.gamma[:, None]
+    eta = None if forecast.eta is None else float(forecast.eta.mean())
+    prior = Prior(sd=CATEGORY_SD, coefs=grounded.mean(axis=0), eta=eta)
+    return marginal_board(arrived, likelihood, weighted=weighted, prior=prior)
