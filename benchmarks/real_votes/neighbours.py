@@ -9,6 +9,7 @@ Shapes: N votes, U distinct prompts, M models, D dimensions of an embedding.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -61,9 +62,8 @@ def tuned_neighbours(
 
     def loss(votes: int, sd: float) -> float:
         guess = neighbours(embedding["rest"], rest, embedding["tune"][:few], likelihood, votes, sd, quiet=quiet)
-        part = Part(
-            tune.models, tune.labels[asked], tune.categories[asked], tune.place[asked], tune.clusters[asked], []
-        )
+        columns = ("labels", "categories", "place", "clusters", "shown_first")
+        part = replace(tune, prompts=[], **{name: getattr(tune, name)[asked] for name in columns})
         return mean_loss(of_votes(guess, part.place), part, likelihood)
 
     votes, sd = best_setting(loss, NEIGHBOUR_VOTES, NEIGHBOUR_DEVIATIONS)

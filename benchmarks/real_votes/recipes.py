@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,11 @@ class Recipe:
     """Keys that a set has otherwise, by its name."""
     backbone_of_set: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Keys of the config.json of the backbone made by `init` that a set has otherwise, by its name."""
+
+    sets: tuple[str, ...] = ()
+    """The sets that it is for; none: all."""
+    sided: bool = False
+    """Whether it knows which answer was shown first."""
 
     @property
     def needs_encoder(self) -> bool:
@@ -113,4 +118,25 @@ _READER = Recipe("reader", "P2L: reader, one line, with MiniLM", one_line=("--si
 _READER_ALONE = Recipe(
     "reader_alone", "P2L: reader, one line, words and form alone", one_line=("--size", "reader", "--encoder", "none")
 )
-RECIPES = {recipe.name: recipe for recipe in (_TFIDF, _SCRATCH, _FROZEN, _FINE_TUNED, _READER_ALONE, _READER)}
+_SIDED: dict[str, Any] = {"sets": ("oasst",), "sided": True}  # elsewhere sides are drawn, or not known
+_TFIDF_SIDED = replace(
+    _TFIDF,
+    name="tfidf_side",
+    about=f"{_TFIDF.about}, with side",
+    settings={**_TFIDF.settings, "covariates": ["side"]},
+    **_SIDED,
+)
+_READER_SIDED = replace(
+    _READER,
+    name="reader_side",
+    about=f"{_READER.about}, with side",
+    one_line=(*_READER.one_line, "--control", "side"),
+    **_SIDED,
+)
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        *(_TFIDF, _SCRATCH, _FROZEN, _FINE_TUNED, _READER_ALONE, _READER),
+        *(_TFIDF_SIDED, _READER_SIDED),
+    )
+}

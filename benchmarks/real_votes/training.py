@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.real_votes.parts import Part, read_forecast, write_forecast
+from benchmarks.real_votes.parts import Part, SidedForecast, read_forecast, write_forecast
 from benchmarks.real_votes.recipes import WARM_UP, Recipe, encoder_folder
 from p2l.common.files import atomic_path
 from p2l.training.facts import Forecast
@@ -122,6 +122,9 @@ def _steps(config: Mapping[str, Any], train: Part) -> int:
 def _predict(path: Path, prompts: list[list[str]]) -> Forecast:
     from p2l import P2L
 
-    said = P2L.from_pretrained(path, device="cpu").predict(prompts)
+    model = P2L.from_pretrained(path, device="cpu")
+    said = model.predict(prompts)
     eta, gamma = (None if value is None else value.astype(np.float64) for value in (said.eta, said.gamma))
-    return Forecast(said.coefs.astype(np.float64), eta, gamma)
+    effects = [effect.coef for effect in model.effects() if effect.name == "side"]
+    side = np.full(len(prompts), effects[0]) if effects else None
+    return SidedForecast(said.coefs.astype(np.float64), eta, gamma, side)

@@ -1,11 +1,11 @@
 """How well does a router on a P2L choose, on five public sets of graded answers? Beside what a user would do instead.
 
-    python -m benchmarks.routing_quality DATA_DIR [--output DIR] [--sets routerbench,zeroeval] [--bf16]
+    python -m benchmarks.routing_quality DATA_DIR [--output DIR] [--sets routerbench,zeroeval] [--bf16] [--told]
 
-DATA_DIR holds the Parquet files that `--help` names. Prints the tables of `p2l eval-routing` for each set, with and
-without the category in the prompt, then which bars hold: an area (or accuracy) of at least that of per-category best
-less 0.002 on every set and a larger one on three, and nowhere a smaller one than that of leaderboards of k-means
-clusters, of the best single model or of nearest neighbours whose interval leaves out zero.
+DATA_DIR holds the Parquet files that `--help` names. Prints the tables of `p2l eval-routing` for each set, with
+`--told` also those with the category in the prompt, then which bars hold: an area (or accuracy) of at least that of
+per-category best less 0.002 on every set and a larger one on three, and nowhere a smaller one than that of leaderboards
+of k-means clusters, of the best single model or of nearest neighbours whose interval leaves out zero.
 """
 
 from __future__ import annotations
@@ -60,6 +60,9 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--sets", default=",".join(SETS), help="which sets, separated by commas")
     flags.add_argument("--recipe", choices=("committee", "encoder", "words"), default="committee", help="of the P2L")
     flags.add_argument("--folds", type=positive, default=5, help="each prompt is held out once, by turns")
+    flags.add_argument(
+        "--told", action="store_true", help="measure with the category in front of each prompt too, all read again"
+    )
     flags.add_argument("--seed", type=int, default=0, help="of the split and of the intervals")
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
     return flags
@@ -82,12 +85,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     encoder = None if folder is None else Encoder(folder, cache, halved=flags.bf16, quiet=flags.quiet)
     setup = Setup(recipe=flags.recipe, encoder=encoder)
     tables = {name: _table(flags.data, SETS[name]) for name in names}
-    told, untold = (_measured(flags, tables, replace(setup, category=category)) for category in (True, False))
-    for title, found in (("told", told), ("not told", untold)):
-        print(f"### The category is {title}\n\n{figures(found)}\n\n{bars(found)}\n")
+    untold = _measured(flags, tables, setup)
+    told = _measured(flags, tables, replace(setup, category=True)) if flags.told else {}
+    for title, found in (("not told", untold), ("told", told)):
+        if found:
+            print(f"### The category is {title}\n\n{figures(found)}\n\n{bars(found)}\n")
     if {"mmlu_pro", "zeroeval"} <= tables.keys():
         _moved(flags, tables, setup)
-    overview(told, untold, figure)
+    overview(untold, told, figure)
 
 
 def _measured(flags: argparse.Namespace, tables: dict[str, ScoreTable], setup: Setup) -> dict[str, Results]:

@@ -1,7 +1,7 @@
 """Command: would more votes help, or another model? The held-out loss over growing parts of a file of votes.
 
 p2l scaling --votes votes.parquet
-p2l scaling --votes votes.parquet --also encoder=encoders/e5-base --price 0.12 --output curve.json
+p2l scaling --votes votes.parquet --also encoder=encoders/e5-base --price 0.12 --output curve.json --plot curve.png
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError
-from p2l.common.files import atomic_path, check_can_write, write_json
+from p2l.common.files import atomic_path, write_json
+from p2l.common.plots import check_outputs
 
 if TYPE_CHECKING:
     from p2l.evaluation.vote_curve import Variant, VoteCurve
@@ -48,6 +49,7 @@ def build_parser(prog: str = "p2l scaling") -> argparse.ArgumentParser:
         help="work folder, where a stopped run goes on (default: outputs/ and the votes' name)",
     )
     flags.add_argument("--output", metavar="FILE", help="also write everything (.json), or a line per model (.csv)")
+    flags.add_argument("--plot", metavar="FILE", help="also draw the curve (.png, .svg, .pdf)")
     flags.add_argument("--quiet", action="store_true", help="no progress bar")
     return flags
 
@@ -57,8 +59,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(argv)
     if args.output is not None and not args.output.endswith(_ENDINGS):
         raise ConfigError(f"--output {args.output}: must end in {' or '.join(_ENDINGS)}")
-    if args.output is not None:
-        check_can_write(args.output)
+    check_outputs(args.output, args.plot, args.votes)
     if args.price is not None and not 0 <= args.price < float("inf"):
         raise ConfigError(f"--price {args.price}: must be a number of at least 0")
     variants = [_first(args), *map(_variant, args.also)]
@@ -72,7 +73,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(curve.to_text(args.price))
     if args.output is not None:
         _write(curve, args.output, args.price)
-        print(f"wrote {args.output}", file=sys.stderr)
+    if args.plot is not None:
+        curve.draw(Path(args.plot))
+    for path in filter(None, (args.output, args.plot)):
+        print(f"wrote {path}", file=sys.stderr)
 
 
 def _first(args: argparse.Namespace) -> Variant:

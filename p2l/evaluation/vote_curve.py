@@ -12,6 +12,7 @@ Shapes: R trained models, C blocks of held-out prompts, N held-out votes.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import shutil
 import time
@@ -27,6 +28,7 @@ from p2l.common.bootstrap import Interval, bootstrap_mean
 from p2l.common.cli import progress
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import parse_json, write_json
+from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.common.text_table import text_table
 from p2l.evaluation.scaling import Law, Runs, fit_with_intervals
 from p2l.likelihood import get
@@ -90,6 +92,8 @@ class VoteCurve:
     held_votes: int
     held_prompts: int
     law: Law
+    redrawn: list[Law]
+    """Laws of prompts and models drawn again."""
     doubled: Interval
     """Nats a vote that the law says twice the votes would lower the loss by."""
     last: Interval
@@ -125,6 +129,35 @@ class VoteCurve:
     def to_text(self, price: float | None = None) -> str:
         """Return the table and what it means."""
         return "\n".join([*self._table(), "", *self._conclusions(price)])
+
+    def draw(self, path: Path) -> None:
+        """Draw losses over votes, the law up to twice the votes, and one leaderboard beside them."""
+        figure = new_figure(7.0, 4.4)
+        axes = figure.subplots()
+        first = [one for one in self.points if one.variant == self.points[0].variant]
+        sizes = np.unique([one.votes for one in first])
+        for measured, style in ((True, "-"), (False, "--")):
+            ends = (sizes[0], sizes[-1]) if measured else (sizes[-1], 2 * sizes[-1])
+            fine = np.geomspace(*ends, 60)
+            laws = np.array([law.loss(fine, np.ones_like(fine)) for law in self.redrawn])
+            band = np.quantile(laws, [0.025, 0.975], axis=0)
+            axes.fill_between(fine, *band, color=COLOURS[0], alpha=0.12, linewidth=0)
+            line, label = self.law.loss(fine, np.ones_like(fine)), "law" if measured else "law, votes to come"
+            axes.plot(fine, line, style, color=COLOURS[0], linewidth=1.4, label=label)
+        boards = [np.mean([one.one_leaderboard for one in first if one.votes == size]) for size in sizes]
+        axes.plot(sizes, boards, "s--", color="0.5", markersize=4, linewidth=1, label="one leaderboard")
+        names = dict.fromkeys(one.variant for one in self.points)
+        for name, colour in zip(names, itertools.cycle(COLOURS), strict=False):
+            chosen = [one for one in self.points if one.variant == name]
+            losses = [one.loss for one in chosen]
+            axes.plot([one.votes for one in chosen], losses, "o", color=colour, markersize=5, label=name)
+        axes.set_xscale("log", base=2)
+        ticks = [*sizes.tolist(), 2 * int(sizes[-1])]
+        axes.set_xticks(ticks, [f"{size:,}" for size in ticks])
+        axes.minorticks_off()
+        axes.set(xlabel="votes trained on", ylabel=f"loss of {self.held_votes:,} held-out votes, nats")
+        axes.legend(frameon=False, fontsize=8)
+        save_figure(figure, path)
 
     def _table(self) -> Iterator[str]:
         header = ["model", "votes", "prompts", "one leaderboard", "loss", "lower by", "seconds"]
@@ -215,7 +248,8 @@ def fit_curve(points: Sequence[TrainedPart], *, held_votes: int, held_prompts: i
     others = {
         one.variant: bootstrap_mean(full - np.array(one.losses)) for one in points if one.variant != points[0].variant
     }
-    return VoteCurve(list(points), held_votes, held_prompts, fit.law, doubled, bootstrap_mean(before - full), others)
+    last = bootstrap_mean(before - full)
+    return VoteCurve(list(points), held_votes, held_prompts, fit.law, list(fit.replicates), doubled, last, others)
 
 
 def _plan(votes: VoteStore, rest: Ints, variants: Sequence[Variant], draws: int) -> Iterator[tuple[Variant, int, Ints]]:

@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from benchmarks.real_votes.agreement import agreement, rank_correlation
 from benchmarks.real_votes.neighbours import best_setting, nearest_votes, neighbours, rows_of
 from benchmarks.real_votes.parts import (
     Part,
+    SidedForecast,
     join_forecasts,
     join_parts,
     mean_loss,
@@ -48,7 +50,9 @@ def part(prompts: int = 30, each: int = 40) -> Part:
     winner, loser = np.where(swap, pair[::-1], pair)
     labels = np.stack([winner, loser, np.zeros(len(place), int)], axis=1)
     categories = np.where(place % 2 == 0, "even", "odd").astype(object)
-    return Part(MODELS, labels.astype(np.int32), categories, place, place, [[f"{p}"] for p in range(prompts)])
+    shown_first = np.where(rng.random(len(place)) < 0.5, 1.0, -1.0)
+    texts = [[f"{p}"] for p in range(prompts)]
+    return Part(MODELS, labels.astype(np.int32), categories, place, place, texts, shown_first)
 
 
 def test_two_graded_answers_make_a_vote() -> None:
@@ -193,6 +197,24 @@ def test_forecasts_are_kept_and_spread_over_votes(tmp_path: Path) -> None:
     spread = of_votes(again, held.place)
     assert spread.coefs.shape == (6, 3)
     assert mean_loss(spread, held, "grk") > 0
+
+
+def test_what_being_shown_first_is_worth_is_kept_and_counts(tmp_path: Path) -> None:
+    known = part(30)
+    # In ten of eleven votes the winner was shown first: a lean of log 10 beyond what the prompts say.
+    first = np.where(np.arange(len(known.labels)) % 11 > 0, 1.0, -1.0)
+    held = replace(known, shown_first=first)
+    plain = Forecast(np.zeros((30, 3)), None)
+    sided = SidedForecast(plain.coefs, None, None, np.full(30, np.log(10)))
+    write_forecast(tmp_path / "kept.npz", sided)
+    votes = of_votes(read_forecast(tmp_path / "kept.npz"), held.place)
+    assert mean_loss(of_votes(plain, held.place), held, "bt") == pytest.approx(np.log(2))
+    share = (first > 0).mean()
+    assert mean_loss(votes, held, "bt") == pytest.approx(-share * np.log(10) + np.log(11))
+    turned = replace(held, shown_first=-first)
+    assert mean_loss(votes, turned, "bt") > mean_loss(votes, held, "bt")
+    together = join_forecasts([votes, votes])
+    assert mean_loss(together, join_parts([held, held]), "bt") == pytest.approx(mean_loss(votes, held, "bt"))
 
 
 def test_a_step_takes_whole_prompts_with_all_their_votes() -> None:

@@ -72,7 +72,10 @@ def test_the_command_measures_and_goes_on(tmp_path: Path, backbone: Path, capsys
     assert sizes[-1] + curve["held_votes"] == 1000
     lines = (tmp_path / "work" / "points.jsonl").read_text().splitlines(keepends=True)
     (tmp_path / "work" / "points.jsonl").write_text("".join(lines[:3]) + lines[3][:20])
-    main([*map(str, flags), "--output", str(tmp_path / "curve.csv")])
+    main([*map(str, flags), "--output", str(tmp_path / "curve.csv"), "--plot", str(tmp_path / "curve.svg")])
+    drawn = (tmp_path / "curve.svg").read_text(encoding="utf-8")
+    assert "one leaderboard" in drawn
+    assert "law, votes to come" in drawn
     again = list(csv.DictReader((tmp_path / "curve.csv").read_text().splitlines()))
     assert [float(row["loss"]) for row in again] == pytest.approx([point["loss"] for point in curve["points"]])
     assert (tmp_path / "work" / "points.jsonl").read_text().splitlines()[:3] == [line.strip() for line in lines[:3]]
@@ -91,4 +94,5 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
     assert ".json or .csv" in refused("--output", "curve.txt")
     assert "--also" in refused("--also", "encodr=x")
     assert "twice" in refused("--also", "tiny", "--also", "tiny")
+    assert ".png" in refused("--plot", "curve.txt")
     assert "--price" in refused("--price", "nan")

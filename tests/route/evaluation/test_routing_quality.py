@@ -23,7 +23,7 @@ def test_the_benchmark_runs_from_start_to_finish(
     for name in ("routerbench", "routerdc"):
         answers(60).to_parquet(tmp_path / SETS[name].file)
     flags = ["--sets", "routerbench,routerdc", "--folds", "2", "--output", str(tmp_path / "out"), "--quiet"]
-    main([str(tmp_path), *flags])
+    main([str(tmp_path), *flags, "--told"])
     printed = capsys.readouterr().out
     assert "### routerdc, category told" in printed
     assert "The category is not told" in printed
@@ -32,6 +32,8 @@ def test_the_benchmark_runs_from_start_to_finish(
     assert "What bounds routing: of the variance of models' deviations" in printed
     assert (tmp_path / "out" / "routing.png").stat().st_size > 1000
     assert (tmp_path / "out" / "routerbench-told" / "curves.svg").is_file()
+    main([str(tmp_path), "--sets", "routerbench", *flags[2:]])
+    assert "told" not in capsys.readouterr().out.replace("category not told", "").replace("category is not told", "")
     with pytest.raises(InputError, match=r"'routerdcs' is unknown \(did you mean 'routerdc'\?\)"):
         main([str(tmp_path), "--sets", "routerdcs"])
 
@@ -42,7 +44,7 @@ def test_figures_and_bars_say_what_was_found(tmp_path: Path) -> None:
     assert "| known |" in figures(found)
     assert "sets (bar: 3): missed" in bars(found)
     assert "less 0.002 on every set: holds" in bars(found)
-    overview(found, found, tmp_path / "all.png")
+    overview(found, {}, tmp_path / "all.png")
     draw(results, tmp_path / "one.svg")
     assert "per-category best" in (tmp_path / "one.svg").read_text(encoding="utf-8")
     assert (tmp_path / "all.png").stat().st_size > 1000
