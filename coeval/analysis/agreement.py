@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.bias import BiasReport, bias_report
+from coeval.analysis.intervals import jackknife, share_limits
+from coeval.analysis.judge_tests import BiasTest, JudgeScale, bias_tests, judge_scales
 from coeval.analysis.statistics import (
     alpha_columns,
     alpha_of_sums,
@@ -29,13 +31,10 @@ from coeval.analysis.statistics import (
     kappa_label,
     kendall,
     krippendorff,
-    resample,
-    share_limits,
     spearman,
 )
 from coeval.analysis.tables import JudgeName, ScoreCount, Shown, estimated, named
 from coeval.analysis.units import DEFAULTS, Floats, LoadedRun, Report, RobustSettings, once
-from p2l.common.bootstrap import limits
 
 _WEIGHTED = "mean over peers, each weighted by the scores shared with it"
 _PLAIN = "plain mean over peers"
@@ -52,6 +51,8 @@ class JudgeReport(Report):
     breakdown: tuple[AgreementRow, ...]
     reliability: tuple[Reliability, ...]  # of all factors together (scope `all`), then of each task and factor
     bias: BiasReport
+    scales: tuple[JudgeScale, ...]  # how each uses the scale, by the fit
+    tests: tuple[BiasTest, ...]  # of each judge for each bias that the run can show
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class JudgeRow:
     weighted_wpa: Annotated[float | None, Shown("WPA weighted", _WEIGHTED, 3)]
     weighted_kappa: Annotated[float | None, Shown("κ weighted", _WEIGHTED, 3)]
     kappa_label: Annotated[str, Shown("reads as", "of the weighted κ")]  # empty where that is None
+    weighted_concordance: float | None  # agreement of numbers beyond chance: quadratic kappa of scores as they are
 
 
 @dataclass(frozen=True)
@@ -171,6 +173,8 @@ def judge_report(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> Judg
         breakdown(loaded),
         reliability(loaded),
         bias_report(loaded),
+        judge_scales(loaded),
+        bias_tests(loaded),
     )
 
 
@@ -205,7 +209,7 @@ def _judge_pair(loaded: LoadedRun, shared: _Shared) -> JudgePair:
     if not n:
         return JudgePair(*names, 0, None, None, None, None, None, "", None, None, None)
     pairs = loaded.pairs
-    lower, upper = share_limits(pairs.datapoint[shared.rows], shared.equal)
+    lower, upper = share_limits(loaded.clusters[pairs.datapoint[shared.rows]], shared.equal)
     one, other = pairs.scores[shared.rows, shared.a], pairs.scores[shared.rows, shared.b]
     value = shared.kappa()
     return JudgePair(
@@ -223,10 +227,15 @@ def _judge_pair(loaded: LoadedRun, shared: _Shared) -> JudgePair:
     )
 
 
-def judge_rows(loaded: LoadedRun, metric: str = "spa") -> tuple[JudgeRow, ...]:
-    """Return the judges, best first by the weighted `metric`; those without a rank come last."""
+def judge_rows(loaded: LoadedRun, metric: str = "kappa") -> tuple[JudgeRow, ...]:
+    """Return the judges, best first by the weighted `metric`; those without a rank come last.
+
+    Kappa of a judge that gives numbers, not levels, is the same correction for chance of its distances from others.
+    """
     rows = _unranked(loaded)
     values = {row.judge: getattr(row, f"weighted_{metric}") for row in rows}
+    if metric == "kappa":
+        values |= {row.judge: row.weighted_concordance for row in rows if values[row.judge] is None}
     fit = [row for row in rows if row.coverage >= LEAST_COVERAGE and row.units and values[row.judge] is not None]
     fit.sort(key=lambda row: (-values[row.judge], row.judge))
     ranked = {row.judge: rank for rank, row in enumerate(fit, start=1)}
@@ -239,6 +248,7 @@ def _unranked(loaded: LoadedRun) -> list[JudgeRow]:
     units, share = np.bincount(loaded.units.judge, minlength=len(loaded.judges)), coverage(loaded)
     rows = [_judge_row(loaded, judge, int(units[judge]), float(share[judge])) for judge in range(len(loaded.judges))]
     ones: dict[str, Any] = {f"{weighted}{name}": 1.0 for weighted in ("", "weighted_") for name in METRICS}
+    ones["weighted_concordance"] = 1.0
     ones |= {"weighted_spa_lower": None, "weighted_spa_upper": None, "kappa_label": ""}
     degenerate = is_degenerate(loaded)
     return [replace(row, **ones) if degenerate and row.kind == "model" and row.units else row for row in rows]
@@ -257,13 +267,14 @@ def _judge_row(loaded: LoadedRun, judge: int, units: int, share: float) -> Judge
         "wpa": [float(shared.close.mean()) for shared in with_peers],
         "kappa": [shared.kappa() for shared in with_peers],
     }
+    near = [_concordance(loaded, shared) for shared in with_peers]
     plain = {name: _mean(values, np.ones(len(n))) for name, values in figures.items()}
     weighted = {f"weighted_{name}": _mean(values, n) for name, values in figures.items()}
     lower = upper = None
     if with_peers:
         rows = np.concatenate([shared.rows for shared in with_peers])
         equal = np.concatenate([shared.equal for shared in with_peers])
-        lower, upper = share_limits(loaded.pairs.datapoint[rows], equal)
+        lower, upper = share_limits(loaded.clusters[loaded.pairs.datapoint[rows]], equal)
     return JudgeRow(
         rank=None,
         judge=loaded.judges[judge],
@@ -275,7 +286,15 @@ def _judge_row(loaded: LoadedRun, judge: int, units: int, share: float) -> Judge
         weighted_spa_lower=lower,
         weighted_spa_upper=upper,
         kappa_label=kappa_label(weighted["weighted_kappa"]),
+        weighted_concordance=_mean(near, n),
     )
+
+
+def _concordance(loaded: LoadedRun, shared: _Shared) -> float | None:
+    """Return 1 - mean squared difference / that of scores dealt anew; None where both give one score alone."""
+    one, other = (loaded.pairs.scores[shared.rows, judge] for judge in (shared.a, shared.b))
+    expected = float(one.var() + other.var() + (one.mean() - other.mean()) ** 2)
+    return 1.0 - float(((one - other) ** 2).mean()) / expected if expected > 1e-12 else None
 
 
 def _mean(values: list[float | None], weights: Floats) -> float | None:
@@ -332,24 +351,24 @@ def reliability(loaded: LoadedRun) -> tuple[Reliability, ...]:
     enough = peers(loaded)
     chosen = [j for j, kind in enumerate(loaded.kinds) if kind == "model" and enough[j]]
     pairs = loaded.pairs
-    scores = pairs.scores[:, chosen]
-    rows = [_reliability("all", "", scores, pairs.datapoint)]
+    scores, clusters = pairs.scores[:, chosen], loaded.clusters[pairs.datapoint]
+    rows = [_reliability("all", "", scores, clusters)]
     for scope, names in (("task", loaded.tasks), ("factor", loaded.factors)):
         for code, name in enumerate(names):
             mask = getattr(pairs, scope) == code
             if mask.any():
-                rows.append(_reliability(scope, name, scores[mask], pairs.datapoint[mask]))
+                rows.append(_reliability(scope, name, scores[mask], clusters[mask]))
     return tuple(rows)
 
 
-def _reliability(scope: str, value: str, scores: Floats, datapoints: npt.NDArray[Any]) -> Reliability:
+def _reliability(scope: str, value: str, scores: Floats, clusters: npt.NDArray[Any]) -> Reliability:
     scored = ~np.isnan(scores)
     shared, judges = int((scored.sum(axis=1) > 1).sum()), int(scored.any(axis=0).sum())
     alpha = krippendorff(scores)
     ordinal = krippendorff(scores, ordinal=True)
     lower = upper = None
     if alpha is not None:
-        low, high = limits(resample(datapoints, alpha_columns(scores), alpha_of_sums))
-        lower, upper = float(low), float(high)
+        alphas = jackknife(clusters, alpha_columns(scores), alpha_of_sums)
+        lower, upper = float(alphas.lower[0]), float(alphas.upper[0])
     single, average = icc(scores[scored.all(axis=1)])
     return Reliability(scope, value, judges, shared, ordinal, alpha, lower, upper, single, average)

@@ -16,15 +16,15 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from coeval.analysis.intervals import jackknife
 from coeval.analysis.records import LEVELS, Skipped, Skips
-from coeval.analysis.statistics import mid_ranks, resample
+from coeval.analysis.statistics import mid_ranks
 from coeval.analysis.tables import ItemCount, Shown, estimated
 from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, codes_of
 from coeval.errors import RunInputError
 from coeval.parsing import MalformedAnswerError
 from coeval.schema import Scale, scale_in
 from coeval.storage.run import entries_of, stored_config
-from p2l.common.bootstrap import limits
 from p2l.common.files import bounded_lines, parse_json
 from p2l.common.spreadsheets import CellReader
 
@@ -228,6 +228,9 @@ class PeopleAgreement:
     bias_upper: float | None
 
 
+_LEAST = np.array([0.0, 0.0, -1.0, -1.0, -1.0])  # of `_figures`
+
+
 @dataclass(frozen=True)
 class _Rows(ArrayTable):
     """A rater's scores (N,), people's, and of what."""
@@ -236,6 +239,7 @@ class _Rows(ArrayTable):
     people: Floats
     pair: Codes
     datapoint: Codes
+    cluster: Codes
     task: Codes
     factor: Codes
 
@@ -259,7 +263,8 @@ def _agreement_rows(loaded: LoadedRun, annotations: Annotations, rater: Floats, 
     response, factor = annotations.response[chosen], annotations.factor[chosen]
     point = loaded.response_datapoint[response]
     pair = loaded.pair_keys(response, factor)
-    return _Rows(rater, annotations.score[chosen], pair, point, loaded.datapoint_task[point], factor)
+    places = (point, loaded.clusters[point], loaded.datapoint_task[point])
+    return _Rows(rater, annotations.score[chosen], pair, *places, factor)
 
 
 def _people(loaded: LoadedRun, annotations: Annotations) -> Iterator[PeopleAgreement]:
@@ -294,9 +299,10 @@ def _of(loaded: LoadedRun, rater: str, kind: str, rows: _Rows) -> Iterator[Peopl
 def _row(rater: str, kind: str, place: tuple[str, str], rows: _Rows) -> PeopleAgreement:
     columns = _columns(rows)
     figures = _figures(columns.sum(axis=0)[None])[0]
-    lower, upper = limits(resample(rows.datapoint, columns, _figures))
+    drawn = jackknife(rows.cluster, columns, _figures)
+    lower, upper = np.maximum(drawn.lower, _LEAST), np.minimum(drawn.upper, 1.0)
     counts = (len(rows.pair), len(np.unique(rows.pair)), len(np.unique(rows.datapoint)))
-    sure = counts[2] > 1  # the items of one draw are those of all others
+    sure = len(np.unique(rows.cluster)) > 1  # one prompt says nothing of others
     numbers = [
         float(values[number]) if np.isfinite(figures[number]) and is_defined else None
         for number in range(len(figures))

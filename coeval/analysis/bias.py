@@ -20,11 +20,11 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.statistics import pearson, resample, share_limits
+from coeval.analysis.intervals import jackknife, share_limits
+from coeval.analysis.statistics import pearson
 from coeval.analysis.tables import JudgeName, ScoreCount, Shown, estimated, toned
 from coeval.analysis.units import Floats, LoadedRun
 from coeval.analysis.verdicts import Preference
-from p2l.common.bootstrap import limits
 
 
 @dataclass(frozen=True)
@@ -212,10 +212,9 @@ def _preference(
     def figure(sums: Floats) -> Floats:
         return sums[:, 0] / sums[:, 1] - sums[:, 2] / sums[:, 3]
 
-    value = float(figure(columns.sum(axis=0)[None])[0])
-    lower, upper = limits(resample(loaded.pairs.datapoint, columns, figure))
+    lead = jackknife(loaded.clusters[loaded.pairs.datapoint], columns, figure)
     means = (float(score[own].mean()), float(peer[own].mean()), float(gap[others].mean()))
-    return (int(own.sum()), *means, value, float(lower), float(upper))
+    return (int(own.sum()), *means, float(lead.estimate[0]), float(lead.lower[0]), float(lead.upper[0]))
 
 
 def verbosity_rows(loaded: LoadedRun) -> tuple[VerbosityRow, ...]:
@@ -238,8 +237,8 @@ def _verbosity(loaded: LoadedRun, judge: str, mask: npt.NDArray[np.bool_]) -> Ve
     lower = upper = None
     if within is not None:
         columns = np.stack([x * y, x * x, y * y], axis=1)
-        draws = resample(datapoint, columns, lambda s: s[:, 0] / np.sqrt(s[:, 1] * s[:, 2]))
-        lower, upper = (float(limit) for limit in limits(draws))
+        drawn = jackknife(loaded.clusters[datapoint], columns, lambda s: s[:, 0] / np.sqrt(s[:, 1] * s[:, 2]))
+        lower, upper = max(-1.0, float(drawn.lower[0])), min(1.0, float(drawn.upper[0]))
     return VerbosityRow(judge, len(scored), pearson(tokens, scores), within, lower, upper)
 
 

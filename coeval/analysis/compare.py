@@ -1,14 +1,15 @@
 """Two runs beside each other: which students became better or worse, and whether that is more than chance.
 
-Where both runs asked a student the same prompts (same id, same prompt), differences are taken datapoint by datapoint;
-otherwise the runs are two independent samples of datapoints. Each datapoint counts once. A regression is a drop of more
-than the threshold whose 95 % interval does not hold 0. Only what both runs have is compared (`comparable`): scores, and
-where there are verdicts on pairs, shares of wins, which are relative: what one student wins another loses.
+Where both runs hold at least half of a student's scores of the same prompts (same id, same prompt, same judge and
+factor), differences are taken datapoint by datapoint, over these scores alone: a score that is missing in one run is
+left out of the other. Otherwise the runs are two independent samples of datapoints. Each datapoint counts once, and
+tests are over prompts. A regression is a drop of more than the threshold whose 95 % interval does not hold 0. Only what
+both runs have is compared: scores, and where there are verdicts on pairs, shares of wins, which are relative: what one
+student wins another loses.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,11 +17,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from coeval.analysis.intervals import t_limits, two_sided
 from coeval.analysis.records import Skipped
-from coeval.analysis.statistics import REPLICATES
-from coeval.analysis.students import SIGNIFICANT, by_datapoint, two_sided
+from coeval.analysis.students import SIGNIFICANT, by_datapoint, mean_difference
 from coeval.analysis.units import Codes, Floats, LoadedRun, codes_of
-from p2l.metrics import bootstrap_mean
 
 # What two runs share.
 #
@@ -31,8 +31,11 @@ from p2l.metrics import bootstrap_mean
 _SCORES, _VERDICTS = "scores", "verdicts"
 _Part = tuple[str, str, str]
 """Task, judge, factor; of verdicts the factor is empty."""
-_Side: TypeAlias = dict[tuple[str, bytes], float]
-"""A student's mean on each datapoint of one run, by id and hash of the prompt."""
+_Point: TypeAlias = tuple[str, bytes]
+"""A datapoint, by id and hash of the prompt."""
+_Side: TypeAlias = dict[_Point, float]
+"""A student's mean on each datapoint of one run."""
+_MOST = 0.5  # share of its scores that both runs must hold for a student to be compared datapoint by datapoint
 _WINS = {"model_a": 1.0, "model_b": 0.0}
 
 
@@ -42,7 +45,7 @@ class LeftOut:
 
     run: str  # before or after
     basis: str  # scores or verdicts
-    kind: str  # task, judge or factor: why it is left out
+    kind: str  # task, judge or factor: why it is left out; student: scores of one that the other run lacks
     name: str
     count: int  # scores, or verdicts
 
@@ -55,6 +58,8 @@ class SharedScores:
     tasks: tuple[str, ...]  # those with something to compare
     before: Floats  # (datapoints, students) of the earlier run, NaN where it has none
     after: Floats
+    shared_before: Floats  # the same of scores that both runs have
+    shared_after: Floats
 
 
 def shared_scores(before: LoadedRun, after: LoadedRun) -> tuple[list[SharedScores], list[LeftOut]]:
@@ -67,7 +72,11 @@ def shared_scores(before: LoadedRun, after: LoadedRun) -> tuple[list[SharedScore
         if shared:
             students = set(before.students) & set(after.students)
             values = [figures(loaded, shared, students) for loaded in (before, after)]
-            tables.append(SharedScores(basis, tuple(sorted({task for task, _, _ in shared})), *values))
+            common = values
+            if basis == _SCORES:
+                common, missing = _in_both(before, after, shared)
+                left_out += missing
+            tables.append(SharedScores(basis, tuple(sorted({task for task, _, _ in shared})), *values, *common))
     return tables, left_out
 
 
@@ -129,6 +138,38 @@ def _scores(loaded: LoadedRun, shared: set[_Part], _: set[str]) -> Floats:
     return by_datapoint(loaded.with_units(loaded.units.where(is_shared)))
 
 
+def _in_both(before: LoadedRun, after: LoadedRun, shared: set[_Part]) -> tuple[list[Floats], list[LeftOut]]:
+    """Return each student's mean on each datapoint over the scores that both runs have, and count the others."""
+    runs = (before, after)
+    keys = [_score_keys(loaded, shared) for loaded in runs]
+    tables, left_out = [], []
+    for name, loaded, mine, theirs in zip(("before", "after"), runs, keys, (keys[1], keys[0]), strict=True):
+        codes = np.fromiter((key in theirs for key in mine), dtype=bool, count=len(mine))
+        rows = np.fromiter(mine.values(), dtype=np.int64, count=len(mine))
+        tables.append(by_datapoint(loaded.with_units(loaded.units.where(rows[codes]))))
+        points = {key[0] for key in theirs}
+        lacking = Counter(
+            key[1] for key, is_shared in zip(mine, codes.tolist(), strict=True) if not is_shared and key[0] in points
+        )
+        left_out += [LeftOut(name, _SCORES, "student", *row) for row in sorted(lacking.items())]
+    return tables, left_out
+
+
+def _score_keys(loaded: LoadedRun, shared: set[_Part]) -> dict[tuple[_Point, str, str, str], int]:
+    """Return (datapoint, student, judge, factor) -> unit of the scores that the runs share by kind."""
+    parts, place = _parts(loaded)
+    is_shared = np.array([part in shared for part in parts], dtype=bool)[place]
+    points = list(zip(loaded.datapoints, loaded.prompt_keys, strict=True))
+    units = loaded.units
+    columns = (units.datapoint, units.student, units.judge, units.factor)
+    return {
+        (points[point], loaded.students[student], loaded.judges[judge], loaded.factors[factor]): row
+        for row, point, student, judge, factor in zip(
+            np.flatnonzero(is_shared).tolist(), *(column[is_shared].tolist() for column in columns), strict=True
+        )
+    }
+
+
 def _shares(loaded: LoadedRun, shared: set[_Part], students: set[str]) -> Floats:
     """Return each student's share of wins on each datapoint, (D, S)."""
     points, places = codes_of(loaded.datapoints), codes_of(loaded.students)
@@ -159,6 +200,7 @@ class Change:
     paired: bool  # whether the difference is taken datapoint by datapoint
     datapoints_before: int
     datapoints_after: int
+    datapoints_shared: int  # those that the difference is taken over, where it is paired
     verdict: str  # regression, improvement, or same
     basis: str  # scores, or verdicts: before and after are shares of wins then
 
@@ -213,7 +255,12 @@ def _changes(before: LoadedRun, after: LoadedRun, scores: SharedScores, threshol
     for task in ("", *scores.tasks):
         for student in sorted(set(before.students) & set(after.students)):
             sides = _side(before, scores.before, student, task), _side(after, scores.after, student, task)
-            yield from _change(student, task, *sides, threshold, scores.basis)
+            common = (
+                _side(before, scores.shared_before, student, task),
+                _side(after, scores.shared_after, student, task),
+            )
+            clusters = [_clusters(before, sides[0]), _clusters(after, sides[1])]
+            yield from _change((student, task, scores.basis), sides, common, clusters, threshold)
 
 
 def _side(loaded: LoadedRun, scores: Floats, student: str, task: str) -> _Side:
@@ -224,28 +271,52 @@ def _side(loaded: LoadedRun, scores: Floats, student: str, task: str) -> _Side:
     return {(loaded.datapoints[row], loaded.prompt_keys[row]): float(mine[row]) for row in np.flatnonzero(rows)}
 
 
-def _change(student: str, task: str, before: _Side, after: _Side, threshold: float, basis: str) -> Iterator[Change]:
-    """Yield one change, or none where either run has no score."""
-    if not before or not after:
+def _clusters(loaded: LoadedRun, side: _Side) -> dict[_Point, int]:
+    """Return the cluster of prompts that each datapoint is in."""
+    if not side:
+        return {}
+    rows = zip(loaded.datapoints, loaded.prompt_keys, loaded.clusters.tolist(), strict=True)
+    return {(identity, key): cluster for identity, key, cluster in rows if (identity, key) in side}
+
+
+def _change(
+    about: tuple[str, str, str],
+    sides: tuple[_Side, _Side],
+    common: tuple[_Side, _Side],
+    clusters: list[dict[_Point, int]],
+    threshold: float,
+) -> Iterator[Change]:
+    """Yield the change of (student, task, basis), or none where either run has no score."""
+    if not sides[0] or not sides[1]:
         return
-    scores = [np.array(list(side.values())) for side in (before, after)]
-    means = [float(side.mean()) for side in scores]
-    difference = means[1] - means[0]
-    paired = before.keys() == after.keys()
+    shared = sorted(common[0].keys() & common[1].keys())
+    paired = len(shared) >= _MOST * max(map(len, sides))
     if paired:
-        error = _standard_error(np.array([after[key] - score for key, score in before.items()]))
+        scores = [np.array([side[key] for key in shared]) for side in common]
+        test = mean_difference(scores[1] - scores[0], np.array([clusters[0][key] for key in shared]))
+        difference, variance, freedom = test.difference, test.variance, test.freedom
     else:
-        error = math.hypot(*map(_standard_error, scores))
-    p_value = two_sided(difference, error)
+        scores = [np.array(list(side.values())) for side in sides]
+        tests = [
+            mean_difference(score, np.array([places[key] for key in side]))
+            for score, side, places in zip(scores, sides, clusters, strict=True)
+        ]
+        difference = tests[1].difference - tests[0].difference
+        variance = sum(test.variance for test in tests)
+        # Welch's degrees of freedom.
+        parts = sum(test.variance**2 / test.freedom for test in tests)
+        freedom = variance**2 / parts if 0 < parts < np.inf else min(test.freedom for test in tests)
+    p_value = float(two_sided(difference, variance, freedom))
+    lower, upper = (float(limit) for limit in t_limits(difference, variance, freedom))
     yield Change(
-        student,
-        task,
-        *(means[0], means[1], difference, difference - 1.959964 * error, difference + 1.959964 * error, p_value),
+        *about[:2],
+        *(float(scores[0].mean()), float(scores[1].mean()), difference, lower, upper, p_value),
         paired=paired,
-        datapoints_before=len(before),
-        datapoints_after=len(after),
+        datapoints_before=len(sides[0]),
+        datapoints_after=len(sides[1]),
+        datapoints_shared=len(shared),
         verdict=changed(difference, p_value, threshold),
-        basis=basis,
+        basis=about[2],
     )
 
 
@@ -254,10 +325,3 @@ def changed(difference: float, p_value: float, threshold: float) -> str:
     if abs(difference) <= threshold or p_value >= SIGNIFICANT:
         return "same"
     return "regression" if difference < 0 else "improvement"
-
-
-def _standard_error(values: Floats) -> float:
-    """Return the standard error of the mean over datapoints, infinite for fewer than two."""
-    if len(values) < 2:
-        return math.inf
-    return float(bootstrap_mean(values, replicates=REPLICATES).standard_error)

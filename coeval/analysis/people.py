@@ -189,6 +189,7 @@ class _Judge:
     scores: Floats
     people: Floats
     item: Codes
+    cluster: Codes
 
 
 def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
@@ -227,7 +228,8 @@ def _judges(loaded: LoadedRun, pairs: _Consensus) -> Iterator[_Judge]:
             mine = ~np.isnan(scores) & ((factors == factor) | (factor < 0))
             if mine.any():
                 people = pairs.people[mine]
-                yield _Judge(code, factor, fit_map(scores[mine], people), scores[mine], people, pairs.item[mine])
+                places = (pairs.item[mine], loaded.clusters[pairs.datapoint[mine]])
+                yield _Judge(code, factor, fit_map(scores[mine], people), scores[mine], people, *places)
 
 
 def _summary(loaded: LoadedRun, one: _Judge) -> JudgeCalibration:
@@ -259,11 +261,11 @@ def _map_rows(loaded: LoadedRun, one: _Judge) -> Iterator[MapRow]:
     levels = bool(units.is_level.all())
     listed = np.union1d(one.map.scores, used) if levels else one.map.scores
     place = np.searchsorted(one.map.scores, one.scores)
-    means = group_means(place, one.people, one.item, len(one.map.scores))
+    means = group_means(place, one.people, one.cluster, len(one.map.scores))
     for score in listed.tolist():
         at = np.flatnonzero(one.map.scores == score)
         met = len(at) > 0
-        sure = met and len(np.unique(one.item[place == at[0]])) > 1
+        sure = met and len(np.unique(one.cluster[place == at[0]])) > 1
         yield MapRow(
             *_named(loaded, one),
             score,
@@ -286,7 +288,8 @@ def _students(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tup
         np.concatenate([getattr(part, name) for part in parts]) for name in ("student", "datapoint", "norm")
     )
     worth = np.concatenate([one.map(part.norm) for one, part in zip(judges, parts, strict=True)])
-    raw, calibrated = group_means(student, norm, point, size), group_means(student, worth, point, size)
+    cluster = loaded.clusters[point]
+    raw, calibrated = group_means(student, norm, cluster, size), group_means(student, worth, cluster, size)
     widths = np.hypot((calibrated.upper - calibrated.lower) / 2, _CERTAIN * _map_errors(pairs, judges, parts, size))
     people, gaps = _beside_people(loaded, pairs, judges)
     raw_ranks = ranked(loaded, raw)
@@ -338,5 +341,6 @@ def _beside_people(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -
     both = np.flatnonzero(n)
     gaps = pairs.people[both] - total[both] / n[both]
     size = len(loaded.students)
-    people = group_means(student, pairs.people, pairs.datapoint, size)
-    return people, group_means(student[both], gaps, pairs.datapoint[both], size)
+    cluster = loaded.clusters[pairs.datapoint]
+    people = group_means(student, pairs.people, cluster, size)
+    return people, group_means(student[both], gaps, cluster[both], size, bounded=False)

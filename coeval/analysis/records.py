@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 from coeval.analysis.tables import Shown
 from coeval.analysis.verdicts import Preference, read_verdicts, text_of
+from coeval.duplicates import PromptIndex, text_in
 from coeval.errors import RunInputError
 from coeval.judging.factors import LABEL_PREFIX, metric_of, weights_in
 from coeval.judging.prompts import stored_grading_text
@@ -262,7 +263,8 @@ def read_run(run: Run, info: RunInfo) -> Records:
     """Read phases 3 to 5 and join them."""
     skips, counts = Skips(), Counter[tuple[str, str, str, str, str, bool]]()
     with_text = {name for name, task in info.tasks.items() if task.label_attributes}
-    items = _last_valid(run, "data_generation", skips, counts, _item)
+    prompts = PromptIndex()
+    items = _last_valid(run, "data_generation", skips, counts, lambda record: _item(record, prompts))
     answers = _last_valid(run, "response_collection", skips, counts, lambda record: _answer(record, with_text), items)
     judgements = _judgements(run, items, answers, skips, counts)
     for judgement in judgements:
@@ -327,7 +329,7 @@ def _part(identity: str, place: int) -> str:
     return parts[place] if len(parts) > place else ""
 
 
-def _item(record: dict[str, Any]) -> Item | None:
+def _item(record: dict[str, Any], prompts: PromptIndex) -> Item | None:
     task = text_of(record, "task_id") or _part(record["id"], 0)
     teacher = text_of(record, "teacher_model_id") or _part(record["id"], 1)
     if not task or not teacher or not isinstance(record.get("prompt"), (str, list)):
@@ -336,7 +338,7 @@ def _item(record: dict[str, Any]) -> Item | None:
     named = {str(key): str(value) for key, value in attributes.items()} if isinstance(attributes, Mapping) else {}
     # `repr`, since a prompt may be a list of turns; twelve bytes, since a large run keeps all of these in memory.
     key = hashlib.blake2b(repr(record["prompt"]).encode("utf-8", "replace")).digest()[:12]
-    return Item(task, teacher, named, key, item_mark(record))
+    return Item(task, teacher, named, key, item_mark(record), prompts.add(text_in(record["prompt"])))
 
 
 def _answer(record: dict[str, Any], with_text: set[str]) -> Answer | None:

@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.agreement import JudgeRow, judge_rows, ranked_judges
+from coeval.analysis.judge_tests import CONSTANT, RANDOM, judge_scales
 from coeval.analysis.statistics import Summaries
 from coeval.analysis.students import StudentCell, cells_of, ranked, weighted_means
 from coeval.analysis.tables import ItemCount, Rank, Shown, StudentName, TeacherName, barred, estimated
@@ -90,8 +91,14 @@ class RobustSummary(Report):
 
 
 FLAGGED = 0.1
+_BY_KAPPA = "--agreement-metric kappa does not reward that"
+_REWARDS = {
+    "spa": f"SPA rewards saying the same of all; {_BY_KAPPA}",
+    "wpa": f"WPA rewards saying the same of all; {_BY_KAPPA}",
+    "kappa": "more judges are needed, or others",
+}
 _UNDEFINED = {
-    "kappa": "kappa has no value where judges never vary or give numbers; try --agreement-metric spa",
+    "kappa": "no two judges scored the same (answer, factor), so none agrees with another",
     "spa": "no two judges scored the same (answer, factor), so none agrees with another",
     "wpa": "no two judges scored the same (answer, factor), so none agrees with another",
 }
@@ -114,6 +121,8 @@ class RobustSet:
 def robust_set(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> RobustSet:
     """Choose judges, teachers and items."""
     judges = judge_rows(loaded, settings.agreement_metric)
+    if settings.agreement_metric == "kappa" and not ranked_judges(judges):
+        judges = judge_rows(loaded, "spa")  # all gave one score: there is no agreement beyond chance
     ranked = ranked_judges(judges)
     chosen = ranked[: math.ceil(len(ranked) / 2)] if settings.judge_selection == "top_half" else ranked
     codes = [loaded.judges.index(name) for name in chosen]
@@ -249,10 +258,9 @@ def _students(loaded: LoadedRun, chosen: RobustSet, pairs: Pairs) -> tuple[Robus
 
 
 def _diagnostics(loaded: LoadedRun, chosen: RobustSet, settings: RobustSettings) -> tuple[str, ...]:
-    metric, formula = settings.agreement_metric, settings.teacher_score_formula
+    metric, formula = _metric(chosen, settings), settings.teacher_score_formula
     judges = ", ".join(
-        f"{row.judge} {_number(getattr(row, f'weighted_{metric}'))}" + ("" if row.rank else " (no rank)")
-        for row in chosen.judges
+        f"{row.judge} {_number(_agreement(row, metric))}" + ("" if row.rank else " (no rank)") for row in chosen.judges
     )
     teachers = ", ".join(f"{row.teacher} {_number(getattr(row, formula))}" for row in chosen.teachers)
     least = max(1, math.ceil(settings.q_fraction * len(chosen.chosen_judges) - 1e-9))
@@ -265,9 +273,36 @@ def _diagnostics(loaded: LoadedRun, chosen: RobustSet, settings: RobustSettings)
         f"T*: {', '.join(chosen.chosen_teachers) or 'none'}",
         f"candidates: {len(chosen.candidates)} items; kept: {len(chosen.kept)}",
     ]
+    lines += _doubts(loaded, chosen, settings)
     if not chosen.kept:
         lines.append(_advice(chosen, settings))
     return tuple(lines)
+
+
+def _metric(chosen: RobustSet, settings: RobustSettings) -> str:
+    """Return what the judges are ranked by: SPA where no judge has a kappa."""
+    metric = settings.agreement_metric
+    ranked = [row for row in chosen.judges if row.rank is not None]
+    return "spa" if metric == "kappa" and all(_agreement(row, metric) is None for row in ranked) else metric
+
+
+def _agreement(row: JudgeRow, metric: str) -> float | None:
+    value: float | None = getattr(row, f"weighted_{metric}")
+    return row.weighted_concordance if value is None and metric == "kappa" else value
+
+
+def _doubts(loaded: LoadedRun, chosen: RobustSet, settings: RobustSettings) -> Iterator[str]:
+    """Yield why the chosen judges may be the wrong ones."""
+    if _metric(chosen, settings) != settings.agreement_metric:
+        yield "kappa has no value, as the judges gave one score alone: they are ranked by SPA"
+    blunt = [
+        row.judge
+        for row in judge_scales(loaded)
+        if row.judge in chosen.chosen_judges and {CONSTANT, RANDOM} & set(row.flags.split(", "))
+    ]
+    if blunt:
+        why = _REWARDS[settings.agreement_metric]
+        yield f"warning: {', '.join(blunt)} in J* tells answers apart no better than chance: {why}"
 
 
 def _advice(chosen: RobustSet, settings: RobustSettings) -> str:

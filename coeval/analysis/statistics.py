@@ -14,14 +14,13 @@ None is what has no value: no data, or raters that never vary. Shapes: N units, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from coeval.analysis.intervals import cluster_variance, mean_limits, t_limits
 from coeval.analysis.units import Codes, Floats
-from p2l.common.bootstrap import bootstrap_ratio, drawn_sums, limits
 
 _MOST_CELLS = 1_000_000
 _LABELS = ((0.2, "slight"), (0.4, "fair"), (0.6, "moderate"), (0.8, "substantial"))
@@ -139,12 +138,11 @@ def kendall(one: Floats, other: Floats) -> float | None:
     return float((concordant - discordant) / math.sqrt(ties[0] * ties[1]))
 
 
-# Means of groups, with intervals by a bootstrap that draws whole datapoints, since scores on one are not independent.
+# Means of groups, with intervals over clusters of items, since scores on one prompt are not independent.
 #
-# Every figure here is a function of sums over datapoints: a table (D, C) of sums is drawn once for all C groups, which
-# costs datapoints times groups, not units. Shapes: N rows, D datapoints, C groups, R replicates.
+# Every figure here is a function of sums over clusters: a table (D, C) of sums of all groups costs clusters times
+# groups, not units. Shapes: N rows, D clusters, C groups.
 
-REPLICATES = 1000
 _AT_ONCE = 256  # groups: bounds memory at D * 256 numbers
 
 
@@ -166,16 +164,25 @@ class Summaries:
 
 
 def group_means(
-    codes: npt.NDArray[Any], values: Floats, datapoints: Codes, groups: int, weights: Floats | None = None
+    codes: npt.NDArray[Any],
+    values: Floats,
+    clusters: Codes,
+    groups: int,
+    weights: Floats | None = None,
+    *,
+    bounded: bool = True,
 ) -> Summaries:
-    """Summarise groups, with limits of their means by datapoint; `weights` (N,) are above 0."""
+    """Summarise groups, with limits of their means over clusters (N,); `weights` (N,) are above 0.
+
+    `bounded`: whether the values are scores, from 0 to 1.
+    """
     summaries = Summaries(codes, values, groups)
     if weights is not None:
         total = np.bincount(codes, weights, minlength=groups)
         summaries.mean = np.bincount(codes, values * weights, minlength=groups) / np.where(total > 0, total, 1.0)
         values = values * weights
     summaries.lower, summaries.upper = summaries.mean.copy(), summaries.mean.copy()
-    dense = np.unique(datapoints, return_inverse=True)[1]
+    dense = np.unique(clusters, return_inverse=True)[1]
     size = int(dense.max(initial=-1)) + 1
     filled = np.flatnonzero(summaries.n)
     for start in range(0, len(filled), _AT_ONCE):
@@ -189,22 +196,12 @@ def group_means(
         )
         counted = None if weights is None else weights[rows]
         below: Floats = np.bincount(cells, counted, minlength=size * len(chosen)).reshape(size, -1).astype(np.float64)
-        interval = bootstrap_ratio(above, below, replicates=REPLICATES)
-        summaries.lower[chosen], summaries.upper[chosen] = interval.lower, interval.upper
+        ends = mean_limits(above, below) if bounded else _any_limits(above, below)
+        summaries.lower[chosen], summaries.upper[chosen] = ends
     return summaries
 
 
-def resample(
-    clusters: npt.NDArray[Any], columns: Floats, figure: Callable[[Floats], Floats], *, seed: int = 0
-) -> Floats:
-    """Compute a figure, sums (R, C) -> (R,) or (R, K), of columns (N, C) for R draws of whole clusters (N,)."""
-    sums, counts = drawn_sums(columns, clusters=clusters, replicates=REPLICATES, rng=np.random.default_rng(seed))
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return figure(counts @ sums)
-
-
-def share_limits(clusters: npt.NDArray[Any], hits: Floats) -> tuple[float, float]:
-    """Return 95 % limits of the mean of hits (N,), which are 0 or 1, for draws of whole clusters (N,)."""
-    columns = np.stack([hits, np.ones(len(hits))], axis=1)
-    lower, upper = limits(resample(clusters, columns, lambda sums: sums[:, 0] / sums[:, 1]))
-    return float(lower), float(upper)
+def _any_limits(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
+    spread = cluster_variance(sums, counts)
+    lower, upper = t_limits(*spread)
+    return lower, upper

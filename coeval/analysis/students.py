@@ -1,11 +1,12 @@
 """How good students are: overall, by task, factor, judge, teacher and attribute, and against each other.
 
-The overall score is the mean of all units, weighted by factor where the rubric says so; `macro`, the mean over tasks of
-the task's mean, does not let a task with more factors or judges count for more. Limits draw whole datapoints. Two
-students are compared on the datapoints that both answered, each datapoint counting once; Holm's correction is for the
-number of pairs.
+Students are ranked by the fit of students, judges and items (`coeval.analysis.fit`), whose tests compare like with like
+where scores are missing; where nothing connects the students, by the mean. The means describe what was scored: that of
+all units, weighted by factor where the rubric says so; `macro`, the mean over tasks of the task's mean, which does not
+let a task with more factors or judges count for more. Limits and tests are over prompts, near duplicates being one;
+Holm's correction is for the number of pairs.
 
-Shapes: U units, D datapoints, S students, K tasks, Q pairs of students.
+Shapes: U units, D datapoints, C clusters of them, S students, K tasks, Q pairs of students.
 """
 
 from __future__ import annotations
@@ -21,14 +22,27 @@ from typing import Annotated, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.statistics import Summaries, group_means, resample
+from coeval.analysis.fit import Fit, fit_run, task_fits
+from coeval.analysis.intervals import (
+    Variance,
+    cluster_variance,
+    influence_variance,
+    jackknife_sums,
+    score_limits,
+    t_limits,
+    two_sided,
+)
+from coeval.analysis.statistics import Summaries, group_means
 from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, StudentName, TaskName, barred, estimated, named
-from coeval.analysis.units import Codes, Floats, LoadedRun, Pairs, Report, Units, once
+from coeval.analysis.units import Codes, Floats, LoadedRun, Pairs, Report, Units, once, score_weights
 from coeval.analysis.variance import PairPower, VarianceRow, pair_power, variance_rows
 from coeval.judging.labels import hamming_accuracy, label_accuracy, predicted_label
-from p2l.common.bootstrap import bootstrap_mean, limits
 
 _MACRO = "mean of the tasks' means: no task counts more for having more factors"
+
+
+_FIT = "fitted with judges and items: what judges, by what they can tell, give it on the average item"
+_CONTROLLED = "the score that it would have if its answers were as long as those of others"
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,16 @@ class StudentRow:
 
     rank: Rank
     student: StudentName
+    fit: Annotated[float | None, estimated("score", _FIT, "fit_")]
+    """None where nothing connects the students: they are ranked by the mean then."""
+    fit_lower: float | None
+    fit_upper: float | None
+    length_controlled: Annotated[
+        float | None, estimated("at equal length", _CONTROLLED, "length_controlled_", bar=False)
+    ]
+    length_controlled_lower: float | None
+    length_controlled_upper: float | None
+    length_rank: Annotated[int | None, Shown("rank at equal length")]
     mean: Annotated[float, estimated("mean", "of all scores; the bar is a 95 % interval over items")]
     """Mean of all its units, weighted by factor."""
     lower: float
@@ -75,12 +99,30 @@ class StudentPair:
 
     better: Annotated[str, named("student", "better")]
     worse: Annotated[str, named("student", "worse")]
-    difference: Annotated[float, estimated("difference", zero=True)]
+    fit: Annotated[
+        float, estimated("difference", "of the fitted scores; the bar is a 95 % interval", "fit_", zero=True)
+    ]
+    fit_lower: float
+    fit_upper: float
+    difference: Annotated[float, Shown("of means", "of the means on items in common, whoever scored them", 3)]
     lower: float
     upper: float
-    p_value: float  # two-sided, of the normal approximation to the bootstrap
+    p_value: float  # two-sided, of the fitted difference
     significant: bool  # whether `p_value` is below 0.05 after Holm's correction for all pairs
     datapoints: Annotated[int, Shown("items in common")]
+    prompts: Annotated[int, Shown("prompts in common", "distinct ones: near duplicates are one")]
+
+
+@dataclass(frozen=True)
+class TaskFit:
+    """A student's standing in one task, fitted with judges and items."""
+
+    task: TaskName
+    rank: Rank
+    student: StudentName
+    fit: Annotated[float, estimated("score", _FIT, "fit_")]
+    fit_lower: float
+    fit_upper: float
 
 
 @dataclass(frozen=True)
@@ -133,34 +175,17 @@ class StudentReport(Report):
     variance: tuple[VarianceRow, ...]
     labels: tuple[LabelRow, ...]
     label_values: tuple[LabelValueRow, ...]
+    tasks: tuple[TaskFit, ...] = ()
     hamming: tuple[HammingRow, ...] = ()  # of tasks with several label attributes
 
 
 # Weights of factors in students' means.
 
 
-@once
-def factor_weights(loaded: LoadedRun) -> Floats:
-    """Return the weight of each factor in each task, (K, F)."""
-    weights = np.ones((len(loaded.tasks), len(loaded.factors)))
-    for row, task in enumerate(loaded.tasks):
-        info = loaded.info.tasks.get(task)
-        for factor, weight in info.weights.items() if info is not None else ():
-            if factor in loaded.factors:
-                weights[row, loaded.factors.index(factor)] = weight
-    return weights
-
-
-def score_weights(loaded: LoadedRun, table: Units | Pairs) -> Floats | None:
-    """Return the weight of each score of a table, (N,); None where all count alike."""
-    weights = factor_weights(loaded)
-    return None if (weights == 1.0).all() else weights[table.task, table.factor]
-
-
 def weighted_means(loaded: LoadedRun, table: Units | Pairs, groups: Codes, size: int) -> Summaries:
     """Summarise a table's scores by groups (N,), weighted by factor."""
     scores = table.norm if isinstance(table, Units) else table.mean
-    return group_means(groups, scores, table.datapoint, size, score_weights(loaded, table))
+    return group_means(groups, scores, loaded.clusters[table.datapoint], size, score_weights(loaded, table))
 
 
 def ranked(loaded: LoadedRun, students: Summaries) -> list[int]:
@@ -186,21 +211,27 @@ def student_report(loaded: LoadedRun) -> StudentReport:
         variance_rows(loaded),
         labels,
         values,
+        task_rows(loaded),
         hamming_rows(labels),
     )
 
 
 @once
 def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
-    """Return the students with scores, best first by the mean of their units."""
+    """Return the students with scores, best first by the fit, or by the mean of their units where there is none."""
     units, size = loaded.units, len(loaded.students)
     weights = score_weights(loaded, units)
     overall = weighted_means(loaded, units, units.student, size)
     others = units.where(~loaded.same("judge", "student"))
     without_self = weighted_means(loaded, others, others.student, size)
-    macro = _macro(units, (size, len(loaded.tasks)), weights)
+    macro = _macro(loaded, weights)
+    fitted, controlled = fitted_scores(fit_run(loaded), size)
+    order = ranked(loaded, overall)
+    if np.isfinite(fitted[0][order]).all():
+        order.sort(key=lambda code: (-fitted[0][code], loaded.students[code]))
+    by_length = sorted((code for code in order if np.isfinite(controlled[0][code])), key=lambda c: -controlled[0][c])
     rows = []
-    for rank, code in enumerate(ranked(loaded, overall), start=1):
+    for rank, code in enumerate(order, start=1):
         mine = units.student == code
         mean, lower, upper = overall.estimate(code)
         fair: Figures = without_self.estimate(code) if without_self.n[code] else (None, None, None)
@@ -208,9 +239,17 @@ def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
             StudentRow(
                 rank,
                 loaded.students[code],
-                *(mean, lower, upper),
-                *(float(macro[0][code]), float(macro[1][code]), float(macro[2][code])),
-                *fair,
+                **dict(zip(_FITTED, (_number(part[code]) for part in (*fitted, *controlled)), strict=True)),
+                length_rank=by_length.index(code) + 1 if code in by_length else None,
+                mean=mean,
+                lower=lower,
+                upper=upper,
+                macro=float(macro[0][code]),
+                macro_lower=float(macro[1][code]),
+                macro_upper=float(macro[2][code]),
+                without_self=fair[0],
+                without_self_lower=fair[1],
+                without_self_upper=fair[2],
                 composite=1.0 + 4.0 * mean,
                 valid_evals=int(overall.n[code]),
                 responses=len(np.unique(units.response[mine])),
@@ -221,12 +260,54 @@ def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
     return tuple(rows)
 
 
-def _macro(units: Units, shape: tuple[int, int], weights: Floats | None) -> tuple[Floats, Floats, Floats]:
+_FITTED = ("fit", "fit_lower", "fit_upper", *(f"length_controlled{end}" for end in ("", "_lower", "_upper")))
+
+
+def _number(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
+
+
+Scores: TypeAlias = tuple[Floats, Floats, Floats]
+"""Scores of students with their limits, each (S,)."""
+
+
+def fitted_scores(fit: Fit | None, size: int) -> tuple[Scores, Scores]:
+    """Return the students' fitted scores and those at equal length, with limits; NaN where there is none."""
+    none = (np.full(size, np.nan),) * 3
+    if fit is None:
+        return none, none
+    clusters = np.full(size, len(fit.influence))
+    estimates = []
+    for score, influence in ((fit.score, fit.influence), (fit.controlled, fit.controlled_influence)):
+        spread = Variance(np.clip(score, 0.0, 1.0), *influence_variance(influence, fit.shares))
+        lower, upper = score_limits(spread, clusters)
+        is_there = np.isfinite(score)
+        estimates.append(tuple(np.where(is_there, part, np.nan) for part in (spread.mean, lower, upper)))
+    return estimates[0], estimates[1]  # type: ignore[return-value]
+
+
+def task_rows(loaded: LoadedRun) -> tuple[TaskFit, ...]:
+    """Return the students of each task by its fit, best first."""
+    rows = []
+    for task, fit in task_fits(loaded).items():
+        (score, lower, upper), _ = fitted_scores(fit, len(loaded.students))
+        codes = sorted(
+            np.flatnonzero(np.isfinite(score)).tolist(), key=lambda code: (-score[code], loaded.students[code])
+        )
+        rows += [
+            TaskFit(task, rank, loaded.students[code], float(score[code]), float(lower[code]), float(upper[code]))
+            for rank, code in enumerate(codes, start=1)
+        ]
+    return tuple(rows)
+
+
+def _macro(loaded: LoadedRun, weights: Floats | None) -> Scores:
     """Return the mean over tasks of the student's mean in each, with limits; each (S,)."""
+    units, shape = loaded.units, (len(loaded.students), len(loaded.tasks))
     size = shape[0] * shape[1]
     if not len(units):
         return (np.full(shape[0], np.nan),) * 3
-    points, point = np.unique(units.datapoint, return_inverse=True)
+    points, point = np.unique(loaded.clusters[units.datapoint], return_inverse=True)
     cells = point * size + units.student * shape[1] + units.task
     norm = units.norm if weights is None else units.norm * weights
     sums = np.bincount(cells, norm, minlength=len(points) * size).reshape(-1, size)
@@ -238,10 +319,9 @@ def _macro(units: Units, shape: tuple[int, int], weights: Floats | None) -> tupl
         macro: Floats = np.where(has_task, means, 0.0).sum(axis=2) / has_task.sum(axis=2)
         return macro
 
-    columns = np.concatenate([sums, counts], axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        estimate = figure(columns.sum(axis=0)[None])[0]
-    return estimate, *limits(resample(np.arange(len(points)), columns, figure))
+    macro = jackknife_sums(np.concatenate([sums, counts], axis=1).astype(np.float64), figure)
+    clusters = np.array([len(np.unique(point[units.student == code])) for code in range(shape[0])])
+    return macro.estimate, *score_limits(Variance(macro.estimate, macro.variance, macro.freedom), clusters)
 
 
 def student_cells(loaded: LoadedRun) -> tuple[StudentCell, ...]:
@@ -277,37 +357,88 @@ def by_datapoint(loaded: LoadedRun) -> Floats:
 
 
 def student_pairs(loaded: LoadedRun, scores: Floats) -> tuple[StudentPair, ...]:
-    """Compare every two students that share datapoints, by scores (D, S): the better first, large differences first."""
+    """Compare every two students that share datapoints, by scores (D, S): the better first, large differences first.
+
+    Where the run has no fit the difference of means takes its place.
+    """
+    fit = fit_run(loaded)
+    fitted = {} if fit is None else {(a, b): pair for a, b, pair in _fitted_pairs(fit)}
     pairs = [(a, b) for a, b in combinations(range(scores.shape[1]), 2) if _common(scores, a, b) > 1]
     if not pairs:
         return ()
-    gaps = np.stack([scores[:, a] - scores[:, b] for a, b in pairs], axis=1)
-    interval = bootstrap_mean(gaps)
-    chances = [two_sided(mean, error) for mean, error in zip(interval.estimate, interval.standard_error, strict=True)]
-    corrected = _holm(chances)
+    plain = [_plain_difference(loaded, scores, a, b) for a, b in pairs]
+    tests = [fitted.get(pair, other) for pair, other in zip(pairs, plain, strict=True)]
+    corrected = holm([test.p_value for test in tests])
     rows = []
-    for number, (a, b) in enumerate(pairs):
-        mean, low, high = (float(part[number]) for part in interval[:3])
-        better, worse = (a, b) if mean >= 0 else (b, a)
-        low, high = (low, high) if mean >= 0 else (-high, -low)
-        names = (loaded.students[better], loaded.students[worse])
-        certain = bool(corrected[number] < SIGNIFICANT)
-        rows.append(StudentPair(*names, abs(mean), low, high, chances[number], certain, _common(scores, a, b)))
-    return tuple(sorted(rows, key=lambda pair: (-pair.difference, pair.better, pair.worse)))
+    for (a, b), test, means, chance in zip(pairs, tests, plain, corrected.tolist(), strict=True):
+        sign = 1.0 if test.difference >= 0 else -1.0
+        better, worse = (a, b) if sign > 0 else (b, a)
+        rows.append(
+            StudentPair(
+                loaded.students[better],
+                loaded.students[worse],
+                *test.turned(sign),
+                *means.turned(sign),
+                p_value=test.p_value,
+                significant=bool(chance < SIGNIFICANT),
+                datapoints=_common(scores, a, b),
+                prompts=test.prompts,
+            )
+        )
+    return tuple(sorted(rows, key=lambda pair: (-pair.fit, pair.better, pair.worse)))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A difference with its test."""
+
+    difference: float
+    variance: float
+    freedom: float
+    prompts: int
+
+    @property
+    def p_value(self) -> float:
+        """Two-sided; 1 where one prompt says nothing."""
+        return float(two_sided(self.difference, self.variance, self.freedom))
+
+    def turned(self, sign: float) -> tuple[float, float, float]:
+        """Return the difference in this direction, with limits."""
+        lower, upper = t_limits(sign * self.difference, min(self.variance, _WIDEST), self.freedom)
+        return sign * self.difference, max(float(lower), -1.0), min(float(upper), 1.0)
+
+
+_WIDEST = 1e6
+
+
+def mean_difference(gaps: Floats, clusters: Codes) -> Difference:
+    """Return the mean of gaps (N,) with its test over clusters (N,)."""
+    codes = np.unique(clusters, return_inverse=True)[1]
+    sums, counts = np.bincount(codes, gaps), np.bincount(codes).astype(np.float64)
+    mean, variance, freedom = cluster_variance(sums.astype(np.float64)[:, None], counts[:, None])
+    return Difference(float(mean[0]), float(variance[0]), float(freedom[0]), len(counts))
+
+
+def _plain_difference(loaded: LoadedRun, scores: Floats, a: int, b: int) -> Difference:
+    gaps = scores[:, a] - scores[:, b]
+    common = ~np.isnan(gaps)
+    return mean_difference(gaps[common], loaded.clusters[common])
+
+
+def _fitted_pairs(fit: Fit) -> Iterator[tuple[int, int, Difference]]:
+    for a, b, items in fit.shared():
+        if items.sum() > 1:
+            influence = fit.influence[:, a] - fit.influence[:, b]
+            variance, freedom = influence_variance(influence[:, None], (items / items.sum())[:, None])
+            difference = float(fit.scale * (fit.solution.theta[a] - fit.solution.theta[b]))
+            yield a, b, Difference(difference, float(variance[0]), float(freedom[0]), int((items > 0).sum()))
 
 
 def _common(scores: Floats, a: int, b: int) -> int:
     return int((~np.isnan(scores[:, a]) & ~np.isnan(scores[:, b])).sum())
 
 
-def two_sided(mean: float, error: float) -> float:
-    """Return the two-sided p-value of a mean with this standard error, under a normal around 0."""
-    if error < 1e-12:
-        return 1.0 if abs(mean) < 1e-12 else 0.0
-    return math.erfc(abs(mean) / error / math.sqrt(2.0))
-
-
-def _holm(chances: list[float]) -> npt.NDArray[np.float64]:
+def holm(chances: list[float]) -> npt.NDArray[np.float64]:
     """Correct p-values for their number by Holm's step-down method."""
     order = np.argsort(chances)
     scaled = np.array(chances)[order] * np.arange(len(chances), 0, -1)

@@ -52,6 +52,7 @@ class Header:
     """Task -> factor -> what it counts in students' means, where that is not 1."""
     grading: Mapping[str, str] = field(default_factory=dict)
     """Task -> how judges grade, where it is not by levels alone."""
+    prompts: int = 0  # distinct ones, near duplicates being one
 
 
 Codes: TypeAlias = npt.NDArray[np.int64]
@@ -64,8 +65,9 @@ DIMENSIONS = ("task", "factor", "judge", "teacher", "student", "attribute")
 class Report:
     """What all reports have; the tables of one are tuples of rows, or `Columns` of them where they may be very many.
 
-    Scores lie in [0, 1] (High 1, Medium 0.5, Low 0). `lower` and `upper` are 95 % limits of a bootstrap of whole
-    datapoints. None is what cannot be computed (no data, one judge, no variance), never zero.
+    Scores lie in [0, 1] (High 1, Medium 0.5, Low 0). `lower` and `upper` are 95 % limits over clusters of items with
+    one prompt (`coeval.analysis.intervals`). None is what cannot be computed (no data, one judge, no variance), never
+    zero.
     """
 
     header: Header
@@ -76,7 +78,7 @@ class RobustSettings:
     """How the robust set was chosen."""
 
     judge_selection: str = "top_half"  # or all
-    agreement_metric: str = "spa"  # or wpa, kappa: ranks the judges
+    agreement_metric: str = "kappa"  # or spa, wpa: ranks the judges
     teacher_score_formula: str = "v1"  # or s2, r3: ranks the teachers
     agreement_threshold: float | None = 1.0
     """Share of (student, factor) pairs on which the judges have to agree; None in the other form."""
@@ -167,6 +169,7 @@ class LoadedRun:
     datapoint_teacher: Codes
     prompt_keys: tuple[bytes, ...]
     attributes: tuple[Mapping[str, str], ...]  # of each datapoint
+    clusters: Codes  # (D,): datapoints with the same prompt, or nearly, share a code
     responses: tuple[str, ...]
     response_student: Codes
     response_datapoint: Codes  # -1 where the datapoint is missing
@@ -259,6 +262,7 @@ class LoadedRun:
             verdicts=len(self.verdicts),
             weights={name: dict(task.weights) for name, task in self.info.tasks.items() if task.weights},
             grading={name: task.grading for name, task in self.info.tasks.items() if task.grading},
+            prompts=len(np.unique(self.clusters)),
         )
 
     def matching(self, one: str, other: str) -> Codes:
@@ -288,6 +292,24 @@ def once(function: Callable[[LoadedRun], Figure]) -> Callable[[LoadedRun], Figur
         return figure
 
     return update_wrapper(cached, function)
+
+
+@once
+def factor_weights(loaded: LoadedRun) -> Floats:
+    """Return the weight of each factor in each task, (K, F)."""
+    weights = np.ones((len(loaded.tasks), len(loaded.factors)))
+    for row, task in enumerate(loaded.tasks):
+        info = loaded.info.tasks.get(task)
+        for factor, weight in info.weights.items() if info is not None else ():
+            if factor in loaded.factors:
+                weights[row, loaded.factors.index(factor)] = weight
+    return weights
+
+
+def score_weights(loaded: LoadedRun, table: Units | Pairs) -> Floats | None:
+    """Return the weight of each score of a table, (N,); None where all count alike."""
+    weights = factor_weights(loaded)
+    return None if (weights == 1.0).all() else weights[table.task, table.factor]
 
 
 def load_run(folder: Path | str) -> LoadedRun:
@@ -325,6 +347,7 @@ def _loaded(run: Run, records: Records) -> LoadedRun:
         datapoint_teacher=_column(codes["teacher"][item.teacher] for item in items),
         prompt_keys=tuple(item.prompt_key for item in items),
         attributes=tuple(item.attributes for item in items),
+        clusters=_in_order(_column(item.cluster for item in items)),
         responses=tuple(records.answers),
         response_student=_column(codes["student"][answer.student] for answer in answers),
         response_datapoint=_column(datapoint.get(answer.datapoint, -1) for answer in answers),
@@ -393,6 +416,12 @@ def places_within(groups: Codes, *keys: Any) -> Codes:
     places = np.empty(len(groups), dtype=np.int64)
     places[np.lexsort((*keys, groups))] = positions(np.bincount(groups))
     return places
+
+
+def _in_order(codes: Codes) -> Codes:
+    """Return codes from 0 in the order in which they first occur."""
+    _, first, place = np.unique(codes, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[place]
 
 
 def _column(codes: Iterable[int]) -> Codes:

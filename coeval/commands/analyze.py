@@ -76,7 +76,7 @@ def _out_help(name: str) -> str:
 def _add_choices(flags: ArgumentParser, name: str) -> None:
     if name != "teacher-report":
         help_ = "judges are ranked by this agreement with their peers"
-        flags.add_argument("--agreement-metric", choices=("spa", "wpa", "kappa"), default="spa", help=help_)
+        flags.add_argument("--agreement-metric", choices=("kappa", "spa", "wpa"), default="kappa", help=help_)
     if name != "judge-report":
         help_ = "teachers are ranked by this"
         flags.add_argument("--teacher-score-formula", choices=("v1", "s2", "r3"), default="v1", help=help_)
@@ -128,6 +128,10 @@ def _load(args: Namespace) -> LoadedRun:
     counts += f", {header.verdicts} verdicts on pairs" if header.verdicts else ""
     models = f"{len(header.students)} students, {len(header.judges)} judges"
     _print(args, "INFO", f"{header.experiment_id}: {counts}, {header.datapoints} items, {models}")
+    if header.prompts < header.datapoints:
+        from coeval.reports.pieces import repeats_text
+
+        _print(args, "WARNING", repeats_text(header))
     for row in header.skipped:
         _print(args, "WARNING", f"skipped: {row.count} {row.code}, such as {row.example}")
     return loaded
@@ -168,7 +172,7 @@ def _write_one(loaded: LoadedRun, settings: RobustSettings, args: Namespace) -> 
     if isinstance(report, RobustSummary):
         if _is_empty(report):
             return 1
-        _warn_of_lone_judge(args, report)
+        _warn_of_judges(args, report)
     if isinstance(report, CompleteReport) and out.suffix == ".xlsx":
         print(f"wrote {write_workbook(report, out)}")
         return 0
@@ -196,7 +200,10 @@ def _is_empty(report: Report) -> bool:
     return True
 
 
-def _warn_of_lone_judge(args: Namespace, report: RobustSummary) -> None:
+def _warn_of_judges(args: Namespace, report: RobustSummary) -> None:
+    for line in report.diagnostics:
+        if line.startswith("warning: "):
+            _print(args, "WARNING", line.removeprefix("warning: "))
     if len(report.chosen_judges) == 1:  # who always agrees with itself
         text = f"one judge alone decides which items are robust: {report.chosen_judges[0]}; --judge-selection all"
         _print(args, "WARNING", f"{text} takes every judge" if len(report.judges) > 1 else text.partition(";")[0])
@@ -218,16 +225,17 @@ def _write_all(loaded: LoadedRun, settings: RobustSettings, out: Path) -> int:
     complete = complete_report(loaded)
     wait_for_workbook = _begin_workbook(complete, out / WORKBOOK)
     results = {entry.folder: build(entry.name, loaded, settings) for entry in PAGES.values()}
+    is_empty = False
     if not loaded.header.units:
         print(f"note: {_no_scores(loaded.header)}", file=sys.stderr)
-    elif _is_empty(results["robust_summary"]):
+    elif is_empty := _is_empty(results["robust_summary"]):
         print("warning: the other reports are written all the same", file=sys.stderr)
     for folder, report in {**results, "complete_report": complete}.items():
         write_tables(report, out / folder)
     write_all(results, complete, out)
     wait_for_workbook()
     print(f"wrote {out / 'index.html'}")
-    return 0
+    return int(is_empty)
 
 
 def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
@@ -261,6 +269,6 @@ def _export_benchmark(loaded: LoadedRun, settings: RobustSettings, args: Namespa
     if not written:
         _is_empty(summary)
         return 1
-    _warn_of_lone_judge(args, summary)
+    _warn_of_judges(args, summary)
     print(f"wrote {written} items to {path}")
     return 0

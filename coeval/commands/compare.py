@@ -111,7 +111,8 @@ def _notes(comparison: RunComparison) -> Iterator[str]:
         if students:
             yield f"only {name}: {', '.join(students)}"
     for row in comparison.left_out:
-        yield f"left out: {row.kind} {row.name}, {row.count} {row.basis} that only {row.run} has"
+        of = "scores of " if row.kind == "student" else ""
+        yield f"left out: {of}{row.kind} {row.name}, {row.count} {row.basis} that only {row.run} has"
     for judge in comparison.changed_judges:
         yield f"warning: judge {judge}: another model judges, and a change may be the judge's"
     for name, skipped in (("before", comparison.skipped_before), ("after", comparison.skipped_after)):

@@ -185,7 +185,7 @@ def leaderboard_main(argv: Sequence[str] | None = None) -> int:
 
     preferences = _gather(arguments)
     options = BoardOptions(arguments.likelihood, replicates=arguments.replicates, seed=arguments.seed)
-    tables = boards(preferences.preferences, options, preferences.attributes)
+    tables = boards(preferences.preferences, options, preferences.attributes, preferences.clusters)
     every = [row for part, table in tables.items() for row in rows_of(part, table)]
     rows = [row for row in every if not row["attribute"]]
     report = {

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from coeval.analysis.bias import FlipRow, flip_rows
 from coeval.analysis.tables import Rank, Shown, StudentName, estimated
-from coeval.analysis.units import LoadedRun, Report
+from coeval.analysis.units import Codes, LoadedRun, Report
 from coeval.analysis.verdicts import Preference
 from coeval.errors import RunInputError
 from coeval.pairs.preferences import PreferenceFilter, Rule, Votes, coded, votes_of, why_none
@@ -85,24 +85,33 @@ def boards(
     preferences: Sequence[Preference],
     options: BoardOptions,
     attributes: Mapping[str, Mapping[str, str]] | None = None,
+    clusters: Mapping[str, int] | None = None,
 ) -> dict[Slice, Leaderboard]:
-    """Fit the leaderboards of preferences, as `fitted` does; `attributes` are those of items."""
+    """Fit the leaderboards of preferences, as `fitted` does; `attributes` and `clusters` of prompts are of items."""
     columns = ("task", "datapoint", "judge")
     names = [sorted({getattr(one, column) for one in preferences}) for column in columns]
     models = sorted({name for one in preferences for name in (one.model_a, one.model_b)})
     items = [(attributes or {}).get(datapoint, {}) for datapoint in names[1]]
-    return fitted(coded(preferences, *names, models), names[0], items, models, options)
+    votes = coded(preferences, *names, models)
+    codes = None if clusters is None else np.array([clusters[datapoint] for datapoint in names[1]], dtype=np.int64)
+    return fitted(votes, names[0], items, models, options, codes)
 
 
 def fitted(
-    votes: Votes, tasks: Sequence[str], items: Sequence[Mapping[str, str]], models: Sequence[str], options: BoardOptions
+    votes: Votes,
+    tasks: Sequence[str],
+    items: Sequence[Mapping[str, str]],
+    models: Sequence[str],
+    options: BoardOptions,
+    clusters: Codes | None = None,
 ) -> dict[Slice, Leaderboard]:
     """Fit the overall leaderboard, then that of each task, then of each of its attributes' values.
 
     A slice in which no preference counts, such as one of ties under `bt`, has none. `items` are their attributes, by
-    code. Raise InputError if no preference counts at all, or there are fewer than two models.
+    code; intervals draw whole `clusters` of them (D,), where these are given. Raise InputError if no preference counts
+    at all, or there are fewer than two models.
     """
-    leaderboards = {Slice(OVERALL): _board(votes, models, options)}
+    leaderboards = {Slice(OVERALL): _board(votes, models, options, clusters)}
     parts: dict[Slice, list[npt.NDArray[Any]]] = {}
     order = np.argsort(votes.datapoint, kind="stable")
     points, starts = np.unique(votes.datapoint[order], return_index=True)
@@ -113,11 +122,11 @@ def fitted(
     for key, places in sorted(parts.items(), key=lambda part: part[0]):
         fast = replace(options, intervals=options.intervals and "sandwich") if key.attribute else options
         with suppress(InputError):  # none of them counts
-            leaderboards[key] = _board(votes.where(np.concatenate(places)), models, fast)
+            leaderboards[key] = _board(votes.where(np.concatenate(places)), models, fast, clusters)
     return leaderboards
 
 
-def _board(votes: Votes, models: Sequence[str], options: BoardOptions) -> Leaderboard:
+def _board(votes: Votes, models: Sequence[str], options: BoardOptions, clusters: Codes | None) -> Leaderboard:
     """Fit one leaderboard of the models that were compared."""
     compared_models, places = np.unique(np.stack([votes.model_a, votes.model_b]), return_inverse=True)
     model_a, model_b = places.reshape(2, -1)
@@ -127,7 +136,7 @@ def _board(votes: Votes, models: Sequence[str], options: BoardOptions) -> Leader
         votes.winner,
         models=[models[code] for code in compared_models.tolist()],
         likelihood=options.likelihood,
-        clusters=votes.datapoint,
+        clusters=votes.datapoint if clusters is None else clusters[votes.datapoint],
         intervals=options.intervals,
         seed=options.seed,
         level=options.level,
@@ -198,7 +207,8 @@ def pairs_report(loaded: LoadedRun) -> PairsReport:
     why = "" if fair.any() else why_none(PreferenceFilter(), len(votes), loaded.skipped)
     try:
         if fair.any():
-            tables = fitted(votes.where(fair), loaded.tasks, loaded.attributes, loaded.students, _OPTIONS)
+            names = (loaded.tasks, loaded.attributes, loaded.students)
+            tables = fitted(votes.where(fair), *names, _OPTIONS, loaded.clusters)
     except InputError as error:
         why = str(error)
     rows = [row for part, table in tables.items() for row in rows_of(part, table)]

@@ -15,8 +15,16 @@ import numpy.typing as npt
 
 from coeval.analysis.bias import FlipRow, flip_rows
 from coeval.analysis.records import Skipped
-from coeval.analysis.students import factor_weights
-from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, codes_of, load_run, places_within
+from coeval.analysis.units import (
+    ArrayTable,
+    Codes,
+    Floats,
+    LoadedRun,
+    codes_of,
+    factor_weights,
+    load_run,
+    places_within,
+)
 from coeval.analysis.verdicts import WINNERS, Preference, majority, seconds
 from coeval.errors import RunInputError
 from coeval.phases.pair_schedule import sides
@@ -163,6 +171,8 @@ class PreferenceSet:
     flips: tuple[FlipRow, ...] = ()  # of these judges
     attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Item -> target attribute -> value."""
+    clusters: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """Item -> code of its prompt; near duplicates share one."""
 
 
 def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
@@ -182,7 +192,8 @@ def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
     rows.sort(key=lambda one: (one.task, one.key, one.judge))
     flips = flip_rows(one for one in loaded.verdicts if not selection.judges or one.judge in selection.judges)
     attributes = dict(zip(loaded.datapoints, loaded.attributes, strict=True))
-    return PreferenceSet(rows, len(preferences) - len(counted), loaded.skipped, flips, attributes)
+    clusters = dict(zip(loaded.datapoints, loaded.clusters.tolist(), strict=True))
+    return PreferenceSet(rows, len(preferences) - len(counted), loaded.skipped, flips, attributes, clusters)
 
 
 def _select(loaded: LoadedRun, selection: PreferenceFilter) -> list[Preference]:

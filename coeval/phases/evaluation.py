@@ -193,11 +193,22 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
     if not factors or (work.task.evaluation_mode == "pairwise" and not judge.is_virtual):
         return Outcome()
     scored = read_scored(stage, judge, factors, work)
-    missing = [response for response in work.responses if not _is_skipped(stage, work, response, scored)]
+    missing = sorted(
+        (response for response in work.responses if not _is_skipped(stage, work, response, scored)), key=_by_item
+    )
     answered = _with_items(stage, work, missing)
     if judge.is_virtual:
         return await _compute(stage, work, answered, scored, len(missing))
     return await drive(stage, PHASE, judge, _questions(stage, work, answered, scored), expected=len(missing))
+
+
+def _by_item(response: str) -> tuple[str, str]:
+    """Order answers by the number of their item, then by the item: what a quota stops has scored whole items.
+
+    So a judge that is stopped has scored all students alike, and items of all teachers.
+    """
+    item = response.rpartition("__")[0]
+    return item.rpartition("__")[2], response
 
 
 def _is_skipped(stage: Stage, work: JudgedTask, response: str, scored: Scored) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from coeval.analysis.agreement import LEAST_COVERAGE, JudgeReport, JudgeRow
 from coeval.analysis.bias import FlipRow
 from coeval.analysis.distribution import JudgeConsistency
+from coeval.analysis.judge_tests import CONSTANT, RANDOM
 from coeval.analysis.units import Header
 from coeval.reports.pieces import NOTHING, Computed, Grid, drift_lines, grid_across, grid_of, name_cell, percent, table
 from p2l.common.report.tables import Column, Table
@@ -42,6 +43,9 @@ def judge_context(report: JudgeReport) -> dict[str, Any]:
             header,
             ("scope", "value", "judges", "pairs", "alpha_interval", "alpha_ordinal", "icc_single", "icc_average"),
         ),
+        "scales": table(report.scales, header),
+        "tests": table(report.tests, header),
+        "blunt": [row.judge for row in report.scales if {CONSTANT, RANDOM} & set(row.flags.split(", "))],
         **_bias(report),
     }
 

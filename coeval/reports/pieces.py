@@ -352,12 +352,24 @@ def frame(header: Header, title: str, about: str, links: Sequence[tuple[str, str
         "about": about,
         "links": links,
         "banner": warning if header.partial else "",
+        "repeats": repeats_text(header),
         "facts": _facts(header),
         "skipped": table(header.skipped, header, ("code", "count", meaning, "example")),
         "skipped_count": sum(one.count for one in header.skipped),
         "words": _words(header),
         "own": len({name for names in roles for name in names}) < sum(map(len, roles)),
     }
+
+
+def repeats_text(header: Header) -> str:
+    """Return a warning where items repeat each other's prompts; empty where none does."""
+    more = header.datapoints - header.prompts
+    if more <= 0:
+        return ""
+    return (
+        f"{more:,} of {header.datapoints:,} items repeat the prompt of another, exactly or nearly: "
+        f"intervals and tests count {header.prompts:,} distinct prompts."
+    )
 
 
 def _facts(header: Header) -> list[tuple[str, str]]:
@@ -368,6 +380,7 @@ def _facts(header: Header) -> list[tuple[str, str]]:
         ("created", header.created_at or "unknown"),
         *((kind, f"{len(getattr(header, kind)):,}") for kind in ("tasks", "teachers", "students", "judges", "factors")),
         ("items", f"{header.datapoints:,}"),
+        *([("distinct prompts", f"{header.prompts:,}")] if header.prompts < header.datapoints else []),
         ("answers", f"{header.responses:,}"),
         ("evaluations", valid),
         ("scores", f"{header.units:,}"),

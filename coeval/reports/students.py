@@ -11,7 +11,18 @@ from coeval.analysis.distribution import DistributionRow, InteractionMatrix, Sco
 from coeval.analysis.students import StudentReport, StudentRow
 from coeval.analysis.tables import shown_fields
 from coeval.analysis.teachers import TeacherReport, TeacherRow
-from coeval.reports.pieces import NOTHING, Computed, Grid, drift_lines, grid_across, grid_of, levels_of, table, yes_no
+from coeval.reports.pieces import (
+    NOTHING,
+    Computed,
+    Grid,
+    amount,
+    drift_lines,
+    grid_across,
+    grid_of,
+    levels_of,
+    table,
+    yes_no,
+)
 from p2l.common.report.tables import Cell, Column, Table
 
 _OPEN, _SHORT = 4, 8  # tables of tasks that may lie open together, rows of one
@@ -29,7 +40,7 @@ def student_context(report: StudentReport) -> dict[str, Any]:
     """Return what the page of students shows."""
     header = report.header
     tasks = [(task, _task(report, task)) for task in header.tasks]
-    pairs = ("better", "worse", "difference", _P_VALUE, _SIGNIFICANT, "datapoints")
+    pairs = ("better", "worse", "fit", _P_VALUE, _SIGNIFICANT, "difference", "datapoints", "prompts")
     labels = ("student", "task", "attribute", "accuracy", "strict_accuracy", "n_matched", "n_total", "n_skipped")
     return {
         "ranking": ranking(report),
@@ -57,7 +68,13 @@ def ranking(report: StudentReport | SummaryReport) -> Table | None:
 
 
 def _task(report: StudentReport, task: str) -> Table | None:
-    """Return the ranking of one task."""
+    """Return the ranking of one task, by its fit where it has one."""
+    fitted = [row for row in report.tasks if row.task == task]
+    if fitted:
+        means = {cell.student: cell for cell in report.cells if cell.dimension == "task" and cell.value == task}
+        mean = Computed(Column("mean", note="of all scores"), lambda row: amount(means[row.student].mean))
+        units = Computed(Column("scores"), lambda row: amount(means[row.student].units, 0))
+        return table(fitted, report.header, ("rank", "student", "fit", mean, units))
     cells = [cell for cell in report.cells if cell.dimension == "task" and cell.value == task]
     cells.sort(key=lambda cell: -cell.mean)
     ranks = {cell.student: rank for rank, cell in enumerate(cells, 1)}

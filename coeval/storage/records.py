@@ -119,6 +119,8 @@ class Item:
     prompt_key: bytes
     """Digest of the prompt, by which two runs recognise a datapoint they share."""
     mark: ItemMark
+    cluster: int = -1
+    """Code of the prompt that it has, or nearly has (`coeval.duplicates`)."""
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def test_benchmark_of_the_robust_set(tmp_path: Path, capsys: pytest.CaptureFixtu
         "rubric": {"fit": "Does it fit?", "tone": "Is the tone right?"},
         "student_scores": {"s1": both("High"), "s2": both("Medium")},
         "judge_set": ["j1"],
-        "agreement_metric": "spa",
+        "agreement_metric": "kappa",
         "agreement_threshold": 1.0,
         "consistent_fraction": 1.0,
     }

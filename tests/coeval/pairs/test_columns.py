@@ -50,7 +50,8 @@ def test_columns_hold_the_preferences_that_gathering_finds(rule: str, tmp_path: 
 def test_the_report_has_the_leaderboards_of_the_same_preferences(tmp_path: Path) -> None:
     loaded = load_run(damaged(tmp_path / "run"))
     gathered = gather(loaded.run, PreferenceFilter())
-    found = boards(gathered.preferences, BoardOptions(intervals="sandwich"), gathered.attributes)
+    options = BoardOptions(intervals="sandwich")
+    found = boards(gathered.preferences, options, gathered.attributes, gathered.clusters)
     expected: list[dict[str, Any]] = [row for part, board in found.items() for row in rows_of(part, board)]
     report = pairs_report(loaded)
     assert [(row.task, row.attribute, row.rank, row.student, row.votes) for row in report.rows] == [

@@ -1,0 +1,304 @@
+"""Runs of CoEval with planted truths: what its analysis finds of them, beside what plain means and their tests find.
+
+python -m benchmarks.coeval_planted [--runs 100] [--only balance duplicates ranking coverage]
+
+Runs are written to a temporary folder in the format of `coeval run` and analysed by the reports of `coeval analyze`.
+Each table has a column for what was done before: plain means of all scores, with percentile intervals of a bootstrap
+that draws single items. Seeds are 0, 1, 2, ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.bias import self_preference_rows
+from coeval.analysis.judge_tests import bias_tests
+from coeval.analysis.statistics import kendall
+from coeval.analysis.students import StudentPair, by_datapoint, student_pairs, student_rows
+from coeval.analysis.units import LoadedRun, load_run
+from p2l.common.bootstrap import bootstrap_mean
+
+Floats = npt.NDArray[np.float64]
+FACTORS = ("accuracy", "clarity", "style")
+LEVELS = ("Low", "Medium", "High")
+JUDGES = ("honest-1", "random", "verbose", "honest-2", "selfish", "constant")
+"""All six judge and answer; in the order of their true skill as students, best first."""
+PLANTED = {"selfish": "self-preference", "verbose": "verbosity", "constant": "constant", "random": "random"}
+
+
+@dataclass
+class Planted:
+    """A run to be written: score levels (D, S, J, F) with -1 where there is none."""
+
+    levels: npt.NDArray[np.int64]
+    students: Sequence[str]
+    judges: Sequence[str]
+    teachers: Sequence[str]
+    """Of each item."""
+    prompts: Sequence[str]
+    tokens: npt.NDArray[np.int64]  # (D, S)
+    truth: Mapping[str, float] = field(default_factory=dict)
+
+
+def write(folder: Path, run: Planted) -> LoadedRun:
+    """Write a run and read it as `coeval analyze` does."""
+    for part in ("phase2_rubric", "phase3_datapoints", "phase4_responses", "phase5_evaluations"):
+        (folder / part).mkdir(parents=True)
+    (folder / "meta.json").write_text(json.dumps({"experiment_id": "planted", "status": "completed"}))
+    (folder / "phase2_rubric" / "t.rubric.json").write_text(json.dumps(dict.fromkeys(FACTORS, "text")))
+    items, answers, scores = [], [], []
+    for place, (teacher, prompt) in enumerate(zip(run.teachers, run.prompts, strict=True)):
+        point = {"task_id": "t", "teacher_model_id": teacher}
+        item = f"t__{teacher}__{place + 1:05d}"
+        items.append({**point, "id": item, "prompt": prompt, "reference_response": "-"})
+        for s, student in enumerate(run.students):
+            about = {**point, "datapoint_id": item, "student_model_id": student}
+            tokens = int(run.tokens[place, s])
+            answers.append({**about, "id": f"{item}__{student}", "response": "words", "token_count": tokens})
+            for j, judge in enumerate(run.judges):
+                levels = run.levels[place, s, j]
+                if levels[0] >= 0:
+                    given = {name: LEVELS[level] for name, level in zip(FACTORS, levels.tolist(), strict=True)}
+                    key = {"id": f"{item}__{student}__{judge}", "response_id": f"{item}__{student}"}
+                    scores.append({**about, **key, "judge_model_id": judge, "scores": given, "evaluated_at": ""})
+    _lines(folder / "phase3_datapoints/t.all.datapoints.jsonl", items)
+    _lines(folder / "phase4_responses/t.all.responses.jsonl", answers)
+    _lines(folder / "phase5_evaluations/t.all.all.evaluations.jsonl", scores)
+    return load_run(folder)
+
+
+def _lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+
+
+def words(rng: np.random.Generator, number: int) -> str:
+    """A prompt that resembles no other."""
+    letters = rng.integers(97, 123, size=(number, 6)).astype(np.uint8)
+    return " ".join(bytes(row).decode() for row in letters)
+
+
+def graded(seen: Floats, rng: np.random.Generator, cuts: tuple[float, float], noise: float) -> npt.NDArray[np.int64]:
+    """Levels (..., F) of what a judge sees (...) of answers, each factor with noise of its own."""
+    each = seen[..., None] + noise * rng.normal(size=(*seen.shape, len(FACTORS)))
+    return (each > cuts[0]).astype(np.int64) + (each > cuts[1])
+
+
+def arena(seed: int, high: float, items: int = 160) -> Planted:
+    """Six models that answer and judge, two of them honestly; half of four teachers weak; a share `high` of High."""
+    rng = np.random.default_rng(seed)
+    students = list(JUDGES)
+    skill = np.linspace(1.0, -1.0, len(students))
+    teachers = [f"teacher-{place % 4}" for place in range(items)]
+    weak = np.array([place % 4 >= 2 for place in range(items)])
+    spread, noise = np.where(weak, 0.4, 1.4), np.where(weak, 0.9, 0.5)
+    quality = spread[:, None] * skill + 0.5 * rng.normal(size=(items, 1))
+    quality = quality + noise[:, None] * rng.normal(size=(items, len(students)))
+    wordy = rng.permutation(np.linspace(-0.5, 0.5, len(students))) - 0.7 * skill
+    length = wordy + 0.6 * rng.normal(size=quality.shape)
+    tokens = np.maximum(5, np.rint(150 * 2.0**length)).astype(np.int64)
+    share = (high - 1.0 / len(JUDGES)) / (1.0 - 1.0 / len(JUDGES))  # of all but the constant judge
+    centre = float(np.quantile(quality + 0.5 * rng.normal(size=quality.shape), 1.0 - share))
+    levels = np.empty((*quality.shape, len(JUDGES), len(FACTORS)), dtype=np.int64)
+    for j, judge in enumerate(JUDGES):
+        severity = {"honest-1": 0.15, "honest-2": -0.15}.get(judge, 0.0)
+        cuts = (centre + severity - 0.7, centre + severity)
+        own = np.arange(len(students)) == students.index(judge)
+        seen = quality + {"honest-1": 0.3, "honest-2": 0.6}.get(judge, 0.5) * rng.normal(size=quality.shape)
+        if judge == "selfish":
+            seen = seen + 1.6 * own
+        if judge == "verbose":
+            seen = seen + 1.5 * length
+        levels[:, :, j] = graded(seen, rng, cuts, 0.3)
+        if judge == "constant":
+            levels[:, :, j] = 2
+        if judge == "random":
+            levels[:, :, j] = rng.choice(3, p=[(1 - high) / 2, (1 - high) / 2, high], size=levels[:, :, j].shape)
+    prompts = [words(rng, 12) for _ in range(items)]
+    return Planted(levels, students, JUDGES, teachers, prompts, tokens, dict(zip(students, skill, strict=True)))
+
+
+def repeated(seed: int, distinct: int, items: int = 60) -> Planted:
+    """Three students of equal skill, two judges; sixty items that have so many distinct prompts, drawn unevenly."""
+    rng = np.random.default_rng(seed)
+    of = np.concatenate([np.arange(distinct), rng.integers(distinct, size=items - distinct)])
+    texts = [words(rng, 15) for _ in range(distinct)]
+    prompts = [
+        texts[place] + ("" if number < distinct else " " + "?" * (number % 3)) for number, place in enumerate(of)
+    ]
+    quality = (0.8 * rng.normal(size=(distinct, 1)) + rng.normal(size=(distinct, 3)))[of]  # answers repeat, too
+    quality = quality + 0.3 * rng.normal(size=quality.shape)
+    seen = quality[..., None] + 0.4 * rng.normal(size=(*quality.shape, 2))
+    levels = graded(seen, rng, (-0.6, 0.4), 0.3)
+    students, tokens = ("a", "b", "c"), np.full(quality.shape, 50)
+    return Planted(levels, students, ("j1", "j2"), ["ada"] * items, prompts, tokens)
+
+
+def gapped(seed: int, items: int = 60) -> Planted:
+    """Three students of equal skill; a lenient and a severe judge, whose quota ended it: it scored only two of them."""
+    rng = np.random.default_rng(seed)
+    quality = 0.7 * rng.normal(size=(items, 1)) + 0.7 * rng.normal(size=(items, 3))
+    levels = np.stack(
+        [graded(quality + 0.4 * rng.normal(size=quality.shape), rng, cuts, 0.3) for cuts in ((-0.9, 0.1), (0.4, 1.4))],
+        axis=2,
+    )
+    levels[:, 2, 1] = -1  # the severe judge scored nothing of the third,
+    levels[items // 2 :, 1, 1] = -1  # and half of the second
+    prompts = [words(rng, 12) for _ in range(items)]
+    tokens = np.full(quality.shape, 50)
+    return Planted(levels, ("a", "b", "c"), ("lenient", "severe"), ["ada"] * items, prompts, tokens)
+
+
+def sampled(seed: int, items: int, high: float = 0.65) -> Planted:
+    """Two students, four judges, so many items; `truth` has each student's mean score over all possible items."""
+    rng = np.random.default_rng(seed)
+    skill = np.array([0.25, -0.25])
+    cut = float(np.quantile(np.random.default_rng(0).normal(size=200_000) * np.sqrt(0.5 + 0.5 + 0.25 + 0.09), 1 - high))
+
+    def draw(rng: np.random.Generator, items: int) -> npt.NDArray[np.int64]:
+        quality = skill + np.sqrt(0.5) * (rng.normal(size=(items, 1)) + rng.normal(size=(items, 2)))
+        return graded(quality[..., None] + 0.5 * rng.normal(size=(items, 2, 4)), rng, (cut - 0.8, cut), 0.3)
+
+    means = draw(np.random.default_rng(10_000), 100_000).mean(axis=(0, 2, 3)) / 2.0
+    levels, prompts = draw(rng, items), [words(rng, 12) for _ in range(items)]
+    truth = dict(zip(("a", "b"), means.tolist(), strict=True))
+    return Planted(levels, ("a", "b"), tuple("jklm"), ["ada"] * items, prompts, np.full((items, 2), 50), truth)
+
+
+# What was done before: plain means of all scores, and draws of single items.
+
+
+def old_p_values(loaded: LoadedRun) -> list[float]:
+    """P-values of all pairs of students by the bootstrap of items, whatever their prompts and judges."""
+    scores = by_datapoint(loaded)
+    pairs = [(a, b) for a in range(scores.shape[1]) for b in range(a)]
+    drawn = [bootstrap_mean((gap := scores[:, a] - scores[:, b])[~np.isnan(gap)]) for a, b in pairs]
+    return [math.erfc(abs(one.estimate) / max(one.standard_error, 1e-12) / math.sqrt(2.0)) for one in drawn]
+
+
+def plain_means(loaded: LoadedRun) -> Floats:
+    """Mean of all scores of each student."""
+    units = loaded.units
+    return np.asarray(np.bincount(units.student, units.norm) / np.bincount(units.student))
+
+
+def runs_of(make: Callable[[int], Planted], runs: int) -> Iterator[tuple[Planted, LoadedRun]]:
+    """Yield the runs of as many seeds, written and read."""
+    for seed in range(runs):
+        with tempfile.TemporaryDirectory() as folder:
+            run = make(seed)
+            yield run, write(Path(folder) / "run", run)
+
+
+def differences(loaded: LoadedRun) -> tuple[StudentPair, ...]:
+    """Return the differences of students, with their tests."""
+    return student_pairs(loaded, by_datapoint(loaded))
+
+
+def balance(runs: int) -> None:
+    """Three students of equal skill, of whom a severe judge scored one, half of one and none."""
+    old, new, ranges = [], [], []
+    for _, loaded in runs_of(gapped, runs):
+        old += [p < 0.05 for p in old_p_values(loaded)]
+        new += [pair.p_value < 0.05 for pair in differences(loaded)]
+        fitted = [row.fit or 0.0 for row in student_rows(loaded)]
+        ranges.append((np.ptp(plain_means(loaded)), np.ptp(fitted)))
+    print("balance: equal students, of whom a severe judge with a quota scored one, half of one and none")
+    print(f"  false positives at 5 %: {np.mean(new):.1%} (plain means {np.mean(old):.1%})")
+    plain, fit = np.mean(ranges, axis=0)
+    print(f"  range of the three scores: {fit:.3f} (plain means {plain:.3f})")
+
+
+def duplicates(runs: int) -> None:
+    """Equal students on sixty items that repeat prompts."""
+    print("duplicates: equal students, sixty items; false positives at 5 % (before: items drawn singly)")
+    for distinct in (40, 20, 10):
+        old, new = [], []
+        for _, loaded in runs_of(partial(repeated, distinct=distinct), runs):
+            old += [p < 0.05 for p in old_p_values(loaded)]
+            new += [pair.p_value < 0.05 for pair in differences(loaded)]
+        print(f"  {distinct} distinct prompts: {np.mean(new):.1%} (before {np.mean(old):.1%}), {len(new)} tests")
+
+
+def ranking(runs: int) -> None:
+    """Two honest judges among six."""
+    for high in (0.65, 0.82):
+        taus: dict[str, list[float]] = {"fit": [], "at equal length": [], "plain mean": [], "honest judges alone": []}
+        found, flagged, sharp = Counter[str](), Counter[str](), Counter[str]()
+        for run, loaded in runs_of(partial(arena, high=high), runs):
+            truth = np.array([run.truth[name] for name in loaded.students])
+            rows = {row.student: row for row in student_rows(loaded)}
+            honest = np.isin(loaded.units.judge, [loaded.judges.index(name) for name in ("honest-1", "honest-2")])
+            scores = {
+                "fit": np.array([rows[name].fit for name in loaded.students], dtype=np.float64),
+                "at equal length": np.array([rows[name].length_controlled for name in loaded.students], np.float64),
+                "plain mean": plain_means(loaded),
+                "honest judges alone": plain_means(loaded.with_units(loaded.units.where(honest))),
+            }
+            for name, values in scores.items():
+                taus[name].append(kendall(truth, values) or 0.0)
+            tests = [row for row in bias_tests(loaded) if row.flagged]
+            found.update(
+                name for name, bias in PLANTED.items() if any((t.judge, t.bias) == (name, bias) for t in tests)
+            )
+            flagged.update({test.judge for test in tests} - set(PLANTED))
+            sharp.update(row.judge for row in self_preference_rows(loaded) if row.lower > 0 or row.upper < 0)
+        print(f"ranking: six students, two honest judges of six, {high:.0%} High; Kendall's tau to the truth")
+        print("  " + ", ".join(f"{name} {np.mean(values):.3f}" for name, values in taus.items()))
+        print("  found: " + ", ".join(f"{PLANTED[name]} {found[name] / runs:.0%}" for name in PLANTED))
+        honest_names = ("honest-1", "honest-2")
+        print("  honest judges flagged: " + ", ".join(f"{name} {flagged[name] / runs:.0%}" for name in honest_names))
+        print("  by the raw self-preference: " + ", ".join(f"{name} {sharp[name] / runs:.0%}" for name in honest_names))
+
+
+def coverage(runs: int) -> None:
+    """How often 95 % intervals hold the truth."""
+    print("coverage of 95 % intervals (before: percentiles of 1,000 draws of items)")
+    for high in (0.65, 0.82):
+        for items in (5, 10, 20):
+            hits: dict[str, list[bool]] = {"mean": [], "fit": [], "difference": [], "before": []}
+            for run, loaded in runs_of(partial(sampled, items=items, high=high), runs):
+                for row in student_rows(loaded):
+                    truth = run.truth[row.student]
+                    hits["mean"].append(row.lower <= truth <= row.upper)
+                    hits["fit"].append((row.fit_lower or 0.0) <= truth <= (row.fit_upper or 0.0))
+                    drawn = bootstrap_mean(by_datapoint(loaded)[:, loaded.students.index(row.student)])
+                    hits["before"].append(bool(drawn.lower <= truth <= drawn.upper))
+                pair = differences(loaded)[0]
+                gap = run.truth[pair.better] - run.truth[pair.worse]
+                hits["difference"].append(pair.lower <= gap <= pair.upper)
+            shares = ", ".join(f"{name} {np.mean(values):.3f}" for name, values in hits.items())
+            print(f"  {items} items, {high:.0%} High: {shares}")
+
+
+SECTIONS: Mapping[str, Callable[[int], None]] = {
+    "balance": balance,
+    "duplicates": duplicates,
+    "ranking": ranking,
+    "coverage": coverage,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print every bar beside what was done before."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    args = parser.parse_args(argv)
+    for name in args.only:
+        SECTIONS[name](args.runs)
+
+
+if __name__ == "__main__":
+    main()

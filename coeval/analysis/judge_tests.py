@@ -1,0 +1,369 @@
+"""What is wrong with a judge, tested against its own sharpness and severity.
+
+A sharp judge gives a good student more than its peers do, and a severe one a weak student less; neither is a bias. So
+preference is tested on the table of judges and students: with z_js the normal quantile of a judge's mean score of a
+student (on which a ceiling bends no line) and
+
+    z_js = c_j + l_j theta_s + delta_js
+
+fitted without the cells in question, delta is how far a judge's own answers, or those of its family, lie from what its
+severity and sharpness make of what others see in them. Its standard error has the choice of prompts (a jackknife) and
+how far judges and students differ anyway (the spread of delta in all other cells).
+
+* verbosity: the judge's slope on length within student and item, less what length is worth to the median judge;
+* constant and random: the covariance of its scores with those of the others, as a share of what these have; below a
+  third, with certainty, it is constant where 95 % of its scores are one, else random.
+
+P-values are corrected for the number of all tests in the run (Holm).
+
+Shapes: J judges, S students, G groups of clusters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.fit import Fit, fit_run, item_products, length_worth
+from coeval.analysis.intervals import Floats, Jackknifed, grouped, jackknifed, t_limits, two_sided
+from coeval.analysis.tables import JudgeName, Shown, barred, toned
+from coeval.analysis.units import LoadedRun, once
+
+Mask = npt.NDArray[np.bool_]
+SIGNIFICANT = 0.05
+SELF, FAMILY, VERBOSITY, CONSTANT, RANDOM = "self-preference", "family-preference", "verbosity", "constant", "random"
+_BLUNT = 1.0 / 3.0  # of the others' sharpness
+_ONE_SCORE = 0.95  # share of one score that makes a judge constant
+_LEAST_CLUSTERS = 3  # of prompts, for a test
+_ALS_STEPS = 60
+
+
+@dataclass(frozen=True)
+class JudgeScale:
+    """How a judge uses the scale, by the fit of students, judges and items."""
+
+    judge: JudgeName
+    severity: Annotated[float | None, Shown("leniency", "its score of an average answer less that of all judges", 3)]
+    """Above 0: more lenient than the judges are by their weights."""
+    sharpness: Annotated[
+        float | None, Shown("sharpness", "how far its scores follow quality; 1 is the judges' mean", 2)
+    ]
+    reliability: Annotated[
+        float | None, Shown("reliability", "share of its scores' variance within items that is quality", 2)
+    ]
+    weight: Annotated[float, barred("weight", "what it counts for in the fit", 3)]
+    length: Annotated[float | None, Shown("length", "score for an answer twice as long, beyond what that is worth", 3)]
+    most_common: Annotated[float | None, Shown("one score", "share of its most frequent score", 2)]
+    flags: Annotated[str, Shown("found", "biases beyond chance", wide=True)]  # with a comma between; empty: none
+
+
+@dataclass(frozen=True)
+class BiasTest:
+    """A test of one bias of one judge."""
+
+    judge: JudgeName
+    bias: Annotated[str, Shown("bias")]
+    effect: Annotated[float, toned("effect", "in scores; of constant and random judges their sharpness less a third")]
+    lower: float
+    upper: float
+    p_value: Annotated[float, Shown("p", digits=4)]
+    flagged: Annotated[bool, Shown("found", "p below 0.05 after Holm's correction for all tests")]
+
+
+@dataclass(frozen=True)
+class _Test:
+    judge: int
+    bias: str
+    effect: float
+    limits: tuple[float, float]
+    p_value: float
+
+
+@once
+def judge_scales(loaded: LoadedRun) -> tuple[JudgeScale, ...]:
+    """Return how each judge with scores uses the scale; empty where the run has no fit."""
+    fit = fit_run(loaded)
+    if fit is None:
+        return ()
+    judges, total = fit.judges, max(float(fit.judges.information.sum()), 1e-300)
+    weight = judges.information / total
+    typical = float((weight * judges.sharpness).sum())
+    flags: dict[str, list[str]] = {name: [] for name in loaded.judges}
+    for row in bias_tests(loaded):
+        if row.flagged:
+            flags[row.judge].append(row.bias)
+    given = ~np.isnan(fit.table.scores)
+    expected = _expected_level(fit)
+    return tuple(
+        JudgeScale(
+            name,
+            severity=_finite(expected[code] - float(fit.level.mean())),
+            sharpness=float(judges.sharpness[code]) / typical if typical else None,
+            reliability=float(judges.reliability[code] ** 2),
+            weight=float(weight[code]),
+            length=float(judges.excess[code]) if np.ptp(fit.table.length) > 0 else None,
+            most_common=most_common(loaded, code),
+            flags=", ".join(flags[name]),
+        )
+        for code, name in enumerate(loaded.judges)
+        if given[:, code].any()
+    )
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _expected_level(fit: Fit) -> Floats:
+    """Return what each judge would give an average answer to the average item of its tasks, (J,)."""
+    task = np.zeros(len(fit.level), dtype=np.int64)
+    task[fit.table.item] = fit.table.task
+    each = fit.solution.severity[task] + np.outer(fit.solution.item, fit.judges.sharpness)
+    scored = np.isfinite(each)
+    # Against the level of the same items: a judge may have tasks of its own.
+    gap = np.where(scored, each - fit.level[:, None], 0.0).sum(axis=0) / np.maximum(scored.sum(axis=0), 1)
+    result: Floats = np.where(scored.any(axis=0), gap + fit.level.mean(), np.nan)
+    return result
+
+
+def most_common(loaded: LoadedRun, judge: int) -> float | None:
+    """Return the share of a judge's most frequent score."""
+    scores = loaded.units.norm[loaded.units.judge == judge]
+    return float(np.unique(scores, return_counts=True)[1].max() / len(scores)) if len(scores) else None
+
+
+@once
+def bias_tests(loaded: LoadedRun) -> tuple[BiasTest, ...]:
+    """Test every judge for every bias that the run can show; by judge."""
+    fit = fit_run(loaded)
+    if fit is None or loaded.judges == ():
+        return ()
+    tests = [*_preferences(loaded, fit), *_verbosity(fit), *_blunt(loaded, fit)]
+    corrected = holm([test.p_value for test in tests])
+    rows = [
+        BiasTest(
+            loaded.judges[test.judge], test.bias, test.effect, *test.limits, test.p_value, bool(p_value < SIGNIFICANT)
+        )
+        for test, p_value in zip(tests, corrected, strict=True)
+    ]
+    return tuple(sorted(rows, key=lambda row: (row.judge, row.bias)))
+
+
+def holm(chances: list[float]) -> Floats:
+    """Correct p-values for their number by Holm's step-down method."""
+    order = np.argsort(chances)
+    scaled = np.array(chances)[order] * np.arange(len(chances), 0, -1)
+    corrected = np.empty(len(chances))
+    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
+    return corrected
+
+
+# Preference: a judge's own answers, and those of its family.
+
+
+def _preferences(loaded: LoadedRun, fit: Fit) -> Iterator[_Test]:
+    own = loaded.matching("judge", "student")[:, None] == np.arange(len(loaded.students))
+    yield from _of_cells(fit, own, own, SELF)
+    relatives = _relatives(loaded) & ~own
+    if relatives.any():
+        yield from _of_cells(fit, relatives, own | relatives, FAMILY)
+
+
+def _relatives(loaded: LoadedRun) -> Mask:
+    """Return which students are of a judge's family, (J, S)."""
+    from coeval.analysis.bias import family_of
+
+    judges = [family_of(loaded.info.model_id(name, "judge")) for name in loaded.judges]
+    students = [family_of(loaded.info.model_id(name, "student")) for name in loaded.students]
+    rows = [[judge is not None and judge == student for student in students] for judge in judges]
+    return np.array(rows, dtype=bool).reshape(len(judges), len(students))
+
+
+def _of_cells(fit: Fit, tested: Mask, left_out: Mask, bias: str) -> Iterator[_Test]:
+    """Test the cells (J, S) of each judge against a fit of the table without those left out."""
+    sums, counts = _cell_sums(fit)
+    if len(sums) < _LEAST_CLUSTERS:
+        return
+    total, number = sums.sum(axis=0), counts.sum(axis=0)
+    used = (number > 0) & ~left_out
+    enough = (used.sum(axis=1) >= 2) & (fit.judges.information > 0)
+    tested = tested & (number > 0) & enough[:, None]
+    if not tested.any() or enough.sum() < 2:
+        return
+    weights = np.where(enough, 1.0 / (1.05 - fit.judges.reliability**2), 0.0)
+
+    def figures(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
+        """Return z less its expectation, and the same in scores, (..., J, S)."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            mean = np.where(counts > 0, sums / np.maximum(counts, 1e-9), 0.5)
+        z = _quantile(mean, counts)
+        expected = _rank_one(z, used, weights)
+        return z - expected, mean - _share(expected)
+
+    rest, scores = (part[0] for part in figures(total[None], number[None]))
+    left_rest, left_scores = figures(total - sums, number - counts)
+    cells = jackknifed(rest.ravel(), left_rest.reshape(len(sums), -1))
+    taste, freedom = _taste(rest, cells, used & enough[:, None])
+    for judge in np.flatnonzero(tested.any(axis=1)).tolist():
+        chosen = tested[judge]
+        both = np.array([rest[judge, chosen].mean(), scores[judge, chosen].mean()])
+        left = [part[:, judge, chosen].mean(axis=1) for part in (left_rest, left_scores)]
+        mine = jackknifed(both, np.stack(left, axis=1))
+        more = taste * (1.0 / chosen.sum() + 1.0 / max(1, used[judge].sum()))
+        variance = float(mine.variance[0]) + more
+        by_taste = more / variance if variance > 0 else 0.0
+        free = 1.0 / (by_taste**2 / max(freedom, 1.0) + (1.0 - by_taste) ** 2 / float(mine.freedom[0]))
+        scale = float(mine.variance[1] / mine.variance[0]) if mine.variance[0] > 0 else 0.0
+        yield _test(judge, bias, both, variance, free, scale)
+
+
+def _test(judge: int, bias: str, both: Floats, variance: float, freedom: float, scale: float) -> _Test:
+    """Return the one-sided test of an effect as a quantile and in scores; `scale` is the square of its slope."""
+    two = float(two_sided(both[0], variance, freedom))
+    low, high = t_limits(float(both[1]), scale * variance, freedom)
+    p_value = two / 2 if both[0] > 0 else 1.0 - two / 2  # for itself, not against
+    return _Test(judge, bias, float(both[1]), (float(max(low, -1.0)), float(min(high, 1.0))), p_value)
+
+
+def _cell_sums(fit: Fit) -> tuple[Floats, Floats]:
+    """Return sums of scores on the average item and their number, (G, J, S), by groups of clusters."""
+    table, judges, solution = fit.table, fit.judges, fit.solution
+    task = table.task
+    severity = solution.severity - np.nanmean(solution.severity, axis=0) if len(solution.severity) > 1 else 0.0
+    of_task = np.nan_to_num(severity)[task] if len(solution.severity) > 1 else 0.0
+    item = (solution.item - solution.item.mean())[table.item]
+    adjusted = table.scores - table.length[:, None] * judges.excess - item[:, None] * judges.sharpness - of_task
+    clusters = int(table.cluster.max(initial=-1)) + 1
+    cell = table.cluster[table.item] * table.students + table.student
+    size = clusters * table.students
+    given = ~np.isnan(table.scores)
+    sums = [np.bincount(cell, np.where(g, y, 0.0), minlength=size) for g, y in zip(given.T, adjusted.T, strict=True)]
+    counts = [np.bincount(cell, g, minlength=size) for g in given.T]
+    shape = (len(given.T), clusters, table.students)
+    parts = [np.stack(part).reshape(shape).transpose(1, 0, 2) for part in (sums, counts)]
+    return grouped(parts[0].astype(np.float64)), grouped(parts[1].astype(np.float64))
+
+
+def _quantile(mean: Floats, counts: Floats) -> Floats:
+    from scipy.special import ndtri
+
+    least = 0.5 / (np.maximum(counts, 1.0) + 1.0)
+    result: Floats = ndtri(np.clip(mean, least, 1.0 - least))
+    return result
+
+
+def _share(z: Floats) -> Floats:
+    from scipy.special import ndtr
+
+    result: Floats = ndtr(z)
+    return result
+
+
+def _rank_one(z: Floats, used: Mask, weights: Floats) -> Floats:
+    """Return c_j + l_j theta_s of tables z (G, J, S), fitted to the cells used by alternating least squares."""
+    w = used * weights[:, None]
+    n = np.maximum(w.sum(axis=1), 1e-12)[:, None]
+    level = (w * z).sum(axis=-1, keepdims=True) / n
+    slope = np.ones((len(z), len(w), 1))
+    prior = np.where(used.sum(axis=1) > 2, 1e-3, 0.5)[:, None] * weights[:, None] + 1e-9
+    theta = np.zeros((len(z), z.shape[2]))
+    for _ in range(_ALS_STEPS):
+        theta = (w * slope * (z - level)).sum(axis=1) / np.maximum((w * slope**2).sum(axis=1), 1e-9)
+        theta -= theta.mean(axis=-1, keepdims=True)
+        theta /= np.maximum(theta.std(axis=-1, keepdims=True), 1e-6)
+        x = theta[:, None, :]
+        centre_x, centre_z = (w * x).sum(axis=-1, keepdims=True) / n, (w * z).sum(axis=-1, keepdims=True) / n
+        cross = (w * (x - centre_x) * (z - centre_z)).sum(axis=-1, keepdims=True)
+        square = (w * (x - centre_x) ** 2).sum(axis=-1, keepdims=True)
+        typical = cross.sum(axis=1, keepdims=True) / np.maximum(square.sum(axis=1, keepdims=True), 1e-12)
+        slope = (cross + prior * typical) / (square + prior)
+        level = centre_z - slope * centre_x
+    result: Floats = level + slope * theta[:, None, :]
+    return result
+
+
+def _taste(rest: Floats, cells: Jackknifed, used: Mask) -> tuple[float, float]:
+    """Return by how much judges and students differ anyway, beyond the choice of prompts, and its freedom.
+
+    The median of judges: one with a bias does not hide its own.
+    """
+    sampling = np.nan_to_num(cells.variance.reshape(rest.shape), posinf=0.0)
+    free = used.sum(axis=1) - 2
+    several = free > 0
+    if not several.any():
+        return 0.0, 1.0
+    squares = np.where(used, rest**2 - sampling, 0.0)
+    each = squares.sum(axis=1)[several] / free[several]
+    return max(0.0, float(np.median(each))), float(free[several].sum())
+
+
+# Length, and scores that say nothing.
+
+
+def _verbosity(fit: Fit) -> Iterator[_Test]:
+    judges = fit.judges
+    if int(judges.slope_influence.any(axis=1).sum()) < _LEAST_CLUSTERS:
+        return
+    informative = judges.information > 0
+    safe = np.where(informative, judges.sharpness, 1.0)
+    weight = judges.information / max(float(judges.information.sum()), 1e-300)
+    slopes = jackknife_influence(judges.slope_influence)
+    for judge in np.flatnonzero(judges.slope_influence.any(axis=0)).tolist():
+        others = weight * (np.arange(len(weight)) != judge)
+        if not others.any():
+            continue
+        others = others / others.sum()
+        effect = float(judges.slope[judge] - judges.sharpness[judge] * length_worth(judges, without=judge))
+        worth = float(((others / safe) ** 2 * slopes[0]).sum()) * float(judges.sharpness[judge]) ** 2
+        variance = float(slopes[0][judge]) + worth
+        p_value = float(two_sided(effect, variance, slopes[1]))
+        low, high = t_limits(effect, variance, slopes[1])
+        yield _Test(judge, VERBOSITY, effect, (float(low), float(high)), p_value)
+
+
+def jackknife_influence(influence: Floats) -> tuple[Floats, float]:
+    """Return the variances of estimates (J,) that are sums over clusters (C, J), and their degrees of freedom."""
+    clusters = max(2, int(influence.any(axis=1).sum()))
+    return (influence**2).sum(axis=0) * clusters / (clusters - 1), float(clusters - 1)
+
+
+def _blunt(loaded: LoadedRun, fit: Fit) -> Iterator[_Test]:
+    judges = fit.judges
+    rest = fit.table.scores - fit.table.length[:, None] * judges.excess
+    products = item_products(fit.table, rest, fit.counts)
+    clusters = int(fit.table.cluster.max(initial=-1)) + 1
+    cross, count = (np.zeros((clusters, *products.cross.shape[1:])) for _ in range(2))
+    np.add.at(cross, fit.table.cluster, products.cross)
+    np.add.at(count, fit.table.cluster, products.count)
+    cross, count = grouped(cross), grouped(count)
+    if len(cross) < _LEAST_CLUSTERS:
+        return
+    safe = np.where(judges.noise > 0, judges.noise, 1.0)
+    b = np.where(judges.noise > 0, judges.sharpness / safe, 0.0)
+    for judge in range(len(b)):
+        others = b * (np.arange(len(b)) != judge)
+        if not count[:, judge, others > 0].any() or float((others * judges.sharpness).sum()) <= 0:
+            continue
+        typical = float((others * judges.sharpness**2).sum() / (others * judges.sharpness).sum())
+
+        def figure(cross: Floats, count: Floats, judge: int = judge, others: Floats = others) -> Floats:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                shared = np.where(count[:, judge] > 1e-9, cross[:, judge] / count[:, judge], 0.0)
+                scale = ((count[:, judge] > 1e-9) * others * judges.sharpness).sum(axis=1)
+                result: Floats = (shared * others).sum(axis=1) / scale
+            return result
+
+        total = figure(cross.sum(axis=0)[None], count.sum(axis=0)[None])
+        left = figure(cross.sum(axis=0) - cross, count.sum(axis=0) - count)
+        sharp = jackknifed(total / typical, left[:, None] / typical)
+        effect, variance, free = float(sharp.estimate[0]), float(sharp.variance[0]), float(sharp.freedom[0])
+        two = float(two_sided(effect - _BLUNT, variance, free))
+        p_value = two / 2 if effect < _BLUNT else 1.0 - two / 2
+        share = most_common(loaded, judge) or 0.0
+        bias = CONSTANT if share >= _ONE_SCORE else RANDOM
+        low, high = t_limits(effect - _BLUNT, min(variance, 1e6), free)
+        yield _Test(judge, bias, effect - _BLUNT, (float(low), float(high)), p_value)
