@@ -10,6 +10,8 @@ import asyncio
 import contextlib
 import io
 import json
+import math
+import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
 from functools import partial
@@ -28,7 +30,24 @@ from route.providers.chat import SHAPE_ERRORS
 from route.providers.errors import refusal
 
 _LONGEST = 32 * 2**20  # bytes of one event; more would fill our memory
-_DECODER = json.JSONDecoder()
+_MARK = b"\xef\xbb\xbf"
+"""A byte order mark, which a stream may begin with."""
+
+
+def _no_constant(_: str) -> None:
+    """Read NaN and Infinity, which some providers send and JSON does not have, as null."""
+
+
+def _finite(digits: str) -> float | None:
+    """Read a number; one that is too large for a float, which JSON could not say again, as null."""
+    number = float(digits)
+    return number if math.isfinite(number) else None
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+_CAREFUL = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
+_HUGE = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{309}")
+"""What a number has that may be too large for a float."""
 _LARGE = 2**20  # bytes of a request
 _LONGEST_REFUSAL = 2**16  # bytes of a body that says what was wrong; the rest is not read
 
@@ -52,6 +71,7 @@ class EventParser:
         self._name = b""
         self._data: list[bytes] = []
         self._size = 0  # of both lists
+        self._begun = False
 
     def feed(self, received: bytes) -> list[Event]:
         """Return the events that end within `received`. Raise ValueError if one is longer than 32 MiB."""
@@ -78,6 +98,8 @@ class EventParser:
         events = []
         for line in lines:
             text = line.rstrip(b"\r\n")
+            if not self._begun:
+                self._begun, text = True, text.removeprefix(_MARK)
             if text.startswith(b"data:"):
                 self._data.append(_value(text[5:]))
             elif text.startswith(b"event:"):
@@ -213,10 +235,13 @@ class Transport:
 
     async def loaded(self, text: bytes) -> JSON:
         """Parse a JSON object, off the event loop where it is long. Raise ProviderError if it is none."""
-        return await parse_apart(text, partial(self.parsed, text))
+        return await parse_apart(text, partial(self.parsed, text), parse_constant=_no_constant)
 
     def parsed(self, text: bytes, decoder: json.JSONDecoder = _DECODER) -> JSON:
-        """Parse a JSON object. Raise ProviderError if it is none."""
+        """Parse a JSON object, whose numbers JSON can say again. Raise ProviderError if it is none."""
+        # Where tokens are counted: what else a model says in such numbers is its answer.
+        if b'"usage' in text and _HUGE.search(text):
+            decoder = _CAREFUL
         parsed = self._loaded(text, decoder)
         if not isinstance(parsed, dict):
             raise self.malformed("JSON that is no object")

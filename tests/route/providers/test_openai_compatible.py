@@ -409,3 +409,19 @@ def test_many_requests_at_once_do_not_disturb_each_other() -> None:
             assert [text_of(one) for one in got] == texts
 
     run(test())
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400"])
+def test_numbers_that_json_does_not_have_are_not_passed_on(number: str) -> None:
+    usage = b'"usage": {"prompt_tokens": 3, "completion_tokens": %s}' % number.encode()
+    whole = b'{"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}], %s}' % usage
+    piece = b'data: {"choices": [{"delta": {"content": "hi"}, "finish_reason": "stop"}], %s}\n\n' % usage
+
+    async def test() -> None:
+        async with asking(answering(whole)) as (provider, _):
+            assert (await provider.chat(REQUEST, PATIENT))["usage"] == {"prompt_tokens": 3, "completion_tokens": None}
+        async with asking(streaming(piece, b"data: [DONE]\n\n")) as (provider, _):
+            (chunk,) = await collected(provider, REQUEST)
+            assert chunk["usage"] == {"prompt_tokens": 3, "completion_tokens": None}
+
+    run(test())

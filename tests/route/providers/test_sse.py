@@ -51,3 +51,10 @@ def test_an_event_without_end_does_not_fill_the_memory(monkeypatch: pytest.Monke
         parsed(b"data: " + b"x" * 200)
     with pytest.raises(ValueError, match="32 MiB"):
         parsed(*[b"data: " + b"x" * 20 + b"\n"] * 10)
+
+
+def test_a_byte_order_mark_before_the_first_event_is_no_part_of_it() -> None:
+    mark = b"\xef\xbb\xbf"
+    assert parsed(mark + b"data: a\n\n", b"data: b\n\n") == [("", b"a"), ("", b"b")]
+    assert parsed(mark[:1], mark[1:] + b"data: a\n\n") == [("", b"a")]
+    assert parsed(b"data: a\n\n" + mark + b"data: b\n\n") == [("", b"a")], "there it is a field of another name"
