@@ -145,6 +145,8 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         """Start with none."""
+        self.are_last = False
+        """Whether the service ends, so that none is kept after its next answer."""
         self._limits = limits
         self._all = _Group()
         self._peers: dict[str, _Group] = {}

@@ -25,6 +25,7 @@ _MOST_HEADER_BYTES = 65536
 _MOST_HEADERS = 128
 _MOST_AHEAD = 16  # requests that wait for the answer to an earlier one
 _MOST_IGNORED = 2**20  # bytes after those that were no request, while earlier requests are answered
+_LAST_SECONDS = 1.0  # that a connection stays open at the end of the service, for a request that is on its way
 _SENTENCES = {
     HTTPStatus.BAD_REQUEST: "this is no HTTP request that can be read",
     HTTPStatus.REQUEST_TIMEOUT: "the request did not arrive in time",
@@ -62,6 +63,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refusal = HTTPStatus.BAD_REQUEST
         self._ignored: int | None = None
         """Bytes that came after those that were no request; None before there are such."""
+        self._is_last = False
+        """Whether the connection ends with the next answer, since the service ends."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""
@@ -71,6 +74,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_counted = self._all.admit(self)
         if self._is_counted:
             super().connection_made(transport)
+            if self._all.are_last:  # it was accepted while the others were told to end
+                self.shutdown()
         else:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE)
 
@@ -121,6 +126,8 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError("too many requests ahead of their answers")
         self._in_head = False
         super().on_headers_complete()
+        if self._is_last:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         """End a request."""
@@ -131,6 +138,28 @@ class BoundedProtocol(HttpToolsProtocol):
         """Turn to the next request."""
         super().on_response_complete()
         self._note()
+        if self._is_last and not self._answers() and not self.transport.is_closing():
+            self._end_soon()
+
+    def shutdown(self) -> None:
+        """End the connection without breaking a request, since the service ends.
+
+        The next answer that begins says `Connection: close`, after those to requests that came before. A connection
+        without a request is closed after a second: one may be on its way, whose client would meet a closed connection.
+        """
+        self._is_last = self._all.are_last = True
+        if not self._answers():
+            self._end_soon()
+        elif not self.cycle.response_started:
+            self.cycle.keep_alive = False
+
+    def _end_soon(self) -> None:
+        self.loop.call_later(_LAST_SECONDS, self._end)
+
+    def _end(self) -> None:
+        # A request whose headers are not whole is waited for, within the time that any has.
+        if not self._answers() and not self._in_message:
+            self.transport.close()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002
         """Refuse what cannot be read, after the answers to the requests before it."""

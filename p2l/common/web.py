@@ -246,35 +246,44 @@ def run_server(
     request_seconds: float,
     limits: ConnectionLimits,
     error_body: ErrorBody | None = None,
+    takes_hangups: bool = False,
     **options: Any,
 ) -> None:
     """Serve an application, or the one that `module:function` returns in each worker, until stopped.
 
     A request may go on for `request_seconds` after the signal to stop, connections within `limits`. `error_body`, a
-    function of a module, is for what is refused before it is a request, by default FastAPI's; `options` are uvicorn's.
+    function of a module, is for what is refused before it is a request, by default FastAPI's. With `takes_hangups` the
+    application itself takes SIGHUP, in each worker; `options` are uvicorn's.
     """
     import uvicorn
 
     from p2l.common.protocol import BoundedProtocol, detail_body
+    from p2l.common.supervisor import Supervisor, serve_here
 
     # Uvicorn hands it to its workers.
     protocol: Any = partial(BoundedProtocol, Connections(limits), error_body or detail_body)
-    uvicorn.run(
-        app,
-        host=host,
-        port=number,
-        workers=workers,
-        reload=reload,
-        factory=isinstance(app, str),
-        server_header=False,
-        access_log=False,
-        use_colors=False,  # escape sequences, which `p2l.common.display` lets nobody print
-        timeout_graceful_shutdown=int(request_seconds) + 1,
-        timeout_keep_alive=math.ceil(limits.idle_seconds),
-        http=protocol,
-        ws="none",
-        **options,
-    )
+    options |= {
+        "host": host,
+        "port": number,
+        "workers": workers,
+        "reload": reload,
+        "factory": isinstance(app, str),
+        "server_header": False,
+        "access_log": False,
+        "use_colors": False,  # escape sequences, which `p2l.common.display` lets nobody print
+        "timeout_graceful_shutdown": int(request_seconds) + 1,
+        "timeout_keep_alive": math.ceil(limits.idle_seconds),
+        "http": protocol,
+        "ws": "none",
+    }
+    if reload:
+        uvicorn.run(app, **options)
+        return
+    config = uvicorn.Config(app, **options)
+    if workers == 1:
+        serve_here(config)
+    else:
+        Supervisor(config, [config.bind_socket()], reloads=takes_hangups).run()
 
 
 async def end_when_orphaned(log: Logger) -> None:

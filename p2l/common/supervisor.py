@@ -1,0 +1,118 @@
+"""The servers and supervisors of the HTTP services: uvicorn's, whose end breaks no request.
+
+All workers listen at one socket. A connection that the system has made, and that nobody has taken when the last copy
+of the socket is closed, is cut off, with the request that may be on it. So the supervisor, which in
+uvicorn keeps its copy until its workers have ended, closes it first here; and a worker takes what waits before it
+closes its own. Whoever comes later is refused at once, and may go elsewhere.
+
+A reload (SIGHUP) of uvicorn starts new workers and ends the old ones. A service that can take its configuration anew
+while it answers has the signal handed on to its workers instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from socket import socket
+from typing import TYPE_CHECKING, Any
+
+from uvicorn import Server
+from uvicorn.config import STARTUP_FAILURE
+from uvicorn.supervisors import multiprocess
+
+if TYPE_CHECKING:
+    from uvicorn import Config
+
+_log = logging.getLogger("uvicorn.error")
+
+
+def ignore_hangups() -> None:
+    """Let SIGHUP end neither this process nor those that it starts, until each says what it means to it."""
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+class DrainingServer(Server):
+    """A server that answers whoever has connected before it ends."""
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Stop listening, take the connections that wait, and end when all are answered."""
+        listeners = [listener for server in self.servers for listener in server.sockets]
+        copies = [socket(fileno=os.dup(listener.fileno())) for listener in listeners]
+        for server in self.servers:
+            server.close()
+        for each in copies:
+            for connection in _waiting(each):
+                await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        config: Any = self.config
+        protocol: asyncio.Protocol = config.http_protocol_class(
+            config=config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+
+def _waiting(listener: socket) -> list[socket]:
+    """Take the connections that wait at a socket that nobody else takes them from, and close it."""
+    connections = []
+    with contextlib.suppress(OSError):  # BlockingIOError: there is none any more
+        while True:
+            connections.append(listener.accept()[0])
+    listener.close()
+    for connection in connections:
+        connection.setblocking(False)
+    return connections
+
+
+def serve_here(config: Config) -> None:
+    """Serve in this process until it is told to stop; exit as uvicorn does if the application does not start."""
+    server = DrainingServer(config)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
+
+
+class _Worker(multiprocess.Process):
+    """A process with a draining server."""
+
+    @property
+    def server(self) -> Server:
+        if self._server is None:
+            self._server = DrainingServer(self.config)
+        return self._server
+
+
+multiprocess.Process = _Worker  # type: ignore[misc]  # uvicorn's supervisor knows no other way to say what it starts
+
+
+class Supervisor(multiprocess.Multiprocess):
+    """Starts the workers of a service, replaces those that die, and ends all of them."""
+
+    def __init__(self, config: Config, sockets: list[socket], *, reloads: bool) -> None:
+        """Supervise the workers of a configuration at bound sockets; with `reloads` they take SIGHUP themselves."""
+        super().__init__(config, sockets)
+        self._reloads = reloads
+
+    def terminate_all(self) -> None:
+        """Stop listening, then tell every worker to end when its requests are answered."""
+        for listener in self.sockets:
+            listener.close()
+        super().terminate_all()
+
+    def handle_hup(self) -> None:
+        """Hand SIGHUP on to every worker, or replace them."""
+        if not self._reloads:
+            super().handle_hup()
+            return
+        for process in self.processes:
+            if process.pid is not None:
+                with contextlib.suppress(ProcessLookupError):  # it has died, and the next one reads the new file
+                    os.kill(process.pid, signal.SIGHUP)
+        _log.info("handed SIGHUP on to %d workers", len(self.processes))
