@@ -9,6 +9,7 @@ from p2l.common.cli import run
 
 COMMANDS = {
     "serve": ("route.openai_server", "serve OpenAI's API, every request by the best model the budget allows"),
+    "keys": ("route.keys", "make, list, limit and revoke keys of clients"),
     "costs": ("route.costs", "recompute the models' costs from a price list and the logged usage"),
 }
 """Name: (module with a `main(argv)`, what it does)."""

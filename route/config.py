@@ -22,7 +22,7 @@ from p2l.common.errors import ConfigError
 from route.catalogue import LACKING_TYPES, entry_of
 from route.providers.base import Timeouts
 from route.routing.decision import Limit, RoutedModel
-from route.storage.ledger import MAX_IN_FLIGHT
+from route.storage.ledger import MAX_IN_FLIGHT, TEAM
 
 ROUTER_NAME = "p2l-router"
 """The router's own name in GET /v1/models."""
@@ -218,16 +218,23 @@ class ModelConfig(_Section):
         )
 
 
-class KeyConfig(_Section):
-    """A key of clients, and its limits."""
+class TeamConfig(_Section):
+    """Keys that share a budget."""
 
-    key: str = Field(min_length=1, repr=False)
-    """The key, or `${VARIABLE}`."""
-    name: str | None = None
-    """For logs and metrics; by default the beginning of the key's digest."""
+    spend_per_day: _Amount
+    """Of all its keys together, in the unit of the costs, UTC days."""
+
+
+class KeyLimits(_Section):
+    """What a key of clients may do."""
+
+    team: str | None = None
+    """One of `teams`, whose budget it spends beside its own."""
     spend_per_day: _Amount | None = None
     """In the unit of the costs, UTC days."""
     requests_per_minute: Annotated[Whole, Field(ge=1)] | None = None
+    tokens_per_minute: Annotated[Whole, Field(ge=1)] | None = None
+    """Of prompts and answers."""
     votes_per_day: Annotated[Whole, Field(ge=0)] | None = None
     """Answers it may vote on in one day, UTC."""
     models: list[str] | None = None
@@ -238,6 +245,15 @@ class KeyConfig(_Section):
     """What one request may cost at most, whatever budget, model and length it asks for."""
     max_in_flight: Annotated[Whole, Field(ge=1)] = MAX_IN_FLIGHT
     """Requests that one worker answers at once."""
+
+
+class KeyConfig(KeyLimits):
+    """A key of clients, and its limits."""
+
+    key: str = Field(min_length=1, repr=False)
+    """The key, or `${VARIABLE}`."""
+    name: str | None = None
+    """For logs and metrics; by default the beginning of the key's digest."""
 
     @field_validator("key")
     @classmethod
@@ -286,6 +302,8 @@ class RouterConfig(_Section):
     model_configs: dict[str, ModelConfig] = Field(min_length=1)
     """By the names in P2L's model list."""
     keys: list[KeyConfig] = Field(default_factory=list)
+    teams: dict[str, TeamConfig] = Field(default_factory=dict)
+    """By name, which keys give as their `team`."""
     admin_key: str | None = Field(default=None, min_length=1, repr=False)
     """Digest of the key for GET /metrics, which is read as the key or `${VARIABLE}`."""
     opponent_weights: dict[str, _Amount] | None = None
@@ -348,6 +366,10 @@ class RouterConfig(_Section):
                 raise ValueError(f"keys.{number}.key: is given twice")
             if key.name is not None and any(key.name == other.name for other in before):
                 raise ValueError(f"keys.{number}.name: is given twice")
+            if key.name is not None and key.name.startswith(TEAM):
+                raise ValueError(f"keys.{number}.name: must not begin with {TEAM!r}, as accounts of teams do")
+            if key.team is not None and key.team not in self.teams:
+                raise ValueError(f"keys.{number}.team: no team {key.team!r} in teams{nearest(key.team, self.teams)}")
         return self
 
     @model_validator(mode="after")

@@ -26,7 +26,7 @@ from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path, check_can_write
 from p2l.common.text_table import align
 from route.storage.database import SchemaError, check_schema
-from route.storage.ledger import DAY
+from route.storage.sums import DAY
 
 _MILLION = 1_000_000
 

@@ -85,6 +85,7 @@ SHORT = {
     "p2l/online_training/replay_buffer.py": "a command of a promised path",
     "p2l/serving/settings.py": "settings, which import nothing",
     "route/cli.py": "the table of commands",
+    "route/storage/windows.py": "one class, which requests and tokens share",
     "route/service/settings.py": "settings, which import nothing",
     "coeval/__main__.py": "python -m coeval",
     "coeval/interfaces.py": "the values of `interface`, out of the provider table",

@@ -159,6 +159,8 @@ class Scorer:
     """The models that have a coefficient; None while the list is unknown."""
     on_change: Callable[[str], None] | None = None
     """Called with the trouble when there are no coefficients any more, and with an empty text when there are again."""
+    on_models: OnModels | None = None
+    """Called with the model list when it becomes known, and whenever it changes."""
     _trouble = ""
 
     @property
@@ -213,7 +215,7 @@ class EndpointScorer(Scorer):
         """
         self._client = client
         self._family = family
-        self._on_models = on_models
+        self.on_models = on_models
         self._sleep = sleep
         self._memory = Memory(self._ask, capacity=capacity)
         self.model_list = None
@@ -294,8 +296,8 @@ class EndpointScorer(Scorer):
             self._limits = PromptLimits.of_endpoint(about)
         listed = await self._client.models()
         names = tuple(listed.names)
-        if names != self.model_list and self._on_models is not None:
-            self._on_models(names)
+        if names != self.model_list and self.on_models is not None:
+            self.on_models(names)
         self._lists.pop(listed.revision, None)  # it moves to the end: the first one is forgotten first
         self._lists[listed.revision] = names
         if len(self._lists) > _REVISIONS_KEPT:
@@ -338,7 +340,7 @@ class LocalScorer(Scorer):
         """Load nothing yet; arguments as of `EndpointScorer`, `path` a model folder or hub id."""
         self._path = path
         self._family = family
-        self._on_models = on_models
+        self.on_models = on_models
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="p2l")
         self._memory = Memory(self._ask, capacity=capacity, most_waiting=_QUEUE_OF_ONE_THREAD)
         self._model: P2L | None = None
@@ -349,8 +351,8 @@ class LocalScorer(Scorer):
         """Load the model; raise InputError if the folder holds none, or one of another kind."""
         model = await asyncio.get_running_loop().run_in_executor(self._thread, self._load)
         check_family(self._family, model.likelihood.name)
-        if self._on_models is not None:
-            self._on_models(model.model_list)
+        if self.on_models is not None:
+            self.on_models(model.model_list)
         self._model, self.model_list, self.trouble = model, model.model_list, ""
 
     async def close(self) -> None:

@@ -16,25 +16,27 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from p2l.common.access import is_from_this_machine, matches
 from p2l.common.errors import InputError, P2LError
 from p2l.common.web import ClientGoneError, Deadline, end_when_orphaned
 from route.config import ROUTER_ALIAS, ROUTER_NAME, SERVED, RouterConfig
 from route.providers.base import JSON
-from route.service import responses
+from route.service import admin, responses
+from route.service.admin import Operation, why_not_operator
 from route.service.chat import ChatEndpoint, authenticate, choose_for, read_chat
 from route.service.dialects import Messages
 from route.service.dispatch import Trip
 from route.service.errors import ApiError, of_refusal
 from route.service.exchange import Exchange
+from route.service.live import Live
 from route.service.observability import LOGGER
 from route.service.openapi import document
 from route.service.passing import PassedEndpoint
 from route.service.responses import Responses
 from route.service.settings import Settings
 from route.service.state import Service
-from route.service.wire import decision_of, key_of, parse_object, prompt_tokens_of, read_body
+from route.service.wire import decision_of, parse_object, prompt_tokens_of, read_body
 from route.storage.feedback import parse_vote
 from route.storage.ledger import KeyRecord, Refusal
 
@@ -55,41 +57,56 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         try:
-            service = Service(config, settings)
-            await service.start()
+            live = Live(config, settings)
+            await live.start()
         except P2LError as error:
             app.state.problem = error  # reported by route.service.server
             raise
-        app.state.service = service
-        app.router.routes.extend(_routes(service))  # now, since the parts belong to this event loop
+        app.state.live = live
+        app.router.routes.extend(_routes(live))  # now, since the parts belong to this event loop
         gc.freeze()  # so that the collector skips what lives as long as the process
         orphan_check = asyncio.ensure_future(end_when_orphaned(LOGGER))
         yield
         orphan_check.cancel()
-        await service.close()
+        await live.close()
 
-    middleware = [_cors(config.cors_origins)] if config.cors_origins else []
     handlers = {HTTPException: _http, Exception: _unexpected}
-    return Starlette(lifespan=lifespan, exception_handlers=handlers, middleware=middleware)
+    return Starlette(lifespan=lifespan, exception_handlers=handlers, middleware=[Middleware(_Pages)])
 
 
-def _cors(origins: list[str]) -> Middleware:
-    """Let pages of these origins call the router; keys come in headers, so that no cookies are needed."""
-    return Middleware(
-        CORSMiddleware,
-        allow_origins=origins,
-        allow_methods=["GET", "POST", "DELETE"],
-        allow_headers=["*"],
-        expose_headers=list(_EXPOSED),
-        max_age=_PREFLIGHT_SECONDS,
-    )
+class _Pages:
+    """Lets pages of the configured origins call the router; keys come in headers, so that no cookies are needed."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._origins: list[str] = []
+        self._open: ASGIApp = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        origins = scope["app"].state.live.service.config.cors_origins
+        if origins != self._origins:
+            self._origins, self._open = origins, self._opened(origins) if origins else self._app
+        await self._open(scope, receive, send)
+
+    def _opened(self, origins: list[str]) -> ASGIApp:
+        return CORSMiddleware(
+            self._app,
+            allow_origins=origins,
+            allow_methods=["GET", "POST", "DELETE"],
+            allow_headers=["*"],
+            expose_headers=list(_EXPOSED),
+            max_age=_PREFLIGHT_SECONDS,
+        )
 
 
-def _routes(service: Service) -> list[BaseRoute]:
-    def plain(path: str, handle: _Handler, *methods: str) -> Route:
+def _routes(live: Live) -> list[BaseRoute]:
+    def operation(path: str, handle: Operation, *methods: str) -> Route:
         async def endpoint(request: Request) -> Response:
             try:
-                return await handle(service, request)
+                return await handle(live, request)
             except ApiError as error:
                 return error.response({"x-request-id": f"req-{secrets.token_hex(12)}"})
             except ClientGoneError:
@@ -97,16 +114,19 @@ def _routes(service: Service) -> list[BaseRoute]:
 
         return Route(path, endpoint, methods=list(methods))
 
+    def plain(path: str, handle: _Handler, *methods: str) -> Route:
+        return operation(path, lambda live, request: handle(live.service, request), *methods)
+
     return [
-        Route("/v1/chat/completions", ChatEndpoint(service), methods=["POST"]),
-        Route("/v1/messages", ChatEndpoint(service, Messages), methods=["POST"]),
+        Route("/v1/chat/completions", ChatEndpoint(live), methods=["POST"]),
+        Route("/v1/messages", ChatEndpoint(live, Messages), methods=["POST"]),
         plain("/v1/messages/count_tokens", _count_tokens, "POST"),
-        Route("/v1/responses", ChatEndpoint(service, Responses), methods=["POST"]),
+        Route("/v1/responses", ChatEndpoint(live, Responses), methods=["POST"]),
         plain("/v1/responses/{response_id}", responses.retrieve, "GET"),
         plain("/v1/responses/{response_id}", responses.delete, "DELETE"),
         plain("/v1/responses/{response_id}/input_items", responses.list_input, "GET"),
         *(
-            Route(f"/v1/{path}", PassedEndpoint(service, kind, path), methods=["POST"])
+            Route(f"/v1/{path}", PassedEndpoint(live, kind, path), methods=["POST"])
             for kind, paths in SERVED.items()
             for path in paths
         ),
@@ -118,12 +138,17 @@ def _routes(service: Service) -> list[BaseRoute]:
         plain("/ready", _ready, "GET"),
         plain("/metrics", _metrics, "GET"),
         plain("/openapi.json", _openapi, "GET"),
+        operation("/admin/reload", admin.reload, "POST"),
+        operation("/admin/keys", admin.list_keys, "GET"),
+        operation("/admin/keys", admin.add_key, "POST"),
+        operation("/admin/keys/{name}", admin.limit_key, "PATCH"),
+        operation("/admin/keys/{name}", admin.revoke_key, "DELETE"),
     ]
 
 
 async def _route(service: Service, request: Request) -> Response:
     """Answer with the decision for a chat request, without asking a model; it counts as a request of its key."""
-    key = authenticate(service, request.headers)
+    key = await authenticate(service, request.headers)
     incoming = await read_chat(service, request.headers, request.receive)
     if incoming.direct is not None:
         raise ApiError(400, "invalid_value", "direct_model: leaves nothing to decide", param="direct_model")
@@ -138,7 +163,7 @@ async def _count_tokens(service: Service, request: Request) -> Response:
     """Answer with an estimate of the tokens of a message's prompt: four bytes of text count as one."""
     dialect = Messages()
     try:
-        authenticate(service, request.headers)
+        await authenticate(service, request.headers)
         incoming = await read_chat(service, request.headers, request.receive, dialect)
     except ApiError as error:
         return error.response(body=dialect.error(error))
@@ -147,14 +172,14 @@ async def _count_tokens(service: Service, request: Request) -> Response:
 
 async def _feedback(service: Service, request: Request) -> Response:
     """Store a vote on an earlier answer."""
-    key = authenticate(service, request.headers)
+    key = await authenticate(service, request.headers)
     seconds = min(_VOTE_SECONDS, service.config.timeouts.total)
     body = parse_object(await read_body(request.headers, request.receive, _VOTE_BYTES, seconds))
     try:
         vote = parse_vote(body)
     except InputError as error:
         raise ApiError(400, "invalid_value", str(error)) from error
-    stored = await service.feedback.vote(vote, key=key.name)
+    stored = await service.feedback.vote(vote, key=key.name, most=key.votes_per_day)
     if isinstance(stored, Refusal):
         raise of_refusal(stored)
     return JSONResponse({"object": "route.vote", **asdict(stored)})
@@ -162,13 +187,13 @@ async def _feedback(service: Service, request: Request) -> Response:
 
 async def _models(service: Service, request: Request) -> Response:
     """List what `model` may name: the router, and models that a name reaches."""
-    key = authenticate(service, request.headers)
+    key = await authenticate(service, request.headers)
     return JSONResponse({"object": "list", "data": [_card(service, name) for name in _visible(service, key)]})
 
 
 async def _model(service: Service, request: Request) -> Response:
     """Answer with one of the models that `_models` lists."""
-    key = authenticate(service, request.headers)
+    key = await authenticate(service, request.headers)
     name = request.path_params["name"]
     if name not in _visible(service, key):
         raise ApiError(404, "model_not_found", f"no model {name!r}; GET /v1/models lists them", param="model")
@@ -200,7 +225,7 @@ async def _ready(service: Service, request: Request) -> Response:
     state["scores"] = service.scorer.is_well
     if not service.scorer.is_well:
         state["fallback"] = service.fallback
-    if _why_not_operator(service, request) is None:
+    if why_not_operator(service, request) is None:
         state["blocked"] = sorted(blocked)
         if service.scorer.trouble:
             state["trouble"] = service.scorer.trouble
@@ -209,26 +234,12 @@ async def _ready(service: Service, request: Request) -> Response:
 
 async def _metrics(service: Service, request: Request) -> Response:
     """Answer an operator with the metrics, which name models, keys and what they spend."""
-    refusal = _why_not_operator(service, request)
+    refusal = why_not_operator(service, request)
     if refusal is not None:
         raise refusal
     service.observe()
     text = await asyncio.to_thread(service.metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
-def _why_not_operator(service: Service, request: Request) -> ApiError | None:
-    """Return why a request is no operator's: it must bring the admin key, or come from here where there is none."""
-    digest = service.config.admin_key
-    if digest is None:
-        if is_from_this_machine(request.client and request.client.host, request.headers, request.scope["http_version"]):
-            return None
-        advice = "set admin_key in the router's configuration to read it from elsewhere"
-        return ApiError(403, "not_local", f"this is for the router's own machine alone; {advice}")
-    key = key_of(request.headers)
-    if key is None:
-        return ApiError(401, "invalid_api_key", "no key: send the header 'Authorization: Bearer ADMIN_KEY'")
-    return None if matches(key, digest) else ApiError(403, "invalid_api_key", "wrong admin key")
 
 
 async def _openapi(_: Service, __: Request) -> Response:

@@ -132,7 +132,7 @@ class Charge:
 
     def count(self, choices: Any) -> None:
         """Count what a chunk or an answer holds, for a provider that does not or a client that leaves before."""
-        if self.config.price is None:
+        if self.config.price is None and not self.reservation.counts_tokens:
             return
         for choice in choices or ():
             delta = choice.get("delta") or choice.get("message")
@@ -159,18 +159,22 @@ class Charge:
         """Return whether the provider counted all of it."""
         return None not in self.tokens and not self._pieces
 
+    @property
+    def made(self) -> int:
+        """Return the tokens of the answer: the provider's count, and what has come since or instead."""
+        return (self.tokens[1] or 0) + max(self._pieces, math.ceil(self._bytes / BYTES_PER_TOKEN))
+
     def cost(self) -> float:
         """Return the cost from tokens and price where both are known, else the configured cost."""
         price = self.config.price
         if price is None:
             return self.config.cost * self.choices
         prompt, completion = self.tokens
-        made = max(self._pieces, math.ceil(self._bytes / BYTES_PER_TOKEN))
         if prompt is None:
             prompt = self.incoming.prompt_tokens
-        cost = (prompt * price.input + ((completion or 0) + made) * price.output) / _MILLION
+        cost = (prompt * price.input + self.made * price.output) / _MILLION
         reserved = self.reservation.amount
-        if completion is None and not made:  # nobody saw what was made
+        if completion is None and not self.made:  # nobody saw what was made
             cost = max(cost, self.config.cost * self.choices)
             if reserved is not None:
                 tokens = (time.perf_counter() - self.started) * _TOKENS_PER_SECOND * self.choices

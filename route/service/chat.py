@@ -36,6 +36,7 @@ from route.service.dialects import Dialect
 from route.service.dispatch import Choice, Trip, ask_whole
 from route.service.errors import ApiError, of_refusal
 from route.service.exchange import Exchange
+from route.service.live import Live
 from route.service.state import Service
 from route.service.streaming import open_stream, relay
 from route.service.wire import (
@@ -66,15 +67,16 @@ T = TypeVar("T")
 class ChatEndpoint:
     """The ASGI application of one route; it writes streams itself, to be able to end them with an error."""
 
-    service: Service
+    live: Live
     dialect: type[Dialect] = Dialect
     """What the clients speak."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        exchange = Exchange(self.service, f"req-{secrets.token_hex(12)}")
+        service = self.live.service
+        exchange = Exchange(service, f"req-{secrets.token_hex(12)}")
         reply = _Reply(send, self.dialect())
-        self.service.metrics.running.inc()
+        service.metrics.running.inc()
         try:
             await _answer(exchange, Headers(scope=scope), receive, reply)
         except ClientGoneError:
@@ -87,7 +89,7 @@ class ChatEndpoint:
             exchange.code = "internal_error"
             await _report(exchange, ApiError(500, "internal_error", "an error of the router; its log says more"), reply)
         finally:
-            self.service.metrics.running.dec()
+            service.metrics.running.dec()
             exchange.close()
 
 
@@ -137,7 +139,7 @@ class _Reply:
 
 async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply: _Reply) -> None:
     service = exchange.service
-    exchange.enter(authenticate(service, headers))
+    exchange.enter(await authenticate(service, headers))
     assert exchange.key is not None
     incoming = await read_chat(service, headers, receive, reply.dialect)
     incoming = await reply.dialect.prepare(service, exchange.key, incoming)
@@ -165,9 +167,9 @@ async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply:
         service.sticky.remember(conversation, exchange.answers[0].model)
 
 
-def authenticate(service: Service, headers: Headers) -> KeyRecord:
+async def authenticate(service: Service, headers: Headers) -> KeyRecord:
     """Return the record of the request's key; raise `ApiError` 401 without a key, or with a wrong one."""
-    record = service.ledger.check(key_of(headers))
+    record = await service.keys.check(key_of(headers))
     if isinstance(record, Refusal):
         raise of_refusal(record)
     return record
@@ -210,7 +212,8 @@ async def choose_for(
     """Admit a request; return how its model is chosen, and its conversation if that keeps its model."""
     service = exchange.service
     models = service.routable if incoming.direct is None else [incoming.direct]
-    allowed = service.ledger.admit(key, models)
+    tokens = await incoming.apart(lambda: incoming.prompt_tokens) if key.tokens_per_minute else 0
+    allowed = service.ledger.admit(key, models, tokens)
     if isinstance(allowed, Refusal):
         raise of_refusal(allowed)
     if incoming.direct is not None:

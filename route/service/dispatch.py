@@ -176,7 +176,7 @@ class Dispatcher:
         """Reserve the worst case of an attempt; return its charge and the request, whose answer may be cut shorter."""
         key, choices = trip.key, count_of(request.get("n")) or 1
         bounds = None
-        if key.spend_per_day is not None or trip.ceiling is not None:
+        if key.has_budget or trip.ceiling is not None:
             bounds = Bounds.of(deployment.config, trip.incoming, request)
         worst = NOTHING if bounds is None else bounds.worst(deployment.config, trip.ceiling)
         if worst is None:

@@ -119,6 +119,17 @@ class Breaker:
         self._opened_until = max(self._opened_until or 0.0, self.clock() + seconds)
 
 
+@dataclass
+class Activity:
+    """What a deployment is doing, and has done of late; it outlives a reload of the configuration."""
+
+    in_flight: int = 0
+    starts: deque[float] = field(default_factory=deque)
+    """Times of the last requests, at most `per_minute` of them."""
+    seconds: dict[bool, tuple[float, float]] = field(default_factory=dict)
+    """Mean latency and the time of the last one, of streams (True) and of whole answers."""
+
+
 @dataclass(eq=False)
 class Deployment:
     """One place where a model can be asked, with one account."""
@@ -137,11 +148,12 @@ class Deployment:
     max_in_flight: int | None = None
     per_minute: int | None = None
     """Requests that this worker may send in any minute."""
-    in_flight: int = 0
-    _starts: deque[float] = field(default_factory=deque)
-    """Times of the last requests, at most `per_minute` of them."""
-    _seconds: dict[bool, tuple[float, float]] = field(default_factory=dict)
-    """Mean latency and the time of the last one, of streams (True) and of whole answers."""
+    activity: Activity = field(default_factory=Activity)
+
+    @property
+    def in_flight(self) -> int:
+        """Return the requests under way."""
+        return self.activity.in_flight
 
     @property
     def is_blocked(self) -> bool:
@@ -162,31 +174,42 @@ class Deployment:
         return max(self.breaker.opens_in, self._wait(), 1.0 if full else 0.0)
 
     def _wait(self) -> float:
-        if self.per_minute is None or len(self._starts) < self.per_minute:
+        starts = self.activity.starts
+        if self.per_minute is None or len(starts) < self.per_minute:
             return 0.0
-        return max(0.0, self._starts[-self.per_minute] + _MINUTE - self.breaker.clock())
+        return max(0.0, starts[-self.per_minute] + _MINUTE - self.breaker.clock())
 
     def begin(self) -> bool:
         """Count a request until `end`; return whether it is the probe of the breaker."""
-        self.in_flight += 1
+        self.activity.in_flight += 1
         if self.per_minute is not None:
-            self._starts.append(self.breaker.clock())
-            if len(self._starts) > self.per_minute:
-                self._starts.popleft()
+            starts = self.activity.starts
+            starts.append(self.breaker.clock())
+            while len(starts) > self.per_minute:
+                starts.popleft()
         return self.breaker.begin()
+
+    def go_on_from(self, earlier: Deployment) -> None:
+        """Take over what is known of an earlier deployment, if it is the same account's and of the same model there."""
+        if self.provider is earlier.provider and self.config.name == earlier.config.name:
+            self.activity = earlier.activity
+            most, seconds = self.breaker.most, self.breaker.seconds
+            self.breaker = earlier.breaker
+            self.breaker.most, self.breaker.seconds = most, seconds
 
     def end(self) -> None:
         """Count the end of a request."""
-        self.in_flight -= 1
+        self.activity.in_flight -= 1
 
     def measure(self, seconds: float, *, stream: bool) -> None:
         """Take over how long the first token of a stream, or a whole answer, took."""
-        mean = self._seconds[stream][0] if stream in self._seconds else seconds
-        self._seconds[stream] = (mean + _SMOOTHING * (seconds - mean), self.breaker.clock())
+        measured = self.activity.seconds
+        mean = measured[stream][0] if stream in measured else seconds
+        measured[stream] = (mean + _SMOOTHING * (seconds - mean), self.breaker.clock())
 
     def latency(self, *, stream: bool) -> float:
         """Return the mean of `measure`; 0 where it has to be measured anew and nobody does, so that a request goes."""
-        mean, at = self._seconds.get(stream, (math.inf, -math.inf))
+        mean, at = self.activity.seconds.get(stream, (math.inf, -math.inf))
         is_stale = self.breaker.clock() - at > _FRESH
         return 0.0 if is_stale and not self.in_flight else mean
 
@@ -245,9 +268,10 @@ class Target:
 class Fleet:
     """All models of the configuration."""
 
-    def __init__(self, targets: Mapping[str, Target]) -> None:
-        """Hold the targets by name, in the order of the configuration."""
+    def __init__(self, targets: Mapping[str, Target], providers: Mapping[str, Provider]) -> None:
+        """Hold the targets by name, in the order of the configuration, and the providers by their account."""
         self.targets = dict(targets)
+        self.providers = dict(providers)
 
     @property
     def deployments(self) -> list[Deployment]:
@@ -274,19 +298,29 @@ class Fleet:
         windows = ((other, target.config.context_window) for other, target in self.targets.items())
         return {other for other, size in windows if size is not None and size <= window}
 
-    async def close(self) -> None:
-        """Close all connections."""
-        # Deployments of one account share a client.
-        for provider in {id(each.provider): each.provider for each in self.deployments}.values():
-            await provider.close()
+    def go_on_from(self, before: Fleet) -> None:
+        """Take over what is known of the deployments of an earlier fleet."""
+        earlier = {(each.name, each.label): each for each in before.deployments}
+        for deployment in self.deployments:
+            if (deployment.name, deployment.label) in earlier:
+                deployment.go_on_from(earlier[deployment.name, deployment.label])
+
+    async def close(self, *others: Fleet) -> None:
+        """Close the connections that no other fleet has."""
+        kept = {id(provider) for other in others for provider in other.providers.values()}
+        for provider in self.providers.values():
+            if id(provider) not in kept:
+                await provider.close()
 
 
-def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1) -> Fleet:
+def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1, before: Fleet | None = None) -> Fleet:
     """Build providers, one for each account, and breakers; raise ConfigError for an unknown type or a missing key.
 
-    Each of the `workers` gets its share of the requests that a deployment takes in a minute.
+    Each of the `workers` gets its share of the requests that a deployment takes in a minute. Accounts that the fleet
+    `before` has keep their connections.
     """
     providers: dict[str, Provider] = {}
+    known = {} if before is None else before.providers
     targets = {}
     for name, model in config.model_configs.items():
         listed = frozenset([*config.pass_fields, *model.pass_fields])
@@ -298,7 +332,7 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1
                 Deployment(
                     name,
                     place,
-                    _provider(place, env, providers, where),
+                    _provider(place, env, providers, known, where),
                     Breaker(config.breaker.failures, config.breaker.seconds),
                     listed,
                     label,
@@ -308,17 +342,23 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1
                 )
             )
         targets[name] = Target(name, model, tuple(deployments))
-    return Fleet(targets)
+    return Fleet(targets, providers)
 
 
-def _provider(model: ModelConfig, env: Mapping[str, str], providers: dict[str, Provider], where: str) -> Provider:
-    """Return the client of a model's account, which others of the same account share."""
+def _provider(
+    model: ModelConfig,
+    env: Mapping[str, str],
+    providers: dict[str, Provider],
+    known: Mapping[str, Provider],
+    where: str,
+) -> Provider:
+    """Return the client of a model's account, which others of the same account share, known or new."""
     try:
         account = account_for(model.type, model.api_key, model.base_url, env, model.options)
         # repr: YAML has options that JSON cannot say, such as dates.
         same = json.dumps([model.type, account.base_url, account.api_key, account.options], default=repr)
         if same not in providers:
-            providers[same] = make_provider(model.type, account)
+            providers[same] = known[same] if same in known else make_provider(model.type, account)
         if set(model.serves) != {"chat"} and not isinstance(providers[same], Forwarding):
             raise ConfigError(f"serves: providers of the type {model.type} are asked for chat alone")
     except ConfigError as error:

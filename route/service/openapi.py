@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from p2l.common.version import __version__
-from route.config import ROUTER_NAME, SERVED
+from route.config import ROUTER_NAME, SERVED, KeyLimits
 from route.providers.base import JSON
 from route.routing.decision import FrontierPoint
 from route.service.settings import FALLBACKS
@@ -31,6 +31,7 @@ _MEANINGS = {
     403: "The key may not use the model, or this is not for it.",
     404: "There is no such model, or no answer of that request to vote on.",
     408: "The body did not arrive in time.",
+    409: "There is such a key already, or no database to keep keys in.",
     413: "The body is too large.",
     422: "The provider refuses the request.",
     429: "A limit of the key, or of every provider that could answer; `Retry-After` has the seconds to wait.",
@@ -56,14 +57,21 @@ def describe() -> JSON:
             "description": "Sends each chat request to the model that P2L expects to answer it best within its budget.",
         },
         "security": [{"bearer": []}, {"x-api-key": []}],
-        "paths": {**_chat_paths(), **_responses_paths(), **_passed_paths(), **_other_paths(), **_paths_of_operation()},
+        "paths": {
+            **_chat_paths(),
+            **_responses_paths(),
+            **_passed_paths(),
+            **_other_paths(),
+            **_paths_of_operation(),
+            **_admin_paths(),
+        },
         "components": {
             "securitySchemes": {
                 "bearer": {"type": "http", "scheme": "bearer"},
                 "x-api-key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
             },
             "parameters": _parameters(),
-            "schemas": {**_request_schemas(), **_answer_schemas(), **_other_schemas()},
+            "schemas": {**_request_schemas(), **_answer_schemas(), **_other_schemas(), **_admin_schemas()},
         },
     }
 
@@ -214,6 +222,72 @@ def _paths_of_operation() -> JSON:
     return {
         **{path: {"get": {**operation, "security": []}} for path, operation in open_to_all.items()},
         "/metrics": {"get": _operation("Count requests, tokens, cost, for operators.", answers=metrics)},
+    }
+
+
+def _admin_paths() -> JSON:
+    """Return what operators do with the admin key."""
+    key = _content("Key")
+    changes = _errors(400, 401, 403, 404, 408, 409, 413, 503)
+    return {
+        "/admin/reload": {
+            "post": _operation(
+                "Take the configuration anew, in every worker.",
+                answers={200: ("What has changed.", _content("Reloaded")), **_errors(400, 401, 403)},
+            )
+        },
+        "/admin/keys": {
+            "get": _operation(
+                "List keys and teams, and what each has spent today.",
+                answers={200: ("They are these.", _content("Keys")), **_errors(401, 403, 503)},
+            ),
+            "post": _operation(
+                "Make a key of the database.",
+                body="NewKey",
+                answers={201: ("The key, which nothing shows again.", _content("MadeKey")), **changes},
+            ),
+        },
+        "/admin/keys/{name}": {
+            "patch": _operation(
+                "Change limits of a key of the database; null ends one.",
+                body="KeyLimits",
+                answers={200: ("The key as it is now.", key), **changes},
+                parameters=("name",),
+            ),
+            "delete": _operation(
+                "End a key of the database.",
+                answers={200: ("The key that was.", key), **_errors(401, 403, 404, 409, 503)},
+                parameters=("name",),
+            ),
+        },
+    }
+
+
+def _admin_schemas() -> JSON:
+    text: JSON = {"type": "string"}
+    limits: dict[str, Any] = KeyLimits.model_json_schema()["properties"]
+    limits = {name: _or_null({key: limit[key] for key in limit if key != "default"}) for name, limit in limits.items()}
+    card = {
+        "object": {"const": "route.key"},
+        "name": text,
+        "source": {"enum": ["configuration", "database"]},
+        "limits": {"type": "object"},
+        "created": text,
+        "revoked": _or_null(text),
+        "spent_today": _AMOUNT,
+    }
+    team = _object({"name": text, "spend_per_day": _AMOUNT, "spent_today": _AMOUNT}, "name", "spend_per_day")
+    listed = {"object": {"const": "list"}, "data": {"type": "array", "items": _ref("Key")}}
+    numbers = {"models": {"type": "integer"}, "keys": {"type": "integer"}}
+    made = {"object": {"const": "route.key"}, "name": text, "key": text, "limits": {"type": "object"}}
+    reloaded = {"object": {"const": "route.reload"}, "changed": _TEXTS, **numbers, "everywhere": {"type": "boolean"}}
+    return {
+        "Key": _object(card, "object", "name", "source", "spent_today"),
+        "Keys": _object({**listed, "teams": {"type": "array", "items": team}}, *listed, "teams"),
+        "KeyLimits": {**_object(limits), "additionalProperties": False},
+        "NewKey": {**_object({"name": text, **limits}, "name"), "additionalProperties": False},
+        "MadeKey": _object(made, *made),
+        "Reloaded": _object(reloaded, *reloaded),
     }
 
 

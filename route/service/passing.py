@@ -31,9 +31,10 @@ from route.service.chat import authenticate, parse_long
 from route.service.errors import ApiError, of_fault, of_refusal
 from route.service.fields import header_of
 from route.service.fleet import Deployment
+from route.service.live import Live
 from route.service.observability import NOBODY, RequestRecord, log_request
 from route.service.state import Service
-from route.service.wire import count_of, parse_object, read_body
+from route.service.wire import BYTES_PER_TOKEN, count_of, parse_object, read_body
 from route.storage.ledger import KeyRecord, Refusal
 from route.storage.reservations import Reservation, Worst
 
@@ -159,7 +160,7 @@ class _State:
 class PassedEndpoint:
     """The ASGI application of one path."""
 
-    service: Service
+    live: Live
     kind: str
     """What a model states in `serves`."""
     path: str
@@ -167,6 +168,18 @@ class PassedEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        await _Passing(self.live.service, self.kind, self.path).answer(scope, receive, send)
+
+
+@dataclass(frozen=True)
+class _Passing:
+    """One request, with the service that it began with."""
+
+    service: Service
+    kind: str
+    path: str
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         identifier = f"req-{secrets.token_hex(12)}"
         state = _State(identifier, headers={"x-request-id": identifier})
         self.service.metrics.running.inc()
@@ -186,7 +199,7 @@ class PassedEndpoint:
 
     async def _answer(self, state: _State, headers: Headers, receive: Receive, send: Send) -> None:
         service = self.service
-        state.key = authenticate(service, headers)
+        state.key = await authenticate(service, headers)
         refusal = service.ledger.enter(state.key)
         if refusal is not None:
             raise of_refusal(refusal)
@@ -198,7 +211,7 @@ class PassedEndpoint:
         else:
             request = await parse_long(raw, partial(parse_passed, raw, content_type, self.kind, listed))
         name = self._model(state.key, request.model)
-        allowed = service.ledger.admit(state.key, [name])
+        allowed = service.ledger.admit(state.key, [name], request.size // BYTES_PER_TOKEN)
         if isinstance(allowed, Refusal):
             raise of_refusal(allowed)
         deadline = Deadline.after(service.config.timeouts.total)
@@ -361,6 +374,7 @@ class PassedEndpoint:
             answers=answers,
             prompt_tokens=prompt,
             completion_tokens=completion,
+            made=completion or 0,
         )
 
 

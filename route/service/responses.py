@@ -136,7 +136,7 @@ def _not_found(identifier: str, *, param: str | None = None) -> ApiError:
 
 
 async def _one(service: Service, request: Request) -> tuple[KeyRecord, StoredResponse]:
-    key = authenticate(service, request.headers)
+    key = await authenticate(service, request.headers)
     _check_enabled(service, "responses")
     try:
         row = await service.responses.get(key.name, request.path_params["response_id"])

@@ -21,7 +21,7 @@ from route.routing.scoring import make_scorer
 from route.service.capabilities import REMEMBERED_SECONDS, Refusals
 from route.service.charges import UNKNOWN_LONGEST, Charge
 from route.service.dispatch import Dispatcher
-from route.service.fleet import Deployment, make_fleet
+from route.service.fleet import Deployment, Fleet, make_fleet
 from route.service.observability import LOGGER, RouterMetrics
 from route.service.settings import FALLBACKS, Settings
 from route.service.wire import Incoming, prompt_tokens_of
@@ -29,6 +29,7 @@ from route.storage.average import Average
 from route.storage.conversations import Last, Sticky
 from route.storage.database import Database
 from route.storage.feedback import Feedback
+from route.storage.keys import StoredKeys
 from route.storage.ledger import KeyRecord, Ledger, key_record
 from route.storage.responses import ResponseStore
 
@@ -36,37 +37,34 @@ _CACHE_SECONDS = 300.0
 """For which a provider keeps a prompt in its cache, at least."""
 _LEAST_CACHED = 1024
 """Tokens of the shortest prompt that providers cache."""
-_OBSERVE_SECONDS = 5.0
-"""Between two settings of the gauges of a worker, which another one may be asked for."""
 
 
 class Service:
-    """The parts of one worker."""
+    """The parts of one worker, for one configuration; `route.service.live` puts another one in its place."""
 
-    def __init__(self, config: RouterConfig, settings: Settings) -> None:
-        """Build all parts without starting them; call it within the event loop."""
+    def __init__(self, config: RouterConfig, settings: Settings, before: Service | None = None) -> None:
+        """Build all parts without starting them; call it within the event loop.
+
+        What outlives a configuration is taken from the service `before`, which goes on answering what it has begun.
+        """
         self.config = config
         self.settings = settings
-        self.started = int(time.time())
-        self.metrics = RouterMetrics()
-        self.fleet = make_fleet(config, os.environ, workers=settings.workers)
+        self.fleet: Fleet = make_fleet(
+            config, os.environ, workers=settings.workers, before=None if before is None else before.fleet
+        )
         self.router = make_router(config, settings)
         self.routable = [model.name for model in config.routed_models()]
         """Models that requests may be routed to: all, until the model list of P2L is known."""
         self.chat_models = frozenset(self.routable)
         """Models that `direct_model` may name."""
-        self.scorer = make_scorer(
-            self.router.kind,
-            endpoint=settings.router_model_endpoint,
-            api_key=settings.router_api_key,
-            path=settings.router_model_name,
-            on_models=self._limit_to,
-        )
-        path = settings.database or config.database
-        self.database = Database(None if path is None else Path(path))
-        unlimited = [KeyRecord(name=f"key-{digest[:12]}", digest=digest) for digest in settings.api_keys]
-        limited = [key_record(**key.model_dump(exclude={"votes_per_day"})) for key in config.keys]
-        self.ledger = Ledger([*unlimited, *limited], self.database)
+        prices = [model.price for model in config.model_configs.values()]
+        self.has_caches = any(price and price.cached is not None for price in prices)
+        """Whether a model's price of a prompt that its provider has in a cache is known."""
+        self.refusals = Refusals()
+        if before is None:
+            self._make_parts()
+        else:
+            self._take_parts(before)
         self.dispatcher = Dispatcher(
             self.fleet,
             config,
@@ -74,44 +72,60 @@ class Service:
             ledger=self.ledger,
             settle=self.settle,
         )
-        self.refusals = Refusals()
+
+    def _make_parts(self) -> None:
+        config, settings = self.config, self.settings
+        self.started = int(time.time())
+        self.metrics = RouterMetrics()
+        self.scorer = make_scorer(
+            self.router.kind,
+            endpoint=settings.router_model_endpoint,
+            api_key=settings.router_api_key,
+            path=settings.router_model_name,
+            on_models=self.limit_to,
+        )
+        path = settings.database or config.database
+        self.database = Database(None if path is None else Path(path))
+        self.ledger: Ledger = Ledger(key_records(config, settings), self.database, teams=team_limits(config))
+        self.keys = StoredKeys(self.database, self.ledger)
         self.finishing: set[asyncio.Task[None]] = set()
         """Requests whose client left, and whose answer is waited for since it has to be paid."""
-        votes_per_day = {
-            record.name: key.votes_per_day
-            for record, key in zip(limited, config.keys, strict=True)
-            if key.votes_per_day is not None
-        }
-        self.feedback = Feedback(self.database, store_prompts=config.store_prompts, votes_per_day=votes_per_day)
+        self.feedback = Feedback(self.database, store_prompts=config.store_prompts)
         self.sticky = Sticky(self.database)
         self.average = Average(self.database)
         self.responses = ResponseStore(self.database, enabled=config.database is not None and config.store_responses)
-        prices = [model.price for model in config.model_configs.values()]
-        self.has_caches = any(price and price.cached is not None for price in prices)
-        """Whether a model's price of a prompt that its provider has in a cache is known."""
-        self._is_blind = False
-        self._watch: asyncio.Task[None] | None = None
+
+    def _take_parts(self, before: Service) -> None:
+        self.started, self.metrics, self.scorer = before.started, before.metrics, before.scorer
+        self.database, self.ledger, self.keys = before.database, before.ledger, before.keys
+        self.finishing, self.feedback, self.sticky = before.finishing, before.feedback, before.sticky
+        self.average, self.responses = before.average, before.responses
+
+    def take_over(self, before: Service) -> None:
+        """Let the parts that outlive a configuration follow this one; nothing of it can fail."""
+        config = self.config
+        self.fleet.go_on_from(before.fleet)
+        self.ledger.replace_keys(key_records(config, self.settings), team_limits(config))
+        self.feedback.store_prompts = config.store_prompts
+        self.responses.enabled = config.database is not None and config.store_responses
+        self.scorer.on_models = self.limit_to
 
     async def start(self) -> None:
         """Open the database and start the scorer."""
         unbound = [name for name, model in self.config.model_configs.items() if not model.is_bound]
-        if unbound and any(key.spend_per_day is not None for key in self.config.keys):
+        if unbound and any(key.spend_per_day is not None or key.team for key in self.config.keys):
             LOGGER.warning(
                 "answers of %s have at most %d tokens for keys with spend_per_day; longest_answer lets them have more",
                 ", ".join(unbound),
                 UNKNOWN_LONGEST,
             )
         await self.database.start()
-        for buffer in (self.ledger, self.feedback, self.sticky, self.average):
+        for buffer in (self.ledger, self.keys, self.feedback, self.sticky, self.average):
             await buffer.start()
-        self.scorer.on_change = self._notice
         await self.scorer.start()
-        self._watch = asyncio.create_task(self._observe())
 
     async def close(self) -> None:
         """Write what has gathered and close every connection."""
-        if self._watch is not None:
-            self._watch.cancel()
         for task in self.finishing:
             task.cancel()
         await asyncio.gather(*self.finishing, return_exceptions=True)
@@ -159,20 +173,6 @@ class Service:
             state = ("closed", "half_open", "open").index(deployment.breaker.state)
             self.metrics.breakers.labels(deployment.name, deployment.label).set(state)
 
-    async def _observe(self) -> None:
-        while True:
-            self.observe()
-            await asyncio.sleep(_OBSERVE_SECONDS)
-
-    def _notice(self, trouble: str) -> None:
-        """Log that P2L gives no scores any more, and what decides instead, or that it does again."""
-        if trouble:
-            fields = {"why": trouble, "fallback": self.fallback}
-            LOGGER.warning("P2L gives no scores", extra={"fields": fields})
-        elif self._is_blind:  # not at start, when the model has been loaded
-            LOGGER.warning("P2L gives scores again")
-        self._is_blind = bool(trouble)
-
     def settle(self, charge: Charge, has_cost: bool, answers: int | None = None) -> float:
         """Book what an attempt has cost, if it has; return that. A failed attempt is no answer."""
         cost = charge.cost() if has_cost else 0.0
@@ -184,6 +184,7 @@ class Service:
             answers=answers or 0,
             prompt_tokens=prompt,
             completion_tokens=completion,
+            made=charge.made if has_cost else 0,
         )
         if cost or answers:
             self.metrics.cost.labels(charge.model).inc(cost)
@@ -191,7 +192,7 @@ class Service:
             self.metrics.used(charge.model, (prompt, completion))
         return cost
 
-    def _limit_to(self, model_list: Sequence[str]) -> None:
+    def limit_to(self, model_list: Sequence[str]) -> None:
         """Route only to models that P2L knows or that have a prior coefficient."""
         unknown = self.router.unknown(model_list)
         if unknown:
@@ -215,6 +216,17 @@ class Service:
             about |= {"prompt_tokens": memo.tokens, "longest_answer": memo.answer, "seconds": REMEMBERED_SECONDS}
             refused = {name: each for name, each in about.items() if each}
             LOGGER.warning("a model refuses such requests", extra={"fields": {"model": deployment.name, **refused}})
+
+
+def key_records(config: RouterConfig, settings: Settings) -> list[KeyRecord]:
+    """Return the keys of the command and of the configuration."""
+    unlimited = [KeyRecord(name=f"key-{digest[:12]}", digest=digest) for digest in settings.api_keys]
+    return [*unlimited, *(key_record(**key.model_dump()) for key in config.keys)]
+
+
+def team_limits(config: RouterConfig) -> dict[str, float]:
+    """Return what the keys of each team may spend a day."""
+    return {name: team.spend_per_day for name, team in config.teams.items()}
 
 
 def make_router(config: RouterConfig, settings: Settings) -> Router:

@@ -29,16 +29,19 @@ from p2l.common.errors import ConfigError
 # | table | one row is |
 # |---|---|
 # | usage | the answers of a model to a key on one day (days since 1970, UTC); `measured` ones came with token counts |
-# | spend | what a key spent on one day |
-# | leases | what a worker may spend of a key's day, beyond what is in `spend`, until it expires |
+# | spend | what a key, or all keys of a team (`team:NAME`), spent on one day |
+# | leases | what a worker may spend of a key's or a team's day, beyond what is in `spend`, until it expires |
 # | arrivals | the requests of a key in one second, of the last minute |
 # | answers | an answer of the last day, as it was shown |
 # | votes | an answer that was voted on |
 # | voters | the only one: the secret from which exports make pseudonyms of keys |
 # | conversations | the model that answered a conversation last |
 # | averages | the only one: the average leaderboard of the prompts scored last, which decides without scores |
+# | keys | a key that was made while the router ran: its digest and limits |
+# | changes | how often something has changed that other processes have to read again |
+# | tokens | the tokens of a key in one second, of the last minute |
 # | responses | a response of the Responses API and the input that was new in its request, for 30 days |
-# | clock | the only one: the number of the last transaction that changed spend or arrivals, whose rows carry it |
+# | clock | the only one: the last transaction that changed spend, arrivals or tokens, whose rows carry its number |
 
 APPLICATION_ID = 0x50324C52
 """Marks the file as a database of the router: "P2LR"."""
@@ -85,6 +88,16 @@ _MIGRATIONS = (
         id TEXT PRIMARY KEY, key TEXT NOT NULL, time REAL NOT NULL, previous TEXT, response TEXT NOT NULL,
         items TEXT NOT NULL) WITHOUT ROWID;
     CREATE INDEX responses_time ON responses (time);
+    """,
+    """
+    CREATE TABLE keys (
+        name TEXT PRIMARY KEY, digest TEXT NOT NULL UNIQUE, limits TEXT NOT NULL, created REAL NOT NULL, revoked REAL
+    ) WITHOUT ROWID;
+    CREATE TABLE changes (subject TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE tokens (
+        second INTEGER, key TEXT, tokens INTEGER NOT NULL, flush INTEGER NOT NULL,
+        PRIMARY KEY (second, key)) WITHOUT ROWID;
+    CREATE INDEX tokens_flush ON tokens (flush);
     """,
 )
 """One script per version of the file, oldest first; a released one is never changed."""

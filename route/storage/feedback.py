@@ -18,7 +18,8 @@ from typing import Any, TypeAlias
 from p2l.common.errors import InputError
 from p2l.common.long_texts import dumps
 from route.storage.database import Database, WriteBehind
-from route.storage.ledger import DAY, Refusal
+from route.storage.ledger import Refusal
+from route.storage.sums import DAY
 
 VERDICTS = ("first", "second", "tie", "both_bad", "up", "down")
 """The first four compare two answers, the last two are thumbs on one."""
@@ -114,16 +115,11 @@ class Feedback(WriteBehind):
         database: Database,
         *,
         store_prompts: bool = False,
-        votes_per_day: Mapping[str, int] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Write to `database`; `clock` returns seconds since 1970, UTC.
-
-        `votes_per_day` holds, by the name of a key, on how many answers it may vote in one day, UTC.
-        """
+        """Write to `database`; `clock` returns seconds since 1970, UTC."""
         super().__init__(database, clock)
-        self._store_prompts = store_prompts
-        self._votes_per_day = dict(votes_per_day or {})
+        self.store_prompts = store_prompts
         self._trial: asyncio.Future[None] | None = None
         self._gathered: list[_Row] = []
 
@@ -139,10 +135,10 @@ class Feedback(WriteBehind):
             raise ValueError(f"propensity is {answer.propensity!r}; it must be above 0 and at most 1")
         if len(self._gathered) >= 2 * _MOST_WAITING:
             del self._gathered[:_MOST_WAITING]  # all at once, since each removal moves the rest
-        self._gathered.append(_row_of(answer, with_prompt=self._store_prompts, now=self._clock()))
+        self._gathered.append(_row_of(answer, with_prompt=self.store_prompts, now=self._clock()))
 
-    async def vote(self, vote: Vote, *, key: str) -> StoredVote | Refusal:
-        """Store a vote; it is on the disk when this returns.
+    async def vote(self, vote: Vote, *, key: str, most: int | None = None) -> StoredVote | Refusal:
+        """Store a vote, one of at most `most` of its key today; it is on the disk when this returns.
 
         A request has one vote, however often it is sent: the same vote again changes nothing, another one takes the
         place of the first. Refuses with 404 where the key `key` got no such answer within a day, with 400 thumbs on two
@@ -152,11 +148,11 @@ class Feedback(WriteBehind):
         try:
             if not await self._database.flush():
                 return _UNWRITABLE  # the answer may be among what could not be written
-            stored = await self._store(vote, key)
+            stored = await self._store(vote, key, most)
             if isinstance(stored, Refusal) and stored.status == 404:
                 await asyncio.sleep(2 * self._database.flush_seconds)  # another worker may be about to write the answer
                 await self._write_something()  # or unable to: its disk is this one's
-                stored = await self._store(vote, key)
+                stored = await self._store(vote, key, most)
             return stored
         except sqlite3.Error:
             return _UNWRITABLE
@@ -167,8 +163,8 @@ class Feedback(WriteBehind):
             self._trial = asyncio.ensure_future(self._database.run(_try_to_write))
         await asyncio.shield(self._trial)
 
-    async def _store(self, vote: Vote, key: str) -> StoredVote | Refusal:
-        now, most = self._clock(), self._votes_per_day.get(key)
+    async def _store(self, vote: Vote, key: str, most: int | None) -> StoredVote | Refusal:
+        now = self._clock()
         return await self._database.run(lambda connection: _store_vote(connection, vote, key, now, most))
 
     def take(self) -> list[_Row]:

@@ -16,9 +16,9 @@ import secrets
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from p2l.common.access import digest_of, matches
 from p2l.common.errors import ConfigError
@@ -35,109 +35,13 @@ from route.storage.reservations import (
     draw_lease,
     shrink_leases,
 )
+from route.storage.sums import DAY, News, Sums, Usage, add_to, read_sums, write_sums
+from route.storage.windows import Windows
 
-K = TypeVar("K")
-DAY = 86_400
-"""Seconds."""
-WINDOW = 61
-"""Whole seconds that any 60 seconds can touch."""
 MAX_IN_FLIGHT = 1000
 """Requests of a key that a worker answers at once, where the configuration does not say."""
-_AHEAD = 5  # seconds that the clock of another worker may be ahead
-_KEPT_DAYS = 1  # of spend, before today: a worker's clock may be late
-_MOST = 2**53  # more tokens than any answer has, and still exact
-
-
-@dataclass(frozen=True)
-class Usage:
-    """The usage of answers; `measured` of the `answers` came with token counts."""
-
-    answers: int
-    measured: int
-    prompt_tokens: int
-    completion_tokens: int
-    cost: float
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
-
-    @classmethod
-    def of(cls, answers: int, cost: float, prompt_tokens: int | None, completion_tokens: int | None) -> Usage:
-        """Return the usage of one request; it is measured only with both counts, and only with possible ones."""
-        counts = (prompt_tokens, completion_tokens)
-        if any(count is None or not 0 <= count <= _MOST for count in counts):
-            return cls(answers, 0, 0, 0, cost)
-        return cls(answers, answers, prompt_tokens or 0, completion_tokens or 0, cost)
-
-
-@dataclass
-class Sums:
-    """Sums that are not in the database yet; the names are those of keys."""
-
-    usage: dict[tuple[int, str, str], Usage] = field(default_factory=dict)
-    """By (day, model, name)."""
-    spend: dict[tuple[int, str], float] = field(default_factory=dict)
-    """By (day, name)."""
-    arrivals: dict[tuple[int, str], int] = field(default_factory=dict)
-    """By (second, name)."""
-    leases: dict[tuple[int, str], float] = field(default_factory=dict)
-    """Spent or given back of what this worker has leased, by (day, name)."""
-    renew: bool = False
-    """Whether the leases of this worker are renewed, though nothing of them was spent."""
-
-    def __bool__(self) -> bool:
-        return bool(self.usage or self.spend or self.arrivals or self.leases or self.renew)
-
-    def add(self, other: Sums) -> None:
-        """Add every sum of another one."""
-        for name in ("usage", "spend", "arrivals", "leases"):
-            for place, amount in getattr(other, name).items():
-                _add(getattr(self, name), place, amount)
-
-
-def _add(sums: dict[K, Any], place: K, amount: Any) -> None:
-    sums[place] = sums[place] + amount if place in sums else amount
-
-
-class News(NamedTuple):
-    """Rows as they are in the database now, this worker's own additions included."""
-
-    flush: int
-    """Number of the last transaction that is in here."""
-    spend: list[tuple[int, str, float]]
-    arrivals: list[tuple[int, str, int]]
-
-
-def write_sums(connection: sqlite3.Connection, sums: Sums, *, now: float) -> None:
-    """Add sums to the rows, and delete what no limit needs any more; inside a transaction.
-
-    Workers only ever add to rows. Rows of `spend` and `arrivals` carry the number of the transaction that changed them
-    last, so that a worker reads only what changed since its own last flush.
-    """
-    connection.execute("UPDATE clock SET flush = flush + 1")
-    flush = connection.execute("SELECT flush FROM clock").fetchone()[0]
-    connection.executemany(
-        """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
-           answers = answers + excluded.answers, measured = measured + excluded.measured,
-           prompt_tokens = prompt_tokens + excluded.prompt_tokens,
-           completion_tokens = completion_tokens + excluded.completion_tokens, cost = cost + excluded.cost""",
-        [(*place, *astuple(usage)) for place, usage in sums.usage.items()],
-    )
-    _add_to(connection, "spend (day, key, cost, flush)", "cost", sums.spend.items(), flush)
-    _add_to(connection, "arrivals (second, key, requests, flush)", "requests", sums.arrivals.items(), flush)
-    connection.execute("DELETE FROM spend WHERE day < ?", (int(now // DAY) - _KEPT_DAYS,))
-    # Two windows: the clock of another worker may be late.
-    connection.execute("DELETE FROM arrivals WHERE second < ?", (int(now) - 2 * WINDOW,))
-
-
-def _add_to(
-    connection: sqlite3.Connection, table: str, column: str, rows: Iterable[tuple[tuple[int, str], float]], flush: int
-) -> None:
-    connection.executemany(
-        f"INSERT INTO {table} VALUES (?, ?, ?, ?) "
-        f"ON CONFLICT DO UPDATE SET {column} = {column} + excluded.{column}, flush = excluded.flush",
-        [(*place, amount, flush) for place, amount in rows],
-    )
+TEAM = "team:"
+"""What the names of teams begin with in the tables of spend."""
 
 
 @dataclass(frozen=True)
@@ -148,9 +52,15 @@ class KeyRecord:
     """In logs, metrics and the database."""
     digest: str = field(repr=False)
     """SHA-256 of the key, in hexadecimal."""
+    team: str | None = None
+    """Whose budget it spends, beside its own."""
     spend_per_day: float | None = None
     """In the unit of the models' costs; None: no limit."""
     requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    """Of prompts and answers."""
+    votes_per_day: int | None = None
+    """Answers it may vote on in one day, UTC."""
     models: frozenset[str] | None = None
     """Names of the models it may be answered by; None: all."""
     cost: float | None = None
@@ -159,6 +69,16 @@ class KeyRecord:
     """What one request may cost at most, whatever it asks for."""
     max_in_flight: int = MAX_IN_FLIGHT
     """Requests that one worker answers at once."""
+
+    @property
+    def has_budget(self) -> bool:
+        """Return whether what it may spend a day is limited, by itself or with its team."""
+        return self.spend_per_day is not None or self.team is not None
+
+
+def team_account(team: str) -> str:
+    """Return the name of a team in the tables of spend, where no key has it."""
+    return f"{TEAM}{team}"
 
 
 @dataclass(frozen=True)
@@ -174,49 +94,78 @@ class Refusal:
     """Seconds, where waiting helps."""
 
 
-def key_record(
-    key: str,
-    *,
-    name: str | None = None,
-    spend_per_day: float | None = None,
-    requests_per_minute: int | None = None,
-    models: Collection[str] | None = None,
-    cost: float | None = None,
-    max_cost_per_request: float | None = None,
-    max_in_flight: int = MAX_IN_FLIGHT,
-) -> KeyRecord:
+def key_record(key: str, *, name: str | None = None, **limits: Any) -> KeyRecord:
     """Return the record of a key of the configuration; an unnamed one is called after its digest."""
-    digest = digest_of(key)
+    return key_of_digest(digest_of(key), name=name, **limits)
+
+
+def key_of_digest(
+    digest: str, *, name: str | None = None, models: Collection[str] | None = None, **limits: Any
+) -> KeyRecord:
+    """Return the record of a key of which the digest is known; `limits` are the fields of `KeyRecord`."""
     allowed = None if models is None else frozenset(models)
-    return KeyRecord(
-        name or f"key-{digest[:12]}",
-        digest,
-        spend_per_day,
-        requests_per_minute,
-        allowed,
-        cost,
-        max_cost_per_request,
-        max_in_flight,
-    )
+    return KeyRecord(name or f"key-{digest[:12]}", digest, models=allowed, **limits)
 
 
 class Ledger(WriteBehind):
     """The accounts of all keys; used from one event loop."""
 
     def __init__(
-        self, keys: Sequence[KeyRecord], database: Database, *, clock: Callable[[], float] = time.time
+        self,
+        keys: Sequence[KeyRecord],
+        database: Database,
+        *,
+        teams: Mapping[str, float] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """Know these keys; raise ConfigError if two are equal or have the same name."""
+        """Know these keys, and what teams may spend a day; raise ConfigError if two are equal or have the same name."""
         super().__init__(database, clock)
-        self._keys = _by_digest(keys)
+        self._configured: Mapping[str, KeyRecord] = {}
+        self._stored: Mapping[str, KeyRecord] = {}
+        self._keys: Mapping[str, KeyRecord] = {}  # all of them, by digest
+        self._teams: Mapping[str, float] = {}
         self._gathered = Sums()
         self._spent: dict[tuple[int, str], float] = {}  # by (day, name): the database's sum and what has gathered
-        self._arrivals: dict[str, dict[int, int]] = {}  # by name: requests by second
+        self._requests, self._tokens = Windows(), Windows()
         self._seen = -1  # number of the last transaction whose rows are known
         self._worker = secrets.token_hex(8)
         self._purses: dict[tuple[int, str], Purse] = {}  # by (day, name)
         self._renewed = -math.inf
         self._in_flight = Counter[str]()
+        self.check_keys(keys)
+        self.replace_keys(keys, teams or {})
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names of all keys."""
+        return {record.name for record in self._keys.values()}
+
+    def check_keys(self, keys: Sequence[KeyRecord]) -> None:
+        """Raise ConfigError if two keys of a configuration are equal, or have the name of another or a stored one."""
+        records = _by_digest(keys)
+        stored = {record.name for record in self._stored.values()}
+        for record in records.values():
+            if record.name in stored:
+                raise ConfigError(f"keys: {record.name!r} is the name of a key in the database; choose another")
+
+    def replace_keys(self, keys: Sequence[KeyRecord], teams: Mapping[str, float]) -> None:
+        """Know these keys of the configuration from now on, which `check_keys` has let pass, and these teams."""
+        self._configured, self._teams = _by_digest(keys), teams
+        self._use_keys()
+
+    def replace_stored(self, keys: Sequence[KeyRecord]) -> list[str]:
+        """Know these keys of the database from now on; return the names of those that a configured one has."""
+        names = {record.name for record in self._configured.values()}
+        self._stored = {record.digest: record for record in keys if record.name not in names}
+        self._use_keys()
+        return [record.name for record in keys if record.name in names]
+
+    def _use_keys(self) -> None:
+        self._keys = {**self._stored, **self._configured}
+        limits = {team_account(name): limit for name, limit in self._teams.items()}
+        limits |= {key.name: key.spend_per_day for key in self._keys.values() if key.spend_per_day is not None}
+        for (_, account), purse in self._purses.items():
+            purse.limit = limits.get(account, purse.limit)
 
     def check(self, bearer: str | None) -> KeyRecord | Refusal:
         """Return the record of a request's key; refuse a request without one, or with a wrong one (401)."""
@@ -225,25 +174,37 @@ class Ledger(WriteBehind):
         record = self._keys.get(digest_of(bearer))
         if record is None or not matches(bearer, record.digest):
             return Refusal(401, "invalid_api_key", "wrong API key")
+        if record.team is not None and record.team not in self._teams:
+            return Refusal(
+                403, "unknown_team", f"the team of this API key, {record.team!r}, is not configured any more"
+            )
         return record
 
-    def admit(self, key: KeyRecord, model_names: Sequence[str]) -> tuple[str, ...] | Refusal:
+    def admit(self, key: KeyRecord, model_names: Sequence[str], tokens: int = 0) -> tuple[str, ...] | Refusal:
         """Count a request and return those of the models that may answer it, in the same order; or refuse it.
 
-        403 if the key may use none of the models, 429 with `retry_after` if its minute or its day is used up.
+        403 if the key may use none of the models, 429 with `retry_after` if its minute or its day is used up. `tokens`
+        is an estimate of those of the prompt.
         """
         models = tuple(name for name in model_names if key.models is None or name in key.models)
         if not models:
             return Refusal(403, "model_not_allowed", "this API key may not use the model")
         now = self._clock()
-        refusal = self._too_much(key, now) or self._too_often(key, now)
+        refusal = self._too_much(key, now) or self._too_often(key, now, tokens)
         if refusal is not None:
             return refusal
+        second = int(now)
         if key.requests_per_minute is not None:
-            second = int(now)
-            self._note(key.name, second, self._arrivals.get(key.name, {}).get(second, 0) + 1)
-            _add(self._gathered.arrivals, (second, key.name), 1)
+            self._requests.add(key.name, second, 1)
+            add_to(self._gathered.arrivals, (second, key.name), 1)
+        if key.tokens_per_minute is not None:
+            self._use(key.name, tokens)
         return models
+
+    def _use(self, name: str, tokens: int) -> None:
+        second = int(self._clock())
+        self._tokens.add(name, second, tokens)
+        add_to(self._gathered.tokens, (second, name), tokens)
 
     def enter(self, key: KeyRecord) -> Refusal | None:
         """Count a request that this worker answers, until `leave`; or refuse it, if the key has too many of them."""
@@ -269,37 +230,54 @@ class Ledger(WriteBehind):
         """
         now = self._clock()
         day = int(now // DAY)
-        if key.spend_per_day is None:
-            return Reservation(key.name, day)
-        try:
-            amount = await self._purse(key, day, key.spend_per_day, now).reserve(worst)
-        except sqlite3.Error:
-            return Refusal(
-                503, "database_unavailable", "what this API key has spent cannot be read or written now", 1.0
-            )
-        if not isinstance(amount, Shortage):
-            return Reservation(key.name, day, amount)
-        if amount.spent:
-            message = f"what is left of this API key's {key.spend_per_day:g} a day does not cover the request"
-            return Refusal(429, "insufficient_quota", message, DAY - now % DAY)
-        message = (
-            f"other requests hold what is left of this API key's {key.spend_per_day:g} a day; come again when they end"
+        held: list[tuple[Purse, float]] = []
+        accounts = self._accounts(key)
+        amount = worst.most
+        for account, limit, whose in accounts:
+            purse = self._purse((day, account), limit, now)
+            try:
+                # Of what the key's own day does not cover, the team's needs not hold more.
+                granted = await purse.reserve(
+                    Worst(amount, min(worst.enough, amount), min(worst.least, amount)) if held else worst
+                )
+            except BaseException as error:  # a client that leaves while it waits, too
+                _release(held, 0.0)
+                if not isinstance(error, sqlite3.Error):
+                    raise
+                message = f"what {whose} has spent cannot be read or written now"
+                return Refusal(503, "database_unavailable", message, 1.0)
+            if isinstance(granted, Shortage):
+                _release(held, 0.0)
+                return _shortage(granted, f"{whose}'s {purse.limit:g} a day", DAY - now % DAY)
+            held.append((purse, granted))
+            amount = granted
+        _release(held, amount)
+        names = tuple(account for account, _, _ in accounts)
+        return Reservation(
+            key.name, day, amount if accounts else None, names, key.team, key.tokens_per_minute is not None
         )
-        return Refusal(429, "insufficient_quota", message, 1.0)
 
-    def _purse(self, key: KeyRecord, day: int, limit: float, now: float) -> Purse:
-        place = day, key.name
+    def _accounts(self, key: KeyRecord) -> list[tuple[str, float, str]]:
+        """Return the accounts that pay for a request: the name, what it may spend a day, and whose it is in words."""
+        accounts = []
+        if key.spend_per_day is not None:
+            accounts.append((key.name, key.spend_per_day, "this API key"))
+        if key.team is not None and key.team in self._teams:
+            accounts.append((team_account(key.team), self._teams[key.team], "the team of this API key"))
+        return accounts
+
+    def _purse(self, place: tuple[int, str], limit: float, now: float) -> Purse:
         purse = self._purses.get(place)
         if purse is None:
 
             async def draw(need: float) -> Lease:
                 return await self._database.run(
                     lambda connection: draw_lease(
-                        connection, self._worker, place, limit=limit, need=need, now=self._clock()
+                        connection, self._worker, place, limit=new.limit, need=need, now=self._clock()
                     )
                 )
 
-            purse = Purse(limit, draw, lambda: self._spent.get(place, 0.0), self._clock)
+            purse = new = Purse(limit, draw, lambda: self._spent.get(place, 0.0), self._clock)
             self._purses[place] = purse
             self._renewed = max(self._renewed, now)
         if now > self._renewed + LEASE_SECONDS:  # expired: others may have leased it since
@@ -316,65 +294,66 @@ class Ledger(WriteBehind):
         answers: int = 1,
         prompt_tokens: int | None = None,
         completion_tokens: int | None = None,
+        made: int = 0,
     ) -> None:
         """Release a reservation and book what the request has cost, on its day.
 
-        Tokens are as the provider counts them; cost and tokens are those of all `answers` (choices) together. Raises
-        ValueError for a cost that is negative or not a number.
+        Tokens are as the provider counts them; cost and tokens are those of all `answers` (choices) together. `made`
+        is how many tokens its answer has had by any count, for keys with a limit of them. Raises ValueError for a cost
+        that is negative or not a number.
         """
         if reservation.settled:
             raise ValueError("a reservation is settled once")
         reservation.settled = True
-        place = reservation.day, reservation.key
         if cost or answers:
-            self._book(place, model, Usage.of(answers, cost, prompt_tokens, completion_tokens))
-        if reservation.amount is not None and (purse := self._purses.get(place)) is not None:
-            leased = purse.settle(reservation.amount, cost)
+            self._book(reservation, model, Usage.of(answers, cost, prompt_tokens, completion_tokens))
+        if made and reservation.counts_tokens:
+            self._use(reservation.key, made)
+        for account in reservation.accounts:
+            place = reservation.day, account
+            purse = self._purses.get(place)
+            leased = 0.0 if purse is None else purse.settle(reservation.amount or 0.0, cost)
             if leased:
-                _add(self._gathered.leases, place, leased)
+                add_to(self._gathered.leases, place, leased)
 
-    def _book(self, place: tuple[int, str], model: str, usage: Usage) -> None:
+    def _book(self, reservation: Reservation, model: str, usage: Usage) -> None:
         if not (math.isfinite(usage.cost) and usage.cost >= 0):
             raise ValueError(f"cost is {usage.cost!r}; it must be a finite number, zero or more")
-        day, name = place
-        _add(self._gathered.usage, (day, model, name), usage)
-        for sums in (self._gathered.spend, self._spent):
-            _add(sums, place, usage.cost)
+        day, name = reservation.day, reservation.key
+        add_to(self._gathered.usage, (day, model, name), usage)
+        accounts = [name] if reservation.team is None else [name, team_account(reservation.team)]
+        for account in accounts:
+            for sums in (self._gathered.spend, self._spent):
+                add_to(sums, (day, account), usage.cost)
 
     def spent_today(self, key: KeyRecord) -> float:
         """Return what a key has spent since midnight, UTC, as far as this worker knows."""
-        return self._spent.get((self._today(), key.name), 0.0)
+        return self.spent_of(key.name)
+
+    def spent_of(self, account: str) -> float:
+        """Return the same by the name of a key, or by `team_account`."""
+        return self._spent.get((self._today(), account), 0.0)
 
     def _today(self) -> int:
         return int(self._clock() // DAY)
 
     def _too_much(self, key: KeyRecord, now: float) -> Refusal | None:
-        if key.spend_per_day is None or self.spent_today(key) < key.spend_per_day:
-            return None
-        message = f"this API key has spent its {key.spend_per_day:g} of today; the next day begins at midnight, UTC"
-        return Refusal(429, "insufficient_quota", message, DAY - now % DAY)
+        for account, limit, whose in self._accounts(key):
+            if self.spent_of(account) >= limit:
+                message = f"{whose} has spent its {limit:g} of today; the next day begins at midnight, UTC"
+                return Refusal(429, "insufficient_quota", message, DAY - now % DAY)
+        return None
 
-    def _too_often(self, key: KeyRecord, now: float) -> Refusal | None:
-        if key.requests_per_minute is None:
-            return None
-        window = self._arrivals.get(key.name, {})
-        # Later seconds are of a clock that was ahead and has jumped back: they must not lock the key until then.
-        for second in [second for second in window if second > now + _AHEAD]:
-            del window[second]
-        recent = sorted((second, count) for second, count in window.items() if second > now - WINDOW)
-        excess = sum(count for _, count in recent) + 1 - key.requests_per_minute
-        if excess <= 0:
-            return None
-        message = f"this API key may ask {key.requests_per_minute} times a minute"
-        return Refusal(429, "rate_limit_exceeded", message, _until_free(recent, excess, now))
-
-    def _note(self, name: str, second: int, requests: int) -> None:
-        """Set the requests of one second, and forget seconds that have left the window."""
-        window = self._arrivals.setdefault(name, {})
-        if second not in window:
-            for old in [other for other in window if other <= second - WINDOW]:
-                del window[old]
-        window[second] = requests
+    def _too_often(self, key: KeyRecord, now: float, tokens: int) -> Refusal | None:
+        most = key.requests_per_minute
+        wait = None if most is None else self._requests.wait(key.name, now, most=most, more=1)
+        if wait is not None:
+            return Refusal(429, "rate_limit_exceeded", f"this API key may ask {most} times a minute", wait)
+        most = key.tokens_per_minute
+        wait = None if most is None else self._tokens.wait(key.name, now, most=most, more=max(tokens, 1))
+        if wait is not None:
+            return Refusal(429, "rate_limit_exceeded", f"this API key may use {most} tokens a minute", wait)
+        return None
 
     def take(self) -> Sums:
         """See `WriteBehind`."""
@@ -392,7 +371,7 @@ class Ledger(WriteBehind):
         now = self._clock()
         for place, purse in list(self._purses.items()):
             if abs(now - purse.used) >= idle_seconds and (amount := purse.give_back()):
-                _add(self._gathered.leases, place, amount)
+                add_to(self._gathered.leases, place, amount)
             if place[0] < now // DAY - 1:
                 del self._purses[place]
         holds = not all(purse.is_empty for purse in self._purses.values())
@@ -410,10 +389,7 @@ class Ledger(WriteBehind):
 
     def read(self, connection: sqlite3.Connection) -> News:
         """Read the rows that other transactions changed since the last one that is known."""
-        flush, seen = connection.execute("SELECT flush FROM clock").fetchone()[0], (self._seen,)
-        spend = connection.execute("SELECT day, key, cost FROM spend WHERE flush > ?", seen).fetchall()
-        arrivals = connection.execute("SELECT second, key, requests FROM arrivals WHERE flush > ?", seen).fetchall()
-        return News(flush, spend, arrivals)
+        return read_sums(connection, self._seen)
 
     def absorb(self, news: News) -> None:
         """See `WriteBehind`."""
@@ -423,20 +399,29 @@ class Ledger(WriteBehind):
         for day, name, cost in news.spend:
             self._spent[day, name] = cost + self._gathered.spend.get((day, name), 0.0)
         for second, name, requests in news.arrivals:
-            self._note(name, second, requests + self._gathered.arrivals.get((second, name), 0))
+            self._requests.note(name, second, requests + self._gathered.arrivals.get((second, name), 0))
+        for second, name, tokens in news.tokens:
+            self._tokens.note(name, second, tokens + self._gathered.tokens.get((second, name), 0))
 
     def give_back(self, batch: Sums) -> None:
         """See `WriteBehind`."""
         self._gathered.add(batch)
 
 
-def _until_free(recent: Sequence[tuple[int, int]], excess: int, now: float) -> float:
-    """Return the seconds until `excess` requests, oldest first, have left the window; at most a whole window."""
-    for second, count in recent:
-        excess -= count
-        if excess <= 0:
-            return second + WINDOW - now
-    return float(WINDOW)
+def _release(held: Sequence[tuple[Purse, float]], kept: float) -> None:
+    """Release what was reserved beyond what is kept."""
+    for purse, amount in held:
+        if amount > kept:
+            purse.settle(amount - kept, 0.0)
+
+
+def _shortage(shortage: Shortage, what: str, until_midnight: float) -> Refusal:
+    """Return the refusal of a request that a day does not cover."""
+    if shortage.spent:
+        message = f"what is left of {what} does not cover the request"
+        return Refusal(429, "insufficient_quota", message, until_midnight)
+    message = f"other requests hold what is left of {what}; come again when they end"
+    return Refusal(429, "insufficient_quota", message, 1.0)
 
 
 def _by_digest(keys: Sequence[KeyRecord]) -> Mapping[str, KeyRecord]:

@@ -93,6 +93,11 @@ class Reservation:
     day: int
     amount: float | None = None
     """None: the key has no limit, so that nothing was reserved."""
+    accounts: tuple[str, ...] = ()
+    """Those that it was reserved from: of the key, of its team."""
+    team: str | None = None
+    counts_tokens: bool = False
+    """Whether the key has a limit of tokens a minute."""
     settled: bool = False
 
 

@@ -44,7 +44,7 @@ class Running:
 
     @property
     def service(self) -> Service:
-        return self.app.state.service
+        return self.app.state.live.service
 
     def last(self, model: str) -> dict[str, Any]:
         """The last request that a provider got."""

@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -76,11 +76,10 @@ async def feedback(
     *,
     clock: Clock | None = None,
     store_prompts: bool = False,
-    votes_per_day: Mapping[str, int] | None = None,
 ) -> AsyncIterator[Feedback]:
     """Feedback on a database of its own: one worker."""
     async with database(path) as opened:
-        started = Feedback(opened, store_prompts=store_prompts, votes_per_day=votes_per_day, clock=clock or Clock())
+        started = Feedback(opened, store_prompts=store_prompts, clock=clock or Clock())
         await started.start()
         yield started
 

@@ -135,23 +135,25 @@ def test_a_vote_that_is_sent_again_is_the_same_vote(tmp_path: Path) -> None:
 def test_a_key_votes_as_often_a_day_as_its_setting_says(tmp_path: Path) -> None:
     async def main() -> None:
         clock = Clock()
-        async with feedback(tmp_path / "router.sqlite", clock=clock, votes_per_day={"ops": 2, "mute": 0}) as votes:
+        async with feedback(tmp_path / "router.sqlite", clock=clock) as votes:
             for name in "abcd":
                 votes.remember(ShownAnswer(name, "ops", ("ant", "bee"), 1.0))
             votes.remember(ShownAnswer("mute", "mute", ("ant",), 1.0))
             votes.remember(ShownAnswer("free", "free", ("ant",), 1.0))
             for verdict in ("first", "first", "tie"):  # one vote, changed
-                assert isinstance(await votes.vote(Vote("a", verdict), key="ops"), StoredVote)
-            assert isinstance(await votes.vote(Vote("b", "tie"), key="ops"), StoredVote)
-            refusal = await votes.vote(Vote("c", "tie"), key="ops")
+                assert isinstance(await votes.vote(Vote("a", verdict), key="ops", most=2), StoredVote)
+            assert isinstance(await votes.vote(Vote("b", "tie"), key="ops", most=2), StoredVote)
+            refusal = await votes.vote(Vote("c", "tie"), key="ops", most=2)
             assert isinstance(refusal, Refusal)
             assert (refusal.status, refusal.code) == (429, "rate_limit_exceeded")
             assert refusal.retry_after == 12 * 3600
-            assert isinstance(await votes.vote(Vote("mute", "up"), key="mute"), Refusal)
+            assert isinstance(await votes.vote(Vote("mute", "up"), key="mute", most=0), Refusal)
             assert isinstance(await votes.vote(Vote("free", "up"), key="free"), StoredVote)
-            assert isinstance(await votes.vote(Vote("b", "first"), key="ops"), StoredVote)  # that one counted already
+            assert isinstance(
+                await votes.vote(Vote("b", "first"), key="ops", most=2), StoredVote
+            )  # that one counted already
             clock.now += 12 * 3600
-            assert isinstance(await votes.vote(Vote("c", "tie"), key="ops"), StoredVote)
+            assert isinstance(await votes.vote(Vote("c", "tie"), key="ops", most=2), StoredVote)
 
     asyncio.run(main())
 
