@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from p2l.common.errors import InputError, P2LError
 from p2l.common.web import ClientGoneError, Deadline, end_when_orphaned
 from route.config import ROUTER_ALIAS, ROUTER_NAME, SERVED, RouterConfig
+from route.observability.logs import LOGGER
 from route.providers.base import JSON
 from route.service import admin, responses
 from route.service.admin import Operation, why_not_operator
@@ -30,7 +31,6 @@ from route.service.dispatch import Trip
 from route.service.errors import ApiError, of_refusal
 from route.service.exchange import Exchange
 from route.service.live import Live
-from route.service.observability import LOGGER
 from route.service.openapi import document
 from route.service.passing import PassedEndpoint
 from route.service.responses import Responses

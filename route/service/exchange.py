@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
+from route.observability.logs import RequestRecord, log_request
+from route.observability.metrics import NOBODY
 from route.providers.base import ProviderError
 from route.routing.decision import Decision
 from route.service.charges import Charge
 from route.service.dispatch import Trip, may_have_cost
 from route.service.errors import of_refusal
 from route.service.fields import header_of
-from route.service.observability import NOBODY, RequestRecord, log_request
 from route.service.state import Service
 from route.storage.feedback import ShownAnswer
 from route.storage.ledger import KeyRecord

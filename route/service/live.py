@@ -16,8 +16,8 @@ from pathlib import Path
 
 from p2l.common.errors import ConfigError, P2LError
 from route.config import RouterConfig, line_of, load_config
+from route.observability.logs import LOGGER
 from route.service.fleet import Fleet
-from route.service.observability import LOGGER
 from route.service.settings import Settings
 from route.service.state import Service, check_together, key_records
 from route.storage.changes import Changes

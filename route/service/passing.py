@@ -24,6 +24,8 @@ from starlette.types import Receive, Scope, Send
 
 from p2l.common.web import ClientGoneError, Deadline, alive
 from route.config import ROUTER_ALIAS, ROUTER_NAME, ModelConfig
+from route.observability.logs import RequestRecord, log_request
+from route.observability.metrics import NOBODY
 from route.providers.base import JSON, Forwarded, Forwarding, ProviderError
 from route.providers.chat import SHAPE_ERRORS
 from route.service.charges import UNKNOWN_LONGEST
@@ -32,7 +34,6 @@ from route.service.errors import ApiError, of_fault, of_refusal
 from route.service.fields import header_of
 from route.service.fleet import Deployment
 from route.service.live import Live
-from route.service.observability import NOBODY, RequestRecord, log_request
 from route.service.state import Service
 from route.service.wire import BYTES_PER_TOKEN, count_of, parse_object, read_body
 from route.storage.ledger import KeyRecord, Refusal

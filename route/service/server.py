@@ -17,9 +17,9 @@ from p2l.common.errors import InputError, P2LError
 from p2l.common.supervisor import ignore_hangups
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
 from route.config import load_config
+from route.observability.logs import set_up_logs
 from route.service.app import build_app
 from route.service.errors import early_body
-from route.service.observability import set_up_logs
 from route.service.settings import Settings
 from route.service.state import Service
 

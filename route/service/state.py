@@ -13,6 +13,8 @@ import numpy as np
 
 from p2l.common.errors import ConfigError
 from route.config import RouterConfig, line_of
+from route.observability.logs import LOGGER
+from route.observability.metrics import RouterMetrics
 from route.providers.base import JSON, ProviderError
 from route.routing.candidates import get, pair
 from route.routing.decision import Coefficients, Held, features_in
@@ -22,7 +24,6 @@ from route.service.capabilities import REMEMBERED_SECONDS, Refusals
 from route.service.charges import UNKNOWN_LONGEST, Charge
 from route.service.dispatch import Dispatcher
 from route.service.fleet import Deployment, Fleet, make_fleet
-from route.service.observability import LOGGER, RouterMetrics
 from route.service.settings import FALLBACKS, Settings
 from route.service.wire import Incoming, prompt_tokens_of
 from route.storage.average import Average

@@ -55,7 +55,7 @@ def test_commands_are_found_under_one_name(capsys: pytest.CaptureFixture[str]) -
 def test_what_keeps_the_books_imports_nothing_heavy(command: Command) -> None:
     names = (
         "route.cli, route.storage.ledger, route.storage.feedback, route.storage.conversations, "
-        "route.service.observability, route.costs, p2l.commands.votes"
+        "route.observability.logs, route.costs, p2l.commands.votes"
     )
     heavy = ("torch", "scipy", "cvxpy", "openai", "anthropic", "pandas", "pyarrow", "numpy", "transformers", "fastapi")
     done = command("python", "-c", f"import sys, {names}; print([name for name in {heavy} if name in sys.modules])")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from route.service.observability import LOGGER, RequestRecord, log_request, set_up_logs
+from route.observability.logs import LOGGER, RequestRecord, log_request, set_up_logs
 
 
 @pytest.fixture
