@@ -109,6 +109,8 @@ class ModelConfig(_Section):
     """Of an average answer, in the unit of the budgets."""
     price: Price | None = None
     """With it, spend is counted from tokens, not from `cost`."""
+    reported_cost: bool = False
+    """Whether the provider's answers say what they cost (`usage.cost`), and that is booked."""
     temp: Annotated[Number, Field(ge=0)] | None = None
     top_p: Annotated[Number, Field(gt=0, le=1)] | None = None
     top_k: Annotated[Whole, Field(ge=1)] | None = None
@@ -211,6 +213,7 @@ class ModelConfig(_Section):
             context_window=self.context_window,
             prior_coef=self.prior_coef,
             amounts={**latency, **self.amounts},
+            price=None if self.price is None else (self.price.input, self.price.output),
             lacks=tuple(feature for feature, has in self.capabilities.items() if not has),
             doubts=tuple(sorted(doubts)),
             longest_answer=self.longest_answer or (entry.longest if entry else None),
@@ -241,6 +244,8 @@ class KeyLimits(_Section):
     """The models it may use; by default all."""
     cost: _Amount | None = None
     """The budget of its requests that name none."""
+    budget_usd: _Above | None = None
+    """Dollars that its requests may cost on average, in every 1,000 of them."""
     max_cost_per_request: _Amount | None = None
     """What one request may cost at most, whatever budget, model and length it asks for."""
     max_in_flight: Annotated[Whole, Field(ge=1)] = MAX_IN_FLIGHT
@@ -320,6 +325,8 @@ class RouterConfig(_Section):
     timeouts: TimeoutsConfig = TimeoutsConfig()
     breaker: BreakerConfig = BreakerConfig()
     limits: list[LimitConfig] = Field(default_factory=list)
+    budget_usd: _Above | None = None
+    """Dollars that all requests may cost on average, in every 1,000 of them; prices must be in dollars."""
     sticky: bool = False
     """Whether a conversation keeps its model."""
     explore: Annotated[Number, Field(ge=0, le=1)] = 0.0

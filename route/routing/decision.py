@@ -59,6 +59,8 @@ class RoutedModel:
     """Its coefficient where P2L does not know it."""
     amounts: Mapping[str, float] = field(default_factory=dict)
     """Of further limited quantities, latency say."""
+    price: tuple[float, float] | None = None
+    """Of a million tokens of input and of output; None: an answer costs `cost`."""
     lacks: Collection[str] = ()
     """Features that it does not have."""
     doubts: Collection[str] = ()
@@ -134,6 +136,8 @@ class Decision:
     """Whether the configured order decided, since there were no scores in time."""
     average: bool = False
     """Whether the average leaderboard of earlier prompts decided, since there were no scores in time."""
+    in_dollars: bool = False
+    """Whether budget and costs are expected dollars, rather than in the unit of the configured costs."""
     optimizer: str = ""
     revision: str = ""
     """Of the P2L model whose scores decided."""

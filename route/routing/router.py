@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import repeat
 
 import numpy as np
@@ -34,6 +35,7 @@ from route.routing.decision import (
     Limit,
     RoutedModel,
 )
+from route.routing.dollars import Dollars
 from route.routing.optimizers import (
     Floats,
     Indices,
@@ -121,6 +123,7 @@ class Router:
         demand: Demand = NO_DEMAND,
         fixed: str | None = None,
         held: Held | None = None,
+        dollars: Dollars | None = None,
     ) -> Decision:
         """Choose a model.
 
@@ -136,13 +139,24 @@ class Router:
             demand: models that cannot do what the request needs are left out.
             fixed: the model of this conversation, kept while it is a candidate within the budget.
             held: the model that the conversation was with, kept unless the gain is worth its prompt cache.
+            dollars: what answers are expected to cost, in the unit of the budget or of a ceiling beside it.
         """
         check_budget(budget)
         coefs, mask = self._coefs(coefficients)
         places = self.menu.candidates(mask, allowed, without, demand)
+        if dollars is not None:
+            places = _in_dollars(places, dollars)
         if coefficients is None or coefs is None:
-            return self._unscored(places, budget, fixed)
-        return self._scored(coefficients, coefs, mask, places, budget, fixed, held)
+            return self._unscored(places, budget, fixed, dollars)
+        return self._scored(coefficients, coefs, mask, places, budget, fixed, held, dollars)
+
+    def scores(self, coefficients: Coefficients | None) -> Floats | None:
+        """Return the scores (M,) of a prompt, NaN for models without a coefficient; None where there are none."""
+        coefs, mask = self._coefs(coefficients)
+        if coefficients is None or coefs is None:
+            return None
+        opponents = self._opponents(coefficients) if self.kind.compares else _NO_OPPONENTS
+        return self._scores(coefs, mask, opponents)
 
     def fitting(
         self, budget: float | None, allowed: Collection[str], without: Collection[str], demand: Demand
@@ -174,14 +188,15 @@ class Router:
         budget: float | None,
         fixed: str | None,
         held: Held | None,
+        dollars: Dollars | None,
     ) -> Decision:
         opponents = self._opponents(coefficients) if self.kind.compares else _NO_OPPONENTS
         scores = self._scores(coefs, mask, opponents)
-        problem = self._problem(scores[places], places, budget)
+        problem = self._problem(scores[places], places, budget, dollars)
         own = self._own_model(fixed, problem, places)
-        mixture = own or self.optimizer.solve(problem)
+        mixture = own or self._solve(problem, places, dollars)
         if own is None and held is not None:
-            own = self._worth_keeping(held, problem, mixture, places)
+            own = self._worth_keeping(held, problem, mixture, places, dollars)
             mixture = own or mixture
         position, propensity, explored = (own.positions[0], 1.0, False) if own else self._draw(problem, mixture)
         by_name = self.menu.by_name(scores)
@@ -190,7 +205,7 @@ class Router:
             probabilities=self._by_name(mixture, places),
             propensity=propensity,
             scores=by_name,
-            costs=self.menu.costs_of(by_name),
+            costs=self._costs_of(by_name, dollars),
             expected_score=mixture.mean(problem.scores),
             expected_cost=mixture.mean(problem.costs),
             strength=self.kind.strength(coefs[places[list(mixture.positions)]], np.array(mixture.shares), opponents),
@@ -200,11 +215,29 @@ class Router:
             optimizer=self.optimizer.name,
             revision=coefficients.revision,
             average=coefficients.is_average,
+            in_dollars=dollars is not None and dollars.is_budget,
         )
 
-    def _unscored(self, places: Indices, budget: float | None, fixed: str | None) -> Decision:
+    def _solve(self, problem: Problem, places: Indices, dollars: Dollars | None) -> Mixture:
+        """Mix the candidates for the best score or, under a ceiling, for the best score less what dollars must buy."""
+        if dollars is None or not dollars.rate:
+            return self.optimizer.solve(problem)
+        shares: dict[int, float] = {}
+        hopeful = dollars.hopeful[places]
+        for probability, rate in dollars.rates:
+            priced = replace(problem, scores=problem.scores - rate * hopeful)
+            for position, share in self.optimizer.solve(priced).items():
+                shares[position] = shares.get(position, 0.0) + probability * share
+        return Mixture(tuple(shares), tuple(shares.values()))
+
+    def _costs_of(self, names: Collection[str], dollars: Dollars | None) -> dict[str, float]:
+        if dollars is None or not dollars.is_budget:
+            return self.menu.costs_of(names)
+        return {name: float(dollars.costs[self.menu.places[name]]) for name in names}
+
+    def _unscored(self, places: Indices, budget: float | None, fixed: str | None, dollars: Dollars | None) -> Decision:
         """Choose without scores: the first of the static order, or under `random` any model, within the budget."""
-        problem = self._problem(np.zeros(len(places)), places, budget)
+        problem = self._problem(np.zeros(len(places)), places, budget, dollars)
         own = self._own_model(fixed, problem, places)
         mixture = own or self._without_scores(problem, places)
         position = mixture.draw(self._rng)
@@ -212,7 +245,8 @@ class Router:
             model=self.menu.names[places[position]],
             probabilities=self._by_name(mixture, places),
             propensity=mixture.shares[0],
-            costs=self.menu.cost_of.copy(),
+            costs=self._costs_of(self.menu.names, dollars),
+            in_dollars=dollars is not None and dollars.is_budget,
             expected_cost=mixture.mean(problem.costs),
             budget=budget,
             static=self.kind.scored and own is None,
@@ -244,10 +278,13 @@ class Router:
         coefs = np.fromiter(coefficients.coefs.values(), np.float64, len(coefficients.coefs))
         return _weighted(coefs, np.ones(len(coefs)))
 
-    def _problem(self, scores: Floats, places: Indices, budget: float | None) -> Problem:
+    def _problem(
+        self, scores: Floats, places: Indices, budget: float | None, dollars: Dollars | None = None
+    ) -> Problem:
         menu = self.menu
         amounts = menu.amounts[:, places] if len(menu.most) else menu.amounts
-        return Problem(scores, menu.costs[places], budget, amounts, menu.most)
+        costs = menu.costs if dollars is None or not dollars.is_budget else dollars.costs
+        return Problem(scores, costs[places], budget, amounts, menu.most)
 
     def _own_model(self, fixed: str | None, problem: Problem, places: Indices) -> Mixture | None:
         """Return the conversation's own model, if it is a candidate within a budget that holds for each request.
@@ -262,7 +299,9 @@ class Router:
             return None
         return Mixture((int(position[0]),), (1.0,))
 
-    def _worth_keeping(self, held: Held, problem: Problem, mixture: Mixture, places: Indices) -> Mixture | None:
+    def _worth_keeping(
+        self, held: Held, problem: Problem, mixture: Mixture, places: Indices, dollars: Dollars | None
+    ) -> Mixture | None:
         """Return the held model if moving to the mixture gains less than its prompt cache is worth.
 
         Both in scores: what a model costs, where the budget binds, and the cache at the rate at which the budget buys
@@ -274,6 +313,9 @@ class Router:
         rate = problem.rate
         cost_rate = rate if len(mixture.positions) > 1 else 0.0
         values = problem.scores - cost_rate * problem.costs
+        if dollars is not None and dollars.rate:  # what a dollar must buy, by the ceiling
+            rate = dollars.rate
+            values = problem.scores - rate * dollars.costs[places]
         gain = mixture.mean(values) - own.mean(values)
         return own if gain <= rate * held.lost else None
 
@@ -300,6 +342,16 @@ class Router:
 
     def _by_name(self, mixture: Mixture, places: Indices) -> dict[str, float]:
         return {self.menu.names[places[position]]: share for position, share in mixture.items()}
+
+
+def _in_dollars(places: Indices, dollars: Dollars) -> Indices:
+    """Return the candidates that a ceiling permits, or else the cheapest, in the order of the budget's costs."""
+    costs = dollars.costs[places]
+    if dollars.permitted is not None:
+        permitted = dollars.permitted[places]
+        permitted[costs.argmin()] = True
+        places, costs = places[permitted], costs[permitted]
+    return places[costs.argsort(kind="stable")] if dollars.is_budget else places
 
 
 def _static_ranks(menu: Menu, order: Sequence[str]) -> Indices:

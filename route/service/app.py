@@ -154,6 +154,8 @@ async def _route(service: Service, request: Request) -> Response:
         raise ApiError(400, "invalid_value", "direct_model: leaves nothing to decide", param="direct_model")
     exchange = Exchange(service, "")
     choice, _ = await choose_for(exchange, incoming, request.headers, key)
+    if choice.allowance is not None:
+        choice.allowance.pacers = ()  # nothing is asked, so nothing is spent
     service.dispatcher.first(Trip(incoming, Deadline.after(service.config.timeouts.total), choice, key))
     assert choice.decision is not None
     return JSONResponse({"object": "route.decision", **decision_of(choice.decision)})

@@ -16,7 +16,7 @@ from typing import Any
 from route.config import ModelConfig
 from route.providers.base import JSON
 from route.service.errors import ApiError
-from route.service.wire import BYTES_PER_TOKEN, Incoming, count_of, usage_of
+from route.service.wire import BYTES_PER_TOKEN, Incoming, cached_of, count_of, dollars_of, usage_of
 from route.storage.ledger import KeyRecord
 from route.storage.reservations import Reservation, Worst
 
@@ -122,6 +122,11 @@ class Charge:
     """The limit of the answer where the router set one."""
     tokens: tuple[int | None, int | None] = (None, None)
     """Of prompt and answer, as the provider counted them last."""
+    cached: int = 0
+    """Tokens of the prompt that the provider had in its cache."""
+    reported: float | None = None
+    """What it cost, as the provider says."""
+    booked: float = 0.0
     choices: int = 1
     """Answers in one."""
     pending: asyncio.Task[JSON] | None = field(default=None, repr=False)
@@ -141,6 +146,12 @@ class Charge:
                 self._pieces += 1
                 self._bytes += size
 
+    def take_usage(self, answer: JSON) -> None:
+        """Take over the usage of an answer or a chunk."""
+        self.measure(usage_of(answer))
+        self.cached = cached_of(answer)
+        self.reported = dollars_of(answer) if self.config.reported_cost else None
+
     def measure(self, tokens: tuple[int | None, int | None]) -> None:
         """Take over the counts of the provider."""
         self.tokens = tokens
@@ -150,7 +161,7 @@ class Charge:
     def complete(self, answer: JSON) -> None:
         """Take over a whole answer."""
         self.choices = len(answer.get("choices") or [0])
-        self.measure(usage_of(answer))
+        self.take_usage(answer)
         if self.tokens[1] is None:
             self.count(answer.get("choices"))
 
@@ -167,12 +178,16 @@ class Charge:
     def cost(self) -> float:
         """Return the cost from tokens and price where both are known, else the configured cost."""
         price = self.config.price
+        if self.reported is not None:
+            return self.reported
         if price is None:
             return self.config.cost * self.choices
         prompt, completion = self.tokens
         if prompt is None:
             prompt = self.incoming.prompt_tokens
         cost = (prompt * price.input + self.made * price.output) / _MILLION
+        if price.cached is not None:
+            cost -= min(self.cached, prompt) * (price.input - price.cached) / _MILLION
         reserved = self.reservation.amount
         if completion is None and not self.made:  # nobody saw what was made
             cost = max(cost, self.config.cost * self.choices)
@@ -196,12 +211,26 @@ def _text_bytes(delta: Mapping[str, Any], depth: int = 0) -> int:
     return size
 
 
-def ceiling_of(key: KeyRecord, answers: int) -> float | None:
-    """Return what each of the answers of a request may cost."""
-    return None if key.max_cost_per_request is None else key.max_cost_per_request / answers
+def ceiling_of(key: KeyRecord, answers: int, dollars: float | None = None) -> float | None:
+    """Return what each of the answers of a request may cost: by its key, and `dollars` by a strict budget."""
+    own = None if key.max_cost_per_request is None else key.max_cost_per_request / answers
+    return min((limit for limit in (own, dollars) if limit is not None), default=None)
+
+
+def worst_case(model: ModelConfig, incoming: Incoming) -> float:
+    """Return what an answer can cost: by the limit that the request states, else one that is long for this model.
+
+    An answer without a limit is cut where it would cost more than a ceiling.
+    """
+    limits = {name: incoming.body[name] for name in _LIMITS if count_of(incoming.body.get(name))}
+    sent = limits or ({} if model.max_tokens is None else {_LIMITS[0]: model.max_tokens})
+    bounds = Bounds.of(model, incoming, {"n": incoming.body.get("n"), **sent})
+    worst = bounds.worst(model, None)
+    return bounds.most if limits or worst is None else worst.enough
 
 
 def too_dear(key: KeyRecord) -> ApiError:
     """Return the error for a request that cannot be kept to its key's ceiling."""
-    message = f"a request with this API key may cost {key.max_cost_per_request:g}; shorten it or choose a cheaper model"
+    most = "" if key.max_cost_per_request is None else f" {key.max_cost_per_request:g} with this API key"
+    message = f"a request may not cost more than its ceiling{most}; shorten it or choose a cheaper model"
     return ApiError(400, "cost_ceiling_exceeded", message)

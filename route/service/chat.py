@@ -9,9 +9,10 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
+import numpy as np
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -29,9 +30,9 @@ from p2l.common.long_texts import (
 from p2l.common.web import ClientGoneError, Deadline, alive
 from route.config import ROUTER_NAME
 from route.providers.base import JSON
-from route.routing.decision import Decision
-from route.service.capabilities import demand_of
-from route.service.charges import ceiling_of, too_dear
+from route.routing.decision import Coefficients, Decision
+from route.routing.spending import Allowance
+from route.service.charges import ceiling_of, too_dear, worst_case
 from route.service.dialects import Dialect
 from route.service.dispatch import Choice, Trip, ask_whole
 from route.service.errors import ApiError, of_refusal
@@ -42,10 +43,12 @@ from route.service.streaming import open_stream, relay
 from route.service.wire import (
     MOST_VALUES,
     Incoming,
+    demand_of,
     key_of,
     mark_answer,
     outputs_of,
     parse_chat,
+    prompt_of,
     read_body,
     refuse_constant,
 )
@@ -147,7 +150,8 @@ async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply:
     late = ApiError(504, "deadline_exceeded", "the time of this request was up before its answer was complete")
     async with alive(receive, deadline, late):
         choice, conversation = await choose_for(exchange, incoming, headers, exchange.key)
-        trip = Trip(incoming, deadline, choice, exchange.key, ceiling_of(exchange.key, 1 + incoming.compare))
+        strict = incoming.budget_usd if service.router.optimizer.keeps_each else None
+        trip = Trip(incoming, deadline, choice, exchange.key, ceiling_of(exchange.key, 1 + incoming.compare, strict))
         exchange.trips.append(trip)
         answer = None
         if incoming.compare:
@@ -217,15 +221,11 @@ async def choose_for(
     if isinstance(allowed, Refusal):
         raise of_refusal(allowed)
     if incoming.direct is not None:
+        if service.spending.pacers_of(key):
+            exchange.allowance = service.spending.plan_named(key, incoming.direct, prompt_of(incoming))
+            _check_room(exchange.allowance)
         return Choice([incoming.direct]), None
-    budget = key.cost if incoming.budget is None else incoming.budget
-    ceiling = ceiling_of(key, 1 + incoming.compare)
-    if ceiling is not None:
-        budget = ceiling if budget is None else min(budget, ceiling)
-        # The budget of a mixture holds on average; the ceiling holds for every request.
-        allowed = tuple(name for name in allowed if service.config.model_configs[name].cost <= ceiling)
-        if not allowed:
-            raise too_dear(key)
+    budget, allowed = _budget_and_models(service, incoming, key, allowed)
     conversation, last, is_round = await _last_turn(service, incoming, headers, key)
     fixed, held = None, None
     if last is not None and (service.config.sticky or is_round):
@@ -236,9 +236,69 @@ async def choose_for(
     coefficients = await service.coefficients(incoming.turns)
     menu = service.router.menu
     demand = await incoming.apart(lambda: demand_of(incoming, service.refusals, menu.rare, menu.least_window))
-    choice = Choice(allowed, service.router, coefficients, budget, demand, fixed, held)
+    allowance = _allowance(exchange, incoming, coefficients, key, allowed)
+    exchange.allowance = allowance
+    if allowance is not None and coefficients is None and budget is None and allowance.dollars is not None:
+        # Nothing says which dollars are well spent: as many for each request.
+        budget = max(allowance.target, float(allowance.dollars.costs.min()))
+        allowance.dollars = replace(allowance.dollars, is_budget=True)
+    choice = Choice(allowed, service.router, coefficients, budget, demand, fixed, held, allowance)
     exchange.sticky = fixed is not None
     return choice, conversation
+
+
+def _budget_and_models(
+    service: Service, incoming: Incoming, key: KeyRecord, allowed: tuple[str, ...]
+) -> tuple[float | None, tuple[str, ...]]:
+    """Return the budget of a request, and the models that no ceiling of single requests rules out."""
+    ceiling = ceiling_of(key, 1 + incoming.compare)
+    if ceiling is not None:
+        # The budget of a mixture holds on average; the ceiling holds for every request.
+        allowed = tuple(name for name in allowed if service.config.model_configs[name].cost <= ceiling)
+        if not allowed:
+            raise too_dear(key)
+    if incoming.budget_usd is not None:
+        is_strict = service.router.optimizer.keeps_each
+        return incoming.budget_usd, _within(service, incoming, allowed) if is_strict else allowed
+    budget = key.cost if incoming.budget is None else incoming.budget
+    if ceiling is not None:
+        budget = ceiling if budget is None else min(budget, ceiling)
+    return budget, allowed
+
+
+def _allowance(
+    exchange: Exchange, incoming: Incoming, coefficients: Coefficients | None, key: KeyRecord, allowed: Collection[str]
+) -> Allowance | None:
+    """Return what a request may cost in dollars, if a budget or a ceiling says so; raise `ApiError` 429 if nothing."""
+    service, is_budget = exchange.service, incoming.budget_usd is not None
+    if not is_budget and not service.spending.pacers_of(key):
+        return None
+    scores = service.router.scores(coefficients)
+    if scores is not None and len(allowed) < len(scores):
+        scores = np.where([name in allowed for name in service.router.menu.names], scores, np.nan)
+    allowance = service.spending.plan(key, scores, prompt_of(incoming), is_budget=is_budget)
+    if allowance is not None and allowance.dollars is None:
+        allowance.begin(0.0)
+        exchange.allowance = allowance
+    _check_room(allowance)
+    return allowance
+
+
+def _check_room(allowance: Allowance | None) -> None:
+    if allowance is not None and allowance.dollars is None:
+        message = "what these 1,000 requests may cost is spent; a cheaper model or a shorter prompt may fit"
+        raise ApiError(429, "insufficient_quota", message, retry_after=1.0)
+
+
+def _within(service: Service, incoming: Incoming, allowed: Collection[str]) -> tuple[str, ...]:
+    """Return the models whose worst case is within a strict budget; raise `ApiError` 400 if there is none."""
+    worst = {name: worst_case(service.config.model_configs[name], incoming) for name in allowed}
+    dollars = incoming.budget_usd or 0.0
+    within = tuple(name for name, most in worst.items() if most <= dollars)
+    if not within:
+        message = f"budget_usd of {dollars:g} buys no answer: the cheapest may cost {min(worst.values()):.6g}"
+        raise ApiError(400, "infeasible_budget", message, param="budget_usd")
+    return within
 
 
 async def _last_turn(

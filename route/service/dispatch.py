@@ -23,6 +23,7 @@ from route.providers.base import JSON, Fault, ProviderError, Timeouts
 from route.routing.candidates import NoModelError
 from route.routing.decision import NO_DEMAND, Coefficients, Decision, Demand, Held
 from route.routing.router import Router
+from route.routing.spending import Allowance
 from route.service.charges import Bounds, Charge, limited, too_dear
 from route.service.errors import ApiError, of_choice, of_fault, of_refusal
 from route.service.fields import MEDIA
@@ -48,6 +49,8 @@ class Choice:
     """The model of this conversation."""
     held: Held | None = None
     """The model of its last turn, which it may leave."""
+    allowance: Allowance | None = None
+    """What it may cost in dollars."""
     decision: Decision | None = None
     """The last one of the router."""
 
@@ -66,7 +69,10 @@ class Choice:
             demand=self.demand,
             fixed=self.fixed,
             held=self.held,
+            dollars=None if self.allowance is None else self.allowance.dollars,
         )
+        if self.allowance is not None and self.allowance.dollars is not None:
+            self.allowance.begin(float(self.allowance.dollars.costs[self.router.menu.places[decision.model]]))
         self.decision = decision.limited_to(self.allowed)  # a key is told of no model that it may not use
         return decision.model
 

@@ -12,11 +12,13 @@ from route.observability.logs import RequestRecord, log_request
 from route.observability.metrics import NOBODY
 from route.providers.base import ProviderError
 from route.routing.decision import Decision
+from route.routing.spending import Allowance
 from route.service.charges import Charge
 from route.service.dispatch import Trip, may_have_cost
 from route.service.errors import of_refusal
 from route.service.fields import header_of
 from route.service.state import Service
+from route.service.wire import prompt_of
 from route.storage.feedback import ShownAnswer
 from route.storage.ledger import KeyRecord
 
@@ -42,6 +44,8 @@ class Exchange:
     first_token: float | None = None
     """Seconds after the start."""
     sticky: bool = False
+    allowance: Allowance | None = None
+    """What it may cost in dollars, where a budget or a ceiling is in dollars."""
 
     @property
     def decision(self) -> Decision | None:
@@ -137,8 +141,19 @@ class Exchange:
         if self.entered and self.key is not None:
             self.service.ledger.leave(self.key)
         costs = [self.service.settle(charge, True, charge.choices) for charge in charges]
+        self._learn_costs()
         self._count(seconds)
         self._log(seconds, sum(costs) if costs else None)
+
+    def _learn_costs(self) -> None:
+        """Count the dollars of all attempts under the ceilings, and learn what answers of their models cost."""
+        if self.allowance is not None:
+            self.allowance.close(sum(charge.booked for trip in self.trips for charge in trip.charges))
+        for charge in self.answers:
+            if charge.config.price is not None and charge.is_measured:
+                prompt = self.allowance.prompt if self.allowance else prompt_of(charge.incoming)
+                prompt = prompt._replace(choices=max(1, charge.choices))
+                self.service.spending.estimator.observe(charge.model, prompt, charge.tokens[1], charge.booked)
 
     def _count(self, seconds: float) -> None:
         metrics = self.service.metrics

@@ -18,9 +18,10 @@ from route.observability.metrics import RouterMetrics
 from route.providers.base import JSON, ProviderError
 from route.routing.candidates import get, pair
 from route.routing.decision import Coefficients, Held, features_in
+from route.routing.refusals import REMEMBERED_SECONDS, Refusals
 from route.routing.router import Router
 from route.routing.scoring import make_scorer
-from route.service.capabilities import REMEMBERED_SECONDS, Refusals
+from route.routing.spending import Spending
 from route.service.charges import UNKNOWN_LONGEST, Charge
 from route.service.dispatch import Dispatcher
 from route.service.fleet import Deployment, Fleet, make_fleet
@@ -62,6 +63,9 @@ class Service:
         self.has_caches = any(price and price.cached is not None for price in prices)
         """Whether a model's price of a prompt that its provider has in a cache is known."""
         self.refusals = Refusals()
+        self.spending: Spending = Spending(
+            self.router.menu, config.budget_usd, None if before is None else before.spending
+        )
         if before is None:
             self._make_parts()
         else:
@@ -176,7 +180,7 @@ class Service:
 
     def settle(self, charge: Charge, has_cost: bool, answers: int | None = None) -> float:
         """Book what an attempt has cost, if it has; return that. A failed attempt is no answer."""
-        cost = charge.cost() if has_cost else 0.0
+        cost = charge.booked = charge.cost() if has_cost else 0.0
         prompt, completion = charge.tokens if charge.is_measured else (None, None)
         self.ledger.settle(
             charge.reservation,

@@ -17,7 +17,7 @@ from route.service.dispatch import Trip
 from route.service.errors import of_fault
 from route.service.exchange import Exchange
 from route.service.fleet import Deployment
-from route.service.wire import is_usage_only, mark_chunk, outputs_of, usage_of
+from route.service.wire import is_usage_only, mark_chunk, outputs_of
 
 Write = Callable[[JSON], Awaitable[None]]
 """Sends a chunk to the client."""
@@ -82,7 +82,7 @@ async def _relay_one(exchange: Exchange, trip: Trip, deployment: Deployment, chu
     charge = exchange.answers[0]
     charge.count(chunk.get("choices"))
     if chunk.get("usage") is not None:
-        charge.measure(usage_of(chunk))
+        charge.take_usage(chunk)
         if is_usage_only(chunk) and not asks_for_usage(trip.incoming.body):
             return  # the router asks for the usage of every stream
     await write(mark_chunk(chunk, deployment.name))

@@ -23,7 +23,9 @@ from p2l.common.web import bearer_of
 from route.config import ModelConfig
 from route.providers.base import JSON
 from route.providers.chat import image_url
-from route.routing.decision import Decision
+from route.routing.decision import NO_DEMAND, Decision, Demand
+from route.routing.dollars import Prompt
+from route.routing.refusals import Refusals, answer_of
 from route.service.errors import ApiError
 from route.service.fields import features_of, passed
 
@@ -62,6 +64,8 @@ class Incoming:
     """Bytes."""
     hints: tuple[str, ...] = ()
     """Fields of the client's own protocol that were left out."""
+    budget_usd: float | None = None
+    """Expected dollars that the answer may cost; it takes the place of the budget in the unit of the costs."""
 
     @property
     def ends_with_assistant(self) -> bool:
@@ -146,7 +150,11 @@ def parse_chat(
         direct = model
     if direct is not None and (not isinstance(direct, str) or direct not in models):
         raise ApiError(404, "model_not_found", f"no model {direct!r}; GET /v1/models lists them", param="direct_model")
-    budget = _budget(body.pop("cost", None), headers.get("x-p2l-cost"))
+    budget = _budget(body.pop("cost", None), headers.get("x-p2l-cost"), "cost", "x-p2l-cost")
+    dollars = body.pop("budget_usd", None), headers.get("x-p2l-budget-usd")
+    budget_usd = _budget(*dollars, "budget_usd", "x-p2l-budget-usd")
+    if budget is not None and budget_usd is not None:
+        raise _bad("budget_usd", "goes not with cost: give one of them")
     compare = _flag(body, "compare")
     stream = _flag(body, "stream")
     for field in ("n", "max_tokens", "max_completion_tokens"):
@@ -158,7 +166,9 @@ def parse_chat(
     if compare and (stream or direct is not None or body.get("n") not in (None, 1)):
         raise _bad("compare", "goes with neither stream, direct_model nor n")
     left_out = tuple(name for name in hints if name in sent)
-    incoming = Incoming(body, turns_of(body["messages"]), budget, direct, compare, stream, len(raw), left_out)
+    incoming = Incoming(
+        body, turns_of(body["messages"]), budget, direct, compare, stream, len(raw), left_out, budget_usd
+    )
     if len(raw) > LONG:
         _ = incoming.prompt_tokens, incoming.features, incoming.has_many_values  # here, in a thread of its own
     return incoming
@@ -175,6 +185,23 @@ def tokens_of(incoming: Incoming, smallest_window: int) -> int | None:
     if incoming.size // BYTES_PER_TOKEN + answer + _TOKENS_PER_ATTACHMENT <= smallest_window:
         return None
     return incoming.prompt_tokens + answer
+
+
+def demand_of(incoming: Incoming, refusals: Refusals, rare: int, least_window: float) -> Demand:
+    """Return what a request needs, as far as it matters: `rare` and `least_window` are those of `Menu`."""
+    tokens = None if least_window == math.inf else tokens_of(incoming, int(least_window))
+    refused = refusals.of(incoming)
+    features = incoming.features if rare else 0
+    answer = answer_of(incoming.body)
+    if not features and tokens is None and not refused and not answer:
+        return NO_DEMAND
+    return Demand(features, tokens, answer, refused)
+
+
+def prompt_of(incoming: Incoming) -> Prompt:
+    """Return what the cost of an answer depends on, beside the model."""
+    body = incoming.body
+    return Prompt(incoming.prompt_tokens, incoming.size, answer_of(body), count_of(body.get("n")) or 1)
 
 
 def prompt_tokens_of(body: JSON) -> int:
@@ -240,12 +267,12 @@ def _is_remote(part: Any) -> bool:
     return any(isinstance(place, str) and not place.startswith("data:") for place in places)
 
 
-def _budget(in_body: Any, in_header: str | None) -> float | None:
+def _budget(in_body: Any, in_header: str | None, field: str, header: str) -> float | None:
     """Return the budget of the body, else that of the header."""
     budget = in_header if in_body is None else in_body
     if budget is None:
         return None
-    where = "the header x-p2l-cost" if in_body is None else "cost"
+    where = f"the header {header}" if in_body is None else field
     try:
         if isinstance(budget, bool) or (in_body is not None and isinstance(budget, str)):
             raise ValueError
@@ -282,9 +309,10 @@ def refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
 _MOST_TOKENS = 100_000_000
+_MOST_DOLLARS = 10_000.0  # no answer costs as much
 _REASONS = (
     *("model", "probabilities", "propensity", "expected_score", "expected_cost", "strength"),
-    *("budget", "explored", "static", "average", "optimizer", "revision"),
+    *("budget", "in_dollars", "explored", "static", "average", "optimizer", "revision"),
 )
 
 
@@ -361,6 +389,21 @@ def usage_of(answer: JSON | None) -> tuple[int | None, int | None]:
     if not isinstance(usage, dict):
         return None, None
     return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+
+
+def cached_of(answer: JSON) -> int:
+    """Return the tokens of the prompt that were in the provider's cache."""
+    usage = answer.get("usage")
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    return (_count(details.get("cached_tokens")) or 0) if isinstance(details, dict) else 0
+
+
+def dollars_of(answer: JSON) -> float | None:
+    """Return what the answer cost, where the provider says so in `usage.cost`."""
+    usage = answer.get("usage")
+    cost = usage.get("cost") if isinstance(usage, dict) else None
+    is_amount = isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < _MOST_DOLLARS
+    return float(cost) if is_amount else None  # type: ignore[arg-type]
 
 
 def _count(tokens: Any) -> int | None:

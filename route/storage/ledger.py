@@ -65,6 +65,8 @@ class KeyRecord:
     """Names of the models it may be answered by; None: all."""
     cost: float | None = None
     """Budget of its requests that name none."""
+    budget_usd: float | None = None
+    """Dollars that its requests may cost on average, in every 1,000 of them."""
     max_cost_per_request: float | None = None
     """What one request may cost at most, whatever it asks for."""
     max_in_flight: int = MAX_IN_FLIGHT

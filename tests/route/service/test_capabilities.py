@@ -14,7 +14,7 @@ from openai import BadRequestError
 
 from route.providers.base import Fault, ProviderError
 from route.routing.decision import FEATURES, bits_of, features_in
-from route.service.capabilities import REMEMBERED_SECONDS, Refusals
+from route.routing.refusals import REMEMBERED_SECONDS, Refusals
 from route.service.fields import features_of
 from route.service.wire import Incoming
 from tests.route.router_helpers import HELLO, a_router, served

@@ -1,4 +1,4 @@
-"""What a request needs of the model that answers it, and which models have lately refused such requests."""
+"""Which models have lately refused requests for what these need, their size or a parameter."""
 
 from __future__ import annotations
 
@@ -6,16 +6,40 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from route.providers.base import JSON, Fault, ProviderError
 from route.providers.refusals import Refused, read_refusal
-from route.routing.decision import NO_DEMAND, Demand, bits_of, features_in
-from route.service.wire import Incoming, count_of, tokens_of
+from route.routing.decision import bits_of, features_in
 
 REMEMBERED_SECONDS = 600.0
 """How long a refusal is remembered."""
 _MOST_REMEMBERED = 32
 """Refusals of one model."""
+
+
+class Request(Protocol):
+    """What is looked at of a request."""
+
+    @property
+    def body(self) -> JSON:
+        """Return the body for a provider."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Return its bytes."""
+        ...
+
+    @property
+    def features(self) -> int:
+        """Return the bits of the features that it needs."""
+        ...
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Return the tokens of the prompt, estimated."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -29,21 +53,22 @@ class Memo:
     answer: int | None = None
     """Tokens of the longest answer; longer ones are refused."""
 
-    def fits(self, incoming: Incoming) -> bool:
+    def fits(self, request: Request) -> bool:
         """Return whether a request would be refused for the same reason."""
-        body = incoming.body
-        if self.features & ~incoming.features:
+        body = request.body
+        if self.features & ~request.features:
             return False
         if self.parameter and body.get(self.parameter) is None:
             return False
         if self.answer is not None and answer_of(body) <= self.answer:
             return False
-        return self.tokens is None or incoming.prompt_tokens >= self.tokens
+        return self.tokens is None or request.prompt_tokens >= self.tokens
 
 
 def answer_of(body: JSON) -> int:
     """Return the tokens of the longest answer that a request asks for; 0 if it does not say."""
-    return max(count_of(body.get("max_tokens")), count_of(body.get("max_completion_tokens")))
+    limits = (body.get("max_tokens"), body.get("max_completion_tokens"))
+    return max((limit for limit in limits if isinstance(limit, int)), default=0)
 
 
 @dataclass
@@ -54,13 +79,13 @@ class Refusals:
     _memos: dict[str, dict[Memo, float]] = field(default_factory=dict)
     """By model: until when each counts."""
 
-    def learn(self, model: str, error: ProviderError, incoming: Incoming) -> Memo | None:
+    def learn(self, model: str, error: ProviderError, request: Request) -> Memo | None:
         """Remember a refusal about capability, size or parameters; return what is new in it."""
         if error.fault not in (Fault.UNSUPPORTED, Fault.CONTEXT_LENGTH):
             return None
-        needed = features_in(incoming.features)
-        refused = read_refusal(error.detail or str(error), needed, incoming.body.keys())
-        memo = _memo_of(refused, error.fault, incoming)
+        needed = features_in(request.features)
+        refused = read_refusal(error.detail or str(error), needed, request.body.keys())
+        memo = _memo_of(refused, error.fault, request)
         if memo is None:
             return None
         memos, now = self._memos.setdefault(model, {}), self.clock()
@@ -70,7 +95,7 @@ class Refusals:
             del memos[next(iter(memos))]
         return memo if is_new else None
 
-    def of(self, incoming: Incoming) -> frozenset[str]:
+    def of(self, request: Request) -> frozenset[str]:
         """Return the models that have refused what a request needs."""
         if not self._memos:
             return frozenset()
@@ -80,26 +105,15 @@ class Refusals:
                 del memos[memo]
             if not memos:
                 del self._memos[model]
-        return frozenset(model for model, memos in self._memos.items() if any(memo.fits(incoming) for memo in memos))
+        return frozenset(model for model, memos in self._memos.items() if any(memo.fits(request) for memo in memos))
 
 
-def _memo_of(refused: Refused, fault: Fault, incoming: Incoming) -> Memo | None:
-    if refused.longest is not None and answer_of(incoming.body) > refused.longest:
+def _memo_of(refused: Refused, fault: Fault, request: Request) -> Memo | None:
+    if refused.longest is not None and answer_of(request.body) > refused.longest:
         return Memo(answer=refused.longest)
     if fault is Fault.CONTEXT_LENGTH:
         # Four bytes a token is a guess: what surely is as long, unless the provider says where its limit is.
-        return Memo(tokens=incoming.size if refused.window is None else refused.window)
+        return Memo(tokens=request.size if refused.window is None else refused.window)
     if refused.features:
         return Memo(features=bits_of(refused.features))
     return Memo(parameter=refused.parameter) if refused.parameter else None
-
-
-def demand_of(incoming: Incoming, refusals: Refusals, rare: int, least_window: float) -> Demand:
-    """Return what a request needs, as far as it matters: `rare` and `least_window` are those of `Menu`."""
-    tokens = None if least_window == math.inf else tokens_of(incoming, int(least_window))
-    refused = refusals.of(incoming)
-    features = incoming.features if rare else 0
-    answer = answer_of(incoming.body)
-    if not features and tokens is None and not refused and not answer:
-        return NO_DEMAND
-    return Demand(features, tokens, answer, refused)

@@ -1,0 +1,178 @@
+"""A ceiling on average dollars per request, kept in every block of 1,000 requests, and spent where it buys most.
+
+The program over many prompts with one ceiling has one multiplier: each prompt goes to the model with the largest
+score - rate x dollars, for the rate at which the ceiling is spent. It is found every few requests by bisection on the
+last prompts, so that they would have spent what the block has left per request. What answers really cost comes back:
+
+    target = (what the block may have cost by now - what it did cost) / requests left + ceiling
+
+What remains uncertain is bounded by a gate: an answer is permitted only where the block, with the cheapest model for
+all of its other requests, stays within the ceiling even if this answer costs several times what is expected. A ceiling
+that even the cheapest model exceeds cannot be kept, so requests are refused then.
+
+Shapes: W prompts that are remembered, M models.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from route.routing.dollars import Dollars, Estimator, Prompt
+from route.routing.optimizers import Floats, Mask
+
+BLOCK = 1000
+"""Requests whose mean cost keeps to the ceiling."""
+SLACK = 0.002
+"""By which share of the ceiling a block may exceed it."""
+_AIM = 0.998
+"""The share of the ceiling that is aimed at."""
+_WINDOW = 192
+_EVERY = 8
+"""Requests between two searches for the rate."""
+_HORIZON = 120
+"""In no fewer requests a surplus or deficit is made up for."""
+_MOST_OF_CEILING = 4.0
+"""A surplus is spent at no more than so many ceilings a request."""
+_TAIL = 6.0
+"""So many times its expected cost an answer may take, for the gate."""
+_DEVIATIONS = 3.0
+"""So many standard deviations of what is under way the gate holds back, one being a request's expected cost."""
+_STEPS = 14
+_APART = 1.05
+_FOLLOWING = 60.0
+"""Answers whose costs, beside what was expected of them, correct the next ones."""
+
+
+@dataclass
+class Ticket:
+    """A request that was begun, until `Pacer.settle`."""
+
+    block: int
+    expected: float
+
+
+class Pacer:
+    """Keeps one ceiling; of one worker, in an event loop: where each worker keeps it, all together do."""
+
+    def __init__(self, ceiling: float, num_models: int) -> None:
+        """Begin the first block; `ceiling` is in dollars per request."""
+        self.ceiling = ceiling
+        self._scores = np.full((_WINDOW, num_models), -np.inf)
+        self._costs = np.zeros((_WINDOW, num_models))
+        self._hopeful = np.zeros((_WINDOW, num_models))
+        self._seen = 0
+        self._block = 0
+        self._count = 0
+        self._spent = 0.0
+        self._held = 0.0
+        self._squares = 0.0
+        self._cheapest = 0.0
+        self._correction = 1.0
+        self._booked = self._expected = _FOLLOWING * ceiling
+        self._rates: tuple[tuple[float, float], ...] = ((1.0, 0.0),)
+
+    @property
+    def rates(self) -> tuple[tuple[float, float], ...]:
+        """Return (probability, score that a dollar must buy), one or two of them."""
+        return self._rates
+
+    @property
+    def target(self) -> float:
+        """Return the dollars that the next requests may cost on average."""
+        aim = _AIM * self.ceiling
+        surplus = self._count * aim - self._spent - self._held
+        left = max(BLOCK - self._count, _HORIZON)
+        return min(max(aim + surplus / left, 0.0), _MOST_OF_CEILING * self.ceiling)
+
+    def _note(self, scores: Floats, costs: Floats, hopes: Floats) -> None:
+        row = self._seen % _WINDOW
+        np.copyto(self._scores[row], scores)
+        self._scores[row][np.isnan(scores)] = -np.inf
+        self._costs[row] = costs
+        self._seen += 1
+        if self._seen % _EVERY == 1 or self._seen < _EVERY:
+            np.multiply(self._costs, hopes, out=self._hopeful)
+            self._search()
+
+    def _permitted(self, costs: Floats) -> Mask | None:
+        """Return which answers (M,) of these expected dollars the block has room for; None: not even the cheapest."""
+        cheapest = float(costs.min())
+        self._cheapest += (cheapest - self._cheapest) / min(self._seen + 1, _WINDOW)
+        room = BLOCK * self.ceiling - self._spent - self._held * max(1.0, self._correction)
+        if cheapest > room + SLACK * BLOCK * self.ceiling:
+            return None
+        room -= _DEVIATIONS * math.sqrt(self._squares)
+        others = max(0, BLOCK - self._count - 1)
+        free = room - others * self._cheapest * max(1.0, self._correction)
+        return np.asarray(costs * (_TAIL * max(1.0, self._correction)) <= free)
+
+    def plan(self, scores: Floats | None, estimator: Estimator, prompt: Prompt) -> Dollars | None:
+        """Return what the decision on a prompt needs; None where not even the cheapest model is permitted.
+
+        `scores` are (M,), NaN for models that cannot answer it, or None where there are none.
+        """
+        if self._count >= BLOCK:
+            self._block += 1
+            estimator.age()
+            self._count, self._spent, self._held, self._squares = 0, 0.0, 0.0, 0.0
+        costs = estimator.costs(prompt)
+        if scores is not None:
+            self._note(scores, costs, estimator.hopes)
+        permitted = self._permitted(costs)
+        return None if permitted is None else Dollars(costs, False, self._rates, estimator.hopes, permitted)
+
+    def begin(self, expected: float) -> Ticket:
+        """Count a request that goes to a model of these expected dollars; a refused one costs nothing."""
+        self._count += 1
+        self._held += expected
+        self._squares += expected * expected
+        return Ticket(self._block, expected)
+
+    def settle(self, ticket: Ticket, dollars: float) -> None:
+        """Count what a request has cost, in its block; in this one, if it exceeds what was held in one that is over."""
+        if ticket.block == self._block:
+            self._held = max(0.0, self._held - ticket.expected)
+            self._squares = max(0.0, self._squares - ticket.expected * ticket.expected)
+            self._spent += dollars
+        else:
+            self._spent += max(0.0, dollars - ticket.expected)
+        if ticket.expected <= 0.0:
+            return
+        keep = 1.0 - 1.0 / _FOLLOWING
+        self._booked = keep * self._booked + dollars
+        self._expected = keep * self._expected + ticket.expected
+        self._correction = min(max(self._booked / self._expected, 0.1), 10.0)
+
+    def _search(self) -> None:
+        """Find the rates at which the prompts that are remembered cost the target."""
+        target = self.target / self._correction
+        low, most = 0.0, self._mean_cost(0.0)
+        if most <= target:
+            self._rates = ((1.0, 0.0),)
+            return
+        high = 1.0 / max(target, 1e-12)
+        least = self._mean_cost(high)
+        while least > target and high < 1e15 / max(target, 1e-12):
+            low, most, high = high, least, high * 32.0
+            least = self._mean_cost(high)
+        for _ in range(_STEPS):
+            middle = 0.5 * (low + high)
+            cost = self._mean_cost(middle)
+            if cost > target:
+                low, most = middle, cost
+            else:
+                high, least = middle, cost
+        # Apart, so that a prompt on the edge is mixed though its expected costs move a little until the next search.
+        low, high = low / _APART, high * _APART
+        most, least = self._mean_cost(low), self._mean_cost(high)
+        share = min(max((target - least) / (most - least), 0.0), 1.0) if most > least else 0.0
+        self._rates = ((share, low), (1.0 - share, high)) if 0.0 < share < 1.0 else ((1.0, low if share else high),)
+
+    def _mean_cost(self, rate: float) -> float:
+        """Return what the prompts that are remembered would have cost at a rate."""
+        rows = min(self._seen, _WINDOW)
+        choices = (self._scores[:rows] - rate * self._hopeful[:rows]).argmax(axis=1)
+        return float(self._costs[np.arange(rows), choices].mean())

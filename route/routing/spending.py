@@ -1,0 +1,107 @@
+"""The dollars of requests: what they are expected to cost, and the ceilings of the service and of its keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+from route.routing.candidates import Menu
+from route.routing.dollars import PLAIN, Dollars, Estimator, Prompt
+from route.routing.optimizers import Floats
+from route.routing.pacing import Pacer, Ticket
+
+
+@dataclass
+class Allowance:
+    """One request under ceilings, until `close`; it is counted when its model is chosen."""
+
+    prompt: Prompt
+    dollars: Dollars | None
+    """None: a ceiling has no room for it."""
+    pacers: tuple[Pacer, ...] = ()
+    tickets: list[Ticket] = field(default_factory=list)
+
+    @property
+    def target(self) -> float:
+        """Return the dollars that the next requests may cost on average; infinite without a ceiling."""
+        return min((pacer.target for pacer in self.pacers), default=np.inf)
+
+    def begin(self, expected: float) -> None:
+        """Count the request, whose model is expected to cost so much; a second call does nothing."""
+        if not self.tickets:
+            self.tickets = [pacer.begin(expected) for pacer in self.pacers]
+
+    def close(self, dollars: float) -> None:
+        """Count what all attempts at the request have cost."""
+        for pacer, ticket in zip(self.pacers, self.tickets, strict=False):
+            pacer.settle(ticket, dollars)
+        self.pacers = ()
+
+
+class Key(Protocol):
+    """What is looked at of a key."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        ...
+
+    @property
+    def budget_usd(self) -> float | None:
+        """Return its ceiling in dollars a request; None: it has none."""
+        ...
+
+
+class Spending:
+    """The estimates and ceilings of one worker; used from one event loop."""
+
+    def __init__(self, menu: Menu, ceiling: float | None, before: Spending | None = None) -> None:
+        """Keep a ceiling of the service, in dollars a request on average; know of costs what another one has seen."""
+        self.estimator = Estimator(menu)
+        if before is not None:
+            self.estimator.inherit(before.estimator)
+        self._menu = menu
+        self._everybody = None if ceiling is None else Pacer(ceiling, len(menu.names))
+        self._keys: dict[str, Pacer] = {}
+
+    def pacers_of(self, key: Key) -> tuple[Pacer, ...]:
+        """Return what keeps the ceilings that a key's requests are under."""
+        if key.budget_usd is None:
+            return () if self._everybody is None else (self._everybody,)
+        own = self._keys.get(key.name)
+        if own is None or own.ceiling != key.budget_usd:
+            own = self._keys[key.name] = Pacer(key.budget_usd, len(self._menu.names))
+        return (own,) if self._everybody is None else (self._everybody, own)
+
+    def plan(self, key: Key, scores: Floats | None, prompt: Prompt, *, is_budget: bool) -> Allowance | None:
+        """Return what a decision needs to know of dollars; None where neither budget nor ceiling is in dollars.
+
+        `scores` are (M,), NaN for models that are no candidates, or None; `is_budget` is of the request's own budget.
+        """
+        pacers = self.pacers_of(key)
+        if not pacers:
+            return Allowance(prompt, Dollars(self.estimator.costs(prompt))) if is_budget else None
+        plans = [pacer.plan(scores, self.estimator, prompt) for pacer in pacers]
+        narrowest = plans[0]
+        for plan in plans:
+            if plan is None or narrowest is None:
+                return Allowance(prompt, None, pacers)
+            masks = [mask for mask in (narrowest.permitted, plan.permitted) if mask is not None]
+            stricter = plan if plan.rate > narrowest.rate else narrowest
+            narrowest = replace(stricter, permitted=np.logical_and.reduce(masks) if masks else None)
+        assert narrowest is not None
+        return Allowance(prompt, replace(narrowest, is_budget=is_budget), pacers)
+
+    def plan_named(self, key: Key, name: str, prompt: Prompt) -> Allowance | None:
+        """Return the allowance of a request that names its model, counted already; None without a ceiling."""
+        pacers, place = self.pacers_of(key), self._menu.places.get(name)
+        if not pacers or place is None:
+            return None
+        costs = self.estimator.costs(prompt)
+        plans = [pacer.plan(None, self.estimator, prompt) for pacer in pacers]
+        is_permitted = all(plan is not None and plan.permitted is not None and plan.permitted[place] for plan in plans)
+        allowance = Allowance(prompt, Dollars(costs, False, PLAIN) if is_permitted else None, pacers)
+        allowance.begin(float(costs[place]) if is_permitted else 0.0)
+        return allowance
