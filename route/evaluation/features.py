@@ -42,10 +42,11 @@ MAX_TOKENS = 256
 RANK = 256
 _POWER_STEPS = 3
 _MORE = 16  # directions beyond the rank, without which the last ones are imprecise
-COUNT, PARTITIONS = 24, 8
+PARTITIONS = 8
 SHARPNESS = 2.0
 """Of clusters, over one by the mean squared distance from the centre."""
-_ROUNDS = 30  # of k-means
+_ROUNDS = 15  # of k-means
+_MOST_CLUSTERED = 3000  # prompts that centres are fitted to
 _AT_ONCE = 512
 
 
@@ -184,11 +185,12 @@ class Clusters:
     sharpness: float
 
     @staticmethod
-    def of(base: Encoder | Words, prompts: Sequence[str], *, seed: int = 0) -> Clusters:
-        """Cluster training prompts by their states."""
-        states = base.states(sorted(set(prompts)))
+    def of(base: Encoder | Words, prompts: Sequence[str], count: int, *, seed: int = 0) -> Clusters:
+        """Make `count` clusters of training prompts by their states, at most, in each partition."""
         rng = np.random.default_rng(seed)
-        parts = [k_means(states, COUNT, rng) for _ in range(PARTITIONS)]
+        states = base.states(sorted(set(prompts)))
+        states = states[rng.permutation(len(states))[:_MOST_CLUSTERED]]
+        parts = [k_means(states, count, rng) for _ in range(PARTITIONS)]
         within = float(np.mean([((states - centres[own]) ** 2).sum(axis=1).mean() for centres, own in parts]))
         return Clusters(base, np.stack([centres for centres, _ in parts]), SHARPNESS / max(within, 1e-9))
 

@@ -35,7 +35,7 @@ from p2l.common.errors import InputError
 from route.evaluation.features import CategoryReader, Clusters, Encoder, Reader, Words, k_means
 from route.evaluation.spending import Spent, Worths, budgets, counted, spend, spend_at_random, worth_on
 from route.evaluation.table import Floats, Rows, ScoreTable
-from route.evaluation.training import CATEGORY, CLUSTERS, RECIPES, Trained, expected_by, train
+from route.evaluation.training import CATEGORY, CLUSTERS, RECIPES, Trained, expected_by, least_clusters, train
 
 SHRINKAGES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Weight of the overall mean, in prompts."""
@@ -43,6 +43,8 @@ NEIGHBOURS = (5, 10, 20, 40, 80, 160, 320)
 NEIGHBOUR_SHRINKAGES = (0.0, 3.0, 10.0, 40.0)
 BOARDS = 24
 """Clusters of the policy."""
+COUNTS = (8, 16, 32, 64)
+"""Clusters in a partition of the P2L's that are tried."""
 _AT_ONCE = 1024
 
 
@@ -222,14 +224,14 @@ def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths
     """Train the recipe's P2L, or load a trained one, and predict the test prompts."""
     if setup.model is not None:
         return Learned(expected_by(setup.model, test), f"{setup.model}")
-    backbones = _backbones(train_table, setup)
+    backbones = _backbones(train_table, setup, worth)
     states = {name: backbone.states(train_table.prompts) for name, backbone in backbones.items()}
     trained = train(train_table.models, states, train_table.scores, worth)
     expected = trained.expected({name: backbone.states(test.prompts) for name, backbone in backbones.items()})
     return Learned(expected, trained.settings, trained, backbones)
 
 
-def _backbones(table: ScoreTable, setup: Setup) -> dict[str, Reader]:
+def _backbones(table: ScoreTable, setup: Setup, worth: Worths) -> dict[str, Reader]:
     backbones: dict[str, Reader] = {}
     for name in RECIPES[setup.recipe]:
         if name == "words":
@@ -243,7 +245,9 @@ def _backbones(table: ScoreTable, setup: Setup) -> dict[str, Reader]:
         return {**backbones, CATEGORY: CategoryReader.of(table.categories)}
     base = backbones.get("encoder", backbones.get("words"))
     assert isinstance(base, Encoder | Words)
-    return {**backbones, CLUSTERS: Clusters.of(base, table.prompts)}
+    tried = [Clusters.of(base, table.prompts, count) for count in COUNTS]
+    best = least_clusters([one.states(table.prompts) for one in tried], table.scores, worth)
+    return {**backbones, CLUSTERS: tried[best]}
 
 
 def _embedded(train_table: ScoreTable, table: ScoreTable, setup: Setup) -> Floats:

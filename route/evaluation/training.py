@@ -5,21 +5,21 @@ vote of model m against it is won with probability sigmoid(coef_m), is both-bad 
 (`p2l.likelihood`, b = 0). A graded answer is such a vote, a fractional score s two of them with weights s and 1 - s;
 their log-likelihood is
 
-    sum over answers of  s log sigmoid(coef) + (1 - s) log sigmoid(-coef),    coef_m = x (w + v_m) + c_m
+    sum over answers of  s log sigmoid(coef) + (1 - s) log sigmoid(-coef),    coef_m = x v_m + c_m
 
-with features x of a prompt, a part w that all models share (how hard the prompt is) and a part v_m of each (what the
-choice between them rests on). Both have a normal prior, of precisions `shared` and `own`; c_m has none, so that with
-large precisions every model is as good as its mean score. Votes between two answers would need more, namely how the
-errors of two models coincide, which no choice of one model depends on.
+with features x of a prompt. Votes between two answers would need more, namely how the errors of two models coincide,
+which no choice of one model depends on.
 
-Features of each backbone are centred, scaled to a mean squared length of 1, weighted and concatenated. Precisions are
-tuned by leaving one prompt out, in the linear model of scores that has the same prior, where that takes one
-decomposition. The strongest prior is taken whose worth under the router's own optimizer is within a standard error of
-the best: with few prompts the best is so by chance. The more prompts, the smaller that tolerance.
+What is learned is decided in a linear model of scores (`route.evaluation.gaussian`), whose prior is fitted too; the
+likelihood above is then given the scores that this model expects, in place of the answers, so that coefficients say
+them within 0 and 1.
 
-The features of a prompt's group have a prior of their own, tuned first and alone: overall mean, then group, then
-prompt. With a strong prior on all else the P2L predicts the mean of each group. Groups are the categories in front of
-prompts, and without them clusters.
+The features are a prompt's group: the category in front of it, or how far it belongs to clusters, as many as pay. What
+else the backbones' states foresee lowers the squared error of scores, but also the worth of the choice. The number of
+clusters, and how much of the differences between models counts, are chosen by leaving one prompt out, for the worth of
+what is expected then under the router's own optimizer. Of all that is as good as the best within a standard error, the
+fewest clusters and the smallest differences are taken: with few prompts the best is so by chance. The more prompts, the
+smaller that tolerance.
 
 The folder holds a reader. Only a category in front of the prompt is read by a bag of words beside it, in a committee
 (`p2l committee`), whose coefficients are averaged: each member carries its part of the sum times their number.
@@ -30,9 +30,8 @@ Shapes: Q prompts, T training prompts, M models, F features, D hidden of a backb
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -43,6 +42,7 @@ from p2l.common.cli import nearest
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from route.evaluation.features import CategoryReader, Clusters, Encoder, Reader, Words, untrained_reader
+from route.evaluation.gaussian import fit_gaussian
 from route.evaluation.spending import Worth, Worths
 from route.evaluation.table import Floats, ScoreTable
 from route.routing.optimizers import Opponents, grounded_scores, scores_against
@@ -52,18 +52,8 @@ if TYPE_CHECKING:
     from p2l.model.tfidf import TfidfBackbone
 
 
-SHARED = (1.0, 3.0, 10.0, 30.0, 100.0)
-OWN = (3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 MOST_STEPS = 200
-_LEAST_RATE = 1e-3  # mean scores of 0 and 1 would have infinite coefficients
-
-
-@dataclass(frozen=True)
-class Precision:
-    """Precisions of the priors in the linear model, in units of one prompt whose features have length 1."""
-
-    shared: float
-    own: float
+_LEAST_RATE = 1e-3  # scores of 0 and 1 would have infinite coefficients
 
 
 @dataclass(frozen=True)
@@ -80,45 +70,28 @@ class Fit:
         return np.asarray(features @ self.weights.T + self.bias)
 
 
-def left_out(features: Floats, scores: Floats, own: float) -> tuple[Precision, Floats]:
-    """Return the scores (Q, M) that the linear model expects of each prompt when that is left out of the fit.
-
-    The shared precision is the one of `SHARED` with the least squared error of the mean score over models; it matters
-    little to the choice between them. Features have mean zero.
-    """
-    lengths, basis = np.linalg.eigh(features.T @ features)
-    nonzero = lengths > lengths.max() * 1e-10  # directions that no prompt has
-    lengths, rows = lengths[nonzero], features @ (basis[:, nonzero] / np.sqrt(lengths[nonzero]))
-    squares, mean = rows**2, scores.mean(axis=0)
-    level = (scores - mean).mean(axis=1, keepdims=True)
-
-    def without(target: Floats, precision: float) -> Floats:
-        keep = lengths / (lengths + precision)
-        leverage = (squares @ keep)[:, None]
-        return np.asarray(((rows * keep) @ (rows.T @ target) - leverage * target) / (1.0 - leverage))
-
-    levels = {precision: without(level, precision) for precision in SHARED}
-    shared = min(SHARED, key=lambda precision: float(((levels[precision] - level) ** 2).sum()))
-    return Precision(shared, own), mean + levels[shared] + without(scores - mean - level, own)
-
-
-def fit_graded(features: Floats, scores: Floats, precision: Precision) -> Fit:
+def fit_graded(features: Floats, scores: Floats, precision: float) -> Fit:
     """Fit the most probable weights.
 
     Args:
         features: (Q, F) of mean zero.
         scores: (Q, M) between 0 and 1.
-        precision: of the linear model; a unit of coefficient moves a score by p (1 - p) at most, so that the prior of
-            the weights here has the precision times the mean of that.
+        precision: of the normal prior of weights, in units of one prompt whose features have length 1.
     """
     from scipy.optimize import minimize
 
     rates = scores.mean(axis=0).clip(_LEAST_RATE, 1.0 - _LEAST_RATE)
-    posterior = _posterior(features, scores, precision, float((rates * (1.0 - rates)).mean()))
-    start = np.concatenate([np.zeros(posterior.rows.shape[1] * (len(rates) + 1)), np.log(rates / (1.0 - rates))])
+    slope = float(
+        (rates * (1.0 - rates)).mean()
+    )  # a unit of coefficient moves a score by this much at most, on average
+    lengths, basis = np.linalg.eigh(features.T @ features)
+    # Along these axes and in these units the posterior is nearly round.
+    scales = np.sqrt(len(scores) / ((lengths.clip(0.0) + precision) * slope))
+    posterior = _Posterior(features @ basis, scores, scales, precision * slope)
+    start = np.concatenate([np.zeros(len(scales) * len(rates)), np.log(rates / (1.0 - rates))])
     optimum = minimize(posterior, start, jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS, "ftol": 1e-10})
-    shared, own, bias = posterior.parts(np.asarray(optimum.x))
-    return Fit(posterior.back(shared, own), bias)
+    weights, bias = posterior.parts(np.asarray(optimum.x))
+    return Fit(weights @ basis.T, bias)
 
 
 def graded_loss(coefs: Floats, scores: Floats) -> Floats:
@@ -128,50 +101,27 @@ def graded_loss(coefs: Floats, scores: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class _Posterior:
-    """The negative log-posterior per prompt, and its gradient, in coordinates in which it is nearly round."""
+    """The negative log-posterior per prompt, and its gradient."""
 
     rows: Floats
     """(Q, F) features along the principal axes"""
     scores: Floats
-    scales: tuple[Floats, Floats]
-    """(F,) standard deviations of the shared and the own weights given the data; the coordinates' units"""
-    precisions: tuple[float, float]
-    back: Callable[[Floats, Floats], Floats]
+    scales: Floats
+    """(F,) the coordinates' units"""
+    precision: float
 
-    def parts(self, x: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return shared weights (F,), own weights (M, F) and biases (M,)."""
+    def parts(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return weights (M, F) and biases (M,)."""
         count, width = self.scores.shape[1], self.rows.shape[1]
-        cut = x[: width * (count + 1)].reshape(count + 1, width)
-        return cut[0] * self.scales[0], cut[1:] * self.scales[1], x[width * (count + 1) :]
+        return x[: width * count].reshape(count, width) * self.scales, x[width * count :]
 
     def __call__(self, x: Floats) -> tuple[float, Floats]:
-        shared, own, bias = self.parts(x)
-        coefs, number = self.rows @ (own + shared).T + bias, len(self.scores)
+        weights, bias = self.parts(x)
+        coefs, number = self.rows @ weights.T + bias, len(self.scores)
         slope = 0.5 + 0.5 * np.tanh(0.5 * coefs) - self.scores
-        pull = slope.T @ self.rows
-        first, second = self.precisions
-        value = graded_loss(coefs, self.scores).sum() + 0.5 * (first * (shared**2).sum() + second * (own**2).sum())
-        gradient = [
-            (pull.sum(axis=0) + first * shared) * self.scales[0],
-            ((pull + second * own) * self.scales[1]).ravel(),
-        ]
-        return float(value) / number, np.concatenate([*gradient, slope.sum(axis=0)]) / number
-
-
-def _posterior(features: Floats, scores: Floats, precision: Precision, slope: float) -> _Posterior:
-    lengths, basis = np.linalg.eigh(features.T @ features)
-    lengths, count = lengths.clip(0.0), scores.shape[1]
-    # The mean over models has the precision `shared` in the linear model; M models pull at the shared weights.
-    precisions = (precision.shared * slope * count, precision.own * slope)
-    scales = (
-        np.sqrt(len(scores) / (lengths * slope * count + precisions[0])),
-        np.sqrt(len(scores) / (lengths * slope + precisions[1])),
-    )
-
-    def back(shared: Floats, own: Floats) -> Floats:
-        return np.asarray((own + shared) @ basis.T)
-
-    return _Posterior(features @ basis, scores, scales, precisions, back)
+        value = graded_loss(coefs, self.scores).sum() + 0.5 * self.precision * (weights**2).sum()
+        gradient = ((slope.T @ self.rows + self.precision * weights) * self.scales).ravel()
+        return float(value) / number, np.concatenate([gradient, slope.sum(axis=0)]) / number
 
 
 RECIPES: Mapping[str, tuple[str, ...]] = {
@@ -180,14 +130,16 @@ RECIPES: Mapping[str, tuple[str, ...]] = {
     "words": ("words",),
 }
 """The backbones of each recipe."""
-MIXES: Mapping[int, tuple[tuple[float, ...], ...]] = {1: ((1.0,),), 2: ((1.0, 0.5), (0.7, 0.7), (0.5, 1.0))}
-"""Weights of the backbones' features that are tried, by their number."""
+WEIGHTS: Mapping[str, float] = {"encoder": 1.0, "words": 0.5}
+"""Weights of the backbones' features without groups."""
 CATEGORY, CLUSTERS = "category", "clusters"
 """Features of a prompt's group, of which one is there at most, and comes last: `route.evaluation.features`."""
-SHRINKAGES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+STRENGTHS = (0.3, 0.6, 1.0)
+"""Of the differences between models that are foreseen, how much may count."""
+_DISTILLED = 1.0  # precision where the scores are those of a model, without luck
 MOST_PAIRS = 20_000
 SMALL = 1000
-"""Training questions up to which a stronger prior may be worse than the best by a whole standard error."""
+"""Training questions up to which what tells models apart less may be worse than the best by a whole standard error."""
 
 
 @dataclass(frozen=True)
@@ -223,36 +175,57 @@ class Trained:
 
 
 def train(models: tuple[str, ...], states: Mapping[str, Floats], scores: Floats, worth: Worths) -> Trained:
-    """Fit a head to the states (T, D) of each backbone and graded answers (T, M); `worth` selects weights and prior."""
+    """Fit a head to the states (T, D) of each backbone and graded answers (T, M); `worth` selects what counts."""
     names = tuple(states)
     group = next((name for name in (CATEGORY, CLUSTERS) if name in states), None)
-    shrink = None if group is None else _shrinkage(states[group], scores, worth)
+    used = names if group is None else (group,)
+    scaled = {name: _scaled(states[name], WEIGHTS.get(name, 1.0), unscaled=name == group) for name in used}
+    features = _side_by_side(used, tuple(scaled.values()), states)
+    gaussian = fit_gaussian(features, scores)
+    deviations = gaussian.left_out - gaussian.mean
+    tried = {strength: worth(gaussian.mean + _told_apart(deviations, strength)) for strength in STRENGTHS}
+    best = max(tried.values(), key=lambda worth: worth.area)
+    strength = next(strength for strength, worth in tried.items() if _as_good(worth, best))
+    expected = gaussian.mean + features @ _told_apart(gaussian.weights, strength)
+    fit = fit_graded(features, expected.clip(_LEAST_RATE, 1.0 - _LEAST_RATE), _DISTILLED)
+    about = ", ".join(f"{states[name].shape[1]} features of {name}" for name in scaled)
+    about += f"; {strength:g} of the differences between models"
+    return Trained(models, names, *_with_unused(names, states, scaled, fit), about)
+
+
+def least_clusters(states: Sequence[Floats], scores: Floats, worth: Worths) -> int:
+    """Return which shares of clusters (T, D) to take: the first of those about as good as the best on their own."""
     tried = []
-    for mix, own in product(MIXES[len(names) - (shrink is not None)], OWN):
-        weights = mix if shrink is None else (*mix, float(np.sqrt(own / shrink)))
-        scaled = tuple(
-            _scaled(states[name], weight, unscaled=name == group) for name, weight in zip(names, weights, strict=True)
-        )
-        precision, expected = left_out(_side_by_side(names, scaled, states), scores, own)
-        tried.append((worth(expected), precision, mix, scaled))
-    best = max((worth for worth, *_ in tried), key=lambda worth: worth.area)
-    near = [one for one in tried if _as_good(one[0], best)]
-    _, precision, mix, scaled = max(near, key=lambda one: (one[1].own, one[0].area))
-    features = _side_by_side(names, scaled, states)
-    words = ", ".join(f"{name} {weight:g}" for name, weight in zip(names, mix, strict=False))
-    words += f"; precision {precision.shared:g} shared, {precision.own:g} own"
-    words += "" if shrink is None else f", {shrink:g} of {group}"
-    return Trained(models, names, scaled, fit_graded(features, scores, precision), words)
+    for shares in states:
+        features = _scaled(shares, 1.0, unscaled=True).features(shares)
+        tried.append(worth(fit_gaussian(features, scores).left_out))
+    best = max(tried, key=lambda one: one.area)
+    return next(place for place, one in enumerate(tried) if _as_good(one, best))
+
+
+def _told_apart(deviations: Floats, strength: float) -> Floats:
+    """Return deviations (..., M) with those of models from each other, not what they share, times `strength`."""
+    level = deviations.mean(axis=-1, keepdims=True)
+    return np.asarray(level + strength * (deviations - level))
+
+
+def _with_unused(
+    names: tuple[str, ...], states: Mapping[str, Floats], scaled: Mapping[str, Scaled], fit: Fit
+) -> tuple[tuple[Scaled, ...], Fit]:
+    """Return scaling and fit with zeros for the backbones that do not count."""
+    weights, start = [], 0
+    for name in names:
+        width = states[name].shape[1]
+        counts = name in scaled
+        weights.append(fit.weights[:, start : start + width] if counts else np.zeros((len(fit.bias), width)))
+        start += width if counts else 0
+    zeros = {name: Scaled(np.zeros(states[name].shape[1]), 0.0) for name in names if name not in scaled}
+    every = {**zeros, **scaled}
+    return tuple(every[name] for name in names), Fit(np.concatenate(weights, axis=1), fit.bias)
 
 
 def _side_by_side(names: tuple[str, ...], scaled: tuple[Scaled, ...], states: Mapping[str, Floats]) -> Floats:
     return np.concatenate([one.features(states[name]) for name, one in zip(names, scaled, strict=True)], axis=1)
-
-
-def _shrinkage(states: Floats, scores: Floats, worth: Worths) -> float:
-    """Return how many prompts the overall mean counts in that of a group, if nothing but the group is read."""
-    features = _scaled(states, 1.0, unscaled=True).features(states)
-    return max(SHRINKAGES, key=lambda shrink: worth(left_out(features, scores, shrink)[1]).area)
 
 
 def _as_good(worth: Worth, best: Worth) -> bool:

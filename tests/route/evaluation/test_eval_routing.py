@@ -18,25 +18,9 @@ from route.evaluation.features import PARTITIONS, Clusters, Encoder, Words
 from route.evaluation.measuring import across, explained_share, within
 from route.evaluation.policies import Setup, category_scores, clusters, nearest, nearest_scores
 from route.evaluation.spending import worth_on
-from route.evaluation.training import Precision, fit_graded, known_models, left_out, save, train, width_of_ties
+from route.evaluation.training import fit_graded, known_models, least_clusters, save, train, width_of_ties
 from route.routing.optimizers import grounded_scores
 from tests.route.evaluation.routing_tables import answers, known_table, random_table
-
-
-def test_left_out_expectations_are_those_of_a_fit_without_the_prompt() -> None:
-    rng = np.random.default_rng(0)
-    features = rng.standard_normal((30, 4))
-    features -= features.mean(axis=0)
-    scores = rng.random((30, 3))
-    precision, said = left_out(features, scores, 3.0)
-    mean = scores.mean(axis=0)
-    level = (scores - mean).mean(axis=1, keepdims=True)
-    rest = np.arange(1, 30)
-    without = mean.copy()
-    for target, weight in ((level, precision.shared), (scores - mean - level, precision.own)):
-        inner = features[rest].T @ features[rest] + weight * np.eye(4)
-        without = without + features[0] @ np.linalg.solve(inner, features[rest].T @ target[rest])
-    np.testing.assert_allclose(said[0], without, atol=1e-10)
 
 
 def test_known_coefficients_are_found_and_a_strong_prior_leaves_mean_scores() -> None:
@@ -45,10 +29,10 @@ def test_known_coefficients_are_found_and_a_strong_prior_leaves_mean_scores() ->
     features -= features.mean(axis=0)
     weights, bias = rng.standard_normal((2, 3)), np.array([0.5, -0.5])
     scores = grounded_scores(features @ weights.T + bias)  # fractional scores: the chances themselves
-    fit = fit_graded(features, scores, Precision(1e-6, 1e-6))
+    fit = fit_graded(features, scores, 1e-6)
     np.testing.assert_allclose(fit.weights, weights, atol=5e-3)
     np.testing.assert_allclose(fit.bias, bias, atol=5e-3)
-    stiff = fit_graded(features, scores, Precision(1e9, 1e9))
+    stiff = fit_graded(features, scores, 1e9)
     np.testing.assert_allclose(grounded_scores(stiff.coefs(features)), np.tile(scores.mean(0), (4000, 1)), atol=1e-3)
 
 
@@ -132,7 +116,7 @@ def test_the_saved_folder_says_what_the_fit_does(tmp_path: Path, names: tuple[st
     table = known_table()
     encoder, words = tiny_encoder(tmp_path / "encoder"), Words.of(table.prompts, rank=8)
     base = encoder if "encoder" in names else words
-    parts = {"encoder": encoder, "words": words, "clusters": Clusters.of(base, table.prompts)}
+    parts = {"encoder": encoder, "words": words, "clusters": Clusters.of(base, table.prompts, 8)}
     backbones = {name: parts[name] for name in names}
     states = {name: backbone.states(table.prompts) for name, backbone in backbones.items()}
     trained = train(table.models, states, table.scores, worth_on(table))
@@ -153,9 +137,19 @@ def test_the_saved_folder_says_what_the_fit_does(tmp_path: Path, names: tuple[st
 def test_shares_of_clusters_add_up_to_one_for_each_partition() -> None:
     table = known_table()
     words = Words.of(table.prompts, rank=8)
-    shares = Clusters.of(words, table.prompts).states(table.prompts).reshape(len(table.prompts), PARTITIONS, -1)
+    shares = Clusters.of(words, table.prompts, 8).states(table.prompts).reshape(len(table.prompts), PARTITIONS, -1)
     np.testing.assert_allclose(shares.sum(axis=2), PARTITIONS**-0.5)
     assert (shares.max(axis=2) > 0.5 * PARTITIONS**-0.5).mean() > 0.5
+
+
+def test_as_many_clusters_are_taken_as_pay() -> None:
+    table = known_table(200)
+    rng = np.random.default_rng(0)
+    noise = np.eye(40)[rng.integers(0, 40, 200)]
+    kinds = np.eye(2)[(table.scores[:, 0] > 0.5).astype(int)]
+    worth = worth_on(table)
+    assert least_clusters([noise, kinds, np.concatenate([kinds, noise], axis=1)], table.scores, worth) == 1
+    assert least_clusters([kinds, kinds], table.scores, worth) == 0
 
 
 def test_the_command_measures_writes_and_takes_the_model_up_again(
