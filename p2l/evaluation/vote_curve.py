@@ -136,12 +136,15 @@ class VoteCurve:
         axes = figure.subplots()
         first = [one for one in self.points if one.variant == self.points[0].variant]
         sizes = np.unique([one.votes for one in first])
+        all_votes = np.array([sizes[-1]], dtype=np.float64)
         for measured, style in ((True, "-"), (False, "--")):
             ends = (sizes[0], sizes[-1]) if measured else (sizes[-1], 2 * sizes[-1])
             fine = np.geomspace(*ends, 60)
-            laws = np.array([law.loss(fine, np.ones_like(fine)) for law in self.redrawn])
-            band = np.quantile(laws, [0.025, 0.975], axis=0)
-            axes.fill_between(fine, *band, color=COLOURS[0], alpha=0.12, linewidth=0)
+            # Of the change from all votes: how hard the held-out prompts are moves the whole curve, and tells nothing.
+            laws = np.array([law.loss(fine, np.ones_like(fine)) - law.loss(all_votes, [1.0]) for law in self.redrawn])
+            band = self.law.loss(all_votes, [1.0]) + np.quantile(laws, [0.025, 0.975], axis=0)
+            about = "95 % of the change from all votes" if measured else None
+            axes.fill_between(fine, *band, color=COLOURS[0], alpha=0.12, linewidth=0, label=about)
             line, label = self.law.loss(fine, np.ones_like(fine)), "law" if measured else "law, votes to come"
             axes.plot(fine, line, style, color=COLOURS[0], linewidth=1.4, label=label)
         boards = [np.mean([one.one_leaderboard for one in first if one.votes == size]) for size in sizes]
@@ -172,7 +175,8 @@ class VoteCurve:
             prompts = np.mean([one.prompts for one in parts])
             numbers = [f"{board:.4f}", f"{loss:.4f}{spread}", f"{board - loss:+.4f}", f"{seconds:.0f}"]
             rows.append([name, f"{votes:,}", f"{prompts:,.0f}", *numbers])
-        yield f"Loss of {self.held_votes:,} votes on {self.held_prompts:,} held-out prompts (± between draws)"
+        between = " (± between draws)" if any(len(parts) > 1 for parts in cells.values()) else ""
+        yield f"Loss of {self.held_votes:,} votes on {self.held_prompts:,} held-out prompts{between}"
         yield from text_table(header, rows, left={0})
 
     def _conclusions(self, price: float | None) -> Iterator[str]:

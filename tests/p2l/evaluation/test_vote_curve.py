@@ -63,6 +63,7 @@ def test_the_command_measures_and_goes_on(tmp_path: Path, backbone: Path, capsys
     flags = ["--votes", votes, "--backbone", backbone, "--draws", "1", "--folder", tmp_path / "work", "--quiet"]
     main([*map(str, flags), "--output", str(tmp_path / "curve.json"), "--price", "0.1"])
     out = capsys.readouterr().out
+    assert "between draws" not in out
     assert "Twice the votes (1,6" in out
     assert "trained model:" not in out
     curve = json.loads((tmp_path / "curve.json").read_text())
