@@ -45,7 +45,9 @@ def sample_prompts(batches: Iterable[Any], count: int, *, seed: int = 42) -> lis
         numbers = range(seen, seen + len(batch))
         places = [draw.randrange(number + 1) if number >= count else number for number in numbers]
         rows = [row for row, place in enumerate(places) if place < count]
-        for row, prompt in zip(rows, batch.column("prompt").take(rows).to_pylist(), strict=True):
+        # A late batch of a large file may have none, and Arrow takes no list without a type.
+        prompts = batch.column("prompt").take(rows).to_pylist() if rows else []
+        for row, prompt in zip(rows, prompts, strict=True):
             sample[places[row] : places[row] + 1] = [prompt]
         seen += len(batch)
     return [list(prompt) for prompt in dict.fromkeys(map(tuple, sample))]
