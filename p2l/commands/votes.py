@@ -1,4 +1,4 @@
-"""Command: `p2l votes check|import|from-scores|split|slice`: look votes through, make, split or slice them."""
+"""Command: `p2l votes check|import|from-scores|sample|split|slice`: look votes through, make, split or slice them."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / 
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the five commands and their flags."""
+    """Return the six commands and their flags."""
     top = parser("p2l votes", "Check, make, split and slice votes. `p2l votes COMMAND --help` explains each command.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_add_check, _add_import, _add_from_scores, _add_split, _add_slice):
+    for add in (_add_check, _add_import, _add_from_scores, _add_sample, _add_split, _add_slice):
         add(commands)
     return top
 
@@ -75,6 +75,14 @@ def _add_from_scores(commands: Any) -> None:
     one.add_argument("--seed", type=int, default=42, help="draws the pairs and their sides")
 
 
+def _add_sample(commands: Any) -> None:
+    one = add_command(commands, "sample", "Write made-up votes on readable prompts, to try the other commands on.")
+    one.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
+    one.add_argument("--votes", type=positive, default=4000, metavar="N", help="votes to draw")
+    one.add_argument("--scores", metavar="FILE", help="graded answers to the prompts as well, for `p2l eval-routing`")
+    one.add_argument("--seed", type=int, default=42, help="the same seed and flags give the same files")
+
+
 def _add_split(commands: Any) -> None:
     one = _add(commands, "split", "Split votes into a train and a validation file.")
     one.add_argument(
@@ -108,7 +116,7 @@ def _add_slice(commands: Any) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
-    """Run `check`, `import`, `from-scores`, `split` or `slice`."""
+    """Run one of the six commands."""
     args = build_parser().parse_args(argv)
     from p2l.votes.reading import FaultyRowError
 
@@ -197,7 +205,31 @@ def _from_scores(args: argparse.Namespace) -> int:
     return 0
 
 
-_RUN = {"check": _check, "import": _import, "from-scores": _from_scores, "split": _split, "slice": _slice}
+def _sample(args: argparse.Namespace) -> int:
+    from p2l.simulation.samples import MODELS, TOPICS, sample_scores, sample_votes
+    from p2l.votes.writing import write_votes
+
+    check_can_write(args.output)
+    if args.scores:
+        check_can_write(args.scores, args.output)
+    votes = sample_votes(args.votes, args.seed)
+    write_votes([votes], votes.schema, args.output)
+    print(f"{args.output}: {len(votes):,} votes between {len(MODELS)} models on {len(TOPICS)} topics")
+    if args.scores:
+        scores = sample_scores(args.seed)
+        write_votes([scores], scores.schema, args.scores)
+        print(f"{args.scores}: {len(scores):,} graded answers")
+    return 0
+
+
+_RUN = {
+    "check": _check,
+    "import": _import,
+    "from-scores": _from_scores,
+    "sample": _sample,
+    "split": _split,
+    "slice": _slice,
+}
 
 
 def _left_out(count: int) -> str:

@@ -27,6 +27,7 @@ _ENOUGH_FILES = 65536
 _FLUSH_SECONDS = 5.0  # that the end of an answer may stand still in our buffer
 _REPORT_SECONDS = 10.0
 _MANY = 500  # connections whose memory is worth giving back
+_MANY_BYTES = 2**22  # of requests, likewise: what they become in Python can be a hundred times as large
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,8 @@ class Connections:
         self._tick = min(1.0, limits.header_seconds / 5, limits.idle_seconds / 5)
         self._swept = False
         self._peak = 0
+        self._bytes = 0
+        """Received since memory was last given back."""
         self._reported: dict[str, tuple[float, int]] = {}
 
     def admit(self, connection: Connection) -> bool:
@@ -174,6 +177,10 @@ class Connections:
             self._swept = True
             _loop().call_later(self._tick, self._sweep)
         return True
+
+    def count_bytes(self, count: int) -> None:
+        """Note bytes of requests, for whose work memory was taken."""
+        self._bytes += count
 
     def move(self, connection: Connection, state: State) -> None:
         """Note what a connection waits for now; its time begins anew only with another state."""
@@ -220,8 +227,10 @@ class Connections:
         while closing and (oldest := next(iter(closing))).since + _FLUSH_SECONDS <= now:
             self._abort_if_stuck(oldest, now)
         self._peak = max(self._peak, self._all.count)
-        if self._peak >= _MANY and self._all.count < self._peak // 8:
-            self._peak = 0
+        waiting = sum(map(len, queues.values()))
+        is_over = self._peak >= _MANY and self._all.count < self._peak // 8
+        if is_over or (self._bytes >= _MANY_BYTES and waiting == self._all.count):
+            self._peak = self._bytes = 0
             _loop().run_in_executor(None, _give_memory_back)
         self._swept = self._all.count > 0
         if self._swept:
@@ -252,7 +261,7 @@ class Connections:
 
 
 def _give_memory_back() -> None:
-    """Return the memory of connections that are gone to the system, which glibc does not do by itself."""
+    """Return the memory of requests that are gone to the system, which glibc does not do by itself."""
     with contextlib.suppress(OSError, AttributeError):  # other systems have no such call, or need none
         import ctypes
 

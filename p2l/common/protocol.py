@@ -93,6 +93,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._ignored > _MOST_IGNORED:
                 self.abort()
             return
+        self._all.count_bytes(len(data))
         was_in_head = self._in_head
         super().data_received(data)
         # What is left of a header that is not whole yet is in the parser, which calls nobody about it.

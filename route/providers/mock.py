@@ -41,7 +41,6 @@ from route.providers.translation import translated
 # alone), `context-length`, `content-filter`, `prefill`, `credentials`; `ok` is none.
 
 _WORDS = ("the", "river", "carries", "small", "boats", "under", "old", "bridges", "while", "morning", "light", "turns")
-_REMEMBERED = 1000
 TROUBLES = (
     *("ok", "rate-limit", "status", "reset", "silence", "slow", "cut", "stall", "malformed", "no-done", "no-mark"),
     *("context-length", "content-filter", "prefill", "credentials"),
@@ -120,10 +119,11 @@ class Script:
 class Mock:
     """A running script."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, *, remembered: int = 0) -> None:
+        """Start with the first trouble of the script; `remembered` is how many bodies `requests` holds."""
         self.script = script
         self.pieces = script.pieces()
-        self.requests: deque[JSON] = deque(maxlen=_REMEMBERED)
+        self.requests: deque[JSON] = deque(maxlen=remembered)
         """The last bodies that arrived, for tests."""
         self._failures = deque(map(Trouble.of, script.failures))
         self._usual = Trouble.of(script.failure)

@@ -160,7 +160,7 @@ async def a_router(
     async with contextlib.AsyncExitStack() as stack:
         mocks, configs = {}, {}
         for name, cost in {"good": 3.0, "fair": 2.0, "poor": 1.0}.items():
-            mocks[name] = Mock(Script.of({"text": f"I am {name}", **(scripts or {}).get(name, {})}))
+            mocks[name] = Mock(Script.of({"text": f"I am {name}", **(scripts or {}).get(name, {})}), remembered=1000)
             url = await stack.enter_async_context(running(mocks[name]))
             configs[name] = model(url, **{"name": f"{name}-1", "cost": cost, **(models or {}).get(name, {})})
         configs |= {name: dict(each) for name, each in (models or {}).items() if name not in configs}

@@ -40,10 +40,10 @@ WITH_USAGE = REQUEST | {"stream_options": {"include_usage": True}}
 async def playing(script: Script, *, served: bool) -> AsyncGenerator[tuple[Provider, Mock], None]:
     if not served:
         provider = MockProvider(Account("http://mock", options={"text": "unused"}))
-        provider.mock = Mock(script)
+        provider.mock = Mock(script, remembered=10)
         yield provider, provider.mock
         return
-    mock = Mock(script)
+    mock = Mock(script, remembered=10)
     async with running(mock) as url:
         client = make_provider("openai", Account(url))
         yield client, mock

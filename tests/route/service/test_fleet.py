@@ -133,7 +133,7 @@ def test_a_mistake_names_the_deployment(tmp_path: Path) -> None:
 
 def test_another_deployment_answers_at_once_and_the_model_is_not_left(tmp_path: Path) -> None:
     async def main() -> None:
-        second = Mock(Script.of({"text": "I am good too"}))
+        second = Mock(Script.of({"text": "I am good too"}), remembered=10)
         async with running(second) as url:
             places: dict[str, Any] = {"one": {"weight": 1000000}, "two": {"base_url": url, "api_key": "k2"}}
             scripts = {"good": {"failures": ["credentials", "reset", "rate-limit:30"]}}

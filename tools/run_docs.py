@@ -1,0 +1,141 @@
+"""Run the blocks of documentation pages as they are printed, in order, in an empty folder: `python -m tools.run_docs`.
+
+All blocks of a page run in one shell, so that what one starts in the background the next ones can ask. `bash` blocks
+run, `python` blocks run with `python`, and a `yaml` block that begins with `# NAME.yaml` is written to that file. A
+block under the comment `<!-- not run: REASON -->` is passed over and listed with its reason. The first command that
+fails ends the page.
+
+Programs are those on the PATH: run it in the environment that the page installs. The folder has links to the
+checkout's examples and configurations; `--keep DIR` keeps it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+_LINKS = ("examples", "training_configs", "route", "validation_sets", "benchmark", "constraints.txt", "docs")
+_FENCE = re.compile(r"(?:<!-- not run: (.*?) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_MARK = "== run_docs block"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: where it stands, what it is, and why it is not run, if it is not."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    reason: str
+
+    @property
+    def script(self) -> str | None:
+        """The shell lines that run the block; None for one that shows something."""
+        if self.language == "bash":
+            return self.text
+        if self.language == "python":
+            return f"python - <<'END_OF_BLOCK'\n{self.text}END_OF_BLOCK\n"
+        file = re.match(r"# (\S+\.ya?ml)\n", self.text)
+        if self.language == "yaml" and file:
+            return f"cat > {shlex.quote(file[1])} <<'END_OF_BLOCK'\n{self.text}END_OF_BLOCK\n"
+        return None
+
+
+def blocks(page: Path) -> list[Block]:
+    """Return the blocks of a page in order."""
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(page.name, text.count("\n", 0, match.start(2)) + 1, match[2], match[3], match[1] or "")
+        for match in _FENCE.finditer(text)
+    ]
+
+
+def run_page(page: Path, folder: Path) -> int:
+    """Run a page's blocks in a folder; print each with its seconds; return the exit code of the shell."""
+    everything = blocks(page)
+    runnable = [block for block in everything if block.script and not block.reason]
+    lines = ["set -euo pipefail"]
+    for number, block in enumerate(runnable):
+        lines += [f"echo '{_MARK} {number}'", block.script or ""]
+    lines.append(f"echo '{_MARK} {len(runnable)}'")
+    started = time.monotonic()
+    with (folder / "run_docs.log").open("w", encoding="utf-8") as log:
+        shell = subprocess.Popen(
+            ["bash", "-c", "\n".join(lines)],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"},
+        )
+        try:
+            current = _follow(shell, runnable, log)
+            code = shell.wait()
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
+    for block in everything:
+        if block.reason:
+            print(f"  not run   {block.page}:{block.line}: {block.reason}")
+    if current < len(runnable):
+        where = runnable[current]
+        print(f"{where.page}:{where.line}: failed; {folder / 'run_docs.log'} has the output, which ends with\n")
+        print("\n".join((folder / "run_docs.log").read_text(encoding="utf-8").splitlines()[-20:]))
+        return code or 1
+    print(f"{page.name}: {len(runnable)} blocks in {time.monotonic() - started:.0f} s")
+    return 0
+
+
+def _follow(shell: subprocess.Popen[str], runnable: list[Block], log: object) -> int:
+    """Copy the shell's output to the log until the last block has ended or the shell has; return the block it is in."""
+    current, since = -1, time.monotonic()
+    for line in _lines(shell):
+        log.write(line)  # type: ignore[attr-defined]
+        if line.startswith(_MARK):
+            if current >= 0:
+                block = runnable[current]
+                print(f"  {time.monotonic() - since:6.1f} s  {block.page}:{block.line}", flush=True)
+            current, since = int(line.split()[-1]), time.monotonic()
+            if current == len(runnable):
+                break  # what still runs in the background holds the pipe open
+    return current
+
+
+def _lines(shell: subprocess.Popen[str]) -> Iterator[str]:
+    assert shell.stdout is not None
+    yield from shell.stdout
+
+
+def main() -> int:
+    """Run the pages named, or the README."""
+    flags = argparse.ArgumentParser(prog="python -m tools.run_docs", description=__doc__.split("\n")[0])
+    flags.add_argument("pages", nargs="*", type=Path, default=[ROOT / "README.md"], help="pages to run, in order")
+    flags.add_argument("--keep", type=Path, metavar="DIR", help="run in this new folder, and keep it")
+    arguments = flags.parse_args()
+    for page in arguments.pages:
+        with tempfile.TemporaryDirectory(prefix="p2l-docs-") as temporary:
+            folder = arguments.keep or Path(temporary)
+            folder.mkdir(parents=True, exist_ok=True)
+            for name in _LINKS:
+                if (ROOT / name).exists() and not (folder / name).exists():
+                    (folder / name).symlink_to(ROOT / name)
+            print(f"{page.name}, in {folder}")
+            if code := run_page(page, folder):
+                return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
