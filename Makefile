@@ -9,8 +9,10 @@ PIP := $(BIN)/python -m pip install --quiet
 READY := $(VENV)/.ready
 AUDIT := $(TOOLS)/bin/pip-audit --strict --disable-pip
 TORCH_INDEX ?=
+# Of tests: more than cores, since some wait for servers.
+PROCESSES ?= 3
 
-.PHONY: demo test test-slow lint bench install js tools lock sbom audit clean
+.PHONY: demo test test-slow docs-run lint bench install js tools lock sbom audit clean
 
 install: $(READY)
 
@@ -38,10 +40,14 @@ demo: $(READY)
 # Files of tests side by side, each as a whole: what is made for a file is made once. In the order of tests/conftest.py,
 # which has the long files first, so that none runs alone at the end.
 test: $(READY) lint
-	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# The README's blocks as printed, in order, and those of other pages with PAGES=docs/live.md.
+docs-run: $(READY)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tools.run_docs $(PAGES)
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
 
 from p2l.common.access import check_address, digest_of, new_key, port
 from p2l.common.cli import above_zero, parser, positive, run
 from p2l.common.connections import add_connection_flags, limits_of
-from p2l.common.errors import ConfigError
+from p2l.common.errors import AnswerTimeoutError, ConfigError, MalformedAnswerError, UnavailableError
 from route.service.settings import Settings
 
 _KEY_VARIABLE = "P2L_ROUTER_KEY"
 _ENDPOINT_KEY_VARIABLE = "P2L_API_KEY"
+_PATIENCE = 10.0  # seconds in which an endpoint that starts beside the router should answer
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -32,8 +35,8 @@ def _add_choice_flags(flags: argparse.ArgumentParser) -> None:
     group = flags.add_argument_group("choice")
     group.add_argument(
         "--router-type",
-        default="bt-endpoint",
-        help="where coefficients come from: bt-endpoint, grk-endpoint (or bag-endpoint), bt-local, grk-local, random",
+        help="where coefficients come from: bt-endpoint, grk-endpoint (or bag-endpoint), bt-local, grk-local, random "
+        "(default: what the P2L model says of itself; with --router-model-name it runs in this process)",
     )
     group.add_argument("--router-model-name", help="folder or hub id of the P2L model; for bt-local and grk-local")
     group.add_argument(
@@ -81,14 +84,41 @@ def _settings(flags: argparse.Namespace) -> Settings:
     from route.config import load_config
     from route.service.state import check_together
 
-    names = {field.name for field in fields(Settings)} & set(vars(flags))
-    settings = Settings(**{name: getattr(flags, name) for name in names})
+    options = {field.name: getattr(flags, field.name) for field in fields(Settings) if hasattr(flags, field.name)}
     endpoint_key = os.environ.pop(_ENDPOINT_KEY_VARIABLE, None)
-    if settings.router_api_key is None and endpoint_key:
-        settings = replace(settings, router_api_key=endpoint_key)
-    config = load_config(settings.config)
+    options["router_api_key"] = options["router_api_key"] or endpoint_key
+    config = load_config(flags.config)
+    options["router_type"] = flags.router_type or _type_of(
+        flags.router_model_name, flags.router_model_endpoint, options["router_api_key"]
+    )
+    settings = Settings(**options)
     check_together(config, settings)
     return replace(settings, api_keys=_digests(flags.api_key, has_keys=bool(config.keys)))
+
+
+def _type_of(model: str | None, endpoint: str, key: str | None) -> str:
+    """Return the router type that fits the P2L model; `bt-endpoint`, with a warning, if nobody can be asked."""
+    from route.routing.scoring import family_of
+
+    if model:
+        from p2l.inference import P2L
+
+        return f"{family_of(P2L.from_pretrained(model).likelihood.name)}-local"
+    from p2l.client import P2LClient
+
+    until = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            with P2LClient(endpoint, key, timeout=5.0, retries=0) as client:
+                return f"{family_of(str(client.info().get('likelihood', '')))}-endpoint"
+        except (UnavailableError, AnswerTimeoutError) as error:
+            if time.monotonic() < until:
+                time.sleep(0.2)  # it may be starting at this moment
+                continue
+            print(f"{error}; its likelihood is taken for bt (--router-type says it)", file=sys.stderr, flush=True)
+            return "bt-endpoint"
+        except MalformedAnswerError:  # not every endpoint has this path
+            return "bt-endpoint"
 
 
 def _digests(flag: str | None, *, has_keys: bool) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ checkout's examples and configurations; `--keep DIR` keeps it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import re
 import shlex
@@ -23,6 +24,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 ROOT = Path(__file__).resolve().parents[1]
 _LINKS = ("examples", "training_configs", "route", "validation_sets", "benchmark", "constraints.txt", "docs")
@@ -85,7 +87,8 @@ def run_page(page: Path, folder: Path) -> int:
             current = _follow(shell, runnable, log)
             code = shell.wait()
         finally:
-            os.killpg(shell.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # nothing runs in the background
+                os.killpg(shell.pid, signal.SIGKILL)
     for block in everything:
         if block.reason:
             print(f"  not run   {block.page}:{block.line}: {block.reason}")
@@ -98,11 +101,11 @@ def run_page(page: Path, folder: Path) -> int:
     return 0
 
 
-def _follow(shell: subprocess.Popen[str], runnable: list[Block], log: object) -> int:
+def _follow(shell: subprocess.Popen[str], runnable: list[Block], log: TextIO) -> int:
     """Copy the shell's output to the log until the last block has ended or the shell has; return the block it is in."""
     current, since = -1, time.monotonic()
     for line in _lines(shell):
-        log.write(line)  # type: ignore[attr-defined]
+        log.write(line)
         if line.startswith(_MARK):
             if current >= 0:
                 block = runnable[current]

@@ -36,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Print the leaderboard of a file of votes, or what a trained model says of a prompt or a file of prompts.",
     )
     flags.epilog = " ".join(_SCORES.split())
-    flags.add_argument("prompt", nargs="?", help="with --model: the prompt whose leaderboard is wanted")
+    flags.add_argument("prompt", nargs="*", help="with --model: a prompt whose leaderboard is wanted; may be repeated")
     source = flags.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--votes", metavar="FILE", help="votes: .parquet, .jsonl, .jsonl.gz, .csv, a folder or a hub id"
@@ -144,13 +144,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse flags that contradict each other, and files that cannot be written, before any work."""
-    if args.votes is not None and (args.prompts is not None or args.prompt is not None):
+    if args.votes is not None and (args.prompts is not None or args.prompt):
         raise InputError("a prompt or --prompts goes with --model; --votes holds its own")
-    if args.model is not None and (args.prompts is None) == (args.prompt is None):
-        raise InputError("--model needs one prompt, or --prompts FILE, and not both")
+    if args.model is not None and (args.prompts is None) != bool(args.prompt):
+        raise InputError("--model needs a prompt, or --prompts FILE, and not both")
     if args.model is not None and (args.likelihood is not None or args.weighted or args.cluster is not None):
         raise InputError("--likelihood, --cluster and --weighted go with --votes; a model has a likelihood of its own")
-    if args.by and args.prompt is not None:
+    if args.by and args.prompt:
         raise InputError("--by needs a file: --votes FILE or --model DIR --prompts FILE")
     if not args.shrink > 0 or (args.top is not None and args.top < 1):
         raise InputError("--shrink must be positive (inf switches it off) and --top at least 1")

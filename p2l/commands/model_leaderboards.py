@@ -1,4 +1,4 @@
-"""Leaderboards of a trained model: of one prompt, or of a file of prompts and of its groups."""
+"""Leaderboards of a trained model: of prompts one by one, or of a file of prompts and of its groups."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from p2l.common.cli import progress
 from p2l.common.errors import InputError
 from p2l.leaderboard.aggregation import aggregate
-from p2l.leaderboard.board import Named
+from p2l.leaderboard.board import Leaderboard, Named
 from p2l.leaderboard.controls import FORMAT
 from p2l.leaderboard.covariates import Effect
 from p2l.leaderboard.sources import Groups, Ints, fit_options
@@ -23,16 +23,16 @@ _PROMPTS_AT_ONCE = 512
 
 
 def boards_of_model(args: argparse.Namespace) -> list[Named]:
-    """Return the leaderboard of one prompt, or those of a file of prompts and of its groups."""
+    """Return the leaderboard of each prompt, or those of a file of prompts and of its groups."""
     from p2l.inference import P2L
 
     model = P2L.from_pretrained(args.model)
     effects = _effects(model, args)
-    if args.prompt is not None:
-        one = model.predict([args.prompt])
-        columns = (one.coefs, one.eta, one.gamma)
-        board = aggregate(*columns, model.likelihood.name, models=model.model_list, intervals=None)
-        return [Named("", "prompt", 1, replace(board, effects=effects))]
+    if args.prompt:
+        return [
+            Named("prompt", prompt, 1, replace(board_of(model, prompt), effects=() if number else effects))
+            for number, prompt in enumerate(args.prompt)
+        ]
     source = open_source(args.prompts)
     groups = Groups(source, args.by)
     predictions, members = _ask(model, source, groups, quiet=args.quiet)
@@ -46,6 +46,13 @@ def boards_of_model(args: argparse.Namespace) -> list[Named]:
         )
         boards.append(Named(by, name, sizes[code], replace(board, effects=() if boards else effects)))
     return boards
+
+
+def board_of(model: Any, prompt: str) -> Leaderboard:
+    """Return the leaderboard that a `P2L` predicts for a prompt."""
+    prediction = model.predict([prompt])
+    columns = (prediction.coefs, prediction.eta, prediction.gamma)
+    return aggregate(*columns, model.likelihood.name, models=model.model_list, intervals=None)
 
 
 def _effects(model: Any, args: argparse.Namespace) -> tuple[Effect, ...]:

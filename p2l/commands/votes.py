@@ -78,7 +78,7 @@ def _add_from_scores(commands: Any) -> None:
 def _add_sample(commands: Any) -> None:
     one = add_command(commands, "sample", "Write made-up votes on readable prompts, to try the other commands on.")
     one.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
-    one.add_argument("--votes", type=positive, default=4000, metavar="N", help="votes to draw")
+    one.add_argument("--votes", type=positive, default=2500, metavar="N", help="votes to draw")
     one.add_argument("--scores", metavar="FILE", help="graded answers to the prompts as well, for `p2l eval-routing`")
     one.add_argument("--seed", type=int, default=42, help="the same seed and flags give the same files")
 

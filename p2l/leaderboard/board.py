@@ -184,7 +184,8 @@ def render(named: Named, *, unit: str, top: int | None = None, min_votes: int = 
         rows.append([*cells, f"{row['win_rate']:.1%}", *(f"{row[name]:,}" for name in optional)])
     interval += ["ranks"] if interval else []
     header = ["rank", "model", "score", *interval, "beats the field", *optional]
-    heading = f"{named.title}: {named.size:,} {unit}, {len(board.models)} models, likelihood {board.likelihood}"
+    counted = unit.removesuffix("s") if named.size == 1 else unit
+    heading = f"{named.title}: {named.size:,} {counted}, {len(board.models)} models, likelihood {board.likelihood}"
     heading += f" ({board.not_counted:,} ties left out)" if board.not_counted else ""
     heading += f", loss {board.loss:.4f}" if math.isfinite(board.loss) else ""
     heading += "" if board.eta is None else f", eta {board.eta:.3f}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+import textwrap
 from collections.abc import Sequence
 from datetime import date, datetime, timezone
 from functools import partial
@@ -372,6 +373,7 @@ def _dress(axis: Any, history: History, others: int) -> None:
 
 # Leaderboards as a picture: one row per model, a dot for its score, a bar for its interval.
 
+_LONGEST_TITLE = 58
 _PANELS = 12
 _PLOT_COLUMNS = 3
 _INK, _BAR = "#1f4e79", "#8fb4d9"
@@ -404,7 +406,7 @@ def _draw(axis: Any, named: Named, frame: pd.DataFrame) -> None:
     axis.grid(axis="x", color="#dddddd")
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.set_title(named.title, fontsize=10, loc="left")
+    axis.set_title(textwrap.shorten(named.title, _LONGEST_TITLE, placeholder=" ..."), fontsize=10, loc="left")
     interval = f" with {named.board.level:.0%} interval" if np.isfinite(lower).any() else ""
     axis.tick_params(labelbottom=True)
     axis.set_xlabel(f"score{interval} (400 points: odds of 10 to 1)", fontsize=8)

@@ -23,14 +23,14 @@ FloatArray: TypeAlias = NDArray[np.float64]
 TOPICS = ("code", "math", "poetry", "translation", "cooking", "history")
 # Coefficients by topic, in the order of TOPICS, and dollars for an answer.
 _MODELS = {
-    "chef-8b": ((-0.6, -0.5, 0.3, 0.1, 2.6, 0.4), 0.0004),
-    "coder-32b": ((2.9, 1.4, -0.8, 0.0, -0.5, -0.2), 0.0016),
-    "flagship": ((2.0, 1.9, 1.6, 1.8, 1.7, 2.0), 0.0120),
-    "mathematician-14b": ((1.3, 2.8, -0.9, -0.3, -0.6, 0.2), 0.0008),
+    "chef-8b": ((-0.8, -0.7, 0.2, 0.0, 3.3, 0.4), 0.0004),
+    "coder-32b": ((3.5, 1.4, -1.0, -0.2, -0.7, -0.3), 0.0016),
+    "flagship": ((1.8, 1.7, 1.4, 1.6, 1.5, 2.2), 0.0120),
+    "mathematician-14b": ((1.3, 3.4, -1.1, -0.4, -0.8, 0.1), 0.0008),
     "mini": ((0.5, 0.4, 0.5, 0.4, 0.6, 0.5), 0.0002),
     "nano": ((-0.6, -0.9, -0.2, -0.5, 0.0, -0.3), 0.0001),
-    "poet-8b": ((-0.9, -0.8, 2.7, 0.9, 0.6, 0.3), 0.0004),
-    "polyglot-14b": ((0.2, 0.1, 0.7, 2.7, 0.4, 0.9), 0.0008),
+    "poet-8b": ((-1.1, -1.0, 3.3, 0.9, 0.5, 0.3), 0.0004),
+    "polyglot-14b": ((0.1, 0.0, 0.7, 3.3, 0.3, 0.9), 0.0008),
 }
 MODELS = tuple(_MODELS)
 _ETA = -0.2  # of grk: about one vote in seven is a tie between good answers
@@ -185,7 +185,9 @@ def _worded(prompt: str, rng: np.random.Generator) -> str:
 
 def sample_coefs() -> FloatArray:
     """Return the true coefficients (topics, models), in the order of TOPICS and MODELS."""
-    return np.array([coefs for coefs, _ in _MODELS.values()]).T
+    rows: list[tuple[float, ...]] = [coefs for coefs, _ in _MODELS.values()]
+    coefs: FloatArray = np.array(rows, dtype=np.float64).T
+    return coefs
 
 
 def sample_votes(votes: int, seed: int) -> pa.RecordBatch:

@@ -410,6 +410,15 @@ def check_family(family: str, name: str) -> None:
     raise ConfigError(f"the P2L model has likelihood {name}, which {family} routers cannot use; {advice}")
 
 
+def family_of(name: str) -> str:
+    """Return the family of routers that can use a P2L model of this likelihood; ConfigError if none can."""
+    if name not in likelihood.LIKELIHOODS:
+        return "bt"
+    family = "bt" if likelihood.get(name).head == "bt" else "grk"
+    check_family(family, name)
+    return family
+
+
 def make_scorer(
     kind: Kind,
     *,

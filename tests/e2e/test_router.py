@@ -206,6 +206,7 @@ class Leaderboard(http.server.BaseHTTPRequestHandler):
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
+        ((), "P2L knows none of the configured models"),
         (("--router-type", "grk-endpoint"), "P2L knows none of the configured models"),
         (("--router-type", "grk-endpoint", "--workers", "2"), "P2L knows none of the configured models"),
         (("--router-type", "bt-endpoint"), "use router type grk-endpoint"),

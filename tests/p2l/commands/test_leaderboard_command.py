@@ -187,7 +187,7 @@ def test_rows_that_are_no_votes_are_refused_or_dropped_and_counted(tmp_path, cap
         (["--votes", "{votes}", "--shrink", "0"], "--shrink"),
         (["--votes", "missing.parquet"], "no such file"),
         (["--votes", "{votes}", "a prompt"], "goes with --model"),
-        (["--model", "somewhere"], "needs one prompt"),
+        (["--model", "somewhere"], "needs a prompt"),
         (["--model", "somewhere", "a prompt", "--likelihood", "bt"], "of its own"),
         (["--model", "somewhere", "a prompt", "--by", "language"], "needs a file"),
     ],
@@ -240,16 +240,21 @@ def model_folder(tmp_path_factory):
     return saved
 
 
-def test_a_model_says_the_leaderboard_of_a_prompt(model_folder, tmp_path, capsys):
+def test_a_model_says_the_leaderboard_of_each_prompt(model_folder, tmp_path, capsys):
     from p2l.inference import P2L
 
-    out = tmp_path / "out.csv"
-    main(["--model", str(model_folder), "prompt 7", "--output", str(out), "--quiet"])
-    said = P2L.from_pretrained(model_folder).leaderboard("prompt 7").set_index("model")
-    frame = written(out).set_index("model")
-    np.testing.assert_allclose(frame["coef"], said["coef"][frame.index], atol=1e-6)
-    np.testing.assert_allclose(frame["win_rate"], said["win_rate"][frame.index], atol=1e-6)
-    assert "interval" not in capsys.readouterr().out
+    out, model = tmp_path / "out.csv", P2L.from_pretrained(model_folder)
+    prompts = ["prompt 7", "prompt 11"]
+    main(["--model", str(model_folder), *prompts, "--output", str(out), "--quiet"])
+    printed = capsys.readouterr().out
+    assert "interval" not in printed
+    for prompt in prompts:
+        said = model.leaderboard(prompt).set_index("model")
+        frame = written(out, "prompt", prompt).set_index("model")
+        assert sorted(frame.index) == MODELS
+        np.testing.assert_allclose(frame["coef"], said["coef"][frame.index], atol=1e-6)
+        np.testing.assert_allclose(frame["win_rate"], said["win_rate"][frame.index], atol=1e-6)
+        assert f"prompt = {prompt}: 1 prompt, 4 models" in printed
 
 
 def test_a_model_says_the_leaderboards_of_a_file_of_prompts_and_its_groups(model_folder, votes_file, tmp_path, capsys):

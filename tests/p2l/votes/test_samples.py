@@ -1,0 +1,54 @@
+"""Sample votes: who is planted as the best of a topic wins it, and the same line writes the same files."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from p2l.simulation.samples import MODELS, TOPICS, sample_coefs, sample_prompts, sample_scores, sample_votes
+from tests.conftest import Command
+
+
+def test_the_planted_best_of_each_topic_leads_it() -> None:
+    votes = sample_votes(6000, 1).to_pandas()
+    assert votes.tstamp.is_monotonic_increasing
+    assert (votes.model_a != votes.model_b).all()
+    coefs = sample_coefs()
+    for number, topic in enumerate(TOPICS):
+        won = votes[votes.topic == topic]
+        wins = pd.concat([won.model_a[won.winner == "model_a"], won.model_b[won.winner == "model_b"]]).value_counts()
+        shown = pd.concat([won.model_a, won.model_b]).value_counts()
+        assert (wins / shown).idxmax() == MODELS[int(coefs[number].argmax())]
+
+
+def test_prompts_are_readable_and_belong_to_one_topic() -> None:
+    prompts = sample_prompts()
+    everything = [prompt for some in prompts.values() for prompt in some]
+    assert len(set(everything)) == len(everything) > 1000
+    assert not any("{" in prompt or "  " in prompt for prompt in everything)
+
+
+def test_scores_are_usable_answers_at_the_planted_rate() -> None:
+    scores = sample_scores(3).to_pandas()
+    rates = scores.pivot_table(index="category", columns="model", values="score").loc[list(TOPICS), list(MODELS)]
+    chances = 1 / (1 + np.exp(-sample_coefs()))
+    assert np.abs(rates.to_numpy() - chances).max() < 5 * np.sqrt(0.25 / 150)
+
+
+def test_the_command_writes_the_same_files_again(command: Command, tmp_path) -> None:
+    written = []
+    for name in ("one", "two"):
+        votes, scores = tmp_path / f"{name}.jsonl", tmp_path / f"{name}.csv"
+        done = command(
+            *("python", "-m", "p2l.cli", "votes", "sample", "--votes", "50", "--output", votes, "--scores", scores)
+        )
+        assert done.returncode == 0, done.stderr
+        assert "50 votes between 8 models on 6 topics" in done.stdout
+        written.append((votes.read_bytes(), scores.read_bytes()))
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("flags", [("--scores", "same.parquet"), ("--votes", "0")])
+def test_a_mistake_is_one_line(command: Command, tmp_path, flags: tuple[str, ...]) -> None:
+    done = command("python", "-m", "p2l.cli", "votes", "sample", "--output", "same.parquet", *flags, cwd=tmp_path)
+    assert done.returncode == 2
+    assert not (tmp_path / "same.parquet").exists()
