@@ -27,6 +27,7 @@ from coeval.analysis.bias import self_preference_rows
 from coeval.analysis.judge_tests import bias_tests
 from coeval.analysis.statistics import kendall
 from coeval.analysis.students import StudentPair, by_datapoint, student_pairs, student_rows
+from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import LoadedRun, load_run
 from p2l.common.bootstrap import bootstrap_mean
 
@@ -35,6 +36,7 @@ FACTORS = ("accuracy", "clarity", "style")
 LEVELS = ("Low", "Medium", "High")
 JUDGES = ("honest-1", "random", "verbose", "honest-2", "selfish", "constant")
 """All six judge and answer; in the order of their true skill as students, best first."""
+STRONG = {"teacher-0", "teacher-1"}
 PLANTED = {"selfish": "self-preference", "verbose": "verbosity", "constant": "constant", "random": "random"}
 
 
@@ -235,7 +237,7 @@ def ranking(runs: int) -> None:
     """Two honest judges among six."""
     for high in (0.65, 0.82):
         taus: dict[str, list[float]] = {"fit": [], "at equal length": [], "plain mean": [], "honest judges alone": []}
-        found, flagged, sharp = Counter[str](), Counter[str](), Counter[str]()
+        found, flagged, sharp, teachers = (Counter[str]() for _ in range(4))
         for run, loaded in runs_of(partial(arena, high=high), runs):
             truth = np.array([run.truth[name] for name in loaded.students])
             rows = {row.student: row for row in student_rows(loaded)}
@@ -253,6 +255,11 @@ def ranking(runs: int) -> None:
                 name for name, bias in PLANTED.items() if any((t.judge, t.bias) == (name, bias) for t in tests)
             )
             flagged.update({test.judge for test in tests} - set(PLANTED))
+            teachers["separation"] += leads(loaded, "v1")
+            teachers["spread"] += leads(loaded, "s2")
+            for name in ("v1", "s2"):
+                best = sorted(teacher_rows(loaded), key=lambda row: -getattr(row, name))[:2]
+                teachers[name] += {row.teacher for row in best} == STRONG
             sharp.update(row.judge for row in self_preference_rows(loaded) if row.lower > 0 or row.upper < 0)
         print(f"ranking: six students, two honest judges of six, {high:.0%} High; Kendall's tau to the truth")
         print("  " + ", ".join(f"{name} {np.mean(values):.3f}" for name, values in taus.items()))
@@ -260,6 +267,13 @@ def ranking(runs: int) -> None:
         honest_names = ("honest-1", "honest-2")
         print("  honest judges flagged: " + ", ".join(f"{name} {flagged[name] / runs:.0%}" for name in honest_names))
         print("  by the raw self-preference: " + ", ".join(f"{name} {sharp[name] / runs:.0%}" for name in honest_names))
+        shares = ", ".join(f"{name} {teachers[name] / runs:.0%}" for name in ("separation", "spread", "v1", "s2"))
+        print(f"  runs in which the two strong teachers lead: {shares}")
+
+
+def leads(loaded: LoadedRun, formula: str) -> bool:
+    """Whether the two strong teachers come first."""
+    return {row.teacher for row in teacher_rows(loaded, formula)[:2]} == STRONG
 
 
 def coverage(runs: int) -> None:

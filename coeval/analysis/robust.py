@@ -262,14 +262,15 @@ def _diagnostics(loaded: LoadedRun, chosen: RobustSet, settings: RobustSettings)
     judges = ", ".join(
         f"{row.judge} {_number(_agreement(row, metric))}" + ("" if row.rank else " (no rank)") for row in chosen.judges
     )
-    teachers = ", ".join(f"{row.teacher} {_number(getattr(row, formula))}" for row in chosen.teachers)
+    clean = "spread" if formula == "s2" else "separation"
+    teachers = ", ".join(f"{row.teacher} {_number(getattr(row, clean))}" for row in chosen.teachers)
     least = max(1, math.ceil(settings.q_fraction * len(chosen.chosen_judges) - 1e-9))
     found_valid = int(loaded.evaluations.valid.sum())
     lines = [
         f"scores: {len(loaded.units)}, from {found_valid} of {len(loaded.evaluations.valid)} evaluations",
         f"judges by weighted {metric}: {judges or 'none'}",
         f"J* ({settings.judge_selection}): {', '.join(chosen.chosen_judges) or 'none'}; at least {least} for each pair",
-        f"teachers by {formula}, with J* alone: {teachers or 'none'}",
+        f"teachers by {clean} ({formula} without judges' noise), with J* alone: {teachers or 'none'}",
         f"T*: {', '.join(chosen.chosen_teachers) or 'none'}",
         f"candidates: {len(chosen.candidates)} items; kept: {len(chosen.kept)}",
     ]

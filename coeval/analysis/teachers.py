@@ -5,6 +5,13 @@ mu(s; t, k, a) is the mean over datapoints of student s's judge-mean score, for 
 * S2(t): mean over (datapoint, factor) of the standard deviation (n - 1) across students of the judge-mean score; the
   square root of V1, a different quantity that also goes by that name, is given beside it.
 What fewer than two students answered is left out; where nothing is left all are 0.
+
+All three grow with the noise of judges: scores dealt at random spread most. So teachers are ranked by what is left
+without it, in scores on the average judge's scale, judges counting by what they can tell (`coeval.analysis.fit`):
+* separation: the standard deviation of the students' true means on the teacher's items, from products of different
+  prompts, in which neither the noise of judges nor that of single answers is; it takes the place of V1 and R3.
+* spread: that of the quality of the answers to one item, from products of different judges; it takes the place of S2.
+Each is the square root of a variance that may come out below 0, and is 0 then; limits are jackknifed by prompt.
 """
 
 from __future__ import annotations
@@ -15,9 +22,14 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
+from coeval.analysis.fit import Fit, fit_run, item_products
+from coeval.analysis.intervals import jackknife_sums
 from coeval.analysis.statistics import Summaries
-from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, TeacherName, barred
-from coeval.analysis.units import DEFAULTS, Floats, LoadedRun, Pairs, Report, RobustSettings
+from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, TeacherName, barred, estimated
+from coeval.analysis.units import DEFAULTS, Floats, LoadedRun, Pairs, Report, RobustSettings, once
+
+_SEPARATION = "how far students truly differ on its items, judges' noise taken out (standard deviation)"
+_SPREAD = "how far answers to one item truly differ, judges' noise taken out (standard deviation)"
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,14 @@ class TeacherRow:
 
     rank: Rank
     teacher: TeacherName
+    separation: Annotated[float | None, estimated("separation", _SEPARATION, "separation_")]
+    """None where it cannot be told from noise: with one prompt, one student, or without a fit."""
+    separation_lower: float | None
+    separation_upper: float | None
+    spread: Annotated[float | None, estimated("spread", _SPREAD, "spread_")]
+    """None with fewer than two judges of an answer, too."""
+    spread_lower: float | None
+    spread_upper: float | None
     v1: Annotated[float, barred("V1", "mean over tasks and factors of the variance of the students' means")]
     s2: Annotated[float, barred("S2", "mean over items and factors of the standard deviation of the students' scores")]
     r3: Annotated[float, barred("R3", "mean over tasks and factors of the range of the students' means")]
@@ -69,19 +89,23 @@ def teacher_report(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> Te
 
 
 def teacher_rows(loaded: LoadedRun, formula: str = "v1") -> tuple[TeacherRow, ...]:
-    """Return the teachers with scores, best first by `formula`."""
+    """Return the teachers with scores, best first by what `formula` measures without noise, else by `formula`."""
     size = len(loaded.teachers)
     figures = _discrimination(loaded.pairs, loaded.pairs.teacher, np.arange(len(loaded.pairs)), size)
     items = np.bincount(loaded.datapoint_teacher, minlength=size)
     units = np.bincount(loaded.units.teacher, minlength=size)
+    clean = _without_noise(loaded)
+    present = [teacher for teacher in range(size) if units[teacher]]
+    ranking = clean["spread" if formula == "s2" else "separation"][:, 0]
+    values = ranking if np.isfinite(ranking[present]).all() else figures[formula]
     order = sorted(
-        (teacher for teacher in range(size) if units[teacher]),
-        key=lambda teacher: (-figures[formula][teacher], loaded.teachers[teacher]),
+        present, key=lambda teacher: (-values[teacher], -figures[formula][teacher], loaded.teachers[teacher])
     )
     return tuple(
         TeacherRow(
             rank,
             loaded.teachers[teacher],
+            **_noiseless(clean, teacher),
             **{name: float(values[teacher]) for name, values in figures.items()},
             root_v1=float(np.sqrt(figures["v1"][teacher])),
             items=int(items[teacher]),
@@ -89,6 +113,90 @@ def teacher_rows(loaded: LoadedRun, formula: str = "v1") -> tuple[TeacherRow, ..
         )
         for rank, teacher in enumerate(order, start=1)
     )
+
+
+_CLEAN = ("separation", "spread")
+_ENDS = ("", "_lower", "_upper")
+
+
+def _noiseless(clean: dict[str, Floats], teacher: int) -> dict[str, Any]:
+    """Return a teacher's separation and spread with limits, by the names of their columns."""
+    values = {f"{name}{end}": float(clean[name][teacher, place]) for name in _CLEAN for place, end in enumerate(_ENDS)}
+    return {name: value if np.isfinite(value) else None for name, value in values.items()}
+
+
+@once
+def _without_noise(loaded: LoadedRun) -> dict[str, Floats]:
+    """Return separation and spread of teachers with their limits, each (T, 3); NaN where there is none."""
+    figures = {name: np.full((len(loaded.teachers), 3), np.nan) for name in _CLEAN}
+    fit = fit_run(loaded)
+    if fit is None:
+        return figures
+    owner = loaded.datapoint_teacher[fit.table.items]
+    columns = {"separation": _separation_columns(fit), "spread": _spread_columns(fit)}
+    measures = {"separation": _separation, "spread": _ratio}
+    for teacher in np.unique(owner).tolist():
+        mine = owner == teacher
+        cluster = np.unique(fit.table.cluster[mine], return_inverse=True)[1]
+        for name in _CLEAN:
+            sums = np.zeros((int(cluster.max()) + 1, columns[name].shape[1]))
+            np.add.at(sums, cluster, columns[name][mine])
+            if (
+                name == "separation"
+            ):  # products of different clusters: what a cluster's items have in common is left out
+                sums = np.concatenate([sums, sums**2], axis=1)
+            variance = jackknife_sums(sums, measures[name])
+            limits = np.array([variance.estimate[0], variance.lower[0], variance.upper[0]])
+            if len(sums) > 1 and np.isfinite(limits).all():
+                figures[name][teacher] = fit.scale * np.sqrt(np.maximum(limits, 0.0))
+    return figures
+
+
+def _separation_columns(fit: Fit) -> Floats:
+    """Return the quality of answers about that of others to their item, and which answers there are, (D, 2 S)."""
+    table, judges = fit.table, fit.judges
+    safe = np.where(judges.noise > 0, judges.noise, 1.0)
+    b = np.where(judges.noise > 0, judges.sharpness / safe, 0.0)
+    severity = np.nan_to_num(fit.solution.severity)[table.task]
+    rest = table.scores - severity - table.length[:, None] * judges.excess
+    precision = fit.counts @ (b * judges.sharpness)
+    rows = precision > 0
+    quality = (np.where(fit.counts, rest, 0.0) @ b)[rows] / precision[rows]
+    items, size = len(table.items), len(table.items) * table.students
+    number = np.maximum(np.bincount(table.item[rows], minlength=items), 1)
+    quality = quality - (np.bincount(table.item[rows], quality, minlength=items) / number)[table.item[rows]]
+    cell = table.item[rows] * table.students + table.student[rows]
+    parts = [np.bincount(cell, quality, minlength=size), np.bincount(cell, minlength=size).astype(np.float64)]
+    return np.concatenate([part.reshape(items, table.students) for part in parts], axis=1)
+
+
+def _separation(sums: Floats) -> Floats:
+    """Return the variance of students' quality of sums (R, 4 S): of values and counts, then of their squares."""
+    values, counts, squares, pairs = np.split(sums, 4, axis=1)
+    students = (counts > 0).sum(axis=1)
+    above = (values**2 - squares).sum(axis=1)
+    below = (counts**2 - pairs).sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        result: Floats = np.where((below > 0) & (students > 1), above / below * students / (students - 1.0), np.nan)
+    return result
+
+
+def _spread_columns(fit: Fit) -> Floats:
+    """Return by item the products of different judges' scores, and what they would be for a variance of 1, (D, 2)."""
+    judges = fit.judges
+    safe = np.where(judges.noise > 0, judges.noise, 1.0)
+    b = np.where(judges.noise > 0, judges.sharpness / safe, 0.0)
+    products = item_products(fit.table, fit.table.scores - fit.table.length[:, None] * judges.excess, fit.counts)
+    weight = np.outer(b, b) * (1.0 - np.eye(len(b)))
+    above = (products.cross * weight).sum(axis=(1, 2))
+    below = (products.count * weight * np.outer(judges.sharpness, judges.sharpness)).sum(axis=(1, 2))
+    return np.stack([above, below], axis=1)
+
+
+def _ratio(sums: Floats) -> Floats:
+    with np.errstate(invalid="ignore", divide="ignore"):
+        result: Floats = np.where(sums[:, 1] > 1e-12, sums[:, 0] / sums[:, 1], np.nan)
+    return result
 
 
 def teacher_cells(loaded: LoadedRun) -> tuple[TeacherCell, ...]:

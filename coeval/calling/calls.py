@@ -102,6 +102,7 @@ SETTINGS = frozenset(
 LOCAL_PARAMETERS = frozenset({"max_new_tokens", "device", "load_in_4bit", "load_in_8bit", "do_sample"})
 """Parameters of local models; no provider knows them."""
 _TEMPERATURE = 0.7
+_TEMPERATURES: Mapping[str, float] = {"judge": 0.0}  # a score that is drawn anew each time is noise
 _LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens", "max_new_tokens")
 _REASONING = re.compile(r"(?:^|/)(?:o[134]|gpt-5(?!.*chat))(?:[-.]|$)")
 _FIRST_REASONING = re.compile(r"(?:^|/)o1-(?:mini|preview)")
@@ -110,9 +111,14 @@ _FIRST_REASONING = re.compile(r"(?:^|/)o1-(?:mini|preview)")
 def chat_request(model: Model, role: Role, prompt: str, defaults: Mapping[str, Any] | None = None) -> JSON:
     """Return a chat completion request in OpenAI's format, for single calls and batches alike.
 
-    The model's parameters override `defaults`; a parameter of null is omitted, as is a null temperature.
+    The model's parameters override `defaults`; a parameter of null is omitted, as is a null temperature. Judges grade
+    at temperature 0 unless told otherwise.
     """
-    parameters = {**(defaults or {}), **model.parameters_for(role)}
+    parameters = {
+        "temperature": _TEMPERATURES.get(role, _TEMPERATURE),
+        **(defaults or {}),
+        **model.parameters_for(role),
+    }
     unsent = SETTINGS if model.interface == "huggingface" else SETTINGS | LOCAL_PARAMETERS
     system = parameters.get("system_prompt")
     request: JSON = {
@@ -132,7 +138,7 @@ def limit_of(request: JSON) -> int | None:
 
 
 def _with_defaults(interface: str, parameters: dict[str, Any]) -> dict[str, Any]:
-    settings = {"temperature": _TEMPERATURE, **parameters}
+    settings = dict(parameters)
     spec = INTERFACES[interface]
     if spec.protocol == "gemini" and "max_output_tokens" in settings:
         settings["max_tokens"] = settings.pop("max_output_tokens")

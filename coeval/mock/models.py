@@ -236,6 +236,10 @@ _TOPICS = (
     *("a bridge in the rain", "the price of bread", "a lost parcel", "the tides", "an old clock", "a school garden"),
     *("the night train", "a broken lamp", "the harvest", "a letter from abroad", "a chess problem", "the new library"),
 )
+_DETAILS = (
+    *("wooden", "distant", "seventh", "forgotten", "crowded", "silver", "northern", "borrowed", "painted", "hollow"),
+    *("midnight", "orchard", "harbour", "lantern", "violin", "copper", "granite", "meadow", "satchel", "thunder"),
+)
 
 
 def answer(prompt: str, system: str, parameters: Mapping[str, Any]) -> str:
@@ -274,7 +278,8 @@ def _item(question: PromptMatch, persona: Persona, text: str) -> str:
     attributes = _mapping(question.values.get("target_attributes", ""))
     hints = "".join(f" [{name}: {value}]" for name, value in attributes.items())
     task = question.values.get("task_description", "").strip().rstrip(".")
-    prompt = f"{task}: {topic}, case {number}.{hints}"
+    details = " ".join(_DETAILS[int(persona.uniform("detail", place, text) * len(_DETAILS))] for place in range(6))
+    prompt = f"{task}: {topic}, case {number} ({details}).{hints}"
     response = (
         json.dumps(attributes) if "JSON" in question.values.get("output_description", "") else f"All about {topic}."
     )

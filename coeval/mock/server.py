@@ -62,6 +62,7 @@ class MockServer:
         """Answers by model and prompt."""
         self.phases: Counter[tuple[str, str]] = Counter()
         """Answers by model and phase."""
+        self._items: Counter[tuple[str, str, str]] = Counter()
         self.requests = 0
         """All requests, refused ones included."""
         self.peak = 0
@@ -132,13 +133,21 @@ class MockServer:
         if refusal := self._unknown(model):
             return refusal
         try:
-            answer = completion_for({**self.models.get(model, {}), **body})
+            answer = completion_for({**self.models.get(model, {}), **self._new_draw(body), **body})
         except ConfigError as error:
             return _refusal(400, str(error))
         prompt = recognise(question_of(body)[0]).prompt
         self.calls[model, prompt] += 1
         self.phases[model, PHASE_OF[prompt]] += 1
         return web.Response(body=json.dumps(answer).encode(), content_type="application/json")
+
+    def _new_draw(self, body: JSON) -> JSON:
+        """Number equal questions for an item: a teacher writes another each time, as one with a temperature does."""
+        prompt, system = question_of(body)
+        if recognise(prompt).prompt != "sample":
+            return {}
+        self._items[str(body.get("model")), system, prompt] += 1
+        return {"attempt": self._items[str(body.get("model")), system, prompt] - 1}
 
     async def _list(self, request: web.Request) -> web.Response:
         models = [{"id": name, "object": "model"} for name in self.models]

@@ -200,7 +200,7 @@ class _Asker:
                 replies.append(await self.stage.ask(question.call(self.model, part, attempt)))
             except CallError as error:
                 return error
-            _, why = read_answer(question, part, replies[-1])
+            _, why = read_answer(question, part, replies[-1], self.stage.store)
             if why is None:
                 break
             self.stage.log.debug(f"{question.id}: attempt {attempt + 1}: {why}")

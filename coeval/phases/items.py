@@ -2,7 +2,8 @@
 
 A draw depends on (seed, task, teacher, number of the item) alone, so a run that is continued, or has a larger total,
 draws what it would have drawn undisturbed. With `all`, combinations that items have already are not drawn again before
-the others, whatever the total was when those were made.
+the others, whatever the total was when those were made. An item whose prompt repeats another of the same teacher and
+task, exactly or nearly, is refused, and the teacher is asked again: two items with one prompt tell no more than one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from coeval.duplicates import PromptIndex, text_in
 from coeval.errors import RunError
 from coeval.judging.prompts import render
 from coeval.parsing import read_item
@@ -25,8 +27,9 @@ from coeval.phases.mapping import attributes_of
 from coeval.phases.question import Kind, Question
 from coeval.phases.stage import Outcome, Stage
 from coeval.schema import Attributes, Model, Phase, Sampling, Task
-from coeval.storage.jsonl import RecordIndex
-from coeval.storage.records import item_mark, now
+from coeval.storage.jsonl import RecordIndex, read_records
+from coeval.storage.records import is_failed, item_mark, now
+from coeval.storage.store import Store
 
 PHASE: Phase = "data_generation"
 _NUMBERS = 1000  # of attempts that one item may take
@@ -255,6 +258,43 @@ def _question(task: Task, teacher: Model, number: int, draw: Draw, failures: Map
     return Question("item", PHASE, "teacher", teacher.name, task.name, context, {"": prompt}, first)
 
 
+class TeacherPrompts:
+    """The prompts of one teacher's items of one task, by the items that have them."""
+
+    def __init__(self, store: Store, task: str, teacher: str) -> None:
+        self._store, self._about = store, {"task": task, "teacher": teacher}
+        self._index = PromptIndex()
+        self._owners: dict[int, str] = {}
+        self._refused: set[tuple[str, str]] = set()
+        for record in read_records(store.run.records("data_generation", task, teacher)):
+            is_own = (record.get("task_id"), record.get("teacher_model_id")) == (task, teacher)
+            if is_own and record.get("prompt") and not is_failed(record):
+                self._owners.setdefault(self._index.add(text_in(record["prompt"])), str(record.get("id")))
+
+    def claim(self, item: str, prompt: str) -> str | None:
+        """Take a prompt for an item; return why it cannot have it if another item has it, or nearly, and note that."""
+        earlier = self._index.find(prompt)
+        if earlier is None:
+            self._owners[self._index.add(prompt)] = item
+            return None
+        owner = self._owners[earlier]
+        if owner == item:
+            return None
+        if (item, prompt) not in self._refused:  # read again once no attempt is left
+            self._refused.add((item, prompt))
+            self._store.append(self._store.run.repeats, {"id": item, "repeats": owner, **self._about, "at": now()})
+        return f"the prompt repeats that of {owner}, exactly or nearly"
+
+
+def _conflict(store: Store, context: Mapping[str, Any], item: tuple[str, str]) -> str | None:
+    """Return why an item cannot stand beside the others of its teacher."""
+    key = ("prompts", context["task_id"], context["teacher_model_id"])
+    if key not in store.shared:
+        store.shared[key] = TeacherPrompts(store, *key[1:])
+    reason: str | None = store.shared[key].claim(str(context["id"]), item[0])
+    return reason
+
+
 def _record(
     context: Mapping[str, Any], answers: Mapping[str, Any], failures: Mapping[str, str]
 ) -> dict[str, Any] | None:
@@ -264,7 +304,9 @@ def _record(
     return {**context, "prompt": prompt, "reference_response": response, "generated_at": now()}
 
 
-KINDS = {"item": Kind(lambda _context, _part, text: read_item(text), _record, "data_generation")}
+KINDS = {
+    "item": Kind(lambda _context, _part, text: read_item(text), _record, "data_generation", conflict=_conflict),
+}
 
 
 def index_of_items(stage: Stage, task: str) -> RecordIndex:

@@ -89,6 +89,8 @@ class Kind:
     """Kind of record; see `coeval.storage.run.RECORD_FOLDERS`."""
     weigh: Callable[[Mapping[str, Any], Any, Any], Any] | None = None
     """Weighs (context, parsed answer, first tokens) by the tokens' probabilities."""
+    conflict: Callable[[Store, Mapping[str, Any], Any], str | None] | None = None
+    """Returns why a parsed answer cannot stand beside what is stored, for (store, context, parsed answer)."""
 
 
 Apply: TypeAlias = Callable[[Question, Mapping[str, ReplyOrError]], Settled]
@@ -122,8 +124,10 @@ def kind_of(name: KindName) -> Kind:
     return kind
 
 
-def read_answer(question: Question, part: str, answer: ReplyOrError) -> tuple[Any, str | None]:
-    """Return the parsed answer, and why it is unusable if it is."""
+def read_answer(
+    question: Question, part: str, answer: ReplyOrError, store: Store | None = None
+) -> tuple[Any, str | None]:
+    """Return the parsed answer, and why it is unusable if it is; with a store, beside what is stored too."""
     if isinstance(answer, CallError):
         return None, str(answer)
     kind = kind_of(question.kind)
@@ -133,13 +137,14 @@ def read_answer(question: Question, part: str, answer: ReplyOrError) -> tuple[An
         return None, str(error)
     if kind.weigh is not None and answer.tokens:
         parsed = kind.weigh(question.context, parsed, answer.tokens)
-    return parsed, None
+    conflict = None if store is None or kind.conflict is None else kind.conflict(store, question.context, parsed)
+    return parsed, conflict
 
 
 def apply(store: Store, question: Question, answers: Mapping[str, ReplyOrError]) -> Settled:
     """Make the record of a question from its answers and store it; log what failed."""
     kind = kind_of(question.kind)
-    read = {part: read_answer(question, part, answer) for part, answer in answers.items()}
+    read = {part: read_answer(question, part, answer, store) for part, answer in answers.items()}
     parsed = {part: answer for part, (answer, why) in read.items() if why is None}
     failures = {part: why for part, (_, why) in read.items() if why is not None}
     record = kind.record(question.context, parsed, failures)

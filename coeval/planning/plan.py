@@ -179,7 +179,9 @@ def _counted(run: Run, kind: str, word: str) -> str:
     if not files:
         return ""
     failed = len(ids[True] - ids[False])
+    repeats = sum(1 for _ in read_records(run.repeats)) if kind == "data_generation" else 0
     line = f"    {len(ids[False])} {word} in {len(files)} files" + (f", {failed} failed" if failed else "")
+    line += f", {repeats} refused as they repeat others" if repeats else ""
     return line + (f", {len(bad)} lines that are no record" if bad else "")
 
 

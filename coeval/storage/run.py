@@ -46,6 +46,7 @@ class Run:
         self.estimate = folder / "cost_estimate.json"
         self.pending = folder / "pending_batches.json"  # batch jobs whose answers are not stored yet
         self.errors = folder / "run_errors.jsonl"  # one line for each piece of work that failed
+        self.repeats = folder / "run_repeats.jsonl"  # one line for each item that was refused as it repeats another
         self.waiting = folder / ".parts"  # replies that wait for others of their record
         self.locks = folder / ".locks"  # and counters
 

@@ -33,6 +33,8 @@ class Store:
         self.appended = 0
         self.stored = 0
         """Of the appended records, those that are on the disk."""
+        self.shared: dict[Any, Any] = {}
+        """What the records of this start share, such as the prompts of a teacher's items."""
         self._files: OrderedDict[Path, int] = OrderedDict()
         self._dirty: set[Path] = set()
         self._lock = threading.Lock()

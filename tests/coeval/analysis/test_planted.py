@@ -9,12 +9,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.coeval_planted import PLANTED, arena, differences, gapped, old_p_values, plain_means, repeated, write
+from benchmarks.coeval_planted import (
+    PLANTED,
+    arena,
+    differences,
+    gapped,
+    leads,
+    old_p_values,
+    plain_means,
+    repeated,
+    write,
+)
 from coeval.analysis.fit import ScoreTable, fit_table
 from coeval.analysis.intervals import cluster_variance, jackknife, mean_limits, t_limits
 from coeval.analysis.judge_tests import bias_tests, judge_scales
 from coeval.analysis.statistics import kendall
 from coeval.analysis.students import student_rows
+from coeval.analysis.teachers import teacher_rows
 from coeval.duplicates import clusters_of
 from tests.coeval.analysis.runs import run_of
 
@@ -29,6 +40,10 @@ def test_four_bad_judges_of_six_are_found_and_move_nobody(tmp_path: Path, high: 
     assert (kendall(truth, plain_means(loaded)) or 0) < 0.9
     flagged = {(test.judge, test.bias) for test in bias_tests(loaded) if test.flagged}
     assert flagged == set(PLANTED.items())
+    assert leads(loaded, "v1")
+    assert leads(loaded, "s2")
+    first = teacher_rows(loaded)[0]
+    assert (first.separation_lower or 0) < (first.separation or 0) < (first.separation_upper or 0)
     scales = {row.judge: row for row in judge_scales(loaded)}
     assert scales["constant"].weight < 0.01 > scales["random"].weight
     assert (scales["honest-1"].sharpness or 0) > 0.8

@@ -16,7 +16,7 @@ def test_prompt_system_prompt_and_parameters_become_a_chat_completion() -> None:
     assert request(model="gpt-4o", system_prompt="Be brief.", max_tokens=50, top_p=0.9, made_up={"x": 1}) == {
         "model": "gpt-4o",
         "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}],
-        "temperature": 0.7,
+        "temperature": 0.0,
         "max_tokens": 50,
         "top_p": 0.9,
         "made_up": {"x": 1},
@@ -56,7 +56,7 @@ def test_reasoning_models_get_their_own_limit_and_no_temperature(name: str) -> N
 @pytest.mark.parametrize("name", ["gpt-4o", "gpt-5-chat-latest", "o1x", "llama-o1", "deepseek-r1"])
 def test_others_keep_theirs(name: str) -> None:
     asked = request(model=name, max_tokens=9)
-    assert (asked["max_tokens"], asked["temperature"]) == (9, 0.7)
+    assert (asked["max_tokens"], asked["temperature"]) == (9, 0.0)
 
 
 def test_the_first_reasoning_models_have_no_system_message() -> None:

@@ -83,5 +83,5 @@ def test_a_run_scores_a_factor_by_it(tmp_path: Path, tiny: Path) -> None:
     models = [model("ant", roles=("teacher", "student", "judge"), text='{"prompt": "cat dog", "response": "dog mat"}')]
     assert coeval("run", "--config", write_config(tmp_path, [*models, judge], tasks)) in (0, 1)
     found = [one for one in records(run_of(tmp_path), "evaluation") if one["judge_model_id"] == "computed"]
-    assert len(found) == 4
+    assert len(found) == 1  # a teacher that says the same each time makes one item
     assert all(one["scores"].keys() == {"alike"} and 0 < float(one["scores"]["alike"]) <= 1 for one in found)
