@@ -156,7 +156,7 @@ class Mock:
         frame = {key: whole[key] for key in ("id", "created", "model")}
         message, finish = whole["choices"][0]["message"], whole["choices"][0]["finish_reason"]
         yield chunk(frame, {"role": "assistant", "content": ""})
-        deltas = _deltas(message, self.pieces)
+        deltas = _deltas(message, self.pieces)[: _limit(request)]
         for number, delta in enumerate(deltas):
             if number == len(deltas) // 2 and trouble.name in _MIDDLE:
                 await _fail(trouble, timeouts.stall)
@@ -177,8 +177,13 @@ class Mock:
         prompt = sum(len(joined_text(message.get("content")).split()) for message in request.get("messages", []))
         calls = _calls(request)
         message = answer_message(None if calls else self._text(request), calls=calls)
-        counts = usage(prompt, len(_deltas(message, self.pieces)))
-        return completion(str(request.get("model")), message, "tool_calls" if calls else "stop", counts)
+        finish = "tool_calls" if calls else "stop"
+        deltas, most = _deltas(message, self.pieces), _limit(request)
+        if most is not None and most < len(deltas):
+            deltas, finish = deltas[:most], "length"
+            if not calls:
+                message["content"] = "".join(delta["content"] for delta in deltas)
+        return completion(str(request.get("model")), message, finish, usage(prompt, len(deltas)))
 
     def _text(self, request: JSON) -> str:
         """Return the script's text, or an instance of the schema that the answer has to keep to."""
@@ -194,6 +199,12 @@ class Mock:
             await _fail(trouble, timeouts.first_token)
         slow = trouble.number or math.inf if trouble.name == "slow" else 0.0
         await _pause(self.script.latency + slow, timeouts.first_token)
+
+
+def _limit(request: JSON) -> int | None:
+    """Return the most tokens that an answer may have; None: as many as the script says."""
+    limits = (request.get(name) for name in ("max_completion_tokens", "max_tokens"))
+    return next((limit for limit in limits if isinstance(limit, int)), None)
 
 
 def _calls(request: JSON) -> list[JSON]:

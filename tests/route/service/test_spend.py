@@ -378,3 +378,26 @@ def test_an_answer_that_nobody_saw_costs_what_could_be_made_in_its_time() -> Non
     assert charge.cost() == pytest.approx(0.00301)
     charge.count([{"delta": {"content": "more"}}])
     assert charge.cost() == pytest.approx(0.00302)
+
+
+@pytest.mark.parametrize("longest", [3, 100])
+def test_300_requests_at_once_book_no_more_than_the_day_holds(tmp_path: Path, longest: int) -> None:
+    """Providers keep to the limit of the answer that the router sends, as the mock does."""
+
+    async def main() -> None:
+        price = {"input": 1, "output": 10}
+        script = {"tokens": 60, "latency": 0.02}
+        models = {"only": {"name": "m", "type": "mock", "cost": 1e-4, "price": price, "options": script}}
+        keys = [{"key": "limited", "name": "limited", "spend_per_day": 0.005}]
+        async with a_router(tmp_path, models=models, keys=keys) as router:
+
+            async def ask() -> int:
+                body = {"messages": HELLO, "direct_model": "only", "max_tokens": longest}
+                return (await router.post("/v1/chat/completions", body, {"authorization": "Bearer limited"}))[0]
+
+            statuses = await asyncio.gather(*(ask() for _ in range(300)))
+            assert set(statuses) == {200, 429}
+            await until_idle(router)
+            assert router.service.ledger.spent_of("limited") <= 0.005 * (1 + 1e-9)
+
+    asyncio.run(main())
