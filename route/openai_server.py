@@ -63,6 +63,10 @@ def _add_server_flags(flags: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--direct-by-name", action="store_true", help="a request's model calls that model, if there is one"
     )
+    group.add_argument(
+        "--traces", metavar="URL", help="send OpenTelemetry traces to this collector, such as http://localhost:4318"
+    )
+    group.add_argument("--trace-prompts", action="store_true", help="with --traces: spans hold the prompts, too")
     group.add_argument("--max-body-mb", type=above_zero, default=20.0, help="largest request, in MiB")
 
 
@@ -87,6 +91,8 @@ def _settings(flags: argparse.Namespace) -> Settings:
     options = {field.name: getattr(flags, field.name) for field in fields(Settings) if hasattr(flags, field.name)}
     endpoint_key = os.environ.pop(_ENDPOINT_KEY_VARIABLE, None)
     options["router_api_key"] = options["router_api_key"] or endpoint_key
+    if flags.traces is not None:
+        _check_traces(flags.traces)
     config = load_config(flags.config)
     options["router_type"] = flags.router_type or _type_of(
         flags.router_model_name, flags.router_model_endpoint, options["router_api_key"]
@@ -119,6 +125,14 @@ def _type_of(model: str | None, endpoint: str, key: str | None) -> str:
             return "bt-endpoint"
         except MalformedAnswerError:  # not every endpoint has this path
             return "bt-endpoint"
+
+
+def _check_traces(url: str) -> None:
+    """Raise ConfigError for what is no URL, ModuleNotFoundError where the extra is missing: both before the start."""
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"--traces {url}: must be the http:// or https:// address of a collector")
+    import opentelemetry.exporter.otlp.proto.http
+    import opentelemetry.sdk.trace  # noqa: F401
 
 
 def _digests(flag: str | None, *, has_keys: bool) -> tuple[str, ...]:

@@ -234,7 +234,7 @@ def test_what_is_imported_is_declared() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
     declared_names = {re.split(r"[\s<>=\[;]", line)[0].lower().replace("-", "_") for line in lines}
-    distributions = {"yaml": "pyyaml"}
+    distributions = {"yaml": "pyyaml", "opentelemetry": "opentelemetry_sdk"}
     names = {name.split(".")[0] for imports in graph().values() for name in imports} - sys.stdlib_module_names
     missing = {
         distributions.get(name, name) for name in names - {"p2l", "route", "coeval", "llvmlite"}

@@ -26,6 +26,7 @@ _EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "safetensors", "fastapi", "prometheus_client"), "p2l[serve]"),
     **dict.fromkeys(("aiohttp", "anyio", "starlette", "httpx2", "uvicorn"), "p2l[route]"),
     "cvxpy": "p2l[route,lp]",
+    "opentelemetry": "p2l[route,traces]",
     "matplotlib": "p2l[plot]",
 }
 _OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)  # no mistake of the program

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 JSON: TypeAlias = dict[str, Any]
 """A JSON object."""
+TRACE_HEADERS: ContextVar[Mapping[str, str] | None] = ContextVar("trace_headers", default=None)
+"""Headers that tell a provider of the trace that a request belongs to."""
 
 
 class Fault(enum.Enum):

@@ -25,7 +25,7 @@ import anyio
 from p2l.common.files import DEEPEST_JSON, is_deeper
 from p2l.common.long_texts import parse_apart, to_json
 from p2l.common.version import __version__
-from route.providers.base import JSON, Account, Fault, Forwarded, ProviderError, Timeouts
+from route.providers.base import JSON, TRACE_HEADERS, Account, Fault, Forwarded, ProviderError, Timeouts
 from route.providers.chat import SHAPE_ERRORS
 from route.providers.errors import refusal
 
@@ -296,6 +296,9 @@ class Transport:
         """Return the response to a request. Raise ProviderError if its status is not 2xx."""
         if isinstance(data, bytes) and len(data) > _LARGE:
             data = io.BytesIO(data)  # which is sent in pieces
+        trace = TRACE_HEADERS.get()
+        if trace is not None:
+            headers = {**(headers or {}), **trace}
         response = await self._pool().request(
             method,
             url,

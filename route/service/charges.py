@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from route.config import ModelConfig
+from route.observability.tracing import CallTrace
 from route.providers.base import JSON
 from route.service.errors import ApiError
 from route.service.wire import BYTES_PER_TOKEN, Incoming, cached_of, count_of, dollars_of, usage_of
@@ -129,6 +130,7 @@ class Charge:
     booked: float = 0.0
     choices: int = 1
     """Answers in one."""
+    trace: CallTrace | None = field(default=None, repr=False)
     pending: asyncio.Task[JSON] | None = field(default=None, repr=False)
     """The provider's whole answer, which goes on when the client leaves, since it has to be paid."""
     started: float = field(default_factory=time.perf_counter)

@@ -29,6 +29,7 @@ from p2l.common.long_texts import (
 )
 from p2l.common.web import ClientGoneError, Deadline, alive
 from route.config import ROUTER_NAME
+from route.observability.tracing import child
 from route.providers.base import JSON
 from route.routing.decision import Coefficients, Decision
 from route.routing.spending import Allowance
@@ -78,6 +79,8 @@ class ChatEndpoint:
         """Answer one request."""
         service = self.live.service
         exchange = Exchange(service, f"req-{secrets.token_hex(12)}")
+        if service.tracing is not None:
+            exchange.trace = service.tracing.begin(scope["path"], exchange.request_id, Headers(scope=scope))
         reply = _Reply(send, self.dialect())
         service.metrics.running.inc()
         try:
@@ -152,6 +155,7 @@ async def _answer(exchange: Exchange, headers: Headers, receive: Receive, reply:
         choice, conversation = await choose_for(exchange, incoming, headers, exchange.key)
         strict = incoming.budget_usd if service.router.optimizer.keeps_each else None
         trip = Trip(incoming, deadline, choice, exchange.key, ceiling_of(exchange.key, 1 + incoming.compare, strict))
+        trip.trace = exchange.trace
         exchange.trips.append(trip)
         answer = None
         if incoming.compare:
@@ -233,7 +237,8 @@ async def choose_for(
     elif last is not None:
         turn = last
         held = await incoming.apart(lambda: service.held(turn, incoming.body))
-    coefficients = await service.coefficients(incoming.turns)
+    with child(exchange.trace, "score"):
+        coefficients = await service.coefficients(incoming.turns)
     menu = service.router.menu
     demand = await incoming.apart(lambda: demand_of(incoming, service.refusals, menu.rare, menu.least_window))
     allowance = _allowance(exchange, incoming, coefficients, key, allowed)
@@ -392,6 +397,8 @@ async def _ask(exchange: Exchange, trip: Trip, sides: Sequence[str]) -> list[JSO
     """Ask both models; return the answers that came, in the order of `sides`."""
     service = exchange.service
     trips = [Trip(trip.incoming, trip.deadline, Choice([name]), trip.key, trip.ceiling) for name in sides]
+    for each in trips:
+        each.trace = trip.trace
     exchange.trips += trips
     runs = (service.dispatcher.run(each, ask_whole) for each in trips)
     outcomes = await asyncio.gather(*runs, return_exceptions=True)

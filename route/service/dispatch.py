@@ -19,6 +19,7 @@ from typing import TypeVar
 from p2l.common.errors import InputError
 from p2l.common.web import Deadline
 from route.config import RouterConfig
+from route.observability.tracing import RequestTrace, child, passed_on
 from route.providers.base import JSON, Fault, ProviderError, Timeouts
 from route.routing.candidates import NoModelError
 from route.routing.decision import NO_DEMAND, Coefficients, Decision, Demand, Held
@@ -111,6 +112,7 @@ class Trip:
     """Names of the fields that the model asked last did not get."""
     charges: list[Charge] = field(default_factory=list)
     """One for each attempt."""
+    trace: RequestTrace | None = None
 
     def begin(self, deployment: Deployment) -> bool:
         """Count an attempt; return whether it is a probe."""
@@ -156,13 +158,19 @@ class Dispatcher:
         trip.charges.append(charge)
         probe = trip.begin(deployment)
         started = time.perf_counter()
+        if trip.trace is not None:
+            model = deployment.config
+            charge.trace = trip.trace.call(deployment.name, model.name, model.type, deployment.label)
         try:
             left = max(_MARGIN, trip.deadline.left())
             max_bytes = int(self.config.max_answer_mb * 2**20)
             timeouts = self.config.timeouts.of_attempt(left, max_bytes, stream=trip.incoming.stream)
-            answer = await call(deployment, request, timeouts, charge)
+            with passed_on(charge.trace):
+                answer = await call(deployment, request, timeouts, charge)
         except ProviderError as error:
             trip.end()
+            if charge.trace is not None:
+                charge.trace.failed(error.fault.value, error.status)
             deployment.breaker.failed(error, probe)
             trip.faults.append(error)
             self.failed(deployment, error, incoming)
@@ -269,7 +277,8 @@ class Dispatcher:
 
     def _chosen(self, trip: Trip, without: Collection[str]) -> Deployment:
         """Return a deployment of the model that is chosen; `without` holds all models that are blocked."""
-        name = trip.choice.choose(without)
+        with child(trip.trace, "choose"):
+            name = trip.choice.choose(without)
         deployment = self.fleet.targets[name].pick(stream=trip.incoming.stream)
         if deployment is None:
             raise NoModelError(f"{name} is not available")

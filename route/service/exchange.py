@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from route.observability.logs import RequestRecord, log_request
 from route.observability.metrics import NOBODY
+from route.observability.tracing import RequestTrace
 from route.providers.base import ProviderError
 from route.routing.decision import Decision
 from route.routing.spending import Allowance
@@ -46,6 +47,7 @@ class Exchange:
     sticky: bool = False
     allowance: Allowance | None = None
     """What it may cost in dollars, where a budget or a ceiling is in dollars."""
+    trace: RequestTrace | None = None
 
     @property
     def decision(self) -> Decision | None:
@@ -144,6 +146,28 @@ class Exchange:
         self._learn_costs()
         self._count(seconds)
         self._log(seconds, sum(costs) if costs else None)
+        if self.trace is not None:
+            self._end_trace(self.trace, sum(costs))
+
+    def _end_trace(self, trace: RequestTrace, cost: float) -> None:
+        decision = self.decision
+        if self.trips:
+            trace.tell_prompt(self.trips[0].incoming.turns)
+        prompt, completion = self.answers[0].tokens if self.answers else (None, None)
+        trace.end(
+            self.status,
+            {
+                "p2l.key": self.key.name if self.key else None,
+                "p2l.model": ",".join(answer.model for answer in self.answers),
+                "p2l.attempts": self.attempts or None,
+                "p2l.budget": None if decision is None else decision.budget,
+                "p2l.expected_score": None if decision is None else decision.expected_score,
+                "p2l.cost": cost,
+                "gen_ai.usage.input_tokens": prompt,
+                "gen_ai.usage.output_tokens": completion,
+                "p2l.code": self.code,
+            },
+        )
 
     def _learn_costs(self) -> None:
         """Count the dollars of all attempts under the ceilings, and learn what answers of their models cost."""

@@ -26,6 +26,7 @@ from p2l.common.web import ClientGoneError, Deadline, alive
 from route.config import ROUTER_ALIAS, ROUTER_NAME, ModelConfig
 from route.observability.logs import RequestRecord, log_request
 from route.observability.metrics import NOBODY
+from route.observability.tracing import CallTrace, RequestTrace, passed_on
 from route.providers.base import JSON, Forwarded, Forwarding, ProviderError
 from route.providers.chat import SHAPE_ERRORS
 from route.service.charges import UNKNOWN_LONGEST
@@ -155,6 +156,8 @@ class _State:
     cost: float = 0.0
     tokens: tuple[int | None, int | None] = (None, None)
     begun: bool = False
+    trace: RequestTrace | None = None
+    call: CallTrace | None = None
 
 
 @dataclass(frozen=True)
@@ -183,6 +186,8 @@ class _Passing:
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         identifier = f"req-{secrets.token_hex(12)}"
         state = _State(identifier, headers={"x-request-id": identifier})
+        if self.service.tracing is not None:
+            state.trace = self.service.tracing.begin(scope["path"], identifier, Headers(scope=scope))
         self.service.metrics.running.inc()
         try:
             await self._answer(state, Headers(scope=scope), receive, send)
@@ -280,11 +285,19 @@ class _Passing:
         body, content_type = request.body_for(deployment.config.name)
         max_bytes = int(config.max_answer_mb * 2**20)
         timeouts = config.timeouts.of_attempt(max(1e-3, deadline.left()), max_bytes, stream=False)
+        if state.trace is not None:
+            model = deployment.config
+            state.call = state.trace.call(deployment.name, model.name, model.type, deployment.label)
         probe = deployment.begin()
         state.tried.append(deployment.name)
         try:
-            forwarded = await provider.forward(self.path, deployment.config.name, body, content_type, timeouts)
+            with passed_on(state.call):
+                forwarded = await provider.forward(self.path, deployment.config.name, body, content_type, timeouts)
         except ProviderError as error:
+            if state.call is not None:
+                state.call.failed(error.fault.value, error.status)
+                state.call.end((None, None), 0.0)
+                state.call = None
             deployment.end()
             deployment.breaker.failed(error, probe)
             state.faults.append(error.fault.value)
@@ -340,6 +353,11 @@ class _Passing:
         model = NOBODY if state.deployment is None else state.deployment.name
         if state.reservation is not None:
             self._settle(state, model)
+        if state.call is not None:
+            state.call.end(state.tokens, state.cost)
+        if state.trace is not None:
+            key = state.key.name if state.key else None
+            state.trace.end(state.status, {"p2l.key": key, "p2l.cost": state.cost, "p2l.code": state.code})
         seconds = time.perf_counter() - state.started
         service.metrics.requests.labels(model, str(state.status)).inc()
         service.metrics.latency.labels(model).observe(seconds)

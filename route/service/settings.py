@@ -28,5 +28,9 @@ class Settings:
     direct_by_name: bool = False
     workers: int = 1
     max_body_mb: float = 20.0
+    traces: str | None = None
+    """URL of the collector of traces, over OTLP/HTTP."""
+    trace_prompts: bool = False
+    """Whether spans hold prompts."""
     database: str | None = None
     """Overrides the configuration's: workers without one share a database in the control folder."""

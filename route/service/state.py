@@ -15,6 +15,7 @@ from p2l.common.errors import ConfigError
 from route.config import RouterConfig, line_of
 from route.observability.logs import LOGGER
 from route.observability.metrics import RouterMetrics
+from route.observability.tracing import Tracing
 from route.providers.base import JSON, ProviderError
 from route.routing.candidates import get, pair
 from route.routing.decision import Coefficients, Held, features_in
@@ -89,6 +90,7 @@ class Service:
             path=settings.router_model_name,
             on_models=self.limit_to,
         )
+        self.tracing = None if settings.traces is None else Tracing(settings.traces, prompts=settings.trace_prompts)
         path = settings.database or config.database
         self.database = Database(None if path is None else Path(path))
         self.ledger: Ledger = Ledger(key_records(config, settings), self.database, teams=team_limits(config))
@@ -103,6 +105,7 @@ class Service:
     def _take_parts(self, before: Service) -> None:
         self.started, self.metrics, self.scorer = before.started, before.metrics, before.scorer
         self.database, self.ledger, self.keys = before.database, before.ledger, before.keys
+        self.tracing = before.tracing
         self.finishing, self.feedback, self.sticky = before.finishing, before.feedback, before.sticky
         self.average, self.responses = before.average, before.responses
 
@@ -139,6 +142,8 @@ class Service:
         await self.database.close()
         await self.scorer.close()
         await self.fleet.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
 
     async def coefficients(self, turns: Sequence[str]) -> Coefficients | None:
         """Return P2L's coefficients of a prompt, else the average of earlier prompts; None: the static order decides.
@@ -191,6 +196,8 @@ class Service:
             completion_tokens=completion,
             made=charge.made if has_cost else 0,
         )
+        if charge.trace is not None:
+            charge.trace.end(charge.tokens, cost)
         if cost or answers:
             self.metrics.cost.labels(charge.model).inc(cost)
             self.metrics.spend.labels(charge.reservation.key).inc(cost)

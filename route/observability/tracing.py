@@ -1,0 +1,188 @@
+"""Traces of requests by OpenTelemetry: a span for each, with children for the scores, the choice and each call.
+
+A request that brings a W3C `traceparent` goes on with that trace, and providers get the one of their call. Spans hold
+names, counts and costs; the prompt only where that is asked for. Without tracing nothing of this is imported, and a
+request pays for a few comparisons with None.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
+
+from route.providers.base import TRACE_HEADERS
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span, SpanKind, Tracer
+
+Attributes: TypeAlias = Mapping[str, str | int | float | bool | Sequence[str] | None]
+_PATH = "/v1/traces"
+_SERVICE = "p2l-router"
+_LONGEST_PROMPT = 10_000  # characters in a span
+_OFF = contextlib.nullcontext()
+
+
+def set_all(span: Span, attributes: Attributes) -> None:
+    """Set the attributes that have a value."""
+    for name, value in attributes.items():
+        if value is not None and value != "":
+            span.set_attribute(name, value)
+
+
+@dataclass
+class CallTrace:
+    """The span of one call to a provider."""
+
+    span: Span
+    headers: dict[str, str]
+    """What tells the provider of it."""
+
+    @contextlib.contextmanager
+    def passed_on(self) -> Iterator[None]:
+        """Let the requests of the block carry the trace."""
+        token = TRACE_HEADERS.set(self.headers)
+        try:
+            yield
+        finally:
+            TRACE_HEADERS.reset(token)
+
+    def failed(self, fault: str, status: int | None) -> None:
+        """Note a failure; its text is left out, since it may quote the prompt."""
+        _fail(self.span, fault)
+        set_all(self.span, {"http.response.status_code": status})
+
+    def end(self, tokens: tuple[int | None, int | None], cost: float) -> None:
+        """End the span, with what the provider has counted and what it has cost."""
+        prompt, completion = tokens
+        set_all(
+            self.span,
+            {"gen_ai.usage.input_tokens": prompt, "gen_ai.usage.output_tokens": completion, "p2l.cost": cost},
+        )
+        self.span.end()
+
+
+@dataclass
+class RequestTrace:
+    """The span of one request, and its children."""
+
+    tracing: Tracing
+    span: Span
+    context: Context = field(repr=False)
+
+    @contextlib.contextmanager
+    def child(self, name: str) -> Iterator[Span]:
+        """Time a block."""
+        span = self.tracing.start(name, self.context)
+        try:
+            yield span
+        except BaseException as error:
+            _fail(span, type(error).__name__)
+            raise
+        finally:
+            span.end()
+
+    def call(self, model: str, sent_model: str, provider: str, deployment: str = "") -> CallTrace:
+        """Begin a call to a provider, under the name that the model has there."""
+        span = self.tracing.start(f"call {model}", self.context, is_call=True)
+        set_all(
+            span,
+            {
+                "gen_ai.provider.name": provider,
+                "gen_ai.request.model": sent_model,
+                "p2l.model": model,
+                "p2l.deployment": deployment,
+            },
+        )
+        return CallTrace(span, self.tracing.headers_of(span))
+
+    def tell_prompt(self, turns: Sequence[str]) -> None:
+        """Note the prompt, where that is asked for."""
+        if self.tracing.prompts:
+            self.span.set_attribute("p2l.prompt", "\n".join(turns)[-_LONGEST_PROMPT:])
+
+    def end(self, status: int, attributes: Attributes) -> None:
+        """End the request."""
+        set_all(self.span, {"http.response.status_code": status, **attributes})
+        if status >= 500:
+            _fail(self.span, str(status))
+        self.span.end()
+
+
+def child(trace: RequestTrace | None, name: str) -> contextlib.AbstractContextManager[object]:
+    """Time a block of a request that may be traced."""
+    return _OFF if trace is None else trace.child(name)
+
+
+def passed_on(call: CallTrace | None) -> contextlib.AbstractContextManager[object]:
+    """Let the requests of the block carry the trace of a call that may be traced."""
+    return _OFF if call is None else call.passed_on()
+
+
+def _fail(span: Span, kind: str) -> None:
+    from opentelemetry.trace import Status, StatusCode
+
+    span.set_attribute("error.type", kind)
+    span.set_status(Status(StatusCode.ERROR))
+
+
+class Tracing:
+    """The spans of one worker, sent to a collector by a thread of its own."""
+
+    def __init__(self, url: str, *, prompts: bool) -> None:
+        """Send spans to a collector's base URL over OTLP/HTTP; `prompts` says whether they hold prompts.
+
+        Headers, sampling and the name of the service are as OpenTelemetry's variables (`OTEL_...`) say.
+        """
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        self.prompts = prompts
+        name = os.environ.get("OTEL_SERVICE_NAME", _SERVICE)
+        self._provider: TracerProvider = TracerProvider(resource=Resource.create({"service.name": name}))
+        exporter = OTLPSpanExporter(endpoint=url.rstrip("/").removesuffix(_PATH) + _PATH)
+        self._provider.add_span_processor(BatchSpanProcessor(exporter))
+        self._tracer: Tracer = self._provider.get_tracer("route")
+
+    def begin(self, path: str, request_id: str, headers: Mapping[str, str]) -> RequestTrace:
+        """Begin the span of a request, in the trace that its headers name."""
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        parent = TraceContextTextMapPropagator().extract({name: headers[name] for name in _NAMES if name in headers})
+        span = self._tracer.start_span(f"POST {path}", parent, kind=trace.SpanKind.SERVER)
+        set_all(span, {"http.request.method": "POST", "url.path": path, "p2l.request_id": request_id})
+        return RequestTrace(self, span, trace.set_span_in_context(span, parent))
+
+    def start(self, name: str, context: Context, *, is_call: bool = False) -> Span:
+        """Start a child."""
+        from opentelemetry.trace import SpanKind
+
+        kind: SpanKind = SpanKind.CLIENT if is_call else SpanKind.INTERNAL
+        return self._tracer.start_span(name, context, kind=kind)
+
+    def headers_of(self, span: Span) -> dict[str, str]:
+        """Return the headers that name a span as the parent of what others do."""
+        from opentelemetry import trace
+        from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+        headers: dict[str, str] = {}
+        TraceContextTextMapPropagator().inject(headers, trace.set_span_in_context(span))
+        return headers
+
+    def flush(self) -> None:
+        """Send what has gathered."""
+        self._provider.force_flush()
+
+    def close(self) -> None:
+        """Send what has gathered, and end the thread."""
+        self._provider.shutdown()
+
+
+_NAMES = ("traceparent", "tracestate")

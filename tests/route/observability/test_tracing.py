@@ -1,0 +1,125 @@
+"""Traces: one span a request with its children, in the client's trace, and nothing of the prompt."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.conftest import Command
+from tests.route.providers.servers import answering, serving
+from tests.route.router_helpers import HELLO, Running, a_router, served
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+COMPLETION = {
+    "choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}],
+    "usage": {"prompt_tokens": 7, "completion_tokens": 3},
+}
+
+
+class Collector:
+    """Takes spans as an OpenTelemetry collector does."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+
+    async def take(self, request: web.Request) -> web.Response:
+        body = ExportTraceServiceRequest.FromString(await request.read())
+        for resource in body.resource_spans:
+            self.spans += [span for scope in resource.scope_spans for span in scope.spans]
+        return web.Response()
+
+    def named(self, name: str) -> list[Any]:
+        return [span for span in self.spans if span.name == name]
+
+
+def attributes(span: Any) -> dict[str, Any]:
+    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in span.attributes}
+
+
+@contextlib.asynccontextmanager
+async def traced(folder: Path, *, prompts: bool = False, **config: Any) -> AsyncIterator[tuple[Running, Collector]]:
+    collector = Collector()
+    app = web.Application()
+    app.router.add_post("/v1/traces", collector.take)
+    async with served(app) as url:
+        settings = {"traces": url, "trace_prompts": prompts}
+        async with a_router(folder, settings=settings, **config) as router:
+            yield router, collector
+
+
+async def sent(router: Running) -> None:
+    assert router.service.tracing is not None
+    await asyncio.to_thread(router.service.tracing.flush)
+
+
+def test_a_request_goes_on_with_the_trace_of_its_client_down_to_the_provider(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with serving(answering(COMPLETION)) as provider:
+            models = {"good": {"base_url": provider.url, "price": {"input": 1, "output": 2}}}
+            async with traced(tmp_path, models=models) as (router, collector):
+                _, _, headers = await router.post("/v1/chat/completions", {"messages": HELLO}, {"traceparent": PARENT})
+                await sent(router)
+        (request,) = collector.named("POST /v1/chat/completions")
+        (call,) = collector.named("call good")
+        assert {span.trace_id.hex() for span in collector.spans} == {PARENT.split("-")[1]}
+        assert request.parent_span_id.hex() == PARENT.split("-")[2]
+        children = [span for span in collector.spans if span.parent_span_id == request.span_id]
+        assert [span.name for span in children] == ["score", "choose", "call good"]
+        told = provider.asked[0].headers["traceparent"].split("-")
+        assert told[1:3] == [call.trace_id.hex(), call.span_id.hex()]
+        about = attributes(request)
+        assert about["p2l.request_id"] == headers["x-request-id"]
+        assert (about["p2l.model"], about["http.response.status_code"]) == ("good", 200)
+        for span in (request, call):
+            counts = attributes(span)
+            assert (counts["gen_ai.usage.input_tokens"], counts["gen_ai.usage.output_tokens"]) == (7, 3)
+            assert counts["p2l.cost"] == pytest.approx(13e-6)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_each_attempt_has_a_span_and_no_span_has_the_prompt(tmp_path: Path, stream: bool) -> None:
+    async def main() -> None:
+        for prompts in (False, True):
+            async with traced(tmp_path, prompts=prompts) as (router, collector):
+                router.mocks["good"].fail_next("status:500", "status:500")
+                answer = await router.ask(stream=stream)
+                if stream:
+                    _ = [chunk async for chunk in answer]
+                await sent(router)
+                failed, answered = collector.named("call good"), collector.named("call fair")
+                assert [attributes(span)["error.type"] for span in failed] == ["server", "server"]
+                assert [attributes(span)["gen_ai.usage.output_tokens"] for span in answered] == [3]
+                (request,) = collector.named("POST /v1/chat/completions")
+                assert attributes(request).get("p2l.prompt") == ("hello there" if prompts else None)
+                assert ("hello there" in str(collector.spans)) is prompts
+
+    asyncio.run(main())
+
+
+def test_a_collector_that_is_away_costs_no_request(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_router(tmp_path, settings={"traces": "http://127.0.0.1:9"}) as router:
+            assert (await router.ask()).model == "good"
+            assert router.service.tracing is not None
+            router.service.tracing = None  # its end would wait for the collector
+
+    asyncio.run(main())
+
+
+def test_without_the_flag_nothing_of_it_is_imported_and_a_wrong_address_is_told(command: Command) -> None:
+    script = "import sys, route.service.app; print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    assert command("python", "-c", script).stdout.strip() == "[]"
+    flags = ("-c", os.devnull, "--traces", "localhost:4318")
+    done = command("python", "-m", "route.openai_server", *flags)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--traces localhost:4318: must be the http://" in done.stderr
