@@ -31,6 +31,7 @@ _FLAGS: dict[str, tuple[Callable[[str], Any], str]] = {
     "votes_per_day": (int, "most answers that it may vote on in a day of UTC"),
     "models": (lambda text: [name.strip() for name in text.split(",")], "models it may use, with commas between them"),
     "cost": (float, "budget of its requests that name none"),
+    "budget_usd": (float, "dollars a request on average, in blocks of 1,000; its ceiling"),
     "max_cost_per_request": (float, "most that one request may cost"),
     "max_in_flight": (int, "most requests that each worker answers at once"),
 }

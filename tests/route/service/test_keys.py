@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from p2l.common.access import digest_of
-from route.config import load_config
+from route.config import KeyLimits, load_config
 from route.keys import main as keys
 from route.service.app import build_app
 from tests.route.router_helpers import HELLO, KEY, Running, a_router, serving
@@ -156,3 +156,10 @@ def test_tokens_a_minute_are_those_of_prompts_and_answers(tmp_path: Path) -> Non
             assert await ask(router, KEY) == 200
 
     asyncio.run(main())
+
+
+def test_the_command_has_a_flag_for_every_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        keys(["add", "--help"])
+    shown = capsys.readouterr().out
+    assert [name for name in KeyLimits.model_fields if f"--{name.replace('_', '-')} " not in shown] == []
