@@ -331,3 +331,16 @@ def test_the_limit_of_open_files_is_raised_to_what_the_system_allows() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 512
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize(("size", "returned"), [(6 * 2**20, True), (1000, False)])
+def test_memory_of_large_requests_is_given_back(monkeypatch: pytest.MonkeyPatch, size: int, returned: bool) -> None:
+    calls = threading.Event()
+    monkeypatch.setattr("p2l.common.connections._give_memory_back", calls.set)
+    quick = ConnectionLimits(header_seconds=5, idle_seconds=0.5, total=100, peer=0)
+    with served(quick) as connect:
+        head = f"POST / HTTP/1.1\r\nhost: here\r\ncontent-length: {size}\r\n\r\n".encode()
+        client = connect(head + b"a" * size)
+        assert answered(client)
+        assert received(client) == b""  # closed, being idle
+        assert calls.wait(10 if returned else 0.5) is returned
