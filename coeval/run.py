@@ -93,7 +93,11 @@ def _configured(options: Options) -> Config:
     if options.resume and options.continue_in_place:
         raise RunInputError("--resume starts a new run and --continue goes on with one; leave one of the two out")
     config = load_config(
-        options.config, keys=options.keys, resume=options.resume, continue_in_place=options.continue_in_place
+        options.config,
+        keys=options.keys,
+        resume=options.resume,
+        continue_in_place=options.continue_in_place,
+        in_use=not options.dry_run,
     )
     names = [model.name for model in config.models]
     for name in sorted(options.only or ()):

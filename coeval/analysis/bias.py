@@ -90,6 +90,18 @@ class FlipRow:
 
 
 @dataclass(frozen=True)
+class PositionRow:
+    """How often a judge prefers the answer shown first; sides are dealt at random, so one order tells too."""
+
+    judge: JudgeName
+    verdicts: Annotated[int, Shown("decided verdicts", "in either order; ties say nothing")]
+    first: Annotated[float, estimated("for the first", "share for the answer shown first; 0.5 is without bias")]
+    lower: float
+    upper: float
+    biased: Annotated[bool, Shown("biased", "the interval leaves 0.5 out")]
+
+
+@dataclass(frozen=True)
 class BiasReport:
     """What may be wrong with judges."""
 
@@ -97,6 +109,7 @@ class BiasReport:
     verbosity: tuple[VerbosityRow, ...]
     family: tuple[FamilyRow, ...]
     flips: tuple[FlipRow, ...]
+    positions: tuple[PositionRow, ...] = ()
 
 
 # Position: how often a verdict depends on the order of the answers.
@@ -109,6 +122,22 @@ def flip_rows(verdicts: Iterable[Preference]) -> tuple[FlipRow, ...]:
         if len(one.verdicts) == 2:
             by_judge.setdefault(one.judge, []).append(one)
     return tuple(_flips(judge, preferences) for judge, preferences in sorted(by_judge.items()))
+
+
+def position_rows(verdicts: Iterable[Preference]) -> tuple[PositionRow, ...]:
+    """Return how often each judge decides for the answer shown first, by name; intervals draw items."""
+    first: dict[str, list[tuple[str, float]]] = {}
+    for one in verdicts:
+        for verdict, side in zip(one.verdicts, ("model_a", "model_b"), strict=False):
+            if verdict in ("model_a", "model_b"):
+                first.setdefault(one.judge, []).append((one.datapoint, float(verdict == side)))
+    rows = []
+    for judge, decided in sorted(first.items()):
+        points, hits = zip(*decided, strict=True)
+        lower, upper = share_limits(np.array(points), np.array(hits))
+        share = float(np.mean(hits))
+        rows.append(PositionRow(judge, len(hits), share, lower, upper, biased=not lower <= 0.5 <= upper))
+    return tuple(rows)
 
 
 def _flips(judge: str, preferences: Sequence[Preference]) -> FlipRow:
@@ -150,7 +179,8 @@ _FAMILIES = {
 def bias_report(loaded: LoadedRun) -> BiasReport:
     """Compute all four kinds of bias."""
     flips = flip_rows(loaded.verdicts)
-    return BiasReport(self_preference_rows(loaded), verbosity_rows(loaded), family_rows(loaded), flips)
+    rows = (self_preference_rows(loaded), verbosity_rows(loaded), family_rows(loaded))
+    return BiasReport(*rows, flips, position_rows(loaded.verdicts))
 
 
 def family_of(model: str) -> str | None:

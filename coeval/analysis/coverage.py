@@ -194,7 +194,12 @@ def _expected(loaded: LoadedRun) -> tuple[Codes, Codes]:
     labelled = _labelled(loaded)
     np.add.at(counts[1], tuple(codes[labelled] for codes in points), 1)
     kinds = list(zip(loaded.judges, loaded.kinds, strict=True))
-    owes = [[loaded.info.owes(*judge, task) for judge in kinds] for task in loaded.tasks]
+    configured = set(loaded.info.roles["judge"])
+    present = [not configured or name in configured or kind == "label" for name, kind in kinds]
+    owes = [
+        [at_work and loaded.info.owes(*judge, task) for judge, at_work in zip(kinds, present, strict=True)]
+        for task in loaded.tasks
+    ]
     task, teacher, student, judge = (codes.ravel() for codes in np.indices(sizes))
     of_label = np.array([kind == "label" for kind in loaded.kinds], dtype=bool)
     items = np.where(of_label[judge], counts[1][task, teacher], counts[0][task, teacher])

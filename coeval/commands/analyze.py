@@ -243,8 +243,11 @@ def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
 
     Return a function that waits for it, and raises its error.
     """
-    from coeval.reports.workbook import write_workbook
+    from coeval.reports.workbook import missing_package, write_workbook
 
+    if why := missing_package():  # the pages need no workbook
+        print(f"warning: no workbook: {why}", file=sys.stderr)
+        return lambda: None
     if len(report.raw) < _LARGE:
         write_workbook(report, path)
         return lambda: None

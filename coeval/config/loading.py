@@ -43,13 +43,14 @@ def load_config(
     resume: str | None = None,
     continue_in_place: bool = False,
     fresh: bool = True,
+    in_use: bool = True,
 ) -> Config:
     """Read and check a configuration, whose `storage_folder` starts at the working folder.
 
     The keys decide what `interface: auto` becomes, and must include what the configuration of a run leaves out;
     `resume` takes the place of `experiment.resume_from`. The run's folder has to hold it with `continue_in_place`, and
-    must not where it is `fresh`, which is False where nothing is going to be run. Raise ConfigErrors with one line for
-    each mistake.
+    must not where it is `fresh`, which is False where nothing is going to be run; a folder that holds a run is no mistake where it
+    is not `in_use`, as nothing is written. Raise ConfigErrors with one line for each mistake.
     """
     path = expanded(path)
     raw, problems = read_yaml(path)
@@ -79,7 +80,8 @@ def load_config(
         check_packages(models, tasks, problems)
         check_items(tasks, run, problems)
         check_keys(models, keys, problems)
-        check_folder(run, problems, continue_in_place=continue_in_place)
+        if in_use or continue_in_place:
+            check_folder(run, problems, continue_in_place=continue_in_place)
     problems.raise_any()
     return config
 

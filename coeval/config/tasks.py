@@ -224,9 +224,6 @@ def _check_attributes(entry: TaskEntry, where: Where, problems: Problems) -> Non
             problems.add((*where, f"{key}_seed"), f"goes with `{key}: auto` or `complete`; remove one of the two")
         names[kind] = set(seed) if isinstance(attributes, str) else {*attributes, *seed}
         _check_number(entry.sampling, kind, attributes, (*where, "sampling", kind), problems)
-    for name in sorted(names["target"] & names["nuance"]):
-        message = f"{name!r} is a target attribute too; keep it in one of the two"
-        problems.add((*where, "nuanced_attributes"), message)
     if not any(problems.within(*where, key) for key in ("target_attributes", "target_attributes_seed")):
         _check_labels(entry.label_attributes, names["target"], (*where, "label_attributes"), problems)
 

@@ -220,7 +220,8 @@ def _drawn(stage: Stage, task: Task, teacher: Model, numbers: list[int], index: 
     return draws(
         task.sampling,
         target,
-        nuanced,
+        # Teachers may propose a name twice: what the output has is not drawn again for the input.
+        {name: values for name, values in nuanced.items() if name not in target},
         numbers,
         seed=stage.config.experiment.seed,
         task=task.name,

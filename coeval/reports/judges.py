@@ -88,6 +88,7 @@ def _bias(report: JudgeReport) -> dict[str, Table | None]:
         "family": table(bias.family, header, ("judge", "family", "students", "preference", "units")),
         "verbosity": table(bias.verbosity, header, (judge, "within_datapoint_r", "r", "responses")),
         "flips": flips_table(bias.flips, header),
+        "positions": table(bias.positions, header),
     }
 
 

@@ -6,6 +6,7 @@ import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from coeval.analysis.coverage import CompleteReport, ModelRow
 from coeval.analysis.tables import Columns
+from coeval.errors import RunInputError
 from p2l.common.files import atomic_path
 
 if TYPE_CHECKING:
@@ -61,8 +63,15 @@ def column_of(title: str, values: Iterable[Any]) -> SheetColumn:
     return SheetColumn(title, list(different), place)
 
 
+def missing_package() -> str:
+    """Return why no workbook can be written here; empty where one can."""
+    return "" if find_spec("xlsxwriter") else "xlsxwriter is not installed; pip install xlsxwriter"
+
+
 def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str) -> None:
-    """Write a workbook, a row at a time. Raise OSError if the file cannot be written."""
+    """Write a workbook, a row at a time. Raise OSError if it cannot be written, RunInputError without xlsxwriter."""
+    if why := missing_package():
+        raise RunInputError(f"{path}: {why}")
     from xlsxwriter import Workbook
     from xlsxwriter.exceptions import FileCreateError
 

@@ -106,11 +106,6 @@ RULES: list[tuple[str, Change, str]] = [
     ("quota shape", experiment(quota={"bee": 5}), "must be `{max_calls: N}`, and is 5"),
     ("quota calls", experiment(quota={"bee": {}}), "experiment.quota.bee.max_calls: is missing; add `max_calls: N`"),
     (
-        "overlap",
-        task(nuanced_attributes={"size": ["s"]}),
-        "'size' is a target attribute too; keep it in one of the two",
-    ),
-    (
         "no model id",
         model(interface="openai"),
         "models.ant.parameters.model: is missing; add what openai calls the model",
