@@ -136,7 +136,7 @@ CATEGORY, CLUSTERS = "category", "clusters"
 """Features of a prompt's group, of which one is there at most, and comes last: `route.evaluation.features`."""
 STRENGTHS = (0.3, 0.6, 1.0)
 """Of the differences between models that are foreseen, how much may count."""
-_DISTILLED = 1.0  # precision where the scores are those of a model, without luck
+_DISTILLED = 0.03  # precision where the scores are those of a model, without luck
 MOST_PAIRS = 20_000
 SMALL = 1000
 """Training questions up to which what tells models apart less may be worse than the best by a whole standard error."""
