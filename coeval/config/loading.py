@@ -49,8 +49,8 @@ def load_config(
 
     The keys decide what `interface: auto` becomes, and must include what the configuration of a run leaves out;
     `resume` takes the place of `experiment.resume_from`. The run's folder has to hold it with `continue_in_place`, and
-    must not where it is `fresh`, which is False where nothing is going to be run; a folder that holds a run is no mistake where it
-    is not `in_use`, as nothing is written. Raise ConfigErrors with one line for each mistake.
+    must not where it is `fresh`, which is False where nothing is going to be run; a folder that holds a run is no
+    mistake where it is not `in_use`, as nothing is written. Raise ConfigErrors with one line for each mistake.
     """
     path = expanded(path)
     raw, problems = read_yaml(path)
