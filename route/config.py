@@ -86,6 +86,8 @@ class DeploymentConfig(_Section):
     """Requests that each worker has under way there at once."""
     requests_per_minute: Annotated[Whole, Field(ge=1)] | None = None
     """Of all workers together, in equal shares."""
+    tokens_per_minute: Annotated[Whole, Field(ge=1)] | None = None
+    """Of prompts and answers; shared likewise."""
 
     @field_validator("base_url")
     @classmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -130,6 +130,8 @@ class Charge:
     booked: float = 0.0
     choices: int = 1
     """Answers in one."""
+    use: Callable[[int], None] | None = field(default=None, repr=False)
+    """Counts tokens at a deployment that has a limit of them."""
     trace: CallTrace | None = field(default=None, repr=False)
     pending: asyncio.Task[JSON] | None = field(default=None, repr=False)
     """The provider's whole answer, which goes on when the client leaves, since it has to be paid."""
@@ -139,7 +141,7 @@ class Charge:
 
     def count(self, choices: Any) -> None:
         """Count what a chunk or an answer holds, for a provider that does not or a client that leaves before."""
-        if self.config.price is None and not self.reservation.counts_tokens:
+        if self.config.price is None and not self.reservation.counts_tokens and self.use is None:
             return
         for choice in choices or ():
             delta = choice.get("delta") or choice.get("message")

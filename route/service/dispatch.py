@@ -156,6 +156,9 @@ class Dispatcher:
         request, trip.dropped = await incoming.apart(lambda: request_for(deployment.config, incoming, listed))
         charge, request = await self._reserve(trip, deployment, request)
         trip.charges.append(charge)
+        if deployment.tokens_per_minute is not None:
+            charge.use = deployment.use
+            charge.use(await incoming.apart(lambda: incoming.prompt_tokens))
         probe = trip.begin(deployment)
         started = time.perf_counter()
         if trip.trace is not None:

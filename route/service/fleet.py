@@ -128,6 +128,8 @@ class Activity:
     """Times of the last requests, at most `per_minute` of them."""
     seconds: dict[bool, tuple[float, float]] = field(default_factory=dict)
     """Mean latency and the time of the last one, of streams (True) and of whole answers."""
+    tokens: deque[tuple[float, int]] = field(default_factory=deque)
+    """Times and counts of the tokens of the last minute, where they are limited."""
 
 
 @dataclass(eq=False)
@@ -148,6 +150,8 @@ class Deployment:
     max_in_flight: int | None = None
     per_minute: int | None = None
     """Requests that this worker may send in any minute."""
+    tokens_per_minute: int | None = None
+    """Tokens that its requests and their answers may have in any minute."""
     activity: Activity = field(default_factory=Activity)
 
     @property
@@ -165,7 +169,7 @@ class Deployment:
         """Return whether one of its own limits is reached."""
         if self.max_in_flight is not None and self.in_flight >= self.max_in_flight:
             return True
-        return self.per_minute is not None and self._wait() > 0.0
+        return self._wait() > 0.0
 
     @property
     def free_in(self) -> float:
@@ -174,10 +178,31 @@ class Deployment:
         return max(self.breaker.opens_in, self._wait(), 1.0 if full else 0.0)
 
     def _wait(self) -> float:
-        starts = self.activity.starts
-        if self.per_minute is None or len(starts) < self.per_minute:
-            return 0.0
-        return max(0.0, starts[-self.per_minute] + _MINUTE - self.breaker.clock())
+        """Return the seconds until neither limit of a minute is reached."""
+        starts, wait = self.activity.starts, 0.0
+        if self.per_minute is not None and len(starts) >= self.per_minute:
+            wait = starts[-self.per_minute] + _MINUTE - self.breaker.clock()
+        if self.tokens_per_minute is not None:
+            wait = max(wait, self._wait_for_tokens(self.tokens_per_minute))
+        return max(0.0, wait)
+
+    def _wait_for_tokens(self, most: int) -> float:
+        tokens, now = self.activity.tokens, self.breaker.clock()
+        while tokens and tokens[0][0] + _MINUTE <= now:
+            tokens.popleft()
+        excess = sum(count for _, count in tokens) - most
+        for at, count in tokens:
+            if excess < 0:
+                break
+            excess -= count
+            if excess < 0:
+                return at + _MINUTE - now
+        return 0.0
+
+    def use(self, tokens: int) -> None:
+        """Count tokens of a request, or of its answer."""
+        if self.tokens_per_minute is not None and tokens:
+            self.activity.tokens.append((self.breaker.clock(), tokens))
 
     def begin(self) -> bool:
         """Count a request until `end`; return whether it is the probe of the breaker."""
@@ -339,6 +364,7 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1
                     limits.weight,
                     limits.max_in_flight,
                     None if limit is None else max(1, limit // workers),
+                    None if limits.tokens_per_minute is None else max(1, limits.tokens_per_minute // workers),
                 )
             )
         targets[name] = Target(name, model, tuple(deployments))

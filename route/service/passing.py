@@ -288,6 +288,7 @@ class _Passing:
         if state.trace is not None:
             model = deployment.config
             state.call = state.trace.call(deployment.name, model.name, model.type, deployment.label)
+        deployment.use(request.size // BYTES_PER_TOKEN)
         probe = deployment.begin()
         state.tried.append(deployment.name)
         try:
@@ -347,6 +348,7 @@ class _Passing:
     def _close(self, state: _State) -> None:
         service = self.service
         if state.deployment is not None:
+            state.deployment.use(state.tokens[1] or 0)
             state.deployment.end()
         if state.entered and state.key is not None:
             service.ledger.leave(state.key)

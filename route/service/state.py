@@ -196,6 +196,8 @@ class Service:
             completion_tokens=completion,
             made=charge.made if has_cost else 0,
         )
+        if charge.use is not None and has_cost:
+            charge.use(charge.made)
         if charge.trace is not None:
             charge.trace.end(charge.tokens, cost)
         if cost or answers:

@@ -180,3 +180,31 @@ def test_requests_under_way_are_counted_until_their_streams_end(tmp_path: Path) 
             assert (await router.ask()).model == "good"
 
     asyncio.run(main())
+
+
+def test_a_deployment_takes_no_more_tokens_than_its_limit(tmp_path: Path) -> None:
+    clock = Clock()
+    pair = target(tmp_path, two("weight", "tokens_per_minute: 200", "tokens_per_minute: 200"), workers=2, clock=clock)
+    a, b = pair.deployments
+    assert a.tokens_per_minute == 100  # its share of two workers
+    a.use(60)
+    clock.now += 20
+    a.use(30)
+    assert not a.is_blocked
+    a.use(20)
+    assert (a.is_blocked, a.free_in) == (True, 40)
+    assert {picked(pair) for _ in range(20)} == {"b"}
+    clock.now += 40
+    assert not a.is_blocked
+    b.use(1000)
+    assert {picked(pair) for _ in range(20)} == {"a"}
+
+
+def test_prompts_and_answers_count_at_their_deployment(tmp_path: Path) -> None:
+    async def main() -> None:
+        places = {"deployments": {"only": {"tokens_per_minute": 6}}}
+        async with a_router(tmp_path, {"good": places}) as router:
+            # A prompt of two tokens (four bytes are one), an answer of three words.
+            assert [(await router.ask()).model for _ in range(3)] == ["good", "good", "fair"]
+
+    asyncio.run(main())
