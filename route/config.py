@@ -333,6 +333,8 @@ class RouterConfig(_Section):
     """Whether a conversation keeps its model."""
     explore: Annotated[Number, Field(ge=0, le=1)] = 0.0
     """The share of requests that go to a random model within the budget."""
+    newcomers: bool = True
+    """Whether models that P2L does not know are explored, and ratings move models beside P2L's coefficients."""
     pass_fields: list[str] = Field(default_factory=list)
     """Fields that clients may send to every model, beside the plain ones; see `route.service.fields`."""
     store_prompts: bool = False
@@ -347,6 +349,13 @@ class RouterConfig(_Section):
     @classmethod
     def _digested(cls, text: str | None) -> str | None:
         return None if text is None else digest_of(_key_in(text))
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand_efforts(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("model_configs"), dict):
+            return data
+        return data | {"model_configs": _with_efforts(data["model_configs"])}
 
     @model_validator(mode="after")
     def _check_names(self) -> RouterConfig:
@@ -407,6 +416,29 @@ class RouterConfig(_Section):
     def routed_limits(self) -> list[Limit]:
         """Return the limits beside the budget."""
         return [Limit(limit.quantity, limit.most) for limit in self.limits]
+
+
+def _with_efforts(models: dict[str, Any]) -> dict[str, Any]:
+    """Return raw model configurations in which a model with efforts is one model for each of them."""
+    expanded: dict[str, Any] = {}
+    for name, model in models.items():
+        if not isinstance(model, dict) or "efforts" not in model:
+            expanded[name] = model
+            continue
+        efforts = model["efforts"]
+        if not isinstance(efforts, dict) or not efforts:
+            raise ValueError(f"model_configs.{name}.efforts: must be settings by name, such as NAME: {{effort: low}}")
+        base = {key: setting for key, setting in model.items() if key != "efforts"}
+        for arm, settings in efforts.items():
+            where = f"model_configs.{name}.efforts.{arm}"
+            if not isinstance(settings, dict) or not isinstance(settings.get("effort"), str):
+                raise ValueError(f"{where}: needs an effort, such as low")
+            if arm in expanded or arm in models:
+                raise ValueError(f"{where}: is the name of another model; choose another")
+            own = {key: setting for key, setting in settings.items() if key != "effort"}
+            fields = {**(base.get("extra_fields") or {}), "reasoning_effort": settings["effort"]}
+            expanded[arm] = {**base, "extra_fields": {**fields, **(own.pop("extra_fields", None) or {})}, **own}
+    return expanded
 
 
 def load_config(path: str | Path) -> RouterConfig:

@@ -36,6 +36,7 @@ from route.routing.decision import (
     RoutedModel,
 )
 from route.routing.dollars import Dollars
+from route.routing.offsets import Offsets
 from route.routing.optimizers import (
     Floats,
     Indices,
@@ -91,6 +92,8 @@ class Router:
         self.menu = Menu(models, limits)
         self._ranks = _static_ranks(self.menu, static_order)
         self._named_opponents = _named_opponents(opponents)
+        self.offsets: Offsets | None = None
+        """What ratings say beside P2L's coefficients."""
         self._explore = explore
         self._rng = rng
         if limits:  # so that a missing solver and infeasible limits show at start
@@ -174,6 +177,8 @@ class Router:
         if coefficients is None or not self.kind.scored:
             return None, None
         coefs = self.menu.coefs(coefficients)
+        if self.offsets is not None and not self.offsets.is_idle:
+            coefs = self.offsets.apply(coefs)
         mask = np.isfinite(coefs)
         if mask.all():
             return coefs, None

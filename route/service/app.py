@@ -184,6 +184,8 @@ async def _feedback(service: Service, request: Request) -> Response:
     stored = await service.feedback.vote(vote, key=key.name, most=key.votes_per_day)
     if isinstance(stored, Refusal):
         raise of_refusal(stored)
+    if service.router.offsets is not None:
+        service.router.offsets.rate(stored.request_id, stored.verdict)
     return JSONResponse({"object": "route.vote", **asdict(stored)})
 
 

@@ -84,6 +84,9 @@ class Exchange:
         if decision is None or self.key is None:
             return  # the client named the model, so a vote would have no propensity
         names = tuple(answer.model for answer in self.answers)
+        offsets, coefficients = self.service.router.offsets, self.trips[0].choice.coefficients
+        if offsets is not None and coefficients is not None:
+            offsets.show(self.request_id, coefficients.coefs, names)
         configs = self.service.config.model_configs
         versions = tuple(configs[name].version or "" for name in names)
         self.service.feedback.remember(

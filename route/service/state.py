@@ -19,6 +19,7 @@ from route.observability.tracing import Tracing
 from route.providers.base import JSON, ProviderError
 from route.routing.candidates import get, pair
 from route.routing.decision import Coefficients, Held, features_in
+from route.routing.offsets import Offsets
 from route.routing.refusals import REMEMBERED_SECONDS, Refusals
 from route.routing.router import Router
 from route.routing.scoring import make_scorer
@@ -63,6 +64,9 @@ class Service:
         prices = [model.price for model in config.model_configs.values()]
         self.has_caches = any(price and price.cached is not None for price in prices)
         """Whether a model's price of a prompt that its provider has in a cache is known."""
+        if config.newcomers:
+            known = None if before is None else before.router.offsets
+            self.router.offsets = Offsets(self.router.menu, np.random.default_rng(), known)
         self.refusals = Refusals()
         self.spending: Spending = Spending(
             self.router.menu, config.budget_usd, None if before is None else before.spending
@@ -209,12 +213,18 @@ class Service:
     def limit_to(self, model_list: Sequence[str]) -> None:
         """Route only to models that P2L knows or that have a prior coefficient."""
         unknown = self.router.unknown(model_list)
-        if unknown:
+        offsets, names = self.router.offsets, ", ".join(unknown)
+        if offsets is not None:
+            offsets.limit(unknown)
+            if unknown:
+                LOGGER.warning("P2L does not know %s: they are explored until ratings say how good they are", names)
+        elif unknown:
             LOGGER.warning(
-                "P2L does not know %s: only direct_model reaches them; a prior_coef makes them routable",
-                ", ".join(unknown),
+                "P2L does not know %s: only direct_model reaches them; newcomers or a prior_coef makes them routable",
+                names,
             )
-        self.routable = [model.name for model in self.config.routed_models() if model.name not in unknown]
+        left_out = unknown if offsets is None else []
+        self.routable = [model.name for model in self.config.routed_models() if model.name not in left_out]
 
     def count_fault(self, deployment: Deployment, error: ProviderError, incoming: Incoming | None = None) -> None:
         """Count and log a fault of a provider, and remember what its model refuses."""

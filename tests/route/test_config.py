@@ -168,3 +168,47 @@ def test_a_secret_is_not_repeated_in_a_message(tmp_path: Path) -> None:
 def test_what_cannot_work_is_refused_at_its_line(tmp_path: Path, line: str, said: str) -> None:
     with pytest.raises(ConfigError, match=rf"router\.yaml:9: .*{re.escape(said)}"):
         load_config(write(tmp_path, MODELS + f"    {line}\n"))
+
+
+EFFORTS = """
+model_configs:
+  thinker:
+    name: thinker-1
+    type: openai
+    cost: 1
+    extra_fields: {verbosity: low}
+    efforts:
+      thinker-low: {effort: low, cost: 0.01, price: {input: 1, output: 2}}
+      thinker-high: {effort: high, cost: 0.2, longest_answer: 9}
+"""
+
+
+def test_each_effort_is_a_model_with_its_own_price_and_name(tmp_path: Path) -> None:
+    path = tmp_path / "router.yaml"
+    path.write_text(EFFORTS)
+    models = load_config(path).model_configs
+    assert set(models) == {"thinker-low", "thinker-high"}
+    low, high = models["thinker-low"], models["thinker-high"]
+    assert (low.name, low.cost, high.cost, high.longest_answer) == ("thinker-1", 0.01, 0.2, 9)
+    assert low.extra_fields == {"verbosity": "low", "reasoning_effort": "low"}
+    assert high.extra_fields["reasoning_effort"] == "high"
+    assert low.price is not None
+    assert low.price.output == 2
+
+
+@pytest.mark.parametrize(
+    ("efforts", "told"),
+    [
+        ("[low]", "must be settings by name"),
+        ("{a: {cost: 1}}", "needs an effort"),
+        ("{other: {effort: low}}", "is the name of another model"),
+        ("{a: {effort: low, prize: 1}}", "prize"),
+    ],
+)
+def test_a_wrong_effort_is_named(tmp_path: Path, efforts: str, told: str) -> None:
+    path = tmp_path / "router.yaml"
+    other = "other: {name: o, type: openai, cost: 1}"
+    path.write_text(f"model_configs:\n  {other}\n  m: {{name: m, type: openai, cost: 1, efforts: {efforts}}}\n")
+    with pytest.raises(ConfigError, match=told) as failed:
+        load_config(path)
+    assert str(path) in str(failed.value)

@@ -1,0 +1,174 @@
+"""Offsets beside P2L's coefficients, from ratings: of models that P2L does not know, and of models that change.
+
+The offset of each model is a Gaussian belief on the scale of the coefficients. A rating of two answers is an outcome of
+the difference d of what the two are believed to be on that prompt, P(first wins) = sigmoid(d); a thumb is one of the
+difference to how generous the raters are. Each updates means and variances as one step of Newton's method does (an
+extended Kalman filter), so that ratings of one model against strong ones count for what they are.
+
+A newcomer begins at the mean coefficient of the prompt's leaderboard, with a broad prior. A share of the requests draws
+its offset from the belief (Thompson sampling), which explores; to the others it is as good as is likely at least. A
+model that P2L knows begins at 0, nearly certain; two sums of log-likelihood ratios watch whether its ratings come from
+one that is worse or better by half a coefficient (CUSUM); where one passes its threshold the belief is broad again.
+
+Shapes: M models in the order of the menu.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from route.routing.candidates import Menu
+from route.routing.optimizers import Floats
+
+EXPLORED = 0.25
+"""The share of the requests for which the offset of a newcomer is drawn."""
+_NEWCOMER_VARIANCE = 1.5**2
+_KNOWN_VARIANCE = 0.1**2
+_CHANGED_VARIANCE = 0.6**2
+_GENEROSITY_VARIANCE = 1.0
+_LEAST_VARIANCE = 0.1**2
+_CAUTION = 0.5
+"""So many standard deviations below its mean a newcomer is taken to be where it is not explored."""
+_CHANGE = 0.5
+_THRESHOLD = 4.0
+_REMEMBERED = 20_000
+_CERTAIN, _OPTIMISM = 60, 0.5
+"""After so many ratings a newcomer is taken to be this many standard deviations above its mean, which shrink."""
+RESULTS: Mapping[str, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "both_bad": 0.5, "up": 1.0, "down": 0.0}
+"""The share of a win of the first model, or of an answer that is liked, by verdict."""
+
+
+@dataclass
+class Belief:
+    """What is believed of the offset of one model."""
+
+    mean: float = 0.0
+    variance: float = _KNOWN_VARIANCE
+    ratings: int = 0
+    worse: float = 0.0
+    """Evidence, in nats, that it has become worse; at least 0."""
+    better: float = 0.0
+
+
+class Offsets:
+    """The beliefs of one worker; used from one event loop."""
+
+    def __init__(self, menu: Menu, rng: np.random.Generator, before: Offsets | None = None) -> None:
+        """Begin with the beliefs of another one on models of the same name."""
+        self._menu = menu
+        self._rng = rng
+        self._beliefs: dict[str, Belief] = {} if before is None else before._beliefs
+        self._generosity: Belief = Belief(variance=_GENEROSITY_VARIANCE) if before is None else before._generosity
+        self._shown: OrderedDict[str, dict[str, float]] = OrderedDict() if before is None else before._shown
+        self._newcomers: frozenset[str] = frozenset()
+        self._means = np.zeros(len(menu.names))
+        self.is_idle = True
+        """Whether there is neither a newcomer nor a rating, so that coefficients stay what they are."""
+        self._refresh()
+
+    @property
+    def newcomers(self) -> frozenset[str]:
+        """Return the models that P2L does not know."""
+        return self._newcomers
+
+    def belief(self, name: str) -> Belief:
+        """Return what is believed of a model."""
+        belief = self._beliefs.get(name)
+        if belief is None:
+            variance = _NEWCOMER_VARIANCE if name in self._newcomers else _KNOWN_VARIANCE
+            belief = self._beliefs[name] = Belief(variance=variance)
+        return belief
+
+    def limit(self, unknown: Collection[str]) -> None:
+        """Take over which models P2L does not know; what was kept beside it of one that it knows now is forgotten."""
+        for name in self._newcomers - set(unknown):
+            self._beliefs.pop(name, None)
+        self._newcomers = frozenset(unknown)
+        self._refresh()
+
+    def apply(self, coefs: Floats) -> Floats:
+        """Return coefficients (M,) with offsets; a newcomer's NaN becomes the mean of the others and its offset."""
+        if self.is_idle:
+            return coefs
+        moved = coefs + self._means
+        if self._newcomers:
+            known = coefs[np.isfinite(coefs)]
+            if not len(known):
+                return coefs
+            base, is_explored = float(known.mean()), self._rng.random() < EXPLORED
+            for name in self._newcomers:
+                belief, place = self.belief(name), self._menu.places[name]
+                is_certain = belief.ratings >= _CERTAIN
+                deviations = _OPTIMISM if is_certain else self._rng.normal() if is_explored else -_CAUTION
+                moved[place] = base + belief.mean + deviations * math.sqrt(belief.variance)
+        return moved
+
+    def show(self, request_id: str, coefs: Mapping[str, float], models: Collection[str]) -> None:
+        """Remember what P2L says of the models of an answer, for ratings of it; relative to the leaderboard's mean."""
+        known = [coefs[name] for name in self._menu.names if name in coefs]
+        if not known:
+            return
+        mean = sum(known) / len(known)
+        self._shown[request_id] = {name: coefs.get(name, mean) - mean for name in models}
+        if len(self._shown) > _REMEMBERED:
+            self._shown.popitem(last=False)
+
+    def rate(self, request_id: str, verdict: str) -> None:
+        """Take over a rating of an answer that this worker gave; a second one of the same answer changes nothing."""
+        shown = self._shown.pop(request_id, None)
+        if shown is None:
+            return
+        names, result = list(shown), RESULTS[verdict]
+        if len(names) == 2:
+            first, second = (self.belief(name) for name in names)
+            self._observe(first, second, shown[names[0]] - shown[names[1]], result)
+            self._refresh()
+        elif len(names) == 1:
+            self._observe(self.belief(names[0]), self._generosity, shown[names[0]], result, sign=1.0)
+            self._refresh()
+
+    def _observe(self, first: Belief, second: Belief, base: float, result: float, sign: float = -1.0) -> None:
+        """Update two beliefs by an outcome of sigmoid(base + first + sign second)."""
+        gap = base + first.mean + sign * second.mean
+        _watch(first, gap, result)
+        if sign < 0.0:
+            _watch(second, -gap, 1.0 - result)
+        chance = 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, gap))))
+        weight = max(chance * (1.0 - chance), 0.02)
+        spread = first.variance + second.variance + 1.0 / weight
+        step = (result - chance) / weight / spread
+        for belief, direction in ((first, 1.0), (second, sign)):
+            belief.mean += direction * belief.variance * step
+            belief.variance = max(belief.variance - belief.variance**2 / spread, min(belief.variance, _LEAST_VARIANCE))
+            belief.ratings += 1
+
+    def _refresh(self) -> None:
+        for name, place in self._menu.places.items():
+            belief = self._beliefs.get(name)
+            is_known = belief is not None and name not in self._newcomers
+            self._means[place] = belief.mean if belief is not None and is_known else 0.0
+        self.is_idle = not self._newcomers and not self._means.any()
+
+
+def _watch(belief: Belief, gap: float, result: float) -> None:
+    """Add the evidence of an outcome that the model has changed; make the belief broad where there is enough."""
+
+    def evidence(change: float) -> float:
+        return result * (_log_sigmoid(gap + change) - _log_sigmoid(gap)) + (1.0 - result) * (
+            _log_sigmoid(-gap - change) - _log_sigmoid(-gap)
+        )
+
+    belief.worse = max(0.0, belief.worse + evidence(-_CHANGE))
+    belief.better = max(0.0, belief.better + evidence(_CHANGE))
+    if max(belief.worse, belief.better) > _THRESHOLD:
+        belief.worse = belief.better = 0.0
+        belief.variance = max(belief.variance, _CHANGED_VARIANCE)
+
+
+def _log_sigmoid(x: float) -> float:
+    return -math.log1p(math.exp(-x)) if x > 0.0 else x - math.log1p(math.exp(x))
