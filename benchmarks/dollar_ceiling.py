@@ -1,6 +1,6 @@
 """Does an average dollar ceiling hold in every block of 1,000 requests, and what does keeping it cost in quality?
 
-    python -m benchmarks.dollar_ceiling [DATA_DIR] [--requests 12000] [--seeds 3]
+    python -m benchmarks.dollar_ceiling [DATA_DIR] [--requests 10000] [--seeds 2]
 
 Requests arrive one after the other, and their costs are known twenty requests later. The router knows prices, and has a
 prior for the length of each model's answers. It chooses by the classes that serve: `Router`, `Estimator`, `Pacer`.
@@ -305,8 +305,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of the benchmark."""
     flags = parser("python -m benchmarks.dollar_ceiling", "Keep a dollar ceiling though costs are not as expected.")
     flags.add_argument("data", nargs="?", metavar="DATA_DIR", type=Path, help="folder of routerbench_subset.parquet")
-    flags.add_argument("--requests", type=positive, default=12_000)
-    flags.add_argument("--seeds", type=positive, default=3)
+    flags.add_argument("--requests", type=positive, default=10_000)
+    flags.add_argument("--seeds", type=positive, default=2)
     return flags
 
 

@@ -1,6 +1,6 @@
 """How soon do ratings find a new model that is the best, and leave one that silently gets worse?
 
-    python -m benchmarks.newcomers [--seeds 40]
+    python -m benchmarks.newcomers [--seeds 30]
 
 Eight models; P2L knows the coefficients of each prompt. Each answer is rated by a thumb, or pairs of the chosen model
 and another one drawn at random by a vote. By the classes that serve: `Router` and `Offsets`.
@@ -146,7 +146,7 @@ def steady(seed: int, pairs: bool) -> tuple[float, float]:
 def build_parser() -> argparse.ArgumentParser:
     """The command line of the benchmark."""
     flags = parser("python -m benchmarks.newcomers", "Simulate ratings of new models and of models that get worse.")
-    flags.add_argument("--seeds", type=positive, default=40)
+    flags.add_argument("--seeds", type=positive, default=30)
     return flags
 
 
