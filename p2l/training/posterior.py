@@ -32,12 +32,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.newton import derivatives, one_blas_thread, shift_invariant
 from p2l.likelihood import Likelihood, targets
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.encoding import PromptTokenizer
+from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel
 from p2l.model.posterior import POSTERIOR_FILE, Posterior, known_share
 from p2l.model.process import Process, determined, median_distance
@@ -113,7 +113,8 @@ def fit_posterior(
     It reads some of the prompts again, by default as many as their reading is cheap, and takes seconds besides.
     """
     most = most_prompts or (MOST_PROMPTS if model.has_frozen_inputs else MOST_READ)
-    board = marginal_board(votes, model.likelihood.name, weighted=weighted)
+    fitted = marginal_board(votes, model.likelihood.name, weighted=weighted)
+    board = HeadStart(fitted.coefs, fitted.eta, fitted.gamma)
     rng = np.random.default_rng(seed)
     ids = np.sort(rng.permutation(len(votes))[:MOST_VOTES])
     prompts, about = distinct(votes.prompts(ids))
@@ -129,7 +130,7 @@ def posterior_of(
     prompts: KnownPrompts,
     prompt: Ints,
     labels: NDArray[Any],
-    board: Leaderboard,
+    board: HeadStart,
     likelihood: Likelihood,
     num_votes: int,
     rng: np.random.Generator,
@@ -167,7 +168,7 @@ def write_posterior(folder: Path, votes: VoteStore, device: torch.device, *, wei
 
 
 def _sample(
-    prompts: KnownPrompts, prompt: Ints, labels: NDArray[Any], board: Leaderboard, likelihood: Likelihood
+    prompts: KnownPrompts, prompt: Ints, labels: NDArray[Any], board: HeadStart, likelihood: Likelihood
 ) -> _Sample:
     labels = labels.astype(np.int64)
     winner, loser = board.coefs[labels[:, 0]], board.coefs[labels[:, 1]]

@@ -159,6 +159,10 @@ class Words:
         """Return the features (Q, D) of any prompts."""
         return np.asarray(_matrix(self.tokenizer, prompts) @ self.directions)
 
+    def known(self, prompts: Sequence[str]) -> Floats:
+        """Return the share (Q,) of each prompt's words that are in the vocabulary."""
+        return np.array([row.known for row in self.tokenizer.encode([[prompt] for prompt in prompts])])
+
 
 def k_means(points: Floats, count: int, rng: np.random.Generator) -> tuple[Floats, Rows]:
     """Return the centres (C, D) of at most `count` clusters of `points` (T, D), and the cluster of each point."""

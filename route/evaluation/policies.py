@@ -32,10 +32,20 @@ from pathlib import Path
 import numpy as np
 
 from p2l.common.errors import InputError
+from route.evaluation.distance import fit_distance, inputs_of
 from route.evaluation.features import CategoryReader, Clusters, Encoder, Reader, Words, k_means
 from route.evaluation.spending import Spent, Worths, budgets, counted, spend, spend_at_random, worth_on
 from route.evaluation.table import Floats, Rows, ScoreTable
-from route.evaluation.training import CATEGORY, CLUSTERS, RECIPES, Trained, expected_by, least_clusters, train
+from route.evaluation.training import (
+    CATEGORY,
+    CLUSTERS,
+    RECIPES,
+    Trained,
+    expected_by,
+    least_clusters,
+    train,
+    width_of_ties,
+)
 
 SHRINKAGES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Weight of the overall mean, in prompts."""
@@ -227,8 +237,21 @@ def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths
     backbones = _backbones(train_table, setup, worth)
     states = {name: backbone.states(train_table.prompts) for name, backbone in backbones.items()}
     trained = train(train_table.models, states, train_table.scores, worth)
-    expected = trained.expected({name: backbone.states(test.prompts) for name, backbone in backbones.items()})
+    words = backbones.get("words")
+    if not setup.category:  # a category says where a prompt lies
+        seen = _known(words, train_table.prompts)
+        eta = width_of_ties(train_table.scores)
+        posterior = fit_distance(inputs_of(states), trained.coefs(states), seen, train_table.scores, eta)
+        trained = replace(trained, posterior=posterior)
+    expected = trained.expected(
+        {name: backbone.states(test.prompts) for name, backbone in backbones.items()}, _known(words, test.prompts)
+    )
     return Learned(expected, trained.settings, trained, backbones)
+
+
+def _known(words: Reader | None, prompts: Sequence[str]) -> Floats:
+    """Return the share (Q,) of each prompt's words that training has seen; zeros where no words are read."""
+    return words.known(prompts) if isinstance(words, Words) else np.zeros(len(prompts))
 
 
 def _backbones(table: ScoreTable, setup: Setup, worth: Worths) -> dict[str, Reader]:

@@ -41,6 +41,7 @@ import numpy as np
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
+from route.evaluation.distance import shrunk
 from route.evaluation.features import CategoryReader, Clusters, Encoder, Reader, Words, untrained_reader
 from route.evaluation.gaussian import fit_gaussian
 from route.evaluation.spending import Worth, Worths
@@ -49,6 +50,7 @@ from route.routing.optimizers import Opponents, grounded_scores, scores_against
 
 if TYPE_CHECKING:
     from p2l.model.model import P2LModel
+    from p2l.model.posterior import Posterior
     from p2l.model.tfidf import TfidfBackbone
 
 
@@ -164,14 +166,17 @@ class Trained:
     scaled: tuple[Scaled, ...]
     fit: Fit
     settings: str
+    posterior: Posterior | None = None
+    """Shrinks the coefficients of strange prompts."""
 
     def coefs(self, states: Mapping[str, Floats]) -> Floats:
-        """Return the grounded coefficients (Q, M) of prompts, from their states by backbone."""
+        """Return the grounded coefficients (Q, M) of prompts, from their states by backbone, without shrinking."""
         return self.fit.coefs(_side_by_side(self.names, self.scaled, states))
 
-    def expected(self, states: Mapping[str, Floats]) -> Floats:
-        """Return the chance (Q, M) of a usable answer."""
-        return grounded_scores(self.coefs(states))
+    def expected(self, states: Mapping[str, Floats], known: Floats | None = None) -> Floats:
+        """Return the chance (Q, M) of a usable answer; `known` (Q,) are the shares of words in the vocabulary."""
+        coefs = self.coefs(states)
+        return grounded_scores(coefs if self.posterior is None else shrunk(self.posterior, coefs, states, known))
 
 
 def train(models: tuple[str, ...], states: Mapping[str, Floats], scores: Floats, worth: Worths) -> Trained:
@@ -289,6 +294,8 @@ def _save_member(
     _set_head(model, weights, bias, eta)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    if trained.posterior is not None:
+        trained.posterior.save(folder)
 
 
 def _as_backbone(parts: Mapping[str, Reader]) -> tuple[str, tuple[Any, Any], dict[str, tuple[int, float]]]:

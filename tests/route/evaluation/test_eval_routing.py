@@ -14,11 +14,12 @@ from p2l.common.errors import InputError
 from p2l.inference import P2L
 from p2l.model.scratch import make_transformer
 from route.evaluation.command import main
+from route.evaluation.distance import votes_between
 from route.evaluation.features import PARTITIONS, Clusters, Encoder, Words
 from route.evaluation.measuring import across, explained_share, within
-from route.evaluation.policies import Setup, category_scores, clusters, nearest, nearest_scores
+from route.evaluation.policies import Setup, category_scores, clusters, learn, nearest, nearest_scores
 from route.evaluation.spending import worth_on
-from route.evaluation.training import fit_graded, known_models, least_clusters, save, train, width_of_ties
+from route.evaluation.training import expected_by, fit_graded, known_models, least_clusters, save, train, width_of_ties
 from route.routing.optimizers import grounded_scores
 from tests.route.evaluation.routing_tables import answers, known_table, random_table
 
@@ -132,6 +133,35 @@ def test_the_saved_folder_says_what_the_fit_does(tmp_path: Path, names: tuple[st
         save(trained, backbones, 0.0, tmp_path / "p2l")
     with pytest.raises(InputError, match="knows 0 of the table's 5 models"):
         known_models(tmp_path / "p2l", random_table())
+
+
+def test_strange_prompts_get_the_mean_scores_and_the_saved_folder_says_so_too(tmp_path: Path) -> None:
+    table = known_table(200)
+    strange = replace(
+        table, prompts=tuple(f"zyx{number} wvu{number}" for number in range(200)), scores=1.0 - table.scores
+    )
+    learned = learn(table, strange, Setup(recipe="words"), worth_on(table))
+    np.testing.assert_allclose(learned.expected, np.tile(table.scores.mean(axis=0), (200, 1)), atol=2e-3)
+    assert learned.trained is not None
+    assert learned.backbones is not None
+    save(learned.trained, learned.backbones, width_of_ties(table.scores), tmp_path / "p2l")
+    np.testing.assert_allclose(expected_by(tmp_path / "p2l", strange), learned.expected, atol=1e-4)
+    known = learn(table, table, Setup(recipe="words"), worth_on(table))
+    np.testing.assert_allclose(expected_by(tmp_path / "p2l", table), known.expected, atol=1e-3)
+    assert known.expected.std(axis=0).max() > 0.05
+
+
+def test_answers_are_in_one_vote_at_most() -> None:
+    scores = np.random.default_rng(0).choice([0.0, 0.3, 1.0], (50, 5))
+    prompt, labels = votes_between(scores, np.random.default_rng(1))
+    assert len(prompt) == 100
+    winner, loser, tie = labels.T
+    taken = [*zip(prompt, winner, strict=True), *zip(prompt, loser, strict=True)]
+    assert len(set(taken)) == len(taken)
+    assert (scores[prompt, winner] >= scores[prompt, loser]).all()
+    assert set(scores[prompt, winner][tie == 1]) == {1.0}
+    assert set(scores[prompt, winner][tie == 2]) <= {0.0, 0.3}
+    assert (scores[prompt, winner] > scores[prompt, loser])[tie == 0].all()
 
 
 def test_shares_of_clusters_add_up_to_one_for_each_partition() -> None:
