@@ -51,4 +51,4 @@ def _differences(axes: Any, untold: Mapping[str, Results], told: Mapping[str, Re
     axes.invert_yaxis()
     hollow = " (hollow: told the category)" if told else ""
     axes.set(xlabel=f"the router has more by{hollow}")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="center right")
