@@ -230,7 +230,8 @@ class BatchServer:
     def _answer(self, body: dict[str, Any]) -> str | int | None:
         prompt = prompt_in(body)
         # As at a temperature: an equal question for an item brings another item.
-        said = self.say(prompt, body | {"attempt": self.asked[prompt]})
+        body["attempt"] = self.asked[prompt]
+        said = self.say(prompt, body)
         self.asked[prompt] += isinstance(said, str)
         return said
 
