@@ -1,20 +1,21 @@
 """Write the catalogue of models that the router ships: capabilities, sizes and prices, as known today.
 
-    pip install genai-prices && pip install --no-deps litellm
-    python -m tools.catalogue
+    pip install genai-prices && pip download --no-deps --only-binary :all: litellm
+    python -m tools.catalogue --features litellm-*.whl
 
 Prices and context windows are those of `genai-prices` (MIT, Pydantic Services Inc.); features, longest answers, and
-what it does not have, those of the file `model_prices_and_context_window_backup.json` of `litellm` (MIT, Berri AI).
-Neither package is imported by the router. Models of other kinds than chat, and those whose provider has withdrawn them,
-are left out. Of features that a list only ever states of models that have them, a missing one is a doubt.
+what it does not have, those of a list in the wheel of `litellm` (MIT, Berri AI), of which nothing is ever installed or
+run: releases of it were compromised. The router needs neither. Models of other kinds than chat, and those whose
+provider has withdrawn them, are left out. Of features that a list only ever states of models that have them, a missing
+one is a doubt.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -26,6 +27,7 @@ from p2l.common.errors import ConfigError
 from p2l.common.files import atomic_path
 from route.catalogue import CATALOGUE, SECTIONS
 
+_LIST = "litellm/model_prices_and_context_window_backup.json"
 _FLAGS = {
     "supports_vision": "images",
     "supports_audio_input": "audio",
@@ -57,6 +59,7 @@ Row = list[Any]
 def build_parser() -> argparse.ArgumentParser:
     """Build the command line."""
     flags = parser("python -m tools.catalogue", "Write the catalogue of models from genai-prices and litellm.")
+    flags.add_argument("--features", required=True, metavar="WHEEL", help="litellm's wheel, of which the list is read")
     flags.add_argument("--output", default=str(CATALOGUE), metavar="FILE", help="where to write it")
     return flags
 
@@ -65,9 +68,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the file."""
     flags = build_parser().parse_args(argv)
     now = datetime.now(timezone.utc)
-    features, providers = _features(), _prices()
+    features, providers = _features(Path(flags.features)), _prices()
     models = {section: dict(_rows(section, features, providers, now)) for section in sorted(set(SECTIONS.values()))}
-    sources = {name: version(name) for name in ("genai-prices", "litellm")}
+    sources = {"genai-prices": version("genai-prices"), "litellm": Path(flags.features).name.split("-")[1]}
     with atomic_path(flags.output) as temporary:
         temporary.write_text(_text(now, sources, models), encoding="utf-8")
     print(f"{flags.output}: {sum(map(len, models.values())):,} models, as of {now:%Y-%m-%d}")
@@ -87,12 +90,12 @@ def _text(now: datetime, sources: Mapping[str, str], models: Mapping[str, Mappin
     return json.dumps(head)[:-1] + ', "models": {\n' + ",\n".join(sections) + "\n}}\n"
 
 
-def _features() -> dict[str, dict[str, Any]]:
-    spec = importlib.util.find_spec("litellm")  # not imported: only its data is read
-    if spec is None or spec.origin is None:
-        raise ConfigError("litellm is not installed: pip install --no-deps litellm")
-    path = Path(spec.origin).with_name("model_prices_and_context_window_backup.json")
-    content: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+def _features(wheel: Path) -> dict[str, dict[str, Any]]:
+    try:
+        with zipfile.ZipFile(wheel) as files:
+            content: dict[str, dict[str, Any]] = json.loads(files.read(_LIST))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigError(f"{wheel}: is no wheel of litellm with {_LIST} ({error}); download one") from error
     return content
 
 
