@@ -232,6 +232,7 @@ class BatchServer:
         # As at a temperature: an equal question for an item brings another item.
         body["attempt"] = self.asked[prompt]
         said = self.say(prompt, body)
+        del body["attempt"]
         self.asked[prompt] += isinstance(said, str)
         return said
 
