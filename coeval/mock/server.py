@@ -63,6 +63,8 @@ class MockServer:
         self.phases: Counter[tuple[str, str]] = Counter()
         """Answers by model and phase."""
         self._items: Counter[tuple[str, str, str]] = Counter()
+        self.redraws = True
+        """Whether an equal question for an item brings another item, as at a temperature; False: the same."""
         self.requests = 0
         """All requests, refused ones included."""
         self.peak = 0
@@ -144,7 +146,7 @@ class MockServer:
     def _new_draw(self, body: JSON) -> JSON:
         """Number equal questions for an item: a teacher writes another each time, as one with a temperature does."""
         prompt, system = question_of(body)
-        if recognise(prompt).prompt != "sample":
+        if not self.redraws or recognise(prompt).prompt != "sample":
             return {}
         self._items[str(body.get("model")), system, prompt] += 1
         return {"attempt": self._items[str(body.get("model")), system, prompt] - 1}

@@ -218,7 +218,9 @@ def claimed(folder: Path) -> Iterator[Path | None]:
 def _claim(hidden: Path) -> int | None:
     """Return the descriptor of the folder `hidden`, created and locked; None when another process has it."""
     while True:
-        hidden.mkdir(parents=True, exist_ok=True)
+        hidden.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            hidden.mkdir()
         try:
             descriptor = os.open(hidden, os.O_RDONLY)
         except FileNotFoundError:  # its process has just renamed or removed it

@@ -19,7 +19,7 @@ def documented() -> Iterator[tuple[str, list[str]]]:
     for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]):
         for block in re.findall(r"^```bash\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE):
             for line in block.replace("\\\n", " ").splitlines():
-                words = shlex.split(line, comments=True)
+                words = shlex.split(line.rstrip(" &"), comments=True)
                 if words[:1] == ["p2l-route"]:
                     yield page.name, words[1:]
 

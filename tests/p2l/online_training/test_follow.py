@@ -30,16 +30,6 @@ from tests.p2l.online_training.live_helpers import add, line
 QUIET = ["--no-eval", "--quiet", "--poll", "0.05"]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_processes_left() -> Iterator[None]:
-    """Runs in this process form a group of one; it ends with them."""
-    yield
-    import torch.distributed
-
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
-
-
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
     """A run sets a launcher's variables, and takes signals; what comes after it has its own."""

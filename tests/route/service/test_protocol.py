@@ -252,7 +252,7 @@ def test_a_model_that_p2l_does_not_know_is_reached_by_name_alone_or_with_a_prior
     async def main() -> None:
         more = {"new": model("http://127.0.0.1:9/v1", cost=0.5), "bet": model("http://127.0.0.1:9/v1", cost=0.5)}
         more["bet"]["prior_coef"] = -3.0
-        async with a_router(tmp_path, more) as router:
+        async with a_router(tmp_path, more, newcomers=False) as router:
             assert (await router.ask()).router_outputs.keys() == {"good", "fair", "poor", "bet"}
             with pytest.raises(openai.InternalServerError):
                 await router.ask(extra_body={"direct_model": "new"})
@@ -345,7 +345,9 @@ def test_a_name_that_no_header_can_carry_is_encoded(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_router(tmp_path) as plain:
             url = plain.service.config.model_configs["good"].base_url
-            async with a_router(tmp_path, {"gut 好": model(url, cost=9)}, coefs={"gut 好": 9.0}) as router:
+            async with a_router(
+                tmp_path, {"gut 好": model(url, cost=9)}, coefs={"gut 好": 9.0}, newcomers=False
+            ) as router:
                 body = {"messages": HELLO}
                 for sent in (body, body | {"stream": True}):
                     headers = {"authorization": "Bearer test-key"}
