@@ -98,7 +98,8 @@ def _add_measures(group: argparse._ArgumentGroup) -> None:
     text = "the reference of leaderboards: a fit of the rows' votes, or --arena_path"
     _add(group, "--ground_truth", text, "--aggr_scale_gt", choices=defaults.TRUTHS, default="marginal-gt")
     text = "which blocks to compute"
-    _add(group, "--metrics_to_inc", text, nargs="+", choices=defaults.PARTS, default=list(defaults.PARTS))
+    parts = {"choices": defaults.PARTS, "default": list(defaults.PARTS), "metavar": "BLOCK"}
+    _add(group, "--metrics_to_inc", text, nargs="+", **parts)
     for name, choices, text in (
         ("--simple_metrics", defaults.SIMPLE_METRICS, "of votes"),
         ("--category_metrics", defaults.CATEGORY_METRICS, "of the category's leaderboard against the ground truth"),

@@ -315,6 +315,7 @@ class _Client(ABC, Generic[Http]):
         retries: int = 3,
         max_connections: int = 100,
         max_answer_mb: float = 32.0,
+        headers: Callable[[], Mapping[str, str] | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Any] | None = None,
         uniform: Callable[[float, float], float] = random.uniform,
@@ -325,7 +326,8 @@ class _Client(ABC, Generic[Http]):
         `timeout` are the seconds for a call with all its attempts and pauses, `attempt_timeout` those without a byte
         that end one attempt (`predict_batch`, which may take long, has all of `timeout`), `retries` counts attempts
         after the first, calls beyond `max_connections` wait, and an answer has at most `max_answer_mb` MiB, after
-        decompression. `sleep` is a coroutine function for the async client.
+        decompression. `headers` returns what each attempt sends beside its own headers, such as a trace. `sleep` is a
+        coroutine function for the async client.
         """
         if not (min(timeout, attempt_timeout, max_answer_mb) > 0 and retries >= 0 and max_connections >= 1):
             raise ConfigError(
@@ -338,6 +340,7 @@ class _Client(ABC, Generic[Http]):
         self._sleep = sleep or self._wait
         self._max_bytes = int(max_answer_mb * 2**20)
         self._has_key = api_key is not None
+        self._more_headers = headers or dict
         self._http: Http = self._http_class(
             headers=_headers(api_key),
             auth=credentials,
@@ -390,7 +393,7 @@ class _Client(ABC, Generic[Http]):
         remaining = max(remaining, _MIN_SECONDS)
         seconds = remaining if patient else min(remaining, self._attempt_timeout)
         # The endpoint drops a prompt that nobody waits for any more.
-        headers = {"x-p2l-timeout": f"{remaining:.3f}"}
+        headers = {**(self._more_headers() or {}), "x-p2l-timeout": f"{remaining:.3f}"}
         base, _, query = self._url.raw_path.partition(b"?")
         target = base.rstrip(b"/") + path.encode() + (b"?" + query if query else b"")
         return {

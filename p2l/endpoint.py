@@ -55,6 +55,12 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
         "--admin-key", help="what POST /reload needs as api-key (default: $P2L_ADMIN_KEY; none: no reload)"
     )
     group.add_argument("--reload", action=argparse.BooleanOptionalAction, default=False, help="restart on changed code")
+    group.add_argument(
+        "--page", action=argparse.BooleanOptionalAction, default=True, help="a page at / that shows leaderboards"
+    )
+    group.add_argument(
+        "--clusters", metavar="FILE", help="kinds of prompts that the page compares with, of p2l explain --output"
+    )
     group.add_argument("--log-prompts", action="store_true", help="write prompts to the log")
 
 

@@ -12,10 +12,12 @@ Shapes: n prompts, M models, D hidden.
 from __future__ import annotations
 
 import hashlib
+import html
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,7 +28,8 @@ from p2l.common.cli import choose
 from p2l.common.errors import InputError
 from p2l.leaderboard import Covariates, to_score
 from p2l.leaderboard.covariates import Effect, shifted
-from p2l.likelihood import win_rates
+from p2l.leaderboard.display import Rates
+from p2l.likelihood import win_rates, win_rates_if
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import digests_of, joint_revision, local_folder
@@ -37,6 +40,7 @@ from p2l.model.model import P2LModel, P2LOutput
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from p2l.likelihood import Likelihood
 
@@ -65,6 +69,44 @@ class Prediction:
     """(n, R) of the components of the coefficients' posterior; None for a model without one"""
     basis: Floats | None = None
     """(M, R): the covariance of prompt n's true coefficients is basis @ diag(variances[n]) @ basis.T"""
+    models: tuple[str, ...] = ()
+    """M names, and the likelihood that gives coefficients their meaning: what a prediction of `P2L` shows itself by."""
+    likelihood: Likelihood | None = None
+
+    def __repr__(self) -> str:
+        """Return how much there is, and the leaderboard of a single prompt."""
+        parts = [name for name in ("eta", "gamma", "hidden") if getattr(self, name) is not None]
+        parts += ["posterior"] if self.variances is not None else []
+        size = f"Prediction of {len(self.coefs)} prompts, {self.coefs.shape[1]} models"
+        heading = ", ".join([size, *parts])
+        return self.rates().text() if len(self.coefs) == 1 and self.models else heading
+
+    def _repr_html_(self) -> str:
+        many = f"<p>{html.escape(repr(self))}</p>"
+        return self.rates().html() if len(self.coefs) == 1 and self.models else many
+
+    def plot(self, row: int = 0) -> Figure:
+        """Return the leaderboard of prompt `row`, win rates with 90 % intervals where there are any, as a figure."""
+        return self.rates(row).figure()
+
+    def rates(self, row: int = 0, level: float = 0.9) -> Rates:
+        """Return the win rates of prompt `row` with their intervals, best model first; InputError without names."""
+        if self.likelihood is None or not 0 <= row < len(self.coefs):
+            raise InputError(f"there is no leaderboard of row {row}; predict with a P2L model, and count from 0")
+        sides = [None if values is None else float(values[row]) for values in (self.eta, self.gamma)]
+        coefs, limits = self.coefs[row], None
+        if self.variances is not None:
+            reach = NormalDist().inv_cdf(0.5 + level / 2) * self.field_sd()[row]
+            ends = [win_rates_if(coefs + sign * reach, coefs, self.likelihood, *sides) for sign in (-1, 1)]
+            limits = ends[0], ends[1]
+        return Rates.of("Leaderboard of a prompt", self.models, win_rates(coefs, self.likelihood, *sides), limits)
+
+    def field_sd(self) -> Floats:
+        """Return the standard deviation (n, M) of each true coefficient less the mean of the others'."""
+        variances, basis = self._posterior()
+        number = len(basis)
+        contrasts = (basis - basis.mean(axis=0)) * (number / max(1, number - 1))
+        return np.asarray(np.sqrt(variances @ (contrasts**2).T))
 
     def sd(self) -> Floats:
         """Return the standard deviation (n, M) of each true coefficient; InputError for a model without posterior."""
@@ -170,6 +212,20 @@ class P2L:
             members.append(Member(model, tokenizer))
         return cls(members, target, root)
 
+    def __repr__(self) -> str:
+        """Return what the model is, without its weights."""
+        kinds = " + ".join(member.model.record.model_type for member in self.members)
+        where = "" if self._folder is None else f"{str(self._folder)!r}, "
+        return f"P2L({where}{kinds}, {self.likelihood.name}, {len(self.model_list)} models, on {self.device})"
+
+    def _repr_html_(self) -> str:
+        names = ", ".join(self.model_list)
+        return f"<p><b>{html.escape(repr(self))}</b></p><p>{html.escape(names)}</p>"
+
+    def plot(self, prompt: Prompt) -> Figure:
+        """Return the leaderboard of a prompt as a matplotlib figure."""
+        return self.predict([prompt]).plot()
+
     @property
     def model_list(self) -> list[str]:
         """Names of the models, in the order of the coefficients."""
@@ -190,6 +246,20 @@ class P2L:
         posteriors = [member.model.posterior for member in self.members]
         bases = [posterior.basis.cpu().numpy() for posterior in posteriors if posterior is not None]
         return np.concatenate(bases, axis=1) if len(bases) == len(posteriors) else None
+
+    @cached_property
+    def own_variances(self) -> Floats:
+        """The part (R,) of each component's variance that is a prompt's own, independent of that of other prompts.
+
+        A component that no vote determines further (the level of one leaderboard) is shared by all prompts.
+        """
+        parts = []
+        for member in self.members:
+            posterior = member.model.posterior
+            if posterior is not None:
+                own = torch.where(posterior.kept.abs().sum(1) > 0, posterior.least, torch.zeros(()))
+                parts.append(own.cpu().numpy() / len(self.members))
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
 
     @cached_property
     def revision(self) -> str:
@@ -259,6 +329,8 @@ class P2L:
             hidden=zeros(model.hidden_size) if hidden else None,
             variances=None if self.basis is None else zeros(self.basis.shape[1]),
             basis=self.basis,
+            models=tuple(self.model_list),
+            likelihood=self.likelihood,
         )
 
     def _fill(

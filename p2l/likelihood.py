@@ -544,14 +544,39 @@ def win_rates(
         None if one is None else np.broadcast_to(np.asarray(one, dtype=np.float64), lead).reshape(-1, 1, 1)
         for one in (eta, gamma)
     ]
-    win, loss = likelihood.outcomes.index("win"), likelihood.outcomes.index("loss")
     rates = np.empty_like(flat)
     rows = max(1, _BLOCK_ELEMENTS // num_models**2)
     for first in range(0, len(flat), rows):
         part = slice(first, first + rows)
         block = [None if one is None else one[part] for one in scalars]
-        probs = likelihood.probs(flat[part, :, None], flat[part, None, :], *block)
-        points = 0.5 * (1.0 + probs[..., win] - probs[..., loss])
+        points = _points(flat[part, :, None], flat[part, None, :], likelihood, *block)
         # The diagonal is exactly 1/2: no model is its own opponent.
         rates[part] = (points.sum(axis=-1) - 0.5) / (num_models - 1)
     return rates.reshape(vectors.shape)
+
+
+def win_rates_if(
+    coefs: npt.ArrayLike,
+    others: npt.ArrayLike,
+    likelihood: Likelihood,
+    eta: float | None = None,
+    gamma: float | None = None,
+) -> Floats:
+    """Return what each win rate (M,) would be if this model alone had the coefficient of `coefs` (M,).
+
+    The other models keep theirs of `others` (M,). With the ends of the coefficients' intervals as `coefs` these are the
+    ends of the win rates'.
+    """
+    one, field = np.asarray(coefs, dtype=np.float64), np.asarray(others, dtype=np.float64)
+    if len(one) < 2:
+        return np.full(one.shape, 0.5)
+    points = _points(one[:, None], field[None, :], likelihood, eta, gamma)
+    np.fill_diagonal(points, 0.0)
+    return np.asarray(points.sum(axis=-1) / (len(one) - 1))
+
+
+def _points(a: Floats, b: Floats, likelihood: Likelihood, eta: Any, gamma: Any) -> Floats:
+    """Return the mean points of the first model against the second."""
+    probs = likelihood.probs(a, b, eta, gamma)
+    win, loss = likelihood.outcomes.index("win"), likelihood.outcomes.index("loss")
+    return np.asarray(0.5 * (1.0 + probs[..., win] - probs[..., loss]))

@@ -44,6 +44,21 @@ _FIELDS: dict[str, tuple[type, str]] = {
 }
 
 
+_GROUPS = {
+    "files": ("--output", "--votes", "--val-output", "--val", "--truth", "--quiet"),
+    "the arena": ("--models", "--topics", "--languages", "--users", "--effect", "--sentences", "--seed"),
+    "how it changes over time": (
+        "--days",
+        "--drift",
+        "--improvement",
+        "--fashion",
+        "--turnover",
+        "--lifetime",
+        "--growth",
+    ),
+}
+
+
 def build_parser() -> ArgumentParser:
     """Return the command line of `p2l simulate`."""
     built = parser(
@@ -56,7 +71,13 @@ def build_parser() -> ArgumentParser:
     built.add_argument("--truth", help="folder for the truth: arena.json, models.csv, truth.parquet")
     for name, (kind, text) in _FIELDS.items():
         built.add_argument(f"--{name}", type=kind, default=getattr(SimulationConfig, name), help=text)
+    built.add_argument(
+        "--sentences",
+        action="store_true",
+        help="prompts that read as English sentences, for people (with --languages 1)",
+    )
     built.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
+    built.arrange(_GROUPS)
     return built
 
 
@@ -66,7 +87,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if bool(args.val) != bool(args.val_output):
         raise ConfigError("--val and --val-output go together: how many validation votes, and the file for them")
     config = SimulationConfig(
-        votes=args.votes, validation_votes=args.val, **{name: getattr(args, name) for name in _FIELDS}
+        votes=args.votes,
+        validation_votes=args.val,
+        sentences=args.sentences,
+        **{name: getattr(args, name) for name in _FIELDS},
     )
     arena = simulate(config)
     report = write_arena(arena, args.output, validation=args.val_output, truth=args.truth, quiet=args.quiet)

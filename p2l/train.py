@@ -63,6 +63,7 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
     )
     flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
     flags.add_argument("--local_rank", type=int, default=0, help="set by the DeepSpeed launcher")
+    flags.arrange({"checkpoints and validation": ("--checkpoint", "--eval-steps", "--no-eval", "--save-steps")})
     return flags
 
 

@@ -245,7 +245,9 @@ def read_times(path: str) -> dict[int, float]:
 # Against an oracle run (shuffled data), over the slices that both final checkpoints were asked about:
 #
 #     gap         mean of what the run is worse by; gap_absolute: mean of the absolute differences
-#     closed      1 - gap / gap of a naive run, over the slices of all three; closed_absolute: of the absolute ones
+#     gap_error   standard error of the gap, from the scatter around a straight line over the slices
+#     closed      1 - gap / gap of a naive run, over the slices of all three; closed_absolute: of the absolute ones;
+#                 None where the naive run's gap is within two of its standard errors
 #
 # Shapes: C checkpoints, S slices.
 
@@ -277,23 +279,51 @@ def compare_runs(
     if oracle is None:
         return table
     for name, matrix in by_name.items():
+        table[name]["gap_error"] = _plain(gap_error(by_name[oracle], matrix))
         for way in ("", "_absolute"):
             absolute = bool(way)
             table[name][f"gap{way}"] = _plain(gap_to(by_name[oracle], matrix, absolute=absolute))
             if naive is not None:
                 ends = by_name[oracle], matrix, by_name[naive]
                 whole = gap_to(ends[0], ends[2], ends[1], absolute=absolute)
+                if is_noise(*ends):
+                    whole = 0.0
                 table[name][f"closed{way}"] = _plain(gap_closed(gap_to(*ends, absolute=absolute), whole))
     return table
 
 
 def gap_to(oracle: Matrix, run: Matrix, *others: Matrix, absolute: bool = False) -> float:
     """Return the mean loss of the run's last checkpoint against the oracle's, over the slices of these and `others`."""
+    worse = _gaps(oracle, run, *others)
+    return _mean(np.abs(worse) if absolute else worse)
+
+
+def gap_error(oracle: Matrix, run: Matrix, *others: Matrix) -> float:
+    """Return the standard error of `gap_to`, NaN with fewer than three slices.
+
+    Forgetting makes a gap grow or shrink over the slices; the scatter around a straight line over them is noise.
+    """
+    worse = _gaps(oracle, run, *others)
+    if len(worse) < 3:
+        return np.nan
+    place = np.arange(len(worse), dtype=np.float64)
+    scatter = worse - np.polyval(np.polyfit(place, worse, 1), place)
+    return math.sqrt(float((scatter**2).sum()) / (len(worse) - 2) / len(worse))
+
+
+_ERRORS = 2.0
+
+
+def is_noise(oracle: Matrix, run: Matrix, naive: Matrix) -> bool:
+    """Whether the naive run's gap, over the slices of all three, is too small for shares of it to mean anything."""
+    return abs(gap_to(oracle, naive, run)) <= _ERRORS * gap_error(oracle, naive, run)
+
+
+def _gaps(oracle: Matrix, run: Matrix, *others: Matrix) -> Floats:
     of_oracle, of_run, *rest = (_last(one) for one in (oracle, run, *others))
     common = [number for number in of_run if all(number in one for one in (of_oracle, *rest))]
     ends = [np.array([one[number] for number in common]) for one in (of_oracle, of_run)]
-    worse = _gain(oracle.metric, ends[1], ends[0])
-    return _mean(np.abs(worse) if absolute else worse)
+    return _gain(oracle.metric, ends[1], ends[0])
 
 
 def _last(matrix: Matrix) -> dict[int, float]:

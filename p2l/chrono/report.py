@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from p2l.batch_inference.output import as_batch, json_array, json_records, lock_folder
-from p2l.chrono.matrix import MEASURES, Matrix, compare_runs, more_is_better, write_csv, write_matrix
+from p2l.chrono.matrix import (
+    MEASURES,
+    Matrix,
+    compare_runs,
+    gap_error,
+    gap_to,
+    is_noise,
+    more_is_better,
+    write_csv,
+    write_matrix,
+)
 from p2l.chrono.slices import ValidationSlice
 from p2l.common.errors import CheckpointError
 from p2l.common.files import write_json
@@ -321,7 +331,8 @@ def write_report(
         _draw_all(matrices, folder, oracle, naive)
     table = compare_runs(matrices, oracle=oracle, naive=naive)
     _write_summary(table, folder)
-    return "\n".join([_render(table), *_notes(matrices), f"wrote {folder}"])
+    notes = [*_notes(matrices), *_noise(matrices, oracle, naive)]
+    return "\n".join([_render(table), *notes, f"wrote {folder}"])
 
 
 def _draw_all(matrices: Sequence[Matrix], folder: Path, oracle: str | None, naive: str | None) -> None:
@@ -349,6 +360,21 @@ def _text(name: str, value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:.1%}" if name in _SHARES else f"{value:.4f}"
+
+
+def _noise(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) -> list[str]:
+    """Return a note where the naive run's gap is noise, so that no share of it is stated."""
+    by_name = {matrix.run: matrix for matrix in matrices}
+    if oracle is None or naive is None or oracle == naive:
+        return []
+    ends = by_name[oracle], by_name[naive]
+    if not is_noise(*ends, ends[1]):
+        return []
+    gap, error = gap_to(*ends), gap_error(*ends)
+    return [
+        f"note: the gap of {naive} to {oracle}, {gap:+.4f} with a standard error of {error:.4f}, is within its noise: "
+        "no share of it is stated (more votes a slice, or more slices, would tell)."
+    ]
 
 
 def _notes(matrices: Sequence[Matrix]) -> list[str]:

@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from p2l.insight.drift import Changes, Drift
 
 
+_GROUPS = {
+    "what is compared": ("--prompts", "--votes", "--model", "--versions", "--before", "--after", "--by"),
+    "what counts as a change": ("--likelihood", "--min-prompts", "--level", "--fdr", "--least-change"),
+    "output": ("--all", "--json", "--plot", "--quiet"),
+}
+
+
 def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
     """Return the flags of the comparison."""
     flags = parser(prog, "Say which models rose or fell, and on which prompts: between A and B, or as votes show.")
@@ -57,6 +64,7 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
     flags.add_argument("--json", metavar="FILE", help="also write every cell")
     flags.add_argument("--plot", metavar="FILE", help="also draw them (.png, .svg, .pdf)")
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
+    flags.arrange(_GROUPS)
     return flags
 
 

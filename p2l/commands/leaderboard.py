@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from p2l.common.cli import parser, run, whole
 from p2l.common.errors import InputError
 from p2l.common.plots import check_outputs
+from p2l.common.program import Parser
 
 if TYPE_CHECKING:
     from p2l.leaderboard.board import Named
@@ -29,6 +30,14 @@ few votes are not first or last by chance. Groups (--by) have --shrink instead.
 """
 
 
+_GROUPS = {
+    "which leaderboards": ("--prompts", "--by", "--over", "--periods", "--time-column"),
+    "how they are fitted": ("--likelihood", "--control", "--shrink", "--weighted", "--drop-bad"),
+    "intervals": ("--intervals", "--level", "--cluster", "--seed"),
+    "output": ("--top", "--min-votes", "--output", "--plot", "--quiet"),
+}
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the flags of `p2l leaderboard`."""
     flags = parser(
@@ -39,7 +48,10 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("prompt", nargs="*", help="with --model: a prompt whose leaderboard is wanted; may be repeated")
     source = flags.add_mutually_exclusive_group(required=True)
     source.add_argument(
-        "--votes", metavar="FILE", help="votes: .parquet, .jsonl, .jsonl.gz, .csv, a folder or a hub id"
+        "--votes", metavar="FILE", help="votes: .parquet, .jsonl, .jsonl.gz, .csv, a lake, a folder or a hub id"
+    )
+    source.add_argument(
+        "--from-counts", nargs="+", metavar="FILE", help="counts that --counts-only wrote, on any machines; added up"
     )
     source.add_argument("--model", metavar="DIR", help="a trained P2L model: a folder or a hub id")
     flags.add_argument(
@@ -111,15 +123,19 @@ def _add_history_flags(flags: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_output_flags(flags: argparse.ArgumentParser) -> None:
+def _add_output_flags(flags: Parser) -> None:
     flags.add_argument("--intervals", choices=["sandwich", "bootstrap", "none"], default="sandwich", help="which kind")
     flags.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
     flags.add_argument("--min-votes", type=int, default=1, metavar="N", help="list only models with as many votes")
     flags.add_argument("--top", type=int, metavar="N", help="print and draw only the best N (files hold all)")
     flags.add_argument("--seed", type=whole, default=0, help="of the bootstrap")
+    flags.add_argument(
+        "--counts-only", action="store_true", help="with --votes: write counts to --output FILE.parquet and fit nothing"
+    )
     flags.add_argument("--output", metavar="FILE", help="also write all leaderboards to a .csv, .json or .parquet file")
     flags.add_argument("--plot", metavar="FILE", help="also draw them with their intervals (.png, .svg, .pdf)")
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
+    flags.arrange(_GROUPS)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -127,10 +143,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(argv)
     args.by, args.control = args.by or [], args.control or []
     _check(args)
+    if args.counts_only:
+        from p2l.leaderboard.counting import write_counts_of
+
+        write_counts_of(args)
+        print(f"wrote {args.output}", file=sys.stderr)
+        return
     if args.over is not None:
         _show_history(args)
         return
-    if args.votes is not None:
+    if args.model is None:
         from p2l.leaderboard.sources import boards_of_votes
 
         boards = boards_of_votes(args)
@@ -156,11 +178,21 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--shrink must be positive (inf switches it off) and --top at least 1")
     if not 0 < args.level < 1:
         raise InputError(f"--level must lie between 0 and 1, such as 0.95, not {args.level}")
+    _check_counts(args)
     _check_history(args)
     from p2l.leaderboard.board import check_output
 
     check_output(args.output)
-    check_outputs(args.output, args.plot, args.votes, args.prompts)
+    check_outputs(args.output, args.plot, args.votes, args.prompts, *(args.from_counts or []))
+
+
+def _check_counts(args: argparse.Namespace) -> None:
+    if args.from_counts is not None and (args.by or args.control or args.cluster is not None or args.prompt):
+        raise InputError("--from-counts holds groups already; --by, --control and --cluster go with --votes")
+    if args.counts_only and (args.votes is None or args.control or args.cluster is not None):
+        raise InputError("--counts-only goes with --votes FILE, and neither with --control nor --cluster")
+    if args.counts_only and not str(args.output or "").endswith(".parquet"):
+        raise InputError("--counts-only needs --output FILE.parquet")
 
 
 def _check_history(args: argparse.Namespace) -> None:
@@ -168,7 +200,7 @@ def _check_history(args: argparse.Namespace) -> None:
         if args.periods != "cumulative" or args.time_column != "tstamp":
             raise InputError("--periods and --time-column go with --over PERIOD")
         return
-    if args.votes is None:
+    if args.model is not None:
         raise InputError("--over goes with --votes FILE; a model has no history")
     if args.by or args.cluster is not None:
         raise InputError("--over goes with neither --by nor --cluster; write votes into files of their own for that")
@@ -195,7 +227,7 @@ def _show_history(args: argparse.Namespace) -> None:
 def _print(boards: Sequence[Named], args: argparse.Namespace) -> None:
     from p2l.leaderboard.board import render
 
-    unit = "votes" if args.votes is not None else "prompts"
+    unit = "prompts" if args.model is not None else "votes"
     tables = [render(named, unit=unit, top=args.top, min_votes=args.min_votes) for named in boards[: _PRINTED + 1]]
     print("\n\n".join(tables))
     if len(boards) > len(tables):

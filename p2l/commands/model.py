@@ -15,6 +15,7 @@ from p2l.model.scratch import (
     READER_DEFAULTS,
     TFIDF_DEFAULTS,
     TRANSFORMER_DEFAULTS,
+    make_reader,
     make_tfidf,
     make_transformer,
     sample_prompts,
@@ -73,8 +74,6 @@ def init_main(argv: Sequence[str] | None = None) -> int | None:
         if args.model_type == "tfidf":
             size = make_tfidf(folder, prompts, **options)
         elif args.model_type == "reader":
-            from p2l.model.reader import make_reader
-
             size = make_reader(folder, prompts, encoder=encoder, seed=args.seed, quiet=args.quiet, **options)
         else:
             size = make_transformer(folder, prompts, model_type=args.model_type, seed=args.seed, **options)
@@ -193,9 +192,10 @@ def rollback_main(argv: Sequence[str] | None = None) -> int | None:
     An endpoint with `--watch DIR` follows within seconds, without a restart. A run that publishes into DIR goes on; the
     next model that it publishes is served.
     """
+    folder = Path(rollback_parser().parse_args(argv).folder).expanduser()
     from p2l.online_training.publishing import roll_back
 
-    change = roll_back(Path(rollback_parser().parse_args(argv).folder).expanduser())
+    change = roll_back(folder)
     print(f"serving {change.back_to.name}, revision {change.back_revision}, again")
     print(f"taken out: {change.taken_out}, revision {change.revision}")
     return None

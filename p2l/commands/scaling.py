@@ -25,6 +25,12 @@ _KINDS = ("size", "encoder", "backbone")
 _ENDINGS = (".json", ".csv")
 
 
+_GROUPS = {
+    "models": ("--size", "--encoder", "--backbone", "--also"),
+    "output": ("--folder", "--output", "--plot", "--quiet"),
+}
+
+
 def build_parser(prog: str = "p2l scaling") -> argparse.ArgumentParser:
     """Return the flags of the command."""
     flags = parser(
@@ -51,6 +57,7 @@ def build_parser(prog: str = "p2l scaling") -> argparse.ArgumentParser:
     flags.add_argument("--output", metavar="FILE", help="also write everything (.json), or a line per model (.csv)")
     flags.add_argument("--plot", metavar="FILE", help="also draw the curve (.png, .svg, .pdf)")
     flags.add_argument("--quiet", action="store_true", help="no progress bar")
+    flags.arrange(_GROUPS)
     return flags
 
 

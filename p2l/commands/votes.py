@@ -1,9 +1,9 @@
-"""Command: `p2l votes check|import|from-scores|sample|split|slice`: look votes through, make, split or slice them."""
+"""Command: `p2l votes check|import|from-scores|sample|split|slice|lake`: look votes through, make or gather them."""
 
 from __future__ import annotations
 
 import argparse
-import sqlite3
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,21 +12,25 @@ from typing import Any
 from p2l.common.cli import add_command, parser, positive, run
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import check_can_write, parse_json
+from p2l.common.program import Parser
 from p2l.online_training.router_votes import PAIR_COLUMNS, Pseudonyms, router_database, vote_of
 
 _SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / .csv file"
 
 
+_READING = {"how votes are read": ("--dataset-split", "--from-disk", "--drop-bad", "--model-list")}
+
+
 def build_parser() -> argparse.ArgumentParser:
-    """Return the six commands and their flags."""
+    """Return the seven commands and their flags."""
     top = parser("p2l votes", "Check, make, split and slice votes. `p2l votes COMMAND --help` explains each command.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_add_check, _add_import, _add_from_scores, _add_sample, _add_split, _add_slice):
+    for add in (_add_check, _add_import, _add_from_scores, _add_sample, _add_split, _add_slice, _add_lake):
         add(commands)
     return top
 
 
-def _add(commands: Any, name: str, about: str) -> argparse.ArgumentParser:
+def _add(commands: Any, name: str, about: str) -> Parser:
     one = add_command(commands, name, about)
     one.add_argument("source", metavar="VOTES", help=_SOURCE_HELP)
     one.add_argument("--dataset-split", default="train", metavar="NAME", help="which split of a data set with several")
@@ -97,6 +101,7 @@ def _add_split(commands: Any) -> None:
     one.add_argument("--seed", type=int, default=42, help="order in which prompts are taken")
     one.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
     _add_model_list(one)
+    one.arrange({"what is written": ("--train-output", "--val-output", "--min-votes-per-model"), **_READING})
 
 
 def _add_slice(commands: Any) -> None:
@@ -113,10 +118,24 @@ def _add_slice(commands: Any) -> None:
     one.add_argument("--every", type=positive, default=256, metavar="N", help="batches between slices")
     one.add_argument("--most", type=positive, metavar="N", help="votes of a slice at most, spread over its time")
     one.add_argument("--columns", nargs="+", metavar="NAME", help="keep these as well as those of votes")
+    one.arrange({"slices": ("--batch-size", "--every", "--most", "--columns")})
+
+
+def _add_lake(commands: Any) -> None:
+    one = add_command(commands, "lake", "Add votes to a lake: Parquet files by day that grow, read wherever votes are.")
+    one.add_argument("source", nargs="*", metavar="VOTES", help=f"each once: {_SOURCE_HELP}")
+    one.add_argument("--output", required=True, metavar="LAKE", help="folder, or s3://BUCKET/PLACE, gs://...")
+    one.add_argument(
+        "--database", metavar="FILE", help="add what is new in a router's database: a file or a postgresql:// URL"
+    )
+    one.add_argument("--without-prompts", action="store_true", help="with --database: every vote, without its prompt")
+    one.add_argument("--dataset-split", default="train", metavar="NAME", help="which split of a data set with several")
+    one.add_argument("--from-disk", action="store_true", help="take VOTES for save_to_disk folders")
+    one.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
-    """Run one of the six commands."""
+    """Run one of the seven commands."""
     args = build_parser().parse_args(argv)
     from p2l.votes.reading import FaultyRowError
 
@@ -222,7 +241,28 @@ def _sample(args: argparse.Namespace) -> int:
     return 0
 
 
+def _lake(args: argparse.Namespace) -> int:
+    from p2l.votes.lake import Lake
+    from p2l.votes.lake_writing import add_file
+
+    if not args.source and args.database is None:
+        raise InputError("name files of votes, or --database of a router, to add")
+    lake = Lake(args.output, create=True)
+    for source in args.source:
+        added = add_file(lake, source, drop_bad=args.drop_bad, split=args.dataset_split, from_disk=args.from_disk)
+        what = f"{added.votes:,} votes of {added.days:,} days" if added.is_new else "is there already"
+        print(f"{source}: {what}{_left_out(added.dropped)}")
+    if args.database is not None:
+        from p2l.online_training.router_lake import add_database
+
+        new = add_database(lake, args.database, prompts=not args.without_prompts)
+        print(f"router: {new.votes:,} votes of {new.days:,} days" if new else "router: no new votes")
+    print(f"{lake.name}: {lake.rows:,} votes")
+    return 0
+
+
 _RUN = {
+    "lake": _lake,
     "check": _check,
     "import": _import,
     "from-scores": _from_scores,
@@ -267,12 +307,19 @@ class Exported:
 def export_parser() -> argparse.ArgumentParser:
     """Return the flags of `p2l export-votes`."""
     flags = parser("p2l export-votes", "Write the votes that a router has collected as training data, oldest first.")
-    flags.add_argument("--database", required=True, metavar="FILE", help="the router's database")
+    flags.add_argument(
+        "--database", required=True, metavar="FILE", help="the router's database: a file or a postgresql:// URL"
+    )
     flags.add_argument("--output", required=True, metavar="FILE", help="votes to write: .parquet, .jsonl(.gz) or .csv")
     flags.add_argument(
         "--without-prompts",
         action="store_true",
         help="leave the prompts out and write every vote: enough for leaderboards, not for training",
+    )
+    flags.add_argument(
+        "--categories",
+        metavar="DIR",
+        help="add a column `category`: the kind of each prompt, of those that `p2l explain` finds for this model",
     )
     return flags
 
@@ -280,7 +327,7 @@ def export_parser() -> argparse.ArgumentParser:
 def export_main(argv: Sequence[str] | None = None) -> int | None:
     """Run the command."""
     args = export_parser().parse_args(argv)
-    counts = export_votes(args.database, args.output, prompts=not args.without_prompts)
+    counts = export_votes(args.database, args.output, prompts=not args.without_prompts, category_model=args.categories)
     print(f"{args.output}: {counts.written:,} votes{_skipped_rows(counts)}")
     return None
 
@@ -294,33 +341,68 @@ def _skipped_rows(counts: Exported) -> str:
     return f"; left out: {', '.join(parts)}" if parts else ""
 
 
-def export_votes(database: str | Path, output: str | Path, *, prompts: bool = True) -> Exported:
+def export_votes(
+    database: str | Path, output: str | Path, *, prompts: bool = True, category_model: str | None = None
+) -> Exported:
     """Write the votes of a router's database to a file whose ending names the format; memory stays bounded.
 
     A row is an answer of two models (`compare: true`) that was voted on: prompt, model_a and model_b as they were
     shown, winner, tstamp (when they were shown), propensity (probability that these two were shown), model_version (of
     both, null where the router's configuration states none), question_id (the request's id), voter (a pseudonym of the
     key, the same in every export of this database). Thumbs compare nothing and are left out. With `prompts`, so are
-    votes whose prompt was not stored; without, there is no column `prompt`.
+    votes whose prompt was not stored; without, there is no column `prompt`. With `category_model`, a column `category`
+    names the cluster of a prompt, of those that `p2l explain` finds for this model in the newest prompts; it is null
+    where the prompt was not stored.
     Raise InputError for a database that is missing, no router's or without votes, and for an output that cannot be
     written.
     """
     from p2l.votes.writing import write_votes
 
     check_can_write(output)
-    with router_database(Path(database)) as connection:
+    with router_database(database) as connection:
         counts = _counts(connection, prompts=prompts)
         if not counts.written:
-            raise InputError(f"{database}: holds no votes to write{_skipped_rows(counts)}")
+            raise InputError(f"{Path(database).name}: holds no votes to write{_skipped_rows(counts)}")
         schema = _schema(prompts=prompts)
-        write_votes(_batches(connection, schema, prompts=prompts), schema, output)
+        batches = _batches(connection, schema, prompts=prompts)
+        if category_model is not None:
+            schema, batches = _with_categories(connection, category_model, prompts=prompts)
+        write_votes(batches, schema, output)
     return counts
 
 
-def _counts(connection: sqlite3.Connection, *, prompts: bool) -> Exported:
+_CLUSTERED = 20_000
+"""Newest prompts that clusters are formed of."""
+
+
+def _with_categories(connection: Any, model: str, *, prompts: bool) -> tuple[Any, Iterator[Any]]:
+    """Return the schema and the batches of votes with the cluster of each prompt."""
+    import pyarrow as pa
+
+    from p2l.insight.answers import kinds_of_prompts
+
+    stored = connection.execute(
+        "SELECT prompt FROM votes WHERE model_b IS NOT NULL AND prompt IS NOT NULL ORDER BY time DESC LIMIT ?",
+        (_CLUSTERED,),
+    )
+    kinds = kinds_of_prompts(model, [json.loads(prompt) for (prompt,) in stored])
+    whole = _schema(prompts=True)
+    schema = _schema(prompts=prompts).append(pa.field("category", pa.string()))
+
+    def batches() -> Iterator[Any]:
+        for batch in _batches(connection, whole, prompts=prompts, read_prompts=True):
+            texts = batch.column("prompt").to_pylist()
+            names = iter(kinds([turns for turns in texts if turns is not None]))
+            category = pa.array([None if turns is None else next(names) for turns in texts], pa.string())
+            yield batch.append_column("category", category).select(schema.names)
+
+    return schema, batches()
+
+
+def _counts(connection: Any, *, prompts: bool) -> Exported:
     # A thumb is on one answer: it has no model_b, and count(model_b) passes over it.
     pairs, stored, votes = connection.execute(
-        "SELECT count(model_b), coalesce(sum(model_b IS NOT NULL AND prompt IS NOT NULL), 0), count(*) FROM votes"
+        "SELECT count(model_b), count(CASE WHEN model_b IS NOT NULL THEN prompt END), count(*) FROM votes"
     ).fetchone()
     written = stored if prompts else pairs
     return Exported(written, pairs - written, votes - pairs)
@@ -335,16 +417,16 @@ def _schema(*, prompts: bool) -> Any:
     return pa.schema(({"prompt": pa.list_(text)} if prompts else {}) | columns)
 
 
-def _batches(connection: sqlite3.Connection, schema: Any, *, prompts: bool) -> Iterator[Any]:
+def _batches(connection: Any, schema: Any, *, prompts: bool, read_prompts: bool | None = None) -> Iterator[Any]:
     import pyarrow as pa
 
     rows = connection.execute(
         f"SELECT {PAIR_COLUMNS} FROM votes "
         f"WHERE model_b IS NOT NULL {'AND prompt IS NOT NULL' if prompts else ''} ORDER BY time, request_id"
     )
-    voters = Pseudonyms(connection)
+    voters, read = Pseudonyms(connection), prompts if read_prompts is None else read_prompts
     while chunk := rows.fetchmany(_ROWS_AT_ONCE):
-        yield pa.RecordBatch.from_pylist([vote_of(voters, *row, prompts=prompts) for row in chunk], schema)
+        yield pa.RecordBatch.from_pylist([vote_of(voters, *row, prompts=read) for row in chunk], schema)
 
 
 if __name__ == "__main__":

@@ -5,55 +5,64 @@ from __future__ import annotations
 import argparse
 import difflib
 import errno
+import importlib.util
 import io
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from p2l.common.display import printable, printable_output
 from p2l.common.errors import ConfigError, InputError, P2LError, PeerError
+from p2l.common.program import Parser
 
 if TYPE_CHECKING:
     from tqdm import tqdm
 
 
 T = TypeVar("T")
-_EXTRAS = {
-    **dict.fromkeys(("pandas", "pyarrow", "scipy", "threadpoolctl", "jinja2", "markupsafe"), "p2l[data]"),
-    **dict.fromkeys(("deepspeed", "datasets"), "p2l[train]"),
-    **dict.fromkeys(("torch", "transformers", "safetensors", "fastapi", "prometheus_client"), "p2l[serve]"),
-    **dict.fromkeys(("aiohttp", "anyio", "starlette", "httpx2", "uvicorn"), "p2l[route]"),
-    "cvxpy": "p2l[route,lp]",
-    "opentelemetry": "p2l[route,traces]",
-    "matplotlib": "p2l[plot]",
+_EXTRAS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("pandas", "pyarrow", "scipy", "threadpoolctl", "jinja2", "markupsafe"), ("data",)),
+    **dict.fromkeys(("deepspeed", "datasets", "tokenizers", "ninja"), ("train",)),
+    **dict.fromkeys(("torch", "transformers", "safetensors", "huggingface_hub"), ("serve", "train", "huggingface")),
+    **dict.fromkeys(("starlette", "httpx2", "uvicorn", "prometheus_client"), ("route", "serve")),
+    **dict.fromkeys(("aiohttp", "anyio"), ("route", "coeval")),
+    "fastapi": ("serve",),
+    "xlsxwriter": ("coeval",),
+    "openvino": ("cpu",),
+    "cvxpy": ("route,lp",),
+    "opentelemetry": ("route,traces",),
+    "matplotlib": ("plot",),
+    "wandb": ("wandb",),
 }
+"""Package: the extras that bring it; the first unless the command is one of another."""
+_COMMANDS_OF = (
+    ("train", ("p2l.train.", "p2l.training.", "p2l.online_training.", "p2l.demo.", "p2l.commands.model.")),
+    ("train", ("p2l.commands.scaling.",)),
+    ("huggingface", ("coeval.",)),
+    ("coeval", ("coeval.",)),
+    ("route", ("route.",)),
+    ("serve", ("p2l.",)),
+)
+"""Extra: how the names of the modules begin, each with a dot behind it, that need it; the first that fits counts."""
 _OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)  # no mistake of the program
 _PATIENCE = 10.0  # seconds, more than the processes of a launch are apart
 
 
-class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Show a default only where there is one to show."""
+def parser(prog: str, description: str, *, examples: Sequence[str] = ()) -> Parser:
+    """Return an argument parser whose help starts with examples and names each default; unknown flags exit with 2.
 
-    def _get_help_string(self, action: argparse.Action) -> str | None:
-        if action.default is None or action.default is False or not action.option_strings:
-            return action.help
-        return super()._get_help_string(action)
-
-
-def parser(prog: str, description: str) -> argparse.ArgumentParser:
-    """Return an argument parser whose help names each default; unknown flags exit with 2."""
-    return argparse.ArgumentParser(
-        prog=prog, description=description, formatter_class=_HelpFormatter, allow_abbrev=False
-    )
+    The examples are by default the first two of this command in the file `examples.txt` of its package.
+    """
+    return Parser(prog=prog, description=description, examples=examples)
 
 
-def add_command(commands: Any, name: str, about: str) -> argparse.ArgumentParser:
+def add_command(commands: Any, name: str, about: str, *, examples: Sequence[str] = ()) -> Parser:
     """Add a subcommand with the form of `parser` to what `add_subparsers` returned."""
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=about, description=about, formatter_class=_HelpFormatter, allow_abbrev=False
-    )
+    command: Parser = commands.add_parser(name, help=about, description=about, examples=examples)
     return command
 
 
@@ -83,7 +92,8 @@ def _exit_code(main: Callable[[Sequence[str] | None], int | None], argv: Sequenc
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
             raise
-        print(f"error: this needs {package}, which is not installed; pip install '{_EXTRAS[package]}'", file=sys.stderr)
+        extra = _extra_of(package, error.__traceback__)
+        print(f"error: this needs {package}, which is not installed; pip install 'p2l[{extra}]'", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -91,6 +101,28 @@ def _exit_code(main: Callable[[Sequence[str] | None], int | None], argv: Sequenc
     except OSError as error:
         code = _lost(error)
     return code
+
+
+def need(*packages: str) -> None:
+    """Raise ModuleNotFoundError for the first of the packages that is not installed, before any work is done."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+
+
+def _extra_of(package: str, raised: TracebackType | None) -> str:
+    """Return the extra that brings a package, of several the one of the command that asked for it."""
+    modules = [_module_of(frame.f_globals) for frame, _ in traceback.walk_tb(raised)]
+    extras = _EXTRAS[package]
+    for extra, prefixes in _COMMANDS_OF:
+        if extra in extras and any(f"{module}.".startswith(prefixes) for module in modules):
+            return extra
+    return extras[0]
+
+
+def _module_of(variables: dict[str, Any]) -> str:
+    spec = variables.get("__spec__")
+    return str(spec.name if spec else variables.get("__name__", ""))
 
 
 def _lost(error: OSError) -> int:
@@ -163,8 +195,13 @@ def above_zero(text: str) -> float:
 
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """Return a hint such as ` (did you mean 'learning_rate'?)`, or nothing when no candidate is near."""
-    matches = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)
-    return f" (did you mean {matches[0]!r}?)" if matches else ""
+    match = nearest_of(word, candidates)
+    return "" if match is None else f" (did you mean {match!r}?)"
+
+
+def nearest_of(word: str, candidates: Iterable[str]) -> str | None:
+    """Return the candidate that a misspelt word is likely to mean; None when no candidate is near."""
+    return next(iter(difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)), None)
 
 
 _SHOWN, _MOST_SHOWN = 40, 40

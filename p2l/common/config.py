@@ -94,7 +94,19 @@ MOST_VALUES = 100_000
 DEEPEST = 100
 _MOST_DIGITS = 400
 _NUMBER = re.compile(r"[-+.]?[0-9][0-9_:.]*")
-YamlLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it was built
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it was built
+
+
+class YamlLoader(_SafeLoader):  # type: ignore[misc]
+    """Refuse a value that is not what its tag says (`!!timestamp soon`) with its line, whatever PyYAML raises then."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Return what a node stands for; raise ConstructorError, with its place, where that cannot be built."""
+        try:
+            return super().construct_object(node, deep)
+        except (AttributeError, IndexError, KeyError, ValueError) as error:
+            problem = f"a value cannot be read as {node.tag.rpartition(':')[2]}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from error
 
 
 def read_limited(path: Path) -> bytes:
@@ -170,7 +182,7 @@ def _refusal(event: Any, problem: str) -> yaml.YAMLError:
     return yaml.composer.ComposerError(None, None, problem, event.start_mark)
 
 
-class _Loader(YamlLoader):  # type: ignore[misc]
+class _Loader(YamlLoader):
     """YAML 1.1 reads `8e-6` (no dot) as text; users mean a number. A key given twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -182,7 +194,7 @@ class _Loader(YamlLoader):  # type: ignore[misc]
             if not isinstance(key, Hashable):
                 break  # which the loader refuses
             if key in keys:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is given twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r:.200} is given twice", node.start_mark)
             keys.add(key)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return mapping

@@ -9,8 +9,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import enum
+import gc
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,7 +19,7 @@ from p2l.common.cli import above_zero, positive, whole
 from p2l.common.errors import ConfigError
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Future
 
 _MOST = 1024  # connections a process by default: some 7 MB
 _FILES_EACH = 2  # a connection to the router may need one to a provider
@@ -27,6 +28,7 @@ _ENOUGH_FILES = 65536
 _FLUSH_SECONDS = 5.0  # that the end of an answer may stand still in our buffer
 _REPORT_SECONDS = 10.0
 _MANY = 500  # connections whose memory is worth giving back
+_FEW_BYTES = 2**16  # since the last look: the service is at rest
 _MANY_BYTES = 2**22  # of requests, likewise: what they become in Python can be a hundred times as large
 
 
@@ -141,6 +143,52 @@ class _Group:
         self.queues: dict[State, OrderedDict[Connection, None]] = {state: OrderedDict() for state, _ in _EVICTION}
 
 
+# Which requests begin in which turn of the event loop, which runs whatever is ready before it looks for anything new:
+# hundreds that arrive together would all be worked on up to their first wait, for half a second, before a connection of
+# somebody else is accepted. So few of them begin in one turn, and those that wait begin address by address.
+
+_AT_ONCE = 4
+"""Requests that begin in one turn: with a millisecond each, others wait some milliseconds."""
+
+
+class Turns:
+    """The requests of one process that wait for their turn; without any they can be pickled."""
+
+    def __init__(self, at_once: int = _AT_ONCE) -> None:
+        """Begin so many requests in one turn of the event loop."""
+        self._at_once = at_once
+        self._begun = 0
+        self._waiting: OrderedDict[str, deque[Future[None]]] = OrderedDict()
+
+    async def take(self, loop: AbstractEventLoop, peer: str) -> None:
+        """Wait until a request of an address may begin; most need not."""
+        if self._begun < self._at_once and not self._waiting:
+            if not self._begun:
+                loop.call_soon(self._next, loop)
+            self._begun += 1
+            return
+        turn = loop.create_future()
+        self._waiting.setdefault(peer, deque()).append(turn)
+        await turn
+
+    def _next(self, loop: AbstractEventLoop) -> None:
+        """Begin what waits, one of each address after the other."""
+        self._begun = 0
+        while self._waiting and self._begun < self._at_once:
+            peer, turns = next(iter(self._waiting.items()))
+            turn = turns.popleft()
+            if turns:
+                self._waiting.move_to_end(peer)
+            else:
+                del self._waiting[peer]
+            if not turn.done():  # a client that left while it waited
+                turn.set_result(None)
+                self._begun += 1
+        if self._begun:
+            # After the requests that begin now: they are in the event loop's queue already.
+            loop.call_soon(self._next, loop)
+
+
 class Connections:
     """The open connections of one process, which belong to one event loop; without any they can be pickled."""
 
@@ -148,6 +196,7 @@ class Connections:
         """Start with none."""
         self.are_last = False
         """Whether the service ends, so that none is kept after its next answer."""
+        self.turns = Turns()
         self._limits = limits
         self._all = _Group()
         self._peers: dict[str, _Group] = {}
@@ -156,6 +205,8 @@ class Connections:
         self._peak = 0
         self._bytes = 0
         """Received since memory was last given back."""
+        self._has_garbage = False
+        """Whether there was much work since garbage was last collected."""
         self._reported: dict[str, tuple[float, int]] = {}
 
     def admit(self, connection: Connection) -> bool:
@@ -231,8 +282,16 @@ class Connections:
         is_over = self._peak >= _MANY and self._all.count < self._peak // 8
         if is_over or (self._bytes >= _MANY_BYTES and waiting == self._all.count):
             self._peak = self._bytes = 0
+            self._has_garbage = True
             _loop().run_in_executor(None, _give_memory_back)
-        self._swept = self._all.count > 0
+        elif self._has_garbage:
+            if self._bytes < _FEW_BYTES and waiting == self._all.count:
+                # What refers to itself in a circle: looking for it takes a moment, for which nobody waits now.
+                self._has_garbage = False
+                gc.collect()
+                _loop().run_in_executor(None, _give_memory_back)
+            self._bytes = 0
+        self._swept = self._all.count > 0 or self._has_garbage
         if self._swept:
             _loop().call_later(self._tick, self._sweep)
 

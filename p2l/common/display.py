@@ -23,6 +23,8 @@ _HIDDEN = re.compile(
     "]"
 )
 _UP = "\x1b[A"
+_RETURN = re.compile(r"\r(?!\n)")
+"""What would write over the beginning of a line."""
 _BLANKS = "\t\n\x0b\x0c\r\x85\u2028\u2029"  # become a space, so that words stay apart
 
 
@@ -41,14 +43,21 @@ def printable(text: str, keep: str = "") -> str:
 class _PrintableStream:
     """A stream that shows `printable` text; everything but writing is the stream's own."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, has_bars: bool) -> None:
         self._stream = stream
+        self._has_bars = has_bars
 
     def write(self, text: str) -> int:
-        # Lines are the program's own by now. Progress bars return to the start of theirs, and one below another moves
-        # up in a write that holds nothing else.
-        moves_up = _UP in text and not text.replace(_UP, "").strip("\n")
-        self._stream.write(text if moves_up else printable(text, keep="\n\t\r"))
+        # Lines are the program's own by now. Progress bars return to the start of theirs where they begin to write, and
+        # one below another moves up in a write that holds nothing else.
+        if self._has_bars and _UP in text and not text.replace(_UP, "").strip("\n"):
+            self._stream.write(text)
+            return len(text)
+        shown = printable(text, keep="\n\t\r")
+        if "\r" in shown:
+            start = self._has_bars and shown.startswith("\r")
+            shown = shown[:start] + _RETURN.sub(" ", shown[start:])
+        self._stream.write(shown)
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -63,7 +72,8 @@ class _PrintableStream:
 def printable_output() -> Iterator[None]:
     """Show what a command prints to stdout and stderr as `printable`."""
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast("TextIO", _PrintableStream(stream)) for stream in streams)
+    sys.stdout = cast("TextIO", _PrintableStream(streams[0], has_bars=False))
+    sys.stderr = cast("TextIO", _PrintableStream(streams[1], has_bars=True))
     try:
         yield
     finally:

@@ -1,18 +1,23 @@
 """Work on long texts in a service: off the event loop, and JSON of many values without holding the interpreter.
 
 Python's parser and writer of JSON in C let no other thread run until they are done. Those in Python take longer and let
-others run meanwhile, so they are for what holds many values, one text after the other.
+others run meanwhile, so they are for what holds many values, one text after the other, and for what is long, whose
+strings go through C piece by piece.
 """
 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import math
 import os
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from json.decoder import scanstring  # type: ignore[attr-defined]
+from json.encoder import _make_iterencode, encode_basestring_ascii  # type: ignore[attr-defined]
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any, TypeVar
 
@@ -23,8 +28,15 @@ LONG = 32_000
 """Characters, or bytes, of a request that take more than a few milliseconds to work through."""
 MANY = 20_000
 """Values of JSON that take more than a few milliseconds to parse or write."""
+_CONTAINERS = (list, dict)  # a union is made anew at each look, and every request comes here several times
 _MAX_WAITING = 2**26  # characters that may wait for the threads, at most 256 MB
-_BYTES_AT_ONCE = 2**18
+_AT_ONCE = 2**15
+"""Characters, or bytes, that take less than a millisecond to go through in one call."""
+_VERY_LONG = 2**18  # characters that take a few of them
+_FIRST_PIECE = 2**8
+_ESCAPE_AT_END = re.compile(r"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z")
+"""An escape that goes on after the end, or half a character whose other half may follow."""
+_LONGEST_ESCAPE = 12
 
 
 class BusyError(P2LError):
@@ -71,41 +83,105 @@ def count_values(body: bytes, most: float) -> int:
 
 def _piece(body: bytes, start: int) -> bytes:
     """Return the next bytes, so few that other threads need not wait; no escape is cut."""
-    end = start + _BYTES_AT_ONCE
-    if body[end - 1 : end] == b"\\":
-        end = len(body) - len(body[end:].lstrip(b"\\")) + 1
-    return body[start:end]
+    piece = body[start : start + _AT_ONCE]
+    ends_in_escape = (len(piece) - len(piece.rstrip(b"\\"))) % 2
+    return body[start : start + len(piece) + 1] if ends_in_escape else piece
 
 
-def patient_decoder(**options: Any) -> json.JSONDecoder:
-    """Return a decoder that lets other threads run between two values."""
-    decoder = json.JSONDecoder(**options)
-    decoder.scan_once = py_make_scanner(decoder)  # type: ignore[attr-defined]
-    return decoder
+def decode(body: bytes, errors: str = "strict") -> str:
+    """Return the text of UTF-8, without a byte order mark; other threads run meanwhile."""
+    if len(body) <= _VERY_LONG:
+        return body.decode("utf-8-sig", errors)
+    decoder = codecs.getincrementaldecoder("utf-8-sig")(errors)
+    pieces = [decoder.decode(body[start : start + _AT_ONCE]) for start in range(0, len(body), _AT_ONCE)]
+    return "".join([*pieces, decoder.decode(b"", final=True)])
 
 
-def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
-    """Return whether parsed JSON holds more values, or characters in them, without looking at the rest."""
-    left = [content]
-    while left:
-        part = left.pop()
-        values -= 1
-        if isinstance(part, str):
-            chars -= len(part)
-        elif isinstance(part, list | dict):
-            if len(part) > values:
-                return True
-            left.extend(part.values() if isinstance(part, dict) else part)
-        if values < 0 or chars < 0:
+def count_bytes(text: str) -> int:
+    """Return the bytes of a text in UTF-8."""
+    if text.isascii():
+        return len(text)
+    pieces = (text[start : start + _AT_ONCE] for start in range(0, len(text), _AT_ONCE))
+    return sum(len(piece.encode("utf-8", "replace")) for piece in pieces)
+
+
+def exceeds(body: bytes, marks: bytes, most: int) -> bool:
+    """Return whether more than `most` of a text's bytes are among `marks`."""
+    for start in range(0, len(body), _AT_ONCE):
+        most -= sum(body.count(mark, start, start + _AT_ONCE) for mark in marks)
+        if most < 0:
             return True
     return False
 
 
-def dumps(content: Any, **options: Any) -> str:
-    """Return JSON; of many values patiently, so that other threads run meanwhile."""
-    if holds_more(content, MANY):
-        return "".join(json.JSONEncoder(**options).iterencode(content))
-    return json.dumps(content, **options)
+def patient_decoder(**options: Any) -> json.JSONDecoder:
+    """Return a decoder that lets other threads run between two values, and between two pieces of a long string."""
+    decoder = json.JSONDecoder(**options)
+    decoder.parse_string = _scan_string  # type: ignore[attr-defined]
+    decoder.scan_once = py_make_scanner(decoder)  # type: ignore[attr-defined]
+    return decoder
+
+
+def _scan_string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
+    """Return a string of JSON, and where it ends; see `json.decoder.scanstring`."""
+    size = _FIRST_PIECE
+    quote = text.find('"', begin, begin + size)
+    if quote >= 0 and text[quote - 1] != "\\":
+        return scanstring(text, begin, strict)  # type: ignore[no-any-return]
+    pieces = []
+    while begin + size < len(text):
+        cut = _before_escape(text, begin, begin + size)
+        piece, end = scanstring(text[begin:cut] + '"', 0, strict)
+        pieces.append(piece)
+        if end <= cut - begin:
+            return "".join(pieces), begin + end
+        begin, size = cut, min(2 * size, _AT_ONCE)
+    piece, end = scanstring(text, begin, strict)
+    return "".join([*pieces, piece]), end
+
+
+def _before_escape(text: str, begin: int, end: int) -> int:
+    """Return where to cut a string of JSON, at `end` or a little before it, so that no escape is cut."""
+    rest = _ESCAPE_AT_END.search(text, max(begin, end - _LONGEST_ESCAPE), end)
+    cut = end if rest is None else rest.start()
+    before = text[begin:cut]
+    return cut - (len(before) - len(before.rstrip("\\"))) % 2
+
+
+def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
+    """Return whether parsed JSON holds more values, or characters in them, without looking at the rest."""
+    if isinstance(content, str):
+        chars -= len(content)
+    left = [content] if isinstance(content, _CONTAINERS) else []
+    values -= 1
+    while left and values >= 0 and chars >= 0:
+        part = left.pop()
+        values -= len(part)
+        if values < 0:
+            break
+        for each in part.values() if isinstance(part, dict) else part:
+            if isinstance(each, str):
+                chars -= len(each)
+            elif isinstance(each, _CONTAINERS):
+                left.append(each)
+    return values < 0 or chars < 0
+
+
+def dumps(content: Any) -> str:
+    """Return JSON; of many values or long strings patiently, so that other threads run meanwhile."""
+    if not holds_more(content, MANY, _VERY_LONG):
+        return json.dumps(content)
+    encode = json.JSONEncoder()
+    separators = encode.key_separator, encode.item_separator
+    write = _make_iterencode({}, encode.default, _quoted, None, json.dumps, *separators, False, False, False)
+    return "".join(write(content, 0))
+
+
+def _quoted(text: str) -> str:
+    if len(text) <= _AT_ONCE:
+        return encode_basestring_ascii(text)
+    pieces = (encode_basestring_ascii(text[start : start + _AT_ONCE]) for start in range(0, len(text), _AT_ONCE))
+    return '"' + "".join(piece[1:-1] for piece in pieces) + '"'
 
 
 class TooManyValuesError(ValueError):
@@ -121,20 +197,33 @@ async def patiently(function: Callable[[], T]) -> T:
     return await _patient.run(0, function)
 
 
+async def beside(size: int, function: Callable[[], T]) -> T:
+    """Call a function that works on `size` characters: here, or in a thread where they are many."""
+    return await _long.run(0, function) if size > LONG else function()
+
+
+async def from_json(text: str) -> Any:
+    """Return what JSON of our own holds, read in a thread where it is long."""
+    if len(text) <= LONG:
+        return json.loads(text)
+    return await patiently(lambda: patient_decoder().decode(text))
+
+
 async def apart(content: Any, function: Callable[[], T]) -> T:
     """Call a function that walks through JSON: here, or in a thread where it holds many values."""
     return await patiently(function) if holds_more(content, MANY) else function()
 
 
-async def to_json(content: Any, **options: Any) -> bytes:
+async def to_json(content: Any) -> bytes:
     """Return JSON as bytes, made in a thread where it is long."""
 
-    def encode() -> bytes:
-        return dumps(content, **options).encode()
+    if not holds_more(content, MANY, LONG):
+        return json.dumps(content).encode()
 
-    if holds_more(content, MANY):
-        return await patiently(encode)
-    return await _long.run(0, encode) if holds_more(content, MANY, LONG) else encode()
+    def encode() -> bytes:
+        return dumps(content).encode()
+
+    return await patiently(encode) if holds_more(content, MANY) else await _long.run(0, encode)
 
 
 async def parse_apart(
@@ -152,4 +241,5 @@ async def parse_apart(
         raise TooManyValuesError(f"more than {most:,} values")
     if values > MANY:
         return await _patient.run(size, partial(parse, patient_decoder(**options)))
-    return await _long.run(size, partial(parse, json.JSONDecoder(**options)))
+    decoder = patient_decoder(**options) if len(text) > _VERY_LONG else json.JSONDecoder(**options)
+    return await _long.run(size, partial(parse, decoder))

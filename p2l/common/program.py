@@ -1,39 +1,245 @@
-"""Several commands under the name of one program."""
+"""Programs of several commands, and the flags of each: help that starts with examples, one line for a mistake.
+
+Help shows each flag once; a mistyped flag or command is answered with the nearest one. Scripts complete both in shells.
+"""
 
 from __future__ import annotations
 
+import argparse
+import difflib
 import importlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
-from p2l.common.cli import nearest
+from p2l.common.errors import InputError
 from p2l.common.version import __version__
 
+_PACKAGES = {"p2l": "p2l", "p2l-route": "route", "coeval": "coeval"}
+_ONE_LINE = 60
+"""Longest list of values that the help prints in place of a flag's value."""
 
-def dispatch(
-    program: str, about: str, commands: Mapping[str, tuple[str, str]], argv: Sequence[str] | None = None
-) -> int | None:
-    """Run the command that `argv` names.
 
-    `commands` has of each name its function ("module", whose `main` it is, or "module:function") and a sentence.
-    """
+def shipped() -> Path:
+    """Return the folder that holds the examples: a checkout, or what an installed package brings along."""
+    import sysconfig  # for this alone, and 10 ms of every start
+
+    root = Path(__file__).resolve().parents[2]
+    # `pip install --target` puts data beside the packages, a virtual environment at its root.
+    for folder in (root, root / "share" / "p2l", Path(sysconfig.get_path("data")) / "share" / "p2l"):
+        if (folder / "examples" / "to_p2l.yaml").is_file():
+            return folder
+    raise InputError("the examples are not installed beside this package; take them from a checkout or the sdist")
+
+
+def examples_of(prog: str) -> list[str]:
+    """Return the lines of a command, `p2l votes` say, in the file `examples.txt` of its program's package."""
+    words = prog.split()
+    package = words[2].partition(".")[0] if words[:2] == ["python", "-m"] else _PACKAGES.get(words[0])
+    if package is None:
+        return []
+    from importlib import resources
+
+    text = resources.files(package).joinpath("examples.txt").read_text(encoding="utf-8")
+    return [line for line in text.splitlines() if line.split()[: len(words)] == words]
+
+
+class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+    """Show each flag in one spelling of each name, its value once, and a default only where there is one to show."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        if action.default is None or action.default is False or not action.option_strings:
+            return action.help
+        if isinstance(action.default, list | tuple):  # as it is typed
+            return f"{action.help} (default: {' '.join(map(str, action.default))})" if action.default else action.help
+        return super()._get_help_string(action)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if not action.option_strings:
+            return super()._format_action_invocation(action)
+        names = ", ".join(_spellings(action.option_strings))
+        if action.nargs == 0:
+            return names
+        return f"{names} {self._format_args(action, self._get_default_metavar_for_optional(action))}"
+
+    def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
+        choices = None if action.choices is None else ",".join(map(str, action.choices))
+        if action.metavar is None and choices is not None and len(choices) > _ONE_LINE:
+            return lambda size: ("NAME",) * size
+        return super()._metavar_formatter(action, default_metavar)
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose help starts with examples, and which ends with 2 and one line where a flag is mistyped."""
+
+    def __init__(self, *, examples: Sequence[str] = (), **options: Any) -> None:
+        options = {"formatter_class": HelpFormatter, "allow_abbrev": False, **options}
+        super().__init__(**options)
+        self.examples = tuple(examples)
+
+    def format_usage(self) -> str:
+        """Return the line of what a command cannot do without."""
+        return f"usage: {' '.join([self.prog, *self._needed(), '[FLAGS]'])}\n"
+
+    def format_help(self) -> str:
+        """Return the help: examples, usage, what the command does, and its flags by group."""
+        self.usage = self.format_usage().removeprefix("usage: ").rstrip("\n").replace("%", "%%")
+        lines = "".join(f"  {line}\n" for line in self.examples or self._of_package())
+        return f"examples:\n{lines}\n{super().format_help()}" if lines else super().format_help()
+
+    def arrange(self, groups: Mapping[str, Sequence[str]]) -> None:
+        """Show flags that were added without a group under titles: {title: names of flags}."""
+        for title, names in groups.items():
+            group = self.add_argument_group(title)
+            for name in names:
+                action = self._option_string_actions[name]
+                self._optionals._group_actions.remove(action)
+                group._group_actions.append(action)
+
+    def _of_package(self) -> list[str]:
+        lines, words = examples_of(self.prog), len(self.prog.split())
+        if self._subparsers:  # of two subcommands one each
+            lines = list({line.split()[words]: line for line in reversed(lines)}.values())[::-1]
+        return lines[:2]
+
+    def _needed(self) -> list[str]:
+        formatter = self._get_formatter()
+        exclusive = [group for group in self._mutually_exclusive_groups if group.required]
+        grouped = {id(action) for group in exclusive for action in group._group_actions}
+        words = [
+            "(" + " | ".join(_typed(formatter, action) for action in one._group_actions) + ")" for one in exclusive
+        ]
+        for action in self._actions:
+            if id(action) not in grouped and (action.required or not action.option_strings):
+                words.append(_typed(formatter, action))
+        return words
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, once every flag is known: a mistyped one is told before what is missing without it."""
+        if args is not None:
+            self._check_names(args)
+        return super().parse_known_args(args, namespace)
+
+    def _check_names(self, words: Iterable[str]) -> None:
+        for word in words:
+            if word == "--" or (self._subparsers and not word.startswith("-")):
+                break  # what follows is no flag, or a subcommand's
+            name = word.partition("=")[0]
+            if name.startswith("--") and " " not in name and name not in self._option_string_actions:
+                self.error(f"unknown flag {name}{self._nearest(name)}")
+
+    def _nearest(self, name: str) -> str:
+        return _hint(name, [one for action in self._actions for one in _spellings(action.option_strings)])
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            hint = _hint(str(value), map(str, action.choices))
+            raise argparse.ArgumentError(
+                action, f"no {value!r}{hint}; use one of {', '.join(map(str, action.choices))}"
+            )
+
+    def error(self, message: str) -> NoReturn:
+        """End with 2 and one line."""
+        self.exit(2, f"error: {' '.join(message.split())}; see {self.prog} --help\n")
+
+
+def _hint(name: str, names: Iterable[str]) -> str:
+    spelled = {one.replace("_", "-"): one for one in names}
+    matches = difflib.get_close_matches(name.replace("_", "-"), spelled, n=1)
+    return f" (did you mean {spelled[matches[0]]!r}?)" if matches else ""
+
+
+def _typed(formatter: argparse.HelpFormatter, action: argparse.Action) -> str:
+    if not action.option_strings:
+        text = formatter._format_args(action, formatter._get_default_metavar_for_positional(action))
+        return "COMMAND" if isinstance(action, argparse._SubParsersAction) else text
+    name = next((one for one in action.option_strings if one.startswith("--")), action.option_strings[0])
+    if action.nargs == 0:
+        return name
+    return f"{name} {formatter._format_args(action, formatter._get_default_metavar_for_optional(action))}"
+
+
+def _spellings(names: Sequence[str]) -> list[str]:
+    """Return names of one flag, short ones first, without those that differ only in dashes and underscores."""
+    unique = {name.replace("_", "-"): name for name in reversed(names)}
+    return sorted((name for name in names if name in unique.values()), key=lambda name: name.startswith("--"))
+
+
+Commands = Mapping[str, tuple[str, str]]
+"""Name: (its function as "module", whose `main` it is, or "module:NAME_main"; a sentence)."""
+_COMPLETION = ("completion", "print what your shell needs to complete commands and flags")
+
+
+def dispatch(program: str, about: str, groups: Mapping[str, Commands], argv: Sequence[str] | None = None) -> int | None:
+    """Run the command that `argv` names. `groups` has the commands by purpose."""
     words = list(sys.argv[1:] if argv is None else argv)
+    commands = {name: entry for group in groups.values() for name, entry in group.items()}
     if not words or words[0] in {"-h", "--help"}:
-        print(_usage(program, about, commands))
+        print(_usage(program, about, groups))
         return 0 if words else 2
     if words[0] in {"-V", "--version"}:
         print(f"{program} {__version__}")
         return 0
+    if words[0] == _COMPLETION[0]:
+        _complete(program, about, commands, words[1:])
+        return 0
     if words[0] not in commands:
-        print(f"error: no command {words[0]!r}{nearest(words[0], commands)}; see {program} --help", file=sys.stderr)
+        near = _hint(words[0], [*commands, _COMPLETION[0]])
+        print(f"error: no command {words[0]!r}{near}; see {program} --help", file=sys.stderr)
         return 2
     module, _, function = commands[words[0]][0].partition(":")
     code: int | None = getattr(importlib.import_module(module), function or "main")(words[1:])
     return code
 
 
-def _usage(program: str, about: str, commands: Mapping[str, tuple[str, str]]) -> str:
+def parser_of(entry: str) -> Parser:
+    """Return the parser of a command: `build_parser` of its module, or `NAME_parser` beside `NAME_main`."""
+    module, _, function = entry.partition(":")
+    build = function.replace("main", "parser") if function not in {"", "main"} else "build_parser"
+    built: Parser = getattr(importlib.import_module(module), build)()
+    return built
+
+
+def _complete(program: str, about: str, commands: Commands, argv: Sequence[str]) -> None:
+    """Print the completion script of a shell."""
+    import shtab
+
+    flags = Parser(prog=f"{program} completion", description="Print what your shell needs to complete them.")
+    flags.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads it")
+    shell = flags.parse_args(argv).shell
+    root = Parser(prog=program, description=about)
+    subparsers = root.add_subparsers()
+    for name, (entry, what) in commands.items():
+        subparsers.add_parser(name, help=what)
+        subparsers.choices[name] = parser_of(entry)
+    for one in [root, *subparsers.choices.values()]:
+        _mark_paths(one)
+    print(shtab.complete(root, shell))
+
+
+def _mark_paths(flags: Parser) -> None:
+    import shtab
+
+    for action in flags._actions:
+        if isinstance(action.choices, dict):
+            for one in action.choices.values():
+                _mark_paths(one)
+        elif action.metavar in {"FILE", "PATH", "VOTES", "TABLE", "DATA"}:
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+        elif action.metavar in {"DIR", "MODEL", "RUN"}:
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+
+
+def _usage(program: str, about: str, groups: Mapping[str, Commands]) -> str:
     """Return the text of `PROGRAM --help`."""
-    lines = "\n".join(f"  {name:<12} {what}" for name, (_, what) in commands.items())
-    head = f"usage: {program} COMMAND [FLAGS]\n\n{about}\n\ncommands:\n{lines}\n\n"
-    return f"{head}`{program} COMMAND --help` explains the flags of one."
+    first = [examples_of(f"{program} {name}")[0] for name in list(next(iter(groups.values())))[:2]]
+    lines = ["examples:", *(f"  {line}" for line in first), "", f"usage: {program} COMMAND [FLAGS]", "", about]
+    width = max(len(name) for group in groups.values() for name in group)
+    for title, group in {**groups, "shell": dict([_with_module(_COMPLETION)])}.items():
+        lines += ["", f"{title}:", *(f"  {name:<{width}}  {what}" for name, (_, what) in group.items())]
+    return "\n".join([*lines, "", f"`{program} COMMAND --help` explains the flags of one."])
+
+
+def _with_module(command: tuple[str, str]) -> tuple[str, tuple[str, str]]:
+    return command[0], ("", command[1])

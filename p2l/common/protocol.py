@@ -1,7 +1,8 @@
 """HTTP/1.1 on one connection: uvicorn's protocol within the limits of `p2l.common.connections`.
 
 Uvicorn itself bounds neither the time nor the size of a request's headers, nor how many requests a client may send
-ahead of their answers.
+ahead of their answers, and it takes the body of a request that offers another protocol (as Java's client does)
+for a request of its own.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
+import httptools
 from starlette.responses import JSONResponse
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -49,6 +51,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, connections: Connections, error_body: ErrorBody = detail_body, **options: Any) -> None:
         """Wait for the connection; `error_body` is for what is refused early, `options` are uvicorn's."""
         super().__init__(**options)
+        self._app, self.app = self.app, self._in_turn
         self._error_body = error_body
         self.logger = _errors
         self.peer = ""
@@ -83,6 +86,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """See asyncio.Protocol."""
         self._forget()
         super().connection_lost(exc)
+        # Nothing refers in a circle any more, so that memory is freed before the collector looks for it.
+        self.app, self.cycle = self._app, None  # type: ignore[assignment]
+        self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
         """See asyncio.Protocol."""
@@ -95,7 +101,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._all.count_bytes(len(data))
         was_in_head = self._in_head
-        super().data_received(data)
+        self._parse(data)
         # What is left of a header that is not whole yet is in the parser, which calls nobody about it.
         if was_in_head and self._in_head:
             self._header_bytes += len(data)
@@ -103,6 +109,31 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
                 self.send_400_response("")
         self._note()
+
+    def _parse(self, data: bytes) -> None:
+        self._unset_keepalive_if_required()
+        try:
+            while True:
+                try:
+                    self.parser.feed_data(data)
+                    return
+                except httptools.HttpParserUpgrade as offer:
+                    # The parser takes what follows for another protocol, even the body of the request.
+                    data = self._head_without_offer() + data[offer.args[0] :]
+                    self.parser = httptools.HttpRequestParser(self)
+        except httptools.HttpParserError:
+            self.send_400_response("")
+
+    def _head_without_offer(self) -> bytes:
+        """Return the head of the request under way, which says no more that its client speaks another protocol too."""
+        version = self.parser.get_http_version().encode()
+        lines = [b" ".join((self.parser.get_method(), self.url, b"HTTP/" + version))]
+        for name, value in self.headers:
+            if name == b"connection":
+                value = b", ".join(token for token in value.split(b",") if token.strip().lower() != b"upgrade")
+            if name != b"upgrade":
+                lines.append(name + b": " + value)
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -125,6 +156,10 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError("too long an address")
         if len(self.pipeline) >= _MOST_AHEAD:
             raise ValueError("too many requests ahead of their answers")
+        if self.parser.get_method() == b"CONNECT":
+            raise ValueError("this is no proxy")
+        if self.parser.should_upgrade():
+            return  # it begins when it is parsed again
         self._in_head = False
         super().on_headers_complete()
         if self._is_last:
@@ -132,6 +167,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """End a request."""
+        if self.parser.should_upgrade():
+            return
         super().on_message_complete()
         self._in_message = False
 
@@ -186,6 +223,11 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.disconnected = True  # so that the service answers no more
             self.cycle.message_event.set()
             self._refuse(HTTPStatus.BAD_REQUEST)
+
+    async def _in_turn(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request when it is its address's turn."""
+        await self._all.turns.take(self.loop, self.peer)
+        await self._app(scope, receive, send)
 
     def unsent_now(self) -> int:
         """See `Connection`."""

@@ -127,10 +127,18 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
+class _Bodies:
+    """Bytes of bodies that are not whole yet, of all requests of the process."""
+
+    most = 2**30
+    size = 0
+
+
 async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds: float) -> bytes:
     """Read the body of a request; raise ClientGoneError where the client left while it sent.
 
-    Raise HTTPException 413 for one larger than `max_bytes`, 408 for one that did not arrive within `seconds`.
+    Raise HTTPException 413 for one larger than `max_bytes`, 408 for one that did not arrive within `seconds`, 503 where
+    all that arrive together would fill the memory.
     """
     # The rest of a refused body is never read, so the connection cannot be used again.
     close = {"connection": "close"}
@@ -140,17 +148,24 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
         raise large
     chunks: list[bytes] = []
     size = 0
-    with time_limit(seconds, HTTPException(408, f"the body did not arrive within {seconds:g} seconds", close)):
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGoneError
-            chunks.append(message.get("body", b""))
-            size += len(chunks[-1])
-            if size > max_bytes:
-                raise large
-            if not message.get("more_body", False):
-                return b"".join(chunks)
+    try:
+        with time_limit(seconds, HTTPException(408, f"the body did not arrive within {seconds:g} seconds", close)):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGoneError
+                chunks.append(message.get("body", b""))
+                size += len(chunks[-1])
+                _Bodies.size += len(chunks[-1])
+                if size > max_bytes:
+                    raise large
+                if not message.get("more_body", False):
+                    return b"".join(chunks)
+                if _Bodies.size > _Bodies.most:
+                    text = "too many large requests arrive at once; try again in a moment"
+                    raise HTTPException(503, text, {**close, "retry-after": "1"})
+    finally:
+        _Bodies.size -= size
 
 
 class BodyLimit:
@@ -305,16 +320,23 @@ async def end_when_orphaned(log: Logger) -> None:
 
 def exposition(registry: CollectorRegistry) -> bytes:
     """Return what a registry counts, in Prometheus' text format, summed over all workers of a service."""
-    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client import generate_latest
+
+    return generate_latest(over_workers(registry))
+
+
+def over_workers(registry: CollectorRegistry) -> CollectorRegistry:
+    """Return a registry that counts over all workers of a service: `registry` itself where there is only one."""
+    from prometheus_client import CollectorRegistry
     from prometheus_client.multiprocess import MultiProcessCollector
 
     folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
     if folder is None:
-        return generate_latest(registry)
+        return registry
     _forget_the_dead(Path(folder))
     everything = CollectorRegistry()
     MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
-    return generate_latest(everything)
+    return everything
 
 
 def _forget_the_dead(folder: Path) -> None:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parent.parent
+from p2l.common.program import shipped
+
 _BATCH = 100  # votes: what the numbers of the slices in validation_sets count
 _CHECKPOINTS = 5
 _DEEPSPEED = '{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 0}}\n'
@@ -47,8 +48,8 @@ def show_online(folder: Path, run: Callable[..., None], votes: int, *, usual: bo
     every = max(1, votes // _BATCH // _CHECKPOINTS)
     run("p2l", "init", "--model-type", "qwen2", "--votes", "votes.parquet", "--hidden-size", 64, "--output", "backbone")
     run("p2l", "online-train", "--config", "online.yaml", "--no-eval", "--save-steps", every)
-    slices = os.path.relpath(_ROOT / "validation_sets", folder)
-    if not usual or not (folder / slices).is_dir():
+    slices = os.path.relpath(shipped() / "validation_sets", folder)
+    if not usual:
         slices = "validation_sets"
         cut = ("--batch-size", _BATCH, "--every", every, "--most", 500)
         run("p2l", "votes", "slice", "votes.parquet", "--held-out", "held_out.parquet", *cut, "--output", slices)

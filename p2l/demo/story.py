@@ -6,25 +6,26 @@ Nothing is downloaded. The truth of the arena is known, so a table shows how muc
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import shlex
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from p2l.common.cli import parser, run
-from p2l.common.errors import P2LError
+from p2l.cli import dispatch
+from p2l.common.cli import need, parser, run
 
 if TYPE_CHECKING:
     from p2l.demo.report import Held
 
 
 SIMULATION = {"models": 12, "topics": 6, "languages": 1, "effect": 1.2, "drift": 0.0, "seed": 1}
-VOTES, VALIDATION = 30_000, 6_000
+VOTES = 30_000
+HELD_OUT = 0.2
+"""Held-out votes, as a share of those trained on."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -40,36 +41,41 @@ class Shell:
     """Runs commands in the demo's folder and shows them as a user would type them."""
 
     folder: Path
+    log: TextIO
 
     def run(self, *words: str | float) -> None:
-        """Run one command; its output goes to `demo.log`, its progress bar to the terminal; P2LError if it fails."""
+        """Run one command; its output goes to the log, its progress bar to the terminal; P2LError if it fails."""
         line = [str(word) for word in words]
         print(f"  $ {shlex.join(line)}", flush=True)
-        log = self.folder / "demo.log"
-        with log.open("a", encoding="utf-8") as file:
-            # The command of this Python's environment, whether or not that is on the PATH.
-            command = [sys.executable, "-m", "p2l.cli", *line[1:]]
-            done = subprocess.run(command, cwd=self.folder, stdout=file, check=False)
-        if done.returncode:
-            raise P2LError(f"`{shlex.join(line)}` failed with exit code {done.returncode}; {log} has its output")
+        here = Path.cwd()
+        os.chdir(self.folder)
+        try:
+            # In this process: a new one would import torch again, which takes longer than most of the steps.
+            with contextlib.redirect_stdout(self.log):
+                dispatch(line[1:])
+        finally:
+            os.chdir(here)
+            self.log.flush()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the demo."""
     flags = build_parser().parse_args(argv)
+    need("torch", "transformers", "deepspeed", "fastapi")
     from p2l.training.run_folder import new_run_folder
 
     started = time.monotonic()
     target = Path(flags.output).resolve()
     folder = new_run_folder(target.parent, target.name)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    shell = Shell(folder)
     print(f"Everything is made in {os.path.relpath(folder)}; run the commands there to repeat a step.\n")
-    _simulate(shell, flags.votes)
-    _train(shell)
-    _report(folder, shell, flags.votes)
+    with (folder / "demo.log").open("w", encoding="utf-8") as log:
+        shell = Shell(folder, log)
+        _simulate(shell, flags.votes)
+        _train(shell)
+        _report(shell, flags.votes)
     print(f"\nThat took {(time.monotonic() - started) / 60:.1f} minutes. Ask the model about a prompt of yours:")
-    print(f"  $ p2l leaderboard --model {os.path.relpath(folder)}/models/p2l 'describe a new database script'")
+    print(f"  $ p2l leaderboard --model {os.path.relpath(folder)}/models/p2l 'Explain the new script and the loop.'")
     print("With votes of your own (docs/votes.md tells their format), start at step 2.")
 
 
@@ -77,11 +83,20 @@ def _simulate(shell: Shell, votes: int) -> None:
     print(
         "1. Votes. People ask questions and vote for one of two answers; which model is good depends on the question."
     )
-    print("   (Simulated: questions are strings of words from a small vocabulary, and the truth is known.)")
+    print("   (Simulated: every question is made up of a few topics, and the truth is known.)")
     flags = [word for name, value in SIMULATION.items() for word in (f"--{name}", value)]
     shell.run(
         *("p2l", "simulate", "--votes", votes, "--output", "votes.parquet"),
-        *("--val", VALIDATION, "--val-output", "held_out.parquet", "--truth", "truth", *flags),
+        *(
+            "--val",
+            round(HELD_OUT * votes),
+            "--val-output",
+            "held_out.parquet",
+            "--truth",
+            "truth",
+            "--sentences",
+            *flags,
+        ),
     )
 
 
@@ -95,16 +110,15 @@ def _train(shell: Shell) -> None:
     shell.run("p2l", "train", *votes, "--size", "tiny", "--backbone", "tfidf", "--output", "models/bag-of-words")
 
 
-def _report(folder: Path, shell: Shell, votes: int) -> None:
+def _report(shell: Shell, votes: int) -> None:
     from p2l.demo.online import show_online
     from p2l.demo.report import held_out, leaderboards, loss_table
     from p2l.demo.router import show_router
     from p2l.demo.service import show
 
+    folder = shell.folder
     held: Held = held_out(folder)
-    print(
-        f"\n4. How well is each of {VALIDATION:,} held-out votes forecast? (loss in nats per vote, lower is better)\n"
-    )
+    print(f"\n4. How well is each of {len(held.labels):,} held-out votes forecast? (nats a vote, lower is better)\n")
     print(loss_table(held))
     print(
         "\ngap closed: how far from the first line, which reads no prompt, to the last, where there is no more to learn"
@@ -112,7 +126,7 @@ def _report(folder: Path, shell: Shell, votes: int) -> None:
     print("\n5. Leaderboards of three kinds of prompt: what is true, and what the model says (higher wins more often).")
     for text in leaderboards(held):
         print(f"\n{text}")
-    _evaluate(folder, shell)
+    _evaluate(shell)
     print("\n7. The same model as a service, for programs in any language.")
     topics = held.arena.topics
     prompts = [held.arena.example_prompts(topic, 1).prompts[0] for topic in topics[:2]]
@@ -129,7 +143,7 @@ def _report(folder: Path, shell: Shell, votes: int) -> None:
         print(line, flush=True)
 
 
-def _evaluate(folder: Path, shell: Shell) -> None:
+def _evaluate(shell: Shell) -> None:
     print("\n6. The evaluation suite on the held-out votes, as a report; and what each model is good at.")
     shell.run(
         *("p2l", "auto-evals", "--model_repo", "models/p2l", "--train_path", "votes.parquet"),
@@ -141,7 +155,7 @@ def _evaluate(folder: Path, shell: Shell) -> None:
         *("--model-list", "models/p2l/model_list.json", "--votes", "held_out.parquet"),
         *("--output", "strengths.json", "--plot", "strengths.png"),
     )
-    place = os.path.relpath(folder)
+    place = os.path.relpath(shell.folder)
     print(f"  Open {place}/report/index.html (it works offline) and {place}/strengths.png.")
 
 

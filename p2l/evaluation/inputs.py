@@ -126,6 +126,28 @@ def recorded_likelihood(path: str) -> str | None:
     return None
 
 
+def check_model_list(inputs: Inputs, names: Sequence[str], path: str) -> None:
+    """Raise InputError if an output's own record of its models contradicts these names.
+
+    `p2l eval` records the list of each file beside it (NAME.info.json), training and `p2l eval-chrono` write
+    model_list.json into the folder. One of the two lists may go on after the other: models are added at the end.
+    """
+    record, beside = Path(path).with_suffix(".info.json"), Path(path).with_name(MODEL_LIST_FILE)
+    own: Any = _object(record).get("model_list")
+    if own is None:
+        record = beside
+        with contextlib.suppress(OSError, ValueError):
+            own = parse_json(beside.read_text(encoding="utf-8"))
+    pairs = enumerate(zip(names, own, strict=False)) if isinstance(own, list) else ()
+    place, one, other = next(((place, one, other) for place, (one, other) in pairs if one != other), (0, "", ""))
+    if one != other:
+        shown = inputs.model_list_path or inputs.model_repo
+        raise InputError(
+            f"{path}: coefficient {place + 1} is of {other!r} by {record}, and of {one!r} by {shown}; give the list "
+            f"of the model that wrote this file (--model_list_path)"
+        )
+
+
 def _object(path: Path) -> dict[str, Any]:
     with contextlib.suppress(InputError):
         return read_object(path, missing={})

@@ -18,6 +18,7 @@ from p2l.evaluation.inputs import (
     Entry,
     EvaluationSettings,
     Inputs,
+    check_model_list,
     entries,
     model_list,
     output_path,
@@ -126,6 +127,8 @@ def _evaluate(
 ) -> OutputResult:
     path = output_path(entry, options.inputs)
     settings, notes = _settings_of(options, path)
+    if settings.model_type == "p2l":
+        check_model_list(options.inputs, names, path)
     if (
         entry.checkpoint_path
         and options.remove_last_hidden_json

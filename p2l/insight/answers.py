@@ -5,7 +5,7 @@ Shapes: N prompts, M models, D dimensions of an embedding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -74,6 +74,29 @@ def ask(
     )
     embedding = hidden if own else _matrix(vectors, f"{prompts}: column {embeddings!r}") if vectors else None
     return LabelledAnswers(p2l.model_list, p2l.likelihood.name, np.asarray(coefs), eta, gamma, texts, embedding)
+
+
+def kinds_of_prompts(model: str, texts: Sequence[list[str]]) -> Callable[[Sequence[list[str]]], list[str]]:
+    """Find the clusters of prompts that `p2l explain` finds for a model; return what names the cluster of each prompt.
+
+    Prompts come into clusters by their words. InputError for fewer than 80 different prompts.
+    """
+    from p2l.inference import P2L
+    from p2l.insight.explanation import explain
+
+    p2l = P2L.from_pretrained(model)
+    prediction = p2l.predict(list(texts))
+    explanation = explain(
+        prediction.coefs,
+        p2l.model_list,
+        likelihood=p2l.likelihood.name,
+        eta=prediction.eta,
+        gamma=prediction.gamma,
+        texts=texts,
+    )
+    places = explanation.places
+    assert places is not None
+    return lambda prompts: [explanation.names[one] for one in places.place_texts(prompts)]
 
 
 def read_answers(

@@ -182,9 +182,11 @@ def _row(cell: DriftCell) -> list[str]:
 
 
 # Drift between two trained models: their coefficients on the same prompts, every different prompt once. Intervals are
-# over other prompts of the kind; they do not say how much two trainings on the same votes differ.
+# over other prompts of the kind, and hold the noise of training: two trainings on votes of the same truth differ, by
+# how much the posteriors of both models say. These count as independent, which is too wide where votes are shared, and
+# what votes leave open as the same for all prompts of a category, but for each prompt's own part, which averages out.
 #
-# Shapes: U different prompts, M models that both know.
+# Shapes: U different prompts, M models that both know, R components of a posterior.
 
 Ints = npt.NDArray[np.int64]
 _PROMPTS_AT_ONCE = 512
@@ -198,6 +200,8 @@ class _Side:
     columns: list[int]
     coefs: list[Floats]
     rates: list[Floats]
+    variances: list[Floats]
+    """(U, R) of the posterior's components, in blocks; empty for a model without one."""
 
     def ask(self, prompts: Sequence[Sequence[str]]) -> None:
         """Add the model's predictions for some prompts; InputError if they are not finite."""
@@ -207,6 +211,16 @@ class _Side:
         coefs = predictions.coefs[:, self.columns].astype(np.float64)
         self.coefs.append(coefs - coefs.mean(axis=1, keepdims=True))
         self.rates.append(win_rates(coefs, self.model.likelihood, predictions.eta, predictions.gamma))
+        if predictions.variances is not None:
+            self.variances.append(predictions.variances.astype(np.float64))
+
+    def noise(self, rows: Ints) -> Floats:
+        """Return the variance (M,) that the votes leave of the mean centred coefficients over some prompts."""
+        if not self.variances:
+            return np.zeros(len(self.columns))
+        basis = np.asarray(self.model.basis, dtype=np.float64)[self.columns]
+        mean = np.concatenate(self.variances)[rows].mean(axis=0) - self.model.own_variances * (1.0 - 1.0 / len(rows))
+        return np.asarray((basis - basis.mean(axis=0)) ** 2 @ np.maximum(mean, 0.0))
 
 
 def drift_of_models(
@@ -221,7 +235,7 @@ def drift_of_models(
 
     models = [P2L.from_pretrained(path) for path in (before, after)]
     names = _common(models, before, after)
-    sides = [_Side(model, [model.model_list.index(name) for name in names], [], []) for model in models]
+    sides = [_Side(model, [model.model_list.index(name) for name in names], [], [], []) for model in models]
     groups, members = _ask(sides, prompts, by, quiet=quiet)
     first, second = sides
     change = np.concatenate(second.coefs) - np.concatenate(first.coefs)
@@ -230,7 +244,9 @@ def drift_of_models(
     for column, value, code in groups.ordered({code: len(rows) for code, rows in members.items()}):
         rows = members[code]
         small += len(rows) < least
-        measured += [] if len(rows) < least else _measure(column, value, names, change[rows], *(r[rows] for r in rates))
+        if len(rows) >= least:
+            noise = first.noise(rows) + second.noise(rows) if before != after else np.zeros(len(names))
+            measured += _measure(column, value, names, change[rows], noise, *(rate[rows] for rate in rates))
     if not measured:
         raise InputError(f"{prompts}: no category has {least} different prompts; lower --min-prompts")
     return Changes(first.model.likelihood.name, measured, _notes(models, names, small, least))
@@ -280,10 +296,10 @@ def _places(batch: VoteBatch, place: dict[int, int]) -> tuple[Ints, list[list[st
 
 
 def _measure(
-    column: str, value: str, names: Sequence[str], change: Floats, before: Floats, after: Floats
+    column: str, value: str, names: Sequence[str], change: Floats, noise: Floats, before: Floats, after: Floats
 ) -> list[Measured]:
-    """Return a category's changes (n, M) as means with their standard errors."""
-    mean, error = change.mean(axis=0), change.std(axis=0, ddof=1) / np.sqrt(len(change))
+    """Return a category's changes (n, M) as means with their standard errors; `noise` (M,) is that of training."""
+    mean, error = change.mean(axis=0), np.sqrt(change.var(axis=0, ddof=1) / len(change) + noise)
     rates = before.mean(axis=0), after.mean(axis=0)
     return [
         Measured(column, value, name, len(change), float(mean[m]), float(error[m]), *(float(rate[m]) for rate in rates))
@@ -294,7 +310,12 @@ def _measure(
 def _notes(models: Sequence[Any], names: Sequence[str], small: int, least: int) -> list[str]:
     lists = [set(model.model_list) for model in models]
     alone = sorted((lists[0] | lists[1]) - set(names))
-    notes = ["intervals are over prompts; two trainings on the same votes differ too: --least-change leaves that out."]
+    notes = ["intervals are over prompts, and hold what the votes of both models leave open."]
+    if any(model.basis is None for model in models):
+        notes = [
+            "warning: intervals are over prompts alone, and two trainings on votes of the same truth differ too: run "
+            "`p2l posterior` on both models, or leave small changes out (--least-change)."
+        ]
     if alone:
         listed = ", ".join(alone[:5]) + (", ..." if len(alone) > 5 else "")
         notes.append(f"{len(alone)} models are known to one side only and left out: {listed}.")

@@ -22,12 +22,14 @@ from p2l.common.files import atomic_path, write_json
 from p2l.common.spreadsheets import frame_to_cells
 from p2l.common.text_table import text_table
 from p2l.leaderboard.covariates import Effect, shifted
+from p2l.leaderboard.display import Rates
 from p2l.leaderboard.newton import shift_invariant
 from p2l.leaderboard.pair_tables import Covariates
-from p2l.likelihood import win_rates
+from p2l.likelihood import win_rates, win_rates_if
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
 
 Floats = npt.NDArray[np.float64]
@@ -85,6 +87,26 @@ class Leaderboard:
         if self.field_rates is not None:
             return self.field_rates
         return win_rates(self.coefs, likelihoods.get(self.likelihood), self.eta, self.gamma)
+
+    def __repr__(self) -> str:
+        """Return the heading and the best models as a table."""
+        return self._shown().text()
+
+    def _repr_html_(self) -> str:
+        return self._shown().html()
+
+    def plot(self) -> Figure:
+        """Return the win rates with their intervals as a matplotlib figure."""
+        return self._shown().figure()
+
+    def _shown(self) -> Rates:
+        likelihood, limits = likelihoods.get(self.likelihood), None
+        if self.field_rates is None and np.isfinite(self.lower).any():
+            ends = (win_rates_if(end, self.coefs, likelihood, self.eta, self.gamma) for end in (self.lower, self.upper))
+            limits = next(ends), next(ends)
+        return Rates.of(
+            f"Leaderboard of {len(self.models)} models, {self.likelihood}", self.models, self.win_rates(), limits
+        )
 
     def log_probs(self, model_a: npt.ArrayLike, model_b: npt.ArrayLike, covariates: Covariates | None = None) -> Floats:
         """Return the log-probabilities (N, K) of the outcomes of votes between models by code.

@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from p2l.common.cli import nearest
 from p2l.common.errors import VoteError
 from p2l.leaderboard.covariates import SIDE, covariate_table
 from p2l.leaderboard.intervals import Units, units_at
 from p2l.leaderboard.pair_tables import Covariates, Ints, PairTable
-from p2l.votes.schema import is_text, numbers
+
+# Arrow is imported where votes are read: a model holds a `Design` too, and reading one should not wait for Arrow.
 
 Floats = npt.NDArray[np.float64]
 Texts = Mapping[str, tuple[str | None, ...]]
@@ -90,6 +90,8 @@ class Design:
 
     def read_rows(self, rows: Sequence[Mapping[str, Any]], source: str, missing: dict[str, int]) -> Floats:
         """Return the values (n, C) in votes that are mappings, where whatever is no number counts as missing."""
+        import pyarrow as pa
+
         arrays: dict[str, Any] = {"": pa.nulls(len(rows))}  # a batch without columns would have no length
         for name in self.columns:
             column = [row.get(name) for row in rows]
@@ -227,6 +229,8 @@ def _numeric(name: str, columns: Sequence[str], batch: Any, source: str, missing
 
 def _numbers(name: str, column: Any, source: str) -> Floats:
     """Return the numbers (n,) of a column, NaN where there is none; VoteError where there is something else."""
+    from p2l.votes.schema import is_text, numbers
+
     values = np.array(numbers(column), dtype=np.float64)
     empty = ~np.isfinite(values)
     values[empty] = np.nan
@@ -247,6 +251,8 @@ def _number(value: Any) -> float | None:
 
 def _is_text(column: Any) -> bool:
     """Whether a column holds names rather than numbers; those of a CSV file are all text."""
+    from p2l.votes.schema import is_text, numbers
+
     kind = getattr(column.type, "value_type", column.type)
     if not is_text(kind):
         return False

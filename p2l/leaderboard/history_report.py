@@ -25,9 +25,10 @@ from p2l.common.files import write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.leaderboard.board import Named, effect_lines, interval_text, table_with_notes, to_score, write_frame
 from p2l.leaderboard.controls import ControlledVotes, Controls
+from p2l.leaderboard.counts import NO_PERIOD, Counts
 from p2l.leaderboard.history import UNITS, History, Over, Period, history_of_counts, parse_over
 from p2l.leaderboard.pair_tables import VoteCounter
-from p2l.leaderboard.sources import batches_of_votes, fit_options, vote_codes
+from p2l.leaderboard.sources import batches_of_votes, counts_of, fit_options, vote_codes
 from p2l.votes.reading import VoteBatch
 from p2l.votes.schema import is_text, numbers
 from p2l.votes.sources import open_source
@@ -114,6 +115,9 @@ def _start_of(grouped: re.Match[str], over: Over, text: str) -> float:
 def history_of_votes(args: argparse.Namespace) -> History:
     """Return the history of a file of votes, as the flags of the command say."""
     over = parse_over(args.over)
+    counted = counts_of(args)
+    if counted is not None:
+        return _history_of_counts(counted, over, args)
     source = open_source(args.votes)
     if args.time_column not in source.columns:
         raise VoteError(
@@ -125,14 +129,11 @@ def history_of_votes(args: argparse.Namespace) -> History:
     controlled = None if controls is None else ControlledVotes(controls)
     dropped = timeless = 0
     for batch in batches_of_votes(source, [args.time_column, *([] if controls is None else controls.columns)], args):
-        times = times_of(batch.batch.column(args.time_column), over)
-        timed = np.isfinite(times)
-        if not timed.all() and not args.drop_bad:
-            raise _no_time(batch, args.time_column, int(np.argmin(timed)))
+        timed, periods = periods_of(batch, over, args)
         dropped += batch.dropped
         timeless += int((~timed).sum())
         votes: list[Any] = [column[timed] for column in vote_codes(batch, names, weighted=args.weighted)]
-        indices, place = np.unique(over.index(times[timed]), return_inverse=True)
+        indices, place = np.unique(periods, return_inverse=True)
         numbers = [codes.setdefault(int(index), len(codes)) for index in indices]
         group = np.array(numbers, dtype=np.int64)[place.reshape(-1)]
         counter.add(group, *votes)
@@ -151,6 +152,29 @@ def history_of_votes(args: argparse.Namespace) -> History:
     missing = {} if controls is None else controls.missing
     notes += [f"{count:,} votes without a value of {name} count as zero." for name, count in missing.items()]
     return dataclasses.replace(history, notes=(*history.notes, *notes))
+
+
+def periods_of(batch: VoteBatch, over: Over, args: argparse.Namespace) -> tuple[Any, Any]:
+    """Return which votes (N,) have a time, and the periods of those; raise VoteError for one without, or drop it."""
+    times = times_of(batch.batch.column(args.time_column), over)
+    timed = np.isfinite(times)
+    if not timed.all() and not args.drop_bad:
+        raise _no_time(batch, args.time_column, int(np.argmin(timed)))
+    return timed, over.index(times[timed])
+
+
+def _history_of_counts(counts: Counts, over: Over, args: argparse.Namespace) -> History:
+    """Return the history of votes that are counted by period."""
+    name = args.votes or args.from_counts[0]
+    codes = {group.period: code for group, code in counts.groups.items() if group.period != NO_PERIOD}
+    if not codes:
+        raise VoteError(f"{name}: no vote has a time")
+    fixed: dict[str, Any] = {"mode": args.periods, "likelihood": args.likelihood, "shrink": args.shrink}
+    fixed |= {"each": partial(progress, description=f"{over.unit}s", quiet=args.quiet)}
+    try:
+        return history_of_counts(counts.counter, codes, list(counts.names), over=over, **fixed, **fit_options(args))
+    except InputError as error:
+        raise VoteError(f"{name}: {error}") from error
 
 
 def _no_time(batch: VoteBatch, column: str, row: int) -> VoteError:

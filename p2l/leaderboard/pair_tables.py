@@ -213,11 +213,16 @@ class VoteCounter:
 
     def add(self, group: Ints, model_a: Ints, model_b: Ints, winner: Ints, weights: Floats) -> None:
         """Count a batch of votes (N,); `group` and the models are codes of the caller's."""
+        with np.errstate(over="ignore"):  # a fit refuses weights as far out as that
+            sums = np.stack([np.ones(len(group)), weights, weights**2])
+        self.add_cells(group, model_a, model_b, winner, sums)
+
+    def add_cells(self, group: Ints, model_a: Ints, model_b: Ints, winner: Ints, sums: Floats) -> None:
+        """Add sums (3, U) of votes, weights and squared weights that are counted already; see `cells`."""
         if len(group) and (group.max() >= _GROUP_LIMIT or max(model_a.max(), model_b.max()) >= 1 << _MODEL_BITS):
             raise VoteError(f"more than {_GROUP_LIMIT:,} groups or {1 << _MODEL_BITS:,} models")
         keys = ((group << _MODEL_BITS | model_a.astype(np.int64)) << _MODEL_BITS | model_b) << 2 | winner
-        with np.errstate(over="ignore"):  # a fit refuses weights as far out as that
-            self._waiting.append((keys, np.stack([np.ones(len(keys)), weights, weights**2])))
+        self._waiting.append((keys, sums))
         self._number_waiting += len(keys)
         if self._number_waiting > max(_PENDING, len(self._keys)):
             self._merge()

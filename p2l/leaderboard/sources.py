@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,9 +19,12 @@ from p2l.common.errors import InputError, VoteError
 from p2l.common.files import parse_json
 from p2l.leaderboard.board import Leaderboard, Named
 from p2l.leaderboard.controls import ControlledVotes, Controls
+from p2l.leaderboard.counts import Counts, Spec, lake_counts, read_counts
 from p2l.leaderboard.fitting import fit_table, prior_of
+from p2l.leaderboard.history import parse_over
 from p2l.leaderboard.intervals import Units, units_of
 from p2l.leaderboard.pair_tables import PairTable, VoteCounter, check_number_of_models
+from p2l.votes.lake import NO_DAY, Lake, is_lake
 from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, read_votes
 from p2l.votes.schema import WINNERS, Source, hash_turns, is_text, name_lookup, numbers
 from p2l.votes.sources import open_source
@@ -169,7 +173,8 @@ class ClusteredVotes:
         return units_of(table, recode[a], recode[b], winner, weights, cluster)
 
 
-_ALL = ("", "all")
+ALL = ("", "all")
+ALL_OF = ("", "")  # in counts
 
 
 class Groups:
@@ -178,7 +183,17 @@ class Groups:
     def __init__(self, source: Source, paths: Sequence[str]) -> None:
         self.source = source
         self.bases = {path: base_column(path, source.columns, source.name) for path in paths}
-        self.codes: dict[tuple[str, str], int] = {_ALL: 0}
+        self.codes: dict[tuple[str, str], int] = {ALL: 0}
+
+    @classmethod
+    def of(cls, codes: dict[tuple[str, str], int]) -> Groups:
+        """Return the groups of votes that are counted; raise VoteError without any votes."""
+        if ALL_OF not in codes:
+            raise VoteError("there are no votes to count")
+        groups = cls.__new__(cls)
+        groups.codes = {ALL: codes[ALL_OF], **{key: code for key, code in codes.items() if key != ALL_OF}}
+        groups.bases = {path: path for path, _ in groups.codes if path}
+        return groups
 
     def members(self, batch: VoteBatch) -> Iterator[tuple[Ints, Ints]]:
         """Yield (group codes, rows) of a batch, for everything and for each column."""
@@ -196,7 +211,12 @@ class Groups:
 
 
 def boards_of_votes(args: argparse.Namespace) -> list[Named]:
-    """Fit the leaderboard of all votes, then those of the groups."""
+    """Fit the leaderboard of all votes, then those of the groups, of votes or of their counts."""
+    counts = counts_of(args)
+    if counts is not None:
+        codes = {(group.by, group.value): code for group, code in counts.groups.items()}
+        groups = Groups.of(codes)
+        return _fit_groups(groups, counts.counter, None, None, list(counts.names), args)
     source = open_source(args.votes)
     groups, counter, names = Groups(source, args.by), VoteCounter(), dict[str, int]()
     clustered = None if args.cluster is None else ClusteredVotes(args.cluster)
@@ -222,6 +242,38 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
     missing = {} if controls is None else controls.missing
     notes += [f"{count:,} votes without a value of {name} count as zero." for name, count in missing.items()]
     return [boards[0]._replace(board=_noted(boards[0].board, *notes)), *boards[1:]]
+
+
+def counts_of(args: argparse.Namespace) -> Counts | None:
+    """Return the counts that the flags name, or those of a lake; None where rows have to be read."""
+    if args.from_counts is not None:
+        counts = read_counts(args.from_counts)
+        if (counts.over is None) != (args.over is None) or (args.over and parse_over(args.over).text != counts.over):
+            what = f"--over {counts.over}" if counts.over else "no --over"
+            raise InputError(f"{args.from_counts[0]}: its counts go with {what}")
+        return counts
+    if not is_lake(args.votes) or args.control or args.cluster is not None:
+        return None
+    lake = Lake(args.votes)
+    if args.over is not None and (parse_over(args.over).unit == "hour" or args.time_column != "tstamp"):
+        return None
+    plain = [path for path in args.by if path in lake.columns]
+    if len(plain) < len(args.by) or not all(_is_text_in(lake, path) for path in plain):
+        return None  # of a nested column, or a list: row by row
+    over = None if args.over is None else parse_over(args.over).text
+    if over is not None and not args.drop_bad and any(part.day == NO_DAY for part in lake.parts):
+        raise VoteError(f"{lake.name}: has votes without a time; add --drop-bad to leave them out")
+    specs = [Spec("", over, args.weighted), *(Spec(path, None, args.weighted) for path in plain)]
+    each = partial(progress, description="files", quiet=args.quiet)
+    first, *rest = lake_counts(lake, specs, each=each)
+    for counts in rest:
+        first.add_table(counts.table(), lake.name)
+    return first
+
+
+def _is_text_in(lake: Lake, column: str) -> bool:
+    """Return whether a column of a lake holds one text in each vote."""
+    return all(is_text(kind) for kind in lake.types(column))
 
 
 def batches_of_votes(source: Source, columns: Sequence[str], args: argparse.Namespace) -> Iterator[VoteBatch]:
@@ -270,7 +322,7 @@ def _fit_groups(
             board = fit_table(table, units=units, **fixed, **fit_options(args))
         except InputError as error:
             if not boards:
-                raise VoteError(f"{args.votes}: {error}") from error
+                raise VoteError(f"{args.votes or args.from_counts[0]}: {error}") from error
             boards[0] = boards[0]._replace(board=_noted(boards[0].board, f"{by} = {name} left out: {error}."))
             continue
         if prior is not None:

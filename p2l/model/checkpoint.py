@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 MODEL_LIST_FILE = "model_list.json"
+_TEXTS = (".json", ".jinja", ".txt")
+_LONGEST_TEXT = 2**28
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+)?|[\w-]+")
 # Weights that some writers keep and that a model without generation head or pooler does not have.
 _IGNORED = re.compile(r"(^|\.)(lm_head\.|pooler\.|cls\.predictions\.)|rotary_emb\.inv_freq$|position_ids$")
@@ -38,12 +41,26 @@ def local_folder(path: str | Path) -> Path:
     except RuntimeError as error:  # ~somebody who is unknown
         raise CheckpointError(f"{path}: no such folder ({error})") from error
     if folder.is_dir():
+        _check_files(folder)
         return folder
     if folder.exists():
         raise CheckpointError(f"{path}: is a file; give the folder that holds it")
     if not _HUB_ID.fullmatch(str(path)):
         raise CheckpointError(f"{path}: no such folder")
     return _download(str(path))
+
+
+def _check_files(folder: Path) -> None:
+    """Raise CheckpointError for what would be read without end: a pipe, a device, a text of gigabytes."""
+    for file in (*folder.glob("*"), *folder.glob("*/*")):
+        try:
+            status = file.stat()
+        except OSError:
+            continue  # a link to nothing is missed where it is needed
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            raise CheckpointError(f"{file}: is neither a file nor a folder; copy the folder again")
+        if file.suffix in _TEXTS and status.st_size > _LONGEST_TEXT:
+            raise CheckpointError(f"{file}: is larger than {_LONGEST_TEXT >> 20} MiB; no model has such a file")
 
 
 def read_json(file: Path, *, missing: Any = None) -> Any:

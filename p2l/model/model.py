@@ -278,6 +278,10 @@ class P2LModel(nn.Module):
         self.record = replace(self.record, loss_type=self.likelihood.name, max_length=max_length)
         self.posterior = None  # of the weights as they were
 
+    def share_level(self) -> None:
+        """Train with `heads.share_level`; folders hold the published layout all the same."""
+        heads.share_level(self.head)
+
     def freeze_transformer(self) -> None:
         """Freeze the backbone."""
         self.model.requires_grad_(False)
@@ -297,13 +301,19 @@ class P2LModel(nn.Module):
         elif hasattr(self.model, "gradient_checkpointing_enable"):
             self.model.gradient_checkpointing_enable(options)  # type: ignore[operator]
 
-    def save_pretrained(self, directory: str | Path, state_dict: Mapping[str, Tensor] | None = None) -> None:
+    def save_pretrained(
+        self,
+        directory: str | Path,
+        state_dict: Mapping[str, Tensor] | None = None,
+        model_list: Sequence[str] | None = None,
+    ) -> None:
         """Write config.json, weights and model_list.json into `directory`; CheckpointError if that fails.
 
         `state_dict` replaces the model's own weights (by a trainer's consolidated ones). Spare rows are left out.
+        `model_list` are the same names in the order that the folder's rows shall have.
         """
-        folder = Path(directory)
-        weights = self._listed(self.state_dict() if state_dict is None else state_dict)
+        folder, names = Path(directory), list(self.model_list if model_list is None else model_list)
+        weights = self._listed(heads.folded(self.state_dict() if state_dict is None else state_dict), names)
         if hasattr(self.model, "stored"):
             weights = self.model.stored(weights, "model.")  # type: ignore[operator]
         config = self.model.config.to_dict()  # type: ignore[union-attr, operator]
@@ -314,19 +324,20 @@ class P2LModel(nn.Module):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             write_json(folder / "config.json", config)
-            write_json(folder / MODEL_LIST_FILE, self.model_list)
+            write_json(folder / MODEL_LIST_FILE, names)
             if self.covariates is not None:
                 weights = self.covariates.save(folder, weights)
         except OSError as error:
             raise CheckpointError(f"{folder}: cannot be written: {error.strerror or error}") from error
         save_weights(weights, folder)
 
-    def _listed(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the weights without the head's spare rows."""
-        count = len(self.model_list)
-        if self.num_rows == count:
+    def _listed(self, weights: Mapping[str, Tensor], names: list[str]) -> Mapping[str, Tensor]:
+        """Return the weights without the head's spare rows, the others in the order of `names`."""
+        if self.num_rows == len(names) and names == self.model_list:
             return weights
-        rows = {name: weights[name][:count].clone() for name in self.row_names if name in weights}
+        place = {name: row for row, name in enumerate(self.model_list)}
+        order = torch.tensor([place[name] for name in names], dtype=torch.long)
+        rows = {name: weights[name].cpu()[order] for name in self.row_names if name in weights}
         return {**weights, **rows}
 
     @property

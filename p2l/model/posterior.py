@@ -103,6 +103,11 @@ class Posterior(nn.Module):
             )
         return posterior
 
+    @staticmethod
+    def tensor_names() -> tuple[str, ...]:
+        """Return the names of the tensors that make a posterior."""
+        return tuple(_SHAPES)
+
     def without_shrinking(self) -> Posterior:
         """Return the same covariance, with which no prompt is so strange that its coefficients are shrunk."""
         always = {"low": torch.tensor(-2.0), "high": torch.tensor(-1.0), "words": torch.tensor([-2.0, -1.0])}

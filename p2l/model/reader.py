@@ -35,18 +35,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from p2l.common.cli import choose, progress
+from p2l.common.cli import choose
 from p2l.common.errors import CheckpointError, InputError
 from p2l.common.prompts import cut_marks, newest_turns
-from p2l.leaderboard.newton import one_blas_thread
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
-from p2l.model.checkpoint import load_weights, read_object, save_weights, write_json
+from p2l.model.checkpoint import load_weights, read_object
 from p2l.model.encoding import Encoding, PromptTokenizer, check_turns, register, repair
 from p2l.model.form import FORM_FEATURES, form_of
 from p2l.model.heads import Float32Linear
 from p2l.model.sentence import StateCache, key_of, pooling_of
-from p2l.model.tfidf import TfidfTokenizer, fit_vocabulary
+from p2l.model.tfidf import TfidfTokenizer
 from p2l.model.tfidf import load as load_words
 
 Floats = npt.NDArray[np.float32]
@@ -59,9 +58,6 @@ _TURNS = "\n\n"
 _MOST_DEVIATIONS = 4.0  # of a feature: a prompt of another kind must not dwarf everything else
 _MOST_CHARS = 20_000  # of a prompt that encoder and form read
 _TOKENS_AT_ONCE = 2048  # of prompts that the encoder reads together
-_PROMPTS_AT_ONCE = 256
-_MORE = 16  # directions beyond those that are kept, without which the last ones are imprecise
-_POWER_STEPS = 6
 
 
 @dataclass(frozen=True)
@@ -434,51 +430,6 @@ def _empty_encoder(content: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
     return bare(dict(content), dtype)
 
 
-def make_reader(
-    folder: Path,
-    prompts: Sequence[Sequence[str]],
-    *,
-    encoder: Path | None,
-    hidden_size: int,
-    members: int,
-    max_features: int,
-    min_df: int,
-    directions: int = 128,
-    frozen: bool = True,
-    seed: int = 42,
-    quiet: bool = True,
-) -> str:
-    """Write a reader of these prompts into `folder` and return its size in words; InputError if no word is frequent.
-
-    `encoder` is the folder of a sentence encoder; with `frozen` False it is trained with the rest. `hidden_size` counts
-    the units of one of the `members`.
-    """
-    words = fit_vocabulary(prompts, max_features=max_features, min_df=min_df)
-    projection = main_directions(words, prompts, directions, seed=seed)
-    raw = raw_features(words, projection, prompts)
-    scaling = {
-        "projection": projection.astype(np.float16),
-        "mean": raw.mean(0),
-        "scale": _scales(raw, projection.shape[1]),
-    }
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        units = members * hidden_size
-        reads = ("all",) if encoder is None else READS
-        keys: dict[str, Any] = {"hidden_size": units, "members": members, "reads": reads}
-        backbone, reader = assemble(words, scaling, encoder, frozen=frozen, **keys)
-        backbone.layer.blind()
-    if backbone.encoder is not None:
-        _scale_states(backbone, reader, prompts, quiet=quiet)
-    reader.save_pretrained(folder)
-    write_json(folder / "config.json", backbone.config.to_dict())
-    save_weights(backbone.stored(backbone.state_dict()), folder)
-    if backbone.encoder is None:
-        return f"{words.vocab_size:,} words, without an encoder"
-    parameters = sum(parameter.numel() for parameter in backbone.encoder.parameters())
-    return f"{words.vocab_size:,} words, an encoder of {parameters / 1e6:,.1f} million parameters"
-
-
 def assemble(
     words: TfidfTokenizer, scaling: Mapping[str, Floats], encoder: Path | None, *, frozen: bool = True, **keys: Any
 ) -> tuple[ReaderBackbone, ReaderTokenizer]:
@@ -493,40 +444,6 @@ def assemble(
     backbone = ReaderBackbone(replace(config, directions=directions, form=form, **keys), network)
     length = config.max_position_embeddings
     return backbone, ReaderTokenizer(words, scaling, tokenizer, vocab_size=config.vocab_size, max_length=length)
-
-
-def main_directions(words: TfidfTokenizer, prompts: Sequence[Sequence[str]], count: int, *, seed: int) -> Floats:
-    """Return the main directions (V, K) of the prompts' TF-IDF, K at most `count`, by randomised subspace iteration."""
-    from scipy.sparse import csr_matrix
-
-    rows = words.encode(prompts)
-    borders = np.cumsum([0, *(len(row.ids) for row in rows)])
-    weights = np.concatenate([row.values for row in rows if row.values is not None])
-    matrix = csr_matrix((weights, np.concatenate([row.ids for row in rows]), borders), (len(rows), words.vocab_size))
-    least = min(matrix.shape)
-    start = np.random.default_rng(seed).standard_normal((words.vocab_size, min(count + _MORE, least)))
-    basis = start
-    with one_blas_thread():
-        for _ in range(_POWER_STEPS):
-            basis = np.linalg.qr(matrix.T @ np.linalg.qr(matrix @ basis)[0])[0]
-        _, _, rotation = np.linalg.svd(matrix @ basis, full_matrices=False)
-    directions: Floats = (basis @ rotation.T)[:, : min(count, least)].astype(np.float32)
-    return directions
-
-
-def _scales(raw: Floats, directions: int) -> Floats:
-    """Return factors (F,) that give each count of form unit variance, and the directions of words unit on average.
-
-    A direction's deviation is reduced by its square root, so that the first ones, which say the most, stay larger.
-    """
-    deviations = raw.std(0)
-    words = deviations[:directions]
-    roots = np.sqrt(np.maximum(words, 1e-6))
-    words = 1 / (roots * max(float(np.sqrt(((words / roots) ** 2).mean())), 1e-6))
-    scales: Floats = np.concatenate([words, 1 / np.maximum(deviations[directions:], 1e-6)]).astype(np.float32)
-    # A count that no prompt differs in says nothing, and would be enormous in the first prompt that does.
-    scales[directions:][deviations[directions:] < 1e-6] = 0
-    return scales
 
 
 def _with_encoder(encoder: Path | None, *, frozen: bool) -> tuple[ReaderConfig, nn.Module | None, Any]:
@@ -555,26 +472,6 @@ def _with_encoder(encoder: Path | None, *, frozen: bool) -> tuple[ReaderConfig, 
         max_position_embeddings=min(positions, pooling.max_length or LONGEST, LONGEST),
     )
     return config, network, tokenizer
-
-
-def _scale_states(
-    backbone: ReaderBackbone, reader: ReaderTokenizer, prompts: Sequence[Sequence[str]], *, quiet: bool
-) -> None:
-    """Centre the states of these prompts, and give them unit variance on average over their directions."""
-    keep_states(backbone)
-    backbone.eval()
-    total = squares = torch.zeros(len(backbone.state_mean), dtype=torch.float64)
-    count = len(prompts)
-    with progress(description="reading prompts", total=count, unit="prompt", quiet=quiet) as bar, torch.no_grad():
-        for start in range(0, count, _PROMPTS_AT_ONCE):
-            chunk = reader.encode(prompts[start : start + _PROMPTS_AT_ONCE])
-            states = backbone.states(collate(chunk, 0, packed=True)).double()
-            total, squares = total + states.sum(0), squares + (states**2).sum(0)
-            bar.update(len(chunk))
-    mean = total / count
-    variance = float((squares / count - mean**2).mean())
-    backbone.state_mean.copy_(mean)
-    backbone.state_scale.fill_(1 / max(variance, 1e-12) ** 0.5)
 
 
 backbones.register(backbones.Backbone("reader", pretrained, empty, encode, packs=True))

@@ -1,7 +1,9 @@
 """Backbones from scratch, for training without any download.
 
 For a transformer: random weights and a byte-level BPE tokenizer trained on the prompts of the votes. For `tfidf`: the
-vocabulary of those prompts.
+vocabulary of those prompts. For a reader: the vocabulary, its main directions, and the scale of all inputs.
+
+Shapes: F inputs, K directions, V words.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 from p2l.common.errors import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
     from torch import nn
+
+    from p2l.model.reader import ReaderBackbone, ReaderTokenizer
+    from p2l.model.tfidf import TfidfTokenizer
+
+    Floats = npt.NDArray[np.float32]
 
 
 SPECIAL_TOKENS = ("<|pad|>", "<|cls|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
@@ -32,6 +41,9 @@ TRANSFORMER_DEFAULTS: dict[str, Any] = {
     "intermediate_size": None,
     "max_positions": 2048,
 }
+_PROMPTS_AT_ONCE = 256
+_MORE = 16  # directions beyond those that are kept, without which the last ones are imprecise
+_POWER_STEPS = 6
 READER_DEFAULTS: dict[str, Any] = {"hidden_size": 128, "members": 6, "max_features": 20_000, "min_df": 3}
 TFIDF_DEFAULTS: dict[str, Any] = {"hidden_size": 32, "ngrams": (1, 1), "max_features": 50_000, "min_df": 3}
 
@@ -175,3 +187,120 @@ def _random_model(model_type: str, sizes: dict[str, int], tokenizer: Any, seed: 
         torch.manual_seed(seed)
         model: nn.Module = AutoModel.from_config(config, **options)  # type: ignore[no-untyped-call]
     return model
+
+
+def make_reader(
+    folder: Path,
+    prompts: Sequence[Sequence[str]],
+    *,
+    encoder: Path | None,
+    hidden_size: int,
+    members: int,
+    max_features: int,
+    min_df: int,
+    directions: int = 128,
+    frozen: bool = True,
+    seed: int = 42,
+    quiet: bool = True,
+) -> str:
+    """Write a reader of these prompts into `folder` and return its size in words; InputError if no word is frequent.
+
+    `encoder` is the folder of a sentence encoder; with `frozen` False it is trained with the rest. `hidden_size` counts
+    the units of one of the `members`.
+    """
+    import numpy as np
+    import torch
+
+    from p2l.model.checkpoint import save_weights, write_json
+    from p2l.model.reader import READS, assemble, raw_features
+    from p2l.model.tfidf import fit_vocabulary
+
+    words = fit_vocabulary(prompts, max_features=max_features, min_df=min_df)
+    projection = main_directions(words, prompts, directions, seed=seed)
+    raw = raw_features(words, projection, prompts)
+    scaling = {
+        "projection": projection.astype(np.float16),
+        "mean": raw.mean(0),
+        "scale": _scales(raw, projection.shape[1]),
+    }
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        units = members * hidden_size
+        reads = ("all",) if encoder is None else READS
+        keys: dict[str, Any] = {"hidden_size": units, "members": members, "reads": reads}
+        backbone, reader = assemble(words, scaling, encoder, frozen=frozen, **keys)
+        backbone.layer.blind()
+    if backbone.encoder is not None:
+        _scale_states(backbone, reader, prompts, quiet=quiet)
+    reader.save_pretrained(folder)
+    write_json(folder / "config.json", backbone.config.to_dict())
+    save_weights(backbone.stored(backbone.state_dict()), folder)
+    if backbone.encoder is None:
+        return f"{words.vocab_size:,} words, without an encoder"
+    parameters = sum(parameter.numel() for parameter in backbone.encoder.parameters())
+    return f"{words.vocab_size:,} words, an encoder of {parameters / 1e6:,.1f} million parameters"
+
+
+def main_directions(words: TfidfTokenizer, prompts: Sequence[Sequence[str]], count: int, *, seed: int) -> Floats:
+    """Return the main directions (V, K) of the prompts' TF-IDF, K at most `count`, by randomised subspace iteration."""
+    import numpy as np
+    from scipy.sparse import csr_matrix
+
+    from p2l.leaderboard.newton import one_blas_thread
+
+    rows = words.encode(prompts)
+    borders = np.cumsum([0, *(len(row.ids) for row in rows)])
+    weights = np.concatenate([row.values for row in rows if row.values is not None])
+    matrix = csr_matrix((weights, np.concatenate([row.ids for row in rows]), borders), (len(rows), words.vocab_size))
+    least = min(matrix.shape)
+    start = np.random.default_rng(seed).standard_normal((words.vocab_size, min(count + _MORE, least)))
+    basis = start
+    with one_blas_thread():
+        for _ in range(_POWER_STEPS):
+            basis = np.linalg.qr(matrix.T @ np.linalg.qr(matrix @ basis)[0])[0]
+        _, _, rotation = np.linalg.svd(matrix @ basis, full_matrices=False)
+    directions: Floats = (basis @ rotation.T)[:, : min(count, least)].astype(np.float32)
+    return directions
+
+
+def _scales(raw: Floats, directions: int) -> Floats:
+    """Return factors (F,) that give each count of form unit variance, and the directions of words unit on average.
+
+    A direction's deviation is reduced by its square root, so that the first ones, which say the most, stay larger.
+    """
+    import numpy as np
+
+    deviations = raw.std(0)
+    words = deviations[:directions]
+    roots = np.sqrt(np.maximum(words, 1e-6))
+    words = 1 / (roots * max(float(np.sqrt(((words / roots) ** 2).mean())), 1e-6))
+    scales: Floats = np.concatenate([words, 1 / np.maximum(deviations[directions:], 1e-6)]).astype(np.float32)
+    # A count that no prompt differs in says nothing, and would be enormous in the first prompt that does.
+    scales[directions:][deviations[directions:] < 1e-6] = 0
+    return scales
+
+
+def _scale_states(
+    backbone: ReaderBackbone, reader: ReaderTokenizer, prompts: Sequence[Sequence[str]], *, quiet: bool
+) -> None:
+    """Centre the states of these prompts, and give them unit variance on average over their directions."""
+    import torch
+
+    from p2l.common.cli import progress
+    from p2l.model.batching import collate
+    from p2l.model.reader import keep_states
+
+    keep_states(backbone)
+    backbone.eval()
+    total = squares = torch.zeros(len(backbone.state_mean), dtype=torch.float64)
+    count = len(prompts)
+    with progress(description="reading prompts", total=count, unit="prompt", quiet=quiet) as bar, torch.no_grad():
+        for start in range(0, count, _PROMPTS_AT_ONCE):
+            chunk = reader.encode(prompts[start : start + _PROMPTS_AT_ONCE])
+            states = backbone.states(collate(chunk, 0, packed=True)).double()
+            total, squares = total + states.sum(0), squares + (states**2).sum(0)
+            bar.update(len(chunk))
+    mean = total / count
+    variance = float((squares / count - mean**2).mean())
+    backbone.state_mean.copy_(mean)
+    backbone.state_scale.fill_(1 / max(variance, 1e-12) ** 0.5)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -84,6 +85,8 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 VOCABULARY_FILE = "tfidf.json"
+MIN_DF = 3
+"""Prompts that a word of the vocabulary is in, at least."""
 _LONGEST_NGRAM = 100  # words; the work for a prompt grows with it
 _MOST_CANDIDATES = 4_000_000  # n-grams counted at once while fitting (about 500 MB); rare ones are dropped beyond
 
@@ -150,16 +153,91 @@ class TfidfTokenizer(PromptTokenizer):
         content = {"ngrams": list(self.ngrams), "terms": self._terms, "idf": self._idf.round(6).tolist()}
         write_json(Path(directory) / VOCABULARY_FILE, content)
 
+    def usage(self, prompts: Sequence[Sequence[str]]) -> WordUsage:
+        """Return which words these prompts use."""
+        counted = [self._count(check_turns(prompt, number)) for number, prompt in enumerate(prompts)]
+        ids, counts = (np.concatenate([part[place] for part in counted]) for place in (0, 1))
+        return WordUsage(
+            prompt=np.repeat(np.arange(len(counted)), [len(part[0]) for part in counted]),
+            words=ids,
+            weights=self._weights(ids, counts) ** 2,
+            unknown=counts * self._rarest**2,
+            lacking=np.array([part[2] for part in counted]) * self._rarest**2,
+        )
+
     def _encode(self, turns: list[str]) -> Encoding:
-        words, truncated = _newest_words(turns, self.max_length)
-        counts = Counter(map(self._ids.get, chain.from_iterable(_ngrams(turn, self.ngrams) for turn in words)))
-        lacking = counts.pop(None, 0)  # n-grams that are not in the vocabulary
-        ids = np.fromiter(counts.keys(), dtype=np.int64, count=len(counts))
-        values = (1 + np.log(np.fromiter(counts.values(), dtype=np.float64, count=len(counts)))) * self._idf[ids]
+        ids, counts, lacking, truncated = self._count(turns)
+        values = self._weights(ids, counts)
         square = float(values @ values)
         rest = lacking * self._rarest**2  # as if each were another word
         known = square / (square + rest) if square + rest > 0 else 1.0
         return Encoding(ids, (values / (math.sqrt(square) or 1.0)).astype(np.float32), truncated, known=known)
+
+    def _count(self, turns: list[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], int, bool]:
+        """Return ids and counts of known n-grams, the number of unknown ones, and whether older text is left out."""
+        words, truncated = _newest_words(turns, self.max_length)
+        counts = Counter(map(self._ids.get, chain.from_iterable(_ngrams(turn, self.ngrams) for turn in words)))
+        lacking = counts.pop(None, 0)
+        ids = np.fromiter(counts.keys(), dtype=np.int64, count=len(counts))
+        return ids, np.fromiter(counts.values(), dtype=np.float64, count=len(counts)), lacking, truncated
+
+    def _weights(self, ids: npt.NDArray[np.int64], counts: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        return np.asarray((1 + np.log(counts)) * self._idf[ids])
+
+
+@dataclass(frozen=True)
+class WordUsage:
+    """The n words of the vocabulary that Q prompts use, and what would be known of them by fewer prompts or words."""
+
+    prompt: npt.NDArray[np.int64]
+    """(n,) which uses it."""
+    words: npt.NDArray[np.int64]
+    """(n,)"""
+    weights: npt.NDArray[np.float64]
+    """(n,) w_f squared, not normalised."""
+    unknown: npt.NDArray[np.float64]
+    """(n,) the weight that it would have if it were not in the vocabulary."""
+    lacking: npt.NDArray[np.float64]
+    """(Q,) weight of words that are not."""
+
+    def known_alone(self) -> npt.NDArray[np.float64]:
+        """Return the shares (Q,) of words that would be known of each prompt had it alone not been read."""
+        return self._known(np.bincount(self.words)[self.words] > MIN_DF)
+
+    def known_without_topic(self, count: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
+        """Return the shares (Q,) that would be known of each prompt had the words of its main topic not been read.
+
+        A topic is one of at most `count` clusters of words, by the prompts in which they stand together.
+        """
+        topic = self._topics(count, rng)[self.words]
+        weights = np.zeros((len(self.lacking), count))
+        np.add.at(weights, (self.prompt, topic), self.weights)
+        return self._known(topic != weights.argmax(axis=1)[self.prompt])
+
+    def _topics(self, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+        """Return the cluster of each word, by k-means along the main directions of the prompts' TF-IDF."""
+        from scipy.cluster.vq import kmeans2
+        from scipy.sparse import csr_matrix
+        from scipy.sparse.linalg import svds
+
+        shape = len(self.lacking), int(self.words.max(initial=0)) + 1
+        directions = min(count, shape[0] - 1, shape[1] - 1)
+        if directions < 1:
+            return np.zeros(shape[1], dtype=np.int64)
+        lengths = np.sqrt(np.bincount(self.prompt, self.weights, shape[0]))
+        rows = csr_matrix((np.sqrt(self.weights) / lengths[self.prompt], (self.prompt, self.words)), shape)
+        _, sizes, right = svds(rows, directions, v0=rng.standard_normal(min(shape)))
+        vectors = (sizes[:, None] * right).T
+        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of a cluster that loses all its words
+            return np.asarray(kmeans2(vectors, count, minit="++", seed=rng)[1], dtype=np.int64)
+
+    def _known(self, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+        count = len(self.lacking)
+        square = np.bincount(self.prompt, self.weights * known, count)
+        rest = np.bincount(self.prompt, self.unknown * ~known, count) + self.lacking
+        return np.asarray(np.where(square + rest > 0, square / np.maximum(square + rest, 1e-300), 1.0))
 
 
 @register("tfidf")
@@ -189,7 +267,7 @@ def fit_vocabulary(
     *,
     ngrams: tuple[int, int] = (1, 1),
     max_features: int = 50_000,
-    min_df: int = 3,
+    min_df: int = MIN_DF,
 ) -> TfidfTokenizer:
     """Fit the `max_features` most frequent n-grams found in at least `min_df` prompts; InputError if there are none."""
     frequencies: Counter[str] = Counter()

@@ -68,6 +68,14 @@ class AveragedWeights:
         """The means by name, float32, with the rows of the last `update`."""
         return self._means
 
+    def restart(self, row: int, weights: Mapping[str, Tensor]) -> None:
+        """Begin the mean of a model's row anew, with its present weights."""
+        if row >= len(self._born):
+            return  # it will begin with the next step
+        self._born[row] = float(self._steps)
+        for name in self._row_names & weights.keys():
+            self._means[name][row] = weights[name][row].detach().float()
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next means depend on, as arrays and numbers for `np.savez`."""
         means = with_prefix("mean.", {name: mean.cpu().numpy().copy() for name, mean in self._means.items()})
@@ -128,6 +136,10 @@ class PublishedAverage:
     def update(self) -> None:
         """Add the weights after a step."""
         self._average.update(self._trained(), len(self._engine.model.model_list))
+
+    def restart(self, row: int) -> None:
+        """Begin the mean of a model's row anew, with its present weights."""
+        self._average.restart(row, self._trained())
 
     def weights(self) -> dict[str, Tensor]:
         """Return the whole model's weights, averaged, on the CPU of rank 0; nothing on other ranks."""

@@ -93,6 +93,9 @@ class Buffer(ABC):
     def drain(self) -> Batches:
         """Return what still waits, in full batches (the last may be smaller); nothing waits afterwards."""
 
+    def remember(self, ids: Ids) -> None:  # noqa: B027 - only a replay buffer draws from the past
+        """Let these votes of the past be drawn again; called once, before the first vote and before a saved state."""
+
     @property
     def waiting(self) -> int:
         """Votes that have arrived and are in no batch yet."""

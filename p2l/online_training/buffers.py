@@ -303,6 +303,11 @@ class ReplayBuffer(Buffer):
         """See `Buffer.add`."""
         return self._fill(self._inner.add(votes))
 
+    def remember(self, ids: Ids) -> None:
+        """Put past votes into the pool, so that the first batch can already draw from it."""
+        self._pool.put(ids)
+        self._min_batches = 0
+
     def _fill(self, batches: Batches) -> Batches:
         """Make batches of the inner buffer's votes, as far as they fill them."""
         filled: Batches = []

@@ -63,7 +63,10 @@ class ArrivedVotes:
 
     stream: Votes
     count: int
+    stream_models: list[str]
+    """In the order of the stream's labels."""
     model_list: list[str]
+    """In the order of the model's rows."""
 
     def __len__(self) -> int:
         return self.count
@@ -74,7 +77,7 @@ class ArrivedVotes:
 
     def labels(self, ids: NDArray[np.int64]) -> NDArray[Any]:
         """(n, 3) int32 `[winner, loser, tie]`."""
-        return self.stream.labels(ids)
+        return translate_labels(self.stream.labels(ids), self.stream_models, self.model_list)
 
     def weights(self, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) weights."""

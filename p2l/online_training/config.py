@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,7 +32,7 @@ class OnlineConfig(TrainConfig):
     """Everything that decides an online run, except the flags of the command."""
 
     shuffle: bool | Literal["by_prompt"] = False
-    """Votes come in their order."""
+    """Votes come in their order; another value is passed over with a note, so that offline configurations serve."""
     selection_share: Number = Field(default=0.0, ge=0, lt=1)
     """No step is chosen of a stream: what is published is gated instead."""
     buffer: BufferSettings = Field(default_factory=BufferSettings)
@@ -39,8 +40,12 @@ class OnlineConfig(TrainConfig):
     experience_replay: ExperienceReplay | None = None
     model_capacity: Whole = Field(default=1024, ge=1)
     """Models that the head has room for at first; doubled, whenever they run out."""
-    new_models: Literal["mean", "random"] = "mean"
-    """Where a new model starts: at the mean coefficient of those before it, or at random as `init_type` says."""
+    new_models: Literal["prior", "mean", "random"] = "prior"
+    """The row of a new model: set from its first votes under a prior of the known models' rows (from eight known ones
+    on; before that, as `mean`), or started at the mean coefficient of those before it, or at random as `init_type`
+    says."""
+    past_data_path: str | None = None
+    """Votes that the model of `--checkpoint` was trained on, which a replay buffer draws from the first step on."""
     average_steps: Whole | None = Field(default=None, ge=1)
     """Checkpoints and published models hold the mean of the weights over so many recent steps; None: the newest."""
     vote_order: Literal["time", "sort", "given"] = "time"
@@ -50,11 +55,13 @@ class OnlineConfig(TrainConfig):
     def _check_online(self) -> OnlineConfig:
         if self.experience_replay is not None and "buffer" in self.model_fields_set:
             raise ValueError("experience_replay: is an older form of 'buffer'; remove one of the two")
-        if self.shuffle:
-            raise ValueError("shuffle: online training takes votes as they come; remove it, or use p2l.train")
         if self.selection_share or self.cross_fit:
             key = "cross_fit" if self.cross_fit else "selection_share"
-            raise ValueError(f"{key}: chooses a step of offline training; remove it (online, --gate holds votes out)")
+            raise ValueError(
+                f"{key}: chooses a step of offline training; remove it (online, --hold-out keeps votes back)"
+            )
+        if self.shared_level:
+            raise ValueError("shared_level: is for a list of models that does not grow; remove it")
         if self.num_train_epochs != 1:
             raise ValueError("num_train_epochs: a stream comes once; remove it (a replay buffer shows votes again)")
         if self.init_type == "marginal":
@@ -73,18 +80,21 @@ class OnlineConfig(TrainConfig):
 _RECORD = "training_config.json"
 _RATES = ("learning_rate", "head_learning_rate")
 _SLOWER = 3.0
-_WARMUP = 20  # steps
+_WARMUP = 10  # steps
 _REPLAYED = 0.19
+_REPLAYED_PAST = 0.5
 _AVERAGED = 500  # steps
+_FEWEST, _MOST = 16, 64  # new votes in a step
 
 
-def derived_configuration(checkpoint: str | None) -> tuple[Path, dict[str, object]]:
+def derived_configuration(checkpoint: str | None, followed: Path | None = None) -> tuple[Path, dict[str, object]]:
     """Return the file that a run without `--config` takes its keys from, and the keys that are replaced.
 
     A run that goes on keeps its own configuration. Of a model of offline training, keys about passes over a data set
-    are replaced: votes come once, in their order, at a constant rate of a third (the mean of a rate that falls to zero
-    is a half, and single votes come without a second pass), with as many as a fourth of them replayed, and what is
-    published is the mean of the weights over recent steps.
+    are replaced: votes come once, in their order, in steps of 16 to 64, at a constant rate of a third (the mean of a
+    rate that falls to zero is a half, and single votes come without a second pass) over the root of how many times
+    smaller the steps are. A fourth as many are replayed; where the votes that the model was trained on are still where
+    they were, as many of them as new ones come. What is published is the mean of the weights over recent steps.
 
     Raise ConfigError if the checkpoint is no folder of this trainer.
     """
@@ -100,7 +110,7 @@ def derived_configuration(checkpoint: str | None) -> tuple[Path, dict[str, objec
     except (OSError, ValueError) as error:
         raise ConfigError(f"{record}: cannot be read: {error}; give --config") from error
     if "buffer" not in recorded:
-        return record, _changes(folder, recorded)
+        return record, _changes(folder, recorded, followed)
     if recorded.get("experience_replay"):
         raise ConfigError(f"{record}: has experience_replay, the older form of 'buffer'; add the run's --config")
     return record, {"buffer": _stated(recorded["buffer"])}
@@ -122,7 +132,34 @@ def _stated(block: dict[str, Any]) -> dict[str, Any]:
     return stated | ({"on": _stated(stated["on"])} if "on" in stated else {})
 
 
-def _changes(folder: Path, recorded: dict[str, Any]) -> dict[str, object]:
+def _votes_per_step(recorded: dict[str, Any]) -> int:
+    return int(recorded.get("batch_size", 1)) * int(recorded.get("gradient_accumulation_steps", 1))
+
+
+def _small_steps(recorded: dict[str, Any]) -> dict[str, object]:
+    """Return the size of live steps: 16 to 64 new votes, so that a model learns from votes while they are new.
+
+    A pass of offline training has some 250 steps of as many as thousands of votes, which a live run would wait for.
+    """
+    size = max(_FEWEST, min(_MOST, _votes_per_step(recorded)))
+    return {"batch_size": size, "gradient_accumulation_steps": 1}
+
+
+def recorded_past(recorded: dict[str, Any], followed: Path | None) -> str | None:
+    """Return the votes that offline training recorded, if they are there and are not those that the run follows."""
+    path = Path(str(recorded.get("train_data_path") or "")).expanduser()
+    is_there = path.is_file() and not recorded.get("load_train_data_from_disk")
+    is_followed = followed is not None and is_there and followed.expanduser().resolve() == path.resolve()
+    return str(path) if is_there and not is_followed else None
+
+
+def replay_of_past() -> dict[str, object]:
+    """Return the buffer of a run that knows the votes its model was trained on: as many of them as new ones a step."""
+    return {"type": "replay", "epsilon": _REPLAYED_PAST, "min_batches": 0}
+
+
+def _changes(folder: Path, recorded: dict[str, Any], followed: Path | None) -> dict[str, object]:
+    past = recorded_past(recorded, followed)
     changes: dict[str, object] = {
         "proj_name": f"{folder.resolve().name}-online",
         "output_dir": str(folder.parent),
@@ -130,15 +167,19 @@ def _changes(folder: Path, recorded: dict[str, Any]) -> dict[str, object]:
         "shuffle": False,
         "selection_share": 0.0,
         "cross_fit": None,
+        **_small_steps(recorded),
         "num_train_epochs": 1,
         "init_type": "reset_params",
-        "buffer": {"type": "replay", "epsilon": _REPLAYED},
+        "shared_level": False,
+        "past_data_path": past,
+        "buffer": {"type": "replay", "epsilon": _REPLAYED} if past is None else replay_of_past(),
         "average_steps": _AVERAGED,
     }
     engine = folder / Path(str(recorded.get("deepspeed_config_path"))).name
     if engine.is_file():  # as p2l train --votes writes it; its path there is that of where the run was started
         changes["deepspeed_config_path"] = str(engine.resolve())
-    changes |= {name: recorded[name] / _SLOWER for name in _RATES if recorded.get(name)}
+    slower = _SLOWER * math.sqrt(_votes_per_step(recorded) / changes["batch_size"])  # type: ignore[operator]
+    changes |= {name: recorded[name] / slower for name in _RATES if recorded.get(name)}
     if not recorded.get("custom_scheduler"):
         changes |= {"lr_schedule": "constant", "lr_schedule_params": {}, "warmup_steps": _WARMUP}
     return changes

@@ -13,7 +13,7 @@ import argparse
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -53,16 +53,23 @@ def add_follow_flags(flags: argparse.ArgumentParser) -> None:
     live.add_argument("--publish-minutes", metavar="M", type=above_zero, help="publish whenever M minutes have passed")
     live.add_argument("--publish-keep", metavar="N", type=positive, default=5, help="newest models that stay there")
     live.add_argument(
+        "--hold-out",
+        metavar="SHARE",
+        type=_share_or_none,
+        help="votes on this share of the prompts are never trained on; the newest of them decide how far what is "
+        f"published is shrunk towards one leaderboard ({DEFAULT_SHARE:g} with --publish; 0: nothing is shrunk)",
+    )
+    live.add_argument(
         "--gate",
         metavar="SHARE",
         type=_share,
         nargs="?",
-        const=DEFAULT_SHARE,
-        help="publish only what forecasts the newest held-out votes no worse than the served model, beyond noise; the "
-        f"votes on this share of the prompts ({DEFAULT_SHARE:g}) are held out and never trained on",
+        const=0.0,
+        help="publish only what forecasts the newest held-out votes no worse than the served model, beyond noise; "
+        "SHARE is that of --hold-out",
     )
     live.add_argument(
-        "--gate-votes", metavar="N", type=positive, default=1000, help="newest held-out votes to judge by"
+        "--gate-votes", metavar="N", type=positive, default=1000, help="newest held-out votes to shrink and judge by"
     )
 
 
@@ -70,9 +77,15 @@ def check_follow_flags(flags: argparse.Namespace) -> None:
     """Raise ConfigError, naming both, for a flag without the other one that it needs."""
     if flags.follow is None and flags.stop_when_idle is not None:
         raise ConfigError("--stop-when-idle goes with --follow; a data set has an end")
-    publishing = (flags.publish_votes, flags.publish_minutes, flags.gate)
+    publishing = (flags.publish_votes, flags.publish_minutes, flags.gate, flags.hold_out)
     if flags.publish is None and any(value is not None for value in publishing):
-        raise ConfigError("--publish-votes, --publish-minutes and --gate need --publish DIR, the folder to serve")
+        raise ConfigError(
+            "--publish-votes, --publish-minutes, --gate and --hold-out need --publish DIR, the folder to serve"
+        )
+    if flags.gate and flags.hold_out not in (None, flags.gate):
+        raise ConfigError("--gate and --hold-out name different shares; leave out one of the two")
+    if flags.gate is not None and flags.hold_out == 0:
+        raise ConfigError("--gate judges by held-out votes; leave out --hold-out 0")
     if flags.publish is not None and flags.publish_votes is None and flags.publish_minutes is None:
         raise ConfigError("--publish needs --publish-votes N or --publish-minutes M: how often")
     if flags.sort and flags.follow:
@@ -87,7 +100,7 @@ class _LiveRun:
         from p2l.online_training.live_votes import Waiting
 
         self.flags, self.learned = flags, learned
-        self.share: float = flags.gate or 0.0
+        self.share = _held_share(flags)
         self.waiting = Waiting(flags.poll, flags.stop_when_idle, tell=self.tell)
         self.held: HeldVotes | None = None
         self.followed: LiveVotes | None = None
@@ -123,7 +136,7 @@ class _LiveRun:
             router = RouterVotes(lines, copy_of(lines), self.tell)
             lines, gather = router.copy, router.gather
         if self.share:
-            self.tell(f"{path}: votes on {self.share:.1%} of the prompts are held out to judge models by")
+            self.tell(f"{path}: votes on {self.share:.1%} of the prompts are held out to shrink and judge models by")
         return LiveVotes(
             lines,
             model_list=known_models,
@@ -151,6 +164,7 @@ class _LiveRun:
             every_seconds=None if flags.publish_minutes is None else 60 * flags.publish_minutes,
             keep=flags.publish_keep,
             held=self.held if self.share else None,
+            gate=flags.gate is not None,
             gate_votes=flags.gate_votes,
             stop=self.waiting.stop,
             tell=self.tell,
@@ -168,6 +182,17 @@ def stop_on_signals(stop: Callable[[], None], is_stopping: Callable[[], bool]) -
     with contextlib.suppress(ValueError):  # not in the main thread: whoever runs it there has its own signals
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, handle)
+
+
+def _held_share(flags: argparse.Namespace) -> float:
+    """Return the share of the prompts whose votes are held out; 0 where nothing is published."""
+    if flags.publish is None:
+        return 0.0
+    return float(flags.gate or (DEFAULT_SHARE if flags.hold_out is None else flags.hold_out))
+
+
+def _share_or_none(text: str) -> float:
+    return 0.0 if float(text) == 0 else _share(text)
 
 
 def _share(text: str) -> float:
@@ -206,6 +231,12 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
         type=Path,
         help="with plain weights: how many votes each model had already, a JSON object of names and counts",
     )
+    flags.add_argument(
+        "--past",
+        metavar="FILE",
+        help="votes that the model in --checkpoint was trained on, for replay from the first step on, or none (without "
+        "--config: those that the checkpoint records, if they are there and not those that are followed)",
+    )
     flags.add_argument("--sort", action="store_true", help="sort the votes by time (tstamp) first")
     flags.add_argument("--push-to-hf", action="store_true", help="push the result to the configuration's repo_id")
     flags.add_argument("--eval-steps", type=positive, default=60, metavar="N", help="validate after every N steps")
@@ -225,6 +256,9 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
     add_follow_flags(flags)
     flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
     flags.add_argument("--local_rank", type=int, default=0, help="set by the DeepSpeed launcher")
+    flags.arrange(
+        {"checkpoints and validation": ("--eval-steps", "--no-eval", "--save-steps", "--keep", "--push-to-hf")}
+    )
     return flags
 
 
@@ -234,7 +268,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     flags = build_parser().parse_args(argv)
     check_follow_flags(flags)
-    config, changes = (flags.config, {}) if flags.config else derived_configuration(flags.checkpoint)
+    config, changes = (flags.config, {}) if flags.config else derived_configuration(flags.checkpoint, flags.follow)
+    changes |= _past(flags, changes)
     if flags.sort:
         changes["vote_order"] = "sort"
     if flags.follow:
@@ -244,6 +279,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     is_live = flags.follow is not None or flags.publish is not None
     live = _LiveRun(flags, learned_votes(flags.checkpoint)) if is_live else None
     train_online(str(config), OnlineOptions(_run_options(flags), flags.initial_counts, changes, live))
+
+
+def _past(flags: argparse.Namespace, changes: Mapping[str, object]) -> dict[str, object]:
+    """Return the keys that --past replaces."""
+    from p2l.online_training.config import replay_of_past
+
+    if flags.past is None:
+        return {}
+    if flags.past == "none":
+        return {"past_data_path": None}
+    if flags.checkpoint is None:
+        raise ConfigError("--past goes with --checkpoint, the model that was trained on these votes")
+    # A buffer that the user chose stays: it may replay less, or be one of its own.
+    return {"past_data_path": flags.past} | ({"buffer": replay_of_past()} if "output_dir" in changes else {})
 
 
 def _run_options(flags: argparse.Namespace) -> RunOptions:

@@ -29,7 +29,7 @@ from p2l.common.files import disk_error, locked, parse_json, sync_path, sync_tre
 from p2l.likelihood import counted, vote_losses
 from p2l.model.checkpoint import revision_of
 from p2l.online_training.candidates import FEWEST_PROMPTS, ArrivedVotes, HeldOutVotes, complete, forecast_of, recent
-from p2l.online_training.stream import StepFacts, StopRequestedError
+from p2l.online_training.stream import StepFacts, StopRequestedError, published_order
 from p2l.training.config import TrainConfig
 from p2l.training.run_folder import write_model
 from p2l.training.trainer import StepResult, Trainer
@@ -323,9 +323,11 @@ class FolderPublisher:
     keep: int = 5
     """Models that stay in the folder."""
     held: HeldVotes | None = None
-    """Votes to judge candidates by; None: all are published."""
+    """Votes to shrink and judge candidates by; None: nothing is shrunk."""
+    gate: bool = False
+    """Whether candidates are judged; else all are published."""
     gate_votes: int = 1000
-    """How many of them, the newest, a candidate is judged by."""
+    """How many of the held-out votes, the newest, a candidate is shrunk and judged by."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set by a signal."""
     tell: Callable[[str], None] = print_note
@@ -333,13 +335,13 @@ class FolderPublisher:
     """Votes that had arrived, and the time, at the last decision."""
     _newest: tuple[int, int] | None = None
     """Step and votes of the newest step that nothing was decided on."""
-    _is_new: bool = True
-    """Whether the model learned from this stream alone."""
+    _began_with: int = 0
+    """Models that the run knew before its first vote; with none the model learned from this stream alone."""
 
-    def begin(self, step: int, arrived: int, trainer: Trainer, *, is_new: bool = True) -> None:
+    def begin(self, step: int, arrived: int, trainer: Trainer, *, began_with: int = 0) -> None:
         """Publish the model that the run begins with, if nothing is served yet and it knows any models."""
         engine = trainer.engine
-        self._is_new = is_new
+        self._began_with = began_with
         due = engine.is_main and self.folder is not None and served(self.folder) is None
         if engine.world_size > 1:
             due = engine.broadcast(due)
@@ -384,15 +386,16 @@ class FolderPublisher:
             make_folder(self.folder)
         trainer.engine.barrier()
         engine = trainer.engine
-        votes = ArrivedVotes(trainer.votes, arrived, list(engine.model.model_list))
+        names = published_order(engine.model.model_list, self._began_with)
+        votes = ArrivedVotes(trainer.votes, arrived, list(engine.model.model_list), names)
         held = recent(self.held, arrived, self.gate_votes) if self.held is not None and engine.is_main else None
         facts: dict[str, float | int] = {"votes": arrived}
-        options = {"weighted": self.config.weighted_loss, "is_new": self._is_new}
+        options = {"weighted": self.config.weighted_loss, "is_new": not self._began_with}
 
         def finish(folder: Path) -> None:
             facts.update(complete(folder, votes, held, engine.device, **options))
 
-        write_model(trainer, self.config, candidate_path(self.folder, step), more=finish)
+        write_model(trainer, self.config, candidate_path(self.folder, step), more=finish, model_list=names)
         if engine.is_main:
             verdict = publish(
                 self.folder,
@@ -407,7 +410,7 @@ class FolderPublisher:
         trainer.engine.barrier()
 
     def _judge(self, candidate: Path, before: Path | None, held: HeldOutVotes | None, device: str) -> Verdict:
-        if held is None or before is None:
+        if before is None or held is None or not self.gate:
             return Verdict(True, "the first one" if before is None else "not judged (no --gate)", {})
         return judge(candidate, before, held, device)
 

@@ -34,6 +34,9 @@ _CHUNK = 1 << 16  # votes that enter the buffer together
 _BLOCK = 1 << 14  # rows that are written together
 
 
+_FILES = {"how votes are read": ("--sort", "--drop-tail", "--drop-bad", "--dataset-split")}
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the flags: a command for each buffer."""
     top = parser("p2l buffer", "Write the votes of a file in the order in which online training takes them.")
@@ -44,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_shared(flags)
     flags.add_argument("--gamma", type=float, default=0.995, help="how fast a model grows familiar, in (0, 1]")
     flags.add_argument("--epsilon", type=float, default=0.001, help="least chance to be used at once, in (0, 1]")
+    flags.arrange({"the buffer": ("--gamma", "--epsilon"), **_FILES})
     flags = add_command(commands, "replay", "Write votes with past ones replayed among them, with timestamps and lag.")
     _add_shared(flags)
     flags.add_argument("--epsilon", type=float, default=0.2, help="share of replayed votes in a batch, in (0, 1)")
@@ -56,6 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--geometric-epsilon", type=float, metavar="P", help="epsilon of the geometric buffer; default 0.001"
     )
+    drawn = ("--epsilon", "--limit", "--min-batches", "--geometric", "--gamma", "--geometric-epsilon")
+    flags.arrange({"the buffer": drawn, **_FILES})
     return top
 
 

@@ -16,7 +16,7 @@ import hmac
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +34,16 @@ PAIR_COLUMNS = "prompt, model_a, model_b, verdict, time, propensity, version_a, 
 
 
 @contextlib.contextmanager
-def router_database(path: Path) -> Iterator[sqlite3.Connection]:
-    """Open a router's database as it is at this moment, also while routers write; InputError if it is none."""
+def router_database(location: str | Path) -> Iterator[Any]:
+    """Open a router's database as it is at this moment, also while routers write; InputError if it is none.
+
+    A location is the path of a SQLite file, or a `postgresql://` URL; rows of `votes` have a `rowid` in both.
+    """
+    if str(location).startswith(("postgresql://", "postgres://")):
+        with _postgres(str(location)) as session:
+            yield session
+        return
+    path = Path(location)
     if not path.is_file():
         raise InputError(f"{path}: no such file; name the `database` of the router's configuration")
     try:
@@ -47,12 +55,53 @@ def router_database(path: Path) -> Iterator[sqlite3.Connection]:
         raise InputError(f"{path}: cannot be read as the database of a router: {error}") from error
 
 
+@contextlib.contextmanager
+def _postgres(url: str) -> Iterator[_Postgres]:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise InputError("a postgresql:// database needs the extra: pip install 'p2l[replicas]'") from error
+    try:
+        with psycopg.connect(url) as connection:
+            connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+            connection.read_only = True
+            with contextlib.closing(_Postgres(connection)) as session:
+                yield session
+            connection.rollback()
+    except psycopg.Error as error:  # its text has no password, the URL has
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"the router's PostgreSQL database cannot be read: {reason}") from None
+
+
+class _Postgres:
+    """A connection that takes the statements of SQLite, and reads rows as they are fetched."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._number = 0
+        self._cursors = contextlib.ExitStack()
+
+    def close(self) -> None:
+        """Close what was read in part."""
+        self._cursors.close()
+
+    def execute(self, query: str, parameters: Sequence[Any] = ()) -> Any:
+        """Run a query with a `?` for each parameter; the cursor holds a part of its rows at a time."""
+        self._number += 1
+        cursor = self._cursors.enter_context(self._connection.cursor(name=f"rows_{self._number}"))
+        # The number of a vote, in the order in which votes were stored.
+        cursor.execute(query.replace("?", "%s").replace("rowid", "number").encode(), parameters or None)
+        return cursor
+
+
 class Pseudonyms:
     """Names of voters that are the same in every export of a database and cannot be traced to keys without it."""
 
-    def __init__(self, connection: sqlite3.Connection) -> None:
+    def __init__(self, connection: Any) -> None:
         """Read the database's secret; one that no router has opened since there are voters gets one for this time."""
-        known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'voters'").fetchone()
+        known: Any = True
+        if isinstance(connection, sqlite3.Connection):
+            known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'voters'").fetchone()
         row = connection.execute("SELECT secret FROM voters").fetchone() if known else None
         self._secret: bytes = row[0] if row else os.urandom(32)
         self._names: dict[str, str] = {}

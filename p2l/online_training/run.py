@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -32,6 +32,8 @@ from p2l.online_training.averaging import PublishedAverage
 from p2l.online_training.buffer import Buffer
 from p2l.online_training.buffers import make_buffer
 from p2l.online_training.config import OnlineConfig
+from p2l.online_training.newcomers import NewRows
+from p2l.online_training.past import StreamWithPast, open_past
 from p2l.online_training.schedule import (
     STREAM_STATE,
     OnlineSchedule,
@@ -41,7 +43,14 @@ from p2l.online_training.schedule import (
     read_stream_state,
     write_stream_state,
 )
-from p2l.online_training.stream import Publisher, StaticStream, StopRequestedError, VoteStream, in_time_order
+from p2l.online_training.stream import (
+    Publisher,
+    StaticStream,
+    StopRequestedError,
+    VoteStream,
+    in_time_order,
+    published_order,
+)
 from p2l.training import covariates as nuisance
 from p2l.training import loop
 from p2l.training.config import load_config_as
@@ -123,7 +132,7 @@ def _welcome(engine: Engine, names: list[str], config: OnlineConfig) -> None:
     def mean(values: Tensor) -> None:
         values[first:last] = values[:first].mean(dim=0)
 
-    if first and config.new_models == "mean":
+    if first and config.new_models != "random":
         for name in model.row_names:
             engine.edit(name, mean)
     else:
@@ -189,6 +198,9 @@ class _OnlineRun(Run):
         if self.average is not None:
             self.average.save(folder)
 
+    def published_models(self) -> list[str]:
+        return published_order(self.trainer.engine.model.model_list, self.schedule.began_with)
+
     def votes_to_validate(self) -> VoteStore | None:
         """Return the validation votes between models that are known by now."""
         return None if self.validation is None else self.validation.among(self.trainer.engine.model.model_list)
@@ -208,6 +220,9 @@ class _OnlineRun(Run):
 def train_online(config_path: str, options: OnlineOptions) -> Path:
     """Train on a stream of votes and return the run's folder (every rank runs this); InputError for unusable input."""
     config = load_config_as(OnlineConfig, config_path, options.changes)
+    if config.shuffle:
+        loop.note("note: shuffle is of offline training and left out here: votes are taken in the order they came in")
+        config = config.model_copy(update={"shuffle": False})
     loop.check_options(config, config_path, options.run)
     hardware = loop.find_hardware(config, config_path)
     start = find_online_start(options.run.checkpoint)
@@ -217,11 +232,13 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     model = _model(config, start, tokenizer, hardware.dtype)
     open_stream = open_data_set if options.live is None else options.live.open_stream
     stream = open_stream(config, model.model_list)
-    schedule, rows = _schedule(config, options, start, stream, model)
+    past = None if config.past_data_path is None else open_past(config.past_data_path, _known_to(model, start))
+    schedule, rows = _schedule(config, options, start, stream, model, 0 if past is None else len(past))
     model.widen(room_for(len(model.model_list), rows))
-    values = _covariates(config, model, stream)
+    votes: Any = stream if past is None else StreamWithPast(past, stream)
+    values = _covariates(config, model, stream, votes)
     validation = _open_validation(config, stream, model) if options.run.eval_steps is not None else None
-    parts = (hardware, model, tokenizer, stream, schedule)
+    parts = (hardware, model, tokenizer, votes, schedule)
     trainer = loop.start_trainer(config, *parts, ahead=not stream.grows, covariates=values)
     engine = trainer.engine
     with peers():
@@ -278,7 +295,15 @@ def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> StaticSt
     return stream
 
 
-def _covariates(config: OnlineConfig, model: P2LModel, stream: VoteStream) -> nuisance.Values | None:
+def _known_to(model: P2LModel, start: Start) -> list[str]:
+    """Return the models whose past votes may be replayed: those that the run began with."""
+    if start.resume is None:
+        return list(model.model_list)
+    state, _ = read_stream_state(start.resume, model.model_list)
+    return model.model_list[: int(state.get("began_with", 0))]
+
+
+def _covariates(config: OnlineConfig, model: P2LModel, stream: VoteStream, whole: Any) -> nuisance.Values | None:
     """Give the model the covariates of the configuration, and return their values; VoteError if votes lack a column."""
     votes = stream.votes if isinstance(stream, StaticStream) else stream
     if not nuisance.continues(model, config.covariates):
@@ -286,15 +311,15 @@ def _covariates(config: OnlineConfig, model: P2LModel, stream: VoteStream) -> nu
         model.covariates = nuisance.begin_stream(names, votes, loss_type) if names else None
     if model.covariates is None:
         return None
-    if isinstance(stream, StaticStream):
+    if isinstance(stream, StaticStream) and whole is stream:
         return nuisance.values_of_store(model.covariates, stream.votes, stream.order)
-    return nuisance.values_of_rows(model.covariates, stream)
+    return nuisance.values_of_rows(model.covariates, whole)
 
 
 def _schedule(
-    config: OnlineConfig, options: OnlineOptions, start: Start, stream: VoteStream, model: P2LModel
+    config: OnlineConfig, options: OnlineOptions, start: Start, stream: VoteStream, model: P2LModel, past: int
 ) -> tuple[OnlineSchedule, int]:
-    """Return the schedule, at the step where the run stands, and the rows of the head."""
+    """Return the schedule, at the step where the run stands, and the rows of the head; `past` votes can be replayed."""
     counts, rows, state = _initial_counts(options, start, model), config.model_capacity, None
     if start.resume is not None:
         state, rows = read_stream_state(start.resume, model.model_list)
@@ -302,7 +327,10 @@ def _schedule(
     every = options.run.save_steps
 
     def buffer() -> Buffer:
-        return make_buffer(config.buffer_settings, loop.global_batch(config), config.seed, counts)
+        made = make_buffer(config.buffer_settings, loop.global_batch(config), config.seed, counts)
+        if past:
+            made.remember(np.arange(-past, 0))
+        return made
 
     try:
         schedule = OnlineSchedule(
@@ -313,10 +341,19 @@ def _schedule(
             is_saved=lambda step: bool(every) and step % (every or 1) == 0,
         )
         if state is not None:
+            _check_past(config, state, past)
             schedule.load_state(state)
     except CheckpointError as error:
         raise CheckpointError(f"{start.resume}: {error}") from error
     return schedule, rows
+
+
+def _check_past(config: OnlineConfig, state: Mapping[str, Any], past: int) -> None:
+    """Refuse to go on with fewer past votes than wait to be replayed."""
+    pool = np.asarray(state.get("buffer.pool", ()), dtype=np.int64)
+    if pool.min(initial=0) < -past:
+        source = config.past_data_path or "it now has no past"
+        raise CheckpointError(f"votes that it was to replay are gone ({source}); go on with the same --past")
 
 
 def _initial_counts(options: OnlineOptions, start: Start, model: P2LModel) -> dict[int, int]:
@@ -341,7 +378,7 @@ def _check_same_stream(checkpoint: Path, stream: VoteStream, state: TrainerState
     if StreamFingerprint(stream).of_first(state.num_votes) != state.votes:
         raise CheckpointError(
             f"{checkpoint}: was trained on other votes than the first {state.num_votes} of {stream.name}; "
-            "go on with the same ones (and the same --gate, which holds some out), or start a new run"
+            "go on with the same ones (and the same --hold-out or --gate, which keep some back), or start a new run"
         )
 
 
@@ -362,14 +399,24 @@ def _open_validation(config: OnlineConfig, stream: VoteStream, model: P2LModel) 
 def _train(run: _OnlineRun, start: Start) -> None:
     growth = Growth(run.config, run.trainer, run.folder / ".growing")
     growth.clear()
-    run.trainer.before_step = lambda step: growth.meet(run.stream.model_list[: run.schedule.facts(step + 1).models])
+    rows = NewRows(run.trainer, run.schedule.began_with, run.average) if run.config.new_models == "prior" else None
+
+    def meet(step: int) -> None:
+        facts = run.schedule.facts(step + 1)
+        growth.meet(run.stream.model_list[: facts.models])
+        if rows is not None:
+            rows.update(facts.arrived)
+
+    run.trainer.before_step = meet
     if run.live is not None:
         run.publisher = run.live.publisher(run.config, run.folder)
     first = run.resume(start.resume)
     if start.resume is not None and run.average is not None:
         run.average.load(start.resume)
+    if rows is not None:
+        rows.resume(run.schedule.arrived)
     if run.publisher is not None:
-        run.publisher.begin(first, run.schedule.arrived, run.trainer, is_new=not run.schedule.began_with)
+        run.publisher.begin(first, run.schedule.arrived, run.trainer, began_with=run.schedule.began_with)
     try:
         steps = run.schedule.total_steps
         done = run.train(first, None if steps is None else steps * run.schedule.buffer.full_size)  # with replayed ones

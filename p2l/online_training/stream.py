@@ -99,10 +99,10 @@ class StepFacts:
 class Publisher(Protocol):
     """Work beside the steps, such as serving the newest weights; every process calls each method."""
 
-    def begin(self, step: int, arrived: int, trainer: Trainer, *, is_new: bool = True) -> None:
+    def begin(self, step: int, arrived: int, trainer: Trainer, *, began_with: int = 0) -> None:
         """Called once before the first step of this process; `step` are done, and `arrived` votes had come.
 
-        `is_new` says that the run did not begin with a trained model.
+        `began_with` are the models that the run knew before its first vote.
         """
 
     def after_step(self, result: StepResult, facts: StepFacts, trainer: Trainer) -> None:
@@ -224,6 +224,16 @@ def _newcomers(stream: VoteStream, known_models: Sequence[str]) -> list[str]:
         codes, first = np.unique(pairs, return_index=True)
         newcomers |= dict.fromkeys(names[code] for code in codes[np.argsort(first)] if names[code] not in listed)
     return list(newcomers)
+
+
+def published_order(model_list: Sequence[str], began_with: int) -> list[str]:
+    """Return the models in the order of published folders: sorted.
+
+    Where the first `began_with`, those of the model that the run began with, are in an order that somebody chose, they
+    stay so, and newer ones follow, sorted.
+    """
+    first = list(model_list[:began_with])
+    return sorted(model_list) if first == sorted(first) else [*first, *sorted(model_list[began_with:])]
 
 
 def is_held_out(prompt: list[str], share: float) -> bool:

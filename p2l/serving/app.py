@@ -24,6 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l.common.access import matches
+from p2l.common.cli import listed, nearest
 from p2l.common.errors import InputError
 from p2l.common.long_texts import LONG
 from p2l.common.version import __version__
@@ -34,6 +35,7 @@ from p2l.likelihood import win_rates
 from p2l.model.encoding import repair
 from p2l.serving.batcher import Answer, Batcher, BusyError, ModelFailedError, TooLargeError
 from p2l.serving.metrics import Metrics
+from p2l.serving.page import Page, is_of_page
 from p2l.serving.pairs import (
     MOST_COVARIATES,
     MOST_PAIRS,
@@ -51,15 +53,27 @@ from p2l.serving.settings import Settings
 
 # The bodies of the service's requests and responses.
 
+
+def _as_turns(prompt: object) -> object:
+    return [prompt] if isinstance(prompt, str) else prompt
+
+
 Turns = Annotated[
     list[str],
     FailFast(),  # a fault for each of a million turns takes seconds to describe
-    Field(min_length=1, description="The user's turns of one conversation, in order.", examples=[["What is 2 + 2?"]]),
+    Field(
+        min_length=1,
+        description="A text, or the user's turns of one conversation, in order.",
+        examples=["What is 2 + 2?", ["Write a limerick.", "Shorter, please."]],
+    ),
+    BeforeValidator(_as_turns, json_schema_input_type=str | list[str]),
 ]
 
 
 class PromptRequest(BaseModel):
     """One prompt."""
+
+    model_config = ConfigDict(extra="forbid")
 
     prompt: Turns
 
@@ -86,8 +100,10 @@ class PredictRequest(PromptRequest):
 class BatchRequest(BaseModel):
     """Several prompts."""
 
+    model_config = ConfigDict(extra="forbid")
+
     prompts: Annotated[
-        list[Turns], FailFast(), Field(min_length=1, description="Prompts, each the list of its user turns.")
+        list[Turns], FailFast(), Field(min_length=1, description="Prompts, each a text or the list of its user turns.")
     ]
     sd: bool = Field(default=False, description="Whether to return the standard deviation of each coefficient.")
 
@@ -173,7 +189,7 @@ class InfoResponse(BaseModel):
 class ReloadRequest(BaseModel):
     """Which model to load; without a path the present one is read again."""
 
-    model_config = ConfigDict(protected_namespaces=())
+    model_config = ConfigDict(protected_namespaces=(), extra="forbid")
 
     model_path: str | None = Field(default=None, min_length=1, max_length=4096)
 
@@ -201,9 +217,10 @@ RELOAD = "/reload"
 class KeyGuard:
     """Answers 403 unless the header `api-key` (or `Authorization: Bearer`) holds the key that the route asks for."""
 
-    def __init__(self, app: ASGIApp, api_key: str | None, admin_key: str | None) -> None:
+    def __init__(self, app: ASGIApp, api_key: str | None, admin_key: str | None, has_page: bool) -> None:
         """The digests of the keys. Without `api_key` everybody may ask; without `admin_key` nobody may reload."""
         self.app = app
+        self._has_page = has_page
         self._api_key = api_key
         self._admin_key = admin_key
 
@@ -218,7 +235,7 @@ class KeyGuard:
 
     def _problem(self, scope: Scope) -> str | None:
         path = scope["path"]
-        if path in OPEN_ROUTES:
+        if path in OPEN_ROUTES or (self._has_page and is_of_page(path)):
             return None
         if path == RELOAD and self._admin_key is None:
             return "this service was started without --admin-key and reloads nothing on request"
@@ -311,13 +328,19 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
         description="Leaderboards of LLMs for single prompts.",
         lifespan=lifespan,
         redoc_url=None,
+        redirect_slashes=False,  # it would send clients, with their keys, to http: behind a proxy that speaks TLS
         responses=_PROBLEMS,
         dependencies=[Security(APIKeyHeader(name="api-key", auto_error=False))],
     )
     app.include_router(_routes)
     app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_mb * 2**20), seconds=settings.deadline)
-    app.add_middleware(KeyGuard, api_key=settings.api_key_digest, admin_key=settings.admin_key_digest)
+    keys = {"api_key": settings.api_key_digest, "admin_key": settings.admin_key_digest}
+    app.add_middleware(KeyGuard, **keys, has_page=settings.page)
     routes = [route.path for route in _routes.routes if hasattr(route, "path")]
+    if settings.page:
+        own = Page(settings, partial(_ask, timeout=None)).routes()
+        app.router.routes.extend(own)
+        routes += [route.path for route in own]
     app.add_middleware(Counter, metrics=metrics, routes=routes)
     _add_error_handlers(app)
     return app
@@ -333,7 +356,7 @@ Timeout = Annotated[
 @_routes.post("/predict", response_model=PredictResponse)
 async def predict(body: PredictRequest, request: Request, timeout: Timeout = None) -> Response:
     """Coefficients of every model for one prompt; on request how uncertain they are, and what covariates change."""
-    model, answers = await _ask(request, [body.prompt], timeout)
+    model, answers = await _ask(request, [body.prompt], timeout=timeout)
     asked = body.sd or (bool(body.pairs) and not body.covariates)
     check_posterior(model, asked=asked)
     more: dict[str, Any] = {"sd": deviations(model, answers[0])} if body.sd else {}
@@ -347,7 +370,7 @@ async def predict(body: PredictRequest, request: Request, timeout: Timeout = Non
 @_routes.post("/predict_batch", response_model=BatchResponse)
 async def predict_batch(body: BatchRequest, request: Request, timeout: Timeout = None) -> Response:
     """Coefficients of every model for several prompts, all by the same revision."""
-    model, answers = await _ask(request, body.prompts, timeout)
+    model, answers = await _ask(request, body.prompts, timeout=timeout)
     check_posterior(model, asked=body.sd)
 
     def respond() -> Response:
@@ -361,7 +384,7 @@ async def predict_batch(body: BatchRequest, request: Request, timeout: Timeout =
 @_routes.post("/leaderboard")
 async def leaderboard(body: PromptRequest, request: Request, timeout: Timeout = None) -> LeaderboardResponse:
     """The models for one prompt, best first."""
-    model, answers = await _ask(request, [body.prompt], timeout)
+    model, answers = await _ask(request, [body.prompt], timeout=timeout)
     ranks = await _off_loop(len(model.model_list) ** 2, partial(_ranks, model, answers[0]))
     return LeaderboardResponse(leaderboard=ranks, truncated=answers[0].truncated, revision=answers[0].revision)
 
@@ -450,7 +473,7 @@ def _service(request: Request) -> _Service:
     return service
 
 
-async def _ask(request: Request, prompts: list[list[str]], timeout: float | None) -> tuple[P2L, list[Answer]]:
+async def _ask(request: Request, prompts: list[list[str]], *, timeout: float | None) -> tuple[P2L, list[Answer]]:
     """The answers, and the model that gave them."""
     service = _service(request)
     settings = service.settings
@@ -531,11 +554,23 @@ async def _http(_: Request, error: Exception) -> Response:
     return JSONResponse({"detail": str(error.detail)}, status_code=error.status_code, headers=error.headers)
 
 
-async def _invalid(_: Request, error: Exception) -> Response:
+_BODIES: dict[str, type[BaseModel]] = {
+    "/predict": PredictRequest,
+    "/predict_batch": BatchRequest,
+    "/leaderboard": PromptRequest,
+    "/reload": ReloadRequest,
+}
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
     """The first fault of a request: where it is and what is wrong, without what was sent."""
     assert isinstance(error, RequestValidationError)
     fault = error.errors()[0]
     place = ".".join(str(part) for part in fault["loc"] if part != "body") or "the body"
     if fault["type"] == "json_invalid":
         return JSONResponse({"detail": "the body is no valid JSON"}, status_code=422)
+    if fault["type"] == "extra_forbidden":
+        name = str(fault["loc"][-1])
+        hint = nearest(name, _BODIES[request.url.path].model_fields) if request.url.path in _BODIES else ""
+        return JSONResponse({"detail": f"{listed([name])}: unknown key{hint}; see GET /docs"}, status_code=422)
     return JSONResponse({"detail": f"{place}: {fault['msg']}"}, status_code=422)

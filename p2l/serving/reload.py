@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from p2l.common.errors import CheckpointError, InputError, P2LError
@@ -25,7 +26,7 @@ from p2l.inference import P2L, Member, choose_device
 from p2l.model.manifest import Stamp, check_contents, stamp_of
 from p2l.model.model import P2LModel, to_dtype
 from p2l.model.openvino import CompiledBackbone, is_light, layers_of, text_model
-from p2l.model.precision import choose_dtype, in_dtype, quantize
+from p2l.model.precision import PROBES, choose_dtype, in_dtype, quantize
 from p2l.serving.batcher import Batcher, BatchLimits
 from p2l.serving.metrics import Metrics
 from p2l.serving.settings import Settings
@@ -187,6 +188,8 @@ def _load(settings: Settings, path: str | None) -> Served:
         loss_type=asked.loss_type,
         max_length=asked.max_length,
     )
+    if not np.isfinite(model.predict([list(prompt) for prompt in PROBES[:1]]).coefs).all():
+        raise CheckpointError(f"{asked.model_path}: its coefficients are no finite numbers; copy the folder again")
     ready = [_prepare(member, asked) for member in model.members]
     model.members = [member for member, _, _ in ready]
     _ = model.revision  # computed here and kept, not when the first answer needs it

@@ -56,12 +56,15 @@ def worker() -> FastAPI:
 
 def _app(settings: Settings) -> FastAPI:
     from p2l.serving.app import build_app
+    from p2l.serving.boards import read_clusters
     from p2l.serving.reload import Control, catch_up
 
     _log_to_stderr()
     settings = replace(settings, cores=_share_cores(settings.workers))
     served, generation = catch_up(settings, Control(Path(settings.control)))
     model = served.model
+    if settings.clusters:
+        read_clusters(settings.clusters, model.model_list)  # a mistake is told at the start
     _log.info("serving %s, revision %s, on %s; %s", served.path, model.revision, model.device, served.reason)
     return build_app(settings, served, generation)
 

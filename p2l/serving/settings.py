@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from p2l.common.access import new_key
 from p2l.common.prompts import MAX_CHARS, MAX_TURNS
 
 
@@ -48,3 +49,9 @@ class Settings:
     workers: int = 1
     control: str = ""
     """The folder in which the workers of one service tell each other what to load."""
+    page: bool = True
+    """Whether a page is served at /."""
+    page_secret: str = field(default_factory=new_key, repr=False)
+    """Signs the sessions of the page; the workers of one service have the same."""
+    clusters: str | None = None
+    """Path of what `p2l explain --output` wrote, for the page."""

@@ -28,11 +28,13 @@ from p2l.simulation.prompts import (
     STRUCTURES,
     PromptBatch,
     PromptSource,
+    choose_words,
     example_batch,
     make_source,
     render,
     topic_names,
 )
+from p2l.simulation.sentences import to_sentences
 from p2l.votes import WINNERS
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ class Arena:
 
     def texts(self, chunk: VoteChunk) -> pa.ListArray:
         """Return the prompts of a chunk: lists of user turns."""
-        return render(chunk.prompts, self.source.vocabulary, self._chunk_rng(_WORDS, int(chunk.ids[0])))
+        return self._render(chunk.prompts, self._chunk_rng(_WORDS, int(chunk.ids[0])))
 
     def tag_rng(self, chunk: VoteChunk) -> np.random.Generator:
         """Return the random stream that the tags of a chunk are drawn from."""
@@ -148,7 +150,7 @@ class Arena:
         rng = np.random.default_rng([self.config.seed, _EXAMPLES, seed])
         day = np.full(n, self.config.days)
         prompts = example_batch(self._parse_kind(topic), day, self.source.replaced(np.ones(n)), rng)
-        texts = render(prompts, self.source.vocabulary, rng).to_pylist()
+        texts = self._render(prompts, rng).to_pylist()
         return Examples(texts, self._truth(self.models.prompt_effect(prompts, day)))
 
     def mirrored_prompts(self, first: str, second: str, n: int, seed: int = 0) -> tuple[Examples, Examples]:
@@ -161,10 +163,17 @@ class Arena:
         for about in (kind, mirrored):
             rng = generator()
             prompts = example_batch(kind, day, replaced, rng)
-            texts = render(prompts, self.source.vocabulary, rng, exchange=about is mirrored).to_pylist()
+            texts = self._render(prompts, rng, exchange=about is mirrored).to_pylist()
             effect = self.models.prompt_effect(example_batch(about, day, replaced, generator()), day)
             pair.append(Examples(texts, self._truth(effect)))
         return pair[0], pair[1]
+
+    def _render(self, prompts: PromptBatch, rng: np.random.Generator, *, exchange: bool = False) -> pa.ListArray:
+        vocabulary = self.source.vocabulary
+        words = choose_words(prompts, vocabulary, rng, exchange=exchange)
+        if self.config.sentences:
+            return pa.array(to_sentences(prompts, words, vocabulary), pa.list_(pa.string()))
+        return render(prompts, words, vocabulary)
 
     def bag_probs(self, chunk: VoteChunk) -> FloatArray:
         """Return the probability (n, 4) of each outcome given the prompt's bag of words: the best such a model can do.

@@ -39,6 +39,9 @@ class SimulationConfig:
     structures: tuple[float, ...] = (0.25, 0.25, 0.25, 0.25)
     """Shares of prompts that are single, order, negation, turns (see `p2l.simulation.prompts`)."""
 
+    sentences: bool = False
+    """Whether prompts read as English sentences (see `p2l.simulation.sentences`); with one language alone."""
+
     def __post_init__(self) -> None:
         """Raise ConfigError for a field out of its range (and make a list of structures, as JSON gives it, a tuple)."""
         object.__setattr__(self, "structures", tuple(self.structures))
@@ -47,6 +50,8 @@ class SimulationConfig:
         for name, least in low.items():
             if not getattr(self, name) >= least:  # and not `<`, which NaN would pass
                 raise ConfigError(f"{name}: must be at least {least}, got {getattr(self, name)}")
+        if self.sentences and self.languages != 1:
+            raise ConfigError(f"sentences: are English; choose 1 language, not {self.languages}")
         for name in ("growth", "days", "lifetime"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name}: must be more than 0, got {getattr(self, name)}")

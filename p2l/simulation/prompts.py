@@ -293,23 +293,28 @@ def topic_weights(prompts: PromptBatch, topics: int) -> tuple[FloatArray, FloatA
     return decides * decisive + weight * other, (decides + weight) / 2 * (decisive + other)
 
 
-def render(
+def choose_words(
     prompts: PromptBatch, vocabulary: Vocabulary, rng: np.random.Generator, *, exchange: bool = False
-) -> pa.ListArray:
-    """Choose the words: a list of user turns per prompt.
+) -> IntArray:
+    """Choose the words of each clause: local ids (n, S, W), -1 where there is none.
 
     With `exchange` the two clauses of each prompt change places, all but the words that open them.
+    """
+    words = np.stack([_clause(prompts, s, vocabulary, rng) for s in (0, 1)], axis=1)
+    words[prompts.clauses == 1, 1] = -1
+    if exchange:
+        words[:, :, 1:] = words[:, ::-1, 1:].copy()
+    return np.asarray(words)
+
+
+def render(prompts: PromptBatch, words: IntArray, vocabulary: Vocabulary) -> pa.ListArray:
+    """Write the words (n, S, W): a list of user turns per prompt.
+
     Words are joined by pyarrow in one go per batch: a million prompts take seconds.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    words = np.stack(
-        [_clause(prompts, s, vocabulary, rng) for s in (0, 1)], axis=1
-    )  # (n, S, W), -1 where there is none
-    words[prompts.clauses == 1, 1] = -1
-    if exchange:
-        words[:, :, 1:] = words[:, ::-1, 1:].copy()
     present = words >= 0
     ids = words + prompts.language[:, None, None] * vocabulary.words_per_language
     sizes = present.sum(axis=2)

@@ -72,6 +72,8 @@ class TrainConfig(BaseModel):
     head_config: dict[str, Any] = Field(default_factory=dict)
     init_type: Literal["reset_params", "he_unif", "xavier_unif", "tiny_normal", "marginal"] = "reset_params"
     """How the head starts; `marginal`: at the one leaderboard that fits the training votes best."""
+    shared_level: bool = False
+    """Train what the coefficients of all models have in common as a vector of its own, which is then added to each."""
     train_head_only: bool = False
     pooling: Literal["cls", "mean"] = "cls"
     """What the head reads: the hidden state at the CLS token, or the mean over all tokens."""

@@ -272,6 +272,8 @@ def prepare(model: P2LModel, config: TrainConfig, device: torch.device) -> None:
     """Apply the configuration's freezing, gradient checkpointing and compilation, and switch to training mode."""
     if config.train_head_only:
         model.freeze_transformer()
+    if config.shared_level:
+        model.share_level()
     keep_states(model.model)
     recompute = config.gradient_checkpointing
     if recompute or (recompute is None and device.type == "cuda"):
@@ -459,6 +461,10 @@ class Run(ABC):
         if self.options.keep_checkpoints and self.trainer.engine.is_main:
             keep_newest(self.folder, self.options.keep_checkpoints)
 
+    def published_models(self) -> list[str]:
+        """Return the models in the order of the finished model's rows."""
+        return list(self.trainer.engine.model.model_list)
+
     def write_beside(self, folder: Path) -> None:  # noqa: B027 - online runs have no more
         """Write further files of the finished model into its folder (on the main process alone)."""
 
@@ -470,6 +476,7 @@ class Run(ABC):
         """Predict the validation votes with the finished model, write the results; return what covariates are worth."""
         validation, worth = self.votes_to_validate(), None
         if validation is not None and (predictions := self._predict(validation)):
+            validation, predictions = self._as_published(validation, predictions)
             effects = self.trainer.engine.model.covariates
             parts = (effects, None if effects is None else self.controlled_board())
             worth = write_results(self.folder, predictions, validation, self.trainer.likelihood, *parts)
@@ -487,7 +494,7 @@ class Run(ABC):
         """Write the trained model and its validation results, print where it is, and push it if requested."""
         self._estimate_effects()
         engine = self.trainer.engine
-        save_final(self.trainer, self.config, self.folder, self.write_beside)
+        save_final(self.trainer, self.config, self.folder, self.write_beside, self.published_models())
         engine.model.posterior = Posterior.load(self.folder, len(engine.model.model_list))
         worth = self.evaluate()
         if self.trainer.engine.is_main:
@@ -498,6 +505,16 @@ class Run(ABC):
             if self.options.push_to_hf:
                 push(self.folder, self.config.repo_id)
         self.trainer.engine.barrier()
+
+    def _as_published(self, votes: VoteStore, forecast: Forecast) -> tuple[VoteStore, Forecast]:
+        """Return votes and forecast with models in the order of the finished model's rows."""
+        trained, names = self.trainer.engine.model.model_list, self.published_models()
+        if names == trained:
+            return votes, forecast
+        order = [trained.index(name) for name in names]
+        same_votes = votes.among(names)
+        assert same_votes is not None  # they are between these models already
+        return same_votes, replace(forecast, coefs=forecast.coefs[:, order])
 
     def _predict(self, votes: Votes) -> Forecast | None:
         windows = replace(self.trainer.windows, votes=votes, ahead=True, covariates=None)

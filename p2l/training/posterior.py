@@ -16,7 +16,8 @@ Gaussian process has it. So the intervals are right on average for prompts like 
 stranger ones, and those of the prior for prompts that are like none.
 
 How strange is strange is seen by leaving out parts of the prompts: each cluster of them in turn is left out of the
-process, and its familiarity then is that of another topic.
+process, and its familiarity then is that of another topic. The same is done with the vocabulary: how many words of a
+prompt would be known if those of its topic were not?
 
 Shapes: N votes, Q prompts, F inputs, K points, M models, R components.
 """
@@ -39,9 +40,10 @@ from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel
-from p2l.model.posterior import POSTERIOR_FILE, Posterior, known_share
+from p2l.model.posterior import POSTERIOR_FILE, Posterior
 from p2l.model.process import Process, determined, median_distance
-from p2l.model.reader import keep_states
+from p2l.model.reader import ReaderTokenizer, keep_states
+from p2l.model.tfidf import WordUsage
 from p2l.training.data import distinct
 from p2l.training.facts import ListedVotes, marginal_board
 from p2l.votes import VoteStore
@@ -61,6 +63,8 @@ _MOST_CURVED = 0.5  # of a correction that would grow without bound
 _BOARD_PRECISION = 0.1  # of the prior of one leaderboard: a model with few votes has a standard deviation of 3
 _UNKNOWN = 0.8  # share of the usual known words at which a prompt is as good as unread
 _FEW_KNOWN, _LEAST_KNOWN = 0.02, 0.2  # where most prompts have hardly a known word, that says nothing
+TOPICS = 8  # clusters of words
+_MOST_STRANGE = 0.9  # of the prompts of a topic that was not read
 _TOKENS = 8192
 _STEPS = 8  # votes on a prompt that each is multiplied with
 
@@ -72,8 +76,8 @@ class KnownPrompts(NamedTuple):
     """(Q, F) what tells prompts apart."""
     coefs: NDArray[np.floating]
     """(Q, M)"""
-    known: NDArray[np.floating]
-    """(Q,) share of known words."""
+    usage: WordUsage | None = None
+    """The words that they use, of a model of words."""
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,6 @@ class _Sample:
     level_score: Floats
     """(N,) likewise, along the level of both coefficients."""
     level_fisher: Floats
-    known: Floats
-    """(Q,) share of known words."""
 
 
 def fit_posterior(
@@ -150,7 +152,7 @@ def posterior_of(
         coefs = coefs + sample.coefs.mean() - coefs.mean()
     scalars = [math.nan if value is None else float(value) for value in (board.eta, board.gamma)]
     tensors |= {
-        "words": _words(sample.known),
+        "words": _words(prompts, rng),
         "coefs": coefs,
         "eta": np.float64(scalars[0]),
         "gamma": np.float64(scalars[1]),
@@ -187,7 +189,6 @@ def _sample(
         fisher=(own - cross) / 4.0,
         level_score=(score[:, 0] + score[:, 1]) / 2.0,
         level_fisher=(own + cross) / 4.0,
-        known=prompts.known.astype(np.float64),
     )
 
 
@@ -197,17 +198,15 @@ def _read(model: P2LModel, tokenizer: PromptTokenizer, prompts: list[list[str]])
     encodings = tokenizer.encode(prompts)
     inputs: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(prompts)
     coefs = np.zeros((len(prompts), len(model.model_list)), np.float32)
-    known = np.ones(len(prompts), np.float32)
     for rows in plan_batches([len(encoding.ids) for encoding in encodings], max_tokens=_TOKENS, packed=packed):
         batch = to_device(collate([encodings[row] for row in rows], tokenizer.pad_token_id, packed=packed), device)
         with torch.inference_mode():
             hidden, read = model.read(batch)
             coefs[rows] = model.head(hidden).coefs.float().cpu().numpy()[:, : coefs.shape[1]]
-        if (shares := known_share(batch)) is not None:
-            known[rows] = shares.cpu().numpy()
         for row, own in zip(rows, read.float().cpu().numpy(), strict=True):
             inputs[row] = own
-    return KnownPrompts(np.stack(inputs), coefs, known)
+    usage = tokenizer.words.usage(prompts) if isinstance(tokenizer, ReaderTokenizer) else None
+    return KnownPrompts(np.stack(inputs), coefs, usage)
 
 
 def _information(sample: _Sample) -> Floats:
@@ -356,10 +355,18 @@ def _components(
     }
 
 
-def _words(known: Floats) -> Floats:
-    """Return the share of known words at which coefficients are those of one leaderboard, and from which their own."""
-    high = float(np.quantile(known, _FEW_KNOWN))
-    return np.array([_UNKNOWN * high, high]) if high > _LEAST_KNOWN else np.array([-2.0, -1.0])
+def _words(prompts: KnownPrompts, rng: np.random.Generator) -> Floats:
+    """Return the share of known words at which coefficients are those of one leaderboard, and from which their own.
+
+    Nearly every prompt would reach the upper share had it alone not been read, and nine in ten would not exceed the
+    lower one had the words of their topic not been read.
+    """
+    usage = prompts.usage
+    high = 0.0 if usage is None else float(np.quantile(usage.known_alone(), _FEW_KNOWN))
+    if usage is None or high < _LEAST_KNOWN:
+        return np.array([-2.0, -1.0])
+    low = float(np.quantile(usage.known_without_topic(TOPICS, rng), _MOST_STRANGE))
+    return np.array([min(low, _UNKNOWN * high), high])
 
 
 def _differences_of(basis: Floats, pairs: Ints) -> Floats:

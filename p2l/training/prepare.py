@@ -18,8 +18,7 @@ from p2l.common.files import claimed, parse_json, try_lock
 from p2l.leaderboard.controls import Controls
 from p2l.model.checkpoint import local_folder, write_json
 from p2l.model.encoding import PromptTokenizer
-from p2l.model.reader import make_reader
-from p2l.model.scratch import READER_DEFAULTS, make_transformer, sample_prompts
+from p2l.model.scratch import READER_DEFAULTS, make_reader, make_transformer, sample_prompts
 from p2l.model.sentence import NO_ENCODER, find_encoder, pooling_of
 from p2l.training import facts, recipe
 from p2l.training.engine import choose_device, on_first, start_processes, world_size

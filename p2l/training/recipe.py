@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from p2l.common.cli import choose
 from p2l.common.errors import InputError
 from p2l.likelihood import outcome_model
@@ -24,7 +22,8 @@ STEPS_PER_EPOCH = 250
 """Steps per pass that the size of a step aims at: enough for the learning rate to rise and fall."""
 GROUPED_FROM = 1.5  # votes on a prompt
 FEW_PROMPTS = 2000
-SAVES = 20
+SAVES, READER_SAVES = 20, 5
+"""Checkpoints of a run; a reader trains in about the time that twenty take to be written."""
 MOST_BETWEEN_SAVES = 250
 EVALUATIONS = 4
 WIDER_FROM = 200_000  # votes from which a tiny transformer has twice the width
@@ -65,6 +64,8 @@ class Size:
     largest_step: int
     longest: int
     """Tokens of a prompt, at most."""
+    smallest_grouped: int | None = None
+    """Prompts per step, at least, where each has several votes; None: as elsewhere."""
     grouped: Recipe | None = None
     """Where prompts have several votes, which a step trains on together; None: as `single`."""
     grouped_few: Recipe | None = None
@@ -73,6 +74,8 @@ class Size:
     """As `single`, with fewer than `FEW_PROMPTS` prompts; None: as `single`."""
     rank: int | None = None
     """Abilities that models share where prompts have single votes; None: each model has its own weights."""
+    shared_level: bool = False
+    """Whether a head of full rank learns apart what all models share."""
     chat_template: str | None = None
     """For its own backbone; None: the tokenizer's."""
     needs_gpu: bool = False
@@ -101,6 +104,8 @@ SIZES = {
             largest_step=256,
             longest=256,
             rank=16,
+            shared_level=True,
+            smallest_grouped=16,
         ),
         Size(
             "tiny",
@@ -262,6 +267,7 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
     share, why_step = _step(size, votes, machine)
     steps = recipe.epochs * math.ceil(votes.votes / (share * machine.processes))
     encoded = recipe.epochs * (votes.prompts if votes.grouped else votes.votes)
+    factor = _factor(size, votes, bag=bag)
     head, loss, why_loss = outcome_model(votes.ties, votes.both_bad, votes.votes)
     chosen: dict[str, tuple[Any, str]] = {
         "pretrain_model_name": (backbone.name, f"{backbone.parameters / 1e6:,.1f} million parameters"),
@@ -270,7 +276,8 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         "loss_type": (loss, why_loss),
         "chat_template": (backbone.chat_template, ""),
         "init_type": (recipe.init_type, ""),
-        "linear_head_downsize_factor": _factor(size, votes, bag=bag),
+        "linear_head_downsize_factor": factor,
+        "shared_level": ((size.shared_level and read and factor[0] is None) or None, ""),
         "pooling": (backbone.pooling, ""),
         "max_length": (length, why_length),
         "shuffle": ("by_prompt", f"{votes.votes_per_prompt:.1f} votes on a prompt") if votes.grouped else (True, ""),
@@ -295,7 +302,7 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         steps=steps,
         tokens=round(encoded * sum(min(tokens, length) for tokens in votes.lengths) / len(votes.lengths)),
         eval_steps=max(1, math.ceil(steps / EVALUATIONS)),
-        save_steps=max(1, min(math.ceil(steps / SAVES), MOST_BETWEEN_SAVES)),
+        save_steps=max(1, min(math.ceil(steps / (READER_SAVES if read else SAVES)), MOST_BETWEEN_SAVES)),
     )
 
 
@@ -327,7 +334,8 @@ def _max_length(lengths: Sequence[int], most: int) -> tuple[int, str]:
 def _step(size: Size, votes: VoteFacts, machine: Machine) -> tuple[int, str]:
     """Return a step's votes per process, with the reason: a step learns from prompts, however many votes each has."""
     nearest_power = 2 ** round(math.log2(max(1.0, votes.prompts / STEPS_PER_EPOCH)))
-    per_epoch = min(max(nearest_power, size.smallest_step), size.largest_step)
+    smallest = (size.smallest_grouped if votes.grouped else None) or size.smallest_step
+    per_epoch = min(max(nearest_power, smallest), size.largest_step)
     each = votes.votes_per_prompt if votes.grouped else 1.0
     share = max(1, round(per_epoch * each / machine.processes))
     total = f"{share * machine.processes:,} votes a step"
@@ -373,6 +381,8 @@ def _deepspeed(backbone: BackboneFacts, machine: Machine, *, half: bool) -> tupl
 
 def to_yaml(settings: Mapping[str, Any], reasons: Mapping[str, str], header: Sequence[str]) -> str:
     """Write YAML with `header` as a comment on top, and the reason for a key's value behind it."""
+    import yaml  # where it is needed: `--help` reads this module too
+
     lines = [f"# {line}" if line else "#" for line in header]
     for key, value in settings.items():
         text = yaml.safe_dump({key: value}, sort_keys=False, allow_unicode=True, width=10_000).rstrip()

@@ -12,7 +12,7 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import count
@@ -259,13 +259,17 @@ def save_checkpoint(
 
 
 def save_final(
-    trainer: Trainer, config: TrainConfig, folder: Path, more: Callable[[Path], None] = lambda _: None
+    trainer: Trainer,
+    config: TrainConfig,
+    folder: Path,
+    more: Callable[[Path], None] = lambda _: None,
+    model_list: Sequence[str] | None = None,
 ) -> None:
     """Write the trained model into the run's folder itself (every rank must call this); InputError as above.
 
-    On the main process `more` writes further files of the model beside it.
+    On the main process `more` writes further files of the model beside it. Rows are in the order of `model_list`.
     """
-    write_model(trainer, config, folder / "model", unpack=True, more=more)
+    write_model(trainer, config, folder / "model", unpack=True, more=more, model_list=model_list)
 
 
 def write_model(
@@ -275,13 +279,17 @@ def write_model(
     *,
     unpack: bool = False,
     more: Callable[[Path], None] = lambda _: None,
+    model_list: Sequence[str] | None = None,
 ) -> None:
-    """Write the current model into a new folder, or with `unpack` beside it; complete or not at all (collective)."""
+    """Write the current model into a new folder, or with `unpack` beside it; complete or not at all (collective).
+
+    Rows are in the order of `model_list`; None: in that of training.
+    """
     weights = trainer.published_weights()
     if trainer.engine.is_main:
         with whole_or_absent(target):
             unfinished = _empty_folder(unfinished_name(target))
-            _write_model(trainer, config, unfinished, weights, more)
+            _write_model(trainer, config, unfinished, weights, more, model_list)
             sync_tree(unfinished)
             if unpack:
                 # A folder without config.json is not a model, so it comes last: a kill leaves no incomplete model.
@@ -306,8 +314,9 @@ def _write_model(
     folder: Path,
     weights: dict[str, Tensor],
     more: Callable[[Path], None] = lambda _: None,
+    model_list: Sequence[str] | None = None,
 ) -> None:
-    trainer.engine.model.save_pretrained(folder, state_dict=weights)
+    trainer.engine.model.save_pretrained(folder, state_dict=weights, model_list=model_list)
     trainer.windows.tokenizer.save_pretrained(folder)
     (folder / "training_config.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
     more(folder)
@@ -322,7 +331,7 @@ _MAY_CHANGE = {
     "load_train_data_from_disk", "load_val_data_from_disk", "drop_unknown_models", "pretrain_model_name", "model_type",
     "head_type", "loss_type", "num_train_epochs", "batch_size", "gradient_accumulation_steps", "packing",
     "micro_batch_tokens", "seed", "shuffle", "deepspeed_config_path", "dtype", "gradient_checkpointing", "compile",
-    "model_capacity", "vote_order",
+    "model_capacity", "vote_order", "past_data_path",
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from p2l.votes.arrow_files import RecordFile
 from p2l.votes.reading import Finding, VoteBatch, check_columns, model_codes, scan, without_bad
 from p2l.votes.schema import WINNERS, IntArray, Source, hash_turns, numbers
 from p2l.votes.sources import open_source
+from p2l.votes.voters import OddVoter, VoterCounts
 
 _BUCKETS = 64  # files the prompt hashes are spread over, so that one of them fits in memory
 
@@ -47,6 +48,10 @@ class VoteReport:
     """Rows by kind of problem."""
     notes: list[str] = field(default_factory=list)
     """Observations that are no faults."""
+    voters: int | None = None
+    """Different voters; None without a column `voter`."""
+    odd_voters: list[OddVoter] = field(default_factory=list)
+    """Those who do not vote like people."""
 
     @property
     def is_fit(self) -> bool:
@@ -91,6 +96,7 @@ class _ReportBuilder:
         self.counts: IntArray = np.zeros(0, dtype=np.int64)
         self.hashes = [RecordFile(np.dtype("<u8")) for _ in range(_BUCKETS)]
         self.last_time = -np.inf
+        self.voters = VoterCounts()
 
     def note_problems(self, batch: VoteBatch, findings: list[Finding]) -> None:
         faults = ((int(row), finding) for finding in findings for row in finding.rows[: self.limit])
@@ -107,8 +113,8 @@ class _ReportBuilder:
         if not len(batch):
             return
         report.winners.update(_value_counts(columns.column("winner")))
-        codes = np.concatenate([model_codes(columns.column(name), self.codes) for name in ("model_a", "model_b")])
-        grown = np.bincount(codes, minlength=len(self.codes))
+        sides = [model_codes(columns.column(name), self.codes) for name in ("model_a", "model_b")]
+        grown = np.bincount(np.concatenate(sides), minlength=len(self.codes))
         grown[: len(self.counts)] += self.counts
         self.counts = grown
         names = columns.schema.names
@@ -118,11 +124,19 @@ class _ReportBuilder:
             report.languages.update(_value_counts(columns.column("language")))
         if "tstamp" in names:
             self._see_times(numbers(columns.column("tstamp")))
+        if "voter" in names:
+            self._count_voters(columns, *sides)
         if "weight" in names:
             weights = numbers(columns.column("weight"))
             low, total, high = report.weights or (np.inf, 0.0, 0.0)
             total += float(weights.sum())
             report.weights = (min(low, float(weights.min())), total, max(high, float(weights.max())))
+
+    def _count_voters(self, columns: Any, first: IntArray, second: IntArray) -> None:
+        winner = pc.index_in(columns.column("winner").cast(pa.string()), pa.array(WINNERS))
+        is_timed = "tstamp" in columns.schema.names
+        times = np.asarray(numbers(columns.column("tstamp")), dtype=np.float64) if is_timed else None
+        self.voters.add(columns.column("voter").to_pylist(), first, second, winner.to_numpy(), times)
 
     def _count_prompts(self, column: Any) -> None:
         self.report.turns.update(_value_counts(pc.list_value_length(column)))
@@ -144,6 +158,9 @@ class _ReportBuilder:
     def finish(self) -> VoteReport:
         report = self.report
         report.models = dict(zip(self.codes, self.counts.tolist(), strict=True))
+        if "voter" in report.source.columns:
+            report.voters = len(self.voters.names)
+            report.odd_voters = self.voters.odd_ones(list(self.codes))
         if "prompt" in report.source.columns:
             report.prompts = sum(len(np.unique(file.mapped())) for file in self.hashes)
         if not report.votes:
@@ -185,12 +202,29 @@ def render(report: VoteReport) -> str:
     rows += _rest(report)
     lines = [report.source.name, *align(rows, left=(0, 1), indent="  ")]
     lines += [f"note: {note}" for note in report.notes]
+    lines += _odd_voters(report)
     if report.is_fit:
         return "\n".join([*lines, "no problems"])
     kinds = ", ".join(f"{kind} {count:,}" for kind, count in report.kinds.most_common())
     lines += [f"problems: {report.kinds.total():,} ({kinds})", *(f"  {problem}" for problem in report.problems)]
     more = report.kinds.total() - len(report.problems)
     return "\n".join([*lines, f"  ... and {more:,} more"] if more else lines)
+
+
+_LISTED = 20  # odd voters
+
+
+def _odd_voters(report: VoteReport) -> list[str]:
+    odd = report.odd_voters
+    if not odd:
+        return []
+    votes = sum(one.votes for one in odd)
+    lines = [
+        f"note: {len(odd):,} of {report.voters:,} voters, with {_share(votes, report.votes)} of the votes, do not vote "
+        "like people; look at them, and leave out whom you do not trust:"
+    ]
+    lines += [f"  {one.voter}, {one.votes:,} votes: {one.reason}" for one in odd[:_LISTED]]
+    return [*lines, f"  ... and {len(odd) - _LISTED:,} more"] if len(odd) > _LISTED else lines
 
 
 def _share(count: int, total: int) -> str:
@@ -213,6 +247,8 @@ def _rest(report: VoteReport) -> list[tuple[str, str]]:
         again = report.votes - report.prompts
         rows.append(("distinct prompts", f"{report.prompts:,}; {again:,} votes repeat one"))
         rows.append(("turns", _top(report.turns, report.votes)))
+    if report.voters is not None:
+        rows.append(("voters", f"{report.voters:,}"))
     if report.languages:
         rows.append(("languages", _top(report.languages, report.votes)))
     if report.times:

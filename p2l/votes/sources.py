@@ -26,6 +26,7 @@ from p2l.common.files import parse_json
 from p2l.common.spreadsheets import of_cells
 from p2l.votes.arrow_files import check_unpacked, common_schema, conform
 from p2l.votes.json_lines import has_too_many_keys, open_jsonl
+from p2l.votes.lake import Lake, is_lake
 from p2l.votes.parquet_files import open_parquet
 from p2l.votes.schema import RawBatch, Source, check_number_of_columns, is_valid
 
@@ -281,6 +282,8 @@ def read_columns(file: Path, columns: Container[str]) -> pd.DataFrame:
 def _open(source: Any, split: str, *, from_disk: bool) -> Source:
     if not isinstance(source, str | Path):
         return _open_table(source)
+    if is_lake(source):
+        return Lake(source).source()
     path = Path(source).expanduser()
     if from_disk or (path.is_dir() and any((path / mark).exists() for mark in _DATASET_MARKS)):
         return _open_folder(path, split)

@@ -1,0 +1,82 @@
+"""Commands: `p2l add-model`, a row for a new model without training, and `p2l probes`, what to ask it first."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from p2l.common.cli import parser, positive, run, whole
+from p2l.common.errors import ConfigError, InputError
+
+
+def add_parser() -> argparse.ArgumentParser:
+    """Return the flags of `p2l add-model`."""
+    flags = parser(
+        "p2l add-model",
+        "Add a new model to a trained P2L, without training: its row is the most probable one given some forty votes "
+        "or twenty graded answers, under a prior fitted to the known models.",
+    )
+    flags.add_argument("--model", required=True, metavar="DIR", help="the folder of a trained model")
+    flags.add_argument("--name", required=True, metavar="NAME", help="of the new model, as votes or answers name it")
+    source = flags.add_mutually_exclusive_group(required=True)
+    source.add_argument("--votes", metavar="FILE", help="votes between it and known models; others are passed over")
+    source.add_argument(
+        "--answers",
+        metavar="FILE",
+        help="graded answers: rows of prompt, model and score in [0, 1]; those of known models on the same prompts say "
+        "how hard these are",
+    )
+    flags.add_argument("--organisation", metavar="NAME", help="whose model it is (default: as its name begins)")
+    flags.add_argument("--output", required=True, metavar="DIR", help="folder of the larger model; must not exist")
+    return flags
+
+
+def add_main(argv: Sequence[str] | None = None) -> None:
+    """Add a model to a folder."""
+    args = add_parser().parse_args(argv)
+    output = Path(args.output).expanduser()
+    if output.exists():
+        raise InputError(f"{output}: exists; choose another --output or remove it")
+    from p2l.insight.newcomers import add_model, row_of_answers, row_of_votes
+
+    read = row_of_votes if args.votes else row_of_answers
+    added = read(args.model, args.name, args.votes or args.answers, organisation=args.organisation)
+    add_model(args.model, args.name, added, output)
+    print(
+        f"{args.name}: coefficient {added.coef:.2f} on average, 95 % interval {added.lower:.2f} to {added.upper:.2f}, "
+        f"where the known models have {added.known_lower:.2f} to {added.known_upper:.2f}; from {added.observations}"
+    )
+    print(f"model of {added.models} models: {output}")
+
+
+def probes_parser() -> argparse.ArgumentParser:
+    """Return the flags of `p2l probes`."""
+    flags = parser(
+        "p2l probes", "Choose the prompts that say most about a new model, to be answered by it and graded first."
+    )
+    flags.add_argument("--model", required=True, metavar="DIR", help="the folder of a trained model")
+    flags.add_argument("--prompts", required=True, metavar="FILE", help="prompts to choose from: a file with `prompt`")
+    flags.add_argument("--count", type=positive, default=20, metavar="N", help="prompts to choose")
+    flags.add_argument("--limit", type=positive, default=5000, metavar="N", help="look at a sample of so many prompts")
+    flags.add_argument("--seed", type=whole, default=0, help="of the sample")
+    flags.add_argument("--output", required=True, metavar="FILE", help="JSON lines of prompt, most telling first")
+    return flags
+
+
+def probes_main(argv: Sequence[str] | None = None) -> None:
+    """Write the prompts worth asking first."""
+    args = probes_parser().parse_args(argv)
+    if args.count > args.limit:
+        raise ConfigError(f"--count {args.count} is more than --limit {args.limit}; raise the limit")
+    from p2l.common.files import check_can_write
+    from p2l.insight.newcomers import choose_probes, write_probes
+
+    check_can_write(args.output, args.prompts)
+    prompts = choose_probes(args.model, args.prompts, args.count, limit=args.limit, seed=args.seed)
+    write_probes(prompts, args.output)
+    print(f"{args.output}: {len(prompts)} prompts, the most telling first")
+
+
+if __name__ == "__main__":
+    run(add_main)

@@ -1,0 +1,75 @@
+"""Command: `p2l next-pairs`: which two models to show next, so that votes teach most of a leaderboard."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+from p2l.common.cli import choose, parser, positive, run
+from p2l.common.errors import ConfigError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of `p2l next-pairs`."""
+    flags = parser(
+        "p2l next-pairs",
+        "Choose the pairs of models to show next by what their votes would teach of the leaderboard of some votes.",
+    )
+    flags.add_argument("--votes", required=True, metavar="FILE", help="votes so far")
+    flags.add_argument("--count", type=positive, default=1000, metavar="N", help="votes to plan")
+    flags.add_argument(
+        "--models", nargs="+", default=[], metavar="NAME", help="plan for the places of these models (default: all)"
+    )
+    flags.add_argument("--likelihood", metavar="NAME", help="of the leaderboard (default: as the votes' outcomes ask)")
+    flags.add_argument(
+        "--random-share",
+        type=float,
+        default=0.1,
+        metavar="SHARE",
+        help="share of pairs drawn uniformly, so that every pair has a propensity above zero",
+    )
+    flags.add_argument("--output", required=True, metavar="FILE", help="CSV of model_a, model_b, votes, propensity")
+    flags.add_argument("--quiet", action="store_true", help="no progress bar")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the plan."""
+    args = build_parser().parse_args(argv)
+    if not 0 <= args.random_share <= 1:
+        raise ConfigError(f"--random-share must lie between 0 and 1, not {args.random_share}")
+    import numpy as np
+
+    from p2l.common.files import atomic_path, check_can_write
+    from p2l.common.spreadsheets import to_cell
+    from p2l.leaderboard.fitting import fit_labels
+    from p2l.leaderboard.next_pairs import plan_pairs
+    from p2l.votes import open_votes
+
+    check_can_write(args.output, args.votes)
+    with open_votes(args.votes, need_prompt=False, quiet=args.quiet) as store:
+        names, labels = store.model_list, store.labels()
+    board = fit_labels(labels, models=names, likelihood=args.likelihood, intervals=None)
+    codes = {name: place for place, name in enumerate(names)}
+    places = [choose("model", name, codes) for name in args.models]
+    named = np.array(places) if places else None
+    plan = plan_pairs(board, labels[:, :2], args.count, named=named, random_share=args.random_share)
+    order = np.argsort(-plan.propensities, kind="stable")
+    with atomic_path(Path(args.output).expanduser()) as temporary, temporary.open("w", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["model_a", "model_b", "votes", "propensity"])
+        for row in order.tolist():
+            pair = [to_cell(names[place]) for place in plan.pairs[row].tolist()]
+            rows.writerow([*pair, int(plan.votes[row]), f"{plan.propensities[row]:.6g}"])
+    used = int((plan.votes > 0).sum())
+    print(
+        f"{args.output}: {args.count:,} votes on {used} of {len(plan.pairs):,} pairs; standard deviation of a "
+        f"coefficient {plan.variance_before**0.5:.4f} now, {plan.variance_after**0.5:.4f} expected after them, "
+        f"{plan.variance_random**0.5:.4f} after as many on pairs drawn at random"
+    )
+
+
+if __name__ == "__main__":
+    run(main)

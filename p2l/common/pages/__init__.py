@@ -1,0 +1,28 @@
+"""Pages that the services show: rendered on the server, with a strict policy, without a build step or another host.
+
+    return page(request, "p2l.serving/board.html", title="Leaderboard", rows=rows)
+
+A template extends `p2l.common.pages/page.html`. Libraries and their licences lie in `static`.
+"""
+
+from __future__ import annotations
+
+from p2l.common.pages.drawing import Dot, frontier_svg, interval_svg, line_svg, share_svg
+from p2l.common.pages.responses import asset_url, asset_urls, form_fields, fragment, page, send_asset
+from p2l.common.pages.sessions import Sessions, is_same_origin
+
+__all__ = [
+    "Dot",
+    "Sessions",
+    "asset_url",
+    "asset_urls",
+    "form_fields",
+    "fragment",
+    "frontier_svg",
+    "interval_svg",
+    "is_same_origin",
+    "line_svg",
+    "page",
+    "send_asset",
+    "share_svg",
+]

@@ -1,0 +1,157 @@
+"""Small pictures of pages, as SVG that takes its colours from the page's style and its width from its place.
+
+Lengths across are in percent, so that a picture needs no script to fit; nothing is said in colour alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from markupsafe import Markup, escape
+
+
+def interval_svg(
+    share: float, lower: float | None = None, upper: float | None = None, mark: float | None = None
+) -> str:
+    """Return a bar of a share from 0 to 1, with the interval from `lower` to `upper` and a tick at `mark`."""
+    parts = [f'<rect class="rate" y="3" height="10" width="{100 * share:.2f}%"/>']
+    if lower is not None and upper is not None:
+        ends = f'x1="{100 * lower:.2f}%" x2="{100 * upper:.2f}%"'
+        parts.append(f'<line class="range" {ends} y1="8" y2="8"/>')
+    if mark is not None:
+        parts.append(f'<line class="mark" x1="{100 * mark:.2f}%" x2="{100 * mark:.2f}%" y1="0" y2="16"/>')
+    return Markup(f'<svg class="bar" width="100%" height="16" aria-hidden="true">{"".join(parts)}</svg>')
+
+
+def share_svg(share: float) -> str:
+    """Return a short bar of a share from 0 to 1, to stand in a line of text."""
+    width = 100 * min(1.0, max(0.0, share))
+    return Markup(
+        '<svg class="share" width="40" height="8" aria-hidden="true"><rect class="track" width="100%" height="8"/>'
+        f'<rect class="rate" width="{width:.1f}%" height="8"/></svg>'
+    )
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A point of `frontier_svg`: where it lies, its name, and whether it is on the frontier."""
+
+    name: str
+    x: float
+    y: float
+    is_corner: bool = False
+
+
+_LEFT, _RIGHT, _TOP, _BOTTOM = 9.0, 97.0, 6.0, 84.0  # percent of the picture that the axes span
+_ROOM = (25.0, 5.0)  # percent across and up that a name needs
+_STEPS = 12  # of a curve between two corners
+
+
+def frontier_svg(dots: Sequence[Dot], mark: tuple[float, float] | None, *, x: str, y: str, title: str) -> str:
+    """Return points with the line through the corners, from the left to the right; `mark` is where the mixture lies.
+
+    The horizontal axis is logarithmic where all points are above zero and far apart. `x` and `y` name the axes.
+    """
+    points = [(dot.x, dot.y) for dot in dots] + ([] if mark is None else [mark])
+    if not points:
+        return Markup("")
+    xs, ys = ([point[side] for point in points] for side in (0, 1))
+    across = _Axis.of(xs, _LEFT, _RIGHT, min(xs) > 0 and max(xs) > 5 * min(xs))
+    up = _Axis.of(ys, _BOTTOM, _TOP, False)
+    parts = [f'<line class="axis" x1="{_LEFT}%" x2="{_RIGHT}%" y1="{_BOTTOM}%" y2="{_BOTTOM}%"/>']
+    for tick in across.ticks():
+        parts.append(f'<text class="tick" x="{across.place(tick):.2f}%" y="91%" text-anchor="middle">{tick:.3g}</text>')
+    for tick in up.ticks():
+        at = f'x="{_LEFT - 1}%" y="{up.place(tick):.2f}%"'
+        parts.append(f'<text class="tick" {at} text-anchor="end">{tick:.3g}</text>')
+    parts += _edges(dots, across, up)
+    parts += _named_dots(dots, across, up)
+    if mark is not None:
+        parts.append(f'<circle class="mark" cx="{across.place(mark[0]):.2f}%" cy="{up.place(mark[1]):.2f}%" r="8"/>')
+    parts.append(f'<text class="tick" x="{_RIGHT}%" y="98%" text-anchor="end">{escape(x)} →</text>')
+    parts.append(f'<text class="tick" x="0" y="3%" dy="4">↑ {escape(y)}</text>')
+    head = f'<svg class="frontier" width="100%" height="320" role="img" aria-label="{escape(title)}">'
+    return Markup(f"{head}{''.join(parts)}</svg>")
+
+
+def _edges(dots: Sequence[Dot], across: _Axis, up: _Axis) -> list[str]:
+    """Return the frontier: mixtures are straight in cost, and so curved where the axis is logarithmic."""
+    corners = sorted((dot for dot in dots if dot.is_corner), key=lambda dot: dot.x)
+    steps = _STEPS if across.is_log else 1
+    path = [
+        (across.place(one.x + (two.x - one.x) * step / steps), up.place(one.y + (two.y - one.y) * step / steps))
+        for one, two in pairwise(corners)
+        for step in range(steps + 1)
+    ]
+    return [
+        f'<line class="edge" x1="{one[0]:.2f}%" y1="{one[1]:.2f}%" x2="{two[0]:.2f}%" y2="{two[1]:.2f}%"/>'
+        for one, two in pairwise(path)
+    ]
+
+
+def _named_dots(dots: Sequence[Dot], across: _Axis, up: _Axis) -> list[str]:
+    """Return the points, with the names that find room, those of corners and of high points first."""
+    parts: list[str] = []
+    labels: list[tuple[float, float]] = []
+    for dot in sorted(dots, key=lambda dot: (not dot.is_corner, -dot.y)):
+        left, top = across.place(dot.x), up.place(dot.y)
+        kind, name = "corner" if dot.is_corner else "dot", escape(dot.name)
+        parts.append(f'<circle class="{kind}" cx="{left:.2f}%" cy="{top:.2f}%" r="5"><title>{name}</title></circle>')
+        if all(abs(left - x) > _ROOM[0] or abs(top - y) > _ROOM[1] for x, y in labels):
+            labels.append((left, top))
+            side, shift = ("end", -9) if left > 60 else ("start", 9)
+            label = f'x="{left:.2f}%" y="{top:.2f}%" dx="{shift}" dy="{14 if dot.is_corner else 4}"'
+            parts.append(f'<text class="{kind}" {label} text-anchor="{side}">{name}</text>')
+    return parts
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Where values lie between two percentages of the picture."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    is_log: bool
+
+    @classmethod
+    def of(cls, values: Sequence[float], start: float, end: float, is_log: bool) -> _Axis:
+        low, high = min(values), max(values)
+        if is_log:
+            return cls(low / 1.3, high * 1.3, start, end, True)
+        room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
+        return cls(low - room, high + room, start, end, False)
+
+    def place(self, value: float) -> float:
+        low, high, at = (math.log(each) if self.is_log else each for each in (self.low, self.high, value))
+        return self.start + (self.end - self.start) * (at - low) / (high - low)
+
+    def ticks(self) -> list[float]:
+        """Return about four round values."""
+        if self.is_log:
+            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            steps = (1.0,) if last - first > 3 else (1.0, 3.0) if last - first > 1 else (1.0, 2.0, 5.0)
+            values = [step * 10.0**power for power in range(first, last + 1) for step in steps]
+        else:
+            step = 10.0 ** math.floor(math.log10((self.high - self.low) / 2))
+            step = next(step * by for by in (1, 2, 5, 10) if (self.high - self.low) / (step * by) <= 5)
+            values = [step * number for number in range(math.ceil(self.low / step), math.floor(self.high / step) + 1)]
+        return [value for value in values if self.low <= value <= self.high]
+
+
+def line_svg(values: Sequence[float | None], title: str) -> str:
+    """Return a line over time without axes, for readers without scripts."""
+    present = [value for value in values if value is not None]
+    high, number = max(present, default=0.0) or 1.0, max(1, len(values) - 1)
+    points = [
+        f"{100 * place / number:.1f},{40 - 38 * value / high:.1f}"
+        for place, value in enumerate(values)
+        if value is not None
+    ]
+    line = f'<polyline class="line" points="{" ".join(points)}" vector-effect="non-scaling-stroke"/>'
+    head = '<svg width="100%" height="80" viewBox="0 0 100 40" preserveAspectRatio="none" role="img"'
+    return Markup(f'{head} aria-label="{escape(title)}">{line}</svg>')

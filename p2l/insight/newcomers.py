@@ -1,0 +1,247 @@
+"""A new model's row in a trained P2L from a few votes or graded answers, and the prompts that are worth asking first.
+
+The mathematics are those of `p2l.leaderboard.newcomers`. A row that is a mixture of the known rows can be written into
+any head; the posterior gets the same mixture, and a component of its own for what the votes or answers leave open.
+
+Shapes: N observations, M known models, R components of a posterior.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from p2l.common.errors import InputError
+from p2l.common.files import atomic_path
+from p2l.inference import P2L
+from p2l.leaderboard.newcomers import (
+    NewRow,
+    RowPrior,
+    answers_of_new,
+    fit_answer_scale,
+    fit_row,
+    fit_row_prior,
+    organisation_of,
+    probes,
+    votes_on_new,
+)
+from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder, write_json
+from p2l.model.committee import COMMITTEE_FILE, member_folders
+from p2l.model.manifest import seal
+from p2l.model.model import P2LModel
+from p2l.model.posterior import Posterior
+from p2l.votes.schema import hash_turns
+from p2l.votes.sources import read_columns
+
+Floats = npt.NDArray[np.float64]
+FEWEST = 3
+"""Known models that a prior needs."""
+_LEVEL = 1.959964
+_OWN_FILES = ("eval_*", "metrics.jsonl", "checkpoint-*", "manifest.json", "*.safetensors*", "training_config.json")
+
+
+@dataclass(frozen=True)
+class AddedRow:
+    """The row of a new model, and what to say of it."""
+
+    row: NewRow
+    observations: str
+    """From what it was fitted."""
+    models: int
+    """Models of the larger P2L."""
+    coef: float
+    lower: float
+    upper: float
+    """Mean coefficient over the prompts, and its 95 % interval."""
+    known_lower: float
+    known_upper: float
+    """Least and greatest mean coefficient of a known model."""
+
+
+def row_of_votes(model: str, name: str, votes: str, *, organisation: str | None = None) -> AddedRow:
+    """Fit the row to the votes between a new model and known ones; InputError where there are none."""
+    from p2l.votes import open_votes
+
+    p2l = _opened(model, name)
+    names = [*p2l.model_list, name]
+    with open_votes(votes, model_list=names, drop_unknown=True) as store:
+        labels = store.labels()
+        ids = np.flatnonzero((labels[:, :2] == len(names) - 1).any(axis=1))
+        if not len(ids):
+            raise InputError(f"{votes}: holds no vote between {name!r} and a model that {model} knows")
+        labels, prompts = labels[ids], store.prompts(ids)
+    prediction = p2l.predict(prompts)
+    coefs = prediction.coefs.astype(np.float64)
+    is_first = labels[:, 0] == len(names) - 1
+    others = coefs[np.arange(len(ids)), np.where(is_first, labels[:, 1], labels[:, 0])]
+    eta, gamma = (
+        None if values is None else values.astype(np.float64) for values in (prediction.eta, prediction.gamma)
+    )
+    observed = votes_on_new(p2l.likelihood, others, is_first, labels[:, 2], eta, gamma)
+    row = fit_row(_prior(p2l, coefs, name, organisation), coefs, observed)
+    return _added(row, coefs, f"{len(ids):,} votes")
+
+
+def row_of_answers(model: str, name: str, answers: str, *, organisation: str | None = None) -> AddedRow:
+    """Fit the row to graded answers; InputError where there are none of the new model, or scores outside [0, 1]."""
+    p2l = _opened(model, name)
+    prompts, scores = read_answers(answers, [*p2l.model_list, name])
+    own = scores[:, -1]
+    graded = np.flatnonzero(~np.isnan(own))
+    if not len(graded):
+        raise InputError(f"{answers}: holds no answer of {name!r}; the column 'model' names the models")
+    coefs = p2l.predict([prompts[row] for row in graded]).coefs.astype(np.float64)
+    scale, harder = fit_answer_scale(coefs, scores[graded, :-1])
+    row = fit_row(_prior(p2l, coefs, name, organisation), coefs, answers_of_new(scale, harder, own[graded]))
+    known = int((~np.isnan(scores[graded, :-1])).sum())
+    return _added(row, coefs, f"{len(graded):,} graded answers, beside {known:,} of known models")
+
+
+def read_answers(path: str, models: Sequence[str]) -> tuple[list[list[str]], Floats]:
+    """Read graded answers: P different prompts, and scores (P, M) of these models, NaN where there is none."""
+    table = read_columns(Path(path).expanduser(), {"prompt", "model", "score"})
+    for column in ("prompt", "model", "score"):
+        if column not in table:
+            raise InputError(f"{path}: has no column {column!r}; a row has prompt, model and score")
+    place = {name: number for number, name in enumerate(models)}
+    prompts: dict[int, list[str]] = {}
+    cells = []
+    for number, (prompt, model, score) in enumerate(
+        zip(table["prompt"], table["model"], table["score"], strict=True), 1
+    ):
+        if model not in place:
+            continue
+        try:
+            value = float(score)
+        except (TypeError, ValueError):
+            value = np.nan
+        if not 0.0 <= value <= 1.0:
+            raise InputError(f"{path}: row {number}: score must lie between 0 and 1, not {score!r}")
+        turns = [prompt] if isinstance(prompt, str) else None if prompt is None else [str(turn) for turn in prompt]
+        if not turns:
+            raise InputError(f"{path}: row {number}: prompt is no text")
+        key = hash_turns(turns)
+        prompts.setdefault(key, turns)
+        cells.append((key, place[model], value))
+    rows = {key: row for row, key in enumerate(prompts)}
+    scores = np.full((len(rows), len(models)), np.nan)
+    for key, place_of_model, value in cells:
+        scores[rows[key], place_of_model] = value
+    return list(prompts.values()), scores
+
+
+def _opened(model: str, name: str) -> P2L:
+    p2l = P2L.from_pretrained(model)
+    if name in p2l.model_list:
+        raise InputError(
+            f"{model}: knows {name!r} already; train on its votes (p2l online-train), or choose a new name"
+        )
+    if len(p2l.model_list) < FEWEST:
+        raise InputError(f"{model}: knows {len(p2l.model_list)} models; a prior of new ones needs at least {FEWEST}")
+    return p2l
+
+
+def _prior(p2l: P2L, coefs: Floats, name: str, organisation: str | None) -> RowPrior:
+    return fit_row_prior(coefs, [organisation_of(one) for one in p2l.model_list], organisation or organisation_of(name))
+
+
+def _added(row: NewRow, coefs: Floats, observations: str) -> AddedRow:
+    mean_design = row.prior.design(coefs).mean(axis=0)
+    error = _LEVEL * float(np.sqrt(mean_design @ row.covariance @ mean_design))
+    coef, known = float(row.coefs(coefs).mean()), coefs.mean(axis=0)
+    count = coefs.shape[1] + 1
+    return AddedRow(row, observations, count, coef, coef - error, coef + error, float(known.min()), float(known.max()))
+
+
+def add_model(model: str, name: str, added: AddedRow, output: Path) -> None:
+    """Write the folder of a model, or a committee, with a row more; a sorted model list stays sorted."""
+    root = local_folder(model)
+    members = member_folders(root)
+    with atomic_path(output, directory=True) as unfinished:
+        for member in members:
+            target = unfinished if member == root else unfinished / member.name
+            shutil.copytree(member, target, ignore=shutil.ignore_patterns(*_OWN_FILES), dirs_exist_ok=True)
+            names = _write_larger(member, target, name, added.row)
+            record = member / "training_config.json"
+            if record.is_file():
+                shutil.copyfile(record, target / record.name)
+            seal(target)
+        if (root / COMMITTEE_FILE).is_file():
+            shutil.copyfile(root / COMMITTEE_FILE, unfinished / COMMITTEE_FILE)
+            write_json(unfinished / MODEL_LIST_FILE, names)
+            seal(unfinished)
+
+
+def _write_larger(folder: Path, target: Path, name: str, row: NewRow) -> list[str]:
+    """Write config.json, weights, model list and posterior of a member with the new row; return the names."""
+    dtype = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("dtype") or "float32"
+    model = P2LModel.from_pretrained(folder, dtype=dtype)
+    known = list(model.model_list)
+    mixture, shift = row.prior.combination(row.theta)
+    model.widen(len(known) + 1)
+    weight, bias = (model.get_parameter(one) for one in model.row_names)
+    weights = torch.tensor(mixture)
+    with torch.no_grad():
+        weight[-1] = (weights @ weight[:-1].double()).to(weight.dtype)
+        bias[-1] = (weights @ bias[:-1].double() + shift).to(bias.dtype)
+    model.model_list = [*known, name]
+    names = sorted(model.model_list) if known == sorted(known) else model.model_list
+    model.save_pretrained(target, model_list=names)
+    posterior = Posterior.load(folder, len(known))
+    if posterior is not None:
+        order = [model.model_list.index(one) for one in names]
+        _with_row(posterior, row, order).save(target)
+    return names
+
+
+def _with_row(posterior: Posterior, row: NewRow, order: Sequence[int]) -> Posterior:
+    """Return the posterior of M + 1 models: a new one deviates as its mixture does, and by what its row leaves open."""
+    mixture, shift = row.prior.combination(row.theta)
+    weights = torch.tensor(mixture, dtype=torch.float32)
+    # The offset is the greater part of what is open, and the same for all prompts; components add their mean square.
+    variance = float(np.diag(row.covariance).sum()) + row.prior.own_variance
+    tensors: dict[str, Any] = {key: getattr(posterior, key) for key in Posterior.tensor_names()}
+    own = torch.cat([torch.zeros(len(posterior.coefs)), torch.tensor([variance**0.5])])
+    basis = torch.cat([posterior.basis, (weights @ posterior.basis)[None]])
+    tensors["basis"] = torch.cat([basis, own[:, None]], dim=1)[list(order)]
+    tensors["coefs"] = torch.cat([posterior.coefs, (weights @ posterior.coefs + shift)[None]])[list(order)]
+    tensors["kept"] = torch.cat([posterior.kept, torch.zeros_like(posterior.kept[:1])])
+    for key in ("offset", "least"):
+        tensors[key] = torch.cat([tensors[key], torch.ones(1)])
+    return Posterior(tensors)
+
+
+def choose_probes(model: str, prompts: str, count: int, *, limit: int = 5000, seed: int = 0) -> list[list[str]]:
+    """Choose prompts of a file that say most about a new model, from a sample of `limit` different ones."""
+    table = read_columns(Path(prompts).expanduser(), {"prompt"})
+    if "prompt" not in table or not len(table):
+        raise InputError(f"{prompts}: holds no prompts; a column 'prompt' is needed")
+    different: dict[int, list[str]] = {}
+    for entry in table["prompt"]:
+        turns = [entry] if isinstance(entry, str) else [] if entry is None else [str(turn) for turn in entry]
+        if turns:
+            different.setdefault(hash_turns(turns), turns)
+    texts = list(different.values())
+    if len(texts) > limit:
+        rows = np.sort(np.random.default_rng(seed).choice(len(texts), limit, replace=False))
+        texts = [texts[row] for row in rows]
+    p2l = P2L.from_pretrained(model)
+    coefs = p2l.predict(texts).coefs.astype(np.float64)
+    # An answer to a prompt at which models are right half of the time says most of how good one is.
+    chance = 1.0 / (1.0 + np.exp(-coefs.mean(axis=1)))
+    return [texts[row] for row in probes(fit_row_prior(coefs), coefs, chance * (1.0 - chance), count)]
+
+
+def write_probes(prompts: Sequence[list[str]], output: str) -> None:
+    """Write prompts as JSON lines."""
+    with atomic_path(Path(output).expanduser()) as temporary, temporary.open("w", encoding="utf-8") as file:
+        for turns in prompts:
+            file.write(json.dumps({"prompt": turns}, ensure_ascii=False) + "\n")

@@ -1,0 +1,117 @@
+"""How leaderboards show themselves in Python: as a table of text, as HTML in a notebook, as a figure.
+
+`repr`, `_repr_html_` and `plot` of `Leaderboard`, `Prediction` and `P2L` come here with the win rates that they have.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.plots import COLOURS, new_figure
+from p2l.common.report.tables import plain
+from p2l.common.text_table import text_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Floats = npt.NDArray[np.float64]
+SHOWN = 10
+"""Models of a `repr`, and of HTML."""
+_PLOTTED = 30
+_BAR = "#b9d3e8"
+_LINE = "#0b5c96"
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The win rates of M models, best first, under a title; ends of intervals are NaN where there are none."""
+
+    title: str
+    models: Sequence[str]
+    rates: Floats
+    lower: Floats
+    upper: Floats
+
+    @classmethod
+    def of(
+        cls,
+        title: str,
+        models: Sequence[str],
+        rates: npt.ArrayLike,
+        limits: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+    ) -> Rates:
+        """Sort the models by their rates."""
+        values = np.asarray(rates, dtype=np.float64)
+        order = np.argsort(-values, kind="stable")
+        none = np.full(len(values), math.nan)
+        lower, upper = (none, none) if limits is None else (np.asarray(end, dtype=np.float64) for end in limits)
+        return cls(title, [models[place] for place in order], values[order], lower[order], upper[order])
+
+    def text(self) -> str:
+        """Return the title and the first models as a table."""
+        rows = [
+            [str(rank), model, f"{rate:.1%}", *([f"{low:.1%} to {high:.1%}"] if self._has_limits else [])]
+            for rank, (model, rate, low, high) in enumerate(self._rows(SHOWN), 1)
+        ]
+        head = ["rank", "model", "beats the field", *(["interval"] if self._has_limits else [])]
+        return "\n".join([self.title, *text_table(head, rows, left={1}), *self._rest(SHOWN)])
+
+    def html(self) -> str:
+        """Return the same as HTML with bars, for a notebook."""
+        cells = "".join(
+            f"<tr><td>{rank}</td><td style='text-align:left'>{html.escape(model)}</td><td>{_bar(rate, low, high)}</td>"
+            f"<td>{rate:.1%}</td></tr>"
+            for rank, (model, rate, low, high) in enumerate(self._rows(SHOWN), 1)
+        )
+        named = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("model", "beats the field"))
+        rest = "".join(f"<p>{html.escape(line)}</p>" for line in self._rest(SHOWN))
+        title = f"<p><b>{html.escape(self.title)}</b></p>"
+        return f"{title}<table><tr><th></th>{named}<th></th></tr>{cells}</table>{rest}"
+
+    def figure(self) -> Figure:
+        """Return the win rates with their intervals as a figure, at most thirty models."""
+        rows = self._rows(_PLOTTED)
+        figure = new_figure(7.0, 1.1 + 0.28 * len(rows))
+        axes = figure.add_subplot()
+        places = np.arange(len(rows))
+        rates, lower, upper = (np.array([row[column] for row in rows]) for column in (1, 2, 3))
+        axes.barh(places, rates, height=0.55, color=_BAR)
+        if self._has_limits:
+            axes.hlines(places, lower, upper, color=COLOURS[0], linewidth=2)
+        axes.axvline(0.5, color="#888888", linewidth=0.8)
+        axes.set_yticks(places, [plain(row[0], 40) for row in rows])
+        axes.invert_yaxis()
+        axes.set_xlim(0, 1)
+        axes.set_xlabel("chance of beating another model drawn at random")
+        axes.set_title(plain(self.title, 80), loc="left")
+        for side in ("top", "right"):
+            axes.spines[side].set_visible(False)
+        return figure
+
+    @property
+    def _has_limits(self) -> bool:
+        return bool(np.isfinite(self.lower).any())
+
+    def _rows(self, most: int) -> list[tuple[str, float, float, float]]:
+        columns = (self.models, self.rates.tolist(), self.lower.tolist(), self.upper.tolist())
+        return list(zip(*(column[:most] for column in columns), strict=True))
+
+    def _rest(self, most: int) -> list[str]:
+        return [f"... and {len(self.models) - most} more"] if len(self.models) > most else []
+
+
+def _bar(rate: float, lower: float, upper: float) -> str:
+    """Return a bar of 160 pixels, with the interval if there is one."""
+    line = (
+        f"<line x1='{160 * lower:.1f}' x2='{160 * upper:.1f}' y1='7' y2='7' stroke='{_LINE}' stroke-width='2'/>"
+        if math.isfinite(lower)
+        else ""
+    )
+    return f"<svg width='160' height='14'><rect width='{160 * rate:.1f}' y='2' height='10' fill='{_BAR}'/>{line}</svg>"

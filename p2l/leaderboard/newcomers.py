@@ -1,0 +1,282 @@
+"""The coefficients of a new model from a few votes or graded answers: MAP under a prior fitted to the known models.
+
+The row of a new model in the head is an affine combination of the rows of the M known ones, so that all that is needed
+of a prompt are their coefficients, whatever the backbone:
+
+    coef_new(x) = mean_m coef_m(x) + o + sum over k of z_k e_k(x)
+
+with o an offset and e_k the principal components of what the known models' coefficients differ by from prompt to prompt
+beside the offsets. The known models have offsets and scores of their own: theta = (o, z) of a new one has their mean
+(zero, or as far as organisations differ that of the models of its own) and their covariance, correlations shrunk.
+Votes are outcomes of `p2l.likelihood` against coefficients that are known; graded answers are Bernoulli. Newton's
+method finds the maximum, its Hessian the covariance. An N(0, 5) prior is as good after forty votes as this after ten.
+
+NumPy alone, so that a router can use it too.
+
+Shapes: N observations, P prompts, M known models, K components, D = 1 + K.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.errors import InputError
+from p2l.leaderboard.newton import Point, derivatives, minimise
+from p2l.likelihood import Likelihood, targets
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+COMPONENTS = 4
+"""Most components of a prior: each takes some ten known models to know its variance."""
+_MODELS_A_COMPONENT = 4
+_LEAST_VARIANCE = 0.05**2
+_LEAST_SLOPE = 0.05
+_PSEUDO_MODELS = 10.0  # known models at which half of a correlation is believed
+
+
+@dataclass(frozen=True)
+class RowPrior:
+    """What the rows of known models say of the row of a new one."""
+
+    weights: Floats
+    """(D, M) of the known models' coefficients, each component's with sum zero; the offset's are zero."""
+    shifts: Floats
+    """(D,) beside them."""
+    mean: Floats
+    """(D,)"""
+    covariance: Floats
+    """(D, D)"""
+    own_variance: float
+    """Of a prompt's coefficient around its row: what the components leave."""
+
+    def design(self, coefs: Floats) -> Floats:
+        """Return what theta is multiplied with at prompts of these coefficients (N, M): (N, D)."""
+        return np.asarray(coefs @ self.weights.T + self.shifts)
+
+    def combination(self, theta: Floats) -> tuple[Floats, float]:
+        """Return the weights (M,) of the known models' rows, with sum one, and the shift of the bias of a new row."""
+        count = self.weights.shape[1]
+        return 1.0 / count + theta @ self.weights, float(theta @ self.shifts)
+
+
+@dataclass(frozen=True)
+class NewRow:
+    """The row of a new model, and how far it is known."""
+
+    prior: RowPrior
+    theta: Floats
+    """(D,) the most probable one."""
+    covariance: Floats
+    """(D, D)"""
+
+    def coefs(self, known: Floats) -> Floats:
+        """Return the new model's coefficients (N,) at prompts where the known ones have these (N, M)."""
+        return np.asarray(known.mean(axis=1) + self.prior.design(known) @ self.theta)
+
+    def sd(self, known: Floats) -> Floats:
+        """Return their standard deviations (N,), what is a prompt's own included."""
+        design = self.prior.design(known)
+        return np.asarray(np.sqrt((design @ self.covariance * design).sum(axis=1) + self.prior.own_variance))
+
+
+def organisation_of(name: str) -> str:
+    """Return the organisation that a name tells: what stands before a slash, else its first word."""
+    head, slash, _ = name.partition("/")
+    return head.lower() if slash else re.split(r"[^a-z]", name.lower(), maxsplit=1)[0]
+
+
+def fit_row_prior(coefs: npt.ArrayLike, organisations: Sequence[str] = (), organisation: str | None = None) -> RowPrior:
+    """Fit the prior to the coefficients (P, M) of known models at prompts like those to come.
+
+    `organisations` are those of the M models: where models of one differ less than those of all, the prior of a model
+    of `organisation` lies nearer to its own. InputError for fewer than two models.
+    """
+    table = np.asarray(coefs, dtype=np.float64)
+    if table.ndim != 2 or table.shape[1] < 2 or not len(table):
+        raise InputError("a prior of new models needs prompts and at least two known models")
+    centred = table - table.mean(axis=1, keepdims=True)
+    levels = centred.mean(axis=0)
+    deviations = centred - levels
+    number = min(COMPONENTS, table.shape[1] // _MODELS_A_COMPONENT, len(table) - 1)
+    _, size, right = np.linalg.svd(deviations / np.sqrt(len(table)), full_matrices=False)
+    number = int((size[:number] > 1e-6 * max(float(size[0]), 1e-12)).sum())
+    scores = np.concatenate([levels[:, None], (size[:number, None] * right[:number]).T], axis=1)
+    weights = np.zeros((1 + number, table.shape[1]))
+    weights[1:] = right[:number] / size[:number, None]
+    weights[1:] -= weights[1:].mean(axis=1, keepdims=True)
+    shifts = np.concatenate([[1.0], -(right[:number] / size[:number, None]) @ levels])
+    own = float((size[number:] ** 2).sum()) / table.shape[1]
+    mean, covariance = _moments(scores, organisations, organisation)
+    return RowPrior(weights, shifts, mean, covariance, own)
+
+
+def _moments(scores: Floats, organisations: Sequence[str], organisation: str | None) -> tuple[Floats, Floats]:
+    """Return mean (D,) and covariance (D, D) of a new model's theta, from those of the known ones (M, D)."""
+    count = len(scores)
+    covariance = scores.T @ scores / max(count - 1, 1)
+    believed = count / (count + _PSEUDO_MODELS)
+    covariance = np.where(np.eye(len(covariance), dtype=bool), covariance, believed * covariance)
+    covariance += _LEAST_VARIANCE * np.eye(len(covariance))
+    mean = np.zeros(scores.shape[1])
+    kin = np.array([one == organisation for one in organisations], dtype=bool)
+    if organisation is None or not kin.any():
+        return mean, covariance
+    shares = _between(scores, organisations)
+    # The mean of n kin tells n s / (1 + (n - 1) s) of a new one, s the share of the variance between organisations.
+    told = kin.sum() * shares / (1.0 + (kin.sum() - 1) * shares)
+    left = np.sqrt(1.0 - shares * told)
+    return told * scores[kin].mean(axis=0), covariance * left[:, None] * left
+
+
+def _between(scores: Floats, organisations: Sequence[str]) -> Floats:
+    """Return the share (D,) of the variance of scores (M, D) that lies between organisations, by moments (ANOVA)."""
+    _, group = np.unique(np.asarray(organisations, dtype=object).astype(str), return_inverse=True)
+    sizes = np.bincount(group).astype(np.float64)
+    count, groups = len(scores), len(sizes)
+    if groups < 2 or count <= groups:
+        return np.zeros(scores.shape[1])
+    sums = np.zeros((groups, scores.shape[1]))
+    np.add.at(sums, group, scores)
+    means = sums / sizes[:, None]
+    within = ((scores - means[group]) ** 2).sum(axis=0) / (count - groups)
+    among = (sizes[:, None] * (means - scores.mean(axis=0)) ** 2).sum(axis=0) / (groups - 1)
+    typical = (count - (sizes**2).sum() / count) / (groups - 1)
+    variance = np.maximum((among - within) / typical, 0.0)
+    return np.asarray(variance / np.maximum(variance + within, 1e-12))
+
+
+Observe = Callable[[Floats], tuple[Floats, Floats, Floats]]
+"""Coefficients (N,) of the new model -> log-likelihood of each observation, its slope and its curvature (N,)."""
+
+
+def fit_row(prior: RowPrior, known: Floats, observe: Observe) -> NewRow:
+    """Return the most probable row given observations at prompts where the known models have coefficients (N, M)."""
+    design, base = prior.design(known), known.mean(axis=1)
+    precision = np.linalg.inv(prior.covariance)
+
+    def evaluate(theta: Floats) -> Point:
+        logs, slope, bend = observe(base + design @ theta)
+        away = precision @ (theta - prior.mean)
+        value = -float(logs.sum()) + 0.5 * float((theta - prior.mean) @ away)
+        hessian = precision - (design * bend[:, None]).T @ design
+        return Point(theta, value, away - design.T @ slope, hessian)
+
+    point = minimise(evaluate, prior.mean.copy())
+    return NewRow(prior, point.theta, np.asarray(np.linalg.inv(point.hessian), dtype=np.float64))
+
+
+def votes_on_new(
+    likelihood: Likelihood,
+    others: Floats,
+    is_first: npt.NDArray[np.bool_],
+    ties: Ints,
+    eta: Floats | None = None,
+    gamma: Floats | None = None,
+    weights: Floats | None = None,
+) -> Observe:
+    """Return the observation of N votes between the new model and others of known coefficients (N,).
+
+    `is_first` (N,) is whether the new model stands first in the label `[winner, loser, tie]`, and `ties` (N,) its tie.
+    """
+    mass = np.ones(len(others)) if weights is None else weights
+    wanted = np.asarray(targets(likelihood, ties)) * mass[:, None]
+
+    def observe(coefs: Floats) -> tuple[Floats, Floats, Floats]:
+        first, second = np.where(is_first, coefs, others), np.where(is_first, others, coefs)
+        logs, slopes, bends = derivatives(likelihood, first, second, eta, gamma)
+        place = np.where(is_first, 0, 1)
+        rows = np.arange(len(coefs))
+        slope, bend = slopes[rows, :, place], bends[rows, :, place, place]
+        return (wanted * logs).sum(axis=1), (wanted * slope).sum(axis=1), (wanted * bend).sum(axis=1)
+
+    return observe
+
+
+@dataclass(frozen=True)
+class AnswerScale:
+    """How coefficients become chances of a right answer: sigmoid(slope * coefficient + level + a prompt's own)."""
+
+    slope: float
+    level: float
+    own_sd: float
+    """Standard deviation of a prompt's own, beside what coefficients say of it."""
+
+    def chances(self, coefs: Floats) -> Floats:
+        """Return the chance (N,) of a right answer at prompts of which nothing but the coefficients is known."""
+        return _chance(self.slope * coefs + self.level, self.own_sd)
+
+
+_NODES, _MASSES = np.polynomial.hermite_e.hermegauss(15)
+
+
+def _chance(logits: Floats, sd: float | Floats) -> Floats:
+    """Return the mean of the sigmoid of N(logits, sd^2)."""
+    draws = logits[..., None] + np.asarray(sd)[..., None] * _NODES
+    return np.asarray((_MASSES / _MASSES.sum() / (1.0 + np.exp(-draws))).sum(axis=-1))
+
+
+def fit_answer_scale(coefs: Floats, scores: Floats) -> tuple[AnswerScale, Floats]:
+    """Fit the scale to scores (N, M) in [0, 1] of known models, NaN where there is none; return it and prompts' own.
+
+    A prompt's own logit (N,) says how much easier the prompt is than the coefficients (N, M) say. The
+    variance of these is that under which the scores are likeliest (Laplace's approximation).
+    """
+    there = ~np.isnan(scores)
+    filled = np.where(there, scores, 0.0)
+    slope, level, variance = 1.0, 0.0, 1.0
+    own = np.zeros(len(scores))
+    for _ in range(30):
+        for _ in range(4):
+            chance = 1.0 / (1.0 + np.exp(-(slope * coefs + level + own[:, None])))
+            weight = there * chance * (1.0 - chance)
+            residual = there * (filled - chance)
+            own = own + np.clip((residual.sum(axis=1) - own / variance) / (weight.sum(axis=1) + 1.0 / variance), -1, 1)
+            cross = (weight * coefs).sum()
+            terms = np.stack([(residual * coefs).sum() - (slope - 1.0), residual.sum()])
+            curve = np.array([[(weight * coefs**2).sum() + 1.0, cross], [cross, weight.sum() + 1e-3]])
+            step = np.clip(np.linalg.solve(curve, terms), -0.5, 0.5)
+            # Coefficients that order models the wrong way round would turn every answer into its opposite.
+            slope, level = max(slope + float(step[0]), _LEAST_SLOPE), level + float(step[1])
+        last, variance = variance, float((own**2 + 1.0 / (weight.sum(axis=1) + 1.0 / variance)).mean())
+        if abs(np.log(variance / last)) < 0.01:
+            break
+    return AnswerScale(slope, level, float(np.sqrt(variance))), own
+
+
+def answers_of_new(scale: AnswerScale, own: Floats, scores: Floats) -> Observe:
+    """Return the observation of the new model's scores (N,) at prompts whose own logits (N,) are known."""
+
+    def observe(coefs: Floats) -> tuple[Floats, Floats, Floats]:
+        logits = scale.slope * coefs + scale.level + own
+        chance = 1.0 / (1.0 + np.exp(-logits))
+        logs = scores * logits - np.logaddexp(0.0, logits)
+        return logs, scale.slope * (scores - chance), -(scale.slope**2) * chance * (1.0 - chance)
+
+    return observe
+
+
+def probes(prior: RowPrior, known: Floats, curvature: Floats, count: int) -> Ints:
+    """Choose prompts (of N, with coefficients (N, M)) to ask a new model about first: those that teach most of its row.
+
+    `curvature` (N,) is the Fisher information of one answer in the coefficient. Greedy: each prompt takes most off the
+    mean variance of the coefficient over all N prompts (I-optimal design), given those before it.
+    """
+    design = prior.design(known)
+    whole = design.T @ design / len(design)
+    covariance = prior.covariance.copy()
+    chosen: list[int] = []
+    free = np.ones(len(design), dtype=bool)
+    for _ in range(min(count, len(design))):
+        moved = design @ covariance
+        taken = curvature * ((moved @ whole) * moved).sum(axis=1) / (1.0 + curvature * (moved * design).sum(axis=1))
+        best = int(np.where(free, taken, -1.0).argmax())
+        free[best] = False
+        chosen.append(best)
+        row = moved[best]
+        covariance -= np.outer(row, row) * curvature[best] / (1.0 + curvature[best] * design[best] @ row)
+    return np.array(chosen, dtype=np.int64)

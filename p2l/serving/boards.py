@@ -1,0 +1,277 @@
+"""Leaderboards as the page shows them: win rates with intervals, what moved, how sure the model is, what it resembles.
+
+Beside each leaderboard stands the global one, which needs no votes at hand: a model with a posterior holds the one
+leaderboard of its votes; another's is its mean over the example prompts of `topics.json`, and called so.
+
+A prompt resembles a cluster of prompts whose leaderboard differs from the global one in the same way: the cosine of
+both differences, 1 for the same shift. The clusters are those of `p2l explain --output`, or the topics of the examples.
+
+Shapes: M models, K clusters, R components of the posterior.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.errors import InputError
+from p2l.common.files import parse_json
+from p2l.inference import P2L
+from p2l.leaderboard import to_score
+from p2l.likelihood import win_rates, win_rates_if
+from p2l.serving.batcher import Answer
+
+Floats = npt.NDArray[np.float64]
+LEVEL = 0.9
+"""Probability of the intervals."""
+_REACH = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+_LISTED = 3  # clusters of a prompt
+_FAINT = 0.05  # coefficients closer to the global ones than this resemble nothing, whatever their direction
+
+
+@lru_cache(maxsize=1)
+def topics() -> dict[str, list[str]]:
+    """Return the example prompts by topic."""
+    content: dict[str, list[str]] = json.loads(Path(__file__).with_name("topics.json").read_text("utf-8"))
+    return content
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Kinds of prompts: K names, and how each shifts the models (K, M), against their mean; `source` is for readers."""
+
+    names: list[str]
+    shifts: Floats
+    source: str
+
+
+@dataclass(frozen=True)
+class Reference:
+    """What leaderboards of one revision of a model are held against."""
+
+    revision: str
+    coefs: Floats
+    eta: float | None
+    gamma: float | None
+    rates: Floats
+    ranks: npt.NDArray[np.int64]
+    source: str
+    """In words: what the global leaderboard is."""
+    clusters: Clusters
+    unknown: Floats | None
+    """(R,) variances of a prompt that is like none the model was trained on; None without a posterior."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model on one prompt."""
+
+    model: str
+    place: int
+    """In the list of models."""
+    rank: int
+    rate: float
+    lower: float | None
+    """End of the interval of the win rate; None for a model without posterior."""
+    upper: float | None
+    score: float
+    global_rank: int
+    global_rate: float
+
+    @property
+    def moved(self) -> int:
+        """Ranks gained against the global leaderboard."""
+        return self.global_rank - self.rank
+
+
+@dataclass(frozen=True)
+class Board:
+    """The leaderboard of one prompt, best model first, or the global one."""
+
+    rows: list[Row]
+    truncated: bool = False
+    leads: float | None = None
+    """Probability that the first model is truly better than the second on this prompt."""
+    known: float | None = None
+    """Share of what the votes could tell of such a prompt that they do tell, from 0 to 1."""
+    resembles: Sequence[tuple[str, float]] = ()
+
+
+def read_clusters(path: str, models: Sequence[str]) -> Clusters:
+    """Read the clusters that `p2l explain --output FILE` wrote for these models; InputError where they do not fit."""
+    try:
+        content = parse_json(Path(path).read_bytes())
+        cells = [(cell["cluster"], cell["model"], float(cell["change"])) for cell in content["strengths"]]
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise InputError(f"{path}: is not what p2l explain --output writes; write it again") from error
+    place = {name: number for number, name in enumerate(models)}
+    names = list(dict.fromkeys(cluster for cluster, *_ in cells))
+    shifts = np.full((len(names), len(models)), np.nan)
+    for cluster, model, change in cells:
+        if model in place:
+            shifts[names.index(cluster), place[model]] = change
+    if not names or np.isnan(shifts).any():
+        raise InputError(f"{path}: has no change of every model in every cluster; run p2l explain with this model")
+    return Clusters(names, _centred(shifts), "clusters of p2l explain")
+
+
+def reference_of(model: P2L, answers: Sequence[Answer], clusters: Clusters | None) -> Reference:
+    """Return what leaderboards of a model are held against, given the answers to all prompts of `topics`, in order."""
+    coefs = np.array([answer.coefs for answer in answers], dtype=np.float64)
+    overall, eta, gamma = _overall(model, answers, coefs)
+    if clusters is None:
+        sizes = [len(prompts) for prompts in topics().values()]
+        parts = np.split(coefs, np.cumsum(sizes)[:-1])
+        means = np.stack([part.mean(axis=0) for part in parts])
+        clusters = Clusters(list(topics()), _centred(means - means.mean(axis=0)), "topics of the examples")
+    rates = win_rates(overall, model.likelihood, eta, gamma)
+    ranks = np.empty(len(overall), np.int64)
+    ranks[np.argsort(-overall, kind="stable")] = np.arange(1, len(overall) + 1)
+    has_posterior = model.basis is not None
+    source = "over all votes" if has_posterior else f"mean over {len(answers)} example prompts"
+    unknown = _variances_of_the_unknown(model) if has_posterior else None
+    return Reference(answers[0].revision, overall, eta, gamma, rates, ranks, source, clusters, unknown)
+
+
+def global_board(model: P2L, reference: Reference) -> Board:
+    """Return the global leaderboard."""
+    scores = to_score(reference.coefs)
+    rates, ranks = reference.rates.tolist(), reference.ranks.tolist()
+    rows = [
+        Row(name, place, rank, rate, None, None, float(score), rank, rate)
+        for place, (name, rank, rate, score) in enumerate(zip(model.model_list, ranks, rates, scores, strict=True))
+    ]
+    return Board(sorted(rows, key=lambda row: row.rank))
+
+
+def board_of(model: P2L, answer: Answer, reference: Reference) -> Board:
+    """Return the leaderboard of one prompt."""
+    coefs = np.array(answer.coefs, dtype=np.float64)
+    order = np.argsort(-coefs, kind="stable")
+    rates = win_rates(coefs, model.likelihood, answer.eta, answer.gamma)
+    scores = to_score(coefs)
+    lower, upper = _rate_limits(model, answer, coefs)
+    rows = [
+        Row(
+            model=model.model_list[place],
+            place=place,
+            rank=rank,
+            rate=float(rates[place]),
+            lower=None if lower is None else float(lower[place]),
+            upper=None if upper is None else float(upper[place]),
+            score=float(scores[place]),
+            global_rank=int(reference.ranks[place]),
+            global_rate=float(reference.rates[place]),
+        )
+        for rank, place in enumerate(order.tolist(), 1)
+    ]
+    return Board(
+        rows,
+        answer.truncated,
+        _leads(model, answer, order, coefs),
+        _known(model, answer, reference),
+        _resembled(coefs, reference),
+    )
+
+
+def to_json(turns: Sequence[str], board: Board, revision: str) -> dict[str, Any]:
+    """Return a leaderboard as the page copies it."""
+    rows = [
+        {
+            "rank": row.rank,
+            "model": row.model,
+            "win_rate": row.rate,
+            "lower": row.lower,
+            "upper": row.upper,
+            "score": row.score,
+            "global_rank": row.global_rank,
+        }
+        for row in board.rows
+    ]
+    return {"prompt": list(turns), "revision": revision, "truncated": board.truncated, "leaderboard": rows}
+
+
+def _overall(model: P2L, answers: Sequence[Answer], coefs: Floats) -> tuple[Floats, float | None, float | None]:
+    """Return the global coefficients, eta and gamma."""
+    head = model.members[0].model.head
+    has = {"eta": head.has_eta, "gamma": head.has_gamma}
+    posteriors = [member.model.posterior for member in model.members]
+    if model.basis is not None:
+        sources: list[Any] = posteriors
+        means = np.mean([one.coefs.double().cpu().numpy() for one in sources], axis=0)
+        sides = {name: float(np.mean([float(getattr(one, name)) for one in sources])) for name in has}
+    else:
+        means = coefs.mean(axis=0)
+        sides = {name: float(np.mean([getattr(answer, name) or 0.0 for answer in answers])) for name in has}
+    eta, gamma = (sides[name] if has[name] else None for name in ("eta", "gamma"))
+    return np.asarray(means, dtype=np.float64), eta, gamma
+
+
+def _variances_of_the_unknown(model: P2L) -> Floats:
+    posteriors = [member.model.posterior for member in model.members]
+    parts = [(one.offset * one.strange).double().cpu().numpy() for one in posteriors if one is not None]
+    return np.concatenate(parts) / len(parts)
+
+
+def _contrasts(basis: npt.NDArray[Any]) -> Floats:
+    """Return the squares (M, R) of each model's components less the mean of the others'."""
+    number = len(basis)
+    return np.asarray(((basis - basis.mean(axis=0)) * (number / max(1, number - 1))) ** 2, dtype=np.float64)
+
+
+def _rate_limits(model: P2L, answer: Answer, coefs: Floats) -> tuple[Floats | None, Floats | None]:
+    """Return the ends of the win rates' intervals, from those of each coefficient against the mean of the others."""
+    if answer.variances is None or model.basis is None:
+        return None, None
+    reach = _REACH * np.sqrt(_contrasts(model.basis) @ np.array(answer.variances, dtype=np.float64))
+    lower, upper = (
+        win_rates_if(coefs + sign * reach, coefs, model.likelihood, answer.eta, answer.gamma) for sign in (-1, 1)
+    )
+    return lower, upper
+
+
+def _leads(model: P2L, answer: Answer, order: npt.NDArray[np.intp], coefs: Floats) -> float | None:
+    if answer.variances is None or model.basis is None or len(order) < 2:
+        return None
+    first, second = order[0], order[1]
+    difference = (model.basis[first] - model.basis[second]) ** 2
+    sd = float(np.sqrt(difference @ np.array(answer.variances, dtype=np.float64)))
+    return NormalDist().cdf((coefs[first] - coefs[second]) / sd) if sd > 0 else None
+
+
+def _known(model: P2L, answer: Answer, reference: Reference) -> float | None:
+    """Return the part of an unknown prompt's variance that the votes have taken away."""
+    if answer.variances is None or model.basis is None or reference.unknown is None:
+        return None
+    contrasts = _contrasts(model.basis)
+    left = (contrasts @ np.array(answer.variances, dtype=np.float64)).sum()
+    return float(np.clip(1.0 - left / (contrasts @ reference.unknown).sum(), 0.0, 1.0))
+
+
+def _resembled(coefs: Floats, reference: Reference) -> list[tuple[str, float]]:
+    shift = _centred(coefs - reference.coefs)
+    if np.abs(shift).max(initial=0.0) < _FAINT:
+        return []
+    lengths = np.linalg.norm(reference.clusters.shifts, axis=1) * np.linalg.norm(shift)
+    cosines = reference.clusters.shifts @ shift / np.maximum(lengths, 1e-12)
+    best = np.argsort(-cosines, kind="stable")[:_LISTED]
+    return [(reference.clusters.names[place], float(cosines[place])) for place in best if cosines[place] > 0]
+
+
+def _centred(values: Floats) -> Floats:
+    return np.asarray(values - values.mean(axis=-1, keepdims=True))
+
+
+def moves(board: Board, other: Board, most: int = 3) -> list[tuple[str, int]]:
+    """Return the models whose rank differs most between two prompts, and by how many ranks they gain in the second."""
+    before: Mapping[str, int] = {row.model: row.rank for row in board.rows}
+    gains = [(row.model, before[row.model] - row.rank) for row in other.rows]
+    return sorted((gain for gain in gains if gain[1]), key=lambda gain: -abs(gain[1]))[:most]

@@ -1,0 +1,311 @@
+"""A lake of votes: a folder, or a place of an object store, of Parquet files by day, which grows and is read in part.
+
+    LAKE/day=2025-06-01/NAME-0.parquet     votes of a day (UTC) of one source; day=none: those without a time
+    LAKE/_commits/NAME.json                what a source added: its files, and how far it was read
+
+What no commit names is not there: a run that is killed leaves files that nobody reads, and writes them again. So each
+vote of a source is in the lake once. Columns are those of the source; names are stored as dictionaries, with zstd.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from p2l.common.errors import InputError, VoteError
+from p2l.common.files import parse_json
+from p2l.votes.schema import RawBatch, Source, check_number_of_columns, numbers
+
+DAY = 86_400
+"""Seconds."""
+NO_DAY = -1
+"""The day of votes without a time."""
+_MARK = "_lake.json"
+_COMMITS = "_commits"
+_WAITING_BYTES = 128 << 20
+"""Of votes that wait to be written together."""
+_GROUP_ROWS = 1 << 20
+_MOST_BYTES = 64 << 20  # of a commit
+_EARLIEST, _LATEST = 0, 2_932_896  # days from 1970 to 9999
+
+
+class Part(NamedTuple):
+    """One file of a day."""
+
+    day: int
+    """Since 1970, or NO_DAY."""
+    path: str
+    rows: int
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What one run added from one source."""
+
+    name: str
+    source: str
+    """Who gave the votes: a path or a database, for messages."""
+    identity: str
+    """Tells sources apart: of the content of a file, or of a database."""
+    cursor: list[Any] | None = None
+    """How far a database was read."""
+    parts: tuple[Part, ...] = ()
+    columns: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Return it as JSON."""
+        parts = [[part.day, part.path, part.rows] for part in self.parts]
+        return json.dumps({**self.__dict__, "parts": parts, "columns": list(self.columns)}, indent=1)
+
+
+def is_lake(location: str | Path) -> bool:
+    """Return whether a folder, or a URI of an object store, holds a lake."""
+    if "://" not in str(location):
+        return (Path(location).expanduser() / _MARK).is_file()
+    with contextlib.suppress(pa.ArrowException, OSError, ValueError):
+        files, path = pafs.FileSystem.from_uri(str(location))
+        return bool(files.get_file_info(f"{path.rstrip('/')}/{_MARK}").is_file)
+    return False
+
+
+class Lake:
+    """Votes by day, as they are committed now."""
+
+    def __init__(self, location: str | Path, *, create: bool = False) -> None:
+        """Open a lake, or begin one with `create`; raise InputError for a place that is none."""
+        self.name = _without_secrets(str(location))
+        try:
+            if "://" in str(location):
+                self.files, self.root = pafs.FileSystem.from_uri(str(location))
+                self.root = self.root.rstrip("/")
+            else:
+                self.files, self.root = pafs.LocalFileSystem(), str(Path(location).expanduser().absolute())
+            self._check(create=create)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise InputError(f"{self.name}: cannot be used as a lake: {_line(error)}") from error
+
+    def _check(self, *, create: bool) -> None:
+        if self.files.get_file_info(f"{self.root}/{_MARK}").is_file:
+            version = json.loads(self.read(_MARK)).get("version")
+            if version != 1:
+                raise InputError(f"{self.name}: is a lake of version {version!r}, which this version does not know")
+            return
+        if not create:
+            raise InputError(f"{self.name}: is no lake of votes; `p2l votes lake` makes one")
+        selector = pafs.FileSelector(self.root, allow_not_found=True)
+        if self.files.get_file_info(selector):
+            raise InputError(f"{self.name}: holds other files; name a folder that is empty or new")
+        self.files.create_dir(self.root)
+        self.write(_MARK, json.dumps({"version": 1}).encode())
+
+    @cached_property
+    def commits(self) -> list[Commit]:
+        """Everything that was committed when this was asked first, in the order of names."""
+        selector = pafs.FileSelector(f"{self.root}/{_COMMITS}", allow_not_found=True)
+        found = self.files.get_file_info(selector)
+        names = sorted(info.base_name for info in found if info.base_name.endswith(".json"))
+        return [self._commit(name) for name in names]
+
+    def _commit(self, name: str) -> Commit:
+        try:
+            about = parse_json(self.read(f"{_COMMITS}/{name}"))
+            parts = tuple(Part(int(day), str(path), int(rows)) for day, path, rows in about.pop("parts"))
+            columns = tuple(map(str, about.pop("columns")))
+            return Commit(**about, parts=parts, columns=columns)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise VoteError(f"{self.name}: {_COMMITS}/{name} is no commit of a lake: {_line(error)}") from error
+
+    @property
+    def parts(self) -> list[Part]:
+        """All files, by day."""
+        return sorted(part for commit in self.commits for part in commit.parts)
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns that any vote has."""
+        return list(dict.fromkeys(name for commit in self.commits for name in commit.columns))
+
+    def types(self, column: str) -> set[Any]:
+        """Return the types that a column has, in one file of each source."""
+        import pyarrow.parquet as pq
+
+        kinds = set()
+        for commit in self.commits:
+            if column in commit.columns and commit.parts:
+                with self.files.open_input_file(f"{self.root}/{commit.parts[0].path}") as file:
+                    schema = pq.read_schema(file)
+                    kinds.update([schema.field(column).type] if column in schema.names else [])
+        return kinds
+
+    @property
+    def rows(self) -> int:
+        """How many votes there are."""
+        return sum(part.rows for part in self.parts)
+
+    def read(self, path: str) -> bytes:
+        """Return a small file."""
+        with self.files.open_input_file(f"{self.root}/{path}") as file:
+            if file.size() > _MOST_BYTES:
+                raise VoteError(
+                    f"{self.name}: {path} has {file.size() / 1e6:,.0f} MB, of at most {_MOST_BYTES >> 20} MiB"
+                )
+            return bytes(file.read())
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a small file whole or not at all."""
+        with self.output(path) as file:
+            file.write(content)
+
+    @contextlib.contextmanager
+    def output(self, path: str) -> Iterator[Any]:
+        """Yield a file that has its name only when it is complete."""
+        target = f"{self.root}/{path}"
+        is_local = isinstance(self.files, pafs.LocalFileSystem)
+        # An object of a store is there when its stream is closed, and cannot be moved cheaply.
+        place = f"{target}.new" if is_local else target
+        self.files.create_dir(target.rpartition("/")[0])
+        with self.files.open_output_stream(place) as file:
+            yield file
+        if is_local:
+            self.files.move(place, target)
+
+    def batches(self, part: Part, columns: Sequence[str] | None, rows: int, **reading: Any) -> Iterator[Any]:
+        """Yield the votes of a file, of those columns that it has."""
+        import pyarrow.parquet as pq
+
+        try:
+            with (
+                self.files.open_input_file(f"{self.root}/{part.path}") as file,
+                pq.ParquetFile(file, **reading) as votes,
+            ):
+                names = votes.schema_arrow.names
+                chosen = names if columns is None else [name for name in columns if name in names]
+                yield from votes.iter_batches(rows, columns=chosen)
+        except (OSError, pa.ArrowException) as error:
+            raise VoteError(f"{self.name}: {part.path}: cannot be read: {_line(error)}") from error
+
+    def source(self) -> Source:
+        """Return its votes as a source, the oldest days first."""
+
+        def stream(columns: Sequence[str] | None, rows: int) -> Iterator[RawBatch]:
+            row = 1
+            for part in self.parts:
+                for batch in self.batches(part, columns, rows):
+                    if "weight" in (columns or self.columns) and "weight" not in batch.schema.names:
+                        # Of a source without weights: each of its votes weighs as one.
+                        batch = batch.append_column("weight", pa.array(np.ones(len(batch))))
+                    yield RawBatch(batch, row)
+                    row += len(batch)
+
+        check_number_of_columns(self.name, len(self.columns))
+        version = hashlib.sha256(repr(self.parts).encode()).hexdigest()
+        return Source(self.name, self.columns, stream, rows=self.rows, version=version)
+
+    def add(self, batches: Iterable[Any], *, name: str, source: str, identity: str, cursor: Any = None) -> Commit:
+        """Write batches of votes and commit them under a name; a commit of the same name is replaced."""
+        writer = _PartWriter(self, name)
+        try:
+            for batch in batches:
+                writer.add(batch)
+                cursor = getattr(batches, "cursor", cursor)
+            parts = writer.close()
+        except BaseException:
+            writer.abandon()
+            raise
+        commit = Commit(name, source, identity, cursor, tuple(parts), tuple(writer.columns))
+        self.write(f"{_COMMITS}/{name}.json", commit.text().encode())
+        self.__dict__.pop("commits", None)
+        return commit
+
+
+@dataclass
+class _PartWriter:
+    """Sorts votes into files by day, of which each has votes of one schema."""
+
+    lake: Lake
+    name: str
+    columns: dict[str, None] = field(default_factory=dict)
+    _waiting: defaultdict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
+    _bytes: int = 0
+    _parts: list[Part] = field(default_factory=list)
+    _numbers: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, batch: Any) -> None:
+        self.columns.update(dict.fromkeys(batch.schema.names))
+        days = _days(batch)
+        if len(days) and (days == days[0]).all():
+            self._waiting[int(days[0])].append(batch)
+        else:
+            order = np.argsort(days, kind="stable")
+            sorted_batch = batch.take(pa.array(order))
+            numbers_of, starts = np.unique(days[order], return_index=True)
+            for day, start, end in zip(numbers_of, starts, [*starts[1:], len(days)], strict=True):
+                self._waiting[int(day)].append(sorted_batch.slice(int(start), int(end - start)))
+        self._bytes += batch.nbytes
+        if self._bytes > _WAITING_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what waits: one file for each day and schema."""
+        import pyarrow.parquet as pq
+
+        for day, batches in sorted(self._waiting.items()):
+            for schema in dict.fromkeys(batch.schema for batch in batches):
+                table = pa.Table.from_batches([batch for batch in batches if batch.schema == schema])
+                path = f"day={day_text(day)}/{self.name}-{self._numbers[day]}.parquet"
+                self._numbers[day] += 1
+                with self.lake.output(path) as file:
+                    pq.write_table(table, file, compression="zstd", row_group_size=_GROUP_ROWS)
+                self._parts.append(Part(day, path, len(table)))
+        self._waiting.clear()
+        self._bytes = 0
+
+    def close(self) -> list[Part]:
+        self._flush()
+        return self._parts
+
+    def abandon(self) -> None:
+        """Remove what was written and will not be committed."""
+        for part in self._parts:
+            with contextlib.suppress(OSError, pa.ArrowException):
+                self.lake.files.delete_file(f"{self.lake.root}/{part.path}")
+
+
+def _days(batch: Any) -> Any:
+    if "tstamp" not in batch.schema.names:
+        return np.full(len(batch), NO_DAY, dtype=np.int64)
+    seconds = numbers(batch.column("tstamp"))
+    with np.errstate(invalid="ignore"):
+        days = np.floor(seconds / DAY)
+        is_day = (days >= _EARLIEST) & (days <= _LATEST)
+    return np.where(is_day, days, NO_DAY).astype(np.int64)
+
+
+def day_text(day: int) -> str:
+    """Return a day as in the names of folders."""
+    return "none" if day == NO_DAY else datetime.fromtimestamp(day * DAY, timezone.utc).strftime("%Y-%m-%d")
+
+
+def _without_secrets(location: str) -> str:
+    """Return a URI without keys of a store, which it may carry."""
+    if "://" not in location:
+        return location
+    parts = urlsplit(location)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

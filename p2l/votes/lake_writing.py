@@ -1,0 +1,91 @@
+"""What fills a lake: files of votes, each once. `p2l.online_training.router_lake` adds those of a router.
+
+A file is known by its content and taken once; one that has changed since it was added is refused, since nobody can tell
+which of its votes are there already.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from p2l.common.errors import InputError, VoteError
+from p2l.votes.lake import Commit, Lake
+from p2l.votes.reading import read_votes
+from p2l.votes.schema import Source
+from p2l.votes.sources import open_source
+
+_CHUNK = 1 << 24
+_DIGITS = 16
+
+
+class Added(NamedTuple):
+    """What a run has added."""
+
+    votes: int
+    days: int
+    dropped: int
+    """Rows that are no votes, left out."""
+    is_new: bool
+    """Whether the source was not there before."""
+
+
+def add_file(lake: Lake, name: str, *, drop_bad: bool = False, **reading: Any) -> Added:
+    """Add the votes of a file or a data set, unless they are there; raise InputError for a file that has changed.
+
+    `reading` is `split`, `from_disk` as for `read_votes`.
+    """
+    source = open_source(name, **reading)
+    place = str(Path(source.name).expanduser().absolute()) if Path(source.name).expanduser().exists() else source.name
+    identity = _identity(source)
+    for commit in lake.commits:
+        if commit.identity == identity:
+            return Added(0, 0, 0, is_new=False)
+        if commit.source == place:
+            raise InputError(
+                f"{name}: has changed since it was added to {lake.name}; write the votes that are new to another file"
+            )
+    batches = _Validated(source, drop_bad=drop_bad)
+    commit = lake.add(batches, name=f"file-{identity}", source=place, identity=identity)
+    return added_by(commit, batches.dropped)
+
+
+def added_by(commit: Commit, dropped: int = 0) -> Added:
+    """Return what a commit has added."""
+    return Added(
+        sum(part.rows for part in commit.parts), len({part.day for part in commit.parts}), dropped, is_new=True
+    )
+
+
+class _Validated:
+    """The votes of a source, batch by batch, and how many rows were none."""
+
+    def __init__(self, source: Source, *, drop_bad: bool) -> None:
+        self._source, self._drop_bad = source, drop_bad
+        self.dropped = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in read_votes(self._source, need_prompt=False, drop_bad=self._drop_bad):
+            self.dropped += batch.dropped
+            if len(batch):
+                yield batch.batch
+
+
+def _identity(source: Source) -> str:
+    """Return a digest of the content of a file, or of the fingerprint of a data set."""
+    digest = hashlib.sha256()
+    path = Path(source.name).expanduser()
+    if path.is_file():
+        try:
+            with path.open("rb") as file:
+                while chunk := file.read(_CHUNK):
+                    digest.update(chunk)
+        except OSError as error:
+            raise VoteError(f"{source.name}: cannot be read: {error.strerror or error}") from error
+    elif source.version is not None:
+        digest.update(f"{source.name}\0{source.version}".encode())
+    else:
+        raise InputError(f"{source.name}: nothing tells whether its votes are in the lake; write them to a file")
+    return digest.hexdigest()[:_DIGITS]

@@ -1,0 +1,145 @@
+"""Voters who do not vote like people: always for one model, always for one side, or faster than anybody reads.
+
+A voter's points for a model are compared with those that the other voters gave in the same pairs of models, and the
+share of first answers with that of all votes; ties count half. Sums of many votes are nearly normal,
+
+    z = sum (points - p) / sqrt(sum p (1 - p)),
+
+and so many voters and models are looked at that Benjamini and Hochberg's procedure decides, at a false discovery rate
+of 1 %. Nobody is accused by a few votes: a voter needs twenty, and ten on the model. That a voter differs is no proof
+of ill will: a taste of one's own looks alike.
+
+Shapes: N votes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FEWEST, FEWEST_OF_MODEL = 20, 10
+"""Votes of a voter, and of a voter on a model, below which nothing is concluded."""
+MOST_A_MINUTE = 20
+_FDR = 0.01
+_POINTS = np.array([1.0, 0.0, 0.5, 0.5])  # of the first model, by the position in WINNERS
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class OddVoter:
+    """A voter who does not vote like people."""
+
+    voter: str
+    votes: int
+    reason: str
+
+
+@dataclass
+class VoterCounts:
+    """The votes of each voter, some twenty bytes a vote."""
+
+    names: dict[str, int] = field(default_factory=dict)
+    parts: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int8], Floats]] = field(
+        default_factory=list
+    )
+
+    def add(self, voters: list[Any], first: Ints, second: Ints, winner: Ints, times: Floats | None) -> None:
+        """Add votes: who voted (None: unknown), codes of both models, position of the outcome in WINNERS, seconds."""
+        rows = np.array([row for row, voter in enumerate(voters) if voter is not None], dtype=np.int64)
+        if not len(rows):
+            return
+        own = np.array([self.names.setdefault(str(voters[row]), len(self.names)) for row in rows.tolist()])
+        seconds = np.full(len(rows), np.nan) if times is None else times[rows]
+        sides = (first[rows].astype(np.int32), second[rows].astype(np.int32))
+        self.parts.append((own.astype(np.int32), *sides, winner[rows].astype(np.int8), seconds))
+
+    def odd_ones(self, models: list[str]) -> list[OddVoter]:
+        """Return the voters who do not vote like people, those with the most votes first."""
+        if not self.parts:
+            return []
+        voter, first, second, winner, times = (np.concatenate(column) for column in zip(*self.parts, strict=True))
+        votes = np.bincount(voter, minlength=len(self.names))
+        tests = [*_sides(voter, winner, votes), *_models(voter, first, second, _POINTS[winner], votes, models)]
+        reasons: dict[int, list[str]] = {}
+        for one, reason in [*_bursts(voter, times), *_found(tests)]:
+            reasons.setdefault(one, []).append(reason)
+        names = list(self.names)
+        odd = [OddVoter(names[one], int(votes[one]), ", ".join(texts)) for one, texts in reasons.items()]
+        return sorted(odd, key=lambda one: (-one.votes, one.voter))
+
+
+_Test = tuple[int, str, float]
+"""A voter, what there is to say, and how likely it is by chance."""
+
+
+def _found(tests: list[_Test]) -> list[tuple[int, str]]:
+    """Return the tests that Benjamini and Hochberg's procedure finds."""
+    order = sorted(range(len(tests)), key=lambda one: tests[one][2])
+    last = max((rank for rank, one in enumerate(order, 1) if tests[one][2] <= _FDR * rank / len(tests)), default=0)
+    return [(tests[one][0], tests[one][1]) for one in order[:last]]
+
+
+def _sides(voter: NDArray[Any], winner: NDArray[Any], votes: Ints) -> list[_Test]:
+    """Test whether a voter prefers a side more than all votes do."""
+    decided = winner < 2
+    count = np.bincount(voter[decided], minlength=len(votes))
+    first = np.bincount(voter[decided & (winner == 0)], minlength=len(votes))
+    total = first.sum()
+    tests = []
+    for one in np.flatnonzero((count >= FEWEST) & (votes >= FEWEST)).tolist():
+        share = (total - first[one] + 1.0) / (count.sum() - count[one] + 2.0)
+        z = (first[one] - count[one] * share) / math.sqrt(count[one] * share * (1.0 - share))
+        side, number = ("first", first[one]) if z > 0 else ("second", count[one] - first[one])
+        text = f"{number} of {count[one]} decided votes for the {side} answer"
+        tests.append((one, text, math.erfc(abs(z) / math.sqrt(2.0))))
+    return tests
+
+
+def _models(
+    voter: NDArray[Any], first: NDArray[Any], second: NDArray[Any], points: Floats, votes: Ints, models: list[str]
+) -> list[_Test]:
+    """Test whether a voter gives a model more points than the other voters give it in the same pairs."""
+    size = len(models)
+    low, high = np.minimum(first, second).astype(np.int64), np.maximum(first, second).astype(np.int64)
+    of_low = np.where(first < second, points, 1.0 - points)
+    _, pair = np.unique(low * size + high, return_inverse=True)
+    _, own = np.unique(voter.astype(np.int64) * (int(pair.max()) + 1) + pair, return_inverse=True)
+
+    def others(values: Floats) -> Floats:
+        return np.asarray(np.bincount(pair, values)[pair] - np.bincount(own, values)[own])
+
+    expected = (others(of_low) + 1.0) / (others(np.ones(len(pair))) + 2.0)
+    tests = []
+    keys = np.concatenate([voter.astype(np.int64) * size + low, voter.astype(np.int64) * size + high])
+    gained = np.concatenate([of_low - expected, expected - of_low])
+    spread = np.tile(expected * (1.0 - expected), 2)
+    won = np.concatenate([of_low, 1.0 - of_low])
+    cells, cell = np.unique(keys, return_inverse=True)
+    count = np.bincount(cell)
+    surplus, variance, scored = (np.bincount(cell, values) for values in (gained, spread, won))
+    enough = (count >= FEWEST_OF_MODEL) & (votes[cells // size] >= FEWEST)
+    for one in np.flatnonzero(enough).tolist():
+        z = surplus[one] / math.sqrt(variance[one])
+        text = f"{scored[one]:g} of {count[one]} points for {models[int(cells[one] % size)]}"
+        tests.append((int(cells[one] // size), text, 0.5 * math.erfc(z / math.sqrt(2.0))))
+    return tests
+
+
+def _bursts(voter: NDArray[Any], times: Floats) -> list[tuple[int, str]]:
+    """Return the voters with many votes within one minute."""
+    known = np.flatnonzero(np.isfinite(times))
+    order = known[np.lexsort((times[known], voter[known]))]
+    found: dict[int, int] = {}
+    start = 0
+    who, when = voter[order].tolist(), times[order].tolist()
+    for end in range(len(order)):
+        while who[start] != who[end] or when[end] - when[start] > 60.0:
+            start += 1
+        if end - start + 1 >= MOST_A_MINUTE:
+            found[who[end]] = max(found.get(who[end], 0), end - start + 1)
+    return [(one, f"{number} votes within a minute") for one, number in found.items()]
