@@ -10,14 +10,16 @@ from p2l.common.cli import run
 COMMANDS = {
     "serve": ("route.openai_server", "serve OpenAI's API, every request by the best model the budget allows"),
     "keys": ("route.keys", "make, list, limit and revoke keys of clients"),
+    "migrate": ("route.migrate", "move what a router's SQLite file holds to a PostgreSQL database"),
     "costs": ("route.costs", "recompute the models' costs from a price list and the logged usage"),
 }
 """Name: (module with a `main(argv)`, what it does)."""
+GROUPS = {"commands": COMMANDS}
 
 
 def dispatch(argv: Sequence[str] | None = None) -> int | None:
     """Run the command that `argv` names."""
-    return program.dispatch("p2l-route", "The OpenAI-compatible router.", COMMANDS, argv)
+    return program.dispatch("p2l-route", "The OpenAI-compatible router.", GROUPS, argv)
 
 
 def main() -> None:

@@ -6,14 +6,12 @@ A mistake is reported in one line that begins with the file and the number of th
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from p2l.common.access import digest_of, matches
 from p2l.common.cli import nearest
@@ -23,6 +21,7 @@ from route.catalogue import LACKING_TYPES, entry_of
 from route.providers.base import Timeouts
 from route.routing.decision import Limit, RoutedModel
 from route.storage.ledger import MAX_IN_FLIGHT, TEAM
+from route.storage.location import filled, located, location_in
 
 ROUTER_NAME = "p2l-router"
 """The router's own name in GET /v1/models."""
@@ -44,9 +43,8 @@ Feature: TypeAlias = Literal[
     "tools", "parallel_tools", "json_schema", "logprobs", "n", "reasoning",
 ]  # fmt: skip
 """What a model may state in `capabilities`: `route.routing.decision.FEATURES`."""
-_SECRET = ("key", "api_key", "keys", "admin_key", "deployments")
+_SECRET = ("key", "api_key", "keys", "admin_key", "deployments", "database", "limits", "shared_limits")
 _RESERVED = {"messages", "model", "stream"}
-_VARIABLE = re.compile(r"\$\{(\w+)\}")
 _Amount = Annotated[Number, Field(ge=0)]
 _Above = Annotated[Number, Field(gt=0)]
 
@@ -303,6 +301,17 @@ class LimitConfig(_Section):
     most: _Amount
 
 
+class ArenaConfig(_Section):
+    """A page on which anybody who reaches the router compares two anonymous answers and votes."""
+
+    key: str
+    """Name of one of `keys`: what the arena asks counts as its requests, within its limits."""
+    per_minute: Annotated[Whole, Field(ge=1)] = 6
+    """Prompts of one address, in each worker."""
+    max_chars: Annotated[Whole, Field(ge=1)] = 4000
+    """Characters of a prompt."""
+
+
 class RouterConfig(_Section):
     """The whole configuration, except the flags of the command."""
 
@@ -337,18 +346,41 @@ class RouterConfig(_Section):
     """Whether models that P2L does not know are explored, and ratings move models beside P2L's coefficients."""
     pass_fields: list[str] = Field(default_factory=list)
     """Fields that clients may send to every model, beside the plain ones; see `route.service.fields`."""
+    arena: ArenaConfig | None = None
+    """None: there is no arena."""
     store_prompts: bool = False
     store_responses: bool = True
     """Whether responses of the Responses API are kept in the database, for 30 days."""
     cors_origins: list[str] = Field(default_factory=list)
     """Origins whose pages may call the router from a browser; `*` for all."""
-    database: Path | None = None
-    """SQLite file of spend and feedback; without it both end with the process."""
+    database: str | None = Field(default=None, min_length=1, repr=False)
+    """SQLite file (a path, or `sqlite:///PATH`) or `postgresql://` URL of spend, feedback and keys made while it runs;
+    without it they end with the process."""
+    shared_limits: str | None = Field(default=None, repr=False)
+    """`redis://` URL where replicas share rates and what may be spent; `limits: redis://...` is short for it."""
+    without_shared_limits: Literal["local", "refuse"] = "local"
+    """Whether keys with limits go on by what this router and its database know while Redis is gone, or are refused."""
+    journal: Path | None = None
+    """File of votes that wait for a PostgreSQL server that is gone; by default beside the configuration."""
 
     @field_validator("admin_key")
     @classmethod
     def _digested(cls, text: str | None) -> str | None:
         return None if text is None else digest_of(_key_in(text))
+
+    @field_validator("database", "shared_limits")
+    @classmethod
+    def _is_location(cls, location: str | None, info: ValidationInfo) -> str | None:
+        return None if location is None else location_in(location, redis=info.field_name == "shared_limits")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_short_limits(cls, data: Any) -> Any:
+        if not isinstance(data, dict) or not isinstance(data.get("limits"), str):
+            return data
+        if data.get("shared_limits") is not None:
+            raise ValueError("limits: is a URL, and shared_limits is one too; leave out one of them")
+        return {name: entry for name, entry in data.items() if name != "limits"} | {"shared_limits": data["limits"]}
 
     @model_validator(mode="before")
     @classmethod
@@ -372,6 +404,8 @@ class RouterConfig(_Section):
             raise ValueError("opponent_weights: must not all be 0")
         if self.store_prompts and self.database is None:
             raise ValueError("store_prompts: needs a 'database' to store them in")
+        if self.shared_limits is not None and self.database is None:
+            raise ValueError("shared_limits: needs a 'database', from which spend is rebuilt where Redis has lost it")
         return self
 
     @model_validator(mode="after")
@@ -388,6 +422,11 @@ class RouterConfig(_Section):
                 raise ValueError(f"keys.{number}.name: must not begin with {TEAM!r}, as accounts of teams do")
             if key.team is not None and key.team not in self.teams:
                 raise ValueError(f"keys.{number}.team: no team {key.team!r} in teams{nearest(key.team, self.teams)}")
+        names = [key.name for key in self.keys if key.name is not None]
+        if self.arena is not None and self.arena.key not in names:
+            raise ValueError(
+                f"arena.key: no key of 'keys' has the name {self.arena.key!r}{nearest(self.arena.key, names)}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -450,8 +489,9 @@ def load_config(path: str | Path) -> RouterConfig:
         raise ConfigError(_first_problem(error, Path(path).expanduser())) from error
     if config.database is None:
         return config
-    database = Path(path).expanduser().parent / config.database.expanduser()
-    return config.model_copy(update={"database": database})
+    file = Path(path).expanduser()
+    journal = file.parent / (config.journal or Path(f"{file.stem}.journal.sqlite")).expanduser()
+    return config.model_copy(update={"database": located(config.database, path), "journal": journal})
 
 
 def _first_problem(error: ValidationError, path: Path) -> str:
@@ -463,15 +503,15 @@ def _first_problem(error: ValidationError, path: Path) -> str:
     if not place:
         key, _, message = message.partition(": ")
         place = key.split(".") if key else []
-        return f"{path}:{line_of(path, place)}: key {key!r}: {message}"
-    key = ".".join(place)
+        return f"{path}:{line_of(path, place)}: key {key!r:.200}: {message}"
+    key = f"{'.'.join(place)!r:.200}"
     where = f"{path}:{line_of(path, place)}"
     if problem["type"] == "extra_forbidden":
-        return f"{where}: unknown key {key!r}{nearest(place[-1], owner_of(RouterConfig, problem['loc']).model_fields)}"
+        return f"{where}: unknown key {key}{nearest(place[-1], owner_of(RouterConfig, problem['loc']).model_fields)}"
     if problem["type"] == "missing":
-        return f"{where}: key {key!r} is missing; add it"
-    got = "" if _may_be_secret(place, problem["input"]) else f", got {problem['input']!r}"
-    return f"{where}: key {key!r}: {message[0].lower()}{message[1:]}{got}"
+        return f"{where}: key {key} is missing; add it"
+    got = "" if _may_be_secret(place, problem["input"]) else f", got {problem['input']!r:.80}"
+    return f"{where}: key {key}: {message[0].lower()}{message[1:]}{got}"
 
 
 def _may_be_secret(place: Sequence[str], value: object) -> bool:
@@ -491,14 +531,7 @@ def line_of(path: str | Path, place: Sequence[str]) -> int:
 
 def _key_in(text: str) -> str:
     """Return a key with its variables filled in; raise ValueError for one that no client could send."""
-    key = _VARIABLE.sub(_environment, text).strip()
+    key = filled(text).strip()
     if not key or not key.isascii() or not key.isprintable():
         raise ValueError("must be text that an HTTP header can carry")
     return key
-
-
-def _environment(match: re.Match[str]) -> str:
-    text = os.environ.get(match[1])
-    if text is None:
-        raise ValueError(f"the environment variable {match[1]} is not set")
-    return text

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sqlite3
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ from p2l.common.cli import add_command, nearest, parser, run
 from p2l.common.errors import ConfigError, InputError, P2LError
 
 if TYPE_CHECKING:
+    from route.storage.database import Connection
     from route.storage.keys import StoredKey
 
 T = TypeVar("T")
@@ -33,7 +33,7 @@ _FLAGS: dict[str, tuple[Callable[[str], Any], str]] = {
     "cost": (float, "budget of its requests that name none"),
     "budget_usd": (float, "dollars a request on average, in blocks of 1,000; its ceiling"),
     "max_cost_per_request": (float, "most that one request may cost"),
-    "max_in_flight": (int, "most requests that each worker answers at once"),
+    "max_in_flight": (int, "most requests that the workers of one machine answer at once"),
 }
 """The limits: how each is read, and what it is."""
 
@@ -53,6 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
     for command in (add, limit):
         for name, (kind, text) in _FLAGS.items():
             command.add_argument(f"--{name.replace('_', '-')}", type=_or_none(kind), metavar="X", help=text)
+        command.arrange({"limits": [f"--{name.replace('_', '-')}" for name in _FLAGS]})
     return flags
 
 
@@ -69,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     args = build_parser().parse_args(argv)
     config = _raw(args.config)
     path = _database_of(config, args.config)
-    if args.action != "add" and not path.is_file():
+    if args.action != "add" and "://" not in path and not Path(path).is_file():
         raise InputError(f"{path}: no such file; no router has run with it, and no key was made")
     from route.storage import keys
 
@@ -145,18 +146,24 @@ def _names(config: Mapping[str, Any], section: str) -> list[str]:
     return [str(name) for name in entries] if isinstance(entries, Mapping) else []
 
 
-def _database_of(config: Mapping[str, Any], path: str) -> Path:
+def _database_of(config: Mapping[str, Any], path: str) -> str:
+    from route.storage.location import located, location_in
+
     database = config.get("database")
     if not isinstance(database, str) or not database:
         raise ConfigError(f"{path}: has no database, in which keys are kept; add one: database: router.sqlite")
-    return Path(path).expanduser().parent / Path(database).expanduser()
+    try:
+        return located(location_in(database), path)
+    except ValueError as error:
+        raise ConfigError(f"{path}: database: {error}") from None
 
 
-def _in_database(path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
-    from route.storage.database import Database
+def _in_database(path: str, work: Callable[[Connection], T]) -> T:
+    from route.storage.database import DatabaseError
+    from route.storage.location import open_database
 
     async def run_once() -> T:
-        database = Database(path)
+        database = open_database(path)
         await database.start()
         try:
             return await database.run(work)
@@ -165,11 +172,21 @@ def _in_database(path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
 
     try:
         return asyncio.run(run_once())
-    except sqlite3.Error as error:
-        raise P2LError(f"{path}: cannot be written: {error}") from error
+    except DatabaseError as error:
+        raise P2LError(f"the database cannot be written: {error}") from error
 
 
-def _listing(connection: sqlite3.Connection) -> tuple[list[StoredKey], dict[str, float]]:
+def has_stored_keys(database: str | None) -> bool:
+    """Return whether a router's database, if it is there, has a key that is not revoked."""
+    from route.storage import keys
+
+    if database is None or ("://" not in database and not Path(database).is_file()):
+        return False
+    stored = _in_database(database, keys.stored_keys)
+    return any(key.revoked is None for key in stored)
+
+
+def _listing(connection: Connection) -> tuple[list[StoredKey], dict[str, float]]:
     from route.storage.keys import stored_keys
     from route.storage.sums import DAY
 

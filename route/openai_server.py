@@ -8,12 +8,16 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from typing import TYPE_CHECKING
 
 from p2l.common.access import check_address, digest_of, new_key, port
 from p2l.common.cli import above_zero, parser, positive, run
 from p2l.common.connections import add_connection_flags, limits_of
 from p2l.common.errors import AnswerTimeoutError, ConfigError, MalformedAnswerError, UnavailableError
 from route.service.settings import Settings
+
+if TYPE_CHECKING:
+    from route.config import RouterConfig
 
 _KEY_VARIABLE = "P2L_ROUTER_KEY"
 _ENDPOINT_KEY_VARIABLE = "P2L_API_KEY"
@@ -22,7 +26,7 @@ _PATIENCE = 10.0  # seconds in which an endpoint that starts beside the router s
 
 def build_parser() -> argparse.ArgumentParser:
     """Build the command line."""
-    flags = parser("python -m route.openai_server", "Route chat completions to the best model within a budget.")
+    flags = parser("p2l-route serve", "Route chat completions to the best model within a budget.")
     flags.add_argument("--config", "-c", required=True, help="the models, their costs and limits: a YAML file")
     _add_choice_flags(flags)
     _add_server_flags(flags)
@@ -56,7 +60,7 @@ def _add_server_flags(flags: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--api-key",
         help=f"what clients send as bearer key, beside the keys of the configuration (default: ${_KEY_VARIABLE}; "
-        "a random one when there is no key at all)",
+        "a random one when there is no key at all, those of the database included)",
     )
     group.add_argument("--workers", type=positive, default=1, help="processes that share limits and spend")
     group.add_argument("--reload", action=argparse.BooleanOptionalAction, default=False, help="restart on changed code")
@@ -79,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     settings = _settings(flags)
     check_address(flags.host, flags.port)
 
-    from route.service.server import serve
+    from route.application.server import serve
 
     return serve(settings, flags.host, flags.port, limits, reload=flags.reload)
 
@@ -99,7 +103,7 @@ def _settings(flags: argparse.Namespace) -> Settings:
     )
     settings = Settings(**options)
     check_together(config, settings)
-    return replace(settings, api_keys=_digests(flags.api_key, has_keys=bool(config.keys)))
+    return replace(settings, api_keys=_digests(flags.api_key, config))
 
 
 def _type_of(model: str | None, endpoint: str, key: str | None) -> str:
@@ -135,14 +139,16 @@ def _check_traces(url: str) -> None:
     import opentelemetry.sdk.trace  # noqa: F401
 
 
-def _digests(flag: str | None, *, has_keys: bool) -> tuple[str, ...]:
+def _digests(flag: str | None, config: RouterConfig) -> tuple[str, ...]:
+    from route.keys import has_stored_keys
+
     variable = os.environ.pop(_KEY_VARIABLE, None)  # popped, so that workers do not inherit it
     key = variable if flag is None else flag
     if key is not None and not key.strip():
         raise ConfigError(f"--api-key (or ${_KEY_VARIABLE}) is empty; give a key, or leave it out")
     if key is not None and not (key.isascii() and key.isprintable()):
         raise ConfigError(f"--api-key (or ${_KEY_VARIABLE}) must be text that an HTTP header can carry")
-    if key is None and has_keys:
+    if key is None and (config.keys or has_stored_keys(config.database)):
         return ()
     if key is None:
         key = new_key()

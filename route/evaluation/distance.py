@@ -22,6 +22,7 @@ from route.evaluation.table import Floats, Rows
 
 if TYPE_CHECKING:
     from p2l.model.posterior import Posterior
+    from p2l.model.tfidf import WordUsage
 
 
 INPUTS = ("encoder", "words")
@@ -42,7 +43,7 @@ def mean_coefs(scores: Floats) -> Floats:
 
 
 def fit_distance(
-    inputs: Floats, coefs: Floats, known: Floats, scores: Floats, eta: float, *, seed: int = 0
+    inputs: Floats, coefs: Floats, usage: WordUsage | None, scores: Floats, eta: float, *, seed: int = 0
 ) -> Posterior:
     """Fit the posterior of a head with these coefficients (Q, M) on prompts with graded answers (Q, M)."""
     from p2l.likelihood import get
@@ -53,7 +54,7 @@ def fit_distance(
     prompt, labels = votes_between(scores, rng)
     rows = np.sort(rng.permutation(len(labels))[:MOST_VOTES])
     board = HeadStart(mean_coefs(scores), eta, None)
-    prompts = KnownPrompts(inputs, coefs, known)
+    prompts = KnownPrompts(inputs, coefs, usage)
     return posterior_of(prompts, prompt[rows], labels[rows], board, get("grk"), len(labels), rng)
 
 

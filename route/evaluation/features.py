@@ -35,7 +35,7 @@ from route.evaluation.table import Floats, Rows, ScoreTable
 
 if TYPE_CHECKING:
     from p2l.model.reader import ReaderBackbone, ReaderTokenizer
-    from p2l.model.tfidf import TfidfTokenizer
+    from p2l.model.tfidf import TfidfTokenizer, WordUsage
 
 
 MAX_TOKENS = 256
@@ -162,6 +162,10 @@ class Words:
     def known(self, prompts: Sequence[str]) -> Floats:
         """Return the share (Q,) of each prompt's words that are in the vocabulary."""
         return np.array([row.known for row in self.tokenizer.encode([[prompt] for prompt in prompts])])
+
+    def usage(self, prompts: Sequence[str]) -> WordUsage:
+        """Return the words of the vocabulary that prompts use."""
+        return self.tokenizer.usage([[prompt] for prompt in prompts])
 
 
 def k_means(points: Floats, count: int, rng: np.random.Generator) -> tuple[Floats, Rows]:

@@ -239,9 +239,9 @@ def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths
     trained = train(train_table.models, states, train_table.scores, worth)
     words = backbones.get("words")
     if not setup.category:  # a category says where a prompt lies
-        seen = _known(words, train_table.prompts)
+        used = words.usage(train_table.prompts) if isinstance(words, Words) else None
         eta = width_of_ties(train_table.scores)
-        posterior = fit_distance(inputs_of(states), trained.coefs(states), seen, train_table.scores, eta)
+        posterior = fit_distance(inputs_of(states), trained.coefs(states), used, train_table.scores, eta)
         trained = replace(trained, posterior=posterior)
     expected = trained.expected(
         {name: backbone.states(test.prompts) for name, backbone in backbones.items()}, _known(words, test.prompts)

@@ -6,7 +6,8 @@ from typing import Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 
-from p2l.common.web import exposition
+from p2l.common.web import exposition, over_workers
+from route.observability.recent import Counts
 from route.providers.base import ProviderError
 from route.routing.decision import Decision
 
@@ -36,6 +37,9 @@ class RouterMetrics:
         self.budget = self._summary("budget", "Budgets of requests that have one.")
         self.expected_cost = self._summary("expected_cost", "Expected cost of the decisions.")
         self.scored = self._gauge("p2l_up", "Whether P2L scores prompts: 1 or 0.", "livemin")
+        self.database = self._gauge("database_up", "Whether the database can be written: 1 or 0.", "livemin")
+        self.limits = self._gauge("limits_up", "Whether limits are shared as configured: 1 or 0.", "livemin")
+        self.waiting_votes = self._gauge("waiting_votes", "Votes that wait for the database on disk.", "livemax")
         self.breakers = self._gauge(
             "breaker", "Circuit breakers: 0 closed, 1 half open, 2 open.", "livemax", "model", "deployment"
         )
@@ -71,6 +75,10 @@ class RouterMetrics:
     def text(self) -> bytes:
         """Return all metrics in Prometheus' text format, summed over workers."""
         return exposition(self.registry)
+
+    def counts(self) -> Counts:
+        """Return what the console shows of them, summed over workers."""
+        return Counts.of(over_workers(self.registry).collect())
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"p2l_router_{name}", text, labels, registry=self.registry)

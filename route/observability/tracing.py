@@ -1,8 +1,8 @@
 """Traces of requests by OpenTelemetry: a span for each, with children for the scores, the choice and each call.
 
-A request that brings a W3C `traceparent` goes on with that trace, and providers get the one of their call. Spans hold
-names, counts and costs; the prompt only where that is asked for. Without tracing nothing of this is imported, and a
-request pays for a few comparisons with None.
+A request that brings a W3C `traceparent` goes on with that trace, and providers and the P2L endpoint get the one of
+their call. Spans hold names, counts and costs; the prompt only where that is asked for. Without tracing nothing of this
+is imported, and a request pays for a few comparisons with None.
 """
 
 from __future__ import annotations
@@ -42,14 +42,9 @@ class CallTrace:
     headers: dict[str, str]
     """What tells the provider of it."""
 
-    @contextlib.contextmanager
-    def passed_on(self) -> Iterator[None]:
+    def passed_on(self) -> contextlib.AbstractContextManager[None]:
         """Let the requests of the block carry the trace."""
-        token = TRACE_HEADERS.set(self.headers)
-        try:
-            yield
-        finally:
-            TRACE_HEADERS.reset(token)
+        return _carrying(self.headers)
 
     def failed(self, fault: str, status: int | None) -> None:
         """Note a failure; its text is left out, since it may quote the prompt."""
@@ -75,11 +70,12 @@ class RequestTrace:
     context: Context = field(repr=False)
 
     @contextlib.contextmanager
-    def child(self, name: str) -> Iterator[Span]:
-        """Time a block."""
-        span = self.tracing.start(name, self.context)
+    def child(self, name: str, *, is_call: bool = False) -> Iterator[Span]:
+        """Time a block; the requests of one that is a call carry its trace."""
+        span = self.tracing.start(name, self.context, is_call=is_call)
         try:
-            yield span
+            with _carrying(self.tracing.headers_of(span)) if is_call else _OFF:
+                yield span
         except BaseException as error:
             _fail(span, type(error).__name__)
             raise
@@ -113,14 +109,23 @@ class RequestTrace:
         self.span.end()
 
 
-def child(trace: RequestTrace | None, name: str) -> contextlib.AbstractContextManager[object]:
-    """Time a block of a request that may be traced."""
-    return _OFF if trace is None else trace.child(name)
+def child(trace: RequestTrace | None, name: str, *, is_call: bool = False) -> contextlib.AbstractContextManager[object]:
+    """Time a block of a request that may be traced; the requests of one that is a call carry its trace."""
+    return _OFF if trace is None else trace.child(name, is_call=is_call)
 
 
 def passed_on(call: CallTrace | None) -> contextlib.AbstractContextManager[object]:
     """Let the requests of the block carry the trace of a call that may be traced."""
     return _OFF if call is None else call.passed_on()
+
+
+@contextlib.contextmanager
+def _carrying(headers: Mapping[str, str]) -> Iterator[None]:
+    token = TRACE_HEADERS.set(headers)
+    try:
+        yield
+    finally:
+        TRACE_HEADERS.reset(token)
 
 
 def _fail(span: Span, kind: str) -> None:

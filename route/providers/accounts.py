@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +15,8 @@ from urllib.parse import urlsplit
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError
 from route.providers.base import Account, Provider
-from route.providers.registry import ProviderSpec, spec_of
+from route.providers.registry import PROVIDERS, ProviderSpec, spec_of
+from route.providers.signing import SECRET_OPTIONS
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
@@ -22,7 +24,7 @@ _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 def clients() -> dict[str, tuple[Callable[[Account], Provider], tuple[str, ...]]]:
     """Return the client of each protocol with the account options that it reads."""
     # Imported here: a configuration is checked without loading an HTTP client.
-    from route.providers import anthropic, gemini, mock, openai
+    from route.providers import anthropic, bedrock, gemini, mock, openai
 
     reasoning = partial(openai.OpenAICompatible, prepare=openai.for_reasoning)
     return {
@@ -32,6 +34,8 @@ def clients() -> dict[str, tuple[Callable[[Account], Provider], tuple[str, ...]]
         "azure": (openai.azure, ("api_version", "dialect", "keep", "omit", "tool_ids")),
         "anthropic": (anthropic.Anthropic, ("max_tokens", "omit")),
         "gemini": (gemini.Gemini, ("omit",)),
+        "vertex": (gemini.Vertex, ("location", "omit", "project", "service_account_key")),
+        "bedrock": (bedrock.Bedrock, ("max_tokens", "omit", "region", *SECRET_OPTIONS)),
         "mock": (mock.MockProvider, tuple(mock.Script.__dataclass_fields__)),
     }
 
@@ -39,9 +43,10 @@ def clients() -> dict[str, tuple[Callable[[Account], Provider], tuple[str, ...]]
 def make_provider(kind: str, account: Account) -> Provider:
     """Return a client, which connects at its first request. Raise ConfigError for an unknown provider or option."""
     protocols = clients()
+    batching = () if kind in protocols and kind not in PROVIDERS else spec_of(kind).batch_options
     make, options = protocols[kind if kind in protocols else spec_of(kind).protocol]
     for option in account.options:
-        if option not in options:
+        if option not in (*options, *batching):
             hint = nearest(option, options) or f"; there are {', '.join(sorted(options))}"
             raise ConfigError(f"{kind}: options: {option!r} is not known{hint}")
     return make(account)
@@ -60,18 +65,27 @@ def account_for(
     Raise ConfigError for an unknown provider, an unset variable, no address, no key, or one that no header can carry.
     """
     spec = spec_of(kind)
+    chosen = {option: _first(env, tuple(names.split())) for option, names in spec.option_variables.items()}
+    options = {**spec.options, **{key: value for key, value in chosen.items() if value}, **(options or {})}
+    if spec.base_url and "{" in spec.base_url:  # an address for each region
+        spec = replace(spec, base_url=_regional(kind, spec.base_url, options))
     url = _base_url(kind, spec, base_url, env)
     key = expand(api_key, env, f"{kind}: api_key") if api_key else _key_of_environment(kind, spec, base_url, url, env)
     return Account(
         base_url=url,
         api_key=_checked_key(kind, key),
         headers=spec.headers,
-        options={
-            **spec.options,
-            **{option: env[name] for option, name in spec.option_variables.items() if env.get(name)},
-            **(options or {}),
-        },
+        options=options,
     )
+
+
+def _regional(kind: str, template: str, options: Mapping[str, Any]) -> str:
+    """Return the address of a region, a word that is part of a host's name. Raise ConfigError for any other text."""
+    name = "region" if "{region}" in template else "location"
+    region = str(options.get(name))
+    if not re.fullmatch(r"[a-z0-9-]{1,40}", region):
+        raise ConfigError(f"{kind}: {name} {region[:40]!r} is no name of a region, such as us-east-1")
+    return template.replace(f"{{{name}}}-", "") if region == "global" else template.replace(f"{{{name}}}", region)
 
 
 def expand(text: str, env: Mapping[str, str], where: str) -> str:

@@ -85,7 +85,7 @@ class Account:
     base_url: str
     api_key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
     """Options of the client, such as Azure's API version or the script of a mock."""
 
 

@@ -48,6 +48,7 @@ _UNSUPPORTED = re.compile(
     r"|(not|n't) (be )?(currently )?(support|enabled|available|allowed to request|implemented)|unsupported|unsupport"
     r"|only (supported|available|enabled) (by|with|on|for|in)|support(s|ed)? only|enabled only for|is unavailable now"
     r"|not an? (multi-?modal|vision)|at most 0 |unknown variant|`?content`? must be a string|mmproj|requires? --"
+    r"|untagged enum chatcompletionrequestcontent|invalid type: sequence, expected a string"
     r"|un(recognized|known|expected|permitted) (request )?(argument|parameter|field)|extra (inputs|fields) "
     r"|(does not|doesn't) (work with|accept|take|allow)|cannot (take|accept)"
     r"|missing data required|requires that either input|number must be at most 1|no provider .{0,30}support"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from route.providers.base import JSON
@@ -23,13 +24,38 @@ _FORMATS: Mapping[str, str] = {
 }
 
 
-def example_of(schema: Any, root: Any = None, depth: int = 0) -> Any:
-    """Return an instance of a JSON schema; `root` is the document that references start at."""
-    root = schema if root is None else root
+_LARGEST = 20_000
+"""Values and characters of an instance, whatever its schema asks for."""
+
+
+@dataclass
+class _Document:
+    """What references start at, and how much an instance of it may still hold."""
+
+    root: Any
+    left: int = _LARGEST
+
+    def take(self, count: int) -> int:
+        """Return `count`, or what is left of it."""
+        count = max(0, min(count, self.left))
+        self.left -= count
+        return count
+
+
+def example_of(schema: Any) -> Any:
+    """Return an instance of a JSON schema; one that may not be whole of a schema that asks for very much."""
+    return _instance(schema, _Document(schema), 0)
+
+
+def _instance(schema: Any, document: _Document, depth: int) -> Any:
     if not isinstance(schema, dict):
         return {}
+    if not document.take(1):
+        return None
     if "$ref" in schema and depth < 4 * _DEEPEST:
-        return example_of({**_referenced(root, str(schema["$ref"])), **_without_reference(schema)}, root, depth + 1)
+        return _instance(
+            {**_referenced(document.root, str(schema["$ref"])), **_without_reference(schema)}, document, depth + 1
+        )
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -37,14 +63,14 @@ def example_of(schema: Any, root: Any = None, depth: int = 0) -> Any:
         return schema["enum"][0]
     for key in ("anyOf", "oneOf"):
         if schema.get(key):
-            return example_of(_simplest(schema[key], depth), root, depth + 1)
+            return _instance(_simplest(schema[key], depth), document, depth + 1)
     if schema.get("allOf"):
-        parts = [example_of(part, root, depth + 1) for part in schema["allOf"]]
+        parts = [_instance(part, document, depth + 1) for part in schema["allOf"]]
         rest = {key: value for key, value in schema.items() if key != "allOf"}
-        parts += [example_of(rest, root, depth + 1)] if "properties" in rest else []
+        parts += [_instance(rest, document, depth + 1)] if "properties" in rest else []
         objects = [part for part in parts if isinstance(part, dict)]
         return {key: value for part in objects for key, value in part.items()} if objects else parts[0]
-    return _of_type(schema, root, depth)
+    return _of_type(schema, document, depth)
 
 
 def _without_reference(schema: JSON) -> JSON:
@@ -67,7 +93,7 @@ def _simplest(choices: list[Any], depth: int) -> Any:
     return null if null is not None and depth > _DEEPEST else choices[0]
 
 
-def _of_type(schema: JSON, root: Any, depth: int) -> Any:
+def _of_type(schema: JSON, document: _Document, depth: int) -> Any:
     kind = schema.get("type")
     if isinstance(kind, list):
         kind = next((name for name in kind if name != "null"), "null")
@@ -75,13 +101,16 @@ def _of_type(schema: JSON, root: Any, depth: int) -> Any:
         kind = "object" if "properties" in schema else "array" if "items" in schema else "string"
     match kind:
         case "object":
-            return _object(schema, root, depth)
+            return _object(schema, document, depth)
         case "array":
             items = schema.get("prefixItems") or [schema.get("items") or {"type": "string"}]
             number = max(int(schema.get("minItems") or 0), len(items) if "prefixItems" in schema else depth < _DEEPEST)
-            return [example_of(items[min(place, len(items) - 1)], root, depth + 1) for place in range(number)]
+            return [
+                _instance(items[min(place, len(items) - 1)], document, depth + 1)
+                for place in range(min(number, document.left))
+            ]
         case "string":
-            return _text(schema)
+            return _text(schema, document)
         case "integer" | "number":
             return _number(schema, whole=kind == "integer")
         case "boolean":
@@ -89,19 +118,19 @@ def _of_type(schema: JSON, root: Any, depth: int) -> Any:
     return None
 
 
-def _object(schema: JSON, root: Any, depth: int) -> JSON:
+def _object(schema: JSON, document: _Document, depth: int) -> JSON:
     required = schema.get("required") or ()
     return {
-        name: example_of(part, root, depth + 1)
+        name: _instance(part, document, depth + 1)
         for name, part in (schema.get("properties") or {}).items()
         if name in required or depth < _DEEPEST
     }
 
 
-def _text(schema: JSON) -> str:
+def _text(schema: JSON, document: _Document) -> str:
     text = _FORMATS.get(str(schema.get("format")), "text")
     least, most = int(schema.get("minLength") or 0), schema.get("maxLength")
-    text = text.ljust(least, "x")
+    text = text.ljust(document.take(least), "x")
     return text if most is None else text[: int(most)]
 
 

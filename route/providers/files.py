@@ -36,6 +36,10 @@ class FileTransport(Transport):
         """Post encoded JSON and return the provider's JSON object."""
         return self.parsed(await self._sent("POST", url, timeouts, body))
 
+    async def send_object(self, url: str, content: bytes, timeouts: Timeouts) -> None:
+        """Put bytes at an address."""
+        await self._sent("PUT", url, timeouts, content)
+
     async def fetch_file(self, url: str, path: Path, timeouts: Timeouts) -> None:
         """Append the lines at an address, which may exceed memory, to a file and end it with a newline.
 
@@ -90,9 +94,11 @@ class Catalogue:
             raise ConfigError("mock: answers in this process and lists no models")
         base = account.base_url.rstrip("/")
         self._url, self._query = f"{base.removesuffix(spec.models.strip)}{spec.models.path}", spec.models.query
-        self.names_models = spec.protocol != "azure"
-        """Whether the list has the names that requests go to; at Azure those are names of deployments."""
-        if not self.names_models and not base.endswith("/v1"):
+        self.names_models = spec.protocol not in ("azure", "bedrock", "vertex")
+        """Whether the list has the names that requests go to, and not deployments, profiles or versions of models."""
+        if spec.protocol == "bedrock":
+            self._url = self._url.replace("//bedrock-runtime.", "//bedrock.")
+        if spec.protocol == "azure" and not base.endswith("/v1"):
             self._url = f"{base.partition('/openai')[0]}/openai/models"
             self._query = f"?api-version={quote(str(account.options.get('api_version', '')))}"
         self._key_check = _key_check(base)
@@ -127,12 +133,17 @@ def _key_check(base_url: str) -> str | None:
     return checks.get(host)
 
 
+_LISTS, _IDS = ("data", "models", "modelSummaries", "publisherModels"), ("id", "name", "modelId")
+
+
 def _names(answer: Mapping[str, Any]) -> list[str]:
-    """Return the names in a list of models, as OpenAI, Google, Cohere or GitHub write it."""
+    """Return the names in a list of models, as OpenAI, Google, AWS, Cohere or GitHub write it."""
     models = answer["list"]
     if isinstance(models, dict):
-        models = models["data"] if "data" in models else models["models"]
+        models = models[next((key for key in _LISTS if key in models), _LISTS[0])]
     if not isinstance(models, list):
         raise TypeError
-    names = [entry if isinstance(entry, str) else entry.get("id") or entry["name"] for entry in models]
+    names = (
+        one if isinstance(one, str) else one[next((key for key in _IDS if one.get(key)), _IDS[0])] for one in models
+    )
     return [str(name).removeprefix("models/") for name in names]

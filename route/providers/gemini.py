@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
+from p2l.common.errors import ConfigError
 from p2l.common.files import parse_json
 from route.providers import chat, translation
 from route.providers.base import JSON, Account, Fault, ProviderError
@@ -271,3 +272,31 @@ class Gemini(translation.TranslatingClient):
         if broken:
             raise self._transport.malformed(f"an answer that ended with {broken}")
         return answer
+
+
+def vertex_base(account: Account) -> str:
+    """Return the address of a project's models and jobs; with an API key that of express mode, which has no project.
+
+    Raise ConfigError without a project.
+    """
+    project, location = (account.options.get(name) for name in ("project", "location"))
+    if not account.api_key and not project:
+        raise ConfigError("vertex: no project: set GOOGLE_CLOUD_PROJECT, or write `project`")
+    where = "" if account.api_key else f"/projects/{quote(str(project))}/locations/{quote(str(location))}"
+    return f"{account.base_url.rstrip('/')}/v1{where}"
+
+
+class Vertex(Gemini):
+    """One project at Google Cloud; with an API key, Vertex AI in express mode, which knows the project by the key."""
+
+    protocol = "vertex"
+
+    def __init__(self, account: Account) -> None:
+        super().__init__(account)
+        self._base = vertex_base(account)
+
+    def _url(self, request: JSON, *, stream: bool) -> str:
+        model = str(request.get("model"))
+        path = model if model.startswith(("projects/", "publishers/")) else f"publishers/google/models/{model}"
+        verb = "streamGenerateContent?alt=sse" if stream else "generateContent"
+        return f"{self._base}/{quote(path, safe='/')}:{verb}"

@@ -21,13 +21,15 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import anyio
+from yarl import URL
 
 from p2l.common.files import DEEPEST_JSON, is_deeper
-from p2l.common.long_texts import parse_apart, to_json
+from p2l.common.long_texts import exceeds, parse_apart, to_json
 from p2l.common.version import __version__
 from route.providers.base import JSON, TRACE_HEADERS, Account, Fault, Forwarded, ProviderError, Timeouts
 from route.providers.chat import SHAPE_ERRORS
 from route.providers.errors import refusal
+from route.providers.signing import SECRET_OPTIONS, signer_for
 
 _LONGEST = 32 * 2**20  # bytes of one event; more would fill our memory
 _MARK = b"\xef\xbb\xbf"
@@ -124,7 +126,12 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 _PUBLIC_HEADERS = ("http-referer", "x-title")
 
 
-_KEY_HEADERS = {"anthropic": ("x-api-key", ""), "gemini": ("x-goog-api-key", ""), "azure": ("api-key", "")}
+_KEY_HEADERS = {
+    "anthropic": ("x-api-key", ""),
+    "gemini": ("x-goog-api-key", ""),
+    "vertex": ("x-goog-api-key", ""),
+    "azure": ("api-key", ""),
+}
 
 
 def _key_headers(protocol: str, account: Account) -> dict[str, str]:
@@ -151,6 +158,8 @@ class Transport:
         }
         self._secrets = [secret for secret in (account.api_key, parts.password) if secret]
         self._secrets += [value for name, value in account.headers.items() if name.lower() not in _PUBLIC_HEADERS]
+        self._secrets += [str(account.options[name]) for name in SECRET_OPTIONS if account.options.get(name)]
+        self._sign = signer_for(protocol, account)
         self._proxy = _proxy_for(parts.scheme, parts.hostname or "")
         self._session: aiohttp.ClientSession | None = None
         self._draining: set[asyncio.Task[None]] = set()
@@ -252,7 +261,7 @@ class Transport:
             content = decoder.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
         except (ValueError, RecursionError):
             raise self.malformed("what is no JSON") from None
-        if text.count(b"[") + text.count(b"{") > DEEPEST_JSON and is_deeper(content, DEEPEST_JSON):
+        if exceeds(text, b"[{", DEEPEST_JSON) and is_deeper(content, DEEPEST_JSON):
             raise self.malformed(f"JSON nested deeper than {DEEPEST_JSON} levels")
         return content
 
@@ -294,6 +303,10 @@ class Transport:
         self, method: str, url: str, timeouts: Timeouts, data: Any = None, headers: Mapping[str, str] | None = None
     ) -> aiohttp.ClientResponse:
         """Return the response to a request. Raise ProviderError if its status is not 2xx."""
+        address: str | URL = url
+        if self._sign is not None:
+            headers = {**(headers or {}), **await self._sign(method, url, data if isinstance(data, bytes) else b"")}
+            address = URL(url, encoded=True)  # as it was signed
         if isinstance(data, bytes) and len(data) > _LARGE:
             data = io.BytesIO(data)  # which is sent in pieces
         trace = TRACE_HEADERS.get()
@@ -301,7 +314,7 @@ class Transport:
             headers = {**(headers or {}), **trace}
         response = await self._pool().request(
             method,
-            url,
+            address,
             data=data,
             headers=headers,
             timeout=aiohttp.ClientTimeout(total=None, connect=timeouts.connect),

@@ -29,6 +29,7 @@ from aiohttp import web
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.long_texts import apart
+from p2l.common.program import Parser
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.chat import answer_message, asks_for_usage, chunk, completion, joined_text, usage, usage_chunk
 from route.providers.errors import refusal
@@ -307,7 +308,7 @@ async def _fail(trouble: Trouble, limit: float) -> None:
     raise ProviderError(fault, f"mock failed as scripted ({trouble.name})")
 
 
-def server_parser(module: str, description: str) -> argparse.ArgumentParser:
+def server_parser(module: str, description: str) -> Parser:
     """Return a command line with what all mock servers have."""
     line = parser(f"python -m {module}", description)
     line.add_argument("--host", default="127.0.0.1", help="address to listen on")
@@ -332,6 +333,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="troubles of the first requests, such as status:503",
     )
     line.add_argument("--failure", default="status:500", metavar="TROUBLE", help="how --failure-rate fails")
+    line.arrange({"answers": ("--text", "--tokens", "--token-seconds"), "failures": ("--failures", "--failure")})
     return line
 
 

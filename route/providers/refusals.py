@@ -10,7 +10,8 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 _FEATURE_WORDS = {
-    "images": r"image_url|\bimages?\b|vision|multi-?modal|`?content`? must be a string|mmproj",
+    "images": r"image_url|\bimages?\b|vision|multi-?modal|`?content`? must be a string|mmproj"
+    r"|enum chatcompletionrequestcontent|sequence, expected a string",
     "audio": r"input_audio|audio",
     "video": r"video",
     "files": r"\bpdfs?\b|\bfiles?\b|documents?\b",

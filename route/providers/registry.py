@@ -41,7 +41,7 @@ class ProviderSpec:
     protocol: str
     """The client that talks to it (`accounts.clients`); empty where nothing is asked over HTTP."""
     base_url: str | None = None
-    """None where every user has an address of their own."""
+    """None where every user has an address of their own; `{region}` or `{location}` stands for that option."""
     key_variables: tuple[str, ...] = ()
     """Environment variables with the key; the first that is set wins."""
     url_variables: tuple[str, ...] = ()
@@ -51,7 +51,7 @@ class ProviderSpec:
     options: Mapping[str, object] = field(default_factory=dict)
     """Of the client, below those of the configuration."""
     option_variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables with options."""
+    """Environment variables with options, the first that is set of several."""
     models: ModelList = _USUAL_LIST
     # From here on for CoEval.
     interface: str | None = None
@@ -60,6 +60,8 @@ class ProviderSpec:
     """What its entry of a key file may hold."""
     batch_discount: float | None = None
     """Price of a call in a batch job, as a share of a single one's; None: no batch jobs are sent there."""
+    batch_options: tuple[str, ...] = ()
+    """Options that its batch jobs need, of a model or of the key file."""
     is_free: bool = False
     speed: tuple[float, float] = (1.5, 80)
     """Usual seconds of a short answer and tokens a second, until they are measured."""
@@ -181,6 +183,42 @@ _SPECS = (
         is_free=True,
         speed=OWN_MACHINE,
     ),
+    ProviderSpec(
+        *("bedrock", "bedrock", "https://bedrock-runtime.{region}.amazonaws.com", ("AWS_BEARER_TOKEN_BEDROCK",)),
+        needs_key=False,
+        options={"region": "us-east-1"},
+        option_variables={
+            "region": "AWS_REGION AWS_DEFAULT_REGION",
+            "access_key_id": "AWS_ACCESS_KEY_ID",
+            "secret_access_key": "AWS_SECRET_ACCESS_KEY",
+            "session_token": "AWS_SESSION_TOKEN",
+        },
+        models=ModelList(path="/foundation-models"),
+        interface="bedrock",
+        key_fields=("api_key", "access_key_id", "secret_access_key", "session_token", "region", "base_url"),
+        batch_discount=0.5,
+        batch_options=("batch_s3_bucket", "batch_s3_prefix", "batch_role_arn"),
+        speed=(2.0, 70),
+        max_tokens=1024,
+        top_logprobs=0,
+    ),
+    ProviderSpec(
+        *("vertex", "vertex", "https://{location}-aiplatform.googleapis.com", ("GOOGLE_VERTEX_API_KEY",)),
+        needs_key=False,
+        options={"location": "us-central1"},
+        option_variables={
+            "project": "GOOGLE_CLOUD_PROJECT GCLOUD_PROJECT",
+            "location": "GOOGLE_CLOUD_LOCATION",
+            "service_account_key": "",  # google-auth itself reads GOOGLE_APPLICATION_CREDENTIALS
+        },
+        models=ModelList(path="/v1beta1/publishers/google/models"),
+        interface="vertex",
+        key_fields=("project", "location", "service_account_key", "api_key", "base_url"),
+        batch_discount=0.5,
+        batch_options=("batch_gcs_bucket", "batch_gcs_prefix"),
+        speed=(2.0, 100),
+        top_logprobs=0,
+    ),
     ProviderSpec("mock", "mock", "http://mock", needs_key=False, interface="mock", is_free=True, speed=(0.001, 1e6)),
 )
 PROVIDERS: Mapping[str, ProviderSpec] = {spec.name: spec for spec in _SPECS}
@@ -191,18 +229,6 @@ ALIASES: Mapping[str, str] = {
     "openai-compatible": "openai",
 }
 """Other spellings."""
-PLANNED = (
-    ProviderSpec(
-        *("bedrock", ""),
-        key_variables=("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID"),
-        interface="bedrock",
-        key_fields=("api_key", "access_key_id", "secret_access_key", "session_token", "region", "batch_role_arn"),
-    ),
-    ProviderSpec(
-        "vertex", "", interface="vertex", key_fields=("project", "location", "service_account_key", "api_key")
-    ),
-)
-"""Providers with entries in key files and price lists that no client talks to yet."""
 
 
 def spec_of(name: str) -> ProviderSpec:

@@ -2,18 +2,20 @@
 
     E[cost of model m] = r_m (tokens of the prompt x input_m + choices x E[answer of m] x output_m)
 
-The expected answer is a mean of each model, times a factor for prompts of this length that all models share. Both start
-from a prior, that of a model being the answer whose output costs what its `cost` says, and follow the last answers: a
-prior weighs as much as five of them, so that one that is wrong by a factor of three is forgotten soon. r_m is what was
-booked over what tokens and prices make: it follows prices that change where a provider reports dollars, and tokens that
-are no four bytes.
+The expected answer is a mean of each model, times a factor for prompts of this length that all models share, until
+enough answers of the model to such prompts were seen to take their own mean. It starts from a prior, the answer whose
+output costs what the model's `cost` says, which weighs as much as five answers, so that one that is wrong by a factor
+of three is forgotten soon. r_m is what was booked over what tokens and prices make, by model and length alike: it
+follows a provider that reports dollars, and tokens that are no four bytes. 150 answers are averaged, since their costs
+have long tails; where the last twenty contradict those before, these are forgotten.
 
 Shapes: M models in the order of the menu.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +32,12 @@ _ANSWERS = 150.0
 _BUCKETS = 24  # by the power of two of the prompt's length
 _PRIOR_OF_BUCKET = 30.0
 _OF_BUCKET = 600.0
-_PRIOR_OF_RATIO, _OF_RATIO = 2.0, 20.0
-_DOUBT, _TRIALS = 3.0, 3.0
+_PRIOR_OF_RATIO, _PRIOR_OF_CELL = 2.0, 6.0
+_LAST, _CONTRADICTION, _AFTER_A_CHANGE = 20, 4.0, 5.0
+"""So many of the last observations replace the earlier ones where they are so many standard errors away."""
+_ERROR_OF_PRIOR, _TAIL_OF_PRIOR, _ANSWERS_OF_PRIOR = 1.7, 6.0, 10.0
+_DEVIATIONS, _TAIL_DECAY, _MOST_TAIL = 4.0, 0.995, 20.0
+_DOUBT, _TRIALS = 2.0, 1.0
 """An expectation may be too high by this factor, and by its root once a model has answered so often."""
 _MILLION = 1e6
 PLAIN: tuple[tuple[float, float], ...] = ((1.0, 0.0),)
@@ -52,6 +58,8 @@ class Dollars:
     """(M,) by which the costs of models that have hardly answered are lowered for the choice under a rate."""
     permitted: Mask | None = None
     """(M,) whose answers a ceiling has room for; the cheapest candidate is permitted in any case."""
+    errors: Floats | None = None
+    """(M,) standard deviations of what answers cost, relative to `costs`; None: not known."""
 
     @property
     def hopeful(self) -> Floats:
@@ -87,26 +95,34 @@ class Estimator:
         self._output = np.array([0.0 if model.price is None else model.price[1] for model in models]) / _MILLION
         with np.errstate(divide="ignore", invalid="ignore"):
             prior = np.where((self._output > 0) & (menu.costs > 0), menu.costs / self._output, USUAL_ANSWER)
-        self._means = np.clip(prior, _SHORTEST, _LONGEST)
-        self._weights = np.full(len(models), _PRIOR_ANSWERS)
-        self._ratios = _Ratios(len(models), _PRIOR_OF_RATIO, _OF_RATIO)
-        self._factors = [1.0] * _BUCKETS
-        self._factor_weights = [_PRIOR_OF_BUCKET] * _BUCKETS
-        self._surcharges = _Ratios(_BUCKETS, _PRIOR_OF_BUCKET, _OF_BUCKET)
+        self._lengths = _Table(np.clip(prior, _SHORTEST, _LONGEST), _PRIOR_ANSWERS, _ANSWERS)
+        self._ratios = _Table(np.ones(len(models)), _PRIOR_OF_RATIO, _ANSWERS)
         self._answers = np.zeros(len(models))
+        self._squares = np.full(len(models), _ERROR_OF_PRIOR**2)
+        """(M,) mean squares of what answers have cost beside what was expected, relative to that."""
+        self._tails = np.full(len(models), _TAIL_OF_PRIOR)
         self.hopes = np.where(self._input + self._output > 0.0, 1.0 / _DOUBT, 1.0)
         """(M,) by which the expectation may be too high, for a model that has hardly answered: else a cheap one whose
         prior is too high would never show it."""
 
     def costs(self, prompt: Prompt) -> Floats:
         """Return the expected dollars (M,) of an answer of each model."""
-        answers = self._means * self._factors[_bucket(prompt.size)]
+        bucket = _bucket(prompt.size)
+        answers = self._lengths.column(bucket)
         if prompt.most:
             answers = np.minimum(answers, prompt.most)
         tokens = prompt.tokens * self._input + prompt.choices * answers * self._output
-        return np.asarray(
-            tokens * (self._ratios.values * self._surcharges.of(_bucket(prompt.size))) + self._fixed * prompt.choices
-        )
+        return np.asarray(tokens * self._ratios.column(bucket) + self._fixed * prompt.choices)
+
+    @property
+    def errors(self) -> Floats:
+        """Return the standard deviations (M,) of what answers cost, relative to what is expected."""
+        return np.asarray(np.sqrt(self._squares))
+
+    @property
+    def tails(self) -> Floats:
+        """Return how many times what is expected an answer may cost (M,)."""
+        return np.asarray(np.maximum(1.0 + _DEVIATIONS * self.errors, self._tails))
 
     def observe(self, name: str, prompt: Prompt, tokens: int | None, dollars: float) -> None:
         """Take over an answer: the tokens of all its choices where the provider counted them, and what was booked."""
@@ -117,12 +133,18 @@ class Estimator:
         self._hope(place)
         if tokens is None or not self._output[place] + self._input[place]:
             return
+        self._observe_error(place, min(dollars / max(self._cost(place, prompt), 1e-12), _MOST_TAIL))
         self._observe_length(place, prompt, tokens / prompt.choices)
         expected = prompt.tokens * self._input[place] + tokens * self._output[place]
         if expected > 0.0:
-            bucket, dollars = _bucket(prompt.size), min(dollars, 20.0 * expected)
-            self._ratios.take(place, dollars / self._surcharges.of(bucket), expected)
-            self._surcharges.take(bucket, dollars / self._ratios.of(place), expected)
+            self._ratios.take(_bucket(prompt.size), place, min(dollars, 20.0 * expected), expected)
+
+    def _cost(self, place: int, prompt: Prompt) -> float:
+        """Return the expected dollars of one model."""
+        bucket = _bucket(prompt.size)
+        tokens = min(self._lengths.at(bucket, place), prompt.most or math.inf) * prompt.choices
+        plain = prompt.tokens * self._input[place] + tokens * self._output[place]
+        return float(plain * self._ratios.at(bucket, place) + self._fixed[place] * prompt.choices)
 
     def inherit(self, before: Estimator) -> None:
         """Take over what was seen of models that have the same name and price in another menu."""
@@ -130,13 +152,13 @@ class Estimator:
             old = before._menu.places.get(name)
             if old is None or self._menu.models[place].price != before._menu.models[old].price:
                 continue
-            for ours, theirs in ((self._means, before._means), (self._weights, before._weights)):
-                ours[place] = theirs[old]
+            self._lengths.inherit(place, before._lengths, old)
             self._answers[place] = before._answers[old]
+            self._squares[place], self._tails[place] = before._squares[old], before._tails[old]
             self._ratios.inherit(place, before._ratios, old)
             self._hope(place)
-        self._factors, self._factor_weights = before._factors, before._factor_weights
-        self._surcharges = before._surcharges
+        self._lengths.inherit_lengths(before._lengths)
+        self._ratios.inherit_lengths(before._ratios)
 
     def age(self) -> None:
         """Let half of what is known of each model be old news."""
@@ -148,47 +170,125 @@ class Estimator:
         if self._input[place] + self._output[place]:
             self.hopes[place] = _DOUBT ** (-1.0 / (1.0 + self._answers[place] / _TRIALS))
 
+    def _observe_error(self, place: int, multiple: float) -> None:
+        weight = min(self._answers[place] + _ANSWERS_OF_PRIOR, _ANSWERS)
+        self._squares[place] += ((multiple - 1.0) ** 2 - self._squares[place]) / weight
+        self._tails[place] = max(multiple, self._tails[place] * _TAIL_DECAY)
+
     def _observe_length(self, place: int, prompt: Prompt, tokens: float) -> None:
-        bucket, mean, weight = _bucket(prompt.size), float(self._means[place]), float(self._weights[place])
-        factor, of_factor = self._factors[bucket], self._factor_weights[bucket]
-        is_cut = prompt.most and tokens >= prompt.most
-        if is_cut and tokens < mean * factor:
+        bucket = _bucket(prompt.size)
+        mean = self._lengths.at(bucket, place)
+        if prompt.most and prompt.most <= tokens < mean:
             return  # an answer that was cut says only that it would have been longer
         # A single answer of a hundred thousand tokens must not stand for the next hundred.
-        seen = min(tokens, 20.0 * max(mean * factor, USUAL_ANSWER))
-        self._means[place] = mean + (seen / factor - mean) / (weight + 1.0)
-        self._weights[place] = min(weight + 1.0, _ANSWERS)
-        if weight > 2 * _PRIOR_ANSWERS:  # before, it is the model's mean that is wrong
-            self._factors[bucket] = max(0.05, factor + (seen / mean - factor) / (of_factor + 1.0))
-            self._factor_weights[bucket] = min(of_factor + 1.0, _OF_BUCKET)
+        self._lengths.take(bucket, place, min(tokens, 20.0 * max(mean, USUAL_ANSWER)), 1.0)
 
 
-class _Ratios:
-    """Sums over sums of the last observations, one ratio by place: means of ratios would be those of small answers."""
+class _Table:
+    """The ratio of two sums, by model and by how long the prompt is: of tokens to answers, of dollars to list prices.
 
-    def __init__(self, count: int, prior: float, most: float) -> None:
-        """Start at 1, which weighs as much as `prior` observations; forget those before the last `most`."""
-        self.values = np.ones(count)
-        self._prior, self._most = prior, most
-        self._weights = [0.0] * count
-        self._above = [0.0] * count
-        self._below = [0.0] * count
+    Ratios of sums, since means of ratios would be those of small answers. A cell of which little was seen is taken to
+    be the model's ratio times that of prompts of this length, which all models share.
+    """
 
-    def of(self, place: int) -> float:
-        return float(self.values[place])
+    def __init__(self, priors: Floats, prior: float, most: float) -> None:
+        """Start at `priors` (M,), which weigh as much as `prior` observations; forget those before the last `most`."""
+        self._priors, self._prior, self._most = priors.astype(np.float64), prior, most
+        self.models = self._priors.copy()
+        """(M,) for prompts of the usual length."""
+        self._rows = [_Sums() for _ in self.models]
+        self._columns = [_Sums() for _ in range(_BUCKETS)]
+        self._lengths = [1.0] * _BUCKETS
+        self._above = np.zeros((_BUCKETS, len(self.models)))
+        self._below = np.ones((_BUCKETS, len(self.models)))
+        self._weights = np.zeros((_BUCKETS, len(self.models)))
 
-    def inherit(self, place: int, before: _Ratios, old: int) -> None:
-        self.values[place], self._weights[place] = before.values[old], before._weights[old]
-        self._above[place], self._below[place] = before._above[old], before._below[old]
+    def column(self, bucket: int) -> Floats:
+        """Return the ratios (M,) for prompts of one length."""
+        weights, usual = self._weights[bucket], self.models * self._lengths[bucket]
+        return np.asarray(
+            usual + (self._above[bucket] / self._below[bucket] - usual) * (weights / (weights + _PRIOR_OF_CELL))
+        )
 
-    def take(self, place: int, above: float, below: float) -> None:
-        weight = min(self._weights[place] + 1.0, self._most)
-        keep = (weight - 1.0) / self._weights[place] if self._weights[place] else 0.0
-        self._above[place] = keep * self._above[place] + above
-        self._below[place] = keep * self._below[place] + below
-        self._weights[place] = weight
-        prior = self._prior * self._below[place] / weight
-        self.values[place] = (self._above[place] + prior) / (self._below[place] + prior)
+    def at(self, bucket: int, place: int) -> float:
+        """Return the ratio of one model."""
+        weight, usual = float(self._weights[bucket, place]), float(self.models[place]) * self._lengths[bucket]
+        ratio = float(self._above[bucket, place] / self._below[bucket, place])
+        return usual + (ratio - usual) * (weight / (weight + _PRIOR_OF_CELL))
+
+    def take(self, bucket: int, place: int, above: float, below: float) -> None:
+        """Take over an observation."""
+        row, column, before = self._rows[place], self._columns[bucket], float(self.models[place])
+        has_changed = row.take(above, below * self._lengths[bucket], before, self._most)
+        prior = self._prior * row.below / row.weight
+        self.models[place] = ratio = (row.above + prior * self._priors[place]) / (row.below + prior)
+        if has_changed:
+            self._above[:, place] *= ratio / before
+            np.minimum(self._weights[:, place], _AFTER_A_CHANGE, out=self._weights[:, place])
+        if row.weight > 2 * self._prior:  # before, it is the model's own ratio that is wrong
+            column.take(above, below * ratio, self._lengths[bucket], _OF_BUCKET)
+            prior = _PRIOR_OF_BUCKET * column.below / column.weight
+            self._lengths[bucket] = (column.above + prior) / (column.below + prior)
+        self._fill(bucket, place, above, below)
+
+    def _fill(self, bucket: int, place: int, above: float, below: float) -> None:
+        weight = min(float(self._weights[bucket, place]) + 1.0, self._most)
+        self._weights[bucket, place] = weight
+        self._above[bucket, place] += (above - self._above[bucket, place]) / weight
+        self._below[bucket, place] += (below - self._below[bucket, place]) / weight
+
+    def inherit(self, place: int, before: _Table, old: int) -> None:
+        """Take over what was seen of a model."""
+        self.models[place], self._priors[place] = before.models[old], before._priors[old]
+        self._rows[place] = replace(before._rows[old])
+        for ours, theirs in (
+            (self._above, before._above),
+            (self._below, before._below),
+            (self._weights, before._weights),
+        ):
+            ours[:, place] = theirs[:, old]
+
+    def inherit_lengths(self, before: _Table) -> None:
+        """Take over what was seen of prompts of each length."""
+        self._columns, self._lengths = before._columns, before._lengths
+
+
+@dataclass
+class _Sums:
+    """Of one ratio: of many observations, and of the last few.
+
+    Costs have long tails, so that many observations are averaged; but where the last ones contradict those before by
+    more than chance allows, these are forgotten at once.
+    """
+
+    above: float = 0.0
+    below: float = 0.0
+    squares: float = 0.0
+    """Of what is above beside what was expected there."""
+    weight: float = 0.0
+    last_above: float = 0.0
+    last_below: float = 0.0
+    last_weight: float = 0.0
+
+    def take(self, above: float, below: float, expected: float, most: float) -> bool:
+        """Take over an observation; return whether earlier ones are forgotten."""
+        error = above - expected * below
+        keep = 1.0 if self.weight < most else 1.0 - 1.0 / most
+        self.above, self.below = keep * self.above + above, keep * self.below + below
+        self.squares, self.weight = keep * self.squares + error * error, keep * self.weight + 1.0
+        keep = 1.0 - 1.0 / _LAST
+        self.last_above, self.last_below = keep * self.last_above + above, keep * self.last_below + below
+        self.last_weight = keep * self.last_weight + 1.0
+        if self.weight < 2.0 * _LAST:
+            return False
+        gap = abs(self.last_above - self.above / self.below * self.last_below)
+        if gap <= _CONTRADICTION * math.sqrt(self.squares / self.weight * 0.5 * self.last_weight):
+            return False
+        # The last ones hold some of before the change, too, so they weigh little beside what comes.
+        share = _AFTER_A_CHANGE / self.last_weight
+        self.squares *= _AFTER_A_CHANGE / self.weight
+        self.above, self.below, self.weight = share * self.last_above, share * self.last_below, _AFTER_A_CHANGE
+        return True
 
 
 def _bucket(size: int) -> int:

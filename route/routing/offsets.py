@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -37,7 +37,7 @@ _CAUTION = 0.5
 _CHANGE = 0.5
 _THRESHOLD = 4.0
 _REMEMBERED = 20_000
-_CERTAIN, _OPTIMISM = 60, 0.5
+_CERTAIN, _OPTIMISM = 60, 1.0
 """After so many ratings a newcomer is taken to be this many standard deviations above its mean, which shrink."""
 RESULTS: Mapping[str, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "both_bad": 0.5, "up": 1.0, "down": 0.0}
 """The share of a win of the first model, or of an answer that is liked, by verdict."""
@@ -56,7 +56,7 @@ class Belief:
 
 
 class Offsets:
-    """The beliefs of one worker; used from one event loop."""
+    """The beliefs of one worker, which tells others of ratings; used from one event loop."""
 
     def __init__(self, menu: Menu, rng: np.random.Generator, before: Offsets | None = None) -> None:
         """Begin with the beliefs of another one on models of the same name."""
@@ -67,6 +67,10 @@ class Offsets:
         self._shown: OrderedDict[str, dict[str, float]] = OrderedDict() if before is None else before._shown
         self._newcomers: frozenset[str] = frozenset()
         self._means = np.zeros(len(menu.names))
+        self.on_rating: Callable[[Mapping[str, float], str], None] | None = None
+        """Called with what `take` was called with, for a rating that nobody else knows of."""
+        self.on_unknown: Callable[[str, str], None] | None = None
+        """Called for a rating of an answer that was not given here."""
         self.is_idle = True
         """Whether there is neither a newcomer nor a rating, so that coefficients stay what they are."""
         self._refresh()
@@ -83,6 +87,24 @@ class Offsets:
             variance = _NEWCOMER_VARIANCE if name in self._newcomers else _KNOWN_VARIANCE
             belief = self._beliefs[name] = Belief(variance=variance)
         return belief
+
+    def beliefs(self) -> dict[str, list[float]]:
+        """Return the beliefs of models that were rated, and under the empty name that of the generosity of raters."""
+        rated = {name: belief for name, belief in self._beliefs.items() if belief.ratings}
+        return {name: list(astuple(belief)) for name, belief in {**rated, "": self._generosity}.items()}
+
+    def begin_with(self, beliefs: Mapping[str, Sequence[float]]) -> None:
+        """Take over the beliefs of another worker, if there was no rating here yet."""
+        if self._generosity.ratings or any(belief.ratings for belief in self._beliefs.values()):
+            return
+        for name, values in beliefs.items():
+            mean, variance, ratings, worse, better = values
+            belief = Belief(mean, variance, int(ratings), worse, better)
+            if name:
+                self._beliefs[name] = belief
+            else:
+                self._generosity = belief
+        self._refresh()
 
     def limit(self, unknown: Collection[str]) -> None:
         """Take over which models P2L does not know; what was kept beside it of one that it knows now is forgotten."""
@@ -118,11 +140,21 @@ class Offsets:
         if len(self._shown) > _REMEMBERED:
             self._shown.popitem(last=False)
 
-    def rate(self, request_id: str, verdict: str) -> None:
-        """Take over a rating of an answer that this worker gave; a second one of the same answer changes nothing."""
+    def rate(self, request_id: str, verdict: str, *, ask: bool = True) -> None:
+        """Take over a rating of an answer that this worker gave; a second one of the same answer changes nothing.
+
+        Others are told of it, and `ask` says whether they are asked where one of them gave the answer.
+        """
         shown = self._shown.pop(request_id, None)
-        if shown is None:
-            return
+        if shown is not None:
+            self.take(shown, verdict)
+            if self.on_rating is not None:
+                self.on_rating(shown, verdict)
+        elif ask and self.on_unknown is not None:
+            self.on_unknown(request_id, verdict)
+
+    def take(self, shown: Mapping[str, float], verdict: str) -> None:
+        """Take over a rating of answers of models of which P2L says so much, relative to the leaderboard's mean."""
         names, result = list(shown), RESULTS[verdict]
         if len(names) == 2:
             first, second = (self.belief(name) for name in names)

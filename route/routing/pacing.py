@@ -7,7 +7,8 @@ last prompts, so that they would have spent what the block has left per request.
     target = (what the block may have cost by now - what it did cost) / requests left + ceiling
 
 What remains uncertain is bounded by a gate: an answer is permitted only where the block, with the cheapest model for
-all of its other requests, stays within the ceiling even if this answer costs several times what is expected. A ceiling
+all of its other requests, stays within the ceiling even if this answer costs as many times what is expected as answers
+of its model have done. A ceiling
 that even the cheapest model exceeds cannot be kept, so requests are refused then.
 
 Shapes: W prompts that are remembered, M models.
@@ -27,8 +28,6 @@ BLOCK = 1000
 """Requests whose mean cost keeps to the ceiling."""
 SLACK = 0.002
 """By which share of the ceiling a block may exceed it."""
-_AIM = 0.998
-"""The share of the ceiling that is aimed at."""
 _WINDOW = 192
 _EVERY = 8
 """Requests between two searches for the rate."""
@@ -36,10 +35,9 @@ _HORIZON = 120
 """In no fewer requests a surplus or deficit is made up for."""
 _MOST_OF_CEILING = 4.0
 """A surplus is spent at no more than so many ceilings a request."""
-_TAIL = 6.0
-"""So many times its expected cost an answer may take, for the gate."""
-_DEVIATIONS = 3.0
-"""So many standard deviations of what is under way the gate holds back, one being a request's expected cost."""
+_DEVIATIONS = 4.0
+"""So many standard deviations of what is under way the gate holds back."""
+_UNKNOWN_TAIL = 2.0
 _STEPS = 14
 _APART = 1.05
 _FOLLOWING = 60.0
@@ -52,6 +50,7 @@ class Ticket:
 
     block: int
     expected: float
+    variance: float
 
 
 class Pacer:
@@ -68,7 +67,7 @@ class Pacer:
         self._count = 0
         self._spent = 0.0
         self._held = 0.0
-        self._squares = 0.0
+        self._variance = 0.0
         self._cheapest = 0.0
         self._correction = 1.0
         self._booked = self._expected = _FOLLOWING * ceiling
@@ -82,10 +81,9 @@ class Pacer:
     @property
     def target(self) -> float:
         """Return the dollars that the next requests may cost on average."""
-        aim = _AIM * self.ceiling
-        surplus = self._count * aim - self._spent - self._held
+        surplus = self._count * self.ceiling - self._spent - self._held
         left = max(BLOCK - self._count, _HORIZON)
-        return min(max(aim + surplus / left, 0.0), _MOST_OF_CEILING * self.ceiling)
+        return min(max(self.ceiling + surplus / left, 0.0), _MOST_OF_CEILING * self.ceiling)
 
     def _note(self, scores: Floats, costs: Floats, hopes: Floats) -> None:
         row = self._seen % _WINDOW
@@ -97,45 +95,68 @@ class Pacer:
             np.multiply(self._costs, hopes, out=self._hopeful)
             self._search()
 
-    def _permitted(self, costs: Floats) -> Mask | None:
+    def _permitted(self, costs: Floats, tails: Floats) -> Mask | None:
         """Return which answers (M,) of these expected dollars the block has room for; None: not even the cheapest."""
         cheapest = float(costs.min())
         self._cheapest += (cheapest - self._cheapest) / min(self._seen + 1, _WINDOW)
-        room = BLOCK * self.ceiling - self._spent - self._held * max(1.0, self._correction)
-        if cheapest > room + SLACK * BLOCK * self.ceiling:
+        if cheapest > self._room() + SLACK * BLOCK * self.ceiling:
             return None
-        room -= _DEVIATIONS * math.sqrt(self._squares)
+        return np.asarray(costs * tails * max(1.0, self._correction) <= self._free())
+
+    def _room(self) -> float:
+        """Return the dollars that the block has left."""
+        return BLOCK * self.ceiling - self._spent - self._held * max(1.0, self._correction)
+
+    def _free(self) -> float:
+        """Return those that are surely left where all other requests of the block go to the cheapest model."""
         others = max(0, BLOCK - self._count - 1)
-        free = room - others * self._cheapest * max(1.0, self._correction)
-        return np.asarray(costs * (_TAIL * max(1.0, self._correction)) <= free)
+        kept = others * self._cheapest * max(1.0, self._correction)
+        return self._room() - _DEVIATIONS * math.sqrt(self._variance) - kept
 
     def plan(self, scores: Floats | None, estimator: Estimator, prompt: Prompt) -> Dollars | None:
         """Return what the decision on a prompt needs; None where not even the cheapest model is permitted.
 
         `scores` are (M,), NaN for models that cannot answer it, or None where there are none.
         """
-        if self._count >= BLOCK:
-            self._block += 1
-            estimator.age()
-            self._count, self._spent, self._held, self._squares = 0, 0.0, 0.0, 0.0
+        self._turn(estimator)
         costs = estimator.costs(prompt)
         if scores is not None:
             self._note(scores, costs, estimator.hopes)
-        permitted = self._permitted(costs)
-        return None if permitted is None else Dollars(costs, False, self._rates, estimator.hopes, permitted)
+        permitted = self._permitted(costs, estimator.tails)
+        return (
+            None
+            if permitted is None
+            else Dollars(costs, False, self._rates, estimator.hopes, permitted, estimator.errors)
+        )
 
-    def begin(self, expected: float) -> Ticket:
-        """Count a request that goes to a model of these expected dollars; a refused one costs nothing."""
+    def has_room(self, expected: float, estimator: Estimator) -> bool:
+        """Return whether a request that no model is chosen for may cost so many dollars, or twice as many."""
+        self._turn(estimator)
+        return _UNKNOWN_TAIL * expected <= self._free()
+
+    def _turn(self, estimator: Estimator) -> None:
+        """Begin the next block where this one is over."""
+        if self._count >= BLOCK:
+            self._block += 1
+            estimator.age()
+            self._count, self._spent, self._held, self._variance = 0, 0.0, 0.0, 0.0
+
+    def begin(self, expected: float, error: float = 1.0) -> Ticket:
+        """Count a request that goes to a model of these expected dollars; a refused one costs nothing.
+
+        `error` is the standard deviation of what its answers cost, relative to what is expected.
+        """
         self._count += 1
         self._held += expected
-        self._squares += expected * expected
-        return Ticket(self._block, expected)
+        ticket = Ticket(self._block, expected, (expected * error) ** 2)
+        self._variance += ticket.variance
+        return ticket
 
     def settle(self, ticket: Ticket, dollars: float) -> None:
         """Count what a request has cost, in its block; in this one, if it exceeds what was held in one that is over."""
         if ticket.block == self._block:
             self._held = max(0.0, self._held - ticket.expected)
-            self._squares = max(0.0, self._squares - ticket.expected * ticket.expected)
+            self._variance = max(0.0, self._variance - ticket.variance)
             self._spent += dollars
         else:
             self._spent += max(0.0, dollars - ticket.expected)

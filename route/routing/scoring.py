@@ -27,6 +27,7 @@ from p2l.common.errors import (
     UnavailableError,
 )
 from p2l.common.prompts import MAX_CHARS, MAX_TURNS, newest_turns
+from route.providers.base import TRACE_HEADERS
 from route.routing.candidates import Kind
 from route.routing.decision import Coefficients
 
@@ -446,4 +447,4 @@ def _client(endpoint: str, api_key: str | None) -> AsyncP2LClient:
     from p2l.client import AsyncP2LClient
 
     # An answer that comes after the request's time limit is still cached, so the client may wait longer.
-    return AsyncP2LClient(endpoint, api_key, timeout=15.0, attempt_timeout=10.0, retries=1)
+    return AsyncP2LClient(endpoint, api_key, timeout=15.0, attempt_timeout=10.0, retries=1, headers=TRACE_HEADERS.get)

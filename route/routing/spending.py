@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from route.routing.candidates import Menu
-from route.routing.dollars import PLAIN, Dollars, Estimator, Prompt
+from route.routing.dollars import Dollars, Estimator, Prompt
 from route.routing.optimizers import Floats
 from route.routing.pacing import Pacer, Ticket
 
@@ -28,10 +28,15 @@ class Allowance:
         """Return the dollars that the next requests may cost on average; infinite without a ceiling."""
         return min((pacer.target for pacer in self.pacers), default=np.inf)
 
-    def begin(self, expected: float) -> None:
-        """Count the request, whose model is expected to cost so much; a second call does nothing."""
-        if not self.tickets:
-            self.tickets = [pacer.begin(expected) for pacer in self.pacers]
+    def begin(self, place: int | None) -> None:
+        """Count the request, for the model at a place of the menu, or refused; a second call does nothing."""
+        if self.tickets:
+            return
+        expected, error = 0.0, 0.0
+        if place is not None and self.dollars is not None:
+            expected = float(self.dollars.costs[place])
+            error = 1.0 if self.dollars.errors is None else float(self.dollars.errors[place])
+        self.tickets = [pacer.begin(expected, error) for pacer in self.pacers]
 
     def close(self, dollars: float) -> None:
         """Count what all attempts at the request have cost."""
@@ -102,6 +107,20 @@ class Spending:
         costs = self.estimator.costs(prompt)
         plans = [pacer.plan(None, self.estimator, prompt) for pacer in pacers]
         is_permitted = all(plan is not None and plan.permitted is not None and plan.permitted[place] for plan in plans)
-        allowance = Allowance(prompt, Dollars(costs, False, PLAIN) if is_permitted else None, pacers)
-        allowance.begin(float(costs[place]) if is_permitted else 0.0)
+        allowance = Allowance(
+            prompt, Dollars(costs, False, errors=self.estimator.errors) if is_permitted else None, pacers
+        )
+        allowance.begin(place)
         return allowance
+
+    def plan_cost(self, key: Key, expected: float) -> Allowance | None:
+        """Return the allowance of a request of these expected dollars that no model is chosen for, counted already.
+
+        None without a ceiling.
+        """
+        pacers = self.pacers_of(key)
+        if not pacers:
+            return None
+        has_room = all(pacer.has_room(expected, self.estimator) for pacer in pacers)
+        tickets = [pacer.begin(expected if has_room else 0.0) for pacer in pacers]
+        return Allowance(Prompt(0, 0), Dollars(np.array([expected])) if has_room else None, pacers, tickets)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
@@ -17,9 +16,10 @@ from route.config import RouterConfig
 from route.keys import checked_limits, checked_name
 from route.providers.base import JSON
 from route.service.errors import ApiError
-from route.service.live import Live
+from route.service.live import Live, Reloaded
 from route.service.state import Service
 from route.service.wire import key_of, parse_object, read_body
+from route.storage.database import DatabaseError
 from route.storage.keys import KeyTakenError, StoredKey, UnknownKeyError
 from route.storage.ledger import team_account
 
@@ -54,17 +54,25 @@ def _check_admin(service: Service, request: Request) -> None:
 async def reload(live: Live, request: Request) -> Response:
     """Take the configuration anew, in every worker."""
     _check_admin(live.service, request)
+    return JSONResponse({"object": "route.reload", **asdict(await reload_now(live))})
+
+
+async def reload_now(live: Live) -> Reloaded:
+    """Take the configuration anew; raise `ApiError` for a faulty one."""
     try:
-        reloaded = await live.reload()
+        return await live.reload()
     except ConfigError as error:
         raise ApiError(400, "invalid_configuration", f"the old configuration stays: {error}") from error
-    return JSONResponse({"object": "route.reload", **asdict(reloaded)})
 
 
 async def list_keys(live: Live, request: Request) -> Response:
     """List the keys of the configuration and of the database, and what each has spent today."""
-    service = live.service
-    _check_admin(service, request)
+    _check_admin(live.service, request)
+    return JSONResponse(await keys_of(live.service))
+
+
+async def keys_of(service: Service) -> JSON:
+    """Return the keys of the configuration and of the database, and the teams, with what each has spent today."""
     stored = {key.name: key for key in await _stored(service)}
     keys = [_configured_card(service, name) for name in sorted(service.ledger.names - stored.keys())]
     keys += [_card(service, key) for key in stored.values()]
@@ -72,34 +80,46 @@ async def list_keys(live: Live, request: Request) -> Response:
         {"name": name, "spend_per_day": team.spend_per_day, "spent_today": service.ledger.spent_of(team_account(name))}
         for name, team in service.config.teams.items()
     ]
-    return JSONResponse({"object": "list", "data": keys, "teams": teams})
+    return {"object": "list", "data": keys, "teams": teams}
 
 
 async def add_key(live: Live, request: Request) -> Response:
     """Make a key, which this answer alone tells."""
     service = live.service
     _check_admin(service, request)
-    body = await _body(request)
+    return JSONResponse(await make_key(service, await _body(request)), 201)
+
+
+async def make_key(service: Service, body: JSON) -> JSON:
+    """Make a key with the name and the limits of `body`; raise `ApiError` where that cannot be."""
     name, limits = _parsed(lambda: checked_name(body.pop("name", None))), _limits(body, service.config)
     key = await _changed(service, lambda: service.keys.add(name, limits))
-    return JSONResponse({"object": "route.key", "name": name, "key": key, "limits": limits}, 201)
+    return {"object": "route.key", "name": name, "key": key, "limits": limits}
 
 
 async def limit_key(live: Live, request: Request) -> Response:
     """Change limits of a key; null ends one."""
     service = live.service
     _check_admin(service, request)
-    limits = _limits(await _body(request), service.config)
-    name = request.path_params["name"]
-    return JSONResponse(_card(service, await _changed(service, lambda: service.keys.limit(name, limits))))
+    return JSONResponse(await change_key(service, request.path_params["name"], await _body(request)))
+
+
+async def change_key(service: Service, name: str, body: JSON) -> JSON:
+    """Change the limits of a key that `body` names; raise `ApiError` where that cannot be."""
+    limits = _limits(body, service.config)
+    return _card(service, await _changed(service, lambda: service.keys.limit(name, limits)))
 
 
 async def revoke_key(live: Live, request: Request) -> Response:
     """End a key."""
     service = live.service
     _check_admin(service, request)
-    name = request.path_params["name"]
-    return JSONResponse(_card(service, await _changed(service, lambda: service.keys.revoke(name))))
+    return JSONResponse(await end_key(service, request.path_params["name"]))
+
+
+async def end_key(service: Service, name: str) -> JSON:
+    """End a key; raise `ApiError` where that cannot be."""
+    return _card(service, await _changed(service, lambda: service.keys.revoke(name)))
 
 
 async def _body(request: Request) -> JSON:
@@ -121,7 +141,7 @@ def _limits(body: JSON, config: RouterConfig) -> JSON:
 async def _stored(service: Service) -> list[StoredKey]:
     try:
         return await service.keys.all()
-    except sqlite3.Error as error:
+    except DatabaseError as error:
         raise _unavailable() from error
 
 
@@ -135,7 +155,7 @@ async def _changed(service: Service, change: Callable[[], Awaitable[Any]]) -> An
         raise ApiError(409, "key_exists", str(error)) from error
     except UnknownKeyError as error:
         raise ApiError(404, "key_not_found", str(error)) from error
-    except sqlite3.Error as error:
+    except DatabaseError as error:
         raise _unavailable() from error
 
 

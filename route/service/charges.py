@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from p2l.common.long_texts import count_bytes
 from route.config import ModelConfig
 from route.observability.tracing import CallTrace
 from route.providers.base import JSON
@@ -207,7 +208,7 @@ def _text_bytes(delta: Mapping[str, Any], depth: int = 0) -> int:
     for name, part in delta.items():
         if isinstance(part, str):
             if name != "role":
-                size += len(part) if part.isascii() else len(part.encode("utf-8", "replace"))
+                size += count_bytes(part)
         elif depth < _DEEPEST and isinstance(part, dict):
             size += _text_bytes(part, depth + 1)
         elif depth < _DEEPEST and isinstance(part, list):

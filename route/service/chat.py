@@ -221,13 +221,13 @@ async def choose_for(
     service = exchange.service
     models = service.routable if incoming.direct is None else [incoming.direct]
     tokens = await incoming.apart(lambda: incoming.prompt_tokens) if key.tokens_per_minute else 0
-    allowed = service.ledger.admit(key, models, tokens)
+    allowed = await service.ledger.admit(key, models, tokens)
     if isinstance(allowed, Refusal):
         raise of_refusal(allowed)
     if incoming.direct is not None:
         if service.spending.pacers_of(key):
             exchange.allowance = service.spending.plan_named(key, incoming.direct, prompt_of(incoming))
-            _check_room(exchange.allowance)
+            check_room(exchange.allowance)
         return Choice([incoming.direct]), None
     budget, allowed = _budget_and_models(service, incoming, key, allowed)
     conversation, last, is_round = await _last_turn(service, incoming, headers, key)
@@ -237,7 +237,7 @@ async def choose_for(
     elif last is not None:
         turn = last
         held = await incoming.apart(lambda: service.held(turn, incoming.body))
-    with child(exchange.trace, "score"):
+    with child(exchange.trace, "score", is_call=True):
         coefficients = await service.coefficients(incoming.turns)
     menu = service.router.menu
     demand = await incoming.apart(lambda: demand_of(incoming, service.refusals, menu.rare, menu.least_window))
@@ -283,13 +283,14 @@ def _allowance(
         scores = np.where([name in allowed for name in service.router.menu.names], scores, np.nan)
     allowance = service.spending.plan(key, scores, prompt_of(incoming), is_budget=is_budget)
     if allowance is not None and allowance.dollars is None:
-        allowance.begin(0.0)
+        allowance.begin(None)
         exchange.allowance = allowance
-    _check_room(allowance)
+    check_room(allowance)
     return allowance
 
 
-def _check_room(allowance: Allowance | None) -> None:
+def check_room(allowance: Allowance | None) -> None:
+    """Raise `ApiError` 429 where a ceiling has no room for a request."""
     if allowance is not None and allowance.dollars is None:
         message = "what these 1,000 requests may cost is spent; a cheaper model or a shorter prompt may fit"
         raise ApiError(429, "insufficient_quota", message, retry_after=1.0)
@@ -359,7 +360,18 @@ _random = random.SystemRandom()
 
 async def answer_of_two(exchange: Exchange, trip: Trip) -> JSON:
     """Return one answer with two choices, each with its `model`; with one choice if only one model answered."""
-    service = exchange.service
+    sides, propensity = sides_of(exchange.service, trip)
+    answers = await _ask(exchange, trip, sides)
+    exchange.remember(propensity if len(answers) == 2 else None)
+    assert trip.choice.decision is not None
+    return {**_joined(exchange, answers), **outputs_of(trip.choice.decision, exchange.attempts)}
+
+
+def sides_of(service: Service, trip: Trip) -> tuple[list[str], float]:
+    """Return two different models in random order, and the probability that just they are shown.
+
+    Raise `ApiError` 400 where the budget leaves no second one.
+    """
     choice = trip.choice
     first = service.dispatcher.first(trip).name
     assert choice.decision is not None
@@ -372,9 +384,7 @@ async def answer_of_two(exchange: Exchange, trip: Trip) -> JSON:
     explore = 0.0 if choice.decision.static else service.config.explore  # without scores nothing is explored
     propensity = min(1.0, propensity_of(sides, choice.decision, candidates, explore))
     _random.shuffle(sides)
-    answers = await _ask(exchange, trip, sides)
-    exchange.remember(propensity if len(answers) == 2 else None)
-    return {**_joined(exchange, answers), **outputs_of(choice.decision, exchange.attempts)}
+    return sides, propensity
 
 
 def propensity_of(pair: Sequence[str], decision: Decision, candidates: Collection[str], explore: float) -> float:
@@ -396,10 +406,7 @@ def propensity_of(pair: Sequence[str], decision: Decision, candidates: Collectio
 async def _ask(exchange: Exchange, trip: Trip, sides: Sequence[str]) -> list[JSON]:
     """Ask both models; return the answers that came, in the order of `sides`."""
     service = exchange.service
-    trips = [Trip(trip.incoming, trip.deadline, Choice([name]), trip.key, trip.ceiling) for name in sides]
-    for each in trips:
-        each.trace = trip.trace
-    exchange.trips += trips
+    trips = trips_of(exchange, trip, sides)
     runs = (service.dispatcher.run(each, ask_whole) for each in trips)
     outcomes = await asyncio.gather(*runs, return_exceptions=True)
     errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
@@ -413,6 +420,15 @@ async def _ask(exchange: Exchange, trip: Trip, sides: Sequence[str]) -> list[JSO
             exchange.answers.append(each.charges[-1])
             answers.append(mark_answer(answer, target.name, None, []))
     return answers
+
+
+def trips_of(exchange: Exchange, trip: Trip, sides: Sequence[str]) -> list[Trip]:
+    """Return a request of its own for each side, which counts in the exchange."""
+    trips = [Trip(trip.incoming, trip.deadline, Choice([name]), trip.key, trip.ceiling) for name in sides]
+    for each in trips:
+        each.trace = trip.trace
+    exchange.trips += trips
+    return trips
 
 
 def _joined(exchange: Exchange, answers: Sequence[JSON]) -> JSON:

@@ -73,7 +73,7 @@ class Choice:
             dollars=None if self.allowance is None else self.allowance.dollars,
         )
         if self.allowance is not None and self.allowance.dollars is not None:
-            self.allowance.begin(float(self.allowance.dollars.costs[self.router.menu.places[decision.model]]))
+            self.allowance.begin(self.router.menu.places[decision.model])
         self.decision = decision.limited_to(self.allowed)  # a key is told of no model that it may not use
         return decision.model
 

@@ -200,25 +200,27 @@ class Exchange:
         measured = bool(self.answers) and self.answers[0].is_measured
         prompt, completion = self.answers[0].tokens if measured else (None, None)
         reasons = {} if decision is None else {name: getattr(decision, name) for name in _REASONS}
-        log_request(
-            RequestRecord(
-                request_id=self.request_id,
-                key=self.key.name if self.key else "",
-                status=self.status,
-                seconds=seconds,
-                model=",".join(answer.model for answer in self.answers) or None,
-                tried=tuple(self.attempts),
-                faults=tuple(error.fault.value for trip in self.trips for error in trip.faults),
-                streamed=first is not None and first.stream,
-                first_token_seconds=self.first_token,
-                prompt_tokens=prompt,
-                completion_tokens=completion,
-                cost=spent,
-                sticky=self.sticky,
-                code=self.code,
-                **reasons,
-            )
+        record = RequestRecord(
+            request_id=self.request_id,
+            key=self.key.name if self.key else "",
+            status=self.status,
+            seconds=seconds,
+            model=",".join(answer.model for answer in self.answers) or None,
+            tried=tuple(self.attempts),
+            faults=tuple(error.fault.value for trip in self.trips for error in trip.faults),
+            streamed=first is not None and first.stream,
+            first_token_seconds=self.first_token,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            cost=spent,
+            sticky=self.sticky,
+            code=self.code,
+            **reasons,
         )
+        log_request(record)
+        if self.service.config.admin_key is not None:  # without one there is no console
+            stored = self.service.config.store_prompts and first is not None
+            self.service.recent.note(record, decision, first.turns if stored and first is not None else None)
 
 
 def _header_text(name: str) -> str:

@@ -13,11 +13,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from p2l.common.errors import ConfigError
 from route.config import ModelConfig, RouterConfig
 from route.providers.accounts import account_for, make_provider
 from route.providers.base import Fault, Forwarding, Provider, ProviderError
+from route.storage.peers import Peers, SharedCounts
 
 _BLAMELESS = (Fault.CONTEXT_LENGTH, Fault.CONTENT_FILTER, Fault.REQUEST, Fault.UNSUPPORTED)
 _NOT_THERE = 404
@@ -32,7 +35,7 @@ _SMOOTHING = 0.3
 
 @dataclass
 class Breaker:
-    """The circuit breaker of one deployment in one worker.
+    """The circuit breaker of one deployment in one worker; it opens and closes with those of the other workers.
 
     closed --failures in a row--> open --seconds--> half open --success--> closed
                                     ^                   |
@@ -46,6 +49,8 @@ class Breaker:
     seconds: float
     """For which it stays open."""
     clock: Callable[[], float] = time.monotonic
+    tell: Callable[[float], None] | None = None
+    """Told for how many seconds it opens, and 0 when it closes."""
     fault: ProviderError | None = None
     """The last one since the model answered."""
     _failures: int = 0
@@ -89,13 +94,13 @@ class Breaker:
     def began(self, probe: bool) -> None:
         """Close after the first token of a probe; if the stream breaks off, the failures before it still count."""
         if probe:
-            self._opened_until = None
+            self._close()
             self._probing = False
 
     def succeeded(self) -> None:
         """Count a complete answer, or a refusal that is the request's own fault."""
         self._failures = 0
-        self._opened_until = None
+        self._close()
         self._probing = False
         self.fault = None
 
@@ -117,6 +122,21 @@ class Breaker:
     def _open(self, seconds: float) -> None:
         # A failure that comes late must not shorten the rest that the provider asked for.
         self._opened_until = max(self._opened_until or 0.0, self.clock() + seconds)
+        if self.tell is not None:
+            self.tell(self.opens_in)
+
+    def _close(self) -> None:
+        if self._opened_until is not None:
+            self._opened_until = None
+            if self.tell is not None:
+                self.tell(0.0)
+
+    def hear(self, seconds: float) -> None:
+        """Open for as long as another worker's breaker of this deployment has, or close with it."""
+        if seconds > 0.0:
+            self._opened_until = max(self._opened_until or 0.0, self.clock() + min(seconds, _LONGEST_REST))
+        elif not self._probing:
+            self._failures, self._opened_until = 0, None
 
 
 @dataclass
@@ -153,6 +173,8 @@ class Deployment:
     tokens_per_minute: int | None = None
     """Tokens that its requests and their answers may have in any minute."""
     activity: Activity = field(default_factory=Activity)
+    shared: SharedCounts | None = None
+    """What the other workers of the machine have under way, where that is limited."""
 
     @property
     def in_flight(self) -> int:
@@ -167,15 +189,28 @@ class Deployment:
     @property
     def is_full(self) -> bool:
         """Return whether one of its own limits is reached."""
-        if self.max_in_flight is not None and self.in_flight >= self.max_in_flight:
-            return True
-        return self._wait() > 0.0
+        return self._has_too_many or self._wait() > 0.0
+
+    @property
+    def _has_too_many(self) -> bool:
+        if self.max_in_flight is None:
+            return False
+        elsewhere = 0 if self.shared is None else self.shared.elsewhere(self._place)
+        return self.in_flight + elsewhere >= self.max_in_flight
+
+    @property
+    def _place(self) -> str:
+        return f"{self.name}/{self.label}"
+
+    def _count(self, change: int) -> None:
+        self.activity.in_flight += change
+        if self.max_in_flight is not None and self.shared is not None:
+            self.shared.set(self._place, self.activity.in_flight)
 
     @property
     def free_in(self) -> float:
         """Return the seconds until it may be asked; 1 where a request under way has to end first."""
-        full = self.max_in_flight is not None and self.in_flight >= self.max_in_flight
-        return max(self.breaker.opens_in, self._wait(), 1.0 if full else 0.0)
+        return max(self.breaker.opens_in, self._wait(), 1.0 if self._has_too_many else 0.0)
 
     def _wait(self) -> float:
         """Return the seconds until neither limit of a minute is reached."""
@@ -206,7 +241,7 @@ class Deployment:
 
     def begin(self) -> bool:
         """Count a request until `end`; return whether it is the probe of the breaker."""
-        self.activity.in_flight += 1
+        self._count(1)
         if self.per_minute is not None:
             starts = self.activity.starts
             starts.append(self.breaker.clock())
@@ -224,7 +259,7 @@ class Deployment:
 
     def end(self) -> None:
         """Count the end of a request."""
-        self.activity.in_flight -= 1
+        self._count(-1)
 
     def measure(self, seconds: float, *, stream: bool) -> None:
         """Take over how long the first token of a stream, or a whole answer, took."""
@@ -330,12 +365,30 @@ class Fleet:
             if (deployment.name, deployment.label) in earlier:
                 deployment.go_on_from(earlier[deployment.name, deployment.label])
 
+    def share(self, peers: Peers, counts: SharedCounts) -> None:
+        """Share open breakers, and requests under way where they are limited, with the other workers."""
+        places = {(each.name, each.label): each for each in self.deployments}
+
+        def hear(_: str, body: list[Any]) -> None:
+            name, label, seconds = body
+            if (name, label) in places:
+                places[name, label].breaker.hear(seconds)
+
+        for (name, label), deployment in places.items():
+            deployment.shared = counts
+            deployment.breaker.tell = partial(_tell, peers, name, label)
+        peers.on("breaker", hear)
+
     async def close(self, *others: Fleet) -> None:
         """Close the connections that no other fleet has."""
         kept = {id(provider) for other in others for provider in other.providers.values()}
         for provider in self.providers.values():
             if id(provider) not in kept:
                 await provider.close()
+
+
+def _tell(peers: Peers, name: str, label: str, seconds: float) -> None:
+    peers.tell("breaker", [name, label, seconds])
 
 
 def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1, before: Fleet | None = None) -> Fleet:

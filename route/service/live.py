@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sqlite3
 from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +16,16 @@ from pathlib import Path
 from p2l.common.errors import ConfigError, P2LError
 from route.config import RouterConfig, line_of, load_config
 from route.observability.logs import LOGGER
+from route.observability.recent import POINT_SECONDS
 from route.service.fleet import Fleet
 from route.service.settings import Settings
 from route.service.state import Service, check_together, key_records
 from route.storage.changes import Changes
+from route.storage.database import DatabaseError
 
 _OBSERVE_SECONDS = 5.0
 """Between two settings of the gauges of a worker, which another one may be asked for."""
-_FIXED = ("database",)
+_FIXED = ("database", "shared_limits", "journal")
 """Keys of the configuration that are those of the start; flags such as the port are likewise."""
 _SPARE_SECONDS = 5.0  # beyond the time limit of requests, for the end of the last one
 
@@ -63,6 +64,7 @@ class Live:
         await self.service.start()
         await self.changes.start()
         self._begin(self._observe())
+        self._begin(self._count())
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError, AttributeError):
             # There is no such signal on Windows, and none for a loop outside the main thread.
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
@@ -108,7 +110,7 @@ class Live:
     async def _tell_others(self) -> bool:
         try:
             await self.changes.tell(self._path)
-        except sqlite3.Error as error:
+        except DatabaseError as error:
             LOGGER.error("other workers could not be told of the reload: %s", error)
             return False
         return True
@@ -142,6 +144,13 @@ class Live:
         while True:
             self.observe()
             await asyncio.sleep(_OBSERVE_SECONDS)
+
+    async def _count(self) -> None:
+        """Add points to the rates of the console, which there is with an admin key."""
+        while True:
+            if self.service.config.admin_key is not None:
+                self.service.recent.observe(self.service.metrics.counts())
+            await asyncio.sleep(POINT_SECONDS)
 
     def _notice(self, trouble: str) -> None:
         """Log that P2L gives no scores any more, and what decides instead, or that it does again."""

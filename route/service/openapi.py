@@ -187,6 +187,7 @@ def _other_paths() -> JSON:
                 body="Vote",
                 answers={
                     200: ("The vote as it is stored.", _content("StoredVote")),
+                    202: ("The vote, which waits for the database's server.", _content("StoredVote")),
                     **_errors(400, 401, 403, 404, 408, 413, 429, 503),
                 },
             )
@@ -542,6 +543,14 @@ def _other_schemas() -> JSON:
         "status": text,
         "scores": {"type": "boolean", "description": "Whether P2L scores prompts now."},
         "fallback": {"enum": list(FALLBACKS), "description": "What decides without scores."},
+        "database": {"type": "boolean", "description": "Whether the database can be written now."},
+        "limits": {
+            "type": "boolean",
+            "description": "Whether limits are shared through Redis now, if they are to be.",
+        },
+        "waiting_votes": {"type": "integer", "description": "Votes that wait for the database on this machine's disk."},
+        "database_fault": {**text, "description": "Why it cannot be written; for operators."},
+        "limits_fault": {**text, "description": "Why Redis cannot be asked; for operators."},
         "trouble": {**text, "description": "Why there are no scores; for operators."},
         "blocked": {**_TEXTS, "description": "Models that are blocked; for operators."},
     }

@@ -2,7 +2,7 @@
 
 Nothing is routed there: embeddings of two models do not go together, and P2L knows nothing of pictures. A request goes
 to the model that it names, or to the only one that states the endpoint, at any deployment of it; the answer comes back
-as the provider sends it. Keys, limits, spend, metrics and logs are those of chat requests.
+as the provider sends it. Keys, limits, spend, ceilings, metrics and logs are those of chat requests.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from functools import partial
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
+from p2l.common.long_texts import beside, to_json
 from p2l.common.web import ClientGoneError, Deadline, alive
 from route.config import ROUTER_ALIAS, ROUTER_NAME, ModelConfig
 from route.observability.logs import RequestRecord, log_request
@@ -29,8 +30,9 @@ from route.observability.metrics import NOBODY
 from route.observability.tracing import CallTrace, RequestTrace, passed_on
 from route.providers.base import JSON, Forwarded, Forwarding, ProviderError
 from route.providers.chat import SHAPE_ERRORS
+from route.routing.spending import Allowance
 from route.service.charges import UNKNOWN_LONGEST
-from route.service.chat import authenticate, parse_long
+from route.service.chat import authenticate, check_room, parse_long
 from route.service.errors import ApiError, of_fault, of_refusal
 from route.service.fields import header_of
 from route.service.fleet import Deployment
@@ -80,10 +82,10 @@ class Passed:
     size: int
     dropped: list[str]
 
-    def body_for(self, name: str) -> tuple[bytes, str]:
+    async def body_for(self, name: str) -> tuple[bytes, str]:
         """Return the body and its content type, with the provider's name of the model."""
         if self.parts is None:
-            return json.dumps({**self.fields, "model": name}).encode(), "application/json"
+            return await to_json({**self.fields, "model": name}), "application/json"
         disposition = b'\r\nContent-Disposition: form-data; name="model"\r\n\r\n'
         parts = [disposition + name.encode(), *self.parts]
         body = b"".join(b"--" + self.boundary + part + b"\r\n" for part in parts) + b"--" + self.boundary + b"--\r\n"
@@ -110,20 +112,25 @@ def parse_passed(
     return Passed(model if isinstance(model, str) else None, fields, None, b"", len(raw), dropped)
 
 
+_MOST_PARTS, _LONGEST_HEAD = 1000, 4096
 _BOUNDARY = re.compile(r"boundary=(?:\"([^\"\r\n]{1,70})\"|([^\s;\"]{1,70}))")
-_NAME = re.compile(rb"""content-disposition:[^\r\n]*?[;\s]name=(?:"([^"\r\n]*)"|([^\s;"]+))""", re.IGNORECASE)
+_NAME = re.compile(rb"""\ncontent-disposition:[^\r\n]*?[;\s]name=(?:"([^"\r\n]*)"|([^\s;"]+))""", re.IGNORECASE)
 
 
 def _parse_form(raw: bytes, parameters: str, allowed: Collection[str]) -> Passed:
     match = _BOUNDARY.search(parameters)
     boundary = (match[1] or match[2]).encode("latin-1") if match else b""
-    sections = (b"\r\n" + raw).split(b"\r\n--" + boundary) if boundary else []
+    sections = (b"\r\n" + raw).split(b"\r\n--" + boundary, _MOST_PARTS + 2) if boundary else []
+    if len(sections) > _MOST_PARTS + 2:
+        raise ApiError(413, "request_too_large", f"a form has at most {_MOST_PARTS:,} parts")
     if len(sections) < 2 or not sections[-1].startswith(b"--"):
         raise ApiError(400, "invalid_request", "the body is no complete multipart/form-data")
     texts: JSON = {}
     parts, dropped = [], []
     for section in sections[1:-1]:
         head, _, content = section.partition(b"\r\n\r\n")
+        if len(head) > _LONGEST_HEAD:
+            raise ApiError(400, "invalid_request", f"the head of a part has more than {_LONGEST_HEAD:,} bytes")
         named = _NAME.search(head)
         name = (named[1] or named[2] or b"").decode("utf-8", "replace") if named else ""
         if name == "model" or (name in allowed and b"filename" not in head.lower()):
@@ -148,6 +155,7 @@ class _State:
     entered: bool = False
     deployment: Deployment | None = None
     reservation: Reservation | None = None
+    allowance: Allowance | None = None
     tried: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
@@ -212,14 +220,17 @@ class _Passing:
         state.entered = True
         raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
         content_type, listed = headers.get("content-type", ""), service.config.pass_fields
-        if "multipart" in content_type:
-            request = parse_passed(raw, content_type, self.kind, listed)  # files are not looked into
+        if "multipart" in content_type:  # files are not looked into
+            request = await beside(len(raw), partial(parse_passed, raw, content_type, self.kind, listed))
         else:
             request = await parse_long(raw, partial(parse_passed, raw, content_type, self.kind, listed))
         name = self._model(state.key, request.model)
-        allowed = service.ledger.admit(state.key, [name], request.size // BYTES_PER_TOKEN)
+        allowed = await service.ledger.admit(state.key, [name], request.size // BYTES_PER_TOKEN)
         if isinstance(allowed, Refusal):
             raise of_refusal(allowed)
+        expected = _expected(service.config.model_configs[name], request, self.kind)
+        state.allowance = service.spending.plan_cost(state.key, expected)
+        check_room(state.allowance)
         deadline = Deadline.after(service.config.timeouts.total)
         late = ApiError(504, "deadline_exceeded", "the time of this request was up before its answer was complete")
         async with alive(receive, deadline, late):
@@ -282,7 +293,7 @@ class _Passing:
         config = self.service.config
         provider = deployment.provider
         assert isinstance(provider, Forwarding)  # checked at start
-        body, content_type = request.body_for(deployment.config.name)
+        body, content_type = await request.body_for(deployment.config.name)
         max_bytes = int(config.max_answer_mb * 2**20)
         timeouts = config.timeouts.of_attempt(max(1e-3, deadline.left()), max_bytes, stream=False)
         if state.trace is not None:
@@ -318,7 +329,8 @@ class _Passing:
         async with aclosing(forwarded.chunks) as chunks:
             try:
                 if forwarded.content_type.startswith("application/json"):
-                    text = _named(b"".join([chunk async for chunk in chunks]), state)
+                    whole = b"".join([chunk async for chunk in chunks])
+                    text = await beside(len(whole), partial(_named, whole, state))
                     await self._send_head(state, send)
                     await send({"type": "http.response.body", "body": text, "more_body": True})
                 else:
@@ -355,6 +367,8 @@ class _Passing:
         model = NOBODY if state.deployment is None else state.deployment.name
         if state.reservation is not None:
             self._settle(state, model)
+        if state.allowance is not None:
+            state.allowance.close(state.cost)
         if state.call is not None:
             state.call.end(state.tokens, state.cost)
         if state.trace is not None:
@@ -409,6 +423,13 @@ def _most(model: ModelConfig, request: Passed, kind: str) -> float:
         longest = count_of(request.fields.get("max_tokens")) or model.longest_answer or UNKNOWN_LONGEST
     most = (request.size * model.price.input + longest * number * model.price.output) / _MILLION
     return max(most, model.cost * number)
+
+
+def _expected(model: ModelConfig, request: Passed, kind: str) -> float:
+    """Return what a request should cost: by its size where nothing else is paid for, else as an average answer."""
+    if kind in ("embeddings", "moderations") and model.price is not None:
+        return request.size / BYTES_PER_TOKEN * model.price.input / _MILLION
+    return model.cost * (count_of(request.fields.get("n")) or 1)
 
 
 def _cost(model: ModelConfig, tokens: tuple[int | None, int | None]) -> float:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from dataclasses import replace
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from p2l.common.errors import InputError
-from p2l.common.long_texts import apart
+from p2l.common.long_texts import apart, to_json
 from route.providers.base import JSON, Fault, ProviderError
 from route.providers.chat import SHAPE_ERRORS
 from route.responses import HINTS, ResponseStream, answer_of, chat_request, input_items, messages_of
@@ -20,6 +19,7 @@ from route.service.dialects import NO_COMPLETION, Dialect, Dump, encode
 from route.service.errors import ApiError
 from route.service.state import Service
 from route.service.wire import Incoming, turns_of
+from route.storage.database import DatabaseError
 from route.storage.ledger import KeyRecord
 from route.storage.responses import StoredResponse
 
@@ -62,16 +62,20 @@ class Responses(Dialect):
         if previous is None:
             return incoming
         chain = await _stored_chain(service, key, previous)
-        items = [item for row in chain for item in (*row.items, *answer_of(row.response))]
-        messages = incoming.body["messages"]
-        # The instructions of earlier requests do not carry over.
-        instructions = messages[: len(messages) - len(messages_of(self._items))]
-        items += self._items
-        messages = [*instructions, *await apart(items, lambda: messages_of(items))]
         size = incoming.size + sum(row.size for row in chain)
         if size > service.settings.max_body_mb * 2**20:
             raise ApiError(413, "request_too_large", "previous_response_id: the conversation has become too large")
-        return replace(incoming, body={**incoming.body, "messages": messages}, turns=turns_of(messages), size=size)
+
+        def joined() -> tuple[list[JSON], tuple[str, ...]]:
+            sent = incoming.body["messages"]
+            # The instructions of earlier requests do not carry over.
+            instructions = sent[: len(sent) - len(messages_of(self._items))]
+            items = [item for row in chain for item in (*row.items, *answer_of(row.response))]
+            messages = [*instructions, *messages_of([*items, *self._items])]
+            return messages, turns_of(messages)
+
+        messages, turns = await apart([self._items, [row.items for row in chain]], joined)
+        return replace(incoming, body={**incoming.body, "messages": messages}, turns=turns, size=size)
 
     def answer(self, completion: JSON) -> JSON:
         """Return a response."""
@@ -90,7 +94,7 @@ class Responses(Dialect):
         response = self._response or self._stream.response()
         try:
             await self._service.responses.put(self._key, response, self._items)
-        except sqlite3.Error:
+        except DatabaseError:
             self._frame["store"] = response["store"] = False  # it is answered all the same, and says that
 
     def take(self, chunk: JSON, dump: Dump = json.dumps) -> bytes:
@@ -113,7 +117,7 @@ async def _stored_chain(service: Service, key: KeyRecord, identifier: object) ->
     _check_enabled(service, "previous_response_id")
     try:
         chain = await service.responses.chain(key.name, str(identifier))
-    except sqlite3.Error as error:
+    except DatabaseError as error:
         raise _unreadable() from error
     if not chain:
         raise _not_found(str(identifier), param="previous_response_id")
@@ -140,7 +144,7 @@ async def _one(service: Service, request: Request) -> tuple[KeyRecord, StoredRes
     _check_enabled(service, "responses")
     try:
         row = await service.responses.get(key.name, request.path_params["response_id"])
-    except sqlite3.Error as error:
+    except DatabaseError as error:
         raise _unreadable() from error
     if row is None:
         raise _not_found(request.path_params["response_id"])
@@ -150,7 +154,7 @@ async def _one(service: Service, request: Request) -> tuple[KeyRecord, StoredRes
 async def retrieve(service: Service, request: Request) -> Response:
     """Answer with a response that is kept."""
     _, row = await _one(service, request)
-    return JSONResponse(row.response)
+    return Response(await to_json(row.response), media_type="application/json")
 
 
 async def delete(service: Service, request: Request) -> Response:
@@ -158,7 +162,7 @@ async def delete(service: Service, request: Request) -> Response:
     key, row = await _one(service, request)
     try:
         await service.responses.delete(key.name, row.response["id"])
-    except sqlite3.Error as error:
+    except DatabaseError as error:
         raise _unreadable() from error
     return JSONResponse({"id": row.response["id"], "object": "response", "deleted": True})
 
@@ -171,4 +175,5 @@ async def list_input(service: Service, request: Request) -> Response:
         items = items[::-1]  # the newest first, as OpenAI lists them
     first, last = (items[0].get("id"), items[-1].get("id")) if items else (None, None)
     more = len(row.items) > _LISTED
-    return JSONResponse({"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": more})
+    listed = {"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": more}
+    return Response(await to_json(listed), media_type="application/json")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from p2l.common.access import new_key
+
 FALLBACKS = ("average", "static_order", "dearest")
 """What decides without scores: the average leaderboard of earlier prompts, the configured order, or the cost."""
 
@@ -32,5 +34,9 @@ class Settings:
     """URL of the collector of traces, over OTLP/HTTP."""
     trace_prompts: bool = False
     """Whether spans hold prompts."""
+    peers: str | None = None
+    """Folder in which the workers find one another; None: there is one worker."""
     database: str | None = None
     """Overrides the configuration's: workers without one share a database in the control folder."""
+    page_secret: str = field(default_factory=new_key, repr=False)
+    """Signs the sessions of the console; the workers of one service have the same."""

@@ -15,6 +15,7 @@ from p2l.common.errors import ConfigError
 from route.config import RouterConfig, line_of
 from route.observability.logs import LOGGER
 from route.observability.metrics import RouterMetrics
+from route.observability.recent import Recent
 from route.observability.tracing import Tracing
 from route.providers.base import JSON, ProviderError
 from route.routing.candidates import get, pair
@@ -32,15 +33,32 @@ from route.service.wire import Incoming, prompt_tokens_of
 from route.storage.average import Average
 from route.storage.conversations import Last, Sticky
 from route.storage.database import Database
-from route.storage.feedback import Feedback
+from route.storage.feedback import Feedback, StoredVote, Vote
+from route.storage.journal import Journal
 from route.storage.keys import StoredKeys
-from route.storage.ledger import KeyRecord, Ledger, key_record
+from route.storage.ledger import KeyRecord, Ledger, Refusal, key_record
+from route.storage.location import open_database
+from route.storage.peers import Peers, SharedCounts
 from route.storage.responses import ResponseStore
 
 _CACHE_SECONDS = 300.0
 """For which a provider keeps a prompt in its cache, at least."""
 _LEAST_CACHED = 1024
 """Tokens of the shortest prompt that providers cache."""
+
+
+def share_ratings(offsets: Offsets, peers: Peers) -> None:
+    """Let a rating move the offsets of every worker, whichever gave the answer and whichever got the rating.
+
+    One that did not give the answer asks who did; that one says what P2L expected of the answer. A worker that starts
+    takes over what the others believe.
+    """
+    offsets.on_rating = lambda gaps, verdict: peers.tell("rating", [gaps, verdict])
+    offsets.on_unknown = lambda request_id, verdict: peers.tell("vote", [request_id, verdict])
+    peers.on("vote", lambda _, body: offsets.rate(*body, ask=False))
+    peers.on("rating", lambda _, body: offsets.take(*body))
+    peers.on("hello", lambda worker, _: peers.tell("beliefs", offsets.beliefs(), to=worker))
+    peers.on("beliefs", lambda _, body: offsets.begin_with(body))
 
 
 class Service:
@@ -73,6 +91,7 @@ class Service:
         )
         if before is None:
             self._make_parts()
+            self._share()
         else:
             self._take_parts(before)
         self.dispatcher = Dispatcher(
@@ -87,6 +106,7 @@ class Service:
         config, settings = self.config, self.settings
         self.started = int(time.time())
         self.metrics = RouterMetrics()
+        self.recent = Recent()
         self.scorer = make_scorer(
             self.router.kind,
             endpoint=settings.router_model_endpoint,
@@ -95,13 +115,22 @@ class Service:
             on_models=self.limit_to,
         )
         self.tracing = None if settings.traces is None else Tracing(settings.traces, prompts=settings.trace_prompts)
-        path = settings.database or config.database
-        self.database = Database(None if path is None else Path(path))
-        self.ledger: Ledger = Ledger(key_records(config, settings), self.database, teams=team_limits(config))
+        self.database: Database = open_database(settings.database or config.database)
+        self.peers = Peers(None if settings.peers is None else Path(settings.peers))
+        self.counts = SharedCounts(self.peers, "deployments")
+        self.ledger: Ledger = Ledger(
+            key_records(config, settings),
+            self.database,
+            teams=team_limits(config),
+            shared_limits=config.shared_limits,
+            without_shared=config.without_shared_limits,
+            peers=self.peers,
+        )
         self.keys = StoredKeys(self.database, self.ledger)
         self.finishing: set[asyncio.Task[None]] = set()
         """Requests whose client left, and whose answer is waited for since it has to be paid."""
-        self.feedback = Feedback(self.database, store_prompts=config.store_prompts)
+        journal = Journal(config.journal) if self.database.is_remote and config.journal is not None else None
+        self.feedback = Feedback(self.database, store_prompts=config.store_prompts, journal=journal)
         self.sticky = Sticky(self.database)
         self.average = Average(self.database)
         self.responses = ResponseStore(self.database, enabled=config.database is not None and config.store_responses)
@@ -109,7 +138,8 @@ class Service:
     def _take_parts(self, before: Service) -> None:
         self.started, self.metrics, self.scorer = before.started, before.metrics, before.scorer
         self.database, self.ledger, self.keys = before.database, before.ledger, before.keys
-        self.tracing = before.tracing
+        self.peers, self.counts = before.peers, before.counts
+        self.tracing, self.recent = before.tracing, before.recent
         self.finishing, self.feedback, self.sticky = before.finishing, before.feedback, before.sticky
         self.average, self.responses = before.average, before.responses
 
@@ -117,10 +147,17 @@ class Service:
         """Let the parts that outlive a configuration follow this one; nothing of it can fail."""
         config = self.config
         self.fleet.go_on_from(before.fleet)
+        self._share()
         self.ledger.replace_keys(key_records(config, self.settings), team_limits(config))
         self.feedback.store_prompts = config.store_prompts
         self.responses.enabled = config.database is not None and config.store_responses
         self.scorer.on_models = self.limit_to
+
+    def _share(self) -> None:
+        """Tell the other workers of the machine what cannot wait for the database, and hear it of them."""
+        self.fleet.share(self.peers, self.counts)
+        if self.router.offsets is not None:
+            share_ratings(self.router.offsets, self.peers)
 
     async def start(self) -> None:
         """Open the database and start the scorer."""
@@ -135,14 +172,17 @@ class Service:
         for buffer in (self.ledger, self.keys, self.feedback, self.sticky, self.average):
             await buffer.start()
         await self.scorer.start()
+        await self.peers.start()
 
     async def close(self) -> None:
         """Write what has gathered and close every connection."""
         for task in self.finishing:
             task.cancel()
         await asyncio.gather(*self.finishing, return_exceptions=True)
+        await self.peers.close()
         await self.average.close()
         await self.ledger.close()
+        await self.feedback.close()
         await self.database.close()
         await self.scorer.close()
         await self.fleet.close()
@@ -180,9 +220,19 @@ class Service:
             return order
         return dearest if self.average.coefficients is None else average
 
+    async def vote(self, vote: Vote, key: KeyRecord) -> StoredVote | Refusal:
+        """Store a vote of a key on an earlier answer, and let it move the models' offsets."""
+        stored = await self.feedback.vote(vote, key=key.name, most=key.votes_per_day)
+        if isinstance(stored, StoredVote) and not stored.pending and self.router.offsets is not None:
+            self.router.offsets.rate(stored.request_id, stored.verdict)
+        return stored
+
     def observe(self) -> None:
         """Set the gauges."""
         self.metrics.scored.set(self.scorer.is_well)
+        self.metrics.database.set(self.database.fault is None)
+        self.metrics.limits.set(self.ledger.shared is None or self.ledger.shared.fault is None)
+        self.metrics.waiting_votes.set(0 if self.feedback.journal is None else self.feedback.journal.waiting)
         for deployment in self.fleet.deployments:
             state = ("closed", "half_open", "open").index(deployment.breaker.state)
             self.metrics.breakers.labels(deployment.name, deployment.label).set(state)

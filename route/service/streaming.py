@@ -67,9 +67,9 @@ async def relay(exchange: Exchange, trip: Trip, deployment: Deployment, opened: 
         try:
             opened.head[0] = {**opened.head[0], **outputs_of(trip.choice.decision, trip.tried)}
             for chunk in opened.head:
-                await _relay_one(exchange, trip, deployment, chunk, write)
+                await _relay_one(trip, deployment, chunk, write)
             async for chunk in opened.rest:
-                await _relay_one(exchange, trip, deployment, chunk, write)
+                await _relay_one(trip, deployment, chunk, write)
             deployment.breaker.succeeded()
         except ProviderError as error:
             deployment.breaker.failed(error)
@@ -78,8 +78,8 @@ async def relay(exchange: Exchange, trip: Trip, deployment: Deployment, opened: 
             raise of_fault(error, deployment.name) from error
 
 
-async def _relay_one(exchange: Exchange, trip: Trip, deployment: Deployment, chunk: JSON, write: Write) -> None:
-    charge = exchange.answers[0]
+async def _relay_one(trip: Trip, deployment: Deployment, chunk: JSON, write: Write) -> None:
+    charge = trip.charges[-1]
     charge.count(chunk.get("choices"))
     if chunk.get("usage") is not None:
         charge.take_usage(chunk)

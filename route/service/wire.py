@@ -18,7 +18,7 @@ from starlette.types import Receive
 
 from p2l.common import web
 from p2l.common.files import DEEPEST_JSON, is_deeper
-from p2l.common.long_texts import LONG, MANY, dumps, holds_more, patiently
+from p2l.common.long_texts import LONG, MANY, count_bytes, decode, dumps, exceeds, holds_more, patiently
 from p2l.common.web import bearer_of
 from route.config import ModelConfig
 from route.providers.base import JSON
@@ -104,23 +104,24 @@ def key_of(headers: Headers) -> str | None:
 
 
 async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds: float) -> bytes:
-    """Read the whole body; raise `ApiError` 413 or 408 for one that is too large or too late."""
+    """Read the whole body; raise `ApiError` 413, 408 or 503 for one that is too large, too late, or one too many."""
     try:
         return await web.read_body(headers, receive, max_bytes, seconds)
     except HTTPException as error:
-        code = "request_too_large" if error.status_code == 413 else "request_timeout"
-        raise ApiError(error.status_code, code, error.detail) from None
+        code = {408: "request_timeout", 413: "request_too_large"}.get(error.status_code, "busy")
+        pause = 1.0 if error.status_code == 503 else None
+        raise ApiError(error.status_code, code, error.detail, retry_after=pause) from None
 
 
 def parse_object(raw: bytes, decoder: json.JSONDecoder | None = None) -> JSON:
     """Parse a body that is a JSON object; raise `ApiError` 400 for any other."""
     try:
-        body = (decoder or _DECODER).decode(raw.decode("utf-8-sig"))  # a byte order mark is not JSON, but some send it
+        body = (decoder or _DECODER).decode(decode(raw))
     except (ValueError, RecursionError):
         raise ApiError(400, "invalid_json", "the body is no valid JSON") from None
     if not isinstance(body, dict):
         raise ApiError(400, "invalid_json", "the body must be a JSON object")
-    if raw.count(b"[") + raw.count(b"{") > DEEPEST_JSON and is_deeper(body, DEEPEST_JSON):
+    if exceeds(raw, b"[{", DEEPEST_JSON) and is_deeper(body, DEEPEST_JSON):
         raise ApiError(400, "invalid_json", f"the body is nested deeper than {DEEPEST_JSON} levels")
     return body
 
@@ -142,6 +143,8 @@ def parse_chat(
     Raise `ApiError` 400 if a field cannot be used, 404 if there is no such model.
     """
     sent = parse_object(raw, decoder)
+    if len(sent) > _MOST_FIELDS:
+        raise ApiError(400, "invalid_value", f"the request has {len(sent):,} fields, more than any API knows")
     body = translate(sent)
     _check_messages(body.get("messages"))
     model = body.pop("model", None)
@@ -208,7 +211,7 @@ def prompt_tokens_of(body: JSON) -> int:
     """Estimate the tokens of a prompt; four bytes of text count as one."""
     texts = len(dumps(body["tools"])) // BYTES_PER_TOKEN if body.get("tools") else 0
     for message in body["messages"]:
-        texts += len(_text(message.get("content")).encode("utf-8", "replace")) // BYTES_PER_TOKEN
+        texts += count_bytes(_text(message.get("content"))) // BYTES_PER_TOKEN
         if message.get("tool_calls"):
             texts += len(dumps(message["tool_calls"])) // BYTES_PER_TOKEN
     held = attachments_of(body)
@@ -309,6 +312,7 @@ def refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
 _MOST_TOKENS = 100_000_000
+_MOST_FIELDS = 1000
 _MOST_DOLLARS = 10_000.0  # no answer costs as much
 _REASONS = (
     *("model", "probabilities", "propensity", "expected_score", "expected_cost", "strength"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from route.routing.decision import Coefficients
-from route.storage.database import Database, WriteBehind
+from route.storage.database import Connection, Database, WriteBehind
 
 _MOST = 1000
 """Prompts whose mean it is."""
@@ -89,9 +88,10 @@ class Average(WriteBehind):
         coefs = {name: round(coef, 6) for name, coef in zip(self._names, self._mean.tolist(), strict=True)}
         return _Row(self._revision, self._prompts, json.dumps(coefs))
 
-    def write(self, connection: sqlite3.Connection, batch: _Row | None) -> None:
+    def write(self, connection: Connection, batch: _Row | None) -> None:
         """See `WriteBehind`."""
         if batch is not None:
+            connection.lock("averages")
             connection.execute("DELETE FROM averages")
             connection.execute("INSERT INTO averages VALUES (?, ?, ?)", batch)
 

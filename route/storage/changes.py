@@ -6,21 +6,22 @@ Each subject has a number, which grows with every change. Workers see a new one 
 
 from __future__ import annotations
 
-import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Callable
 
-from route.storage.database import Database, WriteBehind
+from route.storage.database import Connection, Database, WriteBehind
 
 
-def note_change(connection: sqlite3.Connection, subject: str) -> int:
+def note_change(connection: Connection, subject: str) -> int:
     """Count a change, inside the transaction that makes it; return its number."""
-    connection.execute("INSERT INTO changes VALUES (?, 1) ON CONFLICT DO UPDATE SET number = number + 1", (subject,))
+    connection.execute(
+        "INSERT INTO changes VALUES (?, 1) ON CONFLICT (subject) DO UPDATE SET number = changes.number + 1", (subject,)
+    )
     return number_of(connection, subject)
 
 
-def number_of(connection: sqlite3.Connection, subject: str) -> int:
+def number_of(connection: Connection, subject: str) -> int:
     """Return the number of the last change of a subject; 0 before the first."""
     row = connection.execute("SELECT number FROM changes WHERE subject = ?", (subject,)).fetchone()
     return 0 if row is None else int(row[0])
@@ -40,7 +41,7 @@ class Changes(WriteBehind):
         self._handlers[subject].append(handle)
 
     async def tell(self, subject: str) -> None:
-        """Tell the others of a change; raise sqlite3.Error if the file cannot be written."""
+        """Tell the others of a change; raise DatabaseError if the database cannot be written."""
         number = await self._database.run(lambda connection: note_change(connection, subject))
         if self._numbers is not None:
             self._numbers[subject] = number
@@ -51,11 +52,11 @@ class Changes(WriteBehind):
     def give_back(self, batch: None) -> None:
         """See `WriteBehind`."""
 
-    def write(self, connection: sqlite3.Connection, _batch: None) -> dict[str, int]:
+    def write(self, connection: Connection, _batch: None) -> dict[str, int]:
         """See `WriteBehind`."""
         return self.read(connection)
 
-    def read(self, connection: sqlite3.Connection) -> dict[str, int]:
+    def read(self, connection: Connection) -> dict[str, int]:
         """Return the number of each subject."""
         return dict(connection.execute("SELECT subject, number FROM changes").fetchall())
 

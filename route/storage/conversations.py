@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from p2l.common.cache import LRUCache
-from route.storage.database import Database, WriteBehind
+from route.storage.database import Connection, Database, DatabaseError, WriteBehind
 
 HEADER = "x-p2l-conversation"
 KEPT_SECONDS = 86_400
@@ -90,7 +89,7 @@ class Sticky(WriteBehind):
             return last
         try:
             last = await self._database.read(lambda connection: _look_up(connection, conversation, self._clock()))
-        except sqlite3.Error:
+        except DatabaseError:
             return None
         if last is not None:
             self._last.put(conversation, last)
@@ -113,11 +112,12 @@ class Sticky(WriteBehind):
         batch, self._gathered = self._gathered, {}
         return batch
 
-    def write(self, connection: sqlite3.Connection, batch: dict[str, Last]) -> None:
+    def write(self, connection: Connection, batch: dict[str, Last]) -> None:
         """See `WriteBehind`."""
         connection.executemany(
-            "INSERT OR REPLACE INTO conversations VALUES (?, ?, ?)",
-            [(conversation, *last) for conversation, last in batch.items()],
+            "INSERT INTO conversations VALUES (?, ?, ?) "
+            "ON CONFLICT (conversation) DO UPDATE SET model = excluded.model, time = excluded.time",
+            [(conversation, *last) for conversation, last in sorted(batch.items())],  # in one order in every worker
         )
         connection.execute(
             "DELETE FROM conversations WHERE conversation IN "
@@ -130,7 +130,7 @@ class Sticky(WriteBehind):
         self._gathered = batch | self._gathered
 
 
-def _look_up(connection: sqlite3.Connection, conversation: str, now: float) -> Last | None:
+def _look_up(connection: Connection, conversation: str, now: float) -> Last | None:
     row = connection.execute(
         "SELECT model, time FROM conversations WHERE conversation = ? AND time >= ?", (conversation, now - KEPT_SECONDS)
     ).fetchone()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import sqlite3
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from p2l.common.access import digest_of, new_key
 from p2l.common.errors import InputError
 from route.storage.changes import note_change, number_of
-from route.storage.database import Database, WriteBehind
+from route.storage.database import Connection, Database, DatabaseError, WriteBehind
 from route.storage.ledger import KeyRecord, Ledger, Refusal, key_of_digest
 
 T = TypeVar("T")
@@ -45,25 +44,31 @@ class StoredKey(NamedTuple):
     revoked: float | None
 
 
-def stored_keys(connection: sqlite3.Connection) -> list[StoredKey]:
+def stored_keys(connection: Connection) -> list[StoredKey]:
     """Return all keys, revoked ones too, by name."""
     rows = connection.execute("SELECT name, digest, limits, created, revoked FROM keys ORDER BY name").fetchall()
     return [StoredKey(name, digest, json.loads(limits), *times) for name, digest, limits, *times in rows]
 
 
-def add_key(connection: sqlite3.Connection, name: str, limits: Mapping[str, Any], *, now: float) -> str:
+def add_key(connection: Connection, name: str, limits: Mapping[str, Any], *, now: float) -> str:
     """Make a key and return it, the only time that anybody can; raise KeyTakenError if the name is taken."""
+    connection.lock(_SUBJECT)
     if _find(connection, name) is not None:
         raise KeyTakenError(f"there is a key {name!r} already; choose another name, or revoke it first")
     key = new_key()
     row = (name, digest_of(key), _text_of(limits), now)
-    connection.execute("INSERT OR REPLACE INTO keys VALUES (?, ?, ?, ?, NULL)", row)
+    connection.execute(
+        "INSERT INTO keys VALUES (?, ?, ?, ?, NULL) ON CONFLICT (name) DO UPDATE SET "
+        "digest = excluded.digest, limits = excluded.limits, created = excluded.created, revoked = NULL",
+        row,
+    )
     note_change(connection, _SUBJECT)
     return key
 
 
-def limit_key(connection: sqlite3.Connection, name: str, changes: Mapping[str, Any]) -> StoredKey:
+def limit_key(connection: Connection, name: str, changes: Mapping[str, Any]) -> StoredKey:
     """Change limits of a key, of which None ends one; return it. Raise UnknownKeyError if there is none."""
+    connection.lock(_SUBJECT)
     key = _known(connection, name)
     limits = _set({**key.limits, **changes})
     connection.execute("UPDATE keys SET limits = ? WHERE name = ?", (_text_of(limits), name))
@@ -71,19 +76,20 @@ def limit_key(connection: sqlite3.Connection, name: str, changes: Mapping[str, A
     return key._replace(limits=limits)
 
 
-def revoke_key(connection: sqlite3.Connection, name: str, *, now: float) -> StoredKey:
+def revoke_key(connection: Connection, name: str, *, now: float) -> StoredKey:
     """End a key; return it. Raise UnknownKeyError if there is none."""
+    connection.lock(_SUBJECT)
     key = _known(connection, name)
     connection.execute("UPDATE keys SET revoked = ? WHERE name = ?", (now, name))
     note_change(connection, _SUBJECT)
     return key._replace(revoked=now)
 
 
-def _find(connection: sqlite3.Connection, name: str) -> StoredKey | None:
+def _find(connection: Connection, name: str) -> StoredKey | None:
     return next((key for key in stored_keys(connection) if key.name == name and key.revoked is None), None)
 
 
-def _known(connection: sqlite3.Connection, name: str) -> StoredKey:
+def _known(connection: Connection, name: str) -> StoredKey:
     key = _find(connection, name)
     if key is None:
         raise UnknownKeyError(f"there is no key {name!r} in the database; those of the configuration change there")
@@ -116,7 +122,7 @@ class StoredKeys(WriteBehind):
             return record
         try:
             await self._look_again()
-        except sqlite3.Error:
+        except DatabaseError:
             return record
         return self._ledger.check(bearer)
 
@@ -138,7 +144,7 @@ class StoredKeys(WriteBehind):
         """Return all keys, revoked ones too."""
         return await self._database.read(stored_keys)
 
-    async def _change(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def _change(self, work: Callable[[Connection], T]) -> T:
         result = await self._database.run(work)
         await self._look_again()
         return result
@@ -160,11 +166,11 @@ class StoredKeys(WriteBehind):
     def give_back(self, batch: None) -> None:
         """See `WriteBehind`."""
 
-    def write(self, connection: sqlite3.Connection, _batch: None) -> tuple[int, list[StoredKey]] | None:
+    def write(self, connection: Connection, _batch: None) -> tuple[int, list[StoredKey]] | None:
         """See `WriteBehind`."""
         return self.read(connection)
 
-    def read(self, connection: sqlite3.Connection) -> tuple[int, list[StoredKey]] | None:
+    def read(self, connection: Connection) -> tuple[int, list[StoredKey]] | None:
         """Return all keys and the number of their last change, if that is a new one."""
         number = number_of(connection, _SUBJECT)
         return None if number == self._number else (number, stored_keys(connection))

@@ -11,32 +11,38 @@ on which it was reserved.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import secrets
-import sqlite3
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from p2l.common.access import digest_of, matches
 from p2l.common.errors import ConfigError
-from route.storage.database import Database, WriteBehind
+from route.storage.database import Connection, Database, DatabaseError, WriteBehind
+from route.storage.peers import Peers, SharedCounts
 from route.storage.reservations import (
     IDLE_SECONDS,
     LEASE_SECONDS,
     RENEW_SECONDS,
     Lease,
+    LimitsUnavailableError,
     Purse,
     Reservation,
     Shortage,
     Worst,
     draw_lease,
+    hold_leases,
     shrink_leases,
 )
 from route.storage.sums import DAY, News, Sums, Usage, add_to, read_sums, write_sums
 from route.storage.windows import Windows
+
+if TYPE_CHECKING:
+    from route.storage.redis_limits import RedisLimits
 
 MAX_IN_FLIGHT = 1000
 """Requests of a key that a worker answers at once, where the configuration does not say."""
@@ -70,7 +76,7 @@ class KeyRecord:
     max_cost_per_request: float | None = None
     """What one request may cost at most, whatever it asks for."""
     max_in_flight: int = MAX_IN_FLIGHT
-    """Requests that one worker answers at once."""
+    """Requests that the workers of one machine answer at once; the default is that of each worker."""
 
     @property
     def has_budget(self) -> bool:
@@ -109,6 +115,9 @@ def key_of_digest(
     return KeyRecord(name or f"key-{digest[:12]}", digest, models=allowed, **limits)
 
 
+_ALONE = Refusal(503, "limits_unavailable", "the limits of this API key cannot be read now; send it again later", 1.0)
+
+
 class Ledger(WriteBehind):
     """The accounts of all keys; used from one event loop."""
 
@@ -118,10 +127,21 @@ class Ledger(WriteBehind):
         database: Database,
         *,
         teams: Mapping[str, float] | None = None,
+        shared_limits: str | None = None,
+        without_shared: str = "local",
+        peers: Peers | None = None,
         clock: Callable[[], float] = time.time,
+        grace: float | None = None,
     ) -> None:
-        """Know these keys, and what teams may spend a day; raise ConfigError if two are equal or have the same name."""
+        """Know these keys, and what teams may spend a day; raise ConfigError if two are equal or have the same name.
+
+        `shared_limits` is the URL of a Redis; `without_shared` says whether limited keys go on ("local") or are refused
+        ("refuse") while it is gone, `grace` for how many seconds nobody leases where all have to say what they hold.
+        """
         super().__init__(database, clock)
+        self._refuses_alone = without_shared == "refuse"
+        self.shared: RedisLimits | None = None
+        """Limits in Redis, beside those of the database; None: there is none."""
         self._configured: Mapping[str, KeyRecord] = {}
         self._stored: Mapping[str, KeyRecord] = {}
         self._keys: Mapping[str, KeyRecord] = {}  # all of them, by digest
@@ -131,9 +151,16 @@ class Ledger(WriteBehind):
         self._requests, self._tokens = Windows(), Windows()
         self._seen = -1  # number of the last transaction whose rows are known
         self._worker = secrets.token_hex(8)
+        if shared_limits is not None:
+            from route.storage.redis_limits import RedisLimits
+
+            options = {} if grace is None else {"grace": grace}
+            self.shared = RedisLimits(shared_limits, self._worker, clock=clock, **options)
+            self.shared.on_loss = self._hold_in_database
         self._purses: dict[tuple[int, str], Purse] = {}  # by (day, name)
         self._renewed = -math.inf
         self._in_flight = Counter[str]()
+        self._under_way = SharedCounts(peers or Peers(), "keys")
         self.check_keys(keys)
         self.replace_keys(keys, teams or {})
 
@@ -141,6 +168,11 @@ class Ledger(WriteBehind):
     def names(self) -> set[str]:
         """Return the names of all keys."""
         return {record.name for record in self._keys.values()}
+
+    @property
+    def records(self) -> list[KeyRecord]:
+        """Return all keys and their limits."""
+        return list(self._keys.values())
 
     def check_keys(self, keys: Sequence[KeyRecord]) -> None:
         """Raise ConfigError if two keys of a configuration are equal, or have the name of another or a stored one."""
@@ -182,7 +214,7 @@ class Ledger(WriteBehind):
             )
         return record
 
-    def admit(self, key: KeyRecord, model_names: Sequence[str], tokens: int = 0) -> tuple[str, ...] | Refusal:
+    async def admit(self, key: KeyRecord, model_names: Sequence[str], tokens: int = 0) -> tuple[str, ...] | Refusal:
         """Count a request and return those of the models that may answer it, in the same order; or refuse it.
 
         403 if the key may use none of the models, 429 with `retry_after` if its minute or its day is used up. `tokens`
@@ -192,28 +224,61 @@ class Ledger(WriteBehind):
         if not models:
             return Refusal(403, "model_not_allowed", "this API key may not use the model")
         now = self._clock()
-        refusal = self._too_much(key, now) or self._too_often(key, now, tokens)
+        return self._too_much(key, now) or await self._count(key, now, tokens) or models
+
+    async def _count(self, key: KeyRecord, now: float, tokens: int) -> Refusal | None:
+        """Count a request of a key with a rate, in Redis where there is one; or refuse it."""
+        if key.requests_per_minute is None and key.tokens_per_minute is None:
+            return None
+        is_shared = False
+        if self.shared is not None:
+            try:
+                refusal = await self._count_shared(self.shared, key, now, tokens)
+                is_shared = True
+            except LimitsUnavailableError:
+                refusal = _ALONE if self._refuses_alone else self._too_often(key, now, tokens)
+        else:
+            refusal = self._too_often(key, now, tokens)
         if refusal is not None:
             return refusal
         second = int(now)
         if key.requests_per_minute is not None:
             self._requests.add(key.name, second, 1)
-            add_to(self._gathered.arrivals, (second, key.name), 1)
+            if not is_shared:
+                add_to(self._gathered.arrivals, (second, key.name), 1)
         if key.tokens_per_minute is not None:
-            self._use(key.name, tokens)
-        return models
+            self._tokens.add(key.name, second, tokens)
+            if not is_shared:
+                add_to(self._gathered.tokens, (second, key.name), tokens)
+        return None
+
+    @staticmethod
+    async def _count_shared(shared: RedisLimits, key: KeyRecord, now: float, tokens: int) -> Refusal | None:
+        requests, most = key.requests_per_minute, key.tokens_per_minute
+        full = await shared.count(key.name, now, requests=requests, tokens=most, size=tokens)
+        return None if full is None else _rate_refusal(key, *full)
 
     def _use(self, name: str, tokens: int) -> None:
         second = int(self._clock())
         self._tokens.add(name, second, tokens)
-        add_to(self._gathered.tokens, (second, name), tokens)
+        if self.shared is not None:
+            self.shared.use(name, second, tokens)
+        else:
+            add_to(self._gathered.tokens, (second, name), tokens)
 
     def enter(self, key: KeyRecord) -> Refusal | None:
-        """Count a request that this worker answers, until `leave`; or refuse it, if the key has too many of them."""
-        if self._in_flight[key.name] >= key.max_in_flight:
+        """Count a request that this worker answers, until `leave`; or refuse it, if the key has too many of them.
+
+        Those of other workers of the machine count where the key has a limit of its own.
+        """
+        has_own = key.max_in_flight != MAX_IN_FLIGHT
+        elsewhere = self._under_way.elsewhere(key.name) if has_own else 0
+        if self._in_flight[key.name] + elsewhere >= key.max_in_flight:
             message = f"this API key has {key.max_in_flight} requests under way, as many as it may"
             return Refusal(429, "rate_limit_exceeded", message, 1.0)
         self._in_flight[key.name] += 1
+        if has_own:
+            self._under_way.set(key.name, self._in_flight[key.name])
         return None
 
     def in_flight(self, name: str) -> int:
@@ -223,6 +288,8 @@ class Ledger(WriteBehind):
     def leave(self, key: KeyRecord) -> None:
         """Count the end of a request."""
         self._in_flight[key.name] -= 1
+        if key.max_in_flight != MAX_IN_FLIGHT:
+            self._under_way.set(key.name, self._in_flight[key.name])
 
     async def reserve(self, key: KeyRecord, worst: Worst) -> Reservation | Refusal:
         """Reserve what a request may cost, or less where the day holds no more; a reservation must be settled.
@@ -244,8 +311,10 @@ class Ledger(WriteBehind):
                 )
             except BaseException as error:  # a client that leaves while it waits, too
                 _release(held, 0.0)
-                if not isinstance(error, sqlite3.Error):
+                if not isinstance(error, DatabaseError | LimitsUnavailableError):
                     raise
+                if isinstance(error, LimitsUnavailableError):
+                    return _ALONE
                 message = f"what {whose} has spent cannot be read or written now"
                 return Refusal(503, "database_unavailable", message, 1.0)
             if isinstance(granted, Shortage):
@@ -273,19 +342,39 @@ class Ledger(WriteBehind):
         if purse is None:
 
             async def draw(need: float) -> Lease:
-                return await self._database.run(
-                    lambda connection: draw_lease(
-                        connection, self._worker, place, limit=new.limit, need=need, now=self._clock()
-                    )
-                )
+                return await self._draw(place, new.limit, need)
 
             purse = new = Purse(limit, draw, lambda: self._spent.get(place, 0.0), self._clock)
             self._purses[place] = purse
             self._renewed = max(self._renewed, now)
-        if now > self._renewed + LEASE_SECONDS:  # expired: others may have leased it since
+        if self.shared is None and now > self._renewed + LEASE_SECONDS:  # expired: others may have leased it since
             for other in self._purses.values():
                 other.give_back()
         return purse
+
+    async def _draw(self, place: tuple[int, str], limit: float, need: float) -> Lease:
+        shared = self.shared
+        if shared is not None:
+            try:
+                return await shared.draw(place, limit=limit, need=need)
+            except LimitsUnavailableError:
+                if self._refuses_alone:
+                    raise
+            if not shared.may_draw_elsewhere():  # others may hold what the database does not know yet
+                return Lease(0.0, self._spent.get(place, 0.0), math.inf)
+        lease = await self._database.run(
+            lambda connection: draw_lease(connection, self._worker, place, limit=limit, need=need, now=self._clock())
+        )
+        if shared is not None:
+            shared.held[place] = shared.held.get(place, 0.0) + lease.granted
+        return lease
+
+    async def _hold_in_database(self, amounts: Mapping[tuple[int, str], float]) -> None:
+        """Write down what this worker holds in a Redis that is gone, before anyone leases in the database."""
+        with contextlib.suppress(DatabaseError):
+            await self._database.run(
+                lambda connection: hold_leases(connection, self._worker, amounts, now=self._clock())
+            )
 
     def settle(
         self,
@@ -350,12 +439,10 @@ class Ledger(WriteBehind):
         most = key.requests_per_minute
         wait = None if most is None else self._requests.wait(key.name, now, most=most, more=1)
         if wait is not None:
-            return Refusal(429, "rate_limit_exceeded", f"this API key may ask {most} times a minute", wait)
+            return _rate_refusal(key, "requests", wait)
         most = key.tokens_per_minute
         wait = None if most is None else self._tokens.wait(key.name, now, most=most, more=max(tokens, 1))
-        if wait is not None:
-            return Refusal(429, "rate_limit_exceeded", f"this API key may use {most} tokens a minute", wait)
-        return None
+        return None if wait is None else _rate_refusal(key, "tokens", wait)
 
     def take(self) -> Sums:
         """See `WriteBehind`."""
@@ -363,10 +450,18 @@ class Ledger(WriteBehind):
         batch, self._gathered = self._gathered, Sums()
         return batch
 
+    async def start(self) -> None:
+        """Read what earlier runs and other workers wrote, and share limits from now on."""
+        await super().start()
+        if self.shared is not None:
+            await self.shared.start()
+
     async def close(self) -> None:
         """Give back what is leased, and write what has gathered; the database stays open."""
         self._return_leases(-math.inf)
         await super().close()
+        if self.shared is not None:
+            await self.shared.close()
 
     def _return_leases(self, idle_seconds: float) -> None:
         """Give back what no request has reserved for so long, and renew the rest in time."""
@@ -380,16 +475,18 @@ class Ledger(WriteBehind):
         # abs: a clock that jumped back would else renew nothing until it is there again.
         self._gathered.renew = holds and abs(now - self._renewed) >= RENEW_SECONDS
 
-    def write(self, connection: sqlite3.Connection, batch: Sums) -> News:
+    def write(self, connection: Connection, batch: Sums) -> News:
         """See `WriteBehind`."""
         if batch:
+            connection.lock("ledger")
             write_sums(connection, batch, now=self._clock())
         if batch.leases or batch.renew:
-            shrink_leases(connection, self._worker, batch.leases, now=self._clock())
+            if self.shared is None or self.shared.fault is not None:
+                shrink_leases(connection, self._worker, batch.leases, now=self._clock())
             self._renewed = self._clock()
-        return self.read(connection)
+        return self.read(connection)._replace(released=batch.leases)
 
-    def read(self, connection: sqlite3.Connection) -> News:
+    def read(self, connection: Connection) -> News:
         """Read the rows that other transactions changed since the last one that is known."""
         return read_sums(connection, self._seen)
 
@@ -400,6 +497,8 @@ class Ledger(WriteBehind):
         self._spent = {place: cost for place, cost in self._spent.items() if place[0] >= today - 1}
         for day, name, cost in news.spend:
             self._spent[day, name] = cost + self._gathered.spend.get((day, name), 0.0)
+        if self.shared is not None:
+            self.shared.note(news.released, {(day, name): cost for day, name, cost in news.spend})
         for second, name, requests in news.arrivals:
             self._requests.note(name, second, requests + self._gathered.arrivals.get((second, name), 0))
         for second, name, tokens in news.tokens:
@@ -408,6 +507,15 @@ class Ledger(WriteBehind):
     def give_back(self, batch: Sums) -> None:
         """See `WriteBehind`."""
         self._gathered.add(batch)
+
+
+def _rate_refusal(key: KeyRecord, kind: str, wait: float) -> Refusal:
+    """Return the refusal of a request beyond a rate of its key."""
+    if kind == "requests":
+        message = f"this API key may ask {key.requests_per_minute} times a minute"
+    else:
+        message = f"this API key may use {key.tokens_per_minute} tokens a minute"
+    return Refusal(429, "rate_limit_exceeded", message, wait)
 
 
 def _release(held: Sequence[tuple[Purse, float]], kept: float) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from route.storage.database import Connection
 
 LEASE_SECONDS = 30.0
 """How long a worker that no longer writes keeps its lease."""
@@ -24,9 +25,13 @@ IDLE_SECONDS = 1.0
 PATIENCE = 5.0
 """Seconds that a request waits for others of its key to be settled, where the key's day does not cover all of them."""
 _POLL = 0.1  # seconds between two looks at what other workers hold
-_OF_FREE, _OF_LIMIT = 8, 64
+OF_FREE, OF_LIMIT = 8, 64
 """A lease beyond what is needed is at most these parts of what is free, and of the whole limit."""
 _ROUNDING = 1e-9  # of the limit; sums of many costs are not exact
+
+
+class LimitsUnavailableError(Exception):
+    """The Redis in which limits are shared cannot be asked."""
 
 
 class Lease(NamedTuple):
@@ -39,32 +44,42 @@ class Lease(NamedTuple):
 
 
 def draw_lease(
-    connection: sqlite3.Connection, worker: str, place: tuple[int, str], *, limit: float, need: float, now: float
+    connection: Connection, worker: str, place: tuple[int, str], *, limit: float, need: float, now: float
 ) -> Lease:
     """Lease as much of the day of a key as is needed, or what is left of it; inside a transaction."""
+    connection.lock("ledger")  # before the first look, so that spend and leases are of one moment
     # One that expires later than any lease is of a clock that jumped.
     connection.execute("DELETE FROM leases WHERE expires < ? OR expires > ?", (now, now + 2 * LEASE_SECONDS))
     row = connection.execute("SELECT cost FROM spend WHERE day = ? AND key = ?", place).fetchone()
     spent = 0.0 if row is None else float(row[0])
     rows = connection.execute("SELECT worker, amount FROM leases WHERE day = ? AND key = ?", place).fetchall()
     free = limit - spent - sum(amount for _, amount in rows)
-    granted = max(0.0, min(free, max(need, min(free / _OF_FREE, limit / _OF_LIMIT))))
+    granted = max(0.0, min(free, max(need, min(free / OF_FREE, limit / OF_LIMIT))))
     if granted:
         connection.execute(
-            "INSERT INTO leases VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
-            "amount = amount + excluded.amount, expires = excluded.expires",
+            "INSERT INTO leases VALUES (?, ?, ?, ?, ?) ON CONFLICT (worker, day, key) DO UPDATE SET "
+            "amount = leases.amount + excluded.amount, expires = excluded.expires",
             (worker, *place, granted, now + LEASE_SECONDS),
         )
     return Lease(granted, spent, sum(amount for owner, amount in rows if owner != worker))
 
 
-def shrink_leases(
-    connection: sqlite3.Connection, worker: str, amounts: dict[tuple[int, str], float], *, now: float
-) -> None:
+def hold_leases(connection: Connection, worker: str, amounts: Mapping[tuple[int, str], float], *, now: float) -> None:
+    """Write down what a worker has leased elsewhere, in place of what is there; inside a transaction."""
+    connection.lock("ledger")
+    connection.executemany(
+        "INSERT INTO leases VALUES (?, ?, ?, ?, ?) ON CONFLICT (worker, day, key) DO UPDATE SET "
+        "amount = excluded.amount, expires = excluded.expires",
+        [(worker, *place, amount, now + LEASE_SECONDS) for place, amount in amounts.items()],
+    )
+
+
+def shrink_leases(connection: Connection, worker: str, amounts: dict[tuple[int, str], float], *, now: float) -> None:
     """Take what was spent or given back off the leases of a worker, and renew them; inside a transaction."""
     connection.executemany(
-        "UPDATE leases SET amount = max(0.0, amount - ?) WHERE worker = ? AND day = ? AND key = ?",
-        [(amount, worker, *place) for place, amount in amounts.items()],
+        "UPDATE leases SET amount = CASE WHEN amount > ? THEN amount - ? ELSE 0 END "
+        "WHERE worker = ? AND day = ? AND key = ?",
+        [(amount, amount, worker, *place) for place, amount in amounts.items()],
     )
     connection.execute("UPDATE leases SET expires = ? WHERE worker = ?", (now + LEASE_SECONDS, worker))
     connection.execute("DELETE FROM leases WHERE amount <= 0 OR expires < ?", (now,))
@@ -143,7 +158,7 @@ class Purse:
     async def reserve(self, worst: Worst) -> float | Shortage:
         """Reserve the worst case or, where that is not there, less of it; requests wait for each other in turn.
 
-        Raise sqlite3.Error if no lease can be drawn.
+        Raise DatabaseError if no lease can be drawn.
         """
         if not self._waiting and self._covers(worst.most):
             return self._take(worst.most)

@@ -6,13 +6,12 @@ is on the disk before its client has it, so that any worker can go on from it. I
 
 from __future__ import annotations
 
-import json
-import sqlite3
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from route.storage.database import Database
+from p2l.common.long_texts import from_json, to_json
+from route.storage.database import Connection, Database
 
 JSON: TypeAlias = dict[str, Any]
 KEPT_SECONDS = 30 * 86_400
@@ -40,11 +39,12 @@ class ResponseStore:
         self._clock = clock
 
     async def put(self, key: str, response: JSON, items: list[JSON]) -> None:
-        """Store a response; raise sqlite3.Error if it is not on the disk."""
+        """Store a response; raise DatabaseError if it is not on the disk."""
         previous, now = response.get("previous_response_id"), self._clock()
+        texts = (await to_json(response)).decode(), (await to_json(items)).decode()
 
-        def write(connection: sqlite3.Connection) -> None:
-            row = (response["id"], key, now, previous, json.dumps(response), json.dumps(items))
+        def write(connection: Connection) -> None:
+            row = (response["id"], key, now, previous, *texts)
             connection.execute("INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?)", row)
             connection.execute(
                 "DELETE FROM responses WHERE id IN (SELECT id FROM responses WHERE time < ? ORDER BY time LIMIT ?)",
@@ -54,7 +54,7 @@ class ResponseStore:
         await self._database.run(write)
 
     async def get(self, key: str, identifier: str) -> StoredResponse | None:
-        """Return a response of this key; raise sqlite3.Error if the file cannot be read."""
+        """Return a response of this key; raise DatabaseError if the database cannot be read."""
         rows = await self._chain(key, identifier, 1)
         return rows[0] if rows else None
 
@@ -65,7 +65,7 @@ class ResponseStore:
     async def delete(self, key: str, identifier: str) -> bool:
         """Forget a response; return whether it was there."""
 
-        def remove(connection: sqlite3.Connection) -> bool:
+        def remove(connection: Connection) -> bool:
             done = connection.execute("DELETE FROM responses WHERE id = ? AND key = ?", (identifier, key))
             return done.rowcount > 0
 
@@ -74,8 +74,8 @@ class ResponseStore:
     async def _chain(self, key: str, identifier: str, most: int) -> list[StoredResponse]:
         since = self._clock() - KEPT_SECONDS
 
-        def look_up(connection: sqlite3.Connection) -> list[StoredResponse]:
-            rows: list[StoredResponse] = []
+        def look_up(connection: Connection) -> list[tuple[str, str]]:
+            rows: list[tuple[str, str]] = []
             name: str | None = identifier
             while name is not None and len(rows) < most:
                 row = connection.execute(
@@ -85,7 +85,11 @@ class ResponseStore:
                 if row is None:
                     break  # what came before was forgotten or deleted
                 name, response, items = row
-                rows.append(StoredResponse(json.loads(response), json.loads(items), len(response) + len(items)))
+                rows.append((response, items))
             return rows
 
-        return await self._database.read(look_up)
+        rows = await self._database.read(look_up)
+        return [
+            StoredResponse(await from_json(response), await from_json(items), len(response) + len(items))
+            for response, items in rows
+        ]

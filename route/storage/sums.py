@@ -6,11 +6,12 @@ them last, so that a worker reads only what changed since its own last one.
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
+from route.storage.database import Connection
 from route.storage.windows import WINDOW
 
 K = TypeVar("K")
@@ -82,22 +83,28 @@ class News(NamedTuple):
     spend: list[tuple[int, str, float]]
     arrivals: list[tuple[int, str, int]]
     tokens: list[tuple[int, str, int]]
+    released: Mapping[tuple[int, str], float] = MappingProxyType({})
+    """Spent or given back of what this worker has leased, by (day, name), in the database from now on."""
 
 
-def write_sums(connection: sqlite3.Connection, sums: Sums, *, now: float) -> None:
-    """Add sums to the rows, and delete what no limit needs any more; inside a transaction."""
+def write_sums(connection: Connection, sums: Sums, *, now: float) -> None:
+    """Add sums to the rows, and delete what no limit needs any more; inside a transaction.
+
+    Whoever holds the row of the clock is alone until the transaction ends, so that numbers are in the order of commits.
+    """
     connection.execute("UPDATE clock SET flush = flush + 1")
     flush = connection.execute("SELECT flush FROM clock").fetchone()[0]
     connection.executemany(
-        """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET
-           answers = answers + excluded.answers, measured = measured + excluded.measured,
-           prompt_tokens = prompt_tokens + excluded.prompt_tokens,
-           completion_tokens = completion_tokens + excluded.completion_tokens, cost = cost + excluded.cost""",
+        """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, model, key) DO UPDATE SET
+           answers = usage.answers + excluded.answers, measured = usage.measured + excluded.measured,
+           prompt_tokens = usage.prompt_tokens + excluded.prompt_tokens,
+           completion_tokens = usage.completion_tokens + excluded.completion_tokens,
+           cost = usage.cost + excluded.cost""",
         [(*place, *astuple(usage)) for place, usage in sums.usage.items()],
     )
-    _add_to(connection, "spend (day, key, cost, flush)", "cost", sums.spend.items(), flush)
-    _add_to(connection, "arrivals (second, key, requests, flush)", "requests", sums.arrivals.items(), flush)
-    _add_to(connection, "tokens (second, key, tokens, flush)", "tokens", sums.tokens.items(), flush)
+    _add_to(connection, "spend", "day", "cost", sums.spend.items(), flush)
+    _add_to(connection, "arrivals", "second", "requests", sums.arrivals.items(), flush)
+    _add_to(connection, "tokens", "second", "tokens", sums.tokens.items(), flush)
     connection.execute("DELETE FROM spend WHERE day < ?", (int(now // DAY) - _KEPT_DAYS,))
     # Two windows: the clock of another worker may be late.
     for table in ("arrivals", "tokens"):
@@ -105,16 +112,22 @@ def write_sums(connection: sqlite3.Connection, sums: Sums, *, now: float) -> Non
 
 
 def _add_to(
-    connection: sqlite3.Connection, table: str, column: str, rows: Iterable[tuple[tuple[int, str], float]], flush: int
+    connection: Connection,
+    table: str,
+    when: str,
+    column: str,
+    rows: Iterable[tuple[tuple[int, str], float]],
+    flush: int,
 ) -> None:
     connection.executemany(
-        f"INSERT INTO {table} VALUES (?, ?, ?, ?) "
-        f"ON CONFLICT DO UPDATE SET {column} = {column} + excluded.{column}, flush = excluded.flush",
+        f"INSERT INTO {table} ({when}, key, {column}, flush) VALUES (?, ?, ?, ?) "
+        f"ON CONFLICT ({when}, key) DO UPDATE SET {column} = {table}.{column} + excluded.{column}, "
+        "flush = excluded.flush",
         [(*place, amount, flush) for place, amount in rows],
     )
 
 
-def read_sums(connection: sqlite3.Connection, seen: int) -> News:
+def read_sums(connection: Connection, seen: int) -> News:
     """Read the rows that other transactions changed since the one with the number `seen`."""
     flush = connection.execute("SELECT flush FROM clock").fetchone()[0]
     spend = connection.execute("SELECT day, key, cost FROM spend WHERE flush > ?", (seen,)).fetchall()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 WINDOW = 61
 """Whole seconds that any 60 seconds can touch."""
-_AHEAD = 5  # seconds that the clock of another worker may be ahead
+AHEAD = 5  # seconds that the clock of another worker may be ahead
 
 
 class Windows:
@@ -35,7 +35,7 @@ class Windows:
     def wait(self, name: str, now: float, *, most: int, more: int) -> float | None:
         """Return the seconds until `more` fit in `most` a minute, at most a whole window; None if they fit now."""
         window = self._sums.get(name, {})
-        for second in [second for second in window if second > now + _AHEAD]:
+        for second in [second for second in window if second > now + AHEAD]:
             del window[second]
         recent = sorted((second, amount) for second, amount in window.items() if second > now - WINDOW)
         excess = sum(amount for _, amount in recent) + more - most

@@ -20,6 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from p2l.common.errors import InputError, P2LError
 from p2l.common.web import ClientGoneError, Deadline, end_when_orphaned
+from route.application.arena import Arena
+from route.application.console import Console
 from route.config import ROUTER_ALIAS, ROUTER_NAME, SERVED, RouterConfig
 from route.observability.logs import LOGGER
 from route.providers.base import JSON
@@ -60,7 +62,7 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
             live = Live(config, settings)
             await live.start()
         except P2LError as error:
-            app.state.problem = error  # reported by route.service.server
+            app.state.problem = error  # reported by route.application.server
             raise
         app.state.live = live
         app.router.routes.extend(_routes(live))  # now, since the parts belong to this event loop
@@ -71,7 +73,11 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
         await live.close()
 
     handlers = {HTTPException: _http, Exception: _unexpected}
-    return Starlette(lifespan=lifespan, exception_handlers=handlers, middleware=[Middleware(_Pages)])
+    app = Starlette(lifespan=lifespan, exception_handlers=handlers, middleware=[Middleware(_Pages)])
+    app.router.redirect_slashes = (
+        False  # it would send clients, with their keys, to http: behind a proxy that speaks TLS
+    )
+    return app
 
 
 class _Pages:
@@ -143,6 +149,8 @@ def _routes(live: Live) -> list[BaseRoute]:
         operation("/admin/keys", admin.add_key, "POST"),
         operation("/admin/keys/{name}", admin.limit_key, "PATCH"),
         operation("/admin/keys/{name}", admin.revoke_key, "DELETE"),
+        *Console(live).routes(),
+        *Arena(live).routes(),
     ]
 
 
@@ -181,12 +189,10 @@ async def _feedback(service: Service, request: Request) -> Response:
         vote = parse_vote(body)
     except InputError as error:
         raise ApiError(400, "invalid_value", str(error)) from error
-    stored = await service.feedback.vote(vote, key=key.name, most=key.votes_per_day)
+    stored = await service.vote(vote, key)
     if isinstance(stored, Refusal):
         raise of_refusal(stored)
-    if service.router.offsets is not None:
-        service.router.offsets.rate(stored.request_id, stored.verdict)
-    return JSONResponse({"object": "route.vote", **asdict(stored)})
+    return JSONResponse({"object": "route.vote", **asdict(stored)}, 202 if stored.pending else 200)
 
 
 async def _models(service: Service, request: Request) -> Response:
@@ -229,10 +235,18 @@ async def _ready(service: Service, request: Request) -> Response:
     state["scores"] = service.scorer.is_well
     if not service.scorer.is_well:
         state["fallback"] = service.fallback
+    state["database"] = service.database.fault is None
+    shared, journal = service.ledger.shared, service.feedback.journal
+    if shared is not None:
+        state["limits"] = shared.fault is None
+    if journal is not None:
+        state["waiting_votes"] = journal.waiting
     if why_not_operator(service, request) is None:
         state["blocked"] = sorted(blocked)
         if service.scorer.trouble:
             state["trouble"] = service.scorer.trouble
+        faults = {"database": service.database.fault, "limits": None if shared is None else shared.fault}
+        state |= {f"{name}_fault": fault for name, fault in faults.items() if fault is not None}
     return JSONResponse(state, 200 if available else 503)
 
 

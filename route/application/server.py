@@ -1,6 +1,7 @@
 """Processes: one server in this process, or several workers under uvicorn's supervisor.
 
-Workers share limits through the database, which is in the control folder when the configuration names none.
+Workers share limits through the database, which is in the control folder when the configuration names none, and tell
+one another what cannot wait for it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from p2l.common.connections import ConnectionLimits
 from p2l.common.errors import InputError, P2LError
 from p2l.common.supervisor import ignore_hangups
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
+from route.application.app import build_app
 from route.config import load_config
 from route.observability.logs import set_up_logs
-from route.service.app import build_app
 from route.service.errors import early_body
 from route.service.settings import Settings
 from route.service.state import Service
@@ -35,9 +36,10 @@ def serve(settings: Settings, host: str, port: int, limits: ConnectionLimits, *,
             return None
         if load_config(settings.config).database is None:
             settings = replace(settings, database=str(control / "router.sqlite"))
+        settings = replace(settings, peers=str(control))
         asyncio.run(_start_once(settings))
         write_settings(settings, control)
-        _run("route.service.server:worker", settings, host, port, limits, reload=reload)
+        _run("route.application.server:worker", settings, host, port, limits, reload=reload)
     return None
 
 

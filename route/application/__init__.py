@@ -1,0 +1,1 @@
+"""The application: its routes, its pages, and the processes that serve it."""

@@ -1,0 +1,309 @@
+"""The arena: one prompt, two anonymous answers side by side, a vote, and only then the names.
+
+Whoever reaches the router may use it, within the limits of the key that the configuration gives the arena and of so
+many prompts a minute for each address. The pair is drawn as for `compare: true`, its sides at random; propensity and
+order are stored with the answers, and a vote goes where `POST /v1/feedback` goes. An answer has one vote, since the
+names are told after it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from p2l.common.cache import LRUCache
+from p2l.common.pages import form_fields, fragment, is_same_origin, page
+from p2l.common.report import render
+from p2l.common.web import Deadline
+from route.application.views import models
+from route.config import ArenaConfig
+from route.providers.base import JSON
+from route.service.charges import ceiling_of
+from route.service.chat import choose_for, sides_of, trips_of
+from route.service.dispatch import Trip
+from route.service.errors import ApiError, of_refusal
+from route.service.exchange import Exchange
+from route.service.live import Live
+from route.service.state import Service
+from route.service.streaming import open_stream, relay
+from route.service.wire import parse_chat, read_body
+from route.storage.database import DatabaseError
+from route.storage.feedback import Vote
+from route.storage.ledger import KeyRecord, Refusal
+from route.storage.windows import Windows
+
+_FORM_BYTES = 2**20
+_FORM_SECONDS = 10.0
+_MOST_FIELDS = 10
+_ADDRESSES = 10_000  # whose prompts are counted at once
+_VERDICTS = {
+    "first": "A was better",
+    "second": "B was better",
+    "tie": "they were equally good",
+    "both_bad": "both were bad",
+}
+_UNAVAILABLE = ApiError(503, "unavailable", "votes cannot be stored now; send it again later")
+_log = logging.getLogger("route.arena")
+
+
+@dataclass(frozen=True)
+class Arena:
+    """The arena of one worker."""
+
+    live: Live
+    prompts: LRUCache[str, Windows] = field(default_factory=lambda: LRUCache(_ADDRESSES))
+
+    def routes(self) -> list[Route]:
+        """Return its routes."""
+        return [
+            Route("/arena", self.whole, methods=["GET", "POST"], include_in_schema=False),
+            Route("/arena/answers", self.answers, methods=["POST"], include_in_schema=False),
+            Route("/arena/vote", self.vote, methods=["POST"], include_in_schema=False),
+        ]
+
+    @property
+    def service(self) -> Service:
+        """Return the service as it is configured now."""
+        return self.live.service
+
+    async def whole(self, request: Request) -> Response:
+        """Respond with the page; to a form that was sent without scripts, with both answers."""
+        if self.service.config.arena is None:
+            return _closed()
+        if request.method == "GET":
+            return _page(request)
+        texts, request_id, prompt = ["", ""], "", ""
+        try:
+            prompt = await self._prompt(request)
+            async with contextlib.aclosing(Battle.of(self, prompt).events()) as events:
+                async for name, content in events:
+                    if name in ("0", "1"):
+                        texts[int(name)] += content
+                    elif name == "done":
+                        request_id = content
+        except ApiError as error:
+            return _page(request, status=error.status, prompt=prompt, problem=str(error))
+        return _page(request, prompt=prompt, texts=texts, request_id=request_id)
+
+    async def answers(self, request: Request) -> Response:
+        """Stream both answers as events: `0` and `1` with text, then `done` with what to vote on, or `problem`."""
+        if self.service.config.arena is None:
+            return _closed()
+        try:
+            battle = Battle.of(self, await self._prompt(request))
+        except ApiError as error:
+            return Response(str(error), error.status, media_type="text/plain")
+
+        async def stream() -> AsyncIterator[bytes]:
+            async with contextlib.aclosing(battle.events()) as events:
+                try:
+                    async for name, content in events:
+                        yield f"event: {name}\ndata: {json.dumps(content)}\n\n".encode()
+                except ApiError as error:
+                    yield f"event: problem\ndata: {json.dumps(str(error))}\n\n".encode()
+
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
+
+    async def vote(self, request: Request) -> Response:
+        """Store a vote and respond with the names, what they cost, and the board."""
+        if self.service.config.arena is None:
+            return _closed()
+        is_part = request.headers.get("hx-request") == "true"
+        try:
+            shown = await self._voted(request)
+            status = 200
+        except ApiError as error:
+            shown, status = {"problem": str(error)}, error.status
+        if is_part:
+            return fragment(request, render("route.application/verdict.html", **_NOTHING | shown), status=status)
+        return _page(request, status=status, **shown)
+
+    async def _voted(self, request: Request) -> dict[str, Any]:
+        service = self.service
+        fields = await _fields(request)
+        request_id, verdict = fields.get("request_id", ""), fields.get("verdict", "")
+        if verdict not in _VERDICTS or not (0 < len(request_id) <= 100 and request_id.isascii()):
+            raise ApiError(400, "invalid_value", "a vote names an answer and one of four verdicts")
+        try:
+            if await service.feedback.has_vote(request_id):
+                raise ApiError(409, "already_voted", "this answer has its vote already; ask for another pair")
+        except DatabaseError as error:
+            raise _UNAVAILABLE from error
+        stored = await service.vote(Vote(request_id, verdict), self.key())
+        if isinstance(stored, Refusal):
+            raise of_refusal(stored)
+        if stored.replaced:
+            raise ApiError(409, "already_voted", "this answer has its vote already; ask for another pair")
+        configs = service.config.model_configs
+        return {
+            "verdict": _VERDICTS[verdict],
+            "shown": [
+                (side, name, configs[name].cost if name in configs else None)
+                for side, name in zip("AB", stored.models, strict=False)  # none while the vote waits for the database
+            ],
+            "budget": self.key().cost,
+            "rows": sorted(
+                (row for row in await models(service, fresh=True) if row.votes), key=lambda row: -(row.voted or 0.0)
+            ),
+        }
+
+    async def _prompt(self, request: Request) -> str:
+        """Return the prompt of a form; raise `ApiError` for one that cannot be asked now."""
+        arena = self.service.config.arena
+        assert arena is not None
+        prompt = (await _fields(request)).get("prompt", "").strip()
+        if not prompt:
+            raise ApiError(400, "invalid_value", "type a prompt first")
+        if len(prompt) > arena.max_chars:
+            raise ApiError(
+                413, "too_long", f"the prompt has {len(prompt):,} characters; send at most {arena.max_chars:,}"
+            )
+        self._count(request, arena)
+        return prompt
+
+    def _count(self, request: Request, arena: ArenaConfig) -> None:
+        """Raise `ApiError` 429 for an address that has asked as often as it may within a minute."""
+        address, now = request.client.host if request.client else "", time.time()
+        windows = self.prompts.get(address) or Windows()
+        self.prompts.put(address, windows)
+        wait = windows.wait("", now, most=arena.per_minute, more=1)
+        if wait is not None:
+            message = f"at most {arena.per_minute} prompts a minute; come again in {wait:.0f} s"
+            raise ApiError(429, "rate_limit_exceeded", message, retry_after=wait)
+        windows.add("", int(now), 1)
+
+    def key(self) -> KeyRecord:
+        """Return the key of the arena."""
+        arena = self.service.config.arena
+        assert arena is not None
+        return next(record for record in self.service.ledger.records if record.name == arena.key)
+
+
+@dataclass
+class Battle:
+    """One prompt and the two answers to it."""
+
+    arena: Arena
+    exchange: Exchange
+    prompt: str
+    queue: asyncio.Queue[tuple[str, str] | None] = field(default_factory=asyncio.Queue)
+
+    @classmethod
+    def of(cls, arena: Arena, prompt: str) -> Battle:
+        """Begin."""
+        return cls(arena, Exchange(arena.service, f"req-{secrets.token_hex(12)}"), prompt)
+
+    async def events(self) -> AsyncGenerator[tuple[str, str], None]:
+        """Yield pieces of answers by side, `0` or `1`, and in the end `done` with the id to vote on.
+
+        The id is empty unless both models answered. Raise `ApiError` where none can be asked.
+        """
+        exchange, service = self.exchange, self.exchange.service
+        tasks: list[asyncio.Task[bool]] = []
+        service.metrics.running.inc()
+        try:
+            trips, propensity = await self._begin()
+            tasks = [asyncio.ensure_future(self._answer(str(side), trip)) for side, trip in enumerate(trips)]
+            left = len(tasks)
+            while left:
+                event = await self.queue.get()
+                if event is None:
+                    left -= 1
+                else:
+                    yield event
+            both = all([await task for task in tasks])
+            exchange.answers = [trip.charges[-1] for trip, task in zip(trips, tasks, strict=True) if task.result()]
+            exchange.status = 200 if exchange.answers else 502
+            if both:
+                exchange.remember(propensity)
+            yield "done", exchange.request_id if both else ""
+        except ApiError as error:
+            exchange.status, exchange.code = error.status, error.code
+            raise
+        except (GeneratorExit, asyncio.CancelledError):
+            exchange.status, exchange.code = 499, "client_gone"
+            raise
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            service.metrics.running.dec()
+            exchange.close()
+
+    async def _begin(self) -> tuple[Sequence[Trip], float]:
+        exchange, key = self.exchange, self.arena.key()
+        exchange.enter(key)
+        body: JSON = {"messages": [{"role": "user", "content": self.prompt}], "compare": True}
+        raw = json.dumps(body).encode()
+        incoming = replace(parse_chat(raw, {}, exchange.service.chat_models, by_name=False), stream=True)
+        deadline = Deadline.after(exchange.service.config.timeouts.total)
+        choice, _ = await choose_for(exchange, incoming, {}, key)
+        trip = Trip(incoming, deadline, choice, key, ceiling_of(key, 2, None))
+        exchange.trips.append(trip)
+        sides, propensity = sides_of(exchange.service, trip)
+        return trips_of(exchange, trip, sides), propensity
+
+    async def _answer(self, side: str, trip: Trip) -> bool:
+        """Put the pieces of one answer into the queue; return whether it is complete."""
+
+        async def write(chunk: JSON) -> None:
+            for choice in chunk.get("choices") or []:
+                text = (choice.get("delta") or {}).get("content")
+                if isinstance(text, str) and text:
+                    await self.queue.put((side, text))
+
+        try:
+            deployment, opened = await self.exchange.service.dispatcher.run(trip, open_stream)
+            await relay(self.exchange, trip, deployment, opened, write)
+        except ApiError:  # which may name the model
+            await self.queue.put((side, "\n\n[This model could not answer.]"))
+            return False
+        except Exception:
+            _log.exception("an answer of the arena failed")
+            await self.queue.put((side, "\n\n[This model could not answer.]"))
+            return False
+        finally:
+            await self.queue.put(None)
+        return True
+
+
+_NOTHING: dict[str, Any] = {
+    "problem": "",
+    "verdict": "",
+    "shown": [],
+    "budget": None,
+    "rows": [],
+}
+
+
+def _page(request: Request, *, status: int = 200, **more: Any) -> Response:
+    shown = {"title": "Arena", "prompt": "", "texts": None, "request_id": "", **_NOTHING, **more}
+    return page(request, "route.application/arena.html", status=status, **shown)
+
+
+def _closed() -> Response:
+    return ApiError(404, "unknown_url", "Not Found").response()
+
+
+async def _fields(request: Request) -> dict[str, str]:
+    """Return the fields of a form of the arena itself; raise `ApiError` 403 for one of another site."""
+    if not is_same_origin(request):
+        raise ApiError(403, "not_the_arena", "only the arena's own page may send this")
+    try:
+        return dict(
+            form_fields(await read_body(request.headers, request.receive, _FORM_BYTES, _FORM_SECONDS), _MOST_FIELDS)
+        )
+    except ValueError as error:
+        raise ApiError(400, "invalid_value", "the form has too many fields") from error

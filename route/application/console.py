@@ -1,0 +1,300 @@
+"""The operator's console: what the router does, spends and decides, live; keys and reload.
+
+It is there where the configuration has an admin key. The key is brought once and starts a session; whatever changes
+something must besides come from a page of the router itself (`is_same_origin`). Live parts are rendered here and pushed
+as server-sent events, each only when it has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from p2l.common.access import matches
+from p2l.common.errors import InputError, P2LError
+from p2l.common.pages import Sessions, form_fields, fragment, is_same_origin, page, send_asset
+from p2l.common.report import render
+from route.application import views
+from route.observability.recent import POINT_SECONDS
+from route.providers.base import JSON
+from route.routing.candidates import NoModelError
+from route.service.admin import change_key, end_key, make_key, reload_now
+from route.service.errors import ApiError
+from route.service.live import Live
+from route.service.state import Service
+from route.service.wire import read_body
+
+_FORM_BYTES = 2**18
+_FORM_SECONDS = 10.0
+_MOST_FIELDS = 50
+_STREAM_SECONDS = 12.0
+"""Of one stream of events, which the page opens anew at once: so that a router that is told to stop soon can."""
+_WRONG_KEY_SECONDS = 0.5
+_STEPS = 100  # of the budget slider
+_NUMBERS = ("spend_per_day", "requests_per_minute", "tokens_per_minute", "votes_per_day", "budget_usd")
+_PARTS = ("tiles", "models", "frontier", "health", "budgets", "requests")
+"""Parts of the page that are pushed."""
+_Handler = Callable[["Console", Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True)
+class Console:
+    """The console of one worker."""
+
+    live: Live
+
+    def routes(self) -> list[Route]:
+        """Return its routes."""
+        return [
+            self._route("/console", _whole, "GET"),
+            self._route("/console/events", _events, "GET"),
+            self._route("/console/frontier", _frontier, "POST"),
+            self._route("/console/keys", _make_key, "POST"),
+            self._route("/console/key", _change_key, "POST"),
+            self._route("/console/reload", _reload, "POST"),
+            self._route("/console/sign-out", _sign_out, "POST"),
+            Route("/console/session", self.sign_in, methods=["POST"], include_in_schema=False),
+            Route("/static/{digest}/{name}", _asset, methods=["GET"], include_in_schema=False),
+        ]
+
+    @property
+    def service(self) -> Service:
+        """Return the service as it is configured now."""
+        return self.live.service
+
+    @property
+    def sessions(self) -> Sessions:
+        """Return the sessions of the present admin key: with another key all end."""
+        return Sessions(f"{self.service.settings.page_secret}:{self.service.config.admin_key}", "p2l_console")
+
+    async def sign_in(self, request: Request) -> Response:
+        """Start a session for the admin key."""
+        digest = self.service.config.admin_key
+        key = dict(await _fields(request)).get("key", "").strip()
+        if digest is None or not is_same_origin(request) or not matches(key, digest):
+            await asyncio.sleep(_WRONG_KEY_SECONDS)
+            return self.closed(request, "This is not the key.")
+        response = RedirectResponse("/console", 303)
+        self.sessions.start(request, response)
+        return response
+
+    def closed(self, request: Request, problem: str = "") -> Response:
+        """Respond with the form for the key."""
+        has_key = self.service.config.admin_key is not None
+        note = "It is admin_key of the router's configuration."
+        return page(
+            request,
+            "p2l.common.pages/sign_in.html",
+            status=403,
+            title="Router console",
+            action="/console/session",
+            label="Admin key",
+            note=note
+            if has_key
+            else "Set admin_key in the router's configuration, and restart it, to use the console.",
+            problem=problem,
+        )
+
+    def _route(self, path: str, handle: _Handler, method: str) -> Route:
+        async def endpoint(request: Request) -> Response:
+            if self.service.config.admin_key is None or not self.sessions.has(request):
+                return self.closed(request)
+            if method == "POST" and not is_same_origin(request):
+                return Response("only the console itself may send this", 403, media_type="text/plain")
+            return await handle(self, request)
+
+        return Route(path, endpoint, methods=[method], include_in_schema=False)
+
+
+async def _asset(request: Request) -> Response:
+    return send_asset(request)
+
+
+async def _fields(request: Request) -> list[tuple[str, str]]:
+    try:
+        return form_fields(await read_body(request.headers, request.receive, _FORM_BYTES, _FORM_SECONDS), _MOST_FIELDS)
+    except ValueError:
+        return []
+
+
+async def _whole(console: Console, request: Request) -> Response:
+    return await _page(console, request)
+
+
+async def _page(console: Console, request: Request, *, status: int = 200, **more: Any) -> Response:
+    service = console.service
+    parts = {name: await part(service, name) for name in _PARTS}
+    settings = {
+        "title": "Router console",
+        "parts": parts,
+        "series": views.series(service.recent),
+        "lines": views.lines(service.recent),
+        "limits": _NUMBERS,
+        "teams": sorted(service.config.teams),
+        "can_make": service.config.database is not None,
+        "names": sorted(record.name for record in service.ledger.records),
+        "problem": "",
+        "done": "",
+        "new_key": None,
+        **_slider(None, "", _STEPS),
+    }
+    return page(request, "route.application/console.html", status=status, **settings | more)
+
+
+async def part(service: Service, name: str) -> str:
+    """Return a part of the page, rendered."""
+    context: dict[str, Any] = {}
+    if name == "tiles":
+        context = views.tiles(service)
+    elif name == "models":
+        context = {"rows": await views.models(service)}
+    elif name == "frontier":
+        context = views.frontier_of_the_hour(service)
+    elif name == "health":
+        context = views.health(service)
+    elif name == "budgets":
+        context = await views.budgets(service)
+    elif name == "requests":
+        context = {"requests": views.requests(service.recent)}
+    return render("route.application/parts.html", part=name, **context)
+
+
+async def _events(console: Console, _: Request) -> Response:
+    """Push parts when they change, and each new point of the charts."""
+
+    async def stream() -> AsyncIterator[bytes]:
+        loop = asyncio.get_running_loop()
+        end, sent = loop.time() + _STREAM_SECONDS, dict.fromkeys(_PARTS, "")
+        while loop.time() < end:
+            service = console.service
+            for name in _PARTS:
+                html = await part(service, name)
+                if html != sent[name]:
+                    sent[name] = html
+                    yield _event(name, html)
+            yield _event("point", json.dumps(service.recent.points[-1] if service.recent.points else None))
+            await asyncio.sleep(POINT_SECONDS)
+
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
+
+
+def _event(name: str, content: str) -> bytes:
+    lines = "".join(f"data: {line}\n" for line in content.split("\n"))
+    return f"retry: 100\nevent: {name}\n{lines}\n".encode()
+
+
+async def _frontier(console: Console, request: Request) -> Response:
+    """Respond with the frontier of a typed prompt and the mixture of a budget."""
+    fields = dict(await _fields(request))
+    prompt, step = fields.get("prompt", ""), fields.get("budget", "")
+    number = min(_STEPS, int(step)) if step.isdigit() else _STEPS
+    shown = await _decided(console.service, prompt, number)
+    if request.headers.get("hx-request") != "true":
+        return await _page(console, request, **shown)
+    return fragment(request, render("route.application/mixture.html", **shown))
+
+
+async def _decided(service: Service, prompt: str, step: int) -> dict[str, Any]:
+    if not prompt.strip():
+        return _slider(None, prompt, step)
+    # Not through the service: a typed prompt counts neither in the average leaderboard nor in the metrics.
+    coefficients = await service.scorer.coefficients([prompt], service.config.score_timeout_ms / 1000)
+    budget = _budget(service, step)
+    try:
+        decision = service.router.decide(coefficients, budget, allowed=service.routable)
+    except (InputError, NoModelError) as error:
+        return _slider(None, prompt, step, str(error))
+    if not decision.scores:
+        return _slider(None, prompt, step, "P2L gives no scores now")
+    return _slider(decision, prompt, step)
+
+
+def _budget(service: Service, step: int) -> float | None:
+    """Return the budget of a place of the slider: from the cheapest model to no budget at all, evenly by ratio."""
+    if step >= _STEPS:
+        return None
+    costs = [model.cost for name, model in service.config.model_configs.items() if name in service.routable]
+    low, high = min(costs), max(costs)
+    if low <= 0:
+        return high * step / _STEPS
+    return float(low * (high / low) ** (step / _STEPS))
+
+
+def _slider(decision: Any, prompt: str, step: int, trouble: str = "") -> dict[str, Any]:
+    return {
+        "decision": decision,
+        "prompt": prompt,
+        "step": step,
+        "steps": _STEPS,
+        "trouble": trouble,
+        "mixture_svg": "" if decision is None else views.frontier_of(decision),
+        "mixture": [] if decision is None else views.reasons(decision),
+    }
+
+
+async def _make_key(console: Console, request: Request) -> Response:
+    fields = dict(await _fields(request))
+    return await _done(
+        console, request, lambda: make_key(console.service, {"name": fields.get("name"), **_limits(fields)})
+    )
+
+
+async def _change_key(console: Console, request: Request) -> Response:
+    """Limit a key, or end it."""
+    fields = dict(await _fields(request))
+    name = fields.get("name", "")
+    if fields.get("act") == "revoke":
+        return await _done(console, request, lambda: end_key(console.service, name), f"{name} is revoked.")
+    limits = _limits(fields, is_change=True)
+    return await _done(console, request, lambda: change_key(console.service, name, limits), f"{name} is limited.")
+
+
+def _limits(fields: dict[str, str], *, is_change: bool = False) -> JSON:
+    """Return the limits of a form: empty fields are left out; `none` ends a limit."""
+    limits: JSON = {}
+    for name in (*_NUMBERS, "team"):
+        text = fields.get(f"limit_{name}", "").strip()
+        if text == "none" and is_change:
+            limits[name] = None
+        elif text:
+            limits[name] = text if name == "team" else _number(text)
+    return limits
+
+
+def _number(text: str) -> float | int | str:
+    """Return a number, or the text itself, which the check of limits refuses by its name."""
+    try:
+        return int(text) if text.isdigit() else float(text)
+    except ValueError:
+        return text
+
+
+async def _reload(console: Console, request: Request) -> Response:
+    async def work() -> JSON:
+        changed = (await reload_now(console.live)).changed
+        return {"text": f"Reloaded; changed: {', '.join(changed)}." if changed else "Reloaded; nothing has changed."}
+
+    return await _done(console, request, work)
+
+
+async def _done(console: Console, request: Request, work: Callable[[], Awaitable[JSON]], text: str = "") -> Response:
+    """Do something and respond with the page that says what came of it."""
+    try:
+        outcome = await work()
+    except (ApiError, P2LError) as error:
+        return await _page(console, request, status=getattr(error, "status", 400), problem=str(error))
+    return await _page(console, request, done=text or outcome.get("text", ""), new_key=outcome.get("key"))
+
+
+async def _sign_out(console: Console, _: Request) -> Response:
+    response = RedirectResponse("/console", 303)
+    console.sessions.end(response)
+    return response

@@ -1,0 +1,337 @@
+"""What the console shows, read from the service: plain values for its templates.
+
+Numbers of requests, cost and latency count over all workers; requests and decisions are those of the worker that
+answers the page.
+
+Shapes: M routable models.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from p2l.common.pages import Dot, frontier_svg, interval_svg, line_svg
+from route.observability.recent import Recent, RecentRequest
+from route.routing.decision import Decision
+from route.routing.optimizers import hull
+from route.service.admin import keys_of
+from route.service.state import Service
+from route.storage.database import DatabaseError
+
+SHOWN_POINTS = 300  # ten minutes
+_SHOWN_REQUESTS = 25
+_VOTED_SECONDS = 15.0  # all votes are read for it
+_SHOWN_MODELS = 12  # of a decision
+_Z = 1.6449  # of 90 % intervals
+_VOTED = """
+SELECT model, sum(points), count(*) FROM (
+  SELECT model_a AS model, CASE verdict WHEN 'first' THEN 1.0 WHEN 'second' THEN 0.0 ELSE 0.5 END AS points
+  FROM votes WHERE model_b IS NOT NULL
+  UNION ALL
+  SELECT model_b, CASE verdict WHEN 'second' THEN 1.0 WHEN 'first' THEN 0.0 ELSE 0.5 END
+  FROM votes WHERE model_b IS NOT NULL
+) AS sides GROUP BY model
+"""
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """One model: its share of the answers, what was expected of it, and what votes say."""
+
+    name: str
+    answers: int
+    share: float
+    expected: float | None
+    """Mean score on the prompts that it was chosen for."""
+    voted: float | None
+    """Share of its comparisons that it won, a tie counting half."""
+    lower: float
+    upper: float
+    votes: int
+    share_svg: str
+    voted_svg: str
+
+
+def tiles(service: Service) -> dict[str, Any]:
+    """Return the numbers of the last minute."""
+    recent = service.recent
+    points = list(recent.points)[-30:]
+    last = points[-1] if points else {}
+
+    def mean(name: str) -> float:
+        return sum(point[name] or 0.0 for point in points) / len(points) if points else 0.0
+
+    requests = mean("requests")
+    p95 = [point["p95"] for point in points if point["p95"] is not None]
+    return {
+        "requests": requests,
+        "running": int(last.get("running") or 0),
+        "failed": mean("failed") / requests if requests else 0.0,
+        "faults": mean("errors"),
+        "fallbacks": mean("fallbacks") / requests if requests else 0.0,
+        "p95": sum(p95) / len(p95) if p95 else None,
+        "cost": 3600 * mean("cost"),
+    }
+
+
+def series(recent: Recent) -> str:
+    """Return the points of the charts, as JSON."""
+    return json.dumps(list(recent.points)[-SHOWN_POINTS:])
+
+
+def lines(recent: Recent) -> list[tuple[str, str]]:
+    """Return the charts for readers without scripts."""
+    points = list(recent.points)[-SHOWN_POINTS:]
+    names = (("requests", "Requests a second"), ("errors", "Faults a second"), ("p95", "Seconds, 95th percentile"))
+    return [(title, line_svg([point[name] for point in points], title)) for name, title in names]
+
+
+async def models(service: Service, *, fresh: bool = False) -> list[ModelRow]:
+    """Return a row for each model of the configuration, the most asked first; `fresh` counts the votes anew."""
+    answers, voted = service.recent.counts.answers, await _voted(service, fresh)
+    total = sum(answers.values())
+    rows = []
+    for name in service.config.model_configs:
+        number, expected = service.recent.expected.get(name, (0, 0.0))
+        won, votes = voted.get(name, (0.0, 0))
+        lower, upper = _wilson(won, votes)
+        rate = won / votes if votes else None
+        share = answers.get(name, 0.0) / total if total else 0.0
+        rows.append(
+            ModelRow(
+                name=name,
+                answers=int(answers.get(name, 0)),
+                share=share,
+                expected=expected / number if number else None,
+                voted=rate,
+                lower=lower,
+                upper=upper,
+                votes=votes,
+                share_svg=interval_svg(share, None, None),
+                voted_svg="" if rate is None else interval_svg(rate, lower, upper),
+            )
+        )
+    return sorted(rows, key=lambda row: (-row.answers, row.name))
+
+
+async def _voted(service: Service, fresh: bool) -> Mapping[str, tuple[float, int]]:
+    """Return the points and the comparisons of each model, as they were some seconds ago unless `fresh`.
+
+    While the database cannot be read they stay as they were.
+    """
+    recent = service.recent
+    if fresh or time.time() - recent.voted_at > _VOTED_SECONDS:
+        with contextlib.suppress(DatabaseError):
+            rows = await service.database.read(lambda connection: connection.execute(_VOTED).fetchall())
+            recent.voted = {name: (float(points), int(number)) for name, points, number in rows}
+        recent.voted_at = time.time()
+    return recent.voted
+
+
+def _wilson(won: float, number: int) -> tuple[float, float]:
+    """Return Wilson's 90 % interval of a share."""
+    if not number:
+        return 0.0, 1.0
+    rate, square = won / number, _Z**2 / number
+    middle = (rate + square / 2) / (1 + square)
+    reach = _Z / (1 + square) * math.sqrt(rate * (1 - rate) / number + square / (4 * number))
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def frontier_of_the_hour(service: Service) -> dict[str, Any]:
+    """Return the frontier of mean scores and costs, over a sample of the last hour's decisions."""
+    decisions = service.recent.decisions()
+    if not decisions:
+        return {"svg": "", "decisions": 0, "cost": None, "score": None}
+    names = sorted({name for decision in decisions for name in decision.scores})
+    means = {
+        name: (
+            _mean([each.costs[name] for each in decisions if name in each.costs]),
+            _mean([each.scores[name] for each in decisions if name in each.scores]),
+        )
+        for name in names
+    }
+    priced = {name: point for name, point in means.items() if not any(map(math.isnan, point))}
+    cost = _mean([each.expected_cost for each in decisions])
+    score = _mean([each.expected_score for each in decisions if each.expected_score is not None])
+    mark = None if math.isnan(score) else (cost, score)
+    return {"svg": _frontier(priced, mark, "last hour"), "decisions": len(decisions), "cost": cost, "score": score}
+
+
+def frontier_of(decision: Decision) -> str:
+    """Return the frontier of one prompt, with the mixture of this decision."""
+    points = {
+        name: (decision.costs[name], score)
+        for name, score in decision.scores.items()
+        if name in decision.costs and not math.isnan(score)
+    }
+    mark = None if decision.expected_score is None else (decision.expected_cost, decision.expected_score)
+    return _frontier(points, mark, "this prompt")
+
+
+def _frontier(points: Mapping[str, tuple[float, float]], mark: tuple[float, float] | None, what: str) -> str:
+    names = sorted(points, key=lambda name: points[name][0])
+    costs = np.array([points[name][0] for name in names])
+    scores = np.array([points[name][1] for name in names])
+    corners = set(hull(scores, costs)) if names else set()
+    dots = [Dot(name, *points[name], place in corners) for place, name in enumerate(names)]
+    return frontier_svg(dots, mark, x="cost of an answer", y="expected score", title=f"Cost and quality, {what}")
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+def health(service: Service) -> dict[str, Any]:
+    """Return how P2L, the breakers and the deployments are."""
+    scorer = service.scorer
+    deployments = [
+        {
+            "model": each.name,
+            "label": each.label,
+            "state": each.breaker.state,
+            "failures": each.breaker.failures,
+            "opens_in": each.breaker.opens_in,
+            "in_flight": each.in_flight,
+            "latency": max((seconds for seconds, _ in each.activity.seconds.values()), default=None),
+            "is_full": each.is_full,
+        }
+        for each in service.fleet.deployments
+    ]
+    return {
+        "is_well": scorer.is_well,
+        "trouble": scorer.trouble,
+        "fallback": service.fallback,
+        "models": len(service.routable),
+        "deployments": sorted(deployments, key=lambda each: (each["state"] == "closed", each["model"])),
+        "uptime": time.time() - service.started,
+        "workers": service.settings.workers,
+    }
+
+
+async def budgets(service: Service) -> dict[str, Any]:
+    """Return keys and teams with what they spent today and may spend."""
+    listed = await keys_of(service)
+    records = {record.name: record for record in service.ledger.records}
+    keys = []
+    for card in listed["data"]:
+        record = records.get(card["name"])
+        limits = (
+            {}
+            if record is None
+            else {
+                name: getattr(record, name)
+                for name in (
+                    "team",
+                    "spend_per_day",
+                    "requests_per_minute",
+                    "tokens_per_minute",
+                    "votes_per_day",
+                    "budget_usd",
+                )
+                if getattr(record, name) is not None
+            }
+        )
+        if record is not None and record.models is not None:
+            limits["models"] = ", ".join(sorted(record.models))
+        keys.append({**card, "limits": limits, "revoked": card.get("revoked"), **_spent(card["spent_today"], limits)})
+    teams = [{**team, **_spent(team["spent_today"], team)} for team in listed["teams"]]
+    keys.sort(key=lambda key: (key["revoked"] is not None, -key["spent_today"], key["name"]))
+    return {"keys": keys, "teams": teams, "can_make": service.config.database is not None}
+
+
+def _spent(spent: float, limits: Mapping[str, Any]) -> dict[str, Any]:
+    most = limits.get("spend_per_day")
+    share = None if most is None else min(1.0, spent / most if most else 1.0)
+    return {"most": most, "spent_svg": "" if share is None else interval_svg(share, None, None), "spent_share": share}
+
+
+def requests(recent: Recent) -> list[dict[str, Any]]:
+    """Return the latest requests, newest first, each with why its model was taken and the others were left."""
+    return [_request(each) for each in list(recent.requests)[: -_SHOWN_REQUESTS - 1 : -1]]
+
+
+def _request(recent: RecentRequest) -> dict[str, Any]:
+    record, decision = recent.record, recent.decision
+    answered = (record.model or "").split(",")
+    return {
+        "answered": " and ".join(answered),
+        "failed": [name for name in record.tried if name not in answered],
+        "time": time.strftime("%H:%M:%S", time.gmtime(recent.time)),
+        "record": record,
+        "prompt": None if recent.prompt is None else "\n\n".join(recent.prompt),
+        "decision": decision,
+        "why": "" if decision is None else _why(recent),
+        "models": []
+        if decision is None
+        else reasons(decision, [name for name in record.tried if name not in answered], record.faults),
+    }
+
+
+def _why(recent: RecentRequest) -> str:
+    """Return in a sentence why the first model was asked."""
+    record, decision = recent.record, recent.decision
+    assert decision is not None
+    if decision.static:
+        return "There were no scores, so the configured order decided."
+    if decision.explored:
+        return f"Explored: drawn from all models within the budget, with probability {decision.propensity:.3g}."
+    if record.sticky:
+        return "The conversation keeps its model."
+    text = (
+        "The average leaderboard of earlier prompts decided; there were no scores in time. " if decision.average else ""
+    )
+    share = decision.probabilities.get(decision.model, 0.0)
+    budget = "no budget" if decision.budget is None else f"a budget of {decision.budget:.4g}"
+    if share >= 0.9995:
+        return f"{text}The best that {budget} buys."
+    return f"{text}Drawn with probability {share:.2f} from the mixture that is best under {budget}."
+
+
+def reasons(decision: Decision, tried: Sequence[str] = (), faults: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Return models with score, cost, share of the mixture, and why each was taken or left; those that matter first."""
+    names = sorted(
+        decision.costs, key=lambda name: (-decision.probabilities.get(name, 0.0), -decision.scores.get(name, -math.inf))
+    )
+    failed = dict(zip(tried, faults, strict=False))
+    return [
+        {
+            "name": name,
+            "score": decision.scores.get(name),
+            "cost": decision.costs[name],
+            "share": decision.probabilities.get(name, 0.0),
+            "share_svg": interval_svg(decision.probabilities.get(name, 0.0), None, None),
+            "is_taken": name == decision.model,
+            "reason": f"failed: {failed[name]}" if name in failed else _reason(name, decision),
+        }
+        for name in names[:_SHOWN_MODELS]
+    ]
+
+
+def _reason(name: str, decision: Decision) -> str:
+    score, cost = decision.scores.get(name), decision.costs[name]
+    share = decision.probabilities.get(name, 0.0)
+    if name == decision.model:
+        return "taken, to explore" if decision.explored else "taken"
+    if share:
+        return f"in the mixture with {share:.2f}, another was drawn"
+    if score is None or math.isnan(score):
+        return "no score" if decision.scores else "later in the order"
+    better = [
+        other
+        for other, rival in decision.scores.items()
+        if decision.costs.get(other, math.inf) <= cost and rival > score
+    ]
+    if better:
+        return f"{max(better, key=lambda other: decision.scores[other])} scores more for no more"
+    if decision.budget is not None and cost > decision.budget:
+        return "beyond the budget"
+    return "a mixture of others scores more for the same"

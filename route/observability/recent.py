@@ -1,0 +1,152 @@
+"""What the console shows of the last hour: the latest requests, a sample of decisions, and rates over time.
+
+Everything is bounded and in memory. A request costs an append and two additions; rates are differences of the metrics,
+which count over all workers, taken every two seconds. Requests and decisions are those of this worker alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from prometheus_client.metrics_core import Metric
+
+from route.observability.logs import RequestRecord
+from route.routing.decision import Decision
+
+POINT_SECONDS = 2.0
+_HOUR = 3600.0
+_LATEST = 100  # requests
+_SAMPLES = 3600  # decisions of an hour, at most one a second
+_NAMES = {
+    "p2l_router_requests_total": "requests",
+    "p2l_router_errors_total": "errors",
+    "p2l_router_fallbacks_total": "fallbacks",
+    "p2l_router_cost_total": "cost",
+}
+_BUCKETS = "p2l_router_request_seconds_bucket"
+_RUNNING = "p2l_router_running"
+Point: TypeAlias = "dict[str, float | None]"
+
+
+@dataclass(frozen=True)
+class RecentRequest:
+    """A request that has ended, as the console shows it."""
+
+    record: RequestRecord
+    time: float
+    """Seconds since 1970, of its end."""
+    decision: Decision | None
+    prompt: tuple[str, ...] | None = None
+    """Only where prompts are stored."""
+
+
+@dataclass
+class Counts:
+    """What the metrics say at one moment, summed over workers."""
+
+    sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_NAMES.values(), 0.0))
+    failed: float = 0.0
+    """Requests that ended with a status of 500 or more."""
+    running: float = 0.0
+    answers: dict[str, float] = field(default_factory=dict)
+    """Answered requests by model."""
+    buckets: dict[float, float] = field(default_factory=dict)
+    """Requests that took at most so many seconds."""
+
+    @classmethod
+    def of(cls, families: Iterable[Metric]) -> Counts:
+        """Read the metrics of the router."""
+        counts = cls()
+        for sample in (sample for family in families for sample in family.samples):
+            name, labels = sample.name, sample.labels
+            if name in _NAMES:
+                counts.sums[_NAMES[name]] += sample.value
+                if name == "p2l_router_requests_total":
+                    counts._count_request(labels, sample.value)
+            elif name == _BUCKETS:
+                most = float(labels["le"])
+                counts.buckets[most] = counts.buckets.get(most, 0.0) + sample.value
+            elif name == _RUNNING:
+                counts.running += sample.value
+        return counts
+
+    def _count_request(self, labels: Mapping[str, str], number: float) -> None:
+        if labels["status"] == "200":
+            self.answers[labels["model"]] = self.answers.get(labels["model"], 0.0) + number
+        elif labels["status"] >= "500":
+            self.failed += number
+
+
+class Recent:
+    """The last hour of one worker; used from its event loop."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.requests: deque[RecentRequest] = deque(maxlen=_LATEST)
+        self.points: deque[Point] = deque(maxlen=int(_HOUR / POINT_SECONDS))
+        self.counts = Counts()
+        self.expected: dict[str, tuple[int, float]] = {}
+        """By model: the scored decisions for it, and the sum of its scores there."""
+        self.voted: dict[str, tuple[float, int]] = {}
+        """By model: the points that votes gave it, and its comparisons, at `voted_at`."""
+        self.voted_at = 0.0
+        self._decisions: deque[tuple[float, Decision]] = deque(maxlen=_SAMPLES)
+        self._before: tuple[float, Counts] | None = None
+
+    def note(self, record: RequestRecord, decision: Decision | None, prompt: tuple[str, ...] | None) -> None:
+        """Remember a request that has ended."""
+        now = time.time()
+        self.requests.append(RecentRequest(record, now, decision, prompt))
+        if decision is None or not decision.scores:
+            return
+        number, total = self.expected.get(decision.model, (0, 0.0))
+        self.expected[decision.model] = number + 1, total + decision.scores.get(decision.model, 0.0)
+        if not self._decisions or now - self._decisions[-1][0] >= _HOUR / _SAMPLES:
+            self._decisions.append((now, decision))
+
+    def decisions(self) -> list[Decision]:
+        """Return a sample of the decisions of the last hour that had scores."""
+        since = time.time() - _HOUR
+        return [decision for when, decision in self._decisions if when >= since]
+
+    def observe(self, counts: Counts) -> None:
+        """Add a point of rates: what changed since the last counts, per second."""
+        now = time.time()
+        if self._before is not None:
+            then, before = self._before
+            seconds = max(now - then, 1e-3)
+            rates = {name: max(0.0, total - before.sums[name]) / seconds for name, total in counts.sums.items()}
+            self.points.append(
+                {
+                    "time": round(now, 1),
+                    **{name: round(rate, 4) for name, rate in rates.items()},
+                    "failed": round(max(0.0, counts.failed - before.failed) / seconds, 4),
+                    "running": counts.running,
+                    "p50": quantile(before.buckets, counts.buckets, 0.5),
+                    "p95": quantile(before.buckets, counts.buckets, 0.95),
+                }
+            )
+        self._before, self.counts = (now, counts), counts
+
+
+def quantile(before: Mapping[float, float], after: Mapping[float, float], share: float) -> float | None:
+    """Return the seconds within which a share of the requests between two counts ended; None where there were none.
+
+    Between two bounds of the histogram it is interpolated; beyond the last it is that bound.
+    """
+    bounds = sorted(after)
+    sums = [after[bound] - before.get(bound, 0.0) for bound in bounds]
+    if not sums or sums[-1] <= 0:
+        return None
+    target, low, below = share * sums[-1], 0.0, 0.0
+    for bound, total in zip(bounds, sums, strict=True):
+        if total >= target:
+            if bound == float("inf"):
+                break
+            return round(low + (bound - low) * (target - below) / max(total - below, 1e-9), 4)
+        low, below = bound, total
+    return round(low, 4)
