@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from p2l.common import cli, program
 from p2l.common.errors import InputError
+from p2l.common.program import Parser
 
 if TYPE_CHECKING:
     from coeval.config.keys import Keys
@@ -38,14 +39,14 @@ def with_exit_code(main: Main, argv: Sequence[str] | None = None) -> int | None:
         return 1
 
 
-def run_flags(name: str, about: str) -> ArgumentParser:
+def run_flags(name: str, about: str) -> Parser:
     """Return the parser of a command about the run in a folder."""
     flags = cli.parser(f"coeval {name}", about)
     flags.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
     return flags
 
 
-def config_flags(name: str, about: str) -> ArgumentParser:
+def config_flags(name: str, about: str) -> Parser:
     """Return the parser of a command about a configuration, for `load`."""
     flags = cli.parser(f"coeval {name}", about)
     flags.add_argument("--config", required=True, type=Path, metavar="PATH", help="the experiment, YAML")
@@ -89,32 +90,38 @@ def load(arguments: Namespace, *, continue_in_place: bool = False) -> tuple[Conf
     return config, keys, log
 
 
-COMMANDS = {
-    "run": ("coeval.commands.run", "run an experiment, or go on with one"),
-    "probe": ("coeval.commands.plan:probe_main", "ask every provider whether it has the models, without a token"),
-    "plan": ("coeval.commands.plan", "say what a run will do, cost and take"),
-    "status": ("coeval.commands.run:status_main", "say how far a run is; fetch what batches have brought"),
-    "repair": (
-        "coeval.commands.run:repair_main",
-        "find what is broken or missing in a run, so that it can be made again",
-    ),
-    "describe": ("coeval.commands.plan:describe_main", "show a configuration as a page: models, tasks, prompts, costs"),
-    "generate": (
-        "coeval.commands.run:generate_main",
-        "let the teachers write attributes and rubrics into the configuration",
-    ),
-    "models": ("coeval.commands.plan:models_main", "list the models that your keys can reach"),
-    "ingest": ("coeval.commands.ingest", "take the items of a benchmark, or of any file of prompts, into a run"),
-    "analyze": ("coeval.commands.analyze", "make reports, tables, benchmarks and preferences of a run"),
-    "compare": ("coeval.commands.compare", "compare two runs; fails where a student became worse"),
+GROUPS = {
+    "one experiment, in this order": {
+        "wizard": ("coeval.commands.wizard", "write a configuration: a dozen questions, or one sentence and a model"),
+        "generate": (
+            "coeval.commands.run:generate_main",
+            "let teachers write attributes and rubrics into a configuration",
+        ),
+        "describe": (
+            "coeval.commands.plan:describe_main",
+            "show a configuration as a page: models, tasks, prompts, costs",
+        ),
+        "probe": ("coeval.commands.plan:probe_main", "ask every provider whether it has the models, without a token"),
+        "plan": ("coeval.commands.plan", "print what a run will do, cost and take"),
+        "run": ("coeval.commands.run", "run an experiment, or go on with one"),
+        "status": ("coeval.commands.run:status_main", "print how far a run is; fetch what batches have brought"),
+        "repair": ("coeval.commands.run:repair_main", "reopen what is broken or missing in a run"),
+        "analyze": ("coeval.commands.analyze", "make reports, tables, benchmarks and preferences of a run"),
+    },
+    "more": {
+        "compare": ("coeval.commands.compare", "compare two runs; fails where a student became worse"),
+        "ingest": ("coeval.commands.ingest", "take the items of a benchmark, or of any file of prompts, into a run"),
+        "models": ("coeval.commands.plan:models_main", "list the models that your keys can reach"),
+    },
 }
-"""Name: (module with a `main(argv)`, what it does)."""
+"""Purpose: {name: (module with a `main(argv)`, what it does)}."""
+COMMANDS = {name: entry for group in GROUPS.values() for name, entry in group.items()}
 
 
 def dispatch(argv: Sequence[str] | None = None) -> int | None:
     """Run the command that `argv` names."""
     about = "Votes and benchmarks without people: teachers write tasks, students answer, judges score."
-    return program.dispatch("coeval", about, COMMANDS, argv)
+    return program.dispatch("coeval", about, GROUPS, argv)
 
 
 def main() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from route.providers.registry import OWN_MACHINE, PLANNED, PROVIDERS, ProviderSpec
+from route.providers.registry import OWN_MACHINE, PROVIDERS, ProviderSpec
 
-VIRTUAL = ("benchmark", "metric", "label")
-"""Judges and teachers that compute or were ingested: no model is called."""
+VIRTUAL = ("benchmark", "answers", "metric", "label")
+"""Teachers and students that were ingested, and judges that compute: no model is called."""
 LOCAL = ("huggingface", "mock")
 """Answered by this process."""
 _HUGGINGFACE = ProviderSpec(
@@ -28,8 +28,6 @@ INTERFACES: Mapping[str, ProviderSpec] = {
     **{name: ProviderSpec(name, "", needs_key=False, is_free=True, top_logprobs=0) for name in VIRTUAL},
 }
 """By the name in the configuration; `auto` stands for one of them."""
-LATER: Mapping[str, ProviderSpec] = {str(spec.interface): spec for spec in PLANNED}
-"""Known, but without a client so far."""
 BATCHING = tuple(name for name, spec in INTERFACES.items() if spec.batch_discount is not None)
 """Interfaces that take batch jobs."""
 _IN_FLIGHT = 10

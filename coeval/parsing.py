@@ -109,6 +109,12 @@ def read_item(text: str) -> tuple[str, str]:
     return _named(value, _PROMPT_KEYS, "prompt"), _named(value, _RESPONSE_KEYS, "response")
 
 
+def read_quoting_item(text: str) -> tuple[str, str, Any]:
+    """Return the same with what the item quotes, unchecked; None where it quotes nothing."""
+    value = read_object(text)
+    return _named(value, _PROMPT_KEYS, "prompt"), _named(value, _RESPONSE_KEYS, "response"), value.get("quotes")
+
+
 def _named(value: Mapping[str, Any], keys: Iterable[str], what: str) -> str:
     lowered = {str(key).strip().lower(): text for key, text in value.items()}
     for key in keys:

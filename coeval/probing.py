@@ -83,7 +83,10 @@ async def _probe(interface: str, account: Account, models: Sequence[Model]) -> d
         return {model.name: await _local(model, account) for model in models}
     from route.providers.files import Catalogue
 
-    catalogue = Catalogue(INTERFACES[interface].name, account)
+    try:
+        catalogue = Catalogue(INTERFACES[interface].name, account)
+    except ConfigError as error:  # a package is missing
+        return dict.fromkeys((model.name for model in models), str(error))
     try:
         listed = await catalogue.models(PATIENCE)
         states = await asyncio.gather(*(_listed(catalogue, model, listed) for model in models))

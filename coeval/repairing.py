@@ -139,7 +139,8 @@ def _fault(kind: str, record: Mapping[str, Any]) -> str | None:
         return _fault_of_verdict(record)
     if kind == "evaluation":
         return _fault_of_scores(record.get("scores"))
-    empty = [key for key in _NEEDED[kind] if not str(record.get(key) or "").strip()]
+    needed = ("prompt",) if record.get("benchmark_id") else _NEEDED[kind]  # prompts may be ingested without reference
+    empty = [key for key in needed if not str(record.get(key) or "").strip()]
     return f"empty {empty[0]}" if empty else None
 
 

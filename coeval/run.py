@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coeval.calling.calls import Asking
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
 from coeval.errors import RunError, RunInputError
@@ -19,12 +18,13 @@ from coeval.phases.evaluation import evaluate
 from coeval.phases.items import generate_items
 from coeval.phases.mapping import Halt, map_attributes, map_rubrics
 from coeval.phases.modes import keeps
-from coeval.phases.question import Batching
+from coeval.phases.progress import Progress
 from coeval.phases.responses import collect_responses
-from coeval.phases.stage import Outcome, Progress, Stage
+from coeval.phases.stage import Outcome, Stage
 from coeval.schema import PHASES, Config, Mode, Phase
+from coeval.storage.claims import Claims
 from coeval.storage.jsonl import write_json
-from coeval.storage.meta import Meta, adding, alone, main_process
+from coeval.storage.meta import Meta, adding, alone, main_process, starting
 from coeval.storage.run import KINDS_OF, Run
 from coeval.storage.store import Log, Store
 from p2l.common.cli import nearest
@@ -41,6 +41,7 @@ class Options:
     resume: str | None = None
     continue_in_place: bool = False
     only: frozenset[str] | None = None
+    join: bool = False
     dry_run: bool = False
     probe_mode: str | None = None
     probe_on_fail: str | None = None
@@ -60,36 +61,59 @@ class _Start:
     """The same run, where the start builds on what is in its folder."""
     modes: Mapping[Phase, Mode]
     log: Log
+    planned: Mapping[Phase, float]
+    """Phase -> tokens of the answers that are left to ask for."""
+    joining: contextlib.ExitStack
+    """Keeps others that join from looking at the run until this process has set it up."""
 
 
 def launch(options: Options) -> int:
     """Run, or stop after the plan or the estimate; return the exit code; P2LError for unusable input or models."""
+    with contextlib.ExitStack() as joining:
+        config = _configured(options)
+        folder = Run(config.experiment.folder)
+        if options.join:
+            try:
+                joining.enter_context(starting(folder) if not options.dry_run else contextlib.nullcontext())
+            except OSError as error:
+                raise RunInputError(f"{folder.folder}: cannot be written: {error.strerror or error}") from error
+            if folder.meta.exists():
+                options = replace(options, continue_in_place=True)
+                config = _configured(options)
+        return _launch(options, config, joining)
+
+
+def _launch(options: Options, config: Config, joining: contextlib.ExitStack) -> int:
     from coeval.phases.modes import check_only, start_of
+    from coeval.planning.counting import remaining, tokens_by_phase
     from coeval.planning.plan import plan_text
 
-    config = _configured(options)
     stored, modes = start_of(config, continue_in_place=options.continue_in_place)
     if options.only is not None:
         check_only(stored, modes)
-    print(plan_text(config, stored, modes, options.only), flush=True)
+    left = remaining(config, stored, modes, options.only)
+    print(plan_text(config, left, options.only), flush=True)
     if options.dry_run:
         return 0
     log = Log(None, config.experiment.log_level)
     for note in config.notes:
         log.info(note)
-    start = _Start(config, options, Run(config.experiment.folder), stored, modes, log)
+    planned = tokens_by_phase(left.work)
+    start = _Start(config, options, Run(config.experiment.folder), stored, modes, log, planned, joining)
     was_there = start.run.meta.exists()
     files = asyncio.run(_look_ahead(start))
     if files is None:
         return 0
     try:
-        with contextlib.nullcontext() if options.only is not None else main_process(start.run):
+        with contextlib.nullcontext() if options.only is not None else main_process(start.run, joined=options.join):
             return _run(start, files, was_there=was_there)
     except OSError as error:
         raise RunInputError(f"{start.run.folder}: cannot be written: {error.strerror or error}") from error
 
 
 def _configured(options: Options) -> Config:
+    if options.join and options.only:
+        raise RunInputError("--join shares the work of all models already; leave --only-models out")
     if options.resume and options.continue_in_place:
         raise RunInputError("--resume starts a new run and --continue goes on with one; leave one of the two out")
     config = load_config(
@@ -97,7 +121,7 @@ def _configured(options: Options) -> Config:
         keys=options.keys,
         resume=options.resume,
         continue_in_place=options.continue_in_place,
-        in_use=not options.dry_run,
+        in_use=not options.dry_run and not options.join,
     )
     names = [model.name for model in config.models]
     for name in sorted(options.only or ()):
@@ -175,7 +199,8 @@ def _run(start: _Start, files: Mapping[Path, Any], *, was_there: bool) -> int:
 
     config, options, run, log = start.config, start.options, start.run, start.log
     run.folder.mkdir(parents=True, exist_ok=True)
-    log.keep_in(run.log(options.only))
+    claims = Claims(run) if options.join else None
+    log.keep_in(run.log(options.only if claims is None else [claims.name]))
     in_place, whole = options.continue_in_place, options.only is None
     with alone(run):
         meta, modes = prepare(config, run, log, continue_in_place=in_place, was_there=was_there, whole=whole)
@@ -187,18 +212,22 @@ def _run(start: _Start, files: Mapping[Path, Any], *, was_there: bool) -> int:
         temporary.write_text(snapshot_text(config, options.keys.secrets()), encoding="utf-8")
     for path, content in files.items():
         write_json(path, content)
-    with adding(run):
-        return asyncio.run(_phases(start, meta, modes))
+    start.joining.close()
+    with adding(run), claims or contextlib.nullcontext():
+        return asyncio.run(_phases(start, meta, modes, claims))
 
 
-async def _phases(start: _Start, meta: Meta, modes: Mapping[Phase, Mode]) -> int:
+async def _phases(start: _Start, meta: Meta, modes: Mapping[Phase, Mode], claims: Claims | None) -> int:
     from coeval.batch.jobs import make_batching
     from coeval.calling.caller import make_caller
 
     config, run, log, options = start.config, start.run, start.log, start.options
     batching = make_batching(config, options.keys, run, meta, log)
     async with make_caller(config, options.keys, run, meta, warn=log.warning) as caller:
-        return await run_phases(config, run, meta, modes, caller, log, only=options.only, batching=batching)
+        progress = Progress(start.planned, lambda: meta.spent_usd)
+        with Store(run, is_shared=claims is not None) as store:
+            stage = Stage(config, run, store, caller, log, modes, options.only, batching, progress, claims)
+            return await run_phases(stage, meta)
 
 
 def left_out(stage: Stage, phase: Phase) -> int:
@@ -229,42 +258,45 @@ WORK: Mapping[Phase, Callable[[Stage], Awaitable[Outcome]]] = {
 _FAIL_THE_RUN = ("response_collection", "evaluation")
 
 
-async def run_phases(
-    config: Config,
-    run: Run,
-    meta: Meta,
-    modes: Mapping[Phase, Mode],
-    asking: Asking,
-    log: Log,
-    *,
-    only: frozenset[str] | None = None,
-    batching: Batching | None = None,
-) -> int:
+async def run_phases(stage: Stage, meta: Meta) -> int:
     """Run all phases; return the exit code: 0, or 1 where a phase failed in part or brought nothing."""
-    with Store(run) as store:
-        stage = Stage(config, run, store, asking, log, modes, only, batching)
-        try:
-            failed, complete = await _all(stage, meta)
-        except (P2LError, OSError) as error:
-            message = str(error)
-            if isinstance(error, OSError) and error.strerror:  # whose text begins with a number
-                message = f"{error.filename or run.folder}: {error.strerror}"
-            log.error(message)
-            failed, complete = True, False
+    log, lines = stage.log, asyncio.create_task(stage.progress.log_lines(stage.log.info))
+    try:
+        failed, complete = await _all(stage, meta)
+    except (P2LError, OSError) as error:
+        message = str(error)
+        if isinstance(error, OSError) and error.strerror:  # whose text begins with a number
+            message = f"{error.filename or stage.run.folder}: {error.strerror}"
+        log.error(message)
+        failed, complete = True, False
+    finally:
+        lines.cancel()
+    stage.store.flush()
     meta.flush()
     status = "failed" if failed else "completed" if complete else "partial"
-    if only is None:
+    if stage.only is None:
         meta.update(status=status)
-    _log_end(stage, status, meta.spent_usd)
+        _log_end(stage, status, meta.spent_usd)
+    else:
+        _log_part(stage, meta.spent_usd, is_failed=failed)
     return int(failed)
 
 
 def _log_end(stage: Stage, status: str, spent: float) -> None:
-    part = f", as far as {', '.join(sorted(stage.only))} goes" if stage.only else ""
     hint = "" if status == "completed" else "; `coeval run ... --continue` asks for what is missing"
     if hint and any(keeps(stage.config, phase) for phase in PHASES):
         hint += ", but not where Keep is written"
-    stage.log.info(f"run {status}{part}: {stage.run.folder}, ${spent:.4f} spent{hint}")
+    stage.log.info(f"run {status}: {stage.run.folder}, ${spent:.4f} spent{hint}")
+
+
+def _log_part(stage: Stage, spent: float, *, is_failed: bool) -> None:
+    """Say what the run still lacks: a process for some models does not know whether it is complete."""
+    from coeval.planning.gaps import missing_text
+
+    who = ", ".join(sorted(stage.only or ()))
+    missing = missing_text(stage.run)
+    state = f"the run still lacks {missing}" if missing else "the run lacks nothing; `--continue` marks it completed"
+    stage.log.info(f"{who} {'failed in part' if is_failed else 'done'}, ${spent:.4f} spent by all; {state}")
 
 
 async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:
@@ -279,7 +311,7 @@ async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:
             stage.log.warning(str(halt))
             return failed, False
         stage.limited = stage.limited or bool(outcome.stopped)
-        complete = complete and outcome.complete
+        complete = complete and _is_complete(stage, phase, outcome)
         if stage.only is None:
             complete = not left_out(stage, phase) and complete
             meta.mark(phase, complete=complete, kept=stage.modes[phase] == "Keep" and outcome.complete)
@@ -289,10 +321,20 @@ async def _all(stage: Stage, meta: Meta) -> tuple[bool, bool]:
     return failed, complete
 
 
+def _is_complete(stage: Stage, phase: Phase, outcome: Outcome) -> bool:
+    """Return whether a phase lacks nothing; of what other processes made the records alone tell."""
+    if stage.claims is None or phase not in KINDS_OF:
+        return outcome.complete
+    from coeval.planning.gaps import find_gaps
+
+    stage.store.flush()
+    return not any(find_gaps(stage.run, KINDS_OF[phase]))
+
+
 async def _phase(stage: Stage, phase: Phase, meta: Meta) -> Outcome:
     started, cached = time.monotonic(), stage.cached
     stage.log.info(f"{phase} ({stage.modes[phase]})")
-    stage.progress = Progress(phase, lambda: meta.spent_usd)
+    stage.progress.begin(phase)
     try:
         outcome = await WORK[phase](stage)
     except P2LError as error:

@@ -176,8 +176,8 @@ class Model:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether it is never called: the teacher of an ingested benchmark, a metric, the label judge."""
-        return self.interface in ("benchmark", "metric", "label")
+        """Whether it is never called: teacher or student that were ingested, a metric, the label judge."""
+        return self.interface in ("benchmark", "answers", "metric", "label")
 
     @property
     def asked_for(self) -> dict[str, tuple[Role, ...]]:
@@ -244,6 +244,8 @@ class Task:
     """Whether judges give reasons before they grade."""
     expected_scores: bool = False
     """Whether a score is the mean of the grades that a judge could have given, by their probabilities."""
+    documents: tuple[str, ...] = ()
+    """Paths and patterns of the texts that items rest on."""
 
 
 @dataclass(frozen=True)

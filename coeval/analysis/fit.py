@@ -8,12 +8,8 @@ with the judge's severity c, sharpness l and noise sigma, the quality theta of t
 answer, and the logarithm x of the answer's length (a many-facet model with discrimination, on the scale of the
 scores). It is fitted in three steps, each of which needs sums over items alone:
 
-1. lambda. gamma_j, the slope of a judge's scores on length within student and item, is l_j beta + lambda_j, where beta
-   is what length is worth. Most judges are taken not to favour length for its own sake: beta is the median of
-   gamma_j / l_j, weighted by what judges can tell.
-2. l and sigma. Within an item two judges' scores covary by l_j l_k: the loadings of one factor (minres), which a judge
-   that says the same of all, or anything, does not have. They are refined by EM, which holds for scores that are
-   missing by student too. With one judge or two it cannot be told which is sharper: both count alike.
+1. lambda, and 2. l and sigma: `coeval.analysis.judge_fit`. The second are refined here by EM, which holds for scores
+   that are missing by student too.
 3. theta, by generalised least squares, items and severities being fixed effects. A judge counts by l_j^2 / sigma_j^2;
    its scores of its own answers do not, where others scored these.
 
@@ -31,259 +27,20 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.intervals import Codes, Floats
-from coeval.analysis.units import LoadedRun, factor_weights, once
+from coeval.analysis.judge_fit import (
+    LEAST_NOISE,
+    PRIOR,
+    JudgeFit,
+    Mask,
+    ScoreTable,
+    about_means,
+    fit_judges,
+    length_worth,
+    score_table,
+)
+from coeval.analysis.units import LoadedRun, once
 
-Mask = npt.NDArray[np.bool_]
-_EM_STEPS, _MINRES_STEPS = 12, 200
-_PRIOR = 5.0  # observations that say that judges are equally reliable
-_MOST_RELIABLE = 0.98  # correlation with quality
-_LEAST_NOISE = 0.05  # of a judge's variance within items
-_AT_ONCE = 2_000_000  # products in memory
-
-
-@dataclass(frozen=True)
-class ScoreTable:
-    """Every judge's score of every answer, its mean over factors."""
-
-    student: Codes  # (R,)
-    item: Codes  # (R,), from 0 to D - 1
-    task: Codes  # (R,)
-    scores: Floats  # (R, J), NaN where there is none
-    own: Mask  # (R, J): the judge gave the answer itself
-    length: Floats  # (R,): logarithm of tokens, about its mean; all 0 where lengths are not known
-    cluster: Codes  # (D,): items of one prompt
-    items: Codes  # (D,): places of the items in the run
-    students: int
-    tasks: int
-
-    @property
-    def judges(self) -> int:
-        """Number of judges."""
-        return int(self.scores.shape[1])
-
-    def where(self, rows: Mask) -> ScoreTable:
-        """Return the answers that a mask chooses, items numbered anew."""
-        items, item = np.unique(self.item[rows], return_inverse=True)
-        return replace(
-            self,
-            **{name: getattr(self, name)[rows] for name in ("student", "task", "scores", "own", "length")},
-            item=item,
-            cluster=np.unique(self.cluster[items], return_inverse=True)[1],
-            items=self.items[items],
-        )
-
-
-@once
-def score_table(loaded: LoadedRun) -> ScoreTable:
-    """Return the scores of a run, without answers that no judge scored."""
-    pairs = loaded.pairs
-    responses, row = np.unique(pairs.response, return_inverse=True)
-    first = np.zeros(len(responses), dtype=np.int64)
-    first[row[::-1]] = np.arange(len(row))[::-1]
-    weights = factor_weights(loaded)[pairs.task, pairs.factor]
-    scores = np.full((len(responses), len(loaded.judges)), np.nan)
-    for judge in range(len(loaded.judges)):
-        given = ~np.isnan(pairs.scores[:, judge])
-        total = np.bincount(row[given], weights[given], minlength=len(responses))
-        sums = np.bincount(row[given], weights[given] * pairs.scores[given, judge], minlength=len(responses))
-        np.divide(sums, total, out=scores[:, judge], where=total > 0)
-    items, item = np.unique(pairs.datapoint[first], return_inverse=True)
-    student = pairs.student[first]
-    return ScoreTable(
-        student,
-        item,
-        pairs.task[first],
-        scores,
-        own=student[:, None] == loaded.matching("judge", "student"),
-        length=_log_length(loaded.tokens[responses]),
-        cluster=np.unique(loaded.clusters[items], return_inverse=True)[1],
-        items=items,
-        students=len(loaded.students),
-        tasks=len(loaded.tasks),
-    )
-
-
-def _log_length(tokens: Floats) -> Floats:
-    """Return log2 of tokens about its mean, 0 where they are not known."""
-    is_known = np.isfinite(tokens) & (tokens > 0)
-    if not is_known.any():
-        return np.zeros(len(tokens))
-    logs = np.log2(np.where(is_known, tokens, 1.0))
-    return np.where(is_known, logs - logs[is_known].mean(), 0.0)
-
-
-# Judges: how sharp they are, how noisy, and what length is worth to them.
-
-
-@dataclass(frozen=True)
-class JudgeFit:
-    """What the fit knows of judges, each (J,) unless said otherwise."""
-
-    sharpness: Floats  # l: score for one standard deviation of quality within items
-    noise: Floats  # sigma^2
-    reliability: Floats  # correlation of its scores with quality within items, in [0, 1]
-    slope: Floats  # gamma: score for a doubling of length, within student and item
-    slope_influence: Floats  # (C, J): what each cluster adds to it
-    beta: float  # quality of a doubling of length, by the median of judges
-
-    @property
-    def information(self) -> Floats:
-        """What a score says of quality."""
-        safe = np.where(self.noise > 0, self.noise, 1.0)
-        return np.where(self.noise > 0, self.sharpness**2 / safe, 0.0)
-
-    @property
-    def excess(self) -> Floats:
-        """lambda: score for a doubling of length, beyond what that is worth."""
-        return self.slope - self.sharpness * self.beta
-
-
-@dataclass(frozen=True)
-class Products:
-    """Products of judges' scores about their means within items, (D, J, J), with their expectation in variances."""
-
-    cross: Floats
-    count: Floats
-
-    def covariance(self) -> Floats:
-        """Return the covariances within items, (J, J), NaN where two judges share nothing."""
-        return covariances(self.cross.sum(axis=0), self.count.sum(axis=0))
-
-
-def covariances(cross: Floats, count: Floats) -> Floats:
-    """Return cross / count, NaN where there is nothing to divide by."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        result: Floats = np.where(count > 1e-9, cross / np.where(count > 1e-9, count, 1.0), np.nan)
-    return result
-
-
-def item_products(table: ScoreTable, scores: Floats, counts: Mask) -> Products:
-    """Return the products of scores (R, J) that count, by item.
-
-    Judges who scored other answers of an item have other means there: the expectation of a product is the covariance
-    times n_jk (1 - 1/n_j - 1/n_k + n_jk / (n_j n_k)), for n_jk answers that both scored.
-    """
-    items, judges = len(table.items), scores.shape[1]
-    centred = np.zeros(scores.shape)
-    for judge in range(judges):
-        mine = counts[:, judge]
-        centred[mine, judge] = _about_means(scores[mine, judge], table.item[mine], items)
-    order = np.argsort(table.item, kind="stable")
-    starts = np.searchsorted(table.item[order], np.arange(items))
-    cross, shared = np.zeros((items, judges, judges)), np.zeros((items, judges, judges))
-    step = max(1, _AT_ONCE // max(1, judges**2) // max(1, len(order) // max(1, items)))
-    for first in range(0, items, step):
-        last = min(first + step, items)
-        rows = order[starts[first] : starts[last] if last < items else len(order)]
-        places = starts[first:last] - starts[first]
-        part, mask = centred[rows], counts[rows].astype(np.float64)
-        cross[first:last] = np.add.reduceat(part[:, :, None] * part[:, None, :], places)
-        shared[first:last] = np.add.reduceat(mask[:, :, None] * mask[:, None, :], places)
-    n = np.maximum(np.einsum("djj->dj", shared), 1.0)
-    one, other = n[:, :, None], n[:, None, :]
-    return Products(cross, shared * (1.0 - 1.0 / one - 1.0 / other + shared / (one * other)))
-
-
-def _about_means(values: Floats, groups: Codes, size: int) -> Floats:
-    """Subtract from values (N,) the mean of their group (N,)."""
-    counts = np.maximum(np.bincount(groups, minlength=size), 1)
-    rest: Floats = values - (np.bincount(groups, values, minlength=size) / counts)[groups]
-    return rest
-
-
-def two_way(values: Floats, item: Codes, student: Codes, sizes: tuple[int, int]) -> Floats:
-    """Return values (N,) less the effects of their items and students, by least squares."""
-    rest = _about_means(values, item, sizes[0])
-    for _ in range(50):
-        before = rest
-        rest = _about_means(_about_means(rest, student, sizes[1]), item, sizes[0])
-        if np.abs(rest - before).max(initial=0.0) < 1e-10:
-            break
-    return rest
-
-
-def length_slopes(table: ScoreTable, counts: Mask) -> tuple[Floats, Floats]:
-    """Return each judge's slope on length within student and item (J,), and what each cluster adds to it (C, J)."""
-    clusters = int(table.cluster.max(initial=-1)) + 1
-    slopes, influence = np.zeros(table.judges), np.zeros((clusters, table.judges))
-    sizes = (len(table.items), table.students)
-    for judge in range(table.judges):
-        rows = counts[:, judge]
-        item, student = table.item[rows], table.student[rows]
-        x = two_way(table.length[rows], item, student, sizes)
-        square = float((x**2).sum())
-        if square < 1e-9 * max(1, len(x)):
-            continue
-        y = two_way(table.scores[rows, judge], item, student, sizes)
-        slopes[judge] = float((x * y).sum()) / square
-        scores = x * (y - slopes[judge] * x) / square
-        influence[:, judge] = np.bincount(table.cluster[item], scores, minlength=clusters)
-    return slopes, influence
-
-
-def loadings(correlation: Floats, count: Floats) -> Floats:
-    """Return the correlation of each judge with the one quality that all see, (..., J), of matrices (..., J, J).
-
-    Minimises sum n_jk (rho_jk - r_j r_k)^2 over pairs, with a prior worth five observations that all are alike; a
-    judge who disagrees with the others has 0.
-    """
-    judges = correlation.shape[-1]
-    weight = np.where(np.isnan(correlation), 0.0, count) * (1.0 - np.eye(judges))
-    rho = np.where(weight > 0, correlation, 0.0)
-    total = weight.sum(axis=(-1, -2))
-    mean = (weight * rho).sum(axis=(-1, -2)) / np.where(total > 0, total, 1.0)
-    alike = np.sqrt(np.clip(np.where(total > 0, mean, 0.5), 0.01, _MOST_RELIABLE**2))[..., None]
-    r: Floats = np.broadcast_to(alike, correlation.shape[:-1]).copy()
-    for _ in range(_MINRES_STEPS):
-        above = np.einsum("...jk,...k->...j", weight * rho, r) + _PRIOR * alike
-        below = np.einsum("...jk,...k->...j", weight, r**2) + _PRIOR
-        new = 0.5 * (r + np.clip(above / below, 0.0, _MOST_RELIABLE))
-        done = np.abs(new - r).max(initial=0.0) < 1e-9
-        r = new
-        if done:
-            break
-    return r
-
-
-def correlations(covariance: Floats) -> Floats:
-    """Return correlations of covariances (..., J, J), NaN where a judge does not vary."""
-    sd = np.sqrt(np.maximum(np.einsum("...jj->...j", covariance), 0.0))
-    scale = sd[..., :, None] * sd[..., None, :]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        result: Floats = np.where(scale > 1e-9, np.clip(covariance / scale, -1.0, 1.0), np.nan)
-    return result
-
-
-def weighted_median(values: Floats, weights: Floats) -> float:
-    """Return the median of values by weights, between two that share it; 0 without any weight."""
-    chosen = weights > 0
-    if not chosen.any():
-        return 0.0
-    order = np.argsort(values[chosen], kind="stable")
-    values, weights = values[chosen][order], weights[chosen][order]
-    places = (np.cumsum(weights) - 0.5 * weights) / weights.sum()
-    return float(np.interp(0.5, places, values))
-
-
-def fit_judges(table: ScoreTable, counts: Mask) -> JudgeFit:
-    """Return what the scores that count say of judges (steps 1 and 2)."""
-    slope, influence = length_slopes(table, counts)
-    rest = table.scores - table.length[:, None] * slope
-    products = item_products(table, rest, counts)
-    covariance = products.covariance()
-    variance = np.nan_to_num(np.maximum(np.diagonal(covariance), 0.0))
-    variance = np.where(variance < 1e-9, 0.0, variance)
-    reliability = loadings(correlations(covariance), products.count.sum(axis=0)) * (variance > 0)
-    sharpness, noise = reliability * np.sqrt(variance), variance * np.maximum(1.0 - reliability**2, _LEAST_NOISE)
-    judges = JudgeFit(sharpness, noise, reliability, slope, influence, 0.0)
-    return replace(judges, beta=length_worth(judges))
-
-
-def length_worth(judges: JudgeFit, without: int = -1) -> float:
-    """Return beta by the median of judges, without one of them where that is given."""
-    weights = judges.information * (np.arange(len(judges.slope)) != without)
-    safe = np.where(judges.sharpness > 0, judges.sharpness, 1.0)
-    return weighted_median(judges.slope / safe, np.where(judges.sharpness > 0, weights, 0.0))
+_EM_STEPS = 12
 
 
 # Students: generalised least squares with items and severities as fixed effects.
@@ -485,7 +242,7 @@ def refined(table: ScoreTable, judges: JudgeFit, counts: Mask) -> JudgeFit:
     if (judges.information > 0).sum() < 2:
         return judges
     start, variance = judges.sharpness, 0.5
-    prior = _PRIOR * len(table.item) / max(1, len(table.item) - 1)
+    prior = PRIOR * len(table.item) / max(1, len(table.item) - 1)
     for _ in range(_EM_STEPS):
         solution = solve(table, judges, counts, variance)
         variance = _spread(solution)
@@ -494,8 +251,8 @@ def refined(table: ScoreTable, judges: JudgeFit, counts: Mask) -> JudgeFit:
         sharpness, noise = judges.sharpness.copy(), judges.noise.copy()
         for judge in np.flatnonzero(judges.noise > 0):
             rows = counts[:, judge]
-            x = _about_means(quality[rows], table.item[rows], len(table.items))
-            y = _about_means(rest[rows, judge], table.item[rows], len(table.items))
+            x = about_means(quality[rows], table.item[rows], len(table.items))
+            y = about_means(rest[rows, judge], table.item[rows], len(table.items))
             items = len(np.unique(table.item[rows]))
             free = max(len(x) - items, 1)
             square = float((x**2).sum()) + float(doubt[rows].mean()) * free
@@ -503,7 +260,7 @@ def refined(table: ScoreTable, judges: JudgeFit, counts: Mask) -> JudgeFit:
             left = float(((y - sharpness[judge] * x) ** 2).sum()) / free + sharpness[judge] ** 2 * float(
                 doubt[rows].mean()
             )
-            noise[judge] = max(left, _LEAST_NOISE * (left + sharpness[judge] ** 2))
+            noise[judge] = max(left, LEAST_NOISE * (left + sharpness[judge] ** 2))
         judges = replace(judges, sharpness=sharpness, noise=noise)
         judges = replace(judges, beta=length_worth(judges))
     return judges

@@ -28,8 +28,9 @@ from typing import Annotated
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.fit import Fit, fit_run, item_products, length_worth
-from coeval.analysis.intervals import Floats, Jackknifed, grouped, jackknifed, t_limits, two_sided
+from coeval.analysis.fit import Fit, fit_run
+from coeval.analysis.intervals import Floats, Jackknifed, grouped, holm, jackknifed, t_limits, two_sided
+from coeval.analysis.judge_fit import item_products, length_worth
 from coeval.analysis.tables import JudgeName, Shown, barred, toned
 from coeval.analysis.units import LoadedRun, once
 
@@ -151,15 +152,6 @@ def bias_tests(loaded: LoadedRun) -> tuple[BiasTest, ...]:
         for test, p_value in zip(tests, corrected, strict=True)
     ]
     return tuple(sorted(rows, key=lambda row: (row.judge, row.bias)))
-
-
-def holm(chances: list[float]) -> Floats:
-    """Correct p-values for their number by Holm's step-down method."""
-    order = np.argsort(chances)
-    scaled = np.array(chances)[order] * np.arange(len(chances), 0, -1)
-    corrected = np.empty(len(chances))
-    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
-    return corrected
 
 
 # Preference: a judge's own answers, and those of its family.

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -215,7 +217,7 @@ class Skips:
         return tuple(Skipped(code, count, self.examples[code]) for code, count in sorted(self.counts.items()))
 
 
-@dataclass
+@dataclass(slots=True)
 class Judgement:
     """A judge's scores of a response, from all its records."""
 
@@ -226,8 +228,8 @@ class Judgement:
     teacher: str
     student: str  # empty where the record does not tell
     scores: dict[str, float] = field(default_factory=dict)
-    levels: set[str] = field(default_factory=set)  # factors whose score is a level
-    invalid: set[str] = field(default_factory=set)
+    levels: frozenset[str] = frozenset()  # factors whose score is a level
+    invalid: frozenset[str] = frozenset()
     at: str = ""  # when it was last evaluated
     failed: bool = True
     code: str = ""  # why it is left out; empty: it is valid
@@ -388,21 +390,28 @@ def _merge(
     before = judgements.get((response, judge))
     if before is None:
         keys = ("datapoint_id", "task_id", "teacher_model_id", "student_model_id")
-        datapoint, task, teacher, student = (text_of(record, key) for key in keys)
+        # Interned, as hundreds of thousands of judgements share these names.
+        datapoint, task, teacher, student = (sys.intern(text_of(record, key)) for key in keys)
+        response, judge = sys.intern(response), sys.intern(judge)
         before = judgements[response, judge] = Judgement(response, judge, datapoint, task, teacher, student)
     elif not before.failed and not is_failed(record):
         skips.note("DUPLICATE_P5", record["id"])
     if is_failed(record):
         return
     before.failed = False
-    before.at = max(before.at, text_of(record, "evaluated_at"))
-    for factor, value in record["scores"].items():
-        norm = norm_of(value)
-        if norm is None:
-            before.invalid.add(factor)
-            continue
-        before.scores[factor] = norm[0]
-        (before.levels.add if norm[1] else before.levels.discard)(factor)
+    before.at = max(before.at, sys.intern(text_of(record, "evaluated_at")))
+    norms = {sys.intern(factor): norm_of(value) for factor, value in record["scores"].items()}
+    valid = {factor: norm for factor, norm in norms.items() if norm is not None}
+    before.scores.update({factor: score for factor, (score, _) in valid.items()})
+    before.invalid = _shared(before.invalid.union(norms.keys() - valid.keys()))
+    levels = {factor for factor, (_, is_level) in valid.items() if is_level}
+    before.levels = _shared(before.levels.difference(valid).union(levels))
+
+
+@lru_cache(maxsize=4096)
+def _shared(names: frozenset[str]) -> frozenset[str]:
+    """Return the first of equal sets: most judgements have the same factors."""
+    return names
 
 
 def _join(judgement: Judgement, items: Mapping[str, Item], answers: Mapping[str, Answer]) -> None:

@@ -20,12 +20,12 @@ from statistics import mean
 from typing import Annotated, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from coeval.analysis.fit import Fit, fit_run, task_fits
 from coeval.analysis.intervals import (
     Variance,
     cluster_variance,
+    holm,
     influence_variance,
     jackknife_sums,
     score_limits,
@@ -276,11 +276,10 @@ def fitted_scores(fit: Fit | None, size: int) -> tuple[Scores, Scores]:
     none = (np.full(size, np.nan),) * 3
     if fit is None:
         return none, none
-    clusters = np.full(size, len(fit.influence))
     estimates = []
     for score, influence in ((fit.score, fit.influence), (fit.controlled, fit.controlled_influence)):
         spread = Variance(np.clip(score, 0.0, 1.0), *influence_variance(influence, fit.shares))
-        lower, upper = score_limits(spread, clusters)
+        lower, upper = score_limits(spread)
         is_there = np.isfinite(score)
         estimates.append(tuple(np.where(is_there, part, np.nan) for part in (spread.mean, lower, upper)))
     return estimates[0], estimates[1]  # type: ignore[return-value]
@@ -320,8 +319,7 @@ def _macro(loaded: LoadedRun, weights: Floats | None) -> Scores:
         return macro
 
     macro = jackknife_sums(np.concatenate([sums, counts], axis=1).astype(np.float64), figure)
-    clusters = np.array([len(np.unique(point[units.student == code])) for code in range(shape[0])])
-    return macro.estimate, *score_limits(Variance(macro.estimate, macro.variance, macro.freedom), clusters)
+    return macro.estimate, *score_limits(Variance(macro.estimate, macro.variance, macro.freedom))
 
 
 def student_cells(loaded: LoadedRun) -> tuple[StudentCell, ...]:
@@ -436,15 +434,6 @@ def _fitted_pairs(fit: Fit) -> Iterator[tuple[int, int, Difference]]:
 
 def _common(scores: Floats, a: int, b: int) -> int:
     return int((~np.isnan(scores[:, a]) & ~np.isnan(scores[:, b])).sum())
-
-
-def holm(chances: list[float]) -> npt.NDArray[np.float64]:
-    """Correct p-values for their number by Holm's step-down method."""
-    order = np.argsort(chances)
-    scaled = np.array(chances)[order] * np.arange(len(chances), 0, -1)
-    corrected = np.empty(len(chances))
-    corrected[order] = np.minimum(np.maximum.accumulate(scaled), 1.0)
-    return corrected
 
 
 # Labels: how often students name the one that an item was made with; no judge is asked.

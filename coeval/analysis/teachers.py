@@ -22,8 +22,9 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.fit import Fit, fit_run, item_products
+from coeval.analysis.fit import Fit, fit_run
 from coeval.analysis.intervals import jackknife_sums
+from coeval.analysis.judge_fit import item_products
 from coeval.analysis.statistics import Summaries
 from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, TeacherName, barred, estimated
 from coeval.analysis.units import DEFAULTS, Floats, LoadedRun, Pairs, Report, RobustSettings, once

@@ -22,7 +22,10 @@ from coeval.storage.records import now
 from route.providers.base import ProviderError
 
 _ENVELOPE = 256  # bytes around a request
-_ADDRESS = ("model", "base_url", "azure_endpoint", "api_version")
+_ADDRESS = (
+    *("model", "base_url", "azure_endpoint", "api_version", "region", "project", "location", "service_account_key"),
+    *("batch_s3_bucket", "batch_s3_prefix", "batch_role_arn", "batch_gcs_bucket", "batch_gcs_prefix"),
+)
 
 
 @dataclass

@@ -80,6 +80,7 @@ def backend_for(interface: str, account: Account) -> Backend:
     """Return the client of an interface that takes batch jobs; its protocol decides which."""
     from coeval.batch.anthropic import AnthropicBatches
     from coeval.batch.backends import AzureBatches, OpenAIBatches
+    from coeval.batch.clouds import BedrockBatches, VertexBatches
     from coeval.batch.gemini import GeminiBatches
 
     backends: dict[str, Callable[[Account], Backend]] = {
@@ -87,6 +88,8 @@ def backend_for(interface: str, account: Account) -> Backend:
         "azure": AzureBatches,
         "anthropic": AnthropicBatches,
         "gemini": GeminiBatches,
+        "bedrock": BedrockBatches,
+        "vertex": VertexBatches,
     }
     return backends[INTERFACES[interface].protocol](account)
 

@@ -140,7 +140,7 @@ def limit_of(request: JSON) -> int | None:
 def _with_defaults(interface: str, parameters: dict[str, Any]) -> dict[str, Any]:
     settings = dict(parameters)
     spec = INTERFACES[interface]
-    if spec.protocol == "gemini" and "max_output_tokens" in settings:
+    if spec.protocol in ("gemini", "vertex") and "max_output_tokens" in settings:
         settings["max_tokens"] = settings.pop("max_output_tokens")
     if spec.max_tokens is not None and limit_of(settings) is None:
         settings["max_tokens"] = spec.max_tokens

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from coeval.cli import LOG_LEVELS, add_log_level
 from coeval.reports.registry import PAGES, REPORTS, build
-from p2l.common.cli import parser
+from p2l.common.cli import add_command, parser
 
 if TYPE_CHECKING:
     from coeval.analysis.coverage import CompleteReport
@@ -27,6 +27,7 @@ FORWARDED = {
         "coeval.commands.calibrate:main",
         "judges beside people who scored some answers, and scores put right",
     ),
+    "tables": ("coeval.commands.export:tables_main", "tables for a paper, LaTeX or Markdown, with intervals and tests"),
     "export-units": ("coeval.commands.export:units_main", "all valid scores as one flat table, CSV or Parquet"),
     "export-preferences": ("coeval.commands.export:preferences_main", "votes for training, from pairs or from scores"),
     "pairs-leaderboard": (
@@ -43,6 +44,8 @@ _PARTIAL_HELP = (
     "the run need not be finished: analyse what there is without the warning; reports still say that it is partial"
 )
 _LARGE = 10_000  # slices in a workbook
+_CHOICES = [f"--{name}" for name in ("agreement-metric", "teacher-score-formula", "judge-selection")]
+_CHOICES += ["--agreement-threshold", "--theta", "--q-fraction"]
 _BENCHMARK_FORMATS = ("jsonl", "parquet")
 _ROBUST = ("robust-summary", "export-benchmark", "all")
 
@@ -52,13 +55,16 @@ def build_parser() -> ArgumentParser:
     flags = parser("coeval analyze", "Make reports, tables, benchmarks and preferences of a run.")
     subs = flags.add_subparsers(dest="sub", required=True, metavar="SUB")
     for name, about in {**{name: entry.help for name, entry in REPORTS.items()}, **_WHOLE}.items():
-        one = subs.add_parser(name, help=about, description=about, formatter_class=flags.formatter_class)
+        line = f"coeval analyze {name} --run benchmark/runs/to-p2l --out reports"
+        one = add_command(subs, name, about, examples=(line, f"{line} --partial-ok"))
         one.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
         one.add_argument("--out", required=True, type=Path, metavar="PATH", help=_out_help(name))
         one.add_argument("--partial-ok", action="store_true", help=_PARTIAL_HELP)
         add_log_level(one)
         if name in (*_ROBUST, "judge-report", "teacher-report"):
             _add_choices(one, name)
+        if name in _ROBUST:
+            one.arrange({"which judges and items count": _CHOICES})
         if name == "export-benchmark":
             help_ = "of the file; without it as --out ends, else jsonl"
             one.add_argument("--benchmark-format", choices=_BENCHMARK_FORMATS, help=help_)
@@ -221,6 +227,7 @@ def _write_all(loaded: LoadedRun, settings: RobustSettings, out: Path) -> int:
     from coeval.analysis.coverage import complete_report
     from coeval.analysis.tables import write_tables
     from coeval.reports.pages import WORKBOOK, write_all
+    from coeval.reports.workbook import missing_package
 
     complete = complete_report(loaded)
     wait_for_workbook = _begin_workbook(complete, out / WORKBOOK)
@@ -232,7 +239,7 @@ def _write_all(loaded: LoadedRun, settings: RobustSettings, out: Path) -> int:
         print("warning: the other reports are written all the same", file=sys.stderr)
     for folder, report in {**results, "complete_report": complete}.items():
         write_tables(report, out / folder)
-    write_all(results, complete, out)
+    write_all(results, complete, out, with_workbook=missing_package() is None)
     wait_for_workbook()
     print(f"wrote {out / 'index.html'}")
     return int(is_empty)

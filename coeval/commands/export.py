@@ -1,4 +1,4 @@
-"""Commands `coeval analyze export-preferences`, `export-units`, `pairs-leaderboard`: preferences and scores as data."""
+"""Commands `coeval analyze export-preferences`, `export-units`, `tables`, `pairs-leaderboard`: figures for others."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from coeval.cli import names, run_flags
 from coeval.errors import RunInputError
 from p2l.common.cli import amount, positive
+from p2l.common.program import Parser
 from p2l.common.spreadsheets import to_cell
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def preferences_parser() -> ArgumentParser:
     return flags
 
 
-def add_selection(flags: ArgumentParser) -> None:
+def add_selection(flags: Parser) -> None:
     """Add the flags of `filter_of`."""
     flags.add_argument(
         "--source",
@@ -67,6 +68,12 @@ def add_selection(flags: ArgumentParser) -> None:
         "--scores-of", choices=("model", "metric", "label"), default="model", help="derived: whose scores count"
     )
     flags.add_argument("--seed", type=int, default=0, help="derived: of which model is model_a")
+    flags.arrange(
+        {
+            "which verdicts count": ("--source", "--rows", "--judges", "--keep-self-judged", "--scores-of"),
+            "how scores become votes": ("--margin", "--bad", "--factor-weight", "--seed"),
+        }
+    )
 
 
 def filter_of(arguments: Namespace) -> PreferenceFilter:
@@ -143,12 +150,53 @@ def units_parser() -> ArgumentParser:
 def units_main(argv: Sequence[str] | None = None) -> int:
     """Write the table; 1 where the folder holds no run, or --out contradicts --format."""
     arguments = units_parser().parse_args(argv)
-    from coeval.analysis.export import export_units
     from coeval.analysis.units import load_run
+    from coeval.reports.units_table import export_units
 
     path, form = file_of(arguments.out, "--format", arguments.format, _UNIT_FORMATS, "units")
     count = export_units(load_run(arguments.run), path, form=form, attributes=arguments.attributes)
     print(f"wrote {count} scores to {path}")
+    return 0
+
+
+def tables_parser() -> ArgumentParser:
+    """Return the flags of `coeval analyze tables`."""
+    flags = run_flags("analyze tables", "Write tables for a paper, with intervals and marks of significance.")
+    flags.add_argument("--out", type=Path, metavar="FILE", help="file to write; otherwise they are printed")
+    flags.add_argument("--format", choices=("latex", "md"), default="md", help="LaTeX is for the package booktabs")
+    flags.add_argument(
+        "--tables", nargs="+", choices=_TABLES, default=list(_TABLES), metavar="NAME", help=f"of {', '.join(_TABLES)}"
+    )
+    flags.add_argument("--digits", type=positive, default=3, metavar="N", help="after the point")
+    return flags
+
+
+_TABLES = (
+    "students",
+    "differences",
+    "judges",
+    "teachers",
+)  # of coeval.reports.paper, whose import --help need not wait for
+
+
+def tables_main(argv: Sequence[str] | None = None) -> int:
+    """Write the tables; 1 where the folder holds no run, or no scores."""
+    arguments = tables_parser().parse_args(argv)
+    from coeval.analysis.units import load_run
+    from coeval.errors import RunInputError
+    from coeval.reports.paper import FORMATS, paper_tables
+    from p2l.common.files import atomic_path, check_can_write
+
+    tables = paper_tables(load_run(arguments.run), arguments.digits, arguments.tables)
+    if not tables:
+        raise RunInputError(f"{arguments.run}: has no scores to make tables of")
+    text = "\n".join(FORMATS[arguments.format](table, arguments.digits) for table in tables)
+    if arguments.out is None:
+        print(text, end="")
+        return 0
+    with atomic_path(check_can_write(arguments.out)) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    print(f"wrote {len(tables)} tables to {arguments.out}")
     return 0
 
 

@@ -37,6 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the plan and the estimate; store the estimate where the run has a folder."""
     arguments = build_parser().parse_args(argv)
     from coeval.phases.modes import start_of
+    from coeval.planning.counting import remaining
     from coeval.planning.estimate import estimate_text
     from coeval.planning.plan import plan_text
     from coeval.storage.jsonl import write_json
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config, keys, _ = load(arguments, continue_in_place=arguments.go_on)
     folder = Run(config.experiment.folder)
     stored, modes = start_of(config, continue_in_place=arguments.go_on)
-    print(plan_text(config, stored, modes), end="\n\n")
+    print(plan_text(config, remaining(config, stored, modes)), end="\n\n")
     figures = run_estimate(config, keys, samples=arguments.estimate_samples, run=stored, modes=modes)
     print(estimate_text(figures))
     if folder.folder.is_dir():

@@ -35,6 +35,12 @@ def build_parser() -> ArgumentParser:
         metavar="A,B",
         help="confine phases 3 to 5 to these models; may run beside a main process",
     )
+    flags.add_argument(
+        "--join",
+        action="store_true",
+        help="share the run with other processes started the same way, here or on machines that share its folder: "
+        "the first begins it, or goes on with it, the others join, and each makes what no other does",
+    )
     flags.add_argument("--dry-run", action="store_true", help="print the plan; ask nothing, write nothing")
     flags.add_argument(
         "--probe",
@@ -47,6 +53,13 @@ def build_parser() -> ArgumentParser:
     flags.add_argument("--estimate-only", action="store_true", help="print what the run will cost, and end")
     flags.add_argument("--estimate-samples", type=whole, metavar="N", help="calls for each model to measure its speed")
     flags.add_argument("--log-level", choices=LOG_LEVELS, help="least that is logged")
+    flags.arrange(
+        {
+            "an earlier run": ("--resume", "--continue", "--only-models"),
+            "before the first phase": ("--probe", "--probe-on-fail", "--skip-probe", "--estimate-samples"),
+            "run nothing": ("--dry-run", "--estimate-only"),
+        }
+    )
     return flags
 
 

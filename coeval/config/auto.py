@@ -13,7 +13,7 @@ from typing import Any
 
 from coeval.config.keys import Keys
 from coeval.config.reading import Problems
-from coeval.interfaces import BATCHING, INTERFACES, LATER
+from coeval.interfaces import BATCHING, INTERFACES
 from coeval.prices import batch_discount, price_at, table
 from coeval.schema import BATCH_PHASES, ROLES, Config, Experiment, Model
 from coeval.storage.records import now
@@ -105,8 +105,6 @@ def _choose(model: Model, experiment: Experiment, keys: Keys, problems: Problems
 
 def _no_credentials(model: Model, interfaces: list[str], keys: Keys) -> str:
     names = ", ".join(interfaces)
-    if all(interface in LATER for interface in interfaces):
-        return f"auto: {_ids(model)} is at {names} alone, which is not supported yet"
     files = ", ".join(map(str, keys.looked)) or "none"
     return (
         f"auto: there are no credentials for {names}, who have {_ids(model)}; set the variable of one, or write "

@@ -8,6 +8,7 @@ from typing import Any
 
 from coeval.config.keys import Keys
 from coeval.config.reading import NoKeyError, Problems, expanded, is_folder, is_there
+from coeval.documents import files_of
 from coeval.interfaces import VIRTUAL, tells_logprobs
 from coeval.judging.metrics import missing_package
 from coeval.schema import PHASES, Config, Experiment, Model, Rubric, Task
@@ -212,6 +213,9 @@ def check_items(tasks: tuple[Task, ...], run: Experiment, problems: Problems) ->
     for number, task in enumerate(tasks):
         is_clear = task.name and not problems.at("tasks", number) and not problems.within("tasks", number, "sampling")
         has_items = any(folder.record_files("data_generation", task.name) for folder in folders)
+        for place, pattern in enumerate(task.documents if is_clear and task.sampling.total else ()):
+            if not files_of([pattern]):
+                problems.add(("tasks", number, "documents", place), "names no file; paths start at the working folder")
         if is_clear and not task.sampling.total and not has_items:
             message = "is 0, and there are no items yet; raise it, or ingest a benchmark first (`coeval ingest --help`)"
             problems.add(("tasks", number, "sampling", "total"), message)

@@ -24,7 +24,7 @@ import yaml
 from pydantic import PlainValidator, create_model
 
 from coeval.config.reading import ConfigErrors, Entry, NoKeyError, Secret, is_file, read, read_yaml
-from coeval.interfaces import INTERFACES, LATER, VIRTUAL
+from coeval.interfaces import INTERFACES, VIRTUAL
 from coeval.schema import Config, Model
 from p2l.common.errors import ConfigError
 from route.providers.accounts import account_for, expand
@@ -63,8 +63,11 @@ class Keys:
         if interface in (*VIRTUAL, "mock"):
             return True
         spec = INTERFACES.get(interface)
-        if spec is not None and spec.protocol and not spec.needs_key:  # a local server: used where it is named
-            return interface in self.providers or _first(self.env, spec.url_variables) is not None
+        if spec is not None and spec.protocol and not spec.needs_key:  # a local server, or a cloud
+            # Regions and the like, which have defaults, tell nothing of credentials.
+            others = [names for option, names in spec.option_variables.items() if option not in spec.options]
+            variables = (*spec.url_variables, *spec.key_variables, *" ".join(others).split())
+            return interface in self.providers or _first(self.env, variables) is not None
         try:
             account = self.account_of(interface)
         except NoKeyError:
@@ -86,8 +89,6 @@ class Keys:
 
     def account_of(self, interface: str, parameters: Mapping[str, Any] | None = None) -> Account:
         """Return the account of an interface; a model's parameters have precedence; NoKeyError if there is none."""
-        if interface in LATER:
-            raise NoKeyError(f"{interface} is not supported yet; reach the model through another provider")
         spec = INTERFACES[interface]
         if not spec.protocol and interface != "huggingface":
             return Account(base_url="")
@@ -99,7 +100,10 @@ class Keys:
 
     def secrets(self) -> set[str]:
         """Return every key that is in use or in reach, so that no file shows it."""
-        names = {name for spec in (*INTERFACES.values(), *LATER.values()) for name in spec.key_variables}
+        names = {name for spec in INTERFACES.values() for name in spec.key_variables}
+        names |= {
+            name for spec in INTERFACES.values() for name in spec.option_variables.values() if _SECRET_KEY.search(name)
+        }
         stored = {text for entry in self.providers.values() for key, text in entry.items() if _SECRET_KEY.search(key)}
         return stored | {self.env[name] for name in names if self.env.get(name)}
 
@@ -117,7 +121,8 @@ class Keys:
         hosts = [urlsplit(home).hostname for home in (spec.base_url, *stored_addresses) if home]
         if not key and not (own_address and spec.base_url and urlsplit(str(own_address)).hostname not in hosts):
             key = entry.get("api_key") or entry.get("token")
-        options = {name: parameters.get(name) or entry.get(name) for name in spec.option_variables}
+        names = (*spec.option_variables, *spec.batch_options)
+        options = {name: parameters.get(name) or entry.get(name) for name in names}
         options = {name: value for name, value in {**options, "max_tokens": spec.max_tokens}.items() if value}
         variables = " or ".join(spec.key_variables)
         place = f"`{spec.interface}: KEY` in a key file ({self._looked(str(spec.interface))})"
@@ -187,7 +192,7 @@ def _read_providers(path: Path) -> dict[str, dict[str, str]]:
 
 def _key_file() -> type[Entry]:
     fields: dict[str, Any] = {}
-    for name, spec in {**INTERFACES, **LATER}.items():
+    for name, spec in INTERFACES.items():
         if name not in VIRTUAL:
             keys: dict[str, Any] = dict.fromkeys(spec.key_fields, (Secret | None, None))
             entry = create_model(name, __base__=Entry, **keys)

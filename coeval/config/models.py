@@ -37,12 +37,12 @@ from coeval.config.reading import (
     read,
     shown,
 )
-from coeval.interfaces import BATCHING, INTERFACES, LATER, VIRTUAL
+from coeval.interfaces import BATCHING, INTERFACES, VIRTUAL
 from coeval.judging.metrics import METRICS
 from coeval.schema import BATCH_PHASES, PHASES, ROLES, Experiment, Mode, Model, Phase, Role
 from p2l.common.config import Where
 
-_ONLY_ROLE: Mapping[str, Role] = {"benchmark": "teacher", "metric": "judge", "label": "judge"}
+_ONLY_ROLE: Mapping[str, Role] = {"benchmark": "teacher", "answers": "student", "metric": "judge", "label": "judge"}
 _SITE = ("api_key", "base_url", "azure_endpoint", "api_version", "site_url", "site_name")
 _CLOUD = ("region", "project", "location", "service_account_key")
 _SESSION = ("access_key_id", "secret_access_key", "session_token")
@@ -66,8 +66,6 @@ def name_of(letters: str, pattern: str, longest: int = _LONGEST_NAME, forbidden:
 
 
 def _interface(interface: str) -> str:
-    if interface in LATER:
-        raise ValueError(f"{interface} is not supported yet; reach the model through another provider (V-06)")
     if interface != "auto" and interface not in INTERFACES:
         raise ValueError(f"there is no {interface[:60]!r}{hint(interface, [*INTERFACES, 'auto'], or_all=True)} (V-06)")
     return interface
@@ -224,8 +222,7 @@ def _filled(value: Any) -> Any:
 
 def _batching(name: str) -> str:
     if name not in BATCHING:
-        is_other = name in INTERFACES or name in LATER
-        why = "has no batches here" if is_other else f"is no interface{hint(name, BATCHING)}"
+        why = "has no batches here" if name in INTERFACES else f"is no interface{hint(name, BATCHING)}"
         raise ValueError(f"{why}; those with batches are {', '.join(BATCHING)} (V-13)")
     return name
 
@@ -296,7 +293,7 @@ def read_experiment(raw: object, problems: Problems, resume: str | None, names: 
     """Return the experiment, resumed from `resume` if it is one; `names` are the models', None where one is wrong."""
     where = ("experiment",)
     entry = ExperimentEntry() if raw is None else read(ExperimentEntry, raw, where, problems, models=names)
-    if raw is None:
+    if raw is None and not problems.at(*where):
         problems.add(where, "is missing; add it with an id and a storage_folder", "V-01")
     for phase in PHASES[:2]:
         if entry.phases.get(phase) == "Model":

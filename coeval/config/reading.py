@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from p2l.common.cli import nearest
+from p2l.common.cli import nearest, nearest_of
 from p2l.common.config import Where, line_at, lines_of, owner_of, parse_yaml, read_limited
 from p2l.common.errors import ConfigError, P2LError
 
@@ -84,6 +84,10 @@ class Problems:
         text = "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in text)
         self._places.add(where)
         self._messages.setdefault(f"{text} ({rule})" if rule else text, line or 0)
+
+    def pass_over(self, where: Where) -> None:
+        """Note that the value at `where` is wrong for a reason that is reported elsewhere."""
+        self._places.add(where)
 
     def raise_any(self) -> None:
         """Raise ConfigErrors with all mistakes, in the order of the file, if there are any."""
@@ -162,15 +166,24 @@ def read(kind: type[AnyEntry], raw: object, where: Where, problems: Problems, **
     if not isinstance(raw, Mapping):
         problems.add(where, f"must be a mapping, 'key: value', and is {kind_of(raw)}")
         return kind()
+    misspelt = _misspelt(raw, kind.model_fields)
     for key, field in kind.model_fields.items():
-        if field.description and raw.get(key) is None:
+        if key in misspelt and raw.get(key) is None:
+            problems.pass_over((*where, key))
+        elif field.description and raw.get(key) is None:
             problems.add((*where, key), f"is missing; add {field.description}")
     try:
         return kind.model_validate(raw, context=context)
     except ValidationError as error:
         errors = error.errors(include_url=False)
+    unknown = [each["loc"] for each in errors if each["type"] == "extra_forbidden"]
     for each in errors:
         place = each["loc"]
+        if each["type"] == "missing" and place[-1] in _misspelt(
+            [str(other[-1]) for other in unknown if other[:-1] == place[:-1]], owner_of(kind, place).model_fields
+        ):
+            problems.pass_over((*where, *place))
+            continue
         # Lines are known by keys as text; of some keys that are wrong pydantic says so by a further `[key]`.
         if place[-1] == "[key]" or each["type"] == "invalid_key":
             place = (*place[: -2 if place[-1] == "[key]" else -1], str(each["input"]))
@@ -180,6 +193,12 @@ def read(kind: type[AnyEntry], raw: object, where: Where, problems: Problems, **
     # A number as key may be so long that pydantic's place of it is a text, which is not among the keys.
     kept = {key: value for key, value in raw.items() if isinstance(key, str) and key not in wrong}
     return kind.model_validate(kept, context=context)
+
+
+def _misspelt(keys: Iterable[object], fields: Collection[str]) -> set[str]:
+    """Return the fields that unknown keys are taken to mean: they do not count as missing, too."""
+    unknown = [key for key in keys if isinstance(key, str) and key not in fields]
+    return {near for key in unknown if (near := nearest_of(key, fields)) is not None}
 
 
 def _message(kind: type[Entry], error: Mapping[str, Any]) -> str:

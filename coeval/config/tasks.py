@@ -175,6 +175,7 @@ class TaskEntry(Entry):
     scale: Annotated[Scale, PlainValidator(_scale)] = DEFAULT
     rationale: Bool = False
     expected_scores: Bool = False
+    documents: list[Text] = Field(default_factory=list)
 
 
 TASK_KEYS = tuple(TaskEntry.model_fields)
@@ -198,12 +199,15 @@ def read_tasks(entries: list[Any], problems: Problems, models: Collection[str] |
 
 def _task(entry: TaskEntry) -> Task:
     sampling = entry.sampling
-    settings = {key: value for key, value in entry if key not in ("sampling", "pairwise", "label_attributes")}
+    settings = {
+        key: value for key, value in entry if key not in ("sampling", "pairwise", "label_attributes", "documents")
+    }
     return Task(
         **settings,
         sampling=Sampling(sampling.target, sampling.nuance or (0, 0), sampling.total) if sampling else _NO_ITEMS,
         pairwise=Pairwise(**dict(entry.pairwise)),
         label_attributes=tuple(dict.fromkeys(entry.label_attributes)),
+        documents=tuple(entry.documents),
     )
 
 

@@ -6,9 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coeval.errors import RunInputError
-from p2l.common.cli import nearest
-
 
 class BadRowError(ValueError):
     """A row does not fit its benchmark; the message says what is missing."""
@@ -45,6 +42,10 @@ class Benchmark:
     """Metric of the virtual judge to add."""
     described: bool = False
     """Whether the user gave the description, so that an existing task with another one is an error."""
+    sample: int | None = None
+    """Items that are drawn evenly over the attributes, unless a limit is given; None: all rows, in order."""
+    hub: str = ""
+    """Where it is published, `owner/name` or `owner/name:configuration`."""
 
 
 def text_of(row: Mapping[str, Any], *keys: str) -> str:
@@ -64,7 +65,7 @@ _LETTERS = "ABCDEFGHIJ"
 _CORRECTNESS = "The option chosen is the correct one."
 
 
-def _options(value: object) -> list[str]:
+def options_of(value: object) -> list[str]:
     """Read options from a list, a map by letter, or a list of {key, value}. Raise BadRowError for anything else."""
     if isinstance(value, Mapping):
         return [str(value[key]) for key in sorted(value)]
@@ -88,9 +89,10 @@ def _letter(value: object, options: Sequence[str]) -> str:
     raise BadRowError(f"answer {text[:40]!r} is none of the {len(options)} options")
 
 
-def _choice(
+def choice_item(
     native_id: str, question: str, options: Sequence[str], answer: object, attributes: Mapping[str, Any]
 ) -> BenchmarkItem:
+    """Return a question with options by letter; `answer` is the right one's number from 0, letter or text."""
     letter = _letter(answer, options)
     chosen = options[_LETTERS.index(letter)]
     lines = "\n".join(f"{chr(ord('A') + place)}. {option}" for place, option in enumerate(options))
@@ -99,9 +101,11 @@ def _choice(
 
 
 def _mmlu(row: Mapping[str, Any], number: int) -> BenchmarkItem:
-    options = _options(row.get("choices"))
+    options = options_of(row.get("choices"))
     subject = text_of(row, "subject")
-    return _choice(f"{subject}-{number}", text_of(row, "question"), options, row.get("answer"), {"subject": subject})
+    return choice_item(
+        f"{subject}-{number}", text_of(row, "question"), options, row.get("answer"), {"subject": subject}
+    )
 
 
 def _hellaswag(row: Mapping[str, Any], number: int) -> BenchmarkItem | None:
@@ -109,14 +113,14 @@ def _hellaswag(row: Mapping[str, Any], number: int) -> BenchmarkItem | None:
         return None
     attributes = {"activity": text_of(row, "activity_label")} if row.get("activity_label") else {}
     native_id = str(row.get("ind", number))
-    return _choice(native_id, text_of(row, "ctx"), _options(row.get("endings")), row["label"], attributes)
+    return choice_item(native_id, text_of(row, "ctx"), options_of(row.get("endings")), row["label"], attributes)
 
 
 def _medqa(row: Mapping[str, Any], number: int) -> BenchmarkItem:
-    options = _options(row.get("options"))
+    options = options_of(row.get("options"))
     answer = row.get("answer_idx") or row.get("answer")
     attributes = {"step": text_of(row, "meta_info")} if row.get("meta_info") else {}
-    return _choice(str(row.get("id", number)), text_of(row, "question"), options, answer, attributes)
+    return choice_item(str(row.get("id", number)), text_of(row, "question"), options, answer, attributes)
 
 
 MMLU = Benchmark(
@@ -226,14 +230,6 @@ GSM8K = Benchmark(
 BENCHMARKS: Mapping[str, Benchmark] = {one.name: one for one in (MMLU, HELLASWAG, TRUTHFULQA, HUMANEVAL, MEDQA, GSM8K)}
 
 
-def benchmark(name: str) -> Benchmark:
-    """Return a built-in benchmark. Raise RunInputError if there is none of this name."""
-    if name not in BENCHMARKS:
-        hint = nearest(name, BENCHMARKS) or f"; there are {', '.join(BENCHMARKS)}"
-        raise RunInputError(f"--benchmarks: there is no adapter {name!r}{hint}; for a file of your own use --dataset")
-    return BENCHMARKS[name]
-
-
 def generic(teacher: str, task: str, description: str | None, labels: tuple[str, ...], metric: str | None) -> Benchmark:
     """Read rows with `prompt`, `reference_response` and maybe `id`, `attributes` and `native_score` as a benchmark.
 
@@ -264,5 +260,6 @@ def _row(row: Mapping[str, Any], number: int) -> BenchmarkItem:
     score = row.get("native_score")
     if isinstance(score, bool) or not (score is None or (isinstance(score, int | float) and 0 <= score <= 1)):
         raise BadRowError("native_score must be a number from 0 to 1")
-    prompt, reference = text_of(row, "prompt"), text_of(row, "reference_response")
+    prompt = text_of(row, "prompt")
+    reference = text_of(row, "reference_response") if row.get("reference_response") else ""
     return BenchmarkItem(str(row.get("id", f"{number + 1:05d}")), prompt, reference, dict(attributes), score)

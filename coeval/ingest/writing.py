@@ -6,22 +6,28 @@ Existing items, tasks and rubrics are left alone, so repeating the command chang
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from coeval.config.keys import redacted
+from coeval.config.models import read_experiment
+from coeval.config.reading import read_yaml
 from coeval.errors import RunInputError
 from coeval.ingest.adapters import BadRowError, Benchmark, BenchmarkItem
+from coeval.ingest.answers import ReadyAnswer, model_name
+from coeval.ingest.published import stratified
+from coeval.ingest.rows import Rows, rows_at
 from coeval.storage.jsonl import read_json, read_records, write_json
-from coeval.storage.meta import Meta, main_process
-from coeval.storage.records import now
+from coeval.storage.meta import Meta, create_meta, main_process
+from coeval.storage.records import is_failed, now
 from coeval.storage.run import Run
 from coeval.storage.store import Store
 from p2l.common.config import parse_yaml, read_limited
-from p2l.common.files import LONGEST_LINE, atomic_path, bounded_lines, parse_json
+from p2l.common.files import atomic_path
 
 
 def read_configuration(run: Run) -> dict[str, Any]:
@@ -128,31 +134,161 @@ class IngestCounts:
     """Rows without an item, such as those without a label."""
 
 
-def ingest(run: Run, benchmark: Benchmark, path: Path, limit: int | None = None) -> IngestCounts:
-    """Read a file of rows, one JSON object per line, and add the new items to a run, at most `limit`.
+def ingest(
+    run: Run, benchmark: Benchmark, path: Path, limit: int | None = None, rows: Rows | None = None
+) -> IngestCounts:
+    """Add the new items of a file, or of `rows`, to a run, at most `limit`; of a published data set a sample.
 
     Raise RunInputError if the folder holds no run or another process works on it, the file or a row cannot be used, or
     a name is in use.
     """
+    Meta(run)
+    items, skipped = read_items(benchmark, path, rows)
+    if benchmark.sample is not None:
+        items = stratified(items, limit or benchmark.sample, benchmark.label_attributes)
+    return ingest_items(run, benchmark, items, skipped, limit=limit)
+
+
+def ingest_items(
+    run: Run, benchmark: Benchmark, entries: Sequence[BenchmarkItem], skipped: int = 0, *, limit: int | None = None
+) -> IngestCounts:
+    """Add items to a run, as `ingest` does; `skipped` rows had none."""
     meta = Meta(run)
     _check_names(benchmark)
     with main_process(run):
-        configuration = read_configuration(run)
-        entries, skipped = _entries(benchmark, path)
-        files = run.record_files("data_generation", benchmark.task)
-        stored_ids = {str(record.get("id")) for file in files for record in read_records(file)}
-        new = [(identity, entry) for identity, entry in _identified(benchmark, entries) if identity not in stored_ids]
-        chosen = new if limit is None else new[:limit]
-        counts = IngestCounts(len(chosen), len(entries) - len(new), skipped)
-        whole = _with_values(benchmark, entries)
-        changed = patched(configuration, whole, run)
-        _write_phase_files(run, whole, extend=is_benchmark_task(configuration, benchmark.task))
-        _write_items(run, whole, chosen)
-        with atomic_path(run.config) as temporary:
-            text = yaml.safe_dump(changed, sort_keys=True, allow_unicode=True, width=120)
-            temporary.write_text(text, encoding="utf-8")
-        _note(meta, whole, counts)
+        return _add(run, meta, benchmark, entries, skipped, limit)
+
+
+def _add(
+    run: Run, meta: Meta, benchmark: Benchmark, entries: Sequence[BenchmarkItem], skipped: int, limit: int | None
+) -> IngestCounts:
+    configuration = read_configuration(run)
+    files = run.record_files("data_generation", benchmark.task)
+    stored_ids = {str(record.get("id")) for file in files for record in read_records(file)}
+    new = [(identity, entry) for identity, entry in _identified(benchmark, entries) if identity not in stored_ids]
+    chosen = new if limit is None else new[:limit]
+    counts = IngestCounts(len(chosen), len(entries) - len(new), skipped)
+    whole = _with_values(benchmark, entries)
+    changed = patched(configuration, whole, run)
+    _write_phase_files(run, whole, extend=is_benchmark_task(configuration, benchmark.task))
+    _write_items(run, whole, chosen)
+    write_configuration(run, changed)
+    _note(meta, whole, counts)
     return counts
+
+
+def begin_run(path: Path) -> Run:
+    """Return the run of a configuration, which may still lack tasks; one that is not there is begun, without a call.
+
+    Raise ConfigErrors if the configuration cannot be read, or does not say where the run is.
+    """
+    raw, problems = read_yaml(path)
+    experiment = read_experiment(raw.get("experiment") if isinstance(raw, Mapping) else None, problems, None, None)
+    problems.raise_any()
+    run = Run(experiment.folder)
+    if not run.meta.exists():
+        stored = {part: redacted(value, by_key=part != "tasks") for part, value in raw.items()}
+        run.folder.mkdir(parents=True, exist_ok=True)
+        write_configuration(run, {"tasks": [], **stored})
+        create_meta(run, experiment.id)
+    return run
+
+
+def write_configuration(run: Run, configuration: Mapping[str, Any]) -> None:
+    """Replace the `config.yaml` of a run."""
+    with atomic_path(run.config) as temporary:
+        text = yaml.safe_dump(dict(configuration), sort_keys=True, allow_unicode=True, width=120)
+        temporary.write_text(text, encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class AnswerCounts:
+    """What became of a file of answers."""
+
+    items: int
+    """New items."""
+    written: int
+    """New answers."""
+    there: int
+    models: tuple[str, ...]
+
+
+def ingest_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer], path: Path) -> AnswerCounts:
+    """Add answers that were made elsewhere, as those of students that are never called, with items that are new.
+
+    An answer belongs to the item of the run that has its `item` as id, otherwise to the benchmark's of that name. Raise
+    RunInputError as `ingest` does, and for an answer whose item is neither in the run nor in the file.
+    """
+    meta = Meta(run)
+    _check_names(benchmark)
+    names = {answer.model: model_name(answer.model) for answer in answers}
+    with main_process(run):
+        prompts = _prompts_of(run, benchmark.task)
+        fresh = {one.item: one for one in answers if one.item not in prompts and one.prompt}
+        items = [BenchmarkItem(one.item, one.prompt, one.reference) for one in fresh.values()]
+        added = _add(run, meta, benchmark, items, 0, None).written if items else 0
+        configuration = read_configuration(run)
+        models = configuration.setdefault("models", [])
+        for given, name in names.items():
+            if not any(model.get("name") == name and "student" in (model.get("roles") or ()) for model in models):
+                _add_model(models, name, "answers", "student", {"model": given}, run)
+        write_configuration(run, configuration)
+        written = _write_answers(run, benchmark, answers, names, path)
+        meta.update(
+            phases_completed=[phase for phase in meta.completed if phase not in _REOPENED], status="in_progress"
+        )
+    return AnswerCounts(added, written, len(answers) - written, tuple(sorted(set(names.values()))))
+
+
+def _prompts_of(run: Run, task: str) -> dict[str, tuple[str, str]]:
+    """Return the prompt and the teacher of each item of a task, by id."""
+    records = (record for file in run.record_files("data_generation", task) for record in read_records(file))
+    return {
+        str(record.get("id")): (str(record.get("prompt")), str(record.get("teacher_model_id")))
+        for record in records
+        if record.get("prompt") and not is_failed(record)
+    }
+
+
+def _write_answers(
+    run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer], names: Mapping[str, str], path: Path
+) -> int:
+    prompts, written = _prompts_of(run, benchmark.task), 0
+    stored = {
+        str(record.get("id"))
+        for file in run.record_files("response_collection", benchmark.task)
+        for record in read_records(file)
+        if not is_failed(record)
+    }
+    with Store(run) as store:
+        for answer in answers:
+            item = answer.item if answer.item in prompts else _identity(benchmark, answer.item)
+            if item not in prompts:
+                raise RunInputError(
+                    f"{path}: item {answer.item[:60]!r} is none of task {benchmark.task!r}, and has no prompt; "
+                    "add `prompt`, or name an item by its id in the run"
+                )
+            prompt, teacher = prompts[item]
+            if answer.prompt and answer.prompt != prompt:
+                raise RunInputError(f"{path}: item {answer.item[:60]!r} has another prompt than in the run")
+            student = names[answer.model]
+            if f"{item}__{student}" in stored:
+                continue
+            record = {
+                "id": f"{item}__{student}",
+                "datapoint_id": item,
+                "task_id": benchmark.task,
+                "teacher_model_id": teacher,
+                "student_model_id": student,
+                "input": prompt,
+                "response": answer.answer,
+                "token_count": max(1, len(answer.answer) // 4),
+                "generated_at": now(),
+            }
+            store.append(run.records("response_collection", benchmark.task, student), record)
+            stored.add(str(record["id"]))
+            written += 1
+    return written
 
 
 def _check_names(benchmark: Benchmark) -> None:
@@ -162,9 +298,10 @@ def _check_names(benchmark: Benchmark) -> None:
             raise RunInputError(f"{what} {name!r}: use letters, digits and {' '.join(more)}, and no __")
 
 
-def _entries(benchmark: Benchmark, path: Path) -> tuple[list[BenchmarkItem], int]:
+def read_items(benchmark: Benchmark, path: Path, rows: Rows | None = None) -> tuple[list[BenchmarkItem], int]:
+    """Return the items of a file of rows, and how many rows have none. Raise RunInputError if one cannot be used."""
     entries = []
-    for number, (line, row) in enumerate(_rows(path, benchmark.split)):
+    for number, (line, row) in enumerate(rows or rows_at(path, benchmark.split)):
         try:
             entries.append(benchmark.read(row, number))
         except BadRowError as error:
@@ -175,40 +312,23 @@ def _entries(benchmark: Benchmark, path: Path) -> tuple[list[BenchmarkItem], int
     return whole, len(entries) - len(whole)
 
 
-def _rows(path: Path, split: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    try:
-        with path.open("rb") as lines:
-            for number, (line, _) in enumerate(bounded_lines(lines), start=1):
-                if not line:
-                    raise RunInputError(f"{path}: line {number}: is longer than {LONGEST_LINE >> 20} MiB; leave it out")
-                if not line.strip():
-                    continue
-                try:
-                    row = parse_json(line)
-                except ValueError as error:
-                    raise RunInputError(f"{path}: line {number}: no JSON: {error}") from None
-                if not isinstance(row, dict):
-                    raise RunInputError(f"{path}: line {number}: no JSON object")
-                yield number, row
-    except OSError as error:
-        where = "; rows are looked for in DATA_DIR/NAME/SPLIT.jsonl, see --data-dir and --split" if split else ""
-        raise RunInputError(f"{path}: cannot be read: {error.strerror or error}{where}") from error
+def _identity(benchmark: Benchmark, native: str) -> str:
+    while "__" in native:  # which parts the ids of records
+        native = native.replace("__", "_")
+    return f"{benchmark.task}__{benchmark.name}__{native}"
 
 
-def _identified(benchmark: Benchmark, entries: list[BenchmarkItem]) -> Iterator[tuple[str, BenchmarkItem]]:
+def _identified(benchmark: Benchmark, entries: Sequence[BenchmarkItem]) -> Iterator[tuple[str, BenchmarkItem]]:
     """Yield entries with the ids of their items; of duplicates the first."""
     seen = set()
     for entry in entries:
-        native = entry.native_id
-        while "__" in native:  # which parts the ids of records
-            native = native.replace("__", "_")
-        identity = f"{benchmark.task}__{benchmark.name}__{native}"
+        identity = _identity(benchmark, entry.native_id)
         if identity not in seen:
             seen.add(identity)
             yield identity, entry
 
 
-def _with_values(benchmark: Benchmark, entries: list[BenchmarkItem]) -> Benchmark:
+def _with_values(benchmark: Benchmark, entries: Sequence[BenchmarkItem]) -> Benchmark:
     """Return the benchmark with all attribute values in the file."""
     values = {name: dict.fromkeys(declared) for name, declared in benchmark.attributes.items()}
     for entry in entries:

@@ -140,6 +140,7 @@ PHASE_OF: Mapping[str, Phase] = {
     "map_nuanced_attrs": "attribute_mapping",
     "autorubric": "rubric_mapping",
     "sample": "data_generation",
+    "sample_document": "data_generation",
     "test": "response_collection",
     "evaluate_single": "evaluation",
     "evaluate_per_factor": "evaluation",
@@ -286,6 +287,13 @@ def _item(question: PromptMatch, persona: Persona, text: str) -> str:
     return json.dumps({"prompt": prompt, "response": response}, ensure_ascii=False)
 
 
+def _quoting_item(question: PromptMatch, persona: Persona, text: str) -> str:
+    """Return an item that quotes the beginning of its passage."""
+    passage = question.values.get("passage", "").strip()
+    item = json.loads(_item(question, persona, text))
+    return json.dumps({**item, "quotes": [passage[:80]]}, ensure_ascii=False)
+
+
 def _mapping(text: str) -> dict[str, Any]:
     try:
         parsed = json.loads(text)
@@ -363,6 +371,7 @@ _ANSWERS: Mapping[str, Callable[[PromptMatch, Persona, str], str]] = {
     "map_nuanced_attrs": _three_of(_NUANCES),
     "autorubric": _three_of(_FACTORS),
     "sample": _item,
+    "sample_document": _quoting_item,
     "test": _student,
     "evaluate_single": _grades,
     "evaluate_per_factor": _grade,

@@ -6,30 +6,36 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial, reduce
-from typing import TypeVar
+from itertools import chain
+from typing import TypeAlias, TypeVar
 
 from coeval.calling.calls import CallError, Reason, Reply
 from coeval.interfaces import in_flight
 from coeval.phases.question import Question, ReplyOrError, Settled, apply, read_answer
 from coeval.phases.stage import Outcome, Stage
 from coeval.schema import ROLE_OF, Model, Phase
+from coeval.storage.claims import Claims
 from coeval.storage.jsonl import read_records
 from coeval.storage.meta import claimed_work
 from coeval.storage.store import Store
 
 T = TypeVar("T")
 ATTEMPTS = 3  # to get a usable answer
+_POLL = 0.3  # seconds between two looks at what others are at
 _SPARE = 8  # questions that may wait for their turn besides those in flight
 
 
 class ReplyJournal:
     """Replies of one model in one phase that wait for others of their record, on the disk so that a kill loses none."""
 
-    def __init__(self, store: Store, phase: str, model: str) -> None:
+    def __init__(self, store: Store, phase: str, model: str, process: str = "") -> None:
+        """`process` names one of several that share the work: each writes a file of its own and reads all."""
         self._store = store
-        self._path = store.run.waiting / f"{phase}.{model}.jsonl"
+        self._path = store.run.waiting / f"{phase}.{model}{'+' * bool(process)}{process}.jsonl"
         self._waiting: dict[str, dict[str, Reply]] = {}
-        for line in read_records(self._path):
+        paths = sorted({self._path, *store.run.waiting.glob(f"{phase}.{model}+*.jsonl")})
+        self._read = paths if not process else [self._path]
+        for line in chain.from_iterable(read_records(path) for path in paths):
             if "reply" in line:
                 self._waiting.setdefault(line["id"], {})[line["part"]] = Reply(**line["reply"])
             else:
@@ -50,26 +56,34 @@ class ReplyJournal:
     def clear(self) -> None:
         """Remove the file, unless replies of another task wait in it."""
         if not self._waiting:
-            self._store.forget_file(self._path)
+            for path in self._read:
+                self._store.forget_file(path)
+
+
+Work: TypeAlias = Callable[[Model], Awaitable[Outcome]]
 
 
 async def each_model(
-    stage: Stage, phase: Phase, models: Sequence[Model], work: Callable[[Model], Awaitable[Outcome]]
+    stage: Stage, phase: Phase, models: Sequence[Model], work: Work, *, by_item: bool = False
 ) -> Outcome:
-    """Let models work at once, each in one process at a time; local models one by one, as they share a device."""
+    """Let models work at once; local models one by one, as they share a device.
+
+    Each works in one process at a time; `by_item`: processes that joined the run share its records instead.
+    """
     local = [model for model in models if model.interface == "huggingface"]
     chains = [[model] for model in models if model not in local] + ([local] if local else [])
     outcome = Outcome()
-    for part in await together([_one_by_one(stage, phase, chain, work) for chain in chains]):
+    for part in await together([_one_by_one(stage, phase, part, work, by_item) for part in chains]):
         outcome.add(part)
     return outcome
 
 
-async def _one_by_one(
-    stage: Stage, phase: Phase, models: Sequence[Model], work: Callable[[Model], Awaitable[Outcome]]
-) -> Outcome:
+async def _one_by_one(stage: Stage, phase: Phase, models: Sequence[Model], work: Work, by_item: bool) -> Outcome:
     outcome = Outcome()
     for model in models:
+        if stage.claims is not None and by_item and not model.is_virtual and not _in_batches(stage, model, phase):
+            outcome.add(await _beside_others(stage.claims, f"{phase}+{model.name}", model, work))
+            continue
         waits = partial(stage.log.info, f"{phase}: {model.name} waits for another process that is at work on it")
         async with claimed_work(stage.run, phase, model.name, on_wait=waits):
             try:
@@ -81,6 +95,27 @@ async def _one_by_one(
             else:
                 outcome.add(await work(model))
     return outcome
+
+
+async def _beside_others(claims: Claims, name: str, model: Model, work: Work) -> Outcome:
+    """Let a model make what no other process makes, until nobody is at it and nothing of killed ones is left."""
+    outcome = Outcome()
+    try:
+        while True:
+            claims.begin(name)
+            outcome.add(await work(model))
+            if outcome.stopped or outcome.refused:
+                return outcome
+            while claims.is_awaited(name):
+                await asyncio.sleep(_POLL)
+            if not claims.is_left(name):
+                return outcome
+    finally:
+        claims.end(name)
+
+
+def _in_batches(stage: Stage, model: Model, phase: Phase) -> bool:
+    return stage.batching is not None and stage.batching.takes(model, phase)
 
 
 async def in_turn(parts: Iterable[Awaitable[Outcome]]) -> Outcome:
@@ -138,7 +173,9 @@ class _Asker:
     def __init__(self, stage: Stage, phase: Phase, model: Model, outcome: Outcome, attempts: int) -> None:
         self.stage, self.phase, self.model = stage, phase, model
         self.outcome, self.attempts = outcome, attempts
-        self._journal = ReplyJournal(stage.store, phase, model.name)
+        self._work = f"{phase}+{model.name}"
+        self._claims = stage.claims if stage.claims is not None and stage.claims.is_begun(self._work) else None
+        self._journal = ReplyJournal(stage.store, phase, model.name, self._claims.name if self._claims else "")
         # More than may be in flight, so that a turn that is free finds a question that is ready.
         self._slots = asyncio.Semaphore(2 * in_flight(stage.config.experiment.concurrency, model.interface) + _SPARE)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -147,7 +184,7 @@ class _Asker:
     async def run(self, questions: Iterable[Question]) -> None:
         """Start questions as slots become free; wait for the last."""
         try:
-            for question in questions:
+            for question in self._own(questions):
                 await self._slots.acquire()
                 if self._is_over:
                     break
@@ -164,6 +201,17 @@ class _Asker:
             raise self._error
         if not self._is_over:
             self._journal.clear()
+
+    def _own(self, questions: Iterable[Question]) -> Iterable[Question]:
+        """Yield what this process makes, and take the rest out of what is expected of it."""
+        if self._claims is None:
+            return questions
+
+        def leave_out(count: int) -> None:
+            self.outcome.expected -= count
+            self.stage.progress.expect(-count)
+
+        return self._claims.take(self._work, iter(questions), lambda question: question.id, leave_out)
 
     @property
     def _is_over(self) -> bool:
@@ -188,6 +236,8 @@ class _Asker:
         settled = apply(self.stage.store, question, dict(zip(question.prompts, replies, strict=True)))
         if len(replies) > 1:
             self._journal.forget(question.waiting_id)
+        if self._claims is not None:
+            self._claims.settle(self._work, question.id)
         _count(self.stage, self.outcome, settled)
 
     async def _answer(self, question: Question, part: str, earlier: Reply | None) -> ReplyOrError:

@@ -25,6 +25,8 @@ from coeval.storage.records import ItemMark, is_failed, is_judgement_of, is_mark
 from p2l.common.errors import InputError
 
 PHASE: Phase = "evaluation"
+NO_REFERENCE = "There is none: go by the task and the rubric alone."
+"""What judges see where an item has no reference answer."""
 _AT_ONCE = 64  # answers that a metric scores in one call
 Answered: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 """An item and an answer to it."""
@@ -58,11 +60,12 @@ def judge_question(
 ) -> Question:
     """Return the question for the factors in `rubric`; `scores` are earlier ones of other factors."""
     context = {**_context(judge.name, item, response, scores), "factors": list(rubric), **grading_of(task)}
+    reference = item.get("reference_response") or NO_REFERENCE
     texts = {
         "input": item["prompt"],
         "target_attributes": json.dumps(item.get("sampled_target_attributes") or {}, ensure_ascii=False),
-        "reference_response": item.get("reference_response") or "",
-        "reference": item.get("reference_response") or "",
+        "reference_response": reference,
+        "reference": reference,
         "response": response["response"],
     }
     first = failures.get(context["id"], 0) * ATTEMPTS
@@ -168,7 +171,7 @@ async def evaluate(stage: Stage) -> Outcome:
         return in_turn(_judge(stage, judge, part) for part in works if judge in judges_of(stage.config, part.task))
 
     at_work = [judge for judge in judges.values() if stage.only is None or judge.name in stage.only]
-    outcome = await each_model(stage, PHASE, at_work, work)
+    outcome = await each_model(stage, PHASE, at_work, work, by_item=True)
     pairwise = [task for task in stage.config.tasks if task.evaluation_mode == "pairwise"]
     if pairwise and stage.halted is None:
         from coeval.phases.pairwise import compare_all

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from coeval.documents import Passage, check_quotes, passage_of, read_passages
 from coeval.duplicates import PromptIndex, text_in
 from coeval.errors import RunError
 from coeval.judging.prompts import render
-from coeval.parsing import read_item
+from coeval.parsing import read_item, read_quoting_item
 from coeval.phases.driving import drive, each_model
 from coeval.phases.mapping import attributes_of
 from coeval.phases.question import Kind, Question
@@ -176,9 +177,12 @@ async def _generate(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcome:
     def questions() -> Iterator[Question]:
         for task in tasks:
             index, numbers = indexes[task.name], missing[task.name]
+            passages = read_passages(task.documents) if task.documents and numbers else []
             if numbers:
                 for number, draw in zip(numbers, _drawn(stage, task, teacher, numbers, index), strict=True):
-                    yield _question(task, teacher, number, draw, failures + index.marked)
+                    key = stage.config.experiment.seed, task.name, teacher.name, "documents"
+                    passage = passage_of(passages, number, _random(*key)) if passages else None
+                    yield _question(task, teacher, number, draw, failures + index.marked, passage)
 
     expected, attempts = sum(map(len, missing.values())), 1 + stage.config.experiment.generation_retries
     outcome = await drive(stage, PHASE, teacher, questions(), expected=expected, attempts=attempts)
@@ -241,7 +245,9 @@ def _id(task: Task, teacher: Model, number: int) -> str:
     return f"{task.name}__{teacher.name}__{number:05d}"
 
 
-def _question(task: Task, teacher: Model, number: int, draw: Draw, failures: Mapping[str, int]) -> Question:
+def _question(
+    task: Task, teacher: Model, number: int, draw: Draw, failures: Mapping[str, int], passage: Passage | None
+) -> Question:
     identity = _id(task, teacher, number)
     context: dict[str, Any] = {
         "id": identity,
@@ -253,7 +259,12 @@ def _question(task: Task, teacher: Model, number: int, draw: Draw, failures: Map
         context["sampled_nuanced_attributes"] = dict(draw.nuanced)
     attributes = {"target_attributes": draw.target, "nuanced_attributes": draw.nuanced}
     texts = {name: json.dumps(drawn, ensure_ascii=False) for name, drawn in attributes.items()}
-    prompt = render(task, teacher.name, "sample", **texts)
+    if passage is None:
+        prompt = render(task, teacher.name, "sample", **texts)
+    else:
+        about = {"document": passage.document, "start": passage.start, "end": passage.start + len(passage.text)}
+        context |= {"source": about, "passage": passage.text}
+        prompt = render(task, teacher.name, "sample_document", document=passage.document, passage=passage.text, **texts)
     # Items with the same attributes have the same prompt; their numbers keep the cached answers apart.
     first = number * _NUMBERS + failures.get(identity, 0) * _NUMBERS_AT_A_START
     return Question("item", PHASE, "teacher", teacher.name, task.name, context, {"": prompt}, first)
@@ -287,7 +298,7 @@ class TeacherPrompts:
         return f"the prompt repeats that of {owner}, exactly or nearly"
 
 
-def _conflict(store: Store, context: Mapping[str, Any], item: tuple[str, str]) -> str | None:
+def _conflict(store: Store, context: Mapping[str, Any], item: tuple[str, str, list[str]]) -> str | None:
     """Return why an item cannot stand beside the others of its teacher."""
     key = ("prompts", context["task_id"], context["teacher_model_id"])
     if key not in store.shared:
@@ -301,12 +312,22 @@ def _record(
 ) -> dict[str, Any] | None:
     if failures:
         return None
-    prompt, response = answers[""]
-    return {**context, "prompt": prompt, "reference_response": response, "generated_at": now()}
+    prompt, response, quotes = answers[""]
+    record = {key: value for key, value in context.items() if key != "passage"}
+    record |= {"quotes": quotes} if quotes else {}
+    return {**record, "prompt": prompt, "reference_response": response, "generated_at": now()}
+
+
+def _read(context: Mapping[str, Any], _part: str, text: str) -> tuple[str, str, list[str]]:
+    """Return prompt, reference answer and quotes. Raise MalformedAnswerError for quotes that the passage has not."""
+    if "passage" not in context:
+        return *read_item(text), []
+    prompt, response, quotes = read_quoting_item(text)
+    return prompt, response, check_quotes(quotes, context["passage"])
 
 
 KINDS = {
-    "item": Kind(lambda _context, _part, text: read_item(text), _record, "data_generation", conflict=_conflict),
+    "item": Kind(_read, _record, "data_generation", conflict=_conflict),
 }
 
 

@@ -74,7 +74,10 @@ async def compare_all(stage: Stage, tasks: Sequence[Task]) -> Outcome:
     def work(judge: Model) -> Awaitable[Outcome]:
         return in_turn(_judge(stage, judge, part) for part in works if stage.halted is None)
 
-    return await each_model(stage, PHASE, [judge for judge in stage.models("judge") if not judge.is_virtual], work)
+    judges = [judge for judge in stage.models("judge") if not judge.is_virtual]
+    # What is compared next depends on all verdicts so far where the schedule is active.
+    by_item = all(task.pairwise.schedule == "all" for task in tasks)
+    return await each_model(stage, PHASE, judges, work, by_item=by_item)
 
 
 async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
@@ -91,7 +94,7 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
         outcome = await in_turn(comparison.ask_in_rounds(teacher, schedule) for teacher, schedule in schedules.items())
     else:
         outcome = await comparison.ask(chain.from_iterable(schedule.everything() for schedule in schedules.values()))
-    outcome.expected = expected
+    outcome.expected += expected
     return outcome
 
 

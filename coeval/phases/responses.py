@@ -27,7 +27,9 @@ async def collect_responses(stage: Stage) -> Outcome:
     tasks = [task for task in stage.config.tasks if not (is_kept and _has_any(stage, task.name))]
     items = {task.name: index_of_items(stage, task.name) for task in tasks}
     students = [model for model in stage.models("student") if not model.is_virtual]
-    return await each_model(stage, PHASE, students, lambda student: _collect(stage, student, tasks, items))
+    return await each_model(
+        stage, PHASE, students, lambda student: _collect(stage, student, tasks, items), by_item=True
+    )
 
 
 def _has_any(stage: Stage, task: str) -> bool:

@@ -2,56 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from coeval.calling.calls import Asking, Call, Reply
+from coeval.phases.progress import Progress
 from coeval.phases.question import Batching
 from coeval.schema import Config, Mode, Model, Phase, Role
+from coeval.storage.claims import Claims
 from coeval.storage.run import Run
 from coeval.storage.store import Log, Store
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
-
-class Progress:
-    """The progress bar of one phase; nothing is shown where stderr is no terminal."""
-
-    def __init__(self, description: str = "", spent: Callable[[], float] | None = None) -> None:
-        """`spent` returns the dollars so far; without a description there is no bar."""
-        self._description = description
-        self._spent = spent
-        self._bar: tqdm[Any] | None = None
-        self._failed = 0
-
-    def expect(self, count: int) -> None:
-        """Add to the total."""
-        if not self._description or not count:
-            return
-        if self._bar is None:
-            from p2l.common.cli import progress
-
-            self._bar = progress(description=self._description, total=count, unit="rec")
-        else:
-            self._bar.total = (self._bar.total or 0) + count
-            self._bar.refresh()
-
-    def advance(self, *, failed: bool = False) -> None:
-        """Count one as done."""
-        self._failed += failed
-        if self._bar is None:
-            return
-        notes = [f"${self._spent():.4f}"] if self._spent is not None else []
-        notes += [f"{self._failed} failed"] if self._failed else []
-        self._bar.set_postfix_str(", ".join(notes), refresh=False)
-        self._bar.update()
-
-    def close(self) -> None:
-        """Remove the bar."""
-        if self._bar is not None:
-            self._bar.close()
 
 
 @dataclass
@@ -69,6 +29,8 @@ class Stage:
     """The models that phases 3 to 5 are confined to."""
     batching: Batching | None = None
     progress: Progress = field(default_factory=Progress)
+    claims: Claims | None = None
+    """What this process makes of a run that others have joined."""
     halted: str | None = None
     """Why no model may be asked any more: the budget is used up."""
     limited: bool = False

@@ -172,6 +172,8 @@ TOKENS: Mapping[str, Tokens] = {
 """Assumed for each phase."""
 RATIONALE = 60
 """Further tokens of an answer with a rationale."""
+PASSAGE = 600
+"""Further tokens of a question with a passage of a document."""
 UNKNOWN_FACTORS = 4
 """Assumed of a rubric that teachers have yet to write."""
 Key = TypeVar("Key")
@@ -225,6 +227,14 @@ def remaining(
     return Remaining(stored, chosen, work_of(config, stored, chosen, only))
 
 
+def tokens_by_phase(work: Iterable[Work]) -> dict[Phase, float]:
+    """Return the tokens of answers that are asked for in each phase, which is what models take their time for."""
+    tokens = dict.fromkeys(PHASES, 0.0)
+    for one in work:
+        tokens[one.phase] += one.calls * one.tokens.output
+    return tokens
+
+
 @dataclass(frozen=True)
 class _Count:
     """The calls of one run, task by task."""
@@ -242,7 +252,9 @@ class _Count:
             yield Work(PHASES[0], task.name, teacher, maps, TOKENS[PHASES[0]])
             yield Work(PHASES[1], task.name, teacher, rubrics, TOKENS[PHASES[1]])
             written = self._retained(PHASES[2], self.stored.items[task.name, teacher.name])
-            yield Work(PHASES[2], task.name, teacher, items[teacher.name] - written, TOKENS[PHASES[2]])
+            input_, output = TOKENS[PHASES[2]]
+            tokens = Tokens(input_ + PASSAGE * bool(task.documents), output)
+            yield Work(PHASES[2], task.name, teacher, items[teacher.name] - written, tokens)
         answers = self._answers(task)
         for student in self.config.with_role("student"):
             missing = self._missing_answers(task, student, items)

@@ -105,6 +105,54 @@ def find_gaps(run: Run, kinds: Collection[str] = tuple(RECORD_FOLDERS)) -> Itera
                     yield Gap(kind, present.name, model, missing)
 
 
+WORDS = {
+    "data_generation": "items",
+    "response_collection": "responses",
+    "evaluation": "evaluations",
+    "pairwise": "pairs",
+}
+"""Kind of record -> what it is called in messages."""
+
+
+def missing_text(run: Run) -> str:
+    """Return what a run lacks, by kind of record and model; empty if nothing is missing."""
+    counts: dict[tuple[str, str], int] = defaultdict(int)
+    for gap in find_gaps(run):
+        counts[gap.kind, gap.model] += gap.missing
+    return ", ".join(f"{count} {WORDS[kind]} of {model}" for (kind, model), count in counts.items())
+
+
+def expected_missing(run: Run) -> dict[str, int]:
+    """Return how many records of each kind a run lacks, those of items included that are still to be written."""
+    missing: dict[str, int] = defaultdict(int)
+    items: dict[str, int] = defaultdict(int)
+    for gap in find_gaps(run):
+        missing[gap.kind] += gap.missing
+        if gap.kind == "data_generation":
+            items[gap.task] += gap.missing
+    raw = stored_config(run)
+    config = _StoredConfig(entries_of(raw, "tasks"), entries_of(raw, "models"))
+    students = sum(interface != "answers" for _, interface, _ in config.names("student"))
+    for task in config.tasks:
+        answers = items[str(task.get("name"))] * students
+        missing["response_collection"] += answers
+        for _, interface, metric in config.judges(task):
+            if task.get("evaluation_mode") == "pairwise" and interface not in VIRTUAL:
+                missing["pairwise"] += answers * (students - 1) // 2
+            elif _factors_of(run, task, interface, metric):
+                missing["evaluation"] += answers
+    return dict(missing)
+
+
+def _factors_of(run: Run, task: Mapping[str, Any], interface: str, metric: Any) -> Collection[str]:
+    """Return the factors that a judge scores; one unknown, where the rubric is not written yet."""
+    rubric = read_json(run.rubric(str(task.get("name"))))
+    definitions = rubric if isinstance(rubric, dict) else task.get("rubric")
+    if not isinstance(definitions, dict):
+        return () if interface in VIRTUAL else ("",)
+    return factors_for(interface, metric, task.get("label_attributes") or (), definitions)
+
+
 def _present(run: Run, config: _StoredConfig, task: Mapping[str, Any], *, with_answers: bool) -> _Present:
     items, by_teacher = dict[str, ItemMark](), defaultdict[str, set[str]](set)
     for record in _valid(run, "data_generation", task, "prompt"):
@@ -134,7 +182,9 @@ def _items(config: _StoredConfig, present: _Present) -> Iterator[tuple[str, int]
 
 
 def _answers(config: _StoredConfig, present: _Present) -> Iterator[tuple[str, int]]:
-    for student, *_ in config.names("student"):
+    for student, interface, _ in config.names("student"):
+        if interface == "answers":  # there is what was ingested
+            continue
         answered = {one.rpartition("__")[0] for one in present.by_student.get(student, ())}
         yield student, len(present.items.keys() - answered)
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 from coeval.judging.prompts import grading_text
-from coeval.planning.counting import Work, remaining
+from coeval.phases.progress import time_text
+from coeval.planning.counting import Remaining, Work, remaining
 from coeval.planning.estimate import grid
+from coeval.planning.gaps import WORDS, expected_missing
 from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Sampling, Task
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.meta import Meta
 from coeval.storage.records import is_failed
-from coeval.storage.run import Run
+from coeval.storage.run import KINDS_OF, Run
 from p2l.common.text_table import text_table
 
 _SHORT = {
@@ -25,14 +28,8 @@ _SHORT = {
 }
 
 
-def plan_text(
-    config: Config,
-    run: Run | None = None,
-    modes: Mapping[Any, Mode] | None = None,
-    only: Collection[str] | None = None,
-) -> str:
-    """Describe a run; the arguments are those of `remaining`."""
-    left = remaining(config, run, modes, only)
+def plan_text(config: Config, left: Remaining, only: Collection[str] | None = None) -> str:
+    """Describe a run by what is left of it."""
     experiment = config.experiment
     head = f"{experiment.id}, in {experiment.folder}"
     if experiment.resume_from:
@@ -120,12 +117,8 @@ def _left(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 _LAST_ERRORS = 10
-_KINDS = (
-    ("data_generation", "items"),
-    ("response_collection", "responses"),
-    ("evaluation", "evaluations"),
-    ("pairwise", "pairs"),
-)
+_RECENT = 600  # seconds whose records tell the speed
+_TIMES = ("generated_at", "evaluated_at", "created_at")
 
 
 def status_text(run: Run) -> str:
@@ -148,13 +141,17 @@ def _about(meta: Meta) -> str:
 
 
 def _phase_lines(run: Run, meta: Meta) -> str:
-    lines = []
+    lines, missing = [], expected_missing(run)
+    since = (datetime.now(timezone.utc) - timedelta(seconds=_RECENT)).strftime("%Y-%m-%dT%H:%M:%SZ")
     for phase in PHASES:
-        kinds = [(kind, word) for kind, word in _KINDS if kind == phase or (kind, phase) == ("pairwise", "evaluation")]
-        counted = [line for line in (_counted(run, kind, word) for kind, word in kinds) if line]
+        counted = [
+            line for kind in KINDS_OF.get(phase, ()) if (line := _counted(run, kind, missing.get(kind, 0), since))
+        ]
         folder = {"attribute_mapping": "phase1_attributes", "rubric_mapping": "phase2_rubric"}.get(phase)
         maps = None if folder is None else len(list((run.folder / folder).glob("[!.]*.json")))
-        state = _state(meta, phase, has_files=bool(counted or maps))
+        state = _state(
+            meta, phase, has_files=any(run.record_files(kind) for kind in KINDS_OF.get(phase, ())) or bool(maps)
+        )
         lines += [f"  {phase:<20} {state}" + ("" if maps is None else f", {maps} files"), *counted]
     return "\n".join(["phases", *lines])
 
@@ -169,20 +166,37 @@ def _state(meta: Meta, phase: str, *, has_files: bool) -> str:
     return "not completed" if has_files else "not begun"
 
 
-def _counted(run: Run, kind: str, word: str) -> str:
-    """Return a line about the records of one kind: ids with a valid record, ids with failed ones alone, bad lines."""
+def _counted(run: Run, kind: str, missing: int, since: str) -> str:
+    """Return a line about the records of one kind: those with a valid one, expected, and failed alone; bad lines."""
     files, bad = run.record_files(kind), list[int]()
+    if not files and not missing:
+        return ""
     ids: dict[bool, set[str]] = {True: set(), False: set()}
+    recent: list[str] = []
     for path in files:
         for record in read_records(path, lambda _path, number, _why: bad.append(number)):
             ids[is_failed(record)].add(str(record.get("id")))
-    if not files:
-        return ""
-    failed = len(ids[True] - ids[False])
+            at = next((record[key] for key in _TIMES if isinstance(record.get(key), str)), "")
+            if at >= since:
+                recent.append(at)
+    done, failed = len(ids[False]), len(ids[True] - ids[False])
     repeats = sum(1 for _ in read_records(run.repeats)) if kind == "data_generation" else 0
-    line = f"    {len(ids[False])} {word} in {len(files)} files" + (f", {failed} failed" if failed else "")
+    line = f"    {done} of {done + missing} {WORDS[kind]} in {len(files)} files" + (
+        f", {failed} failed" if failed else ""
+    )
+    line += _speed(recent, missing)
     line += f", {repeats} refused as they repeat others" if repeats else ""
     return line + (f", {len(bad)} lines that are no record" if bad else "")
+
+
+def _speed(recent: Sequence[str], missing: int) -> str:
+    """Return how fast records with these times came, and when the missing ones will be there at that speed."""
+    if len(recent) < 2 or not missing:
+        return ""
+    first, last = (datetime.fromisoformat(at.replace("Z", "+00:00")) for at in (min(recent), max(recent)))
+    seconds = max((last - first).total_seconds(), 1.0)
+    a_minute = 60 * (len(recent) - 1) / seconds
+    return f", {a_minute:,.0f} a minute, {time_text(60 * missing / a_minute)} left"
 
 
 def _batches(run: Run) -> str:

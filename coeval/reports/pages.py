@@ -59,21 +59,26 @@ def _write(name: str, report: Report, folder: str | Path, sums: str, siblings: S
     return write_page(text, Path(folder) / PORTAL)
 
 
-def write_all(reports: Mapping[str, Report], complete: CompleteReport, folder: str | Path) -> Path:
-    """Write each report into the folder of its name, and a portal to all. Raise InputError if it fails."""
+def write_all(
+    reports: Mapping[str, Report], complete: CompleteReport, folder: str | Path, *, with_workbook: bool = True
+) -> Path:
+    """Write each report into the folder of its name, and a portal to all, and to the workbook where there is one.
+
+    Raise InputError if a file cannot be written.
+    """
     home = Path(folder)
     sums = {
         live: cube(complete.header, complete.raw, with_sums=live) if len(complete.raw) else "" for live in (True, False)
     }
     for name, report in reports.items():
         _write(name, report, home / name, sums[PAGES[name].live], tuple(reports))
-    return write_page(_portal(reports, complete), home / PORTAL)
+    return write_page(_portal(reports, complete, with_workbook=with_workbook), home / PORTAL)
 
 
 # The portal: what the run shows in a few lines, and the way to every report.
 
 
-def _portal(reports: Mapping[str, Report], complete: CompleteReport) -> str:
+def _portal(reports: Mapping[str, Report], complete: CompleteReport, *, with_workbook: bool) -> str:
     students = reports.get("student_report")
     context = {
         **frame(complete.header, "Reports", "Students answer what teachers ask; judges score the answers."),
@@ -81,7 +86,7 @@ def _portal(reports: Mapping[str, Report], complete: CompleteReport) -> str:
         "models": table(complete.models, complete.header),
         "findings": _findings(reports),
         "cards": [(f"{name}/{PORTAL}", page) for name, page in PAGES.items() if name in reports],
-        "workbook": WORKBOOK,
+        "workbook": WORKBOOK if with_workbook else None,
     }
     return render("coeval.reports/portal.html", cube="", dimensions=(), **context)
 

@@ -222,14 +222,21 @@ def _replace(path: Path, data: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def main_process(run: Run) -> Iterator[None]:
-    """Be the one process that runs all models of this run. Raise RunInputError if another is."""
-    with locked(run.locks / "main", wait=False) as is_held:
+def main_process(run: Run, *, joined: bool = False) -> Iterator[None]:
+    """Be the one process that runs all models of this run, or one of those that joined it.
+
+    Raise RunInputError if another one is at work, or another that has not joined.
+    """
+    with locked(run.locks / "main", shared=joined, wait=False) as is_held:
         if not is_held:
-            raise RunInputError(
-                f"{run.folder}: another process is at work on this run; wait for it, or use --only-models beside it"
-            )
+            way = "start all of them with --join" if joined else "use --join for both, or --only-models beside it"
+            raise RunInputError(f"{run.folder}: another process is at work on this run; wait for it, or {way}")
         yield
+
+
+def starting(run: Run) -> AbstractContextManager[bool]:
+    """Find out how a run stands and join it, while no other process does."""
+    return locked(run.locks / "start")
 
 
 def alone(run: Run) -> AbstractContextManager[bool]:

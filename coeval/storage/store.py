@@ -20,6 +20,7 @@ from coeval.storage.jsonl import append_line, as_line, open_for_append, read_rec
 from coeval.storage.records import now
 from coeval.storage.run import Run
 from p2l.common.display import printable
+from p2l.common.files import locked
 
 _OPEN_FILES = 100  # some systems allow a process 256, of which connections take their part
 _PAUSE = 0.2  # seconds between two syncs
@@ -28,8 +29,10 @@ _PAUSE = 0.2  # seconds between two syncs
 class Store:
     """Appends records to the files of one run; safe for threads."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, *, is_shared: bool = False) -> None:
+        """`is_shared`: other processes append to the same files, perhaps on other machines."""
         self.run = run
+        self._is_shared = is_shared
         self.appended = 0
         self.stored = 0
         """Of the appended records, those that are on the disk."""
@@ -50,7 +53,10 @@ class Store:
         with self._lock:
             if self._failure is not None:
                 raise self._failure
-            append_line(self._descriptor(path), line)
+            descriptor = self._descriptor(path)
+            # A shared folder may not append in one step; with its lock a process also sees what others wrote.
+            with locked(descriptor) if self._is_shared else contextlib.nullcontext():
+                append_line(descriptor, line)
             self.appended += 1
             self._dirty.add(path)
         self._wake.set()
@@ -106,7 +112,8 @@ class Store:
                 os.fsync(dropped)
                 os.close(dropped)
                 self._dirty.discard(old)
-            descriptor = open_for_append(path)
+            with locked(path) if self._is_shared else contextlib.nullcontext():
+                descriptor = open_for_append(path)
         self._files[path] = descriptor
         return descriptor
 

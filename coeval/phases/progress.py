@@ -1,0 +1,114 @@
+"""How far a run is: the bar of the phase at work, and the whole run with its dollars and the time that is left.
+
+The whole is what the plan says is left at the start, in tokens of answers, which is what models take their time for; a
+phase whose records turn out to be more or fewer than planned still counts for what was planned. Where stderr is no
+terminal there is a line in the log each minute in place of a bar.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+PAUSE = 60.0
+"""Seconds between two lines."""
+_LEAST_SHARE = 0.005  # of the run, of which the time left is told
+
+
+class Progress:
+    """The progress of a run, or of nothing: without a plan there is no bar and no line."""
+
+    def __init__(
+        self,
+        planned: Mapping[Any, float] | None = None,
+        spent: Callable[[], float] = lambda: 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`planned` has the phases in order with what is left of each; `spent` returns the dollars so far."""
+        self._planned = dict(planned or {})
+        self._is_shown = planned is not None
+        self._spent, self._clock, self._start = spent, clock, clock()
+        self._before = 0.0  # of phases that are over
+        self._phase = ""
+        self._expected = self._done = self._failed = 0
+        self._bar: tqdm[Any] | None = None
+
+    def begin(self, phase: str) -> None:
+        """Begin a phase; the one before is over."""
+        self.close()
+        self._phase, self._expected, self._done, self._failed = phase, 0, 0, 0
+
+    def expect(self, count: int) -> None:
+        """Add records to those that the phase has to make, or take away those that another process makes."""
+        self._expected += count
+        if not self._is_shown or not self._expected:
+            return
+        if self._bar is None:
+            from p2l.common.cli import progress
+
+            self._bar = progress(description=self._phase, total=self._expected, unit="rec")
+        else:
+            self._bar.total = self._expected
+            self._bar.refresh()
+
+    def advance(self, *, failed: bool = False) -> None:
+        """Count one record as done."""
+        self._done += 1
+        self._failed += failed
+        if self._bar is not None:
+            self._bar.set_postfix_str(", ".join(self._whole()), refresh=False)
+            self._bar.update()
+
+    def close(self) -> None:
+        """End the phase."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        self._before += self._planned.get(self._phase, 0.0)
+        self._phase = ""
+
+    @property
+    def share(self) -> float:
+        """The share of the run that is done, in [0, 1]."""
+        total = sum(self._planned.values())
+        part = self._done / self._expected if self._expected else 0.0
+        return min((self._before + part * self._planned.get(self._phase, 0.0)) / total, 1.0) if total else 0.0
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Seconds until the end at the speed so far; None before that can be told."""
+        share = self.share
+        return (self._clock() - self._start) * (1.0 - share) / share if share >= _LEAST_SHARE else None
+
+    def line(self) -> str:
+        """Return how far phase and run are."""
+        return f"{self._phase}: {self._done:,} of {self._expected:,} records; {', '.join(self._whole())}"
+
+    def _whole(self) -> list[str]:
+        notes = [f"run {self.share:.0%}", f"${self._spent():.4f}"]
+        left = self.seconds_left
+        notes += [f"{time_text(left)} left"] if left is not None else []
+        return notes + ([f"{self._failed} failed"] if self._failed else [])
+
+    async def log_lines(self, log: Callable[[str], None], pause: float = PAUSE) -> None:
+        """Log a line after each pause, where no bar can be shown; until cancelled."""
+        while not sys.stderr.isatty():
+            await asyncio.sleep(pause)
+            if self._phase and self._expected:
+                log(self.line())
+
+
+def time_text(seconds: float) -> str:
+    """Return a time to come, with the digits that an estimate deserves."""
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return f"{minutes} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 36 * 3600 else f"{seconds / 86400:.1f} days"
