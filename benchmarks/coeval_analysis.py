@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import statistics
 import subprocess
@@ -22,6 +23,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import NamedTuple
 
 from coeval.analysis.tables import write_tables
 from coeval.analysis.units import LoadedRun, load_run
@@ -51,7 +53,8 @@ def _write_items(folder: Path, task: str, teacher: str, models: list[str], items
     for number in range(items):
         point = {"id": f"{task}__{teacher}__{number:05d}", "task_id": task, "teacher_model_id": teacher}
         attributes = {"tone": rng.choice(("warm", "cold")), "length": rng.choice(("short", "long"))}
-        text = {"prompt": f"prompt {number}", "reference_response": "reference"}
+        words = " ".join(f"{rng.getrandbits(24):06x}" for _ in range(12))  # no prompt is nearly another
+        text = {"prompt": words, "reference_response": "reference"}
         datapoints.append({**point, **text, "sampled_target_attributes": attributes})
         for skill, student in enumerate(models):
             response = {**point, "id": f"{point['id']}__{student}", "datapoint_id": point["id"]}
@@ -85,13 +88,24 @@ def baseline(loaded: LoadedRun, most: int) -> tuple[int, float]:
     return len(rows), time.perf_counter() - start
 
 
-def analyze_all(run: Path, out: Path) -> float:
-    """Seconds that the command takes."""
+class Usage(NamedTuple):
+    """What the command took."""
+
+    seconds: float
+    gigabytes: float  # of memory, at most
+
+
+def analyze_all(run: Path, out: Path) -> Usage:
+    """Run the command."""
     start = time.perf_counter()
     command = [sys.executable, "-m", "coeval", "analyze", "all", "--run", str(run), "--out", str(out)]
     command += ["--agreement-threshold", "0"]  # scores at random leave no robust set, which ends with 1
-    subprocess.run(command, check=True, capture_output=True)
-    return time.perf_counter() - start
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"coeval analyze all ended with {process.returncode}")
+    return Usage(time.perf_counter() - start, usage.ru_maxrss / 1e6)
 
 
 def steps(loaded: LoadedRun, folder: Path) -> None:
@@ -105,7 +119,7 @@ def steps(loaded: LoadedRun, folder: Path) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the seconds of the command and of its steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--units", type=int, default=100_000)
+    parser.add_argument("--units", type=int, default=100_000, help="scores; the bar of 25 s and 1.0 GB is of 1,000,000")
     parser.add_argument("--models", type=int, nargs="+", default=[5, 20])
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args(argv)
@@ -115,16 +129,20 @@ def main(argv: Sequence[str] | None = None) -> None:
             write_run(run, args.units, models)
             taken = [analyze_all(run, out) for _ in range(args.repeats)]
             size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
-            times = f"{statistics.median(taken):.1f} s [{min(taken):.1f}, {max(taken):.1f}]"
+            seconds = [usage.seconds for usage in taken]
+            times = f"{statistics.median(seconds):.1f} s [{min(seconds):.1f}, {max(seconds):.1f}]"
+            memory = f"{max(usage.gigabytes for usage in taken):.2f} GB of memory"
             start = time.perf_counter()
             loaded = load_run(run)
-            seconds = time.perf_counter() - start
-            print(f"{models} models, {len(loaded.units):,} scores: analyze all {times}, {size:.1f} MB")
-        print(f"  {'reading':26s} {seconds:7.2f} s")
+            reading = time.perf_counter() - start
+            print(
+                f"{models} models, {len(loaded.units):,} scores: analyze all {times}, {memory}, {size:.1f} MB written"
+            )
+        print(f"  {'reading':26s} {reading:7.2f} s")
         steps(loaded, Path(temporary))
-    looked_at, seconds = baseline(loaded, BASELINE)
-    scaled = seconds * (len(loaded.units) / looked_at) ** 2
-    print(f"loops over pairs, equal share only: {seconds:.2f} s for {looked_at:,}, so {scaled:,.0f} s for all")
+    looked_at, loops = baseline(loaded, BASELINE)
+    scaled = loops * (len(loaded.units) / looked_at) ** 2
+    print(f"loops over pairs, equal share only: {loops:.2f} s for {looked_at:,}, so {scaled:,.0f} s for all")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Runs of CoEval with planted truths: what its analysis finds of them, beside what plain means and their tests find.
 
-python -m benchmarks.coeval_planted [--runs 100] [--only balance duplicates ranking coverage]
+python -m benchmarks.coeval_planted [--runs 100] [--only balance duplicates ranking families coverage]
 
 Runs are written to a temporary folder in the format of `coeval run` and analysed by the reports of `coeval analyze`.
 Each table has a column for what was done before: plain means of all scores, with percentile intervals of a bootstrap
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.bias import self_preference_rows
+from coeval.analysis.bias import family_rows, self_preference_rows
 from coeval.analysis.judge_tests import bias_tests
 from coeval.analysis.statistics import kendall
 from coeval.analysis.students import StudentPair, by_datapoint, student_pairs, student_rows
@@ -129,6 +129,27 @@ def arena(seed: int, high: float, items: int = 160) -> Planted:
             levels[:, :, j] = rng.choice(3, p=[(1 - high) / 2, (1 - high) / 2, high], size=levels[:, :, j].shape)
     prompts = [words(rng, 12) for _ in range(items)]
     return Planted(levels, students, JUDGES, teachers, prompts, tokens, dict(zip(students, skill, strict=True)))
+
+
+KIN = ("gpt-a", "gpt-b", "gpt-c", "claude-a", "claude-b", "gemini-a")
+FAVOURED = "gpt-a"
+"""The one judge that favours its family."""
+
+
+def kin(seed: int, items: int = 120) -> Planted:
+    """Six models of three families that answer and judge; one of them favours the others of its family."""
+    rng = np.random.default_rng(seed)
+    skill = rng.permutation(np.linspace(0.8, -0.8, len(KIN)))
+    quality = skill + 0.5 * rng.normal(size=(items, 1)) + 0.5 * rng.normal(size=(items, len(KIN)))
+    severity = rng.permutation(np.linspace(-0.3, 0.3, len(KIN)))
+    levels = np.empty((*quality.shape, len(KIN), len(FACTORS)), dtype=np.int64)
+    for j, judge in enumerate(KIN):
+        seen = quality + rng.uniform(0.3, 0.7) * rng.normal(size=quality.shape)
+        if judge == FAVOURED:
+            seen = seen + 1.2 * np.array([name.startswith("gpt") and name != judge for name in KIN])
+        levels[:, :, j] = graded(seen, rng, (severity[j] - 0.7, severity[j] + 0.1), 0.3)
+    prompts, tokens = [words(rng, 12) for _ in range(items)], np.full(quality.shape, 50)
+    return Planted(levels, KIN, KIN, ["ada"] * items, prompts, tokens, dict(zip(KIN, skill.tolist(), strict=True)))
 
 
 def repeated(seed: int, distinct: int, items: int = 60) -> Planted:
@@ -271,6 +292,20 @@ def ranking(runs: int) -> None:
         print(f"  runs in which the two strong teachers lead: {shares}")
 
 
+def families(runs: int) -> None:
+    """Six judges of three families, of whom one favours its own."""
+    found, flagged, raw = 0, Counter[str](), Counter[str]()
+    for _, loaded in runs_of(kin, runs):
+        tests = {(test.judge, test.bias) for test in bias_tests(loaded) if test.flagged}
+        found += (FAVOURED, "family-preference") in tests
+        flagged.update({judge for judge, _ in tests} - {FAVOURED})
+        raw.update(row.judge for row in family_rows(loaded) if row.lower > 0 or row.upper < 0)
+    print("families: six judges of three families, of whom one favours the others of its own")
+    print(f"  found: {found / runs:.0%}; honest judges flagged: {sum(flagged.values()) / runs / (len(KIN) - 1):.1%}")
+    honest = [raw[name] / runs for name in KIN[:-1] if name != FAVOURED]  # the last has no family
+    print(f"  honest judges whose raw gap leaves zero out (before): {np.mean(honest):.0%}")
+
+
 def leads(loaded: LoadedRun, formula: str) -> bool:
     """Whether the two strong teachers come first."""
     return {row.teacher for row in teacher_rows(loaded, formula)[:2]} == STRONG
@@ -300,6 +335,7 @@ SECTIONS: Mapping[str, Callable[[int], None]] = {
     "balance": balance,
     "duplicates": duplicates,
     "ranking": ranking,
+    "families": families,
     "coverage": coverage,
 }
 

@@ -83,10 +83,10 @@ def train(folder: Path, votes: pd.DataFrame, likelihood: str) -> dict[str, Any]:
     return stored
 
 
-def planted(simulations: int, votes: int) -> None:
+def planted(chosen: list[str], simulations: int, votes: int) -> None:
     """Print how often the intervals of a trained model, and of one leaderboard, hold the planted effects."""
     rows = []
-    for likelihood in likelihoods.names():
+    for likelihood in chosen:
         rng = np.random.default_rng(18)
         inside, beside, errors, seconds = [], [], [], 0.0
         for _ in range(simulations):
@@ -170,12 +170,16 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("data", metavar="DATA_DIR", type=Path, help="folder with oasst_vicuna_gpt4_battles.parquet")
     flags.add_argument("--simulations", type=int, default=200, help="for each likelihood; 0: none")
+    names = ",".join(likelihoods.names())
+    flags.add_argument("--likelihoods", default=names, help="of the simulations, separated by commas")
+    flags.add_argument("--no-side", action="store_true", help="leave the real votes out")
     flags.add_argument("--votes", type=int, default=2_000, help="of a simulation")
     flags.add_argument("--size", default="reader", help="of the model on real votes")
     args = flags.parse_args()
-    side_of(args.data, args.size)
+    if not args.no_side:
+        side_of(args.data, args.size)
     if args.simulations:
-        planted(args.simulations, args.votes)
+        planted([likelihoods.get(name).name for name in args.likelihoods.split(",")], args.simulations, args.votes)
 
 
 if __name__ == "__main__":

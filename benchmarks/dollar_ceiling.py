@@ -249,7 +249,8 @@ def _choose(
     if plan is None:
         return None, pacer.begin(0.0)
     decision = router.decide(coefficients, None, dollars=plan)
-    return decision.model, pacer.begin(float(plan.costs[router.menu.places[decision.model]]))
+    place = router.menu.places[decision.model]
+    return decision.model, pacer.begin(float(plan.costs[place]), float(plan.errors[place]))
 
 
 def _end(world: World, estimator: Estimator, pacer: Pacer, one: tuple[int, int, Any, Prompt], spent: Floats) -> None:

@@ -68,18 +68,18 @@ def main(argv: Sequence[str] | None = None) -> None:
             *(stack.enter_context(serving(["-m", "route.providers.mock", *words, "--port"])) for words in paces)
         )
         for shape in flags.endpoints:
-            with _router(Path(name), shape, mocks) as ports:
+            with routing(Path(name), shape, mocks) as ports:
                 if shape == flags.endpoints[0]:
                     _cached(pool, ports, flags)
                     _throughput(pool, ports, flags)
                     _streaming(pool, ports, flags)
                 _uncached(pool, ports, flags, shape)
-        with _router(Path(name), flags.endpoints[0], mocks, score_timeout_ms=1) as ports:
+        with routing(Path(name), flags.endpoints[0], mocks, score_timeout_ms=1) as ports:
             _uncached(pool, ports, flags, f"{flags.endpoints[0]}, score_timeout_ms 1")
 
 
 @contextlib.contextmanager
-def _router(root: Path, shape: str, mocks: Ports, **options: object) -> Iterator[Ports]:
+def routing(root: Path, shape: str, mocks: Ports, **options: object) -> Iterator[Ports]:
     """An endpoint of a random model of this shape and a router before it."""
     folder = root / f"{shape}-{len(list(root.iterdir()))}"
     folder.mkdir()
@@ -104,7 +104,7 @@ def _router(root: Path, shape: str, mocks: Ports, **options: object) -> Iterator
 
 def _cached(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace) -> None:
     """One client, one prompt: its scores are known after the first request."""
-    rounds = _rounds(pool, flags, ports.router, ports.fast, lambda _: [_body("fast", "hello")] * flags.requests, 1)
+    rounds = _rounds(pool, flags, ports.router, ports.fast, lambda _: [body("fast", "hello")] * flags.requests, 1)
     _print_added("scores cached, 1 client", rounds)
 
 
@@ -113,7 +113,7 @@ def _uncached(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace
     count = max(20, flags.requests // 8)
 
     def ask(number: int) -> list[bytes]:
-        return [_body("fast", prompt) for prompt in prompts(count, 0.8, number)]
+        return [body("fast", prompt) for prompt in prompts(count, 0.8, number)]
 
     _print_added(f"scores by {what}, 1 client", _rounds(pool, flags, ports.router, ports.fast, ask, 1))
 
@@ -122,7 +122,7 @@ def _throughput(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespa
     """Many clients on an upstream that takes its time."""
     for clients in (32, 128):
         rounds = _rounds(
-            pool, flags, ports.router, ports.slow, lambda _, n=clients: [_body("slow", "hello")] * (n * 12), clients
+            pool, flags, ports.router, ports.slow, lambda _, n=clients: [body("slow", "hello")] * (n * 12), clients
         )
         shares = sorted(ours.requests_per_second / direct.requests_per_second for ours, direct in rounds)
         print(
@@ -137,7 +137,7 @@ def _streaming(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespac
     count = max(10, flags.requests // 10)
     found: dict[str, list[tuple[float, float]]] = {}
     for kind, mock in (("paced", ports.paced), ("talking", ports.talking)):
-        request = _body(kind, "hello", stream=True)
+        request = body(kind, "hello", stream=True)
         for _ in range(flags.rounds):
             ours, direct = (pool.submit(_stream, port, request, count).result() for port in (ports.router, mock))
             found.setdefault(kind, []).append((ours[0] - direct[0], ours[1] - direct[1]))
@@ -181,7 +181,7 @@ def _failures(rounds: Sequence[tuple[Measured, Measured]]) -> int:
     return sum(ours.failures + direct.failures for ours, direct in rounds)
 
 
-def _body(model: str, prompt: str, **options: object) -> bytes:
+def body(model: str, prompt: str, **options: object) -> bytes:
     """A whole HTTP request for a chat completion by this mock, routed or not."""
     number = _KINDS.index(model)
     body = {"model": model, "messages": [{"role": "user", "content": prompt}], "cost": number + 1.0, **options}

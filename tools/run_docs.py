@@ -2,10 +2,15 @@
 
 All blocks of a page run in one shell, so that what one starts in the background the next ones can ask. `bash` blocks
 run, `python` blocks run with `python`, and a `yaml` block that begins with `# NAME.yaml` is written to that file. A
-block under the comment `<!-- not run: REASON -->` is passed over and listed with its reason. The first command that
-fails ends the page.
+block under the comment `<!-- not run: REASON -->` is passed over and listed with its reason; the commands in a comment
+`<!-- run first: COMMANDS -->` run before what follows. The first command that fails ends the page.
 
-Programs are those on the PATH: run it in the environment that the page installs. The folder has links to the
+The README starts with an empty folder. Other pages speak of votes and models that a reader has: they start with sample
+votes (`votes`, `train`, `held_out`, `val` and `prompts`, as `.parquet` and `.jsonl`) and a model of them, made once
+(`outputs/first`, `outputs/my-run`, `outputs/may`, `outputs/june`).
+
+Programs are those on the PATH: run it in the environment that the page installs; lines that begin with `make install`
+are passed over. The folder has copies of the
 checkout's examples and configurations; `--keep DIR` keeps it.
 """
 
@@ -16,6 +21,7 @@ import contextlib
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -27,8 +33,22 @@ from pathlib import Path
 from typing import TextIO
 
 ROOT = Path(__file__).resolve().parents[1]
-_LINKS = ("examples", "training_configs", "route", "validation_sets", "benchmark", "constraints.txt", "docs")
-_FENCE = re.compile(r"(?:<!-- not run: (.*?) -->\n)?^```(\w+)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_COPIES = ("examples", "training_configs", "validation_sets", "benchmark", "constraints.txt")
+_FENCE = re.compile(
+    r"^<!-- run first: (?P<first>.*?) -->$"
+    r"|(?:^<!-- not run: (?P<reason>.*?) -->\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```",
+    re.DOTALL | re.MULTILINE,
+)
+_INPUTS = """set -euo pipefail
+for kind in parquet jsonl; do
+  p2l votes sample --output votes.$kind
+  p2l votes split votes.$kind --by prompt --val 500 --train-output train.$kind --val-output held_out.$kind --quiet
+  cp held_out.$kind val.$kind
+  cp held_out.$kind prompts.$kind
+done
+p2l train --votes train.parquet --val held_out.parquet --size tiny --output outputs/first --quiet
+for name in my-run may june; do cp -r outputs/first outputs/$name; done
+"""
 _MARK = "== run_docs block"
 
 
@@ -46,7 +66,7 @@ class Block:
     def script(self) -> str | None:
         """The shell lines that run the block; None for one that shows something."""
         if self.language == "bash":
-            return self.text
+            return re.sub(r"^make install\b.*", "", self.text, flags=re.MULTILINE)
         if self.language == "python":
             return f"python - <<'END_OF_BLOCK'\n{self.text}END_OF_BLOCK\n"
         file = re.match(r"# (\S+\.ya?ml)\n", self.text)
@@ -59,7 +79,13 @@ def blocks(page: Path) -> list[Block]:
     """Return the blocks of a page in order."""
     text = page.read_text(encoding="utf-8")
     return [
-        Block(page.name, text.count("\n", 0, match.start(2)) + 1, match[2], match[3], match[1] or "")
+        Block(
+            page.name,
+            text.count("\n", 0, match.start("first" if match["first"] else "language")) + 1,
+            match["language"] or "bash",
+            match["text"] or f"{match['first']}\n",
+            match["reason"] or "",
+        )
         for match in _FENCE.finditer(text)
     ]
 
@@ -127,17 +153,36 @@ def main() -> int:
     flags.add_argument("pages", nargs="*", type=Path, default=[ROOT / "README.md"], help="pages to run, in order")
     flags.add_argument("--keep", type=Path, metavar="DIR", help="run in this new folder, and keep it")
     arguments = flags.parse_args()
-    for page in arguments.pages:
-        with tempfile.TemporaryDirectory(prefix="p2l-docs-") as temporary:
-            folder = arguments.keep or Path(temporary)
+    codes = []
+    with tempfile.TemporaryDirectory(prefix="p2l-docs-") as temporary:
+        for page in arguments.pages:
+            folder = arguments.keep or Path(temporary) / page.stem
+            print(f"{page.name}, in {folder}", flush=True)
+            if page.parent.resolve() == ROOT / "docs":
+                shutil.copytree(_inputs(Path(temporary) / "inputs"), folder, dirs_exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
-            for name in _LINKS:
+            for name in _COPIES:
                 if (ROOT / name).exists() and not (folder / name).exists():
-                    (folder / name).symlink_to(ROOT / name)
-            print(f"{page.name}, in {folder}")
-            if code := run_page(page, folder):
-                return code
-    return 0
+                    _copy(ROOT / name, folder / name)
+            codes.append(run_page(page, folder))
+    return max(codes)
+
+
+def _inputs(folder: Path) -> Path:
+    """Return the folder of what pages start with; it is made when the first page asks for it."""
+    if not folder.exists():
+        folder.mkdir()
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
+        subprocess.run(["bash", "-c", _INPUTS], cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL)
+    return folder
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file or folder, without the runs that it may hold."""
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("runs", "__pycache__"))
+    else:
+        shutil.copy(source, target)
 
 
 if __name__ == "__main__":

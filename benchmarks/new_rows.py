@@ -1,0 +1,274 @@
+"""How soon is a new model known, and how far does a live run fall behind one that is trained anew?
+
+    python -m benchmarks.new_rows arena DATA_DIR [--orders 10]
+    python -m benchmarks.new_rows answers DATA_DIR [--orders 10]
+    python -m benchmarks.new_rows live [--seeds 1] [--folder DIR]
+
+arena    each of the twelve newest models of arena140k_votes is hidden in turn. Its row is fitted to its first votes,
+         against the leaderboard of all votes without it. Printed: excess loss of all of its votes over the row that
+         they all give, for the fitted prior, with and without organisations, N(0, 5), and the mean row
+answers  five models of mmlu_pro_scores, drawn by seed 0, are hidden. The known ones' coefficients are logits of their
+         shares of right answers by subject, on four fifths of the prompts; graded answers (with those of the known
+         models on the same prompts) give the new row. Printed: loss of its answers on the other fifth, for prompts
+         drawn at random and chosen, and where the known models' answers to the other fifth are graded too, beside
+         the mean row and its own shares by subject
+live     a simulated arena: a model is trained on 5,000 votes in one line, and follows 4,000 more, three new models
+         among them, with the README's live line. Printed: loss on held-out votes, beside a model of one line on
+         all 9,000, the model as it was, and the live line without the past votes
+
+All draws are seeded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.cli import parser, positive, run
+from p2l.leaderboard.fitting import fit
+from p2l.leaderboard.newcomers import (
+    RowPrior,
+    answers_of_new,
+    fit_answer_scale,
+    fit_row,
+    fit_row_prior,
+    organisation_of,
+    probes,
+    votes_on_new,
+)
+from p2l.likelihood import get
+
+__all__ = ["main"]
+
+Floats = npt.NDArray[np.float64]
+NEWEST, COUNTS = 12, (5, 10, 40, 100)
+NEWCOMERS, ASKED = 5, (5, 20, 50)
+BEFORE, AFTER = 5000, 4000
+
+
+def _bare(prior: RowPrior, sd: float, mean: float) -> RowPrior:
+    """Return a prior of the offset alone, from which components are left out."""
+    covariance = np.diag(np.r_[sd**2, np.full(len(prior.mean) - 1, 1e-12)])
+    return dataclasses.replace(prior, mean=np.r_[mean, np.zeros(len(prior.mean) - 1)], covariance=covariance)
+
+
+def arena(data: Path, orders: int) -> None:
+    """Print the excess loss after a few votes."""
+    import pandas as pd
+
+    votes = pd.read_parquet(data / "arena140k_votes.parquet", columns=["model_a", "model_b", "winner", "month_sim"])
+    votes = votes[votes.model_a != votes.model_b].sample(frac=1, random_state=0)
+    votes = votes.sort_values("month_sim", kind="stable").reset_index(drop=True)
+    names = sorted({*votes.model_a, *votes.model_b})
+    code = {name: number for number, name in enumerate(names)}
+    a, b = (votes[side].map(code).to_numpy() for side in ("model_a", "model_b"))
+    outcome = votes.winner.map({"model_a": 0, "model_b": 1, "tie": 2, "tie (bothbad)": 3}).to_numpy()
+    first = [int(np.flatnonzero((a == model) | (b == model))[0]) for model in range(len(names))]
+    excess: dict[str, list[Floats]] = {}
+    for model in np.argsort(first)[::-1][:NEWEST].tolist():
+        for name, row in _excess(names, a, b, outcome, model, orders).items():
+            excess.setdefault(name, []).append(row)
+    print(f"arena140k: excess loss after {COUNTS} votes, mean of {NEWEST} models, {orders} orders each [largest]")
+    for name, rows in excess.items():
+        table = np.array(rows)
+        cells = (f"{mean:.4f} [{top:.3f}]" for mean, top in zip(table.mean(axis=0), table.max(axis=0), strict=True))
+        print(f"  {name:28} {'  '.join(cells)}", flush=True)
+
+
+def _excess(names: list[str], a: Any, b: Any, outcome: Any, model: int, orders: int) -> dict[str, Floats]:
+    own = (a == model) | (b == model)
+    others = [name for number, name in enumerate(names) if number != model]
+    place = np.array([number - (number > model) for number in range(len(names))])
+    board = fit(place[a[~own]], place[b[~own]], outcome[~own], models=others, likelihood="grk", intervals=None)
+    is_first = (a[own] == model) ^ (outcome[own] == 1)
+    known = np.tile(board.coefs, (int(own.sum()), 1))
+    beaten = board.coefs[place[np.where(a[own] == model, b[own], a[own])]]
+    ties, eta = np.maximum(outcome[own] - 1, 0), np.full(len(known), board.eta or 0.0)
+
+    def observed(rows: Any) -> Any:
+        return votes_on_new(get("grk"), beaten[rows], is_first[rows], ties[rows], eta[rows])
+
+    everything = observed(np.arange(len(known)))
+
+    def loss(prior: RowPrior, rows: Any) -> float:
+        return -float(everything(fit_row(prior, known[rows], observed(rows)).coefs(known))[0].mean())
+
+    alone = fit_row_prior(board.coefs[None])
+    kin = [organisation_of(name) for name in others]
+    priors = {
+        "fitted prior, organisations": fit_row_prior(board.coefs[None], kin, organisation_of(names[model])),
+        "fitted prior": alone,
+        "N(0, 5)": _bare(alone, 5.0, -float(board.coefs.mean())),
+        "mean row": _bare(alone, 1e-4, 0.0),
+    }
+    base = loss(_bare(alone, 100.0, 0.0), np.arange(len(known)))
+    draws = [np.random.default_rng(seed).permutation(len(known)) for seed in range(orders)]
+    return {
+        name: np.array([np.mean([loss(prior, draw[:count]) - base for draw in draws]) for count in COUNTS])
+        for name, prior in priors.items()
+    }
+
+
+def answers(data: Path, orders: int) -> None:
+    """Print the loss of a new model's answers after a few graded ones."""
+    import pandas as pd
+
+    table = pd.read_parquet(data / "mmlu_pro_scores.parquet", columns=["question_id", "category", "model", "score"])
+    scores = table.pivot_table(index="question_id", columns="model", values="score")
+    subjects = table.drop_duplicates("question_id").set_index("question_id").category.loc[scores.index]
+    _, subject = np.unique(subjects, return_inverse=True)
+    rng = np.random.default_rng(0)
+    is_test = rng.random(len(scores)) < 0.2
+    hidden = rng.permutation(scores.shape[1])[:NEWCOMERS]
+    rows = [_answers_of(scores.to_numpy(), subject, is_test, int(model), hidden, orders) for model in hidden]
+    print(f"mmlu_pro: loss an answer after {ASKED} graded ones, mean of {NEWCOMERS} models, {orders} draws each")
+    for name in rows[0]:
+        print(f"  {name:28} {'  '.join(f'{value:.4f}' for value in np.mean([row[name] for row in rows], axis=0))}")
+
+
+def _answers_of(scores: Floats, subject: Any, is_test: Any, model: int, hidden: Any, orders: int) -> dict[str, Floats]:
+    known = [column for column in range(scores.shape[1]) if column not in hidden]
+    shares = np.stack([np.nanmean(scores[~is_test & (subject == one)], axis=0) for one in range(subject.max() + 1)])
+    coefs = np.log(shares / (1.0 - shares))[subject]
+    table, own = coefs[:, known], scores[:, model]
+    prior = fit_row_prior(table[~is_test])
+    graded = np.flatnonzero(~is_test & ~np.isnan(own))
+    tests = np.flatnonzero(is_test & ~np.isnan(own))
+
+    def loss(chance: Floats) -> float:
+        return -float(np.mean(own[tests] * np.log(chance) + (1.0 - own[tests]) * np.log1p(-chance)))
+
+    def after(rows: Any) -> float:
+        scale, easier = fit_answer_scale(table[rows], scores[rows][:, known])
+        row = fit_row(prior, table[rows], answers_of_new(scale, easier, own[rows]))
+        wider = np.hypot(scale.own_sd, scale.slope * row.sd(table[tests]))
+        return loss(dataclasses.replace(scale, own_sd=wider).chances(row.coefs(table[tests])))
+
+    def beside(rows: Any) -> float:
+        every = np.concatenate([rows, tests])
+        scale, easier = fit_answer_scale(table[every], scores[every][:, known])
+        row = fit_row(prior, table[rows], answers_of_new(scale, easier[: len(rows)], own[rows]))
+        logits = scale.slope * row.coefs(table[tests]) + scale.level + easier[len(rows) :]
+        return loss(1.0 / (1.0 + np.exp(-logits)))
+
+    def chosen(count: int, seed: int) -> Any:
+        sample = np.random.default_rng([seed, 1]).choice(graded, 2000, replace=False)
+        chance = 1.0 / (1.0 + np.exp(-table[sample].mean(axis=1)))
+        return sample[probes(prior, table[sample], chance * (1.0 - chance), count)]
+
+    def drawn(count: int, seed: int) -> Any:
+        return np.random.default_rng([seed, count]).choice(graded, count, replace=False)
+
+    ways = {"prompts at random": drawn, "chosen prompts": chosen}
+    found = {
+        name: np.array([np.mean([after(way(count, seed)) for seed in range(orders)]) for count in ASKED])
+        for name, way in ways.items()
+    }
+    found["known models graded there too"] = np.array(
+        [np.mean([beside(drawn(count, seed)) for seed in range(orders)]) for count in ASKED]
+    )
+    mean = 1.0 / (1.0 + np.exp(-table[tests].mean(axis=1)))
+    return found | {
+        "mean row": np.full(3, loss(mean)),
+        "own shares by subject": np.full(3, loss(shares[subject[tests], model])),
+    }
+
+
+def live(folder: Path, seeds: int) -> None:
+    """Print the losses of a followed model and of one that is trained anew."""
+    for seed in range(seeds):
+        place = folder / str(seed)
+        place.mkdir(parents=True, exist_ok=True)
+        for name, (loss, newcomers, seconds) in _live_once(place, seed).items():
+            print(f"live, seed {seed}: {name:34} {loss:.4f}, on newcomers {newcomers:.4f}, {seconds:.0f} s", flush=True)
+
+
+def _command(*words: object) -> float:
+    """Run a command of p2l, and return its seconds."""
+    started = time.monotonic()
+    line = [sys.executable, "-m", "p2l.cli", *map(str, words)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(line)}: {done.stderr[-2000:]}")
+    return time.monotonic() - started
+
+
+def _live_once(place: Path, seed: int) -> dict[str, tuple[float, float, float]]:
+    import pandas as pd
+
+    votes, held = place / "votes.parquet", place / "held.parquet"
+    total = BEFORE + AFTER
+    models = ("--models", 15, "--seed", seed + 1, "--quiet")
+    _command("simulate", "--votes", total, "--output", votes, "--val", 3000, "--val-output", held, *models)
+    table, test = pd.read_parquet(votes), pd.read_parquet(held)
+    newest = sorted({*table.model_a})[-3:]
+    is_new = table.model_a.isin(newest) | table.model_b.isin(newest)
+    first = table[~is_new].iloc[:BEFORE]
+    later = table.drop(first.index).reset_index(drop=True)
+    for name, part in (("first", first), ("later", later), ("all", table)):
+        part.to_json(place / f"{name}.jsonl", orient="records", lines=True)
+    size = ("--size", "tiny", "--quiet")
+    seconds = {
+        "as it was": _command("train", "--votes", place / "first.jsonl", "--output", place / "first", *size),
+        "trained anew on all": _command("train", "--votes", place / "all.jsonl", "--output", place / "all", *size),
+    }
+    follow = ("--no-eval", "--follow", place / "later.jsonl", "--stop-when-idle", 0, "--quiet")
+    for name, more in (("live line", ()), ("live line without the past", ("--past", "none"))):
+        seconds[name] = _command("online-train", "--checkpoint", place / "first", *follow, *more)
+    folders = dict(zip(seconds, ("first", "all", "first-online", "first-online_1"), strict=True))
+    return {name: (*_losses(place / folders[name], test, newest), took) for name, took in seconds.items()}
+
+
+def _losses(folder: Path, test: Any, newest: Sequence[str]) -> tuple[float, float]:
+    """Return the loss of all held-out votes whose models the folder knows, and of those on newcomers."""
+    from p2l import P2L
+
+    model = P2L.from_pretrained(folder, device="cpu")
+    own = test[test.model_a.isin(model.model_list) & test.model_b.isin(model.model_list)]
+    names = np.array(["model_a", "model_b", "tie", "tie (bothbad)"])
+    place = [model.likelihood.outcomes.index(name) for name in ("win", "loss", "tie", "bothbad")]
+    probs = model.vote_probs([list(prompt) for prompt in own.prompt], list(own.model_a), list(own.model_b))
+    outcome = np.array([place[int(np.flatnonzero(names == winner)[0])] for winner in own.winner])
+    losses = -np.log(probs[np.arange(len(own)), outcome])
+    is_new = (own.model_a.isin(newest) | own.model_b.isin(newest)).to_numpy()
+    return float(losses.mean()), float(losses[is_new].mean()) if is_new.any() else float("nan")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of the benchmark."""
+    flags = parser("python -m benchmarks.new_rows", "Measure how soon new models are known, and live runs.")
+    commands = flags.add_subparsers(dest="command", required=True)
+    for name in ("arena", "answers"):
+        one = commands.add_parser(name)
+        one.add_argument("data", type=Path, metavar="DATA_DIR")
+        one.add_argument("--orders", type=positive, default=10)
+    one = commands.add_parser("live")
+    one.add_argument("--seeds", type=positive, default=1)
+    one.add_argument("--folder", type=Path)
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one part."""
+    args = build_parser().parse_args(argv)
+    if args.command == "arena":
+        arena(args.data, args.orders)
+    elif args.command == "answers":
+        answers(args.data, args.orders)
+    else:
+        with tempfile.TemporaryDirectory() as name:
+            live(args.folder or Path(name), args.seeds)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,79 @@
+"""Do pairs that are chosen by what they teach say more of a leaderboard than pairs drawn at random?
+
+    python -m benchmarks.next_pairs [--seeds 10] [--votes 2000]
+
+True coefficients of 30 models, of which five joined late: N votes are on pairs of the first 25 drawn at random. As many
+more are then cast in four rounds: on pairs drawn uniformly over all models, or planned by `plan_pairs`, for all models
+or for the five new ones. Printed: root mean square error of the coefficients, less their mean, of all models and of the
+new ones, means over the seeds, and the difference to random with its standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l.common.cli import parser, positive, run
+from p2l.leaderboard.fitting import fit
+from p2l.leaderboard.next_pairs import plan_pairs
+
+__all__ = ["main"]
+
+Floats = npt.NDArray[np.float64]
+MODELS, NEW, ROUNDS = 30, 5, 4
+WAYS = ("random", "planned for all", "planned for the new ones")
+
+
+def _cast(truth: Floats, pairs: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Return votes (n, 3) of first model, second model, winner."""
+    chance = 1.0 / (1.0 + np.exp(truth[pairs[:, 1]] - truth[pairs[:, 0]]))
+    return np.column_stack([pairs, rng.random(len(pairs)) >= chance]).astype(np.int64)
+
+
+def _run(seed: int, count: int, way: str) -> tuple[float, float]:
+    rng = np.random.default_rng([seed, 7])
+    truth = rng.normal(0, 0.7, MODELS)
+    old = np.array([rng.choice(MODELS - NEW, 2, replace=False) for _ in range(count)])
+    votes = _cast(truth, old, rng)
+    rng = np.random.default_rng([seed, WAYS.index(way)])
+    names = [f"m{number}" for number in range(MODELS)]
+    every = np.stack(np.triu_indices(MODELS, 1), axis=1)
+    for _ in range(ROUNDS):
+        size = count // ROUNDS
+        shares = np.full(len(every), 1.0 / len(every))
+        if way != WAYS[0]:
+            board = fit(votes[:, 0], votes[:, 1], votes[:, 2], models=names, likelihood="bt", intervals=None)
+            named = np.arange(MODELS - NEW, MODELS) if way == WAYS[2] else None
+            shares = plan_pairs(board, votes[:, :2], size, named=named).propensities
+        pairs = every[rng.choice(len(every), size, p=shares / shares.sum())]
+        votes = np.concatenate([votes, _cast(truth, pairs, rng)])
+    board = fit(votes[:, 0], votes[:, 1], votes[:, 2], models=names, likelihood="bt", intervals=None)
+    error = (board.coefs - board.coefs.mean()) - (truth - truth.mean())
+    return float(np.sqrt((error**2).mean())), float(np.sqrt((error[-NEW:] ** 2).mean()))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of the benchmark."""
+    flags = parser("python -m benchmarks.next_pairs", "Compare planned pairs with pairs drawn at random.")
+    flags.add_argument("--seeds", type=positive, default=10)
+    flags.add_argument("--votes", type=positive, default=2000)
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Print one line for each way."""
+    args = build_parser().parse_args(argv)
+    errors = {way: np.array([_run(seed, args.votes, way) for seed in range(args.seeds)]) for way in WAYS}
+    for way, table in errors.items():
+        difference = table - errors[WAYS[0]]
+        spread = difference.std(axis=0, ddof=1) / np.sqrt(len(table)) if len(table) > 1 else np.zeros(2)
+        cells = zip(("all models", "the new ones"), table.mean(axis=0), difference.mean(axis=0), spread, strict=True)
+        text = "; ".join(f"{name} {mean:.4f} ({gap:+.4f} +- {error:.4f})" for name, mean, gap, error in cells)
+        print(f"{way:26} {text}", flush=True)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,165 @@
+"""What pages cost: the time from a keystroke to its leaderboard, and what an open console takes of a router.
+
+    python -m benchmarks.pages [--keys 200] [--rounds 5] [--models tfidf tiny]
+
+Ten characters a second are typed in Chromium (`make browser`) on the page of an endpoint with 12 or more models. A
+keystroke counts as answered when its leaderboard stands in the page; one that the next overtakes counts as late. Beside
+it stands the same prompt asked as JSON from the same page. The console's cost is the router's throughput while the
+console is open against that while it is not, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import shutil
+import tempfile
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.route_overhead import Ports, body, routing
+from benchmarks.serving.__main__ import serving
+from benchmarks.serving.folders import write_folders, write_tfidf
+from benchmarks.serving.load import drive
+from benchmarks.shapes import SHAPES
+from p2l.common.cli import parser, positive, run
+
+__all__ = ["main"]
+
+_TEXT = "Write a SQL query that finds customers without an order in the last year, and explain why an index helps. "
+_LIMIT, _LIMIT_OF_TRANSFORMERS = 50, 80  # milliseconds
+_SECONDS_A_KEY = 0.1
+_CLIENTS = 32
+_ADMIN = "the-admin-key-of-the-benchmark"
+_WATCH = """
+window.times = []; window.pressed = 0;
+let last = 0; const begun = new WeakMap();
+document.addEventListener("input", () => { last = performance.now(); window.pressed++; }, true);
+document.addEventListener("htmx:beforeSend", (event) => begun.set(event.detail.xhr, last));
+document.addEventListener("htmx:afterSwap", (event) => {
+  document.body.getBoundingClientRect();
+  window.times.push(performance.now() - begun.get(event.detail.xhr));
+});
+"""
+_ASK = """async (prompt) => {
+  const started = performance.now();
+  await (await fetch("/leaderboard", {method: "POST", body: JSON.stringify({prompt: [prompt]}),
+    headers: {"content-type": "application/json"}})).json();
+  return performance.now() - started;
+}"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of the benchmark."""
+    flags = parser("python -m benchmarks.pages", "Time the endpoint's page and the router's console.")
+    flags.add_argument("--keys", type=positive, default=200, help="characters typed")
+    flags.add_argument("--rounds", type=positive, default=5, help="of load on the router, with the console and without")
+    flags.add_argument("--requests", type=positive, default=2000, help="in each round")
+    flags.add_argument("--models", nargs="*", default=["tfidf", "tiny"], help=f"tfidf, {', '.join(SHAPES)}, or folders")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark."""
+    flags = build_parser().parse_args(argv)
+    with tempfile.TemporaryDirectory() as name:
+        for model in flags.models:
+            root = Path(name) / Path(model).name
+            root.mkdir()
+            folder = (
+                Path(model)
+                if Path(model).is_dir()
+                else write_tfidf(root)
+                if model == "tfidf"
+                else write_folders(root, model)[0]
+            )
+            with serving(["-m", "p2l.endpoint", "-m", str(folder), "--host", "127.0.0.1", "--port"]) as port:
+                _keystrokes(model, port, flags.keys)
+        _console(Path(name), flags)
+
+
+def _keystrokes(model: str, port: int, keys: int) -> None:
+    from playwright.sync_api import sync_playwright
+
+    text = (_TEXT * (keys // len(_TEXT) + 1))[:keys]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page()
+        page.add_init_script(_WATCH)
+        page.goto(f"http://127.0.0.1:{port}/")
+        models = page.locator("#board tbody tr").count()
+        page.keyboard.type("warm up", delay=1000 * _SECONDS_A_KEY)
+        page.wait_for_timeout(500)
+        page.evaluate("() => { window.times = []; window.pressed = 0; }")
+        page.keyboard.type(text, delay=1000 * _SECONDS_A_KEY)
+        page.wait_for_timeout(500)
+        times, pressed = np.array(page.evaluate("window.times")), page.evaluate("window.pressed")
+        plain = [page.evaluate(_ASK, f"{text} {number}") for number in range(50)]
+        browser.close()
+    limit = _LIMIT_OF_TRANSFORMERS if model in SHAPES else _LIMIT
+    within = float((times <= limit).sum()) / pressed
+    print(
+        f"{model}, {models} models, {pressed} keystrokes: {within:.1%} in the page within {limit} ms; median "
+        f"{np.median(times):.1f} ms, 95th percentile {np.quantile(times, 0.95):.1f} ms, {pressed - len(times)} "
+        f"overtaken; as JSON alone {np.median(plain):.1f} and {np.quantile(plain, 0.95):.1f} ms",
+        flush=True,
+    )
+
+
+def _console(root: Path, flags: argparse.Namespace) -> None:
+    """Throughput with and without an open console, in turns."""
+    with contextlib.ExitStack() as stack:
+        pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
+        mock = stack.enter_context(serving(["-m", "route.providers.mock", "--port"]))
+        ports = stack.enter_context(routing(root, "tfidf", Ports(mock, mock, mock, mock), admin_key=_ADMIN))
+        requests = [body("fast", "hello")] * flags.requests
+        pool.submit(drive, ports.router, requests[:200], _CLIENTS).result()
+        shares, rates = [], []
+        for number in range(flags.rounds):
+            speed = {}
+            for is_open in (True, False) if number % 2 else (False, True):
+                with _looking(ports.router) if is_open else contextlib.nullcontext():
+                    measured = pool.submit(drive, ports.router, requests, _CLIENTS).result()
+                speed[is_open] = measured.requests_per_second
+            shares.append(1 - speed[True] / speed[False])
+            rates.append(speed[False])
+    print(
+        f"console open: {np.median(shares):.1%} of the throughput [{min(shares):.1%}, {max(shares):.1%}] of a router "
+        f"that answers {np.median(rates):,.0f} requests a second without",
+        flush=True,
+    )
+
+
+@contextlib.contextmanager
+def _looking(port: int) -> Iterator[None]:
+    """Read the console's events in a thread, as its page does."""
+    url = f"http://127.0.0.1:{port}/console"
+    opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    form = urllib.parse.urlencode({"key": _ADMIN}).encode()
+    opener.open(urllib.request.Request(f"{url}/session", form, {"sec-fetch-site": "same-origin"})).read()
+    stop = threading.Event()
+
+    def read() -> None:
+        while not stop.is_set():
+            with opener.open(f"{url}/events") as events:
+                while not stop.is_set() and events.readline():
+                    pass
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    run(main)

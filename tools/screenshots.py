@@ -1,0 +1,128 @@
+"""Pictures of the pages of running services, for the documentation and for looking at while pages change.
+
+    p2l endpoint --model-path outputs/sample --host 127.0.0.1 &
+    python -m tools.screenshots --endpoint http://127.0.0.1:10250 --output /tmp/shots      # every size and scheme
+    python -m tools.screenshots --endpoint http://127.0.0.1:10250 --docs                   # those of the documentation
+
+It needs Chromium (`make browser`), and for the console of a router the variable ADMIN_KEY.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+_WIDTHS = (360, 1400)
+_PROMPT = "Write a SQL query that finds customers without an order."
+_OTHER = "Write a poem about the first snow."
+Act = Callable[["Page"], None]
+
+
+@dataclass(frozen=True)
+class Shot:
+    """A picture: its name, the service and path of its page, and what is done there first."""
+
+    name: str
+    service: str
+    path: str
+    act: Act | None = None
+    is_documented: bool = False
+    """Whether the documentation shows what of it fits into a window."""
+
+
+def _type_prompt(page: Page) -> None:
+    page.fill("#turn-1", _PROMPT)
+    page.wait_for_selector(".facts strong >> nth=0")
+    page.wait_for_timeout(500)
+
+
+def _compare(page: Page) -> None:
+    _type_prompt(page)
+    page.click("button[value=other]")
+    page.fill("#other-1", _OTHER)
+    page.wait_for_selector(".board.pair")
+    page.wait_for_timeout(500)
+
+
+def _sign_in(page: Page) -> None:
+    if page.query_selector("#key"):
+        page.fill("#key", os.environ["ADMIN_KEY"])
+        page.keyboard.press("Enter")
+    page.wait_for_selector(".chart canvas >> nth=0")
+    page.fill("#try-prompt", _PROMPT)
+    page.fill("#budget", "45")
+    page.wait_for_selector("#mixture table")
+    page.wait_for_timeout(2500)
+
+
+def _fight(page: Page) -> None:
+    page.fill("#prompt", _PROMPT)
+    page.click("text=Ask two models")
+    page.wait_for_selector("#vote:not([hidden])")
+    page.wait_for_timeout(300)
+
+
+def _vote(page: Page) -> None:
+    _fight(page)
+    page.keyboard.press("a")
+    page.wait_for_selector("#verdict table")
+
+
+SHOTS = (
+    Shot("page-global", "endpoint", "/"),
+    Shot("page-prompt", "endpoint", "/", _type_prompt),
+    Shot("page-compare", "endpoint", "/", _compare, is_documented=True),
+    Shot("arena-answers", "router", "/arena", _fight),
+    Shot("arena", "router", "/arena", _vote, is_documented=True),
+    Shot("console", "router", "/console", _sign_in, is_documented=True),
+)
+
+
+def take(services: dict[str, str], output: Path, docs: bool) -> Iterator[Path]:
+    """Yield the pictures of the services that are there, as they are written."""
+    from playwright.sync_api import sync_playwright
+
+    schemes: tuple[Literal["light", "dark"], ...] = ("light",) if docs else ("light", "dark")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for width in (1400,) if docs else _WIDTHS:
+            for scheme in schemes:
+                size = {"width": width, "height": 1150 if width > 500 else 740}
+                context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
+                page = context.new_page()
+                for shot in (shot for shot in SHOTS if shot.service in services and (shot.is_documented or not docs)):
+                    page.goto(services[shot.service].rstrip("/") + shot.path)
+                    if shot.act is not None:
+                        shot.act(page)
+                    name = shot.name if docs else f"{shot.name}-{width}-{scheme}"
+                    path = output / f"{name}.png"
+                    page.screenshot(path=path, full_page=not docs)
+                    yield path
+                context.close()
+        browser.close()
+
+
+def main() -> None:
+    """Take the pictures."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--endpoint", metavar="URL", help="of a running p2l endpoint")
+    flags.add_argument("--router", metavar="URL", help="of a running router")
+    flags.add_argument("--output", type=Path, default=Path("docs/figures"), metavar="DIR", help="where they go")
+    flags.add_argument("--docs", action="store_true", help="only those that the documentation shows")
+    args = flags.parse_args()
+    args.output.mkdir(parents=True, exist_ok=True)
+    services = {name: url for name in ("endpoint", "router") if (url := getattr(args, name))}
+    for path in take(services, args.output, args.docs):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
