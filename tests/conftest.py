@@ -12,6 +12,8 @@ import pytest
 import yaml
 from hypothesis import settings
 
+from tests.warm import can_fork, run_forked
+
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("ant", "bee", "cat", "dog")
 
@@ -54,6 +56,8 @@ def command() -> Command:
         line = [sys.executable if word == "python" else str(word) for word in words]
         if line[0] == "deepspeed" and not any(word.startswith("--master_port") for word in line):
             line.insert(1, f"--master_port={free_port()}")  # two test runs on one machine must not meet
+        if can_fork(line) and not env:  # what is set for this command may be read while packages are imported
+            return run_forked(line, cwd, environment)
         return subprocess.run(line, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
     return run

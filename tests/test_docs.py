@@ -17,6 +17,7 @@ import yaml
 from coeval.cli import COMMANDS as COEVAL_COMMANDS
 from coeval.commands.analyze import FORWARDED
 from p2l.cli import COMMANDS
+from p2l.common.program import parser_of
 from p2l.model.tokenizer import resolve_template
 from p2l.training.config import TrainConfig, load_config
 from p2l.training.deepspeed_config import find_deepspeed_file, resolve_deepspeed
@@ -86,6 +87,8 @@ def as_ours(words: list[str]) -> tuple[str, list[str]] | None:
             return FORWARDED[name][0], rest
         case ["coeval", name, *rest] if name in COEVAL_COMMANDS:
             return COEVAL_COMMANDS[name][0], rest
+        case ["p2l" | "p2l-route" | "coeval", "completion", "bash" | "zsh" | "fish", *_]:
+            return None
         case ["p2l" | "p2l-route" | "coeval", *_]:
             pytest.fail(f"no command: {' '.join(words)}")
         case ["python", "-m", module, *rest] if module.startswith("route."):
@@ -109,14 +112,6 @@ def split_launcher(words: list[str]) -> tuple[list[str], str, list[str]]:
 
 
 OURS = [(where, *found) for where, words in command_lines() if (found := as_ours(words)) is not None]
-
-
-def parser_of(place: str) -> argparse.ArgumentParser:
-    """The parser of a command: `build_parser` beside `main`, or `name_parser` beside `name_main`."""
-    module, _, function = place.partition(":")
-    build = "build_parser" if function in {"", "main"} else function.replace("_main", "_parser")
-    parser: argparse.ArgumentParser = getattr(importlib.import_module(module), build)()
-    return parser
 
 
 def with_children(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
@@ -161,7 +156,8 @@ def test_commands_and_flags_within_lines_exist(page: Path) -> None:
         flags = {flag.rstrip("-") for flag in re.findall(r"(?<![\w-])--[a-z][\w-]*", code)}
         assert flags <= known, f"{page.name}: `{code}` names an unknown flag"
         words = code.split()
-        if words[0] == "p2l" and len(words) > 1 and words[1].islower() and not words[1].startswith("-"):
+        is_command = words[0] == "p2l" and len(words) > 1 and words[1].islower() and not words[1].startswith("-")
+        if is_command and words[1] != "completion":
             assert words[1] in COMMANDS, f"{page.name}: `{code}`"
             assert flags <= flags_of(parser_of(COMMANDS[words[1]][0])), f"{page.name}: `{code}`"
         if words[:2] == ["python", "-m"] and words[2].startswith(("p2l.", "benchmarks.")):

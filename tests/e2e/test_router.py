@@ -218,7 +218,8 @@ def test_a_leaderboard_that_does_not_fit_refuses_to_start(
     config = write(tmp_path, {"small": SMALL})
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Leaderboard) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        where = ("--router-model-endpoint", f"http://127.0.0.1:{server.server_port}", "--host", "127.0.0.1")
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        where = ("--router-model-endpoint", endpoint, "--host", "127.0.0.1")
         done = command("python", "-m", "route.openai_server", "-c", config, "--api-key", "k", *where, *flags)
         server.shutdown()
     assert done.returncode == 2

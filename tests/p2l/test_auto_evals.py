@@ -229,6 +229,22 @@ def test_model_list_of_another_model(tmp_path):
         run_auto(tmp_path, "--eval_path", path)
 
 
+def test_a_list_that_contradicts_the_one_beside_the_output_is_refused(tmp_path):
+    """A sorted list for coefficients in order of appearance gives numbers, and wrong ones."""
+    (tmp_path / "run").mkdir()
+    write_json(tmp_path / "run" / "model_list.json", [NAMES[1], NAMES[0], *NAMES[2:]])
+    made = write_lines(tmp_path / "run" / "eval_output.jsonl", rows(40))
+    with pytest.raises(InputError, match=r"coefficient 1 is of 'bee' by .*model_list.json, and of 'ant' by"):
+        run_auto(tmp_path, "--eval_path", made)
+    # What p2l eval records of this very file counts more than a list of the folder.
+    answers = write_json(tmp_path / "run" / "answers.json", as_checkpoint(rows(40)))
+    write_json(tmp_path / "run" / "answers.info.json", {"model_list": NAMES})
+    run_auto(tmp_path, "--checkpoint_path", answers, "--metrics_to_inc", "simple")
+    write_json(tmp_path / "run" / "answers.info.json", {"model_list": NAMES[::-1]})
+    with pytest.raises(InputError, match=r"coefficient 1 is of 'dog' by .*answers.info.json"):
+        run_auto(tmp_path, "--checkpoint_path", answers)
+
+
 def test_votes_of_unknown_models_are_left_out_and_counted(tmp_path):
     made = rows(60)
     made[0]["model_a"] = "stranger"

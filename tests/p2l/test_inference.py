@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -225,3 +227,8 @@ def test_a_published_qwen2_folder_to_which_transformers_adds_a_token_is_served(t
     model = P2L.from_pretrained(tmp_path, device="cpu")
     predicted = model.predict(["what is 1 plus 2", "<|endoftext|>", ["a<|endoftext|>", "<|endoftext|>b"]]).coefs
     assert np.isfinite(predicted).all()
+
+
+def test_reading_a_model_does_not_wait_for_arrow():
+    code = "import sys, p2l.inference; assert 'pyarrow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ from p2l.likelihood import get
 from p2l.simulate import load_arena, main, write_arena
 from p2l.simulation.arena import Arena, VoteChunk, simulate
 from p2l.simulation.config import SimulationConfig
-from p2l.simulation.prompts import STRUCTURES, topic_weights
+from p2l.simulation.prompts import STRUCTURES, build_vocabulary, topic_weights
 from p2l.simulation.report import ArenaReport
 
 SMALL = SimulationConfig(votes=9000, validation_votes=500, models=10, topics=5, users=100, seed=3)
@@ -430,3 +431,36 @@ def test_mirrored_prompts_have_the_same_words_and_another_truth() -> None:
         back.truth.coefs, arena.example_prompts(f"{arena.topics[1]} into {arena.topics[0]}", 20).truth.coefs
     )
     assert np.abs(there.truth.coefs - back.truth.coefs).max() > 0.5
+
+
+def spoken(sentences: bool) -> Arena:
+    return simulate(
+        SimulationConfig(votes=400, models=6, topics=4, languages=1, effect=1.5, seed=5, sentences=sentences)
+    )
+
+
+def test_sentences_say_what_the_plain_words_say() -> None:
+    """The same votes and truth, and in each prompt the same nouns; a person can read it."""
+    plain, readable = (next(spoken(flag).chunks()) for flag in (False, True))
+    np.testing.assert_array_equal(plain.truth.coefs, readable.truth.coefs)
+    np.testing.assert_array_equal(plain.winner, readable.winner)
+    before, after = (spoken(flag).texts(chunk).to_pylist() for flag, chunk in ((False, plain), (True, readable)))
+    vocabulary = build_vocabulary(4, 1)
+    nouns = set(vocabulary.words[vocabulary.topic_start :])
+    for words, sentences in zip(before, after, strict=True):
+        assert len(words) == len(sentences)
+        for turn, sentence in zip(words, sentences, strict=True):
+            assert re.fullmatch(r"[A-Z][a-z]+( [a-z]+|, [a-z]+)+\.", sentence), sentence
+            assert set(turn.split()) & nouns == set(re.findall(r"\w+", sentence.lower())) & nouns
+
+
+def test_sentences_whose_clauses_change_places_keep_their_words() -> None:
+    first, second = spoken(True).topics[:2]
+    for there, back in zip(*(one.prompts for one in spoken(True).mirrored_prompts(first, second, 50)), strict=True):
+        assert there != back
+        assert sorted(re.findall(r"\w+", there[0])) == sorted(re.findall(r"\w+", back[0]))
+
+
+def test_sentences_are_english() -> None:
+    with pytest.raises(ConfigError, match="sentences: are English; choose 1 language, not 5"):
+        SimulationConfig(sentences=True)

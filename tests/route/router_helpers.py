@@ -20,9 +20,9 @@ from openai import AsyncOpenAI
 from starlette.applications import Starlette
 
 from p2l.common.access import digest_of
+from route.application.app import build_app
 from route.config import load_config
 from route.providers.mock import Mock, Script, running
-from route.service.app import build_app
 from route.service.settings import Settings
 from route.service.state import Service
 
@@ -81,6 +81,7 @@ class Endpoint:
     pause: float = 0.0
     is_down: bool = False
     prompts: list[list[str]] = field(default_factory=list)
+    headers: list[Mapping[str, str]] = field(default_factory=list)
 
     def application(self) -> web.Application:
         app = web.Application()
@@ -97,6 +98,7 @@ class Endpoint:
 
     async def predict(self, request: web.Request) -> web.Response:
         self.prompts.append((await request.json())["prompt"])
+        self.headers.append(request.headers)
         await asyncio.sleep(self.pause)
         coefs = list(self.coefs.values())
         return self.answer({"coefs": coefs, "eta": 0.0, "truncated": False, "revision": "r1"})

@@ -46,7 +46,7 @@ def test_the_shipped_example_is_valid_and_names_a_dozen_models() -> None:
 
 
 def test_the_database_is_beside_the_configuration(tmp_path: Path) -> None:
-    assert load_config(write(tmp_path, MODELS + "database: route.sqlite\n")).database == tmp_path / "route.sqlite"
+    assert load_config(write(tmp_path, MODELS + "database: route.sqlite\n")).database == str(tmp_path / "route.sqlite")
 
 
 def test_a_key_may_be_a_variable_and_is_never_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,3 +212,33 @@ def test_a_wrong_effort_is_named(tmp_path: Path, efforts: str, told: str) -> Non
     with pytest.raises(ConfigError, match=told) as failed:
         load_config(path)
     assert str(path) in str(failed.value)
+
+
+def test_locations_of_database_and_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_PASSWORD", "s3cret")
+    text = "database: postgresql://me:${DATABASE_PASSWORD}@host/router\nlimits: redis://:${DATABASE_PASSWORD}@host:6379/0\n"
+    config = load_config(write(tmp_path, MODELS + text))
+    assert config.database == "postgresql://me:s3cret@host/router"
+    assert config.shared_limits == "redis://:s3cret@host:6379/0"
+    assert (config.limits, config.journal) == ([], tmp_path / "router.journal.sqlite")
+    assert "s3cret" not in repr(config)
+    assert load_config(write(tmp_path, MODELS + "database: sqlite:///r.db\n")).database == str(tmp_path / "r.db")
+    assert load_config(write(tmp_path, MODELS + "database: sqlite:////var/r.db\n")).database == "/var/r.db"
+    for wrong, why in {
+        "database: mysql://me:s3cret@host/x": "must begin with sqlite",
+        "database: postgresql://me:s3@cret@host/x": "as %40",
+        "limits: http://me:s3cret@host": "must begin with redis",
+        "limits: redis://:s3cret@host": "needs a 'database'",
+    }.items():
+        with pytest.raises(ConfigError, match=re.escape(why)) as error:
+            load_config(write(tmp_path, MODELS + wrong + "\n"))
+        assert "s3" not in str(error.value)
+
+
+def test_a_long_value_or_key_is_not_repeated_whole(tmp_path: Path) -> None:
+    path = tmp_path / "router.yaml"
+    for text in (f"model_configs: '{'9' * 5000}'\n", f"{'k' * 5000}: 1\nmodel_configs: {{}}\n"):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError) as caught:
+            load_config(path)
+        assert len(str(caught.value)) < 600

@@ -15,6 +15,7 @@ answer: 42
 ```
 
 ```bash
+make install && source nowhere/activate    # which has been done
 sleep 600 & echo $! > background
 NAME=kept
 ```
@@ -54,7 +55,7 @@ def test_blocks_run_in_order_in_one_shell(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert (tmp_path / "run/read").read_text() == "# made.yaml\nanswer: 42\n"
     assert (tmp_path / "run/name").read_text() == "kept\n"
-    assert "page.md:16: needs a machine that nobody has" in done.stdout
+    assert "page.md:17: needs a machine that nobody has" in done.stdout
     assert "page.md: 4 blocks" in done.stdout
     assert not Path(f"/proc/{(tmp_path / 'run/background').read_text().strip()}/cmdline").exists() or is_zombie(
         int((tmp_path / "run/background").read_text())

@@ -36,6 +36,20 @@ def test_a_task_that_one_run_alone_has_does_not_count(tmp_path: Path, capsys: py
     assert "left out: task poem, 48 scores that only after has" in told
 
 
+def test_one_missing_score_hides_no_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Six of forty answers became worse, by less than prompts differ among themselves."""
+
+    def scores(worse: int) -> dict[tuple[str, str, str], dict[str, str]]:
+        levels = {n: "High" if n % 2 else "Low" for n in range(40)} | dict.fromkeys(range(1, 2 * worse, 2), "Medium")
+        return {(f"mail/ada/{n}", "s1", judge): both(levels[n]) for n in range(40) for judge in ("j1", "j2")}
+
+    missing = scores(0)
+    del missing["mail/ada/39", "s1", "j2"]
+    before, after = write_run(tmp_path / "before", missing), write_run(tmp_path / "after", scores(6))
+    assert compare.main(flags_of(before, after)) == 1
+    assert "0.500 -> 0.425  -0.075" in capsys.readouterr().out
+
+
 def configured(*judges: tuple[str, str]) -> list[dict[str, object]]:
     """Judges and the models that play them."""
     one = {"interface": "openai", "roles": ["judge"]}

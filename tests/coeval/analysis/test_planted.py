@@ -10,18 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.coeval_planted import (
+    FAVOURED,
     PLANTED,
     arena,
     differences,
     gapped,
+    kin,
     leads,
     old_p_values,
     plain_means,
     repeated,
     write,
 )
-from coeval.analysis.fit import ScoreTable, fit_table
+from coeval.analysis.fit import fit_table
 from coeval.analysis.intervals import cluster_variance, jackknife, mean_limits, t_limits
+from coeval.analysis.judge_fit import ScoreTable
 from coeval.analysis.judge_tests import bias_tests, judge_scales
 from coeval.analysis.statistics import kendall
 from coeval.analysis.students import student_rows
@@ -47,6 +50,11 @@ def test_four_bad_judges_of_six_are_found_and_move_nobody(tmp_path: Path, high: 
     scales = {row.judge: row for row in judge_scales(loaded)}
     assert scales["constant"].weight < 0.01 > scales["random"].weight
     assert (scales["honest-1"].sharpness or 0) > 0.8
+
+
+def test_a_judge_that_favours_its_family_is_found_and_no_other(tmp_path: Path) -> None:
+    tests = bias_tests(write(tmp_path / "run", kin(0)))
+    assert [(test.judge, test.bias) for test in tests if test.flagged] == [(FAVOURED, "family-preference")]
 
 
 def test_a_judge_with_a_quota_makes_no_student_better(tmp_path: Path) -> None:

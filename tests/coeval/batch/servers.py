@@ -1,7 +1,7 @@
-"""Batch jobs on the loopback interface, as OpenAI, Azure, Anthropic and Google offer them, in one server.
+"""Batch jobs on the loopback interface, as their providers offer them, in one server.
 
-What it says in each protocol is in `served_openai`, `served_anthropic` and `served_gemini`; `test_official_clients` has
-the providers' own clients read it.
+What it says in each protocol is in `served_openai`, `served_anthropic`, `served_gemini` and `served_clouds`; in
+`test_official_clients` the providers' own clients read it.
 
 with BatchServer() as server:
     ...  # OpenAI at server.url + "/v1", Anthropic at server.url, Azure at server.url, Google at server.url + "/v1beta"
@@ -22,6 +22,7 @@ from aiohttp import web
 
 from coeval.mock.models import answer
 from tests.coeval.batch.served_anthropic import AnthropicSide
+from tests.coeval.batch.served_clouds import CloudSide
 from tests.coeval.batch.served_gemini import GeminiSide
 from tests.coeval.batch.served_openai import OpenAISide
 
@@ -129,7 +130,7 @@ class BatchServer:
 
     async def _start(self) -> None:
         app = web.Application(client_max_size=2**28, middlewares=[self._noted])
-        for side in (OpenAISide(self), AnthropicSide(self), GeminiSide(self)):
+        for side in (OpenAISide(self), AnthropicSide(self), GeminiSide(self), CloudSide(self)):
             app.router.add_routes(side.routes())
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.0)
         await self._runner.setup()

@@ -129,7 +129,7 @@ def test_the_text_of_an_answer_is_stripped_of_all_else(tmp_path: Path, wire: Wir
     assert (reply.text, reply.counted) == (text, False)
 
 
-@pytest.mark.parametrize("interface", ["bedrock", "vertex", "benchmark"])
+@pytest.mark.parametrize("interface", ["answers", "benchmark"])
 def test_an_interface_without_a_client_is_named(tmp_path: Path, interface: str) -> None:
     failed = replies(caller_of(tmp_path), [call(model_at("http://x", interface=interface))])[0]
     assert isinstance(failed, CallError)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,18 @@ def test_a_used_up_quota_ends_partial_and_is_filled_once_raised(
     assert meta_of(run_of(tmp_path))["status"] == "completed"
 
 
+def test_a_judge_whose_quota_ends_has_scored_all_students_alike(tmp_path: Path, server: MockServer) -> None:
+    models = [
+        model("ant", server, roles=["teacher", "judge"]),
+        *(model(name, server) for name in ("bee", "cat", "dog")),
+    ]
+    task = {**STATIC_TASK, "sampling": {**STATIC_TASK["sampling"], "total": 6}}
+    quota = {"ant": {"max_calls": 6 + 10}}  # items, then scores of three items and one answer
+    assert coeval("run", "--config", write_config(tmp_path, models, [task], quota=quota)) == 0
+    scored = Counter(record["student_model_id"] for record in records(run_of(tmp_path), "evaluation"))
+    assert sorted(scored.values()) == [3, 3, 4]
+
+
 def test_a_quota_that_ends_the_first_phase_is_no_failure(tmp_path: Path, server: MockServer) -> None:
     quota = {"ant": {"max_calls": 1}}
     assert (
@@ -199,7 +212,7 @@ def test_a_process_for_some_models_tells_of_them_alone(tmp_path: Path, capsys: p
     path = write_config(tmp_path, models, quota={"ant": {"max_calls": 8}})
     assert coeval("run", "--config", path) == 0
     assert coeval("run", "--config", path, "--continue", "--only-models", "bee") == 0
-    assert "run completed, as far as bee goes: " in capsys.readouterr().out
+    assert "bee done, $0.0000 spent by all; the run still lacks 8 evaluations of ant" in capsys.readouterr().out
 
 
 def test_teachers_that_propose_nothing_end_the_run_and_one_of_several_does_not(

@@ -42,9 +42,9 @@ def test_status_says_how_far_a_run_is(run: Run, capsys: pytest.CaptureFixture[st
     said = capsys.readouterr().out
     for words in (
         "one: completed",
-        "data_generation      completed\n    4 items in 1 files\n",
-        "8 responses in 2 files, 1 failed, 1 lines that are no record",
-        "16 evaluations in 2 files",
+        "data_generation      completed\n    4 of 4 items in 1 files\n",
+        "8 of 8 responses in 2 files, 1 failed, 1 lines that are no record",
+        "16 of 16 evaluations in 2 files",
         "batch_1: pending, openai, evaluation, 7 requests",
     ):
         assert words in said
@@ -52,7 +52,10 @@ def test_status_says_how_far_a_run_is(run: Run, capsys: pytest.CaptureFixture[st
     Meta(run).update(phases_completed=["attribute_mapping"], phases_in_progress=["data_generation"])
     assert coeval("status", "--run", run.folder) == 0  # as after a repair, or ingest
     said = capsys.readouterr().out
-    for words in ("rubric_mapping       not completed, 1 files", "response_collection  not completed\n    8 responses"):
+    for words in (
+        "rubric_mapping       not completed, 1 files",
+        "response_collection  not completed\n    8 of 8 responses",
+    ):
         assert words in said
 
 
@@ -193,7 +196,7 @@ def test_repair_knows_verdicts_on_pairs(pairwise: Run, tmp_path: Path, capsys: p
     break_pairs(pairwise)
     capsys.readouterr()
     assert coeval("status", "--run", pairwise.folder) == 0
-    assert "    11 pairs in 1 files, 1 failed\n" in capsys.readouterr().out
+    assert "    11 of 23 pairs in 1 files, 1 failed, " in capsys.readouterr().out
     assert coeval("repair", "--run", pairwise.folder, "--stats", "--breakdown", "--phase", "5") == 0
     said = capsys.readouterr().out
     # Without the answer of one student each judge owes 10 verdicts for now; two of those of jay are of no use.

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from coeval.config.keys import snapshot_text
-from coeval.interfaces import INTERFACES, LATER
+from coeval.interfaces import INTERFACES
 from coeval.prices import table
 from tests.coeval.config.configs import Change, load, mistakes, model
 
@@ -134,6 +134,6 @@ def test_nobody_to_ask_is_a_mistake(tmp_path: Path, model_id: str, keys: dict[st
 
 
 def test_the_table_names_interfaces_that_there_are() -> None:
-    known = {*INTERFACES, *LATER}
+    known = {*INTERFACES}
     assert all(set(entry["at"]) <= known for entry in table()["auto_routing"])
     assert set(table()["providers"]) <= known

@@ -166,10 +166,18 @@ def test_anthropic_answers_with_1024_tokens_where_nothing_says_how_many() -> Non
     assert Keys(env={"ANTHROPIC_API_KEY": "k"}).account(a_model("anthropic")).options["max_tokens"] == 1024
 
 
-@pytest.mark.parametrize("interface", ["bedrock", "vertex"])
-def test_what_is_not_spoken_yet_is_said_so(interface: str) -> None:
-    with pytest.raises(NoKeyError, match=f"{interface} is not supported yet"):
-        Keys().account(a_model(interface))
+def test_clouds_are_asked_with_their_own_credentials(tmp_path: Path) -> None:
+    env = {"AWS_REGION": "eu-west-1", "AWS_SECRET_ACCESS_KEY": "hidden-one", "GOOGLE_CLOUD_PROJECT": "p"}
+    assert [Keys(env=env).has(name) for name in ("bedrock", "vertex")] == [True, True]
+    assert [Keys(env={"AWS_REGION": "x"}).has(name) for name in ("bedrock", "vertex")] == [False, False]
+    assert "hidden-one" in Keys(env=env).secrets()
+    stored = keys(tmp_path, {"bedrock": {"access_key_id": "a", "secret_access_key": "b", "region": "us-west-2"}})
+    account = stored.account(a_model("bedrock"))
+    assert account.base_url == "https://bedrock-runtime.us-west-2.amazonaws.com"
+    assert (account.options["secret_access_key"], account.options["max_tokens"]) == ("b", 1024)
+    account = Keys().account(a_model("vertex", project="p", location="europe-west1"))
+    assert account.base_url == "https://europe-west1-aiplatform.googleapis.com"
+    assert account.options == {"project": "p", "location": "europe-west1"}
 
 
 def test_ollama_needs_an_address_and_no_key(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
 from coeval.config.reading import ConfigErrors
-from tests.coeval.config.configs import Change, experiment, mistakes, model, put, task, write
+from tests.coeval.config.configs import GOOD, Change, experiment, mistakes, model, put, task, write
 
 
 def places(folder: Path, change: Change, **options: Any) -> list[str]:
@@ -32,7 +32,7 @@ LABEL = {"name": "lab", "interface": "label", "roles": ["judge"]}
     [
         (
             experiment(quota={"ants": {"max_call": 3}, "bee": 7, "cat": 1}),
-            ["quota.ants.max_call", "quota.ants.max_calls", "quota.ants", "quota.bee", "quota.cat", "quota.cat"],
+            ["quota.ants.max_call", "quota.ants", "quota.bee", "quota.cat", "quota.cat"],
         ),
         (all_of(lambda raw: raw.pop("tasks"), experiment(resume_from="gone")), ["resume_from"]),
         (all_of(experiment(storage_folder=7), experiment(resume_from="gone")), ["storage_folder"]),
@@ -74,6 +74,45 @@ def test_each_mistake_is_told_and_nothing_that_follows_from_it(
 ) -> None:
     found = [place.removeprefix("experiment.") for place in places(tmp_path, change)]
     assert sorted(found) == sorted(expected)
+
+
+def _misspelt(*where: str | int) -> Change:
+    """Misspell a key, the last of these."""
+
+    def change(raw: Any) -> None:
+        *path, last = where
+        for part in path:
+            raw = raw[part]
+        raw[f"{str(last)[:-1]}x"] = raw.pop(last)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        *[(key,) for key in GOOD],
+        *[("models", 0, key) for key in GOOD["models"][0]],
+        *[("tasks", 0, key) for key in GOOD["tasks"][0]],
+        *[("tasks", 0, "sampling", key) for key in GOOD["tasks"][0]["sampling"]],
+        *[("experiment", key) for key in GOOD["experiment"]],
+    ],
+    ids=lambda where: ".".join(map(str, where)),
+)
+def test_one_typo_is_one_line(tmp_path: Path, where: tuple[str | int, ...]) -> None:
+    (line,) = mistakes(tmp_path, _misspelt(*where))
+    assert f"did you mean '{where[-1]}'?" in line
+
+
+@pytest.mark.parametrize("key", ["sample", "sample.bee"])
+def test_a_sample_prompt_that_nobody_is_asked_is_no_mistake(tmp_path: Path, key: str) -> None:
+    """The second model is no teacher; the items of a task without any to write were ingested."""
+    library = task(prompt_library={key: "Write {task_description} with {target_attributes}."})
+    assert places(tmp_path, library) == []
+    (tmp_path / "runs" / "first" / "phase3_datapoints").mkdir(parents=True)
+    (tmp_path / "runs" / "first" / "phase3_datapoints" / "sums.mmlu.datapoints.jsonl").touch()
+    none = put("tasks", 0, "sampling", "total", 0)
+    assert places(tmp_path, all_of(library, none, put("models", 0, "roles", ["student"]))) == []
 
 
 def test_a_key_written_twice_hides_no_other_mistake(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from coeval.config.keys import Keys
 from coeval.config.loading import load_config
 from coeval.describing import description_page
 from coeval.mock.server import MockServer
+from coeval.planning.counting import remaining
 from coeval.planning.estimate import estimate_text, static_estimate
 from coeval.planning.plan import plan_text
 from coeval.probing import models_needed, probe_models
@@ -87,7 +88,7 @@ def test_estimates_are_by_the_price_of_each_role(tmp_path: Path) -> None:
     )
     assert found["assumptions"]["price_table"]["gpt-4.1"] == [2, 8]
     assert "ant: gpt-4.1" in estimate_text(found)
-    assert "gpt-4o (teacher), gpt-4o-mini (student), gpt-4.1 (judge)" in plan_text(config)
+    assert "gpt-4o (teacher), gpt-4o-mini (student), gpt-4.1 (judge)" in plan_text(config, remaining(config))
     assert all(f">{name}<" in description_page(config) for name in per_call)
 
 

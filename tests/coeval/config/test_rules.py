@@ -59,11 +59,6 @@ RULES: list[tuple[str, Change, str]] = [
     ("V-05 none", model(roles=[]), "models.ant.roles: name at least one of teacher, student, judge (V-05)"),
     ("V-05 unknown", model(roles=["techer"]), "there is no role 'techer' (did you mean 'teacher'?)"),
     ("V-06", model(interface="opnai"), "models.ant.interface: there is no 'opnai' (did you mean 'openai'?) (V-06)"),
-    (
-        "V-06 later",
-        model(interface="bedrock"),
-        "bedrock is not supported yet; reach the model through another provider",
-    ),
     ("V-07 judge", students_only, "models: no model is a judge; give at least one that role (V-07)"),
     ("V-07 teacher", no_teacher, "no model is a teacher, and task sums has items to be written"),
     ("V-08", experiment(phases={"rubric_mapping": "Model"}), "`Model` is for the last three phases"),

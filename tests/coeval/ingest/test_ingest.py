@@ -156,7 +156,6 @@ def test_a_file_of_prompts_for_a_task_that_is_there(finished: Path, tmp_path: Pa
         (["x"], (), "line 1: no JSON object"),
         ([{"question": "x", "deep": nested(300)}], (), "line 1: no JSON: is nested deeper than 200 levels"),
         ([{"question": "x" * (17 << 20)}], (), "line 1: is longer than 16 MiB"),
-        ([{"prompt": "p"}], (), "line 1: no reference_response"),
         ([{"prompt": " ", "reference_response": "r"}], (), "line 1: no prompt"),
         ([], (), "holds no items"),
         ([{"prompt": "p", "reference_response": "r", "attributes": [1]}], (), "attributes must be an object"),

@@ -30,6 +30,8 @@ VALUES: dict[str, Any] = {
     "rubric_factor_description": "reads well",
     "response_a": "First (quality 0.80)",
     "response_b": "Second (quality 0.40)",
+    "document": "manual.md",
+    "passage": "The valve opens at two bar.\n\nIt closes at {three}.",
 }
 
 

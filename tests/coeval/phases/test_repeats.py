@@ -25,7 +25,7 @@ def test_a_teacher_that_repeats_itself_makes_one_item(tmp_path: Path, capsys: py
     assert "the prompt repeats that of mail__ant__0000" in run_of(tmp_path).errors.read_text()
     capsys.readouterr()
     assert coeval("status", "--run", run_of(tmp_path).folder) == 0
-    assert "1 items in 1 files, 2 refused as they repeat others" in capsys.readouterr().out
+    assert "1 of 3 items in 1 files, 2 refused as they repeat others" in capsys.readouterr().out
 
 
 def test_an_item_may_keep_its_prompt_and_another_teacher_may_have_it(tmp_path: Path) -> None:

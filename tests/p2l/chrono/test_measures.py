@@ -74,6 +74,18 @@ def test_the_gaps_that_published_runs_closed() -> None:
     assert table["naive"]["gap"] == pytest.approx(0.0793, abs=0.0005)
 
 
+def test_of_a_gap_within_its_noise_no_share_is_stated() -> None:
+    oracle, naive = [1.0, 1.1, 1.0, 1.2, 1.1], [1.03, 1.08, 1.02, 1.19, 1.12]
+    runs = [matrix([oracle], run="oracle"), matrix([naive], run="naive"), matrix([[0.9] * 5], run="best")]
+    table = compare_runs(runs, oracle="oracle", naive="naive")
+    assert table["naive"]["gap"] == pytest.approx(0.008)
+    assert (table["naive"]["gap_error"] or 0.0) > 0.004
+    assert table["best"]["closed"] is table["best"]["closed_absolute"] is None
+    # A gap that forgetting makes grow steadily is no noise.
+    steady = [matrix([oracle], run="oracle"), matrix([[a + n / 50 for n, a in enumerate(oracle)]], run="naive")]
+    assert compare_runs(steady, oracle="oracle", naive="naive")["oracle"]["closed"] == 1.0
+
+
 def test_gaps_are_over_the_slices_of_both_and_none_without_any() -> None:
     oracle, run = matrix([[1.0, 9.0]], run="oracle"), matrix([[1.5, NAN]], run="run")
     table = compare_runs([oracle, run], oracle="oracle", naive="oracle")

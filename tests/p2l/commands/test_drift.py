@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from p2l.common.errors import InputError
 from p2l.insight.drift import Measured, adjusted, drift_of_models, judge
 from p2l.insight.drift_votes import between_times, between_versions, drift_of_votes
 from p2l.leaderboard.board import POINTS_PER_LOGIT
+from p2l.training.posterior import write_posterior
+from p2l.votes import open_votes
 from tests.conftest import write_votes
 from tests.p2l.eval_helpers import make_model
 
@@ -186,6 +189,48 @@ def test_a_model_has_not_drifted_from_itself(pair: tuple[Path, Path, Path]) -> N
     found = drift_of_models(str(before), str(before), str(prompts), by=["topic"], least=5)
     cells = judge(found.measured, level=0.95, fdr=0.05)
     assert {(cell.change, cell.p, cell.verdict) for cell in cells} == {(0.0, 1.0, "")}
+
+
+def test_the_noise_of_training_is_no_drift_where_posteriors_tell_it(
+    pair: tuple[Path, Path, Path], tmp_path: Path
+) -> None:
+    """Coefficients differ by what a few votes leave open: prompts alone call it a change, the posterior does not."""
+    import torch
+
+    from p2l.inference import P2L
+    from p2l.model.checkpoint import edit_weights
+
+    before, _, prompts = pair
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        shutil.copytree(before, folder)
+        (folder / "manifest.json").unlink(missing_ok=True)
+    shift = torch.tensor([0.2, -0.2, 0.1, -0.1])
+    edit_weights(folders[1], {"head.head.bias": lambda bias: bias.add_(shift)})
+    plain = drift_of_models(*map(str, folders), str(prompts), by=["topic"], least=5)
+    assert all(cell.verdict for cell in judge(plain.measured, level=0.95, fdr=0.05))
+    assert "warning" in plain.notes[0]
+    asked = [json.loads(line)["prompt"] for line in prompts.read_text(encoding="utf-8").splitlines()]
+    rng = np.random.default_rng(0)
+    rows = [
+        {"prompt": asked[n % len(asked)], "model_a": MODELS[a], "model_b": MODELS[b], "winner": "model_a"}
+        for n, (a, b) in enumerate(rng.permuted(np.tile(np.arange(4), (200, 1)), axis=1)[:, :2].tolist())
+    ]
+    with open_votes(str(write_votes(tmp_path / "votes.jsonl", rows)), model_list=MODELS) as votes:
+        for folder in folders:
+            write_posterior(folder, votes, torch.device("cpu"), weighted=False)
+    held = drift_of_models(*map(str, folders), str(prompts), by=["topic"], least=5)
+    assert not any(cell.verdict for cell in judge(held.measured, level=0.95, fdr=0.05))
+    assert "warning" not in held.notes[0]
+    assert P2L.from_pretrained(folders[0], device="cpu").own_variances.shape == (
+        P2L.from_pretrained(folders[0], device="cpu").basis.shape[1],  # type: ignore[union-attr]
+    )
+    # A change that is much larger than the noise is found in spite of it.
+    edit_weights(folders[1], {"head.head.bias": lambda bias: bias.add_(torch.tensor([0.0, 0.0, -4.0, 0.0]))})
+    cells = judge(
+        drift_of_models(*map(str, folders), str(prompts), by=["topic"], least=5).measured, level=0.95, fdr=0.05
+    )
+    assert {cell.verdict for cell in cells if cell.model == MODELS[2]} == {"fell"}
 
 
 def test_models_of_one_side_only_are_named_and_left_out(pair: tuple[Path, Path, Path], tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from p2l.commands.votes import Exported, export_main, export_votes
 from p2l.commands.votes import main as votes_main
 from p2l.common.errors import InputError, VoteError
 from p2l.votes import open_votes, read_votes
-from route.storage.database import prepare
+from route.storage.sqlite import prepare
 from tests.conftest import Command
+from tests.p2l.serving.conftest import make_model
 
 COLUMNS = 12
 Row = tuple[Any, ...]
@@ -153,3 +154,24 @@ def test_the_export_imports_nothing_of_the_router(command: Command, router: Path
     )
     done = command("python", "-c", script, router, tmp_path / "votes.parquet")
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_categories_are_the_clusters_of_a_model(tmp_path: Path) -> None:
+    """The kind of a prompt is named by its words; a vote whose prompt was not stored has none."""
+    kinds = ["what is {} plus {}, the sum of numbers", "write a poem about spring {} and love {}"]
+    rows = [shown(f"v{n}", "first", prompt=[kinds[n % 2].format(n, n % 7)], at=float(n)) for n in range(120)]
+    path = database(tmp_path / "router.sqlite", [*rows, shown("unstored", "first", prompt=None, at=500.0)])
+    output, model = tmp_path / "votes.parquet", make_model(tmp_path / "model", seed=1)
+    export_main(["--database", str(path), "--output", str(output), "--categories", str(model)])
+    with open_votes(str(output)) as votes:
+        found = {tuple(row["prompt"]): row["category"] for row in votes.rows()}
+    assert len(found) == 120
+    assert len(set(found.values())) > 1
+    assert all(found.values())
+    export_votes(path, output, prompts=False, category_model=str(model))
+    import pyarrow.parquet as pq
+
+    table = pq.read_table(output)
+    assert "prompt" not in table.column_names
+    assert table.column("category").to_pylist()[:-1] == [found[tuple(json.loads(row[9]))] for row in rows]
+    assert table.column("category").to_pylist()[-1] is None

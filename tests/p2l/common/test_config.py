@@ -35,6 +35,8 @@ HOSTILE = {
     "sexagesimal": ("a: 1\nb: 1" + ":59" * 200_000 + "\n", 2),
     "tagged number": ('a: !!int "1' + ":59" * 200_000 + '"\n', 1),
     "many values": ("a: [" + "1, " * 200_000 + "]\n", 1),
+    **{f"no {tag}": (f"a: 1\nb: !!{tag} soon\n", 2) for tag in ("bool", "int", "float", "timestamp")},
+    "no number at all": ("a: !!int ''\n", 1),
 }  # fmt: skip
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import logging
 import resource
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import pytest
 import uvicorn
@@ -27,23 +30,28 @@ PATIENT = ConnectionLimits(header_seconds=60, idle_seconds=60, total=100, peer=0
 
 
 async def hello(scope, receive, send) -> None:
-    """Answers `hello`: when the body is there, or for `/early` before it."""
+    """Answers `hello` when the body is there, or for `/early` before it, or with the body for `/echo`."""
     assert scope["type"] == "http"
-    while scope["path"] != "/early" and (await receive()).get("more_body"):
-        pass
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
-    await send({"type": "http.response.body", "body": b"hello"})
+    body, more = b"", scope["path"] != "/early"
+    while more:
+        message = await receive()
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+    answer = body if scope["path"] == "/echo" else b"hello"
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(answer))]})
+    await send({"type": "http.response.body", "body": answer})
 
 
 Open = Callable[..., socket.socket]
 
 
 @contextlib.contextmanager
-def served(limits: ConnectionLimits, error_body: ErrorBody = detail_body) -> Iterator[Open]:
+def served(
+    limits: ConnectionLimits, error_body: ErrorBody = detail_body, protocol: type[BoundedProtocol] = BoundedProtocol
+) -> Iterator[Open]:
     """A server in a thread; gives what opens a connection, of another peer if that is said, and sends bytes."""
     with socket.socket() as listener, contextlib.ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))
-        http = partial(BoundedProtocol, Connections(limits), error_body)
+        http = partial(protocol, Connections(limits), error_body)
         config = uvicorn.Config(
             hello, http=http, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
         )
@@ -344,3 +352,98 @@ def test_memory_of_large_requests_is_given_back(monkeypatch: pytest.MonkeyPatch,
         assert answered(client)
         assert received(client) == b""  # closed, being idle
         assert calls.wait(10 if returned else 0.5) is returned
+
+
+def test_after_large_requests_garbage_is_collected_when_the_service_rests() -> None:
+    class Ring:
+        """Refers to itself, as an exception and its frames do."""
+
+    ring = Ring()
+    ring.ring = ring  # type: ignore[attr-defined]
+    left = weakref.ref(ring)
+    del ring
+    gc.disable()
+    try:
+        with served(ConnectionLimits(header_seconds=1, idle_seconds=1, total=100, peer=0)) as connect:
+            head = f"POST / HTTP/1.1\r\nhost: here\r\ncontent-length: {6 * 2**20}\r\n\r\n".encode()
+            client = connect(head + b"a" * (6 * 2**20))
+            assert answered(client)
+            client.close()
+            while left() is not None:
+                time.sleep(0.01)
+    finally:
+        gc.enable()
+
+
+UPGRADES = {
+    "h2c": b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n",
+    "websocket": b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-key: AAAA\r\n",
+    "twice": b"connection: upgrade\r\nconnection: UPGRADE\r\nupgrade: a\r\nupgrade: b\r\n",
+}
+
+
+@pytest.mark.parametrize("in_chunks", [False, True])
+@pytest.mark.parametrize("size", [1, 40, 1000])
+@pytest.mark.parametrize("offer", UPGRADES.values(), ids=UPGRADES)
+def test_a_request_that_offers_another_protocol_keeps_its_body(offer: bytes, size: int, in_chunks: bool) -> None:
+    """What looks like a request in a body is no request, in whichever pieces it arrives."""
+    body = b"GET /early HTTP/1.1\r\nhost: evil\r\n\r\n"
+    head = b"POST /echo HTTP/1.1\r\nhost: here\r\n" + offer
+    if in_chunks:
+        sent = head + b"transfer-encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    else:
+        sent = head + b"content-length: %d\r\n\r\n%s" % (len(body), body)
+    sent += WHOLE.replace(b"here\r\n", b"here\r\nconnection: close\r\n")
+    with served(PATIENT) as connect:
+        client = connect()
+        for start in range(0, len(sent), size):
+            client.sendall(sent[start : start + size])
+            if size == 40:
+                time.sleep(0.001)
+        answer = client.makefile("rb").read()
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert answer.count(body) == 1
+    assert answer.endswith(b"hello")
+
+
+def test_an_offer_that_closes_is_the_last_request() -> None:
+    with served(PATIENT) as connect:
+        client = connect(WHOLE.replace(b"here\r\n", b"here\r\nconnection: close, upgrade\r\nupgrade: h2c\r\n"))
+        answer = client.makefile("rb").read()
+    assert answer.count(OK) == 1
+    assert b"connection: close" in answer
+
+
+def test_a_proxy_is_no_service_of_ours() -> None:
+    with served(PATIENT) as connect:
+        client = connect(b"CONNECT there:80 HTTP/1.1\r\nhost: there\r\n\r\n" + WHOLE)
+        assert client.makefile("rb").read().startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize(
+    "sent", [WHOLE, WHOLE + WHOLE, b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\nhalf", b"GET", b"x"]
+)
+def test_a_connection_that_is_gone_is_freed_at_once(sent: bytes) -> None:
+    """Not when the collector of garbage comes by, which after a burst may take long."""
+    alive, made = weakref.WeakSet[BoundedProtocol](), list[int]()
+
+    class Noted(BoundedProtocol):
+        def connection_made(self, transport: Any) -> None:
+            alive.add(self)
+            made.append(1)
+            super().connection_made(transport)
+
+    gc.disable()
+    try:
+        with served(PATIENT, protocol=Noted) as connect:
+            for number in range(3):
+                client = connect(sent)
+                while len(made) <= number:
+                    time.sleep(0.01)
+                if sent.startswith(WHOLE):
+                    client.recv(1000)
+                client.close()
+                while alive:
+                    time.sleep(0.01)
+    finally:
+        gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import sys
@@ -53,6 +54,23 @@ def test_a_command_prints_no_escape_sequence_of_others(capsys: pytest.CaptureFix
     assert not isinstance(sys.stdout, io.StringIO)
     print(EVIL)  # the streams are as they were
     assert capsys.readouterr().out == f"{EVIL}\n"
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_no_text_of_others_is_written_over_a_line(capsys: pytest.CaptureFixture[str], stream: str) -> None:
+    def main(_: Sequence[str] | None) -> int:
+        file = getattr(sys, stream)
+        print("error: row 1\rall is well", file=file)
+        print("\x1b[A" if stream == "stdout" else "a\x1b[A", file=file)
+        print("a,b\r\nc,d\r\n", end="", file=file)
+        return 0
+
+    with contextlib.suppress(SystemExit):
+        run(main)
+    written = getattr(capsys.readouterr(), "out" if stream == "stdout" else "err")
+    assert written.splitlines()[0] == "error: row 1 all is well"
+    assert "\x1b" not in written
+    assert written.endswith("a,b\r\nc,d\r\n")
 
 
 def test_progress_bars_below_each_other_stay_in_their_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable
 from typing import Any
 
@@ -19,7 +20,13 @@ from p2l.common.long_texts import (
     LongWork,
     TooManyValuesError,
     apart,
+    beside,
+    count_bytes,
+    count_values,
+    decode,
     dumps,
+    exceeds,
+    from_json,
     holds_more,
     parse_apart,
     patient_decoder,
@@ -33,15 +40,55 @@ ANYTHING = st.recursive(
 )
 CROWD = {"messages": [{"role": "user", "content": ""} for _ in range(60_000)]}
 TEXT = json.dumps(CROWD).encode()
+BOOK = b'"' + b"All work and no play\\n" * 700_000 + b'"'
+"""One string of 15 MB."""
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=ANYTHING, indent=st.sampled_from([None, 1]))
-def test_patience_changes_no_value(content: Any, indent: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+@given(content=ANYTHING)
+def test_patience_changes_no_value(content: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_texts, "MANY", 0)
-    text = dumps(content, indent=indent)
-    assert text == json.dumps(content, indent=indent)
+    text = dumps(content)
+    assert text == json.dumps(content)
     assert patient_decoder().decode(text) == content
+
+
+SPECIAL = ["\\", "\\\\", '\\"', "\\n", "\\u00e9", "\\ud83d", "\\ude00", "\\ud83d\\ude00", "ud83d", "é", "🙂", "a", "u"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(parts=st.lists(st.sampled_from([*SPECIAL, "x" * 15]), max_size=40), size=st.integers(16, 40))
+def test_a_string_in_pieces_is_the_string(parts: list[str], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_AT_ONCE", "_FIRST_PIECE", "_VERY_LONG"):
+        monkeypatch.setattr(long_texts, name, size)
+    text = f'["{"".join(parts)}", 1]'
+    body = text.encode()
+    assert decode(body) == text
+    assert count_bytes(text) == len(body)
+    assert exceeds(body, b"\\u", 7) == (text.count("\\") + text.count("u") > 7)
+    try:
+        content = json.loads(text)
+    except ValueError:
+        with pytest.raises(json.JSONDecodeError):
+            patient_decoder().decode(text)
+    else:
+        assert patient_decoder().decode(text) == content
+        assert dumps(content) == json.dumps(content)
+        assert count_values(body, 100) == 2
+
+
+@pytest.mark.parametrize("body", [b"\\" * 500_000, b"\\a" * 250_000, b"a\\" * 250_000, b'\\"' * 250_000])
+def test_counting_looks_at_each_byte_a_few_times(body: bytes) -> None:
+    class Watched(bytes):
+        copied = 0
+
+        def __getitem__(self, at: Any) -> Any:
+            part = super().__getitem__(at)
+            Watched.copied += len(part)
+            return part
+
+    count_values(Watched(b'"' + body), 10**9)
+    assert Watched.copied < 3 * len(body)
 
 
 @pytest.mark.parametrize("text", ["", "[", '{"a"', "[1,]", "NaN,", "[" * 100_000, '{"a": 1} x'])
@@ -70,8 +117,11 @@ def test_long_texts_count_by_their_characters() -> None:
         lambda: parse_apart(TEXT, lambda decoder: decoder.decode(TEXT.decode())),
         lambda: to_json(CROWD),
         lambda: apart(CROWD, lambda: [dict(message) for message in CROWD["messages"] for _ in range(10)]),
+        lambda: from_json(TEXT.decode()),
+        lambda: parse_apart(BOOK, lambda decoder: decoder.decode(decode(BOOK))),
+        lambda: to_json({"content": BOOK.decode()}),
     ],
-    ids=["parse", "write", "walk"],
+    ids=["parse", "write", "walk", "read", "parse-long", "write-long"],
 )
 def test_the_event_loop_turns_while_many_values_are_worked_through(work: Any) -> None:
     """In C nothing else would run until all of it is done."""
@@ -93,6 +143,9 @@ def test_what_is_short_is_worked_through_at_once() -> None:
     async def main() -> None:
         assert await parse_apart(b"[1]", lambda decoder: decoder.decode("[1]")) == [1]
         assert await to_json([1, "é"]) == b'[1, "\\u00e9"]'
+        assert await from_json("[1]") == [1]
+        assert await beside(1, threading.current_thread) is threading.main_thread()
+        assert await beside(LONG + 1, threading.current_thread) is not threading.main_thread()
 
     asyncio.run(main())
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.types import Message, Receive
 
-from p2l.common.web import ClientGoneError, Deadline, alive, time_limit
+from p2l.common.web import ClientGoneError, Deadline, alive, read_body, time_limit
 
 
 async def never() -> dict[str, str]:
@@ -70,5 +75,38 @@ def test_a_cancellation_from_elsewhere_stays_one() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+
+    asyncio.run(main())
+
+
+def test_bodies_that_arrive_together_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("p2l.common.web._Bodies.most", 1000)
+
+    async def main() -> None:
+        gate = asyncio.Event()
+
+        def body(*pieces: bytes) -> Receive:
+            waiting = list(pieces)
+
+            async def receive() -> Message:
+                if len(waiting) == 1:
+                    await gate.wait()
+                piece = waiting.pop(0)
+                return {"type": "http.request", "body": piece, "more_body": bool(waiting)}
+
+            return receive
+
+        def read(receive: Receive) -> Coroutine[Any, Any, bytes]:
+            return read_body(Headers(), receive, 2000, 60)
+
+        slow = [asyncio.create_task(read(body(b"a" * 400, b"b"))) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(HTTPException) as caught:
+            await read(body(b"c" * 400, b"d"))
+        assert caught.value.status_code == 503
+        gate.set()
+        assert await asyncio.gather(*slow) == [b"a" * 400 + b"b"] * 2
+        assert await read(body(b"c" * 900, b"d")) == b"c" * 900 + b"d"
+        assert await read(body(b"e" * 1500)) == b"e" * 1500
 
     asyncio.run(main())

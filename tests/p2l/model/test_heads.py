@@ -30,6 +30,26 @@ def test_low_rank_has_the_width_outputs_over_factor():
     assert head.head[1].weight.shape == (9, 2)
 
 
+def test_what_rows_share_moves_them_alike_and_is_folded_into_them():
+    head, x = heads.build("rk", 6, 5), torch.randn(3, 6)
+    before = head(x).coefs
+    heads.share_level(head)
+    heads.share_level(head)
+    assert torch.equal(head(x).coefs, before)
+    with torch.no_grad():
+        heads.last_layer(head).level.copy_(torch.randn(6))
+    after = head(x).coefs
+    moved = (after - before).detach()
+    assert moved.std() > 0.1
+    assert torch.allclose(moved, moved[:, :1].expand(3, 5), atol=1e-6)
+    plain = heads.build("rk", 6, 5)
+    weights = {f"head.{name}": weight for name, weight in head.state_dict().items()}
+    plain.load_state_dict({name.removeprefix("head."): own for name, own in heads.folded(weights).items()})
+    assert torch.allclose(plain(x).coefs, after, atol=1e-6)
+    with pytest.raises(ConfigError, match="shared_level"):
+        heads.share_level(heads.build("rk", 6, 5, downsize_factor=2))
+
+
 def test_low_rank_without_width_is_refused():
     with pytest.raises(ConfigError, match="leaves no inner width for 5 models"):
         heads.build("bt", 6, 5, downsize_factor=6)

@@ -18,8 +18,8 @@ from p2l.model.encoding import PromptTokenizer
 from p2l.model.form import FORM_FEATURES, form_of
 from p2l.model.model import P2LModel, P2LRecord
 from p2l.model.precision import choose_dtype
-from p2l.model.reader import ReaderBackbone, ReaderConfig, keep_states, make_reader
-from p2l.model.scratch import make_transformer
+from p2l.model.reader import ReaderBackbone, ReaderConfig, keep_states
+from p2l.model.scratch import make_reader, make_transformer
 
 WORDS = ["red", "green", "blue", "prove", "poem", "code", "sum", "list"]
 PROMPTS = [[f"{WORDS[n % 8]} {WORDS[n // 8 % 8]} {n}?\n" + "x = 1 + 2\n" * (n % 3)] for n in range(64)]

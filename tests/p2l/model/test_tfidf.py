@@ -202,3 +202,25 @@ def _train(model: nn.Module, tokenizer, prompts, labels):
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+
+
+def test_what_would_be_known_of_prompts_that_were_not_read():
+    prompts = [["red fox"]] * 3 + [["red bird"]] * 4 + [["red egg"]]
+    words = fit_vocabulary(prompts, min_df=3)
+    usage = words.usage(prompts)
+    idf = {term: 1 + math.log(9 / (1 + count)) for term, count in {"red": 8, "fox": 3, "bird": 4}.items()}
+    rarest, red = idf["fox"] ** 2, idf["red"] ** 2
+    # A word that three prompts have is not known by two.
+    alone = [red / (red + rarest)] * 3 + [1.0] * 4 + [red / (red + rarest)]
+    assert np.allclose(usage.known_alone(), alone)
+    assert np.allclose(words.usage([[""]]).known_alone(), 1.0)
+    assert np.allclose(words.usage([[""]]).known_without_topic(4, np.random.default_rng(0)), 1.0)
+
+
+def test_a_topic_that_was_not_read_takes_its_words_along():
+    rng = np.random.default_rng(0)
+    topics = [[f"{name}{number}" for number in range(12)] for name in ("a", "b", "c")]
+    prompts = [[" ".join(["the", "of", *rng.choice(topics[row % 3], 5)])] for row in range(300)]
+    usage = fit_vocabulary(prompts).usage(prompts)
+    assert np.median(usage.known_alone()) == 1.0
+    assert np.median(usage.known_without_topic(4, rng)) < 0.6

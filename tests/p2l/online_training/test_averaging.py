@@ -54,6 +54,23 @@ def test_a_new_row_counts_its_own_steps() -> None:
     assert float(means.means["bias"][2]) == 1.0
 
 
+def test_a_row_that_is_set_begins_its_mean_anew() -> None:
+    mean = AveragedWeights(100, ["head"])
+    head = torch.ones(2, 3, requires_grad=True)
+    for _ in range(50):
+        mean.update({"head": head}, 2)
+    with torch.no_grad():
+        head[1] = 5.0
+    mean.restart(1, {"head": head})
+    assert mean.means["head"].tolist() == [[1.0] * 3, [5.0] * 3]
+    with torch.no_grad():
+        head[:] = 7.0
+    mean.update({"head": head}, 2)
+    assert mean.means["head"][1].tolist() == [7.0] * 3  # as after the first step
+    assert mean.means["head"][0, 0] < 3.0
+    mean.state_dict()  # as a checkpoint saves it
+
+
 def test_rows_that_join_when_the_head_grows_start_as_they_are() -> None:
     means = AveragedWeights(1000, ["head", "bias"])
     for _ in range(100):

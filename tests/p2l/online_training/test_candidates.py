@@ -53,7 +53,7 @@ def arrived(tmp_path: Path, labels: list[list[int]]) -> ArrivedVotes:
         for turns, (a, b, tie) in zip(prompts(len(labels)), labels, strict=True)
     ]
     votes = open_votes(str(write_votes(tmp_path / "arrived.jsonl", rows)), model_list=list(NAMES))
-    return ArrivedVotes(votes, len(votes), list(NAMES))
+    return ArrivedVotes(votes, len(votes), list(NAMES), list(NAMES))
 
 
 def held(labels: list[list[int]]) -> HeldOutVotes:

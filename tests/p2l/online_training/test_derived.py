@@ -25,6 +25,7 @@ def test_passes_over_a_data_set_become_a_stream(tmp_path: Path, configure: Confi
             shuffle="by_prompt",
             num_train_epochs=6,
             init_type="marginal",
+            shared_level=True,
             lr_schedule="cosine",
             warmup_steps=300,
             learning_rate=0.03,
@@ -36,10 +37,13 @@ def test_passes_over_a_data_set_become_a_stream(tmp_path: Path, configure: Confi
     record, changes = derived_configuration(str(first))
     online = load_config_as(OnlineConfig, record, changes)
     assert online.output_dir / online.run_name == tmp_path / "outputs" / "first-online"
-    assert (online.learning_rate, online.head_learning_rate) == pytest.approx((0.01, 0.1))
+    # Steps of 16 votes in place of offline ones of 4: the rate grows with the root of their size, and is a third.
+    assert (online.batch_size, online.gradient_accumulation_steps) == (16, 1)
+    grown = (16 / (offline.batch_size * offline.gradient_accumulation_steps)) ** 0.5
+    assert (online.learning_rate, online.head_learning_rate) == pytest.approx((0.01 * grown, 0.1 * grown))
     assert (online.lr_schedule, online.shuffle, online.num_train_epochs, online.repo_id) == ("constant", False, 1, None)
     assert online.buffer.type == "replay"
-    assert (online.batch_size, online.max_length) == (offline.batch_size, offline.max_length)
+    assert online.max_length == offline.max_length
 
 
 def test_a_run_that_goes_on_keeps_its_own(tmp_path: Path, configure: Configure) -> None:

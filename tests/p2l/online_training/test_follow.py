@@ -92,13 +92,13 @@ def test_it_trains_publishes_and_goes_on_with_what_came_since(tmp_path: Path, co
     first = decisions(served)
     assert [entry["event"] for entry in first[:1]] == ["published"]
     assert newest_model(served) is not None
-    assert read_model_list(run) == ["bee", "cat", "dog", "ant"]
+    assert read_model_list(run) == ["ant", "bee", "cat", "dog"]
     # Votes come, a model that was never seen among them; the run goes on where it was.
     add(votes, [line(n % 3, model_b="new" if n % 2 else None, model_a="eel") for n in range(100) if n % 2])
     follow(config, votes, "--checkpoint", str(run), *publish)
     last = decisions(served)[-1]
     assert last["votes"] > first[-1]["votes"]
-    assert read_model_list(run) == ["bee", "cat", "dog", "ant", "eel", "new"]
+    assert read_model_list(run) == ["ant", "bee", "cat", "dog", "eel", "new"]
     steps = [json.loads(text)["step"] for text in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert steps == sorted(set(steps))
 
@@ -158,6 +158,9 @@ def test_a_data_set_can_be_published_from_and_held_out(tmp_path: Path, config: P
     [
         (["--gate"], "need --publish DIR"),
         (["--publish-votes", "5"], "need --publish DIR"),
+        (["--hold-out", "0.1"], "need --publish DIR"),
+        (["--publish", "served", "--publish-votes", "5", "--hold-out", "0", "--gate"], "leave out --hold-out 0"),
+        (["--publish", "served", "--publish-votes", "5", "--hold-out", "0.1", "--gate", "0.2"], "different shares"),
         (["--publish", "served"], "--publish needs --publish-votes"),
         (["--stop-when-idle", "5"], "goes with --follow"),
         (["--follow", "votes.jsonl", "--sort"], "--sort does not go with --follow"),
@@ -180,11 +183,12 @@ def test_what_is_published_is_shrunk_and_what_trains_is_not(tmp_path: Path, conf
     sides = ("model_a", "model_b")
     lines = [line(n, prompt=f"w{n * 7919 % 400}", winner=sides[int(rng.random() < 0.3)]) for n in range(500)]
     votes, served = add(tmp_path / "votes.jsonl", lines), tmp_path / "served"
-    publish = ["--publish", str(served), "--publish-votes", "150", "--gate", "0.3"]
+    publish = ["--publish", str(served), "--publish-votes", "150", "--hold-out", "0.3"]
     follow(config, votes, *publish)
     run = tmp_path / "out" / "run"
     last = decisions(served)[-1]
-    assert last["factor_votes"] == last["held_votes"] >= 100
+    assert last["reason"] == "not judged (no --gate)"
+    assert last["factor_votes"] >= 100
     assert 0 <= last["factor"] < 1
     model = newest_model(served)
     assert model is not None
@@ -197,6 +201,7 @@ def test_what_is_published_is_shrunk_and_what_trains_is_not(tmp_path: Path, conf
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
     often = ["--publish", str(tmp_path / "often"), "--publish-votes", "60", "--gate", "0.3"]
     follow(config, votes, *often)
+    assert decisions(tmp_path / "often")[-1]["held_votes"] == last["factor_votes"]
     assert (tmp_path / "out" / "often" / WEIGHTS_FILE).read_bytes() == (run / WEIGHTS_FILE).read_bytes()
     assert len(decisions(tmp_path / "often")) > len(decisions(served))
     assert decisions(tmp_path / "often")[-1]["factor"] == last["factor"]

@@ -3,7 +3,7 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,9 @@ from p2l.serving.settings import Settings
 NAMES = ["ant", "bee", "cat", "dog"]
 
 
-def make_model(root: Path, *, seed: int, head_type: str = "rk", loss_type: str = "grk") -> Path:
+def make_model(
+    root: Path, *, seed: int, head_type: str = "rk", loss_type: str = "grk", names: Sequence[str] = NAMES
+) -> Path:
     """The folder of a tiny untrained model."""
     backbone, saved = root / "backbone", root / "model"
     backbone.mkdir(parents=True)
@@ -37,7 +39,7 @@ def make_model(root: Path, *, seed: int, head_type: str = "rk", loss_type: str =
         model_type="qwen2",
         head_type=head_type,
         loss_type=loss_type,
-        model_list=NAMES,
+        model_list=list(names),
         tokenizer=tokenizer,
         seed=seed,
     )
@@ -97,7 +99,7 @@ def start(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
             settings = replace(
                 Settings(str(folder), device="cpu", dtype="float32", control=control, streams=1), **changes
             )
-            return stack.enter_context(_serving(settings, prepare, api_key))
+            return stack.enter_context(serving(settings, prepare, api_key))
 
         yield run
 
@@ -114,12 +116,12 @@ def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
         api_key_digest=digest_of("a key"),
         admin_key_digest=digest_of("admin"),
     )
-    with _serving(settings, None, "a key") as running:
+    with serving(settings, None, "a key") as running:
         yield running
 
 
 @contextlib.contextmanager
-def _serving(settings: Settings, prepare: Callable[[P2L], None] | None, key: str | None) -> Iterator[Running]:
+def serving(settings: Settings, prepare: Callable[[P2L], None] | None, key: str | None) -> Iterator[Running]:
     served = load(settings)
     if prepare:
         prepare(served.model)

@@ -135,6 +135,12 @@ def test_without_the_key_there_is_no_answer(shared, route, key):
     assert "api-key" in found.json()["detail"]
 
 
+def test_nobody_is_sent_to_another_address_with_a_key(shared):
+    """Behind a proxy that speaks TLS a redirect to http: would show the key."""
+    assert shared.client.post("/predict/", json={"prompt": ["hi"]}, follow_redirects=False).status_code == 404
+    assert shared.client.get("/models/", follow_redirects=False).status_code == 404
+
+
 def test_white_space_after_a_key_is_no_part_of_it(start):
     host, port = start(api_key="k").url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
@@ -149,7 +155,7 @@ def test_a_bearer_key_is_a_key(start):
 
 
 @pytest.mark.parametrize(
-    "content", [b'{"prompt": ["hello"], "more": 1}', b' { "prompt" : ["h\\u00e4 \\ud83d\\ude00"] }']
+    "content", [b'{"prompt": ["hello"], "sd": false}', b' { "prompt" : ["h\\u00e4 \\ud83d\\ude00"] }']
 )
 @pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "application/what+json"])
 def test_a_prompt_has_one_answer_whichever_way_it_takes(shared, content, kind):
@@ -401,3 +407,24 @@ def _until(condition):
             return
         time.sleep(0.02)
     raise AssertionError("it never came true")
+
+
+@pytest.mark.parametrize("route", ["/predict", "/leaderboard"])
+def test_a_text_is_a_prompt_of_one_turn(shared, route):
+    key = {"api-key": "a key"}
+    text, turns = (shared.client.post(route, json={"prompt": one}, headers=key) for one in ("hello", ["hello"]))
+    assert text.status_code == 200
+    assert text.json() == turns.json()
+
+
+def test_an_unknown_key_is_refused_with_the_nearest(shared):
+    key = {"api-key": "a key"}
+    for route, body, name, near in (
+        ("/predict", {"prompt": "hello", "levl": 0.5}, "levl", "level"),
+        ("/leaderboard", {"prompts": "hello", "prompt": "hello"}, "prompts", "prompt"),
+        ("/predict_batch", {"prompts": ["hello"], "sdd": True}, "sdd", "sd"),
+    ):
+        answer = shared.client.post(route, json=body, headers=key)
+        assert answer.status_code == 422
+        assert answer.json()["detail"] == f"{name}: unknown key (did you mean {near!r}?); see GET /docs"
+    assert shared.client.post("/predict_batch", json={"prompts": ["hello", ["a", "b"]]}, headers=key).status_code == 200

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from p2l.common.long_texts import LONG, BusyError, LongWork, count_values
+from p2l.common.long_texts import LONG, BusyError, LongWork, count_values, patient_decoder
 from p2l.inference import P2L
 from p2l.serving.app import BatchRequest, PromptRequest
 from p2l.serving.batcher import Batcher, BatchLimits
@@ -72,7 +72,7 @@ def test_more_turns_than_the_limit_are_refused_before_any_is_made(
 ) -> None:
     running = start()
     parsed: list[Any] = []
-    monkeypatch.setattr("p2l.serving.parsing.json", SimpleNamespace(loads=lambda text: parsed.append(json.loads(text))))
+    monkeypatch.setattr("p2l.serving.parsing.patient_decoder", lambda: SimpleNamespace(decode=parsed.append))
     refused = running.client.post("/predict", content=body, headers=JSON)
     monkeypatch.undo()
     assert refused.status_code in {413, 422}
@@ -117,7 +117,7 @@ def separators_in(value: Any) -> int:
 def test_values_are_counted_without_being_made(
     value: Any, indent: int | None, most: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("p2l.common.long_texts._BYTES_AT_ONCE", size)
+    monkeypatch.setattr("p2l.common.long_texts._AT_ONCE", size)
     body = json.dumps(value, indent=indent).encode()
     assert (count_values(body, most) > most) == (max(strings_in(value), separators_in(value)) > most)
     assert count_values(body, 10**9) == max(strings_in(value), separators_in(value))
@@ -137,11 +137,11 @@ def test_long_bodies_are_parsed_and_long_prompts_logged_off_the_event_loop(
     threads: set[str] = set()
     running = start(log_prompts=True)
 
-    def loads(text: Any) -> Any:
+    def decoder() -> json.JSONDecoder:
         threads.add(threading.current_thread().name)
-        return json.loads(text)
+        return patient_decoder()
 
-    monkeypatch.setattr("p2l.serving.parsing.json", SimpleNamespace(loads=loads))
+    monkeypatch.setattr("p2l.serving.parsing.patient_decoder", decoder)
     assert running.predict(["long " * LONG]).status_code == 200
     assert threads
     assert [name for name in threads if "p2l-long" not in name] == []

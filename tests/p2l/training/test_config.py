@@ -136,7 +136,7 @@ def test_votes_are_shuffled_unless_their_order_is_asked_for(tmp_path: Path) -> N
 
 
 def test_online_training_chooses_no_step(tmp_path: Path) -> None:
-    for key, value in (("selection_share", 0.1), ("cross_fit", 5)):
+    for key, value in (("selection_share", 0.1), ("cross_fit", 5), ("shared_level", True)):
         with pytest.raises(ConfigError, match=key):
             load_config_as(OnlineConfig, write(tmp_path, {key: value}))
     assert load_config_as(OnlineConfig, write(tmp_path, {})).shuffle is False

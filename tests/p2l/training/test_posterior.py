@@ -1,5 +1,7 @@
 """Fitting a posterior: the variance between prompts is estimated, whatever the model has learned."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +15,11 @@ from p2l.common.errors import InputError
 from p2l.inference import P2L
 from p2l.likelihood import get
 from p2l.model.encoding import PromptTokenizer
-from p2l.model.heads import HeadStart
+from p2l.model.heads import HeadStart, last_layer
 from p2l.model.manifest import check_complete, seal
 from p2l.model.model import P2LModel
-from p2l.model.posterior import POSTERIOR_FILE
-from p2l.model.reader import make_reader
-from p2l.model.scratch import READER_DEFAULTS
+from p2l.model.posterior import POSTERIOR_FILE, Posterior
+from p2l.model.scratch import READER_DEFAULTS, make_reader
 from p2l.simulation.arena import Arena, simulate, vote_batch
 from p2l.simulation.config import SimulationConfig
 from p2l.training.facts import marginal_board
@@ -106,22 +107,38 @@ def test_the_covariance_gives_both_kinds_of_deviations(fitted: P2L) -> None:
         assert np.allclose(prediction.difference_sd([0], [2])[row], between, rtol=1e-3)
 
 
-def test_a_strange_prompt_is_less_certain_and_gets_the_one_leaderboard(arena: Arena, fitted: P2L) -> None:
-    model = fitted.members[0].model
-    posterior = model.posterior
+@contextmanager
+def above_the_board(model: P2L) -> Iterator[Posterior]:
+    """Let every prompt's coefficients lie 1 above the leaderboard; yield the posterior, which shrinks them back."""
+    posterior, bias = model.members[0].model.posterior, last_layer(model.members[0].model.head).bias
     assert posterior is not None
     with torch.no_grad():
-        model.head.head[-1].bias.add_(1.0) if isinstance(model.head.head, torch.nn.Sequential) else (
-            model.head.head.bias.add_(1.0)
-        )
+        bias.add_(1.0)
+        yield posterior
+        bias.sub_(1.0)
+
+
+def test_a_strange_prompt_is_less_certain_and_gets_the_one_leaderboard(arena: Arena, fitted: P2L) -> None:
     usual = arena.texts(next(arena.chunks(validation=True))).to_pylist()[:50]
     strange = "ключ " * 2000 + "=" * 9000
-    prediction = fitted.predict([*usual, strange])
+    with above_the_board(fitted) as posterior:
+        prediction = fitted.predict([*usual, strange])
     sizes = prediction.sd().mean(1)
     assert sizes[-1] > sizes[:-1].max() * 0.999
     distance = np.abs(prediction.coefs - posterior.coefs.numpy()).mean(1)
     assert distance[-1] < 0.05
     assert np.median(distance[:-1]) > 0.9
+
+
+def test_one_unknown_word_makes_no_strange_prompt(arena: Arena, fitted: P2L) -> None:
+    """All words of an arena are known: what an unknown one means is told by leaving topics out."""
+    prompts = arena.texts(next(arena.chunks(validation=True))).to_pylist()[:100]
+    with above_the_board(fitted) as posterior:
+        one = fitted.predict([[*turns, "zyxwvut"] for turns in prompts])
+        all_of_them = fitted.predict([" ".join(f"zyxw{number}vut" for number in range(20))])
+    board = posterior.coefs.numpy()
+    assert np.abs(one.coefs - board).mean() > 0.5
+    assert np.abs(all_of_them.coefs - board).max() < 0.01
 
 
 def test_a_folder_without_posterior_says_how_to_get_one(untaught: tuple[Path, Path], tmp_path: Path) -> None:

@@ -101,9 +101,10 @@ def test_every_head_is_folded_into_its_weights(configure: Configure, tmp_path: P
     for head, loss, more in (
         ("rk", "rk", {"head_config": {"eta_dim": 4}}),
         ("ba", "ba", {"linear_head_downsize_factor": 2}),
+        ("rk", "grk", {"shared_level": True}),
     ):
         settings = {**OVERFIT, "num_train_epochs": 3, "head_type": head, "loss_type": loss, "cross_fit": 2, **more}
-        config = configure(**settings, proj_name=head, train_data_path=str(votes), val_data_path=None)
+        config = configure(**settings, proj_name=loss, train_data_path=str(votes), val_data_path=None)
         folder = train(str(config), RunOptions(eval_steps=1000, quiet=True))
         assert json.loads((folder / "comparison.json").read_text())["folds"] == 2
         rows = (folder / "eval_output.jsonl").read_text().splitlines()
@@ -121,7 +122,7 @@ def test_no_eval_holds_nothing_out_and_shrinks_nothing(configure: Configure) -> 
     assert not (whole / "checkpoint-4" / BEST_FILE).exists()
 
 
-@pytest.mark.parametrize("chosen_by", [{"selection_share": 0.2}, {"cross_fit": 3}])
+@pytest.mark.parametrize("chosen_by", [{"selection_share": 0.2, "shared_level": True}, {"cross_fit": 3}])
 def test_a_run_that_goes_on_saves_the_same_step(
     configure: Configure, tmp_path: Path, chosen_by: dict[str, object]
 ) -> None:

@@ -114,6 +114,18 @@ def test_more_votes_never_mean_smaller_steps(first: int, second: int) -> None:
     assert steps[0] <= steps[1]
 
 
+def test_a_reader_learns_what_models_share_apart_or_has_a_low_rank() -> None:
+    reader = BackboneFacts("backbone", "reader", 20_000_000, 256)
+    by_prompt = plan("reader", backbone=reader, prompts=1_000, models=50).settings
+    assert by_prompt["shared_level"] is True
+    assert by_prompt["batch_size"] == 16 * 30
+    assert "linear_head_downsize_factor" not in by_prompt
+    single = plan("reader", backbone=reader, models=50).settings
+    assert single["linear_head_downsize_factor"] == 3
+    assert "shared_level" not in single
+    assert "shared_level" not in plan(models=50).settings
+
+
 def test_weights_of_votes_are_used() -> None:
     assert "weighted_loss" not in plan().settings
     made = plan(weighted=True)

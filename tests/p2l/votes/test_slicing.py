@@ -94,9 +94,11 @@ def test_the_documented_commands_make_the_committed_slices(tmp_path: Path, monke
 
 
 def test_the_committed_slices_are_of_the_arena_of_the_demo() -> None:
-    from p2l.demo.story import SIMULATION, VALIDATION, VOTES
+    from p2l.demo.story import HELD_OUT, SIMULATION, VOTES
 
-    config = simulate.SimulationConfig(votes=VOTES, validation_votes=VALIDATION, **SIMULATION)  # type: ignore[arg-type]
+    config = simulate.SimulationConfig(
+        votes=VOTES, validation_votes=round(HELD_OUT * VOTES), sentences=True, **SIMULATION
+    )  # type: ignore[arg-type]
     chunk = next(simulate.simulate(config).chunks(validation=True))
     with open_votes(ROOT / "validation_sets" / "validation-030.csv") as first:
         assert first.rows([0])[0]["tstamp"] == chunk.prompts.tstamp[0]

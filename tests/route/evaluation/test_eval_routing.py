@@ -138,7 +138,7 @@ def test_the_saved_folder_says_what_the_fit_does(tmp_path: Path, names: tuple[st
 def test_strange_prompts_get_the_mean_scores_and_the_saved_folder_says_so_too(tmp_path: Path) -> None:
     table = known_table(200)
     strange = replace(
-        table, prompts=tuple(f"zyx{number} wvu{number}" for number in range(200)), scores=1.0 - table.scores
+        table, prompts=tuple("zyx wvu " * (1 + number) for number in range(200)), scores=1.0 - table.scores
     )
     learned = learn(table, strange, Setup(recipe="words"), worth_on(table))
     np.testing.assert_allclose(learned.expected, np.tile(table.scores.mean(axis=0), (200, 1)), atol=2e-3)

@@ -75,6 +75,10 @@ def test_a_request_goes_on_with_the_trace_of_its_client_down_to_the_provider(tmp
         assert [span.name for span in children] == ["score", "choose", "call good"]
         told = provider.asked[0].headers["traceparent"].split("-")
         assert told[1:3] == [call.trace_id.hex(), call.span_id.hex()]
+        scored = router.endpoint.headers[-1]["traceparent"].split("-")
+        assert scored[1:3] == [children[0].trace_id.hex(), children[0].span_id.hex()], (
+            "the P2L endpoint goes on with it"
+        )
         about = attributes(request)
         assert about["p2l.request_id"] == headers["x-request-id"]
         assert (about["p2l.model"], about["http.response.status_code"]) == ("good", 200)
@@ -117,7 +121,9 @@ def test_a_collector_that_is_away_costs_no_request(tmp_path: Path) -> None:
 
 
 def test_without_the_flag_nothing_of_it_is_imported_and_a_wrong_address_is_told(command: Command) -> None:
-    script = "import sys, route.service.app; print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    script = (
+        "import sys, route.application.app; print([name for name in sys.modules if name.startswith('opentelemetry')])"
+    )
     assert command("python", "-c", script).stdout.strip() == "[]"
     flags = ("-c", os.devnull, "--traces", "localhost:4318")
     done = command("python", "-m", "route.openai_server", *flags)

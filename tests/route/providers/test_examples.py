@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
 import jsonschema_rs
@@ -55,3 +56,23 @@ def test_a_model_of_pydantic_reads_its_example() -> None:
 
     page = Page.model_validate(example_of(Page.model_json_schema()))
     assert page.leaves[0].size == 3
+
+
+DOUBLING = {"type": "object", "properties": {name: {"$ref": "#"} for name in "abcdefghij"}, "required": [*"abcdefghij"]}
+HUGE: list[Any] = [
+    {"type": "array", "minItems": 10**12},
+    {
+        "type": "array",
+        "minItems": 200,
+        "items": {"type": "array", "minItems": 200, "items": {"type": "array", "minItems": 200}},
+    },
+    {"type": "string", "minLength": 10**12},
+    {"type": "array", "minItems": 1000, "items": {"type": "string", "minLength": 10**9}},
+    DOUBLING,
+    {"allOf": [{"$ref": "#"}, {"$ref": "#"}]},
+]
+
+
+@pytest.mark.parametrize("schema", HUGE)
+def test_an_example_is_not_larger_than_anybody_wants(schema: Any) -> None:
+    assert len(json.dumps(example_of(schema))) < 1_000_000

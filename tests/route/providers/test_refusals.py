@@ -159,6 +159,78 @@ WORDINGS = [
     ("Moonshot", 400, "Invalid request: Your request exceeded model token limit: 8192", Refused(window=8192)),
     ("DashScope", 400, "Range of input length should be [1, 6000]", Refused(window=6000)),
     ("LM Studio", 400, "Model does not support images. Please use a model that does.", IMAGES),
+    # Those from here on, and those above of OpenAI (images, context length), Anthropic (prompt too long), Gemini (token
+    # count), DeepSeek (image_url), OpenRouter, Ollama and llama.cpp, are what users report, word for word.
+    (
+        "DeepSeek",
+        400,
+        "This model's maximum context length is 131072 tokens. However, you requested 131134 tokens (122942 in the "
+        "messages, 8192 in the completion). Please reduce the length of the messages or completion.",
+        Refused(window=131072),
+    ),
+    (
+        "DeepSeek",
+        422,
+        "Failed to deserialize the JSON body into the target type: messages[2]: data did not match any variant of "
+        "untagged enum ChatCompletionRequestContent at line 1 column 15700",
+        IMAGES,
+    ),
+    (
+        "DeepSeek",
+        400,
+        "Failed to deserialize the JSON body into the target type: messages[9]: invalid type: sequence, expected a "
+        "string at line 1 column 45446",
+        IMAGES,
+    ),
+    (
+        "OpenAI",
+        400,
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead.",
+        Refused(parameter="max_tokens"),
+    ),
+    (
+        "Gemini",
+        400,
+        "The input token count exceeds the maximum number of tokens allowed (1048576).",
+        Refused(window=1048576),
+    ),
+    (
+        "OpenRouter",
+        404,
+        'No endpoints found that support tool use. Try disabling "get_current_timestamp". To learn more about provider '
+        "routing, visit: https://openrouter.ai/docs/guides/routing/provider-selection",
+        TOOLS,
+    ),
+    (
+        "OpenRouter",
+        404,
+        "No endpoints found that support the provided 'tool_choice' value. To learn more about provider routing, "
+        "visit: https://openrouter.ai/docs/provider-routing",
+        TOOLS,
+    ),
+    (
+        "Groq",
+        400,
+        "`max_completion_tokens` must be less than or equal to `16384`, the maximum value for `max_completion_tokens` "
+        "is less than the `context_window` for this model",
+        Refused(longest=16384),
+    ),
+    ("Groq", 400, "max_tokens for `llama-3.1-8b-instant` must be less than or equal to 8000", Refused(longest=8000)),
+    (
+        "Bedrock",
+        400,
+        "This model doesn't support the image field for user messages. Remove image and try again.",
+        IMAGES,
+    ),
+    ("Cloudflare", 400, "this model does not support image input (ref: 4f1c)", IMAGES),
+    ("Ollama", 400, "registry.ollama.ai/library/dolphin-mistral:7b-v2.8-q6_K does not support tools", TOOLS),
+    (
+        "llama.cpp",
+        400,
+        "request (4390 tokens) exceeds the available context size (4096 tokens), try increasing it",
+        Refused(window=4096),
+    ),
+    ("llama-cpp-python", 400, "Requested tokens (2285) exceed context window of 2048", Refused(window=2048)),
 ]
 
 

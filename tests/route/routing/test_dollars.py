@@ -67,6 +67,43 @@ def test_dollars_that_the_provider_reports_take_the_place_of_prices() -> None:
     assert costs_by_name(estimator, menu.names, prompt)["dear"] == pytest.approx(0.01, rel=0.1)
 
 
+def test_a_model_is_learned_apart_for_short_and_long_prompts() -> None:
+    """What all models share is the usual length of an answer; one that differs is known to after a few answers."""
+    menu = router().menu
+    estimator, short, long = Estimator(menu), Prompt(tokens=25, size=100), Prompt(tokens=2500, size=10_000)
+    for _ in range(80):
+        for prompt, tokens in ((short, 100), (long, 800)):
+            estimator.observe("cheap", prompt, tokens, (prompt.tokens + tokens) / 1e6)
+            estimator.observe("dear", prompt, 900 - tokens, (prompt.tokens + 900 - tokens) / 1e5)
+    for prompt, tokens in ((short, 100), (long, 800)):
+        costs = costs_by_name(estimator, menu.names, prompt)
+        assert costs["cheap"] == pytest.approx((prompt.tokens + tokens) / 1e6, rel=0.25)
+        assert costs["dear"] == pytest.approx((prompt.tokens + 900 - tokens) / 1e5, rel=0.25)
+
+
+def test_a_price_that_doubles_is_followed_within_thirty_answers() -> None:
+    """Though many answers are averaged otherwise, since their costs differ much."""
+    rng, menu = np.random.default_rng(3), router().menu
+    estimator, prompt = Estimator(menu), Prompt(tokens=100, size=400)
+    expected = []
+    for number in range(330):
+        tokens = int(400 * rng.lognormal(-0.125, 0.5))
+        estimator.observe("dear", prompt, tokens, (100 + tokens) / 1e5 * (2.0 if number >= 300 else 1.0))
+        expected.append(costs_by_name(estimator, menu.names, prompt)["dear"])
+    assert expected[299] == pytest.approx(0.005, rel=0.1)
+    assert expected[329] == pytest.approx(0.01, rel=0.15)
+
+
+def test_answers_that_cost_many_times_what_is_expected_are_reckoned_with() -> None:
+    menu = router().menu
+    estimator, prompt, place = Estimator(menu), Prompt(tokens=100, size=400), menu.places["cheap"]
+    for _ in range(600):
+        estimator.observe("cheap", prompt, 400, 500 / 1e6)
+    assert estimator.tails[place] < 2.0
+    estimator.observe("cheap", prompt, 4900, 5000 / 1e6)
+    assert estimator.tails[place] == pytest.approx(10.0, rel=0.1)
+
+
 def test_nonsense_changes_nothing() -> None:
     menu = router().menu
     estimator, prompt = Estimator(menu), Prompt(tokens=100, size=400)
@@ -122,7 +159,7 @@ def test_a_ceiling_holds_in_every_block_though_expectations_are_wrong(wrong: flo
         assert allowance is not None
         assert allowance.dollars is not None
         name = routes.decide(coefficients, None, dollars=allowance.dollars).model
-        allowance.begin(float(allowance.dollars.costs[routes.menu.places[name]]))
+        allowance.begin(routes.menu.places[name])
         # From the middle of the second block on answers are twice as long.
         tokens = int(400 * wrong * (1 + (number > 1.5 * BLOCK)) * rng.lognormal(-0.18, 0.6))
         price = {"cheap": 1e-6, "dear": 1e-5, "flat": 0.0}[name]
@@ -161,9 +198,9 @@ def test_of_two_ceilings_the_narrower_one_decides() -> None:
             assert allowance is not None
             assert allowance.dollars is not None
             names.append(routes.decide(SAID, None, dollars=allowance.dollars).model)
-            cost = float(allowance.dollars.costs[routes.menu.places[names[-1]]])
-            allowance.begin(cost)
-            allowance.close(cost)
+            place = routes.menu.places[names[-1]]
+            allowance.begin(place)
+            allowance.close(float(allowance.dollars.costs[place]))
     assert chosen["rich"].count("dear") == 300
     assert chosen["poor"].count("cheap") > 250
 

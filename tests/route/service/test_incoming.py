@@ -139,6 +139,13 @@ def test_more_values_than_any_provider_takes_are_refused_before_they_are_parsed(
     asyncio.run(main())
 
 
+def test_more_fields_than_any_api_has_are_refused() -> None:
+    fields = {f"field-{number}": number for number in range(2000)}
+    answer = read(json.dumps({"messages": HELLO, **fields}).encode(), {})
+    assert isinstance(answer, ApiError)
+    assert (answer.status, str(answer)) == (400, "the request has 2,001 fields, more than any API knows")
+
+
 @pytest.mark.parametrize("padding", ["", " " * 40_000])
 def test_what_nests_too_deep_for_whoever_walks_through_it_is_refused(padding: str) -> None:
     deep = '{"messages": [{"role": "user", "content": "x"}], "tools": ' + padding + "[" * 300 + "]" * 300 + "}"

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from p2l.common.access import digest_of
+from route.application.app import build_app
 from route.config import KeyLimits, load_config
 from route.keys import main as keys
-from route.service.app import build_app
+from route.openai_server import main as serve
 from tests.route.router_helpers import HELLO, KEY, Running, a_router, serving
 from tests.route.storage.ledger_helpers import rows
 
@@ -163,3 +165,20 @@ def test_the_command_has_a_flag_for_every_limit(capsys: pytest.CaptureFixture[st
         keys(["add", "--help"])
     shown = capsys.readouterr().out
     assert [name for name in KeyLimits.model_fields if f"--{name.replace('_', '-')} " not in shown] == []
+
+
+def test_a_random_key_is_printed_only_where_neither_configuration_nor_database_has_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "router.yaml"
+    model = {"name": "a", "type": "openai", "base_url": "http://127.0.0.1:9/v1", "api_key": "k", "cost": 1}
+    path.write_text(yaml.safe_dump({"model_configs": {"a": model}, "database": "router.sqlite"}), encoding="utf-8")
+    monkeypatch.setattr("route.openai_server.check_address", lambda *_: None)  # nobody listens
+    monkeypatch.setattr("route.application.server.serve", lambda settings, *_, **__: len(settings.api_keys))
+    start = ["--config", str(path), "--router-type", "random"]
+    for change, is_printed in (((), True), (("add", "team-a"), False), (("revoke", "team-a"), True)):
+        if change:
+            keys([change[0], "--config", str(path), *change[1:]])
+        capsys.readouterr()
+        assert serve(start) == is_printed
+        assert ("bearer key" in capsys.readouterr().out) is is_printed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 import warnings
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from aiohttp import web
 from p2l.common.errors import ConfigError
 from route.config import load_config
 from route.service.fleet import make_fleet
+from route.service.passing import parse_passed
 from tests.route.router_helpers import Running, a_router, model, served
 
 
@@ -178,6 +180,25 @@ def test_keys_limits_and_spend_are_those_of_chat(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_an_average_ceiling_counts_all_endpoints(tmp_path: Path) -> None:
+    """Of the 0.0025 that 1,000 requests may cost, three embeddings of 0.001 leave nothing, for chats neither."""
+
+    async def main() -> None:
+        keys = [{"key": "poor-key", "name": "little", "budget_usd": 2.5e-6}]
+        price = {"price": {"input": 1.0, "output": 0.0}, "cost": 0.0001}
+        headers = {"authorization": "Bearer poor-key"}
+        async with passing(tmp_path, Upstream(), all=price, keys=keys) as router:
+            ask = {"model": "all", "input": "x"}
+            statuses = [(await router.post("/v1/embeddings", ask, headers))[0] for _ in range(5)]
+            assert statuses == [200, 200, 200, 429, 429]
+            status, body, _ = await router.post(
+                "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}, headers
+            )
+            assert (status, body["error"]["code"]) == (429, "insufficient_quota")
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("form", [False, True])
 def test_fields_that_command_the_provider_are_dropped_and_named(tmp_path: Path, form: bool) -> None:
     async def main() -> None:
@@ -221,6 +242,41 @@ def test_what_is_no_request_is_refused(tmp_path: Path, body: str, content_type: 
             assert told["error"]["message"]
 
     asyncio.run(main())
+
+
+HEAD = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nears\r\n'
+
+
+@pytest.mark.parametrize(
+    ("rest", "status", "message"),
+    [
+        (b"--x\r\n\r\n\r\n" * 200_000, 413, "at most 1,000 parts"),
+        (b"--x\r\n" + b"a: b\r\n" * 200_000 + b"\r\n\r\n", 400, "more than 4,096 bytes"),
+        (b"--x\r\n" + b"content-disposition:" * 100_000 + b"\r\n\r\n\r\n", 400, "more than 4,096 bytes"),
+    ],
+    ids=["parts", "heads", "names"],
+)
+def test_a_form_is_bounded_and_read_beside_the_event_loop(
+    tmp_path: Path, rest: bytes, status: int, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+
+    def parse(*arguments: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return parse_passed(*arguments)
+
+    monkeypatch.setattr("route.service.passing.parse_passed", parse)
+
+    async def main() -> None:
+        async with passing(tmp_path, Upstream()) as router:
+            headers = {"content-type": "multipart/form-data; boundary=x"}
+            answer = await router.post("/v1/audio/transcriptions", HEAD + rest + b"--x--", headers)
+            assert answer[0] == status
+            assert message in answer[1]["error"]["message"]
+
+    asyncio.run(main())
+    assert len(threads) == 1
+    assert "p2l-long" in threads[0]
 
 
 def test_only_providers_of_openais_protocol_have_other_endpoints(tmp_path: Path) -> None:

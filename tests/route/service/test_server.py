@@ -52,6 +52,20 @@ def test_every_route_but_those_of_operation_wants_a_key(tmp_path: Path) -> None:
     run(main)
 
 
+def test_nobody_is_sent_to_another_address_with_a_key(tmp_path: Path) -> None:
+    """Behind a proxy that speaks TLS a redirect to http: would show the key."""
+
+    async def main() -> None:
+        async with a_router(tmp_path) as router:
+            for path in ("/v1/chat/completions/", "/v1/feedback/", "//v1/feedback"):
+                async with router.http.post(f"{router.url}{path}", data=b"{}", allow_redirects=False) as response:
+                    assert response.status == 404
+            async with router.http.get(f"{router.url}/metrics/", allow_redirects=False) as response:
+                assert response.status == 404
+
+    run(main)
+
+
 def test_a_key_has_its_own_budget_models_and_limits(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_router(tmp_path, keys=KEYS) as router:

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from route.storage.database import Database
 from route.storage.feedback import Feedback
 from route.storage.ledger import KeyRecord, Ledger
+from route.storage.location import open_database
 from route.storage.reservations import NOTHING, Reservation
 from tests.conftest import ROOT
+from tests.route.storage.stores import Store
 
 NOON = 1_790_000_000 // 86_400 * 86_400 + 43_200.0
 """Of some day, UTC."""
 NEVER = 3600.0
 """Seconds between two flushes, where a test flushes by itself."""
+
+
+STORE = Store()
+"""Where the databases of the test that runs are; set by its fixture."""
+
+LEDGERS: dict[Database, list[Ledger]] = {}
+"""The ledgers of databases that are open."""
 
 
 class Clock:
@@ -32,14 +40,22 @@ class Clock:
         return self.now
 
 
+def new_database(path: Path | None = None, *, flush_seconds: float = NEVER) -> Database:
+    """A database that is not open yet, in the store of this test."""
+    return open_database(STORE.location(path), flush_seconds=flush_seconds)
+
+
 @contextlib.asynccontextmanager
 async def database(path: Path | None = None) -> AsyncIterator[Database]:
     """An open database that writes only when it is told to, and when it closes."""
-    opened = Database(path, flush_seconds=NEVER)
+    opened = new_database(path)
     await opened.start()
     try:
         yield opened
     finally:
+        for accounts in LEDGERS.pop(opened, []):
+            if accounts.shared is not None:
+                await accounts.shared.close()
         await opened.close()
 
 
@@ -47,9 +63,25 @@ async def database(path: Path | None = None) -> AsyncIterator[Database]:
 async def ledger(*keys: KeyRecord, path: Path | None = None, clock: Clock | None = None) -> AsyncIterator[Ledger]:
     """A ledger on a database of its own: one worker."""
     async with database(path) as opened:
-        started = Ledger(keys, opened, clock=clock or Clock())
+        started = new_ledger(keys, opened, clock=clock)
         await started.start()
         yield started
+
+
+def new_ledger(keys: Sequence[KeyRecord], opened: Database, *, clock: Clock | None = None) -> Ledger:
+    """A worker's ledger that is not started, with the limits of the store."""
+    accounts = Ledger(keys, opened, clock=clock or Clock(), shared_limits=STORE.limits, grace=0.0)
+    LEDGERS.setdefault(opened, []).append(accounts)
+    return accounts
+
+
+async def flushed(opened: Database) -> bool:
+    """Whether all that has gathered is written, here and in Redis."""
+    is_written = await opened.flush()
+    for accounts in LEDGERS.get(opened, []):
+        if accounts.shared is not None:
+            await accounts.shared.settle()
+    return is_written
 
 
 async def spend(
@@ -85,15 +117,18 @@ async def feedback(
 
 
 def rows(path: Path, query: str) -> list[tuple[Any, ...]]:
-    """What another program finds in the file."""
-    with contextlib.closing(sqlite3.connect(path)) as connection:
-        return connection.execute(query).fetchall()
+    """What another program finds there."""
+    return STORE.rows(path, query)
+
+
+def _located(argument: object) -> object:
+    return STORE.location(argument) if isinstance(argument, Path) else argument
 
 
 @contextlib.contextmanager
 def worker(script: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
     """A process that runs a Python script; killed at the end if it still runs."""
-    words = [sys.executable, "-c", script, *map(str, arguments)]
+    words = [sys.executable, "-c", script, *(str(_located(argument)) for argument in arguments)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             yield process

@@ -9,8 +9,8 @@ import pytest
 
 from route.routing.decision import Coefficients
 from route.storage.average import Average
-from route.storage.database import Database
-from tests.route.storage.ledger_helpers import Clock
+from tests.route.storage.ledger_helpers import Clock, new_database
+from tests.route.storage.stores import every_database
 
 
 def scored(a: float, b: float, revision: str = "r1") -> Coefficients:
@@ -18,7 +18,7 @@ def scored(a: float, b: float, revision: str = "r1") -> Coefficients:
 
 
 def average() -> Average:
-    return Average(Database(None), clock=Clock())
+    return Average(new_database(), clock=Clock())
 
 
 def coefs(mean: Average) -> dict[str, float]:
@@ -74,10 +74,11 @@ def test_a_coefficient_that_is_no_number_counts_nothing() -> None:
     asyncio.run(main())
 
 
+@every_database
 def test_it_outlives_the_process(tmp_path: Path) -> None:
     async def main() -> None:
         for expected in (None, {"a": 1.5, "b": 2.0}):
-            database = Database(tmp_path / "router.sqlite")
+            database = new_database(tmp_path / "router.sqlite")
             await database.start()
             mean = Average(database, clock=Clock())
             await mean.start()

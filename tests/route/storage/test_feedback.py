@@ -14,10 +14,10 @@ from p2l.commands.votes import main as votes_main
 from p2l.common.errors import InputError
 from p2l.online_training.router_votes import RouterVotes
 from p2l.votes import open_votes, read_columns
-from route.storage.database import Database
-from route.storage.feedback import KEPT_SECONDS, Feedback, ShownAnswer, StoredVote, Vote, parse_vote
+from route.storage.feedback import COLUMNS, KEPT_SECONDS, Feedback, ShownAnswer, StoredVote, Vote, parse_vote
 from route.storage.ledger import Refusal
-from tests.route.storage.ledger_helpers import NEVER, NOON, Clock, database, feedback, rows, worker
+from tests.route.storage.ledger_helpers import NOON, Clock, database, feedback, new_database, rows, worker
+from tests.route.storage.stores import every_database
 
 SINGLE = ShownAnswer("one", "ops", ("ant",), 0.5)
 PAIR = ShownAnswer("two", "ops", ("bee", "ant"), 0.25, ("b-1", "a-1"), "r1", ("What is a bee?", "And an ant?"))
@@ -75,9 +75,10 @@ def test_what_is_no_vote_is_refused_in_one_line(body: dict[str, Any], message: s
 )
 def test_what_nobody_can_have_been_shown_is_refused(answer: ShownAnswer) -> None:
     with pytest.raises(ValueError, match=r"models|different|propensity"):
-        Feedback(Database()).remember(answer)
+        Feedback(new_database()).remember(answer)
 
 
+@every_database
 def test_votes_are_stored_with_what_was_shown(tmp_path: Path) -> None:
     async def main() -> None:
         path, clock = tmp_path / "router.sqlite", Clock()
@@ -88,7 +89,9 @@ def test_votes_are_stored_with_what_was_shown(tmp_path: Path) -> None:
             assert await votes.vote(Vote("one", "up"), key="ops") == StoredVote("one", "up", ("ant",), replaced=False)
             stored = await votes.vote(Vote("two", "second"), key="ops")
             assert stored == StoredVote("two", "second", ("bee", "ant"), replaced=False)
-            found = rows(path, "SELECT * FROM votes ORDER BY request_id")  # on the disk, not in memory
+            found = rows(
+                path, f"SELECT {COLUMNS}, verdict, voted FROM votes ORDER BY request_id"
+            )  # on the disk, not in memory
         assert found == [
             ("one", NOON, "ops", "ant", None, None, None, 0.5, "", None, "up", NOON + 60),
             ("two", NOON, "ops", "bee", "ant", "b-1", "a-1", 0.25, "r1", json.dumps(PAIR.prompt), "second", NOON + 60),
@@ -97,6 +100,7 @@ def test_votes_are_stored_with_what_was_shown(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@every_database
 def test_people_change_their_minds(tmp_path: Path) -> None:
     async def main() -> None:
         path = tmp_path / "router.sqlite"
@@ -132,6 +136,7 @@ def test_a_vote_that_is_sent_again_is_the_same_vote(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@every_database
 def test_a_key_votes_as_often_a_day_as_its_setting_says(tmp_path: Path) -> None:
     async def main() -> None:
         clock = Clock()
@@ -169,7 +174,7 @@ def test_a_key_votes_as_often_a_day_as_its_setting_says(tmp_path: Path) -> None:
 )
 def test_votes_that_fit_no_answer_are_refused(vote: Vote, key: str, status: int) -> None:
     async def main() -> None:
-        opened = Database(flush_seconds=0.01)
+        opened = new_database(flush_seconds=0.01)
         await opened.start()
         votes = Feedback(opened, clock=Clock())
         await votes.start()
@@ -195,6 +200,7 @@ def test_prompts_are_stored_only_where_the_configuration_says_so(tmp_path: Path)
     asyncio.run(main())
 
 
+@every_database
 def test_an_answer_is_forgotten_after_a_day_and_a_vote_is_kept(tmp_path: Path) -> None:
     async def main() -> None:
         path, clock = tmp_path / "router.sqlite", Clock()
@@ -218,10 +224,11 @@ def test_an_answer_is_forgotten_after_a_day_and_a_vote_is_kept(tmp_path: Path) -
     asyncio.run(main())
 
 
+@every_database
 def test_a_vote_may_reach_another_worker_than_the_one_that_answered(tmp_path: Path) -> None:
     async def main() -> None:
         path = tmp_path / "router.sqlite"
-        here, there = Database(path, flush_seconds=0.05), Database(path, flush_seconds=0.05)
+        here, there = new_database(path, flush_seconds=0.05), new_database(path, flush_seconds=0.05)
         await here.start()
         await there.start()
         shown, voted = Feedback(here), Feedback(there)
@@ -294,11 +301,11 @@ def test_answers_that_a_full_disk_keeps_in_memory_are_not_denied(tmp_path: Path)
 FULL = """
 import asyncio, resource, sys
 from pathlib import Path
-from route.storage.database import Database
+from route.storage.location import open_database
 from route.storage.feedback import Feedback, Vote
 
 async def main():
-    database = Database(Path(sys.argv[1]))
+    database = open_database(sys.argv[1])
     await database.start()
     feedback = Feedback(database)
     await feedback.start()
@@ -321,11 +328,11 @@ def test_a_worker_on_a_full_disk_does_not_deny_answers_of_other_workers(tmp_path
 VOTING = """
 import asyncio, itertools, sys
 from pathlib import Path
-from route.storage.database import Database
+from route.storage.location import open_database
 from route.storage.feedback import Feedback, ShownAnswer, Vote
 
 async def main():
-    database = Database(Path(sys.argv[1]))
+    database = open_database(sys.argv[1])
     await database.start()
     feedback = Feedback(database)
     await feedback.start()
@@ -338,6 +345,7 @@ asyncio.run(main())
 """
 
 
+@every_database
 def test_a_vote_that_was_answered_survives_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "router.sqlite"
     with worker(VOTING, path) as process:
@@ -354,7 +362,7 @@ def test_a_vote_that_was_answered_survives_a_kill(tmp_path: Path) -> None:
 def test_answers_that_cannot_be_written_do_not_fill_the_memory(tmp_path: Path) -> None:
     async def main() -> None:
         path = tmp_path / "router.sqlite"
-        opened = Database(path, flush_seconds=NEVER)
+        opened = new_database(path)
         await opened.start()
         votes = Feedback(opened, clock=Clock())
         await votes.start()

@@ -14,7 +14,8 @@ from route.storage import reservations
 from route.storage.database import Database
 from route.storage.ledger import KeyRecord, Ledger, Refusal, key_record
 from route.storage.reservations import LEASE_SECONDS, Reservation, Worst
-from tests.route.storage.ledger_helpers import NOON, Clock, database, ledger, rows, worker
+from tests.route.storage.ledger_helpers import NOON, Clock, database, flushed, ledger, new_ledger, rows, worker
+from tests.route.storage.stores import Store, every_store
 
 DAY = 86_400
 
@@ -35,6 +36,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reservations, "PATIENCE", 0.05)
 
 
+@every_store
 def test_what_is_reserved_cannot_be_reserved_again() -> None:
     async def main() -> None:
         key = key_record("k", spend_per_day=1.0)
@@ -70,6 +72,7 @@ def test_a_request_waits_for_others_to_be_settled(monkeypatch: pytest.MonkeyPatc
     asyncio.run(main())
 
 
+@every_store
 def test_where_the_worst_case_is_not_covered_less_is_reserved() -> None:
     async def main() -> None:
         key = key_record("k", spend_per_day=1.0)
@@ -109,7 +112,7 @@ class Fleet:
         elif action < 0.8 and self.held:
             self.settle(self.draw.choice([0.0, 0.5, 1.0]))
         elif action < 0.95:
-            assert await opened.flush()
+            assert await flushed(opened)
         else:
             self.clock.now += self.draw.random() * 3
 
@@ -126,14 +129,15 @@ class Fleet:
         return self.booked + sum(reservation.amount or 0.0 for _, reservation in self.held)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@every_store
+@pytest.mark.parametrize("seed", range(4))
 def test_no_workers_together_exceed_a_day(tmp_path: Path, seed: int) -> None:
     """Requests of any size, settled in any order for at most what was reserved, over three workers of one file."""
 
     async def main() -> None:
         path, key, clock = tmp_path / "router.sqlite", key_record("k", spend_per_day=1.0), Clock()
         async with database(path) as one, database(path) as two, database(path) as three:
-            workers = [(opened, Ledger([key], opened, clock=clock)) for opened in (one, two, three)]
+            workers = [(opened, new_ledger([key], opened, clock=clock)) for opened in (one, two, three)]
             fleet = Fleet(workers, key, clock, random.Random(seed))
             for _, accounts in workers:
                 await accounts.start()
@@ -155,7 +159,7 @@ def with_two_workers(path: Path, work: Callable[[Ledger, Ledger, KeyRecord, Cloc
     async def main() -> None:
         key, clock = key_record("k", spend_per_day=1.0), Clock()
         async with database(path) as one, database(path) as two:
-            here, there = (Ledger([key], opened, clock=clock) for opened in (one, two))
+            here, there = (new_ledger([key], opened, clock=clock) for opened in (one, two))
             await here.start()
             await there.start()
             await work(here, there, key, clock, one)
@@ -163,23 +167,25 @@ def with_two_workers(path: Path, work: Callable[[Ledger, Ledger, KeyRecord, Cloc
     asyncio.run(main())
 
 
+@every_store
 def test_an_idle_worker_gives_back_what_it_holds(tmp_path: Path) -> None:
     async def work(here: Ledger, there: Ledger, key: KeyRecord, clock: Clock, of_here: Database) -> None:
         here.settle(await reserved(here, key, exactly(0.9)), "m", 0.0)
         assert isinstance(await there.reserve(key, exactly(0.5)), Refusal)
         clock.now += 2
-        assert await of_here.flush()
+        assert await flushed(of_here)
         await reserved(there, key, exactly(0.99))
 
     with_two_workers(tmp_path / "router.sqlite", work)
 
 
+@every_store
 def test_the_lease_of_a_worker_that_is_gone_expires_and_a_living_ones_does_not(tmp_path: Path) -> None:
     async def work(here: Ledger, there: Ledger, key: KeyRecord, clock: Clock, of_here: Database) -> None:
         kept = await reserved(here, key, exactly(0.9))
         for _ in range(10):
             clock.now += LEASE_SECONDS / 2
-            assert await of_here.flush()  # alive
+            assert await flushed(of_here)  # alive
             assert isinstance(await there.reserve(key, exactly(0.5)), Refusal)
         clock.now += LEASE_SECONDS + 1
         await reserved(there, key, exactly(0.99))
@@ -188,6 +194,7 @@ def test_the_lease_of_a_worker_that_is_gone_expires_and_a_living_ones_does_not(t
     with_two_workers(tmp_path / "router.sqlite", work)
 
 
+@every_store
 def test_a_request_belongs_to_the_day_on_which_it_was_reserved(tmp_path: Path) -> None:
     async def main() -> None:
         path, clock, key = tmp_path / "router.sqlite", Clock(), key_record("k", spend_per_day=1.0)
@@ -208,7 +215,7 @@ def test_a_limited_key_waits_for_a_file_that_cannot_be_written(tmp_path: Path) -
     async def main() -> None:
         limited, free = key_record("k", spend_per_day=1.0), key_record("f")
         async with database(tmp_path / "router.sqlite") as opened:
-            accounts = Ledger([limited, free], opened, clock=Clock())
+            accounts = new_ledger([limited, free], opened, clock=Clock())
             await accounts.start()
             await opened.run(lambda connection: connection.execute("ALTER TABLE leases RENAME TO away"))
             refusal = await accounts.reserve(limited, exactly(0.1))
@@ -221,6 +228,7 @@ def test_a_limited_key_waits_for_a_file_that_cannot_be_written(tmp_path: Path) -
     asyncio.run(main())
 
 
+@every_store
 def test_an_answer_that_cost_more_than_was_reserved_is_booked_whole(tmp_path: Path) -> None:
     async def main() -> None:
         key = key_record("k", spend_per_day=1.0)
@@ -249,6 +257,7 @@ SPENDING = """
 import asyncio, sys
 from pathlib import Path
 from route.storage.database import Database
+from route.storage.location import open_database
 from route.storage.ledger import Ledger, key_record
 from route.storage.reservations import Reservation, Worst
 
@@ -261,9 +270,9 @@ async def one(ledger, key):
         ledger.settle(reservation, "m", min(reservation.amount, 0.004))
 
 async def main():
-    database, key = Database(Path(sys.argv[1])), key_record("k", name="ops", spend_per_day=1.0)
+    database, key = open_database(sys.argv[1]), key_record("k", name="ops", spend_per_day=1.0)
     await database.start()
-    ledger = Ledger([key], database)
+    ledger = Ledger([key], database, shared_limits=sys.argv[2] or None, grace=0.0)
     await ledger.start()
     await asyncio.gather(*(one(ledger, key) for _ in range(16)))
     await ledger.close()
@@ -273,9 +282,11 @@ asyncio.run(main())
 """
 
 
-def test_processes_that_spend_at_once_use_a_day_and_no_more(tmp_path: Path) -> None:
+@every_store
+def test_processes_that_spend_at_once_use_a_day_and_no_more(tmp_path: Path, store: Store) -> None:
     path = tmp_path / "router.sqlite"
-    with worker(SPENDING, path) as one, worker(SPENDING, path) as two, worker(SPENDING, path) as three:
+    words = (path, store.limits or "")
+    with worker(SPENDING, *words) as one, worker(SPENDING, *words) as two, worker(SPENDING, *words) as three:
         for process in (one, two, three):
             process.communicate()
             assert process.returncode == 0
@@ -283,6 +294,7 @@ def test_processes_that_spend_at_once_use_a_day_and_no_more(tmp_path: Path) -> N
     assert 0.95 <= spent <= 1.0 + 1e-6
 
 
+@every_store
 def test_a_request_that_leaves_while_a_lease_is_drawn_loses_nothing(tmp_path: Path) -> None:
     async def work(here: Ledger, there: Ledger, key: KeyRecord, clock: Clock, of_here: Database) -> None:
         for _ in range(20):
@@ -295,7 +307,7 @@ def test_a_request_that_leaves_while_a_lease_is_drawn_loses_nothing(tmp_path: Pa
                     here.settle(outcome, "m", 0.0)
         clock.now += 2
         await asyncio.sleep(0.05)
-        assert await of_here.flush()
+        assert await flushed(of_here)
         await reserved(there, key, exactly(1.0))
 
     with_two_workers(tmp_path / "router.sqlite", work)

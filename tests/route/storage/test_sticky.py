@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from route.storage.conversations import KEPT_SECONDS, Sticky, conversation_of, goes_on
 from tests.route.storage.ledger_helpers import Clock, database
+from tests.route.storage.stores import every_database
 
 
 def chat(*messages: tuple[str, Any], user: str | None = None) -> dict[str, Any]:
@@ -73,6 +74,7 @@ def test_any_json_is_of_some_conversation(body: dict[str, Any]) -> None:
     assert goes_on(body) is False
 
 
+@every_database
 def test_a_conversation_keeps_its_model_in_every_worker_and_after_a_restart(tmp_path: Path) -> None:
     async def main() -> None:
         path = tmp_path / "router.sqlite"
@@ -93,6 +95,7 @@ def test_a_conversation_keeps_its_model_in_every_worker_and_after_a_restart(tmp_
     asyncio.run(main())
 
 
+@every_database
 def test_what_was_not_used_for_a_day_is_forgotten(tmp_path: Path) -> None:
     async def main() -> None:
         path, clock = tmp_path / "router.sqlite", Clock()

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from coeval.analysis import export
 from coeval.cli import with_exit_code
 from coeval.commands import analyze
+from coeval.reports import units_table
 from p2l.common.spreadsheets import is_formula
 from tests.coeval.analysis.runs import both, evaluation, write_lines, write_run
 
@@ -34,7 +34,7 @@ def written(tmp_path: Path) -> Path:
 
 
 def test_units_as_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(export, "_AT_ONCE", 3)
+    monkeypatch.setattr(units_table, "_AT_ONCE", 3)
     out = tmp_path / "out"
     assert analyze.main(["export-units", "--run", str(written(tmp_path)), "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"wrote 4 scores to {out / 'units.csv'}\n"

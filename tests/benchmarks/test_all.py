@@ -1,0 +1,58 @@
+"""All benchmarks in a row: the commands are those of the page, and what they print gets into it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks import all as bench_all
+from benchmarks.all import PAGE, Benchmark, benchmarks, included
+
+PAGE_OF_ONE = """# Results
+
+`python -m benchmarks.quick` says, as `python -m benchmarks.quick` did:
+
+<!-- measured: python -m benchmarks.quick -->
+```text
+the old figure
+```
+
+`python -m benchmarks.votes DATA_DIR` and `python -m benchmarks.beside ../before`.
+"""
+
+
+def test_the_commands_of_the_page_are_there() -> None:
+    commands = benchmarks(PAGE.read_text(encoding="utf-8"))
+    assert len(commands) > 20
+    for one in commands:
+        words = one.words("data")[1:]
+        module = words[1] if words[0] == "-m" else words[0].removesuffix(".py").replace("/", ".")
+        assert importlib.util.find_spec(module) is not None, one.command
+    assert len({one.name for one in commands}) == len(commands)
+
+
+def test_what_is_printed_replaces_the_block_of_its_command_alone() -> None:
+    page = included(PAGE_OF_ONE, "python -m benchmarks.quick", "\nthe new figure   \n")
+    assert page == PAGE_OF_ONE.replace("the old figure", "the new figure")
+    assert included(PAGE_OF_ONE, "python -m benchmarks.other", "x") == PAGE_OF_ONE
+
+
+def test_each_runs_once_and_a_failure_is_told_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "results.md"
+    page.write_text(PAGE_OF_ONE + "\n`python -m benchmarks.broken`\n", encoding="utf-8")
+    codes = {"quick": "print('the new figure')", "broken": "raise SystemExit('no')"}
+    monkeypatch.setattr(bench_all, "PAGE", page)
+    monkeypatch.setattr(Benchmark, "words", lambda self, _: [sys.executable, "-c", codes[self.name]])
+    monkeypatch.setattr(sys, "argv", ["all", "--output", str(tmp_path / "measured")])
+    assert bench_all.main() == 1
+    assert "the new figure" in page.read_text(encoding="utf-8")
+    assert "$ python -m benchmarks.quick" in (tmp_path / "measured/quick.txt").read_text(encoding="utf-8")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:1]] == ["0"]
+    assert any("needs real data" in line for line in lines)
+    assert lines[-1].split()[0] == "failed"

@@ -1,0 +1,71 @@
+"""Tables for a paper."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from coeval.commands.export import _TABLES, tables_main
+from coeval.reports.paper import TABLES, Cell, PaperTable, latex, markdown, paper_tables
+from tests.coeval.analysis.runs import both, run_of
+
+LEVELS = {"ant_1": "High", "bee": "Low", "cat": "High"}
+
+
+def scores(n: int = 12) -> dict[tuple[str, str, str], dict[str, str]]:
+    return {
+        (f"{task}/ada/{number}", student, judge): both("Medium" if number % 4 == 0 else level)
+        for task in ("mail", "poem")
+        for number in range(n)
+        for student, level in LEVELS.items()
+        for judge in ("j1", "j2", "j3")
+    }
+
+
+def test_the_best_is_bold_and_those_not_told_from_it_are_marked(tmp_path: Path) -> None:
+    students, differences, judges, teachers = paper_tables(run_of(tmp_path, scores()))
+    assert students.head == ("Student", "Score", "mail", "poem", "Mean")
+    rows = {cells[0].text: cells[1:] for cells in students.rows}
+    assert rows["ant_1"][0].is_best
+    assert rows["cat"][0].mark == "dagger"
+    assert (rows["bee"][0].is_best, rows["bee"][0].mark) == (False, "")
+    assert all(cell.lower is not None and cell.lower <= float(cell.text) <= (cell.upper or 1) for cell in rows["bee"])
+    matrix = {cells[0].text: dict(zip(differences.head[1:], cells[1:], strict=True)) for cells in differences.rows}
+    assert matrix["ant_1"]["bee"].mark == "star" == matrix["bee"]["ant_1"].mark
+    assert float(matrix["ant_1"]["bee"].text) == -float(matrix["bee"]["ant_1"].text) > 0.5
+    assert (matrix["ant_1"]["cat"].mark, matrix["ant_1"]["ant_1"].text) == ("", "")
+    assert [len(table.rows) for table in (judges, teachers)] == [3, 1]
+
+
+def test_names_are_escaped_and_tables_are_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(tmp_path, scores()).run.folder
+    assert tables_main(["--run", str(run)]) == 0
+    text = capsys.readouterr().out
+    assert "| ant\\_1 | **" in text
+    assert "not told from the best (Holm, 5 %)" in text
+    widths = {row.count(" | ") for row in text.split("\n\n")[0].splitlines() if row.startswith("| ")}
+    assert len(widths) == 1
+    out = tmp_path / "tables.tex"
+    assert tables_main(["--run", str(run), "--format", "latex", "--tables", "students", "--out", str(out)]) == 0
+    lines = out.read_text().splitlines()
+    assert any(line.startswith(r"ant\_1 & \textbf{") for line in lines)
+    assert len({line.count("&") for line in lines if line.endswith(r"\\")}) == 1
+    assert out.read_text().count(r"\begin{tabular}") == 1
+    assert tuple(TABLES) == _TABLES
+
+
+def test_every_sign_that_latex_or_markdown_reads_is_text() -> None:
+    table = PaperTable("x", "c", ("", "a"), ((Cell("a&b_%$#{}~^\\"), Cell("-0.5")), (Cell("p|q*"), Cell(""))))
+    assert r"a\&b\_\%\$\#\{\}\textasciitilde{}\textasciicircum{}\textbackslash{} & $-$0.5" in latex(table)
+    assert r"| p\|q\* |" in markdown(table)
+    assert not re.search(r"(?<!\\)[&%#]", latex(table).split(r"\midrule")[1].replace(" & ", ""))
+
+
+def test_a_run_without_scores_has_no_tables(tmp_path: Path) -> None:
+    from coeval.errors import RunInputError
+
+    folder = run_of(tmp_path, {}).run.folder
+    with pytest.raises(RunInputError, match="has no scores to make tables of"):
+        tables_main(["--run", str(folder)])

@@ -1,0 +1,40 @@
+"""`p2l examples`: what the pages name is written, once, and what a user has changed stays."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from p2l.cli import dispatch
+from p2l.common.errors import InputError
+from tests.conftest import ROOT
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+def test_what_the_pages_name_is_written_and_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dispatch(["examples", "--output", str(tmp_path)])
+    assert ", 0 were there: examples, " in capsys.readouterr().out
+    for name in ("examples/to_p2l.yaml", "training_configs/deepspeed/zero1.json", "route/example_config.yaml"):
+        assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
+    dispatch(["examples", "--output", str(tmp_path)])
+    assert capsys.readouterr().out.startswith("0 files written")
+    mine = tmp_path / "examples/to_p2l.yaml"
+    mine.write_text("changed", encoding="utf-8")
+    with pytest.raises(InputError, match=r"to_p2l\.yaml: is there and differs from the example"):
+        dispatch(["examples", "--output", str(tmp_path)])
+    assert mine.read_text(encoding="utf-8") == "changed"
+
+
+def test_every_folder_of_examples_is_part_of_the_wheel() -> None:
+    """Data files of a wheel are listed folder by folder; a new one must not be forgotten."""
+    data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["data-files"]
+    listed = {file for patterns in data.values() for pattern in patterns for file in ROOT.glob(pattern)}
+    folders = ("examples", "training_configs", "validation_sets", "benchmark")
+    assert listed >= {file for name in folders for file in (ROOT / name).rglob("*") if file.is_file()}
+    assert all(
+        target == f"share/p2l/{Path(pattern).parent}" for target, patterns in data.items() for pattern in patterns
+    )

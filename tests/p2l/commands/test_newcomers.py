@@ -1,0 +1,132 @@
+"""A new model joins a trained one without training, and the prompts that are worth asking it are written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from p2l.commands.newcomers import add_main, probes_main
+from p2l.common.errors import ConfigError, InputError
+from p2l.inference import P2L
+from p2l.model.committee import join
+from p2l.model.manifest import check_complete
+from p2l.training.posterior import write_posterior
+from p2l.votes import open_votes
+from tests.conftest import write_votes
+from tests.p2l.eval_helpers import NAMES, make_model
+
+ASKED = [[f"what is {n} plus {n % 7}"] for n in range(60)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("known") / "model", seed=3, names=sorted(NAMES))
+
+
+def strong_votes(path: Path, new: str = "bison", count: int = 60) -> Path:
+    """A new model wins nine of ten votes against the known ones; others are between known models."""
+    rows = []
+    for number in range(count):
+        other = sorted(NAMES)[number % len(NAMES)]
+        winner = "model_b" if number % 10 == 3 else "model_a"
+        rows.append({"prompt": ASKED[number % 60], "model_a": new, "model_b": other, "winner": winner})
+        rows.append({"prompt": ASKED[number % 60], "model_a": NAMES[0], "model_b": NAMES[1], "winner": "tie"})
+    return write_votes(path, rows)
+
+
+def add(model: Path, output: Path, *flags: str | Path, name: str = "bison") -> P2L:
+    add_main([str(word) for word in ("--model", model, "--name", name, "--output", output, *flags)])
+    return P2L.from_pretrained(output, device="cpu")
+
+
+def test_votes_give_a_row_and_change_no_other(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    votes = strong_votes(tmp_path / "votes.jsonl")
+    before = P2L.from_pretrained(model, device="cpu").predict(ASKED).coefs
+    larger = add(model, tmp_path / "larger", "--votes", votes)
+    check_complete(tmp_path / "larger")
+    assert larger.model_list == sorted([*NAMES, "bison"])
+    after = larger.predict(ASKED).coefs
+    place = larger.model_list.index("bison")
+    np.testing.assert_allclose(np.delete(after, place, axis=1), before, atol=1e-5)
+    assert (after[:, place] > before.mean(axis=1)).all()
+    assert "60 votes" in (line := capsys.readouterr().out)
+    assert "95 % interval" in line
+
+
+def test_a_committee_and_a_posterior_get_the_row_too(model: Path, tmp_path: Path) -> None:
+    votes = strong_votes(tmp_path / "votes.jsonl")
+    second = make_model(tmp_path / "second", seed=4, names=sorted(NAMES))
+    with open_votes(str(votes), model_list=sorted(NAMES), drop_unknown=True) as store:
+        for folder in (model, second):
+            write_posterior(folder, store, "cpu", weighted=False)
+    join([model, second], tmp_path / "both")
+    larger = add(tmp_path / "both", tmp_path / "larger", "--votes", votes)
+    prediction = larger.predict(ASKED)
+    place = larger.model_list.index("bison")
+    sd = prediction.sd()
+    assert sd.shape == (60, len(NAMES) + 1)
+    assert 0.1 < sd[:, place].mean() < 3.0
+    assert (prediction.coefs[:, place] > np.delete(prediction.coefs, place, axis=1).mean(axis=1)).mean() > 0.9
+
+
+def test_graded_answers_do_as_well(model: Path, tmp_path: Path) -> None:
+    """Everybody fails half of the prompts; the new model is right wherever one of the others is."""
+    rows = []
+    for number, prompt in enumerate(ASKED[:20]):
+        for name in NAMES:
+            rows.append({"prompt": prompt[0], "model": name, "score": float(number % 2 and name != NAMES[2])})
+        rows.append({"prompt": prompt[0], "model": "bison", "score": float(number % 2)})
+        rows.append({"prompt": prompt[0], "model": "stranger", "score": 0.0})
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    larger = add(model, tmp_path / "larger", "--answers", answers)
+    coefs = larger.predict(ASKED).coefs
+    place = larger.model_list.index("bison")
+    assert coefs[:, place].mean() > np.delete(coefs, place, axis=1).mean()
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "a", "model": "bison", "score": 1.5}, "row 1: score must lie between 0 and 1"),
+        ({"prompt": "a", "model": NAMES[0], "score": 1.0}, "no answer of 'bison'"),
+        ({"prompt": "a", "model": "bison"}, "no column 'score'"),
+    ],
+)
+def test_answers_that_cannot_be_used_are_one_line(
+    model: Path, tmp_path: Path, row: dict[str, object], words: str
+) -> None:
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match=words):
+        add(model, tmp_path / "larger", "--answers", answers)
+    assert not (tmp_path / "larger").exists()
+
+
+def test_what_cannot_be_added_is_refused(model: Path, tmp_path: Path) -> None:
+    votes = strong_votes(tmp_path / "votes.jsonl")
+    with pytest.raises(InputError, match="already"):
+        add(model, tmp_path / "larger", "--votes", votes, name=NAMES[0])
+    with pytest.raises(InputError, match="no vote between 'emu'"):
+        add(model, tmp_path / "larger", "--votes", votes, name="emu")
+    with pytest.raises(InputError, match="exists"):
+        add(model, tmp_path, "--votes", votes)
+
+
+def test_probes_are_prompts_of_the_file_each_once(model: Path, tmp_path: Path) -> None:
+    source = write_votes(
+        tmp_path / "votes.jsonl",
+        [{"prompt": turns, "model_a": "a", "model_b": "b", "winner": "tie"} for turns in [*ASKED, *ASKED]],
+    )
+    output = tmp_path / "probes.jsonl"
+    flags = ["--model", str(model), "--prompts", str(source), "--output", str(output)]
+    probes_main([*flags, "--count", "7", "--limit", "30"])
+    rows = [json.loads(line)["prompt"] for line in output.read_text(encoding="utf-8").splitlines()]
+    assert len(rows) == 7
+    assert len({turns[0] for turns in rows}) == 7
+    assert all(turns in ASKED for turns in rows)
+    with pytest.raises(ConfigError, match="more than --limit"):
+        probes_main([*flags, "--count", "7", "--limit", "3"])

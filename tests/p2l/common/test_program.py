@@ -1,0 +1,184 @@
+"""Help and mistakes of every command of the three programs: examples that can be typed, flags in groups and once."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coeval.cli import COMMANDS as COEVAL
+from coeval.commands.analyze import FORWARDED
+from p2l.cli import COMMANDS
+from p2l.common.program import Parser, parser_of
+from route.cli import COMMANDS as ROUTE
+from tests.conftest import ROOT, Command, free_port
+from tests.p2l.serving_models import tiny
+
+MOST = 8  # flags that a person reads without a title over them
+
+
+def with_subcommands(parser: Parser) -> Iterator[Parser]:
+    """A parser, and those of its subcommands; not those that are commands of their own."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from (one for name, one in action.choices.items() if name not in FORWARDED)
+
+
+def every_parser() -> list[Parser]:
+    entries = [entry for commands in (COMMANDS, ROUTE, COEVAL, FORWARDED) for entry, _ in commands.values()]
+    mocks = [importlib.import_module(name).build_parser() for name in ("route.providers.mock", "coeval.mock.server")]
+    return [one for parser in [*map(parser_of, entries), *mocks] for one in with_subcommands(parser)]
+
+
+PARSERS = every_parser()
+EACH = pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.prog)
+
+
+@EACH
+def test_help_starts_with_two_examples_that_the_command_takes(parser: Parser) -> None:
+    head, *lines = parser.format_help().split("\n\n")[0].splitlines()
+    assert head == "examples:"
+    assert len(lines) == 2
+    words = parser.prog.split()
+    for line in lines:
+        typed = shlex.split(line)
+        assert typed[: len(words)] == words
+        parser.parse_args(typed[len(words) :])
+
+
+@EACH
+def test_flags_stand_in_groups_and_once(parser: Parser) -> None:
+    assert len([one for one in parser._optionals._group_actions if one.dest != "help"]) <= MOST
+    listed = [
+        re.split(r" {2,}", line.strip())[0] for line in parser.format_help().splitlines() if re.match(r"  --?\w", line)
+    ]
+    names = [name.replace("_", "-") for line in listed for name in re.findall(r"(?<![\w-])--?[a-z][\w-]*", line)]
+    assert len(names) == len(set(names)), sorted(name for name in names if names.count(name) > 1)
+    assert all(len(line) < 100 for line in listed)
+    assert len(parser.format_usage()) < 160
+
+
+@EACH
+def test_a_mistyped_flag_is_one_line_with_the_nearest(parser: Parser, capsys: pytest.CaptureFixture[str]) -> None:
+    name = max((name for action in parser._actions for name in action.option_strings), key=len)
+    with pytest.raises(SystemExit) as caught:
+        parser.parse_args([name[:-1] + ("e" if name[-1] != "e" else "x")])
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert f"did you mean {name!r}?" in error or f"did you mean {name.replace('_', '-')!r}?" in error
+    assert error.endswith(f"; see {parser.prog} --help\n")
+
+
+def test_a_flag_that_lacks_its_value_and_a_command_that_lacks_a_flag_are_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words, text in ((["split"], "required"), (["chek", "votes.csv"], "did you mean 'check'?")):
+        with pytest.raises(SystemExit) as caught:
+            parser_of(COMMANDS["votes"][0]).parse_args(words)
+        assert caught.value.code == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert text in error
+
+
+@pytest.mark.parametrize("program", ["p2l", "p2l-route", "coeval"])
+def test_programs_list_their_commands_by_purpose(program: str, command: Command) -> None:
+    module, commands = {"p2l": ("p2l", COMMANDS), "p2l-route": ("route", ROUTE), "coeval": ("coeval", COEVAL)}[program]
+    done = command("python", "-m", f"{module}.cli", "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("examples:\n  ")
+    assert f"usage: {program} COMMAND [FLAGS]" in done.stdout
+    listed = re.findall(r"^  ([\w-]+)  +\w", done.stdout.split("usage:")[1], re.MULTILINE)
+    assert listed == [*commands, "completion"]
+
+
+COMPLETE = """
+{script}
+COMP_WORDS=({words}); COMP_CWORD={place}
+{function}
+echo "${{COMPREPLY[@]}}"
+"""
+
+
+def completed(command: Command, script: str, words: str) -> list[str]:
+    """What bash offers for the last word."""
+    function = re.findall(r"^complete .*-F (\w+)", script, re.MULTILINE)[0]
+    text = COMPLETE.format(script=script, words=words, place=len(words.split()) - 1, function=function)
+    done = command("bash", "-c", text)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_bash_completes_commands_subcommands_and_flags(command: Command) -> None:
+    script = command("python", "-m", "p2l.cli", "completion", "bash").stdout
+    assert completed(command, script, "p2l lead") == ["leaderboard"]
+    assert completed(command, script, "p2l votes sp") == ["split"]
+    assert completed(command, script, "p2l train --vo") == ["--votes"]
+    assert set(completed(command, script, "p2l online-train --publish")) >= {"--publish", "--publish-votes"}
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_other_shells_have_a_script_of_every_command(shell: str, command: Command) -> None:
+    for module, commands in (("p2l", COMMANDS), ("route", ROUTE), ("coeval", COEVAL)):
+        done = command("python", "-m", f"{module}.cli", "completion", shell)
+        assert done.returncode == 0, done.stderr
+        assert all(re.search(rf"\b{name}\b", done.stdout) for name in commands)
+        if shutil.which(shell):
+            assert command(shell, "-n", "-c", done.stdout).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    made, tokenizer = tiny(folder, "tfidf")
+    made.save_pretrained(folder / "saved")
+    tokenizer.save_pretrained(folder / "saved")
+    return folder / "saved"
+
+
+MISSING = "import sys; sys.modules[{package!r}] = None; from {program}.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("program", "package", "words", "extra"),
+    [
+        ("p2l", "torch", ["demo"], "train"),
+        ("p2l", "torch", ["train", "--votes", "{votes}"], "train"),
+        ("p2l", "torch", ["leaderboard", "--model", "{folder}", "a prompt"], "serve"),
+        ("p2l", "uvicorn", ["endpoint", "--model", "{folder}", "--port", "{port}"], "serve"),
+        (
+            "route",
+            "uvicorn",
+            ["serve", "-c", "examples/router_mocks.yaml", "--router-type", "random", "--port", "{port}"],
+            "route",
+        ),
+        ("coeval", "aiohttp", ["run", "--config", "{config}"], "coeval"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value[0],
+)
+def test_a_missing_package_is_one_line_with_the_extra_of_this_command(
+    program: str,
+    package: str,
+    words: list[str],
+    extra: str,
+    command: Command,
+    votes_file: Path,
+    model: Path,
+    tmp_path: Path,
+) -> None:
+    config = tmp_path / "experiment.yaml"
+    text = (ROOT / "examples/to_p2l.yaml").read_text(encoding="utf-8")
+    config.write_text(text.replace("benchmark/runs", str(tmp_path)), encoding="utf-8")
+    words = [word.format(votes=votes_file, folder=model, config=config, port=free_port()) for word in words]
+    done = command("python", "-c", MISSING.format(package=package, program=program), *words)
+    assert done.returncode == 2, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line == f"error: this needs {package}, which is not installed; pip install 'p2l[{extra}]'"

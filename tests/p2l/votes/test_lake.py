@@ -1,0 +1,187 @@
+"""Votes in a lake: each once, by day, readable wherever votes are; leaderboards by counts that add up."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from p2l.commands import leaderboard
+from p2l.commands.votes import main as votes
+from p2l.common.errors import InputError, VoteError
+from p2l.votes.lake import Lake
+from p2l.votes.reading import read_votes
+
+MODELS = ["ant", "bee", "cat", "dog"]
+CATEGORIES = ["sums", "poems", None]
+
+
+def table(count: int, seed: int, *, day: int = 20_000, days: int = 10) -> Any:
+    rng = np.random.default_rng(seed)
+    a = rng.integers(4, size=count)
+    b = (a + rng.integers(1, 4, size=count)) % 4
+    winner = np.where(rng.random(count) < 0.2, 2, (rng.random(count) < 1 / (1 + np.exp((b - a) * 0.5))).astype(int))
+    names = np.array(["model_a", "model_b", "tie", "tie (bothbad)"])
+    return pa.table(
+        {
+            "model_a": np.array(MODELS)[a],
+            "model_b": np.array(MODELS)[b],
+            "winner": names[winner],
+            "tstamp": (day + rng.integers(days, size=count)) * 86_400.0 + rng.random(count) * 86_000,
+            "category": pa.array([CATEGORIES[number] for number in rng.integers(3, size=count)]),
+            "weight": rng.random(count) + 0.5,
+            "question_id": [f"{seed}-{number}" for number in range(count)],
+        }
+    )
+
+
+def file(folder: Path, name: str, *tables: Any) -> Path:
+    path = folder / name
+    pq.write_table(pa.concat_tables(tables), path)
+    return path
+
+
+def board(*words: object, output: Path) -> list[dict[str, Any]]:
+    leaderboard.main([*map(str, words), "--quiet", "--output", str(output)])
+    rows: list[dict[str, Any]] = json.loads(output.read_text(encoding="utf-8"))
+    return rows
+
+
+def same(one: Any, two: Any) -> None:
+    """Both hold the same, numbers to 1e-8."""
+    assert type(one) is type(two)
+    if isinstance(one, dict):
+        assert one.keys() == two.keys()
+        for key in one:
+            same(one[key], two[key])
+    elif isinstance(one, list):
+        assert len(one) == len(two)
+        for left, right in zip(one, two, strict=True):
+            same(left, right)
+    elif isinstance(one, float):
+        assert one == pytest.approx(two, rel=1e-8, abs=1e-8)
+    else:
+        assert one == two
+
+
+def test_a_lake_holds_each_vote_once_by_day(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = file(tmp_path, "first.parquet", table(500, 1))
+    second = tmp_path / "second.jsonl"
+    rows = [{"model_a": "ant", "model_b": "bee", "winner": "tie", "other": 1}]
+    second.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    lake = tmp_path / "lake"
+    for _ in range(2):
+        assert votes(["lake", str(first), str(second), "--output", str(lake)]) == 0
+    assert "first.parquet: is there already" in capsys.readouterr().out
+    opened = Lake(lake)
+    assert opened.rows == 501
+    assert sorted({part.path.split("/")[0] for part in opened.parts}) == [
+        *(f"day=2024-10-{day:02}" for day in range(4, 14)),
+        "day=none",
+    ]
+    there = [row["question_id"] for batch in read_votes(lake, need_prompt=False) for row in batch.batch.to_pylist()]
+    assert sorted(filter(None, there)) == sorted(table(500, 1)["question_id"].to_pylist())
+    assert votes(["check", str(lake), "--quiet"]) in (0, 2)
+    compressions = pq.ParquetFile(lake / opened.parts[0].path).metadata.row_group(0).column(0)
+    assert (compressions.compression, compressions.has_dictionary_page) == ("ZSTD", True)
+
+
+def test_a_file_that_has_changed_and_a_folder_of_others_are_refused(tmp_path: Path) -> None:
+    path = file(tmp_path, "votes.parquet", table(50, 1))
+    votes(["lake", str(path), "--output", str(tmp_path / "lake")])
+    file(tmp_path, "votes.parquet", table(50, 1), table(50, 2))
+    with pytest.raises(InputError, match="has changed since it was added"):
+        votes(["lake", str(path), "--output", str(tmp_path / "lake")])
+    with pytest.raises(InputError, match="holds other files"):
+        votes(["lake", str(path), "--output", str(tmp_path)])
+    with pytest.raises(InputError, match="name files of votes"):
+        votes(["lake", "--output", str(tmp_path / "other")])
+
+
+def test_what_a_killed_run_has_written_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, lake = file(tmp_path, "votes.parquet", table(300, 1)), tmp_path / "lake"
+    write = Lake.write
+
+    def killed(self: Lake, name: str, content: bytes) -> None:
+        if name.startswith("_commits"):
+            raise KeyboardInterrupt
+        write(self, name, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Lake, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            votes(["lake", str(path), "--output", str(lake)])
+    assert list(lake.glob("day=*/*.parquet"))
+    assert Lake(lake).rows == 0
+    votes(["lake", str(path), "--output", str(lake)])
+    assert Lake(lake).rows == 300
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        [],
+        ["--by", "category"],
+        ["--by", "category", "--weighted", "--likelihood", "bt-tie"],
+        ["--over", "week"],
+        ["--over", "day", "--periods", "alone"],
+        ["--control", "side"],
+    ],
+    ids=" ".join,
+)
+def test_boards_of_a_lake_are_those_of_its_votes(tmp_path: Path, flags: list[str]) -> None:
+    early, late = table(2000, 1), table(1500, 2, day=20_010, days=5)
+    lake = tmp_path / "lake"
+    votes(["lake", str(file(tmp_path, "early.parquet", early)), "--output", str(lake)])
+    board("--votes", lake, *flags, output=tmp_path / "of-early.json")
+    votes(["lake", str(file(tmp_path, "late.parquet", late)), "--output", str(lake)])
+    whole = file(tmp_path, "whole.parquet", early, late)
+    expected = board("--votes", whole, *flags, output=tmp_path / "of-votes.json")
+    for _ in range(2):  # with counts of the early ones, and with counts of all
+        same(board("--votes", lake, *flags, output=tmp_path / "of-lake.json"), expected)
+
+
+def test_a_new_file_alone_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = tmp_path / "lake"
+    votes(["lake", str(file(tmp_path, "early.parquet", table(500, 1))), "--output", str(lake)])
+    board("--votes", lake, "--by", "category", output=tmp_path / "board.json")
+    votes(["lake", str(file(tmp_path, "late.parquet", table(100, 2, day=20_020, days=1))), "--output", str(lake)])
+    read: list[str] = []
+    batches = Lake.batches
+
+    def noted(self: Lake, part: Any, *arguments: Any, **options: Any) -> Any:
+        read.append(part.path)
+        return batches(self, part, *arguments, **options)
+
+    monkeypatch.setattr(Lake, "batches", noted)
+    board("--votes", lake, "--by", "category", output=tmp_path / "board.json")
+    assert [path.split("/")[0] for path in read] == ["day=2024-10-24"]
+
+
+def test_counts_of_several_machines_add_up(tmp_path: Path) -> None:
+    halves = [table(1000, 1), table(800, 2)]
+    for number, half in enumerate(halves):
+        path = file(tmp_path, f"{number}.parquet", half)
+        flags = ["--votes", str(path), "--by", "category", "--counts-only", "--quiet"]
+        leaderboard.main([*flags, "--output", str(tmp_path / f"counts-{number}.parquet")])
+        flags = ["--votes", str(path), "--over", "day", "--counts-only", "--quiet"]
+        leaderboard.main([*flags, "--output", str(tmp_path / f"days-{number}.parquet")])
+    whole = file(tmp_path, "whole.parquet", *halves)
+    counts, days = ([tmp_path / f"{name}-{number}.parquet" for number in range(2)] for name in ("counts", "days"))
+    same(
+        board("--from-counts", *counts, output=tmp_path / "a.json"),
+        board("--votes", whole, "--by", "category", output=tmp_path / "b.json"),
+    )
+    same(
+        board("--from-counts", *days, "--over", "day", output=tmp_path / "a.json"),
+        board("--votes", whole, "--over", "day", output=tmp_path / "b.json"),
+    )
+    with pytest.raises(InputError, match="go with --over day"):
+        board("--from-counts", *days, output=tmp_path / "a.json")
+    with pytest.raises(VoteError, match="holds no counts of votes"):
+        board("--from-counts", whole, output=tmp_path / "a.json")

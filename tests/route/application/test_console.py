@@ -1,0 +1,201 @@
+"""The console without a browser: who may see it, what it shows of decisions, and what its numbers are made of."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from p2l.common.pages import Dot, frontier_svg
+from route.application.views import frontier_of_the_hour, reasons
+from route.observability.logs import RequestRecord
+from route.observability.metrics import RouterMetrics
+from route.observability.recent import Recent, quantile
+from route.routing.decision import Decision
+from tests.route.router_helpers import HELLO, Running, a_router
+
+ADMIN = "the-admin-key"
+OWN = {"sec-fetch-site": "same-origin", "content-type": "application/x-www-form-urlencoded"}
+
+
+def run(folder: Path, check: Callable[[Running], Awaitable[None]], **config: Any) -> None:
+    async def main() -> None:
+        async with a_router(folder, **config) as router:
+            await check(router)
+
+    asyncio.run(main())
+
+
+async def post(router: Running, path: str, fields: dict[str, str], headers: dict[str, str] = OWN) -> tuple[int, str]:
+    async with router.http.post(
+        f"{router.url}{path}", data=urlencode(fields), headers=headers, allow_redirects=False
+    ) as answer:
+        return answer.status, await answer.text()
+
+
+def test_without_an_admin_key_there_is_no_console(tmp_path: Path) -> None:
+    async def check(router: Running) -> None:
+        status, page = await router.get("/console")
+        assert status == 403
+        assert "Set admin_key" in page
+        assert (await post(router, "/console/session", {"key": ""}))[0] == 403
+
+    run(tmp_path, check)
+
+
+def test_nothing_is_shown_or_changed_without_a_session_of_the_admin_key(tmp_path: Path) -> None:
+    async def check(router: Running) -> None:
+        for path in ("/console", "/console/events"):
+            status, page = await router.get(path)
+            assert status == 403
+            assert "good" not in page
+        for path in ("/console/keys", "/console/key", "/console/reload", "/console/frontier", "/console/sign-out"):
+            assert (await post(router, path, {"name": "new"}))[0] == 403
+        for key, headers in (("wrong", OWN), (ADMIN, OWN | {"sec-fetch-site": "cross-site"}), (ADMIN, {})):
+            assert (await post(router, "/console/session", {"key": key}, headers))[0] == 403
+        assert len(router.service.ledger.names) == 1
+
+    run(tmp_path, check, admin_key=ADMIN, database="router.sqlite")
+
+
+def test_a_session_changes_nothing_for_another_site_and_opens_no_route_of_programs(tmp_path: Path) -> None:
+    async def check(router: Running) -> None:
+        cookie = await session(router)
+        for headers in (
+            {"sec-fetch-site": "cross-site"},
+            {"sec-fetch-site": "same-site"},
+            {"origin": "http://evil"},
+            {},
+        ):
+            status, _ = await post(router, "/console/keys", {"name": "new"}, headers | cookie)
+            assert status == 403
+        assert (await router.get("/admin/keys", None))[0] in (401, 403)
+        async with router.http.get(f"{router.url}/admin/keys", headers=cookie) as answer:
+            assert answer.status == 401
+        own = {"origin": router.url, "content-type": OWN["content-type"]}  # a browser without Sec-Fetch-Site
+        assert (await post(router, "/console/keys", {"name": "new"}, own | cookie))[0] == 200
+        assert "new" in router.service.ledger.names
+        path = tmp_path / "router.yaml"
+        path.write_text(path.read_text().replace(ADMIN, "another-admin-key"))
+        await router.app.state.live.reload()
+        async with router.http.get(f"{router.url}/console", headers=cookie) as answer:
+            assert answer.status == 403, "with another admin key all sessions end"
+
+    run(tmp_path, check, admin_key=ADMIN, database="router.sqlite")
+
+
+async def session(router: Running) -> dict[str, str]:
+    """The header of a session's cookie."""
+    body = urlencode({"key": ADMIN})
+    async with router.http.post(
+        f"{router.url}/console/session", data=body, headers=OWN, allow_redirects=False
+    ) as answer:
+        assert answer.status == 303
+        cookie = answer.headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert ADMIN not in cookie
+    return {"cookie": cookie.split(";")[0]}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_prompts_are_shown_only_where_they_are_stored(tmp_path: Path, stored: bool) -> None:
+    async def check(router: Running) -> None:
+        await router.ask()
+        cookie = await session(router)
+        async with router.http.get(f"{router.url}/console", headers=cookie) as answer:
+            assert (HELLO[0]["content"] in await answer.text()) == stored
+
+    run(tmp_path, check, admin_key=ADMIN, database="router.sqlite", store_prompts=stored)
+
+
+def test_events_push_what_changed_and_end_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("route.application.console._STREAM_SECONDS", 0.4)
+    monkeypatch.setattr("route.application.console.POINT_SECONDS", 0.1)
+
+    async def check(router: Running) -> None:
+        cookie = await session(router)
+        async with router.http.get(f"{router.url}/console/events", headers=cookie) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            await router.ask()
+            text = await answer.text()
+        names = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
+        assert {"tiles", "models", "frontier", "health", "budgets", "requests"} <= set(names)
+        assert names.count("requests") == 2
+        assert names.count("point") > 2
+
+    run(tmp_path, check, admin_key=ADMIN)
+
+
+def test_points_are_rates_of_the_metrics() -> None:
+    metrics, recent = RouterMetrics(), Recent()
+    recent.observe(metrics.counts())
+    for seconds in (0.03, 0.03, 0.03, 0.9):
+        metrics.requests.labels("ant", "200").inc()
+        metrics.latency.labels("ant").observe(seconds)
+    metrics.requests.labels("none", "502").inc()
+    metrics.fallbacks.labels("ant", "bee").inc()
+    recent.observe(metrics.counts())
+    (point,) = recent.points
+    assert point["requests"] == pytest.approx(5 * (point["failed"] or 0), rel=1e-3)
+    assert (point["fallbacks"] or 0) > 0
+    assert 0.02 <= (point["p50"] or 0) <= 0.05
+    assert 0.5 <= (point["p95"] or 0) <= 1.0
+    assert recent.counts.answers == {"ant": 4.0}
+
+
+def test_quantiles_are_interpolated_between_bounds() -> None:
+    before, after = {1.0: 5.0, 2.0: 5.0, float("inf"): 5.0}, {1.0: 15.0, 2.0: 25.0, float("inf"): 25.0}
+    assert quantile(before, after, 0.25) == pytest.approx(0.5)
+    assert quantile(before, after, 0.75) == pytest.approx(1.5)
+    assert quantile({}, {1.0: 0.0, float("inf"): 4.0}, 0.5) == 1.0
+    assert quantile(after, after, 0.5) is None
+
+
+DECISION = Decision(
+    model="ant",
+    probabilities={"ant": 0.75, "bee": 0.25},
+    propensity=0.75,
+    costs={"ant": 1.0, "bee": 3.0, "cat": 2.0, "dog": 9.0},
+    expected_cost=1.5,
+    budget=1.5,
+    scores={"ant": 0.6, "bee": 0.8, "cat": 0.5, "dog": 0.9},
+    expected_score=0.65,
+)
+
+
+def test_each_model_is_told_why_it_was_taken_or_left() -> None:
+    told = {row["name"]: row["reason"] for row in reasons(DECISION)}
+    assert told == {
+        "ant": "taken",
+        "bee": "in the mixture with 0.25, another was drawn",
+        "cat": "ant scores more for no more",
+        "dog": "beyond the budget",
+    }
+    assert {row["name"]: row["reason"] for row in reasons(DECISION, ["bee"], ["timeout"])}["bee"] == "failed: timeout"
+
+
+def test_the_frontier_of_the_hour_is_of_means(tmp_path: Path) -> None:
+    async def check(router: Running) -> None:
+        assert frontier_of_the_hour(router.service)["decisions"] == 0
+        router.service.recent.note(RequestRecord("r", "k", 200, 0.1), DECISION, None)
+        shown = frontier_of_the_hour(router.service)
+        assert (shown["decisions"], shown["cost"], shown["score"]) == (1, 1.5, 0.65)
+        assert shown["svg"].count('class="corner" cx') == 3
+        assert shown["svg"].count('class="dot" cx') == 1
+
+    run(tmp_path, check, admin_key=ADMIN)
+
+
+def test_a_picture_escapes_names_and_bears_one_point_or_none() -> None:
+    assert frontier_svg([], None, x="x", y="y", title="t") == ""
+    one = frontier_svg([Dot("<b>", 0.0, 0.5, True)], (0.0, 0.5), x="x", y="y", title='"')
+    assert "<b>" not in one
+    assert "nan" not in one
+    assert 'aria-label="&#34;"' in one
+    many = frontier_svg([Dot(str(n), 10.0**n, n / 9, True) for n in range(9)], None, x="x", y="y", title="t")
+    assert many.count('class="corner" cx') == 9

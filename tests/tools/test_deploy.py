@@ -1,0 +1,141 @@
+"""What `deploy/` says is true of the checkout: manifests fit their schemas, commands and paths exist.
+
+No image is built and no cluster started here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from p2l.cli import COMMANDS as P2L
+from route.cli import COMMANDS as ROUTE
+from route.config import load_config
+from tests.conftest import ROOT
+
+DEPLOY = ROOT / "deploy"
+CONTAINERS = sorted((DEPLOY / "containers").glob("*.Containerfile"))
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+VARIABLES = {
+    line.partition("=")[0]
+    for line in (DEPLOY / "example.env").read_text(encoding="utf-8").splitlines()
+    if line and not line.startswith("#")
+}
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    return [each for each in yaml.safe_load_all(path.read_text(encoding="utf-8")) if each]
+
+
+def parsed(words: list[str]) -> None:
+    """A command line is one that its command understands."""
+    program, name, *flags = words
+    commands = {"p2l": P2L, "p2l-route": ROUTE}[program]
+    importlib.import_module(commands[name][0]).build_parser().parse_args(flags)
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.stem)
+def test_a_manifest_fits_the_schema_of_kubernetes(path: Path) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="needs `pip install kubernetes-validate`")
+    for document in documents(path):
+        validate.validate(document, validate.latest_version(), strict=True)
+
+
+def test_a_manifest_that_does_not_fit_is_refused() -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="needs `pip install kubernetes-validate`")
+    document = documents(DEPLOY / "kubernetes" / "redis.yaml")[0]
+    document["spec"]["replica"] = 1
+    with pytest.raises(validate.ValidationError):
+        validate.validate(document, validate.latest_version(), strict=True)
+
+
+def containers() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in MANIFESTS:
+        for document in documents(path):
+            pod = document.get("spec", {}).get("template", {}).get("spec", {})
+            yield from ((document["metadata"]["name"], each) for each in pod.get("containers", []))
+
+
+def test_manifests_have_probes_resources_and_commands_that_are_understood() -> None:
+    names = dict(containers())
+    assert names.keys() == {"router", "endpoint", "redis"}
+    for container in names.values():
+        assert {"readinessProbe", "livenessProbe", "resources", "securityContext"} <= container.keys()
+    parsed(["p2l-route", "serve", *names["router"]["args"]])
+    parsed(["p2l", "endpoint", *names["endpoint"]["args"]])
+
+
+def test_references_between_manifests_lead_somewhere() -> None:
+    every = [document for path in MANIFESTS for document in documents(path)]
+    labels = [
+        document["spec"]["template"]["metadata"]["labels"]
+        for document in every
+        if "template" in document.get("spec", {})
+    ]
+    selectors = [document["spec"]["selector"] for document in every if document["kind"] == "Service"]
+    selectors += [d["spec"]["selector"]["matchLabels"] for d in every if d["kind"] == "PodDisruptionBudget"]
+    assert all(selector in labels for selector in selectors)
+    places = {(document["kind"], document["metadata"]["name"]) for document in every}
+    targets = [d["spec"]["scaleTargetRef"] for d in every if d["kind"] == "HorizontalPodAutoscaler"]
+    assert {(target["kind"], target["name"]) for target in targets} <= places
+    [secret] = [document for document in every if document["kind"] == "Secret"]
+    assert set(secret["stringData"]) == VARIABLES - {"P2L_MODEL"}
+
+
+@pytest.mark.parametrize("path", CONTAINERS, ids=lambda path: path.stem)
+def test_a_container_file_copies_what_there_is_and_runs_what_is_understood(path: Path) -> None:
+    text = path.read_text(encoding="utf-8").replace("\\\n", " ")
+    for line in re.findall(r"^COPY (.*)$", text, re.MULTILINE):
+        assert all((ROOT / name).exists() for name in line.split()[:-1]), line
+    extras = {name for found in re.findall(r"/src\[([\w,]+)\]", text) for name in found.split(",")}
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert extras
+    assert all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in extras)
+    lines = dict(re.findall(r"^(ENTRYPOINT|CMD) (.*)$", text, re.MULTILINE))
+    entry, arguments = json.loads(lines["ENTRYPOINT"]), json.loads(lines["CMD"])
+    if arguments == ["--help"]:
+        return
+    parsed([*entry, *arguments])
+    assert "USER 10001" in text
+
+
+def test_compose_mounts_what_there_is_and_starts_what_is_understood() -> None:
+    for service in COMPOSE["services"].values():
+        for volume in service.get("volumes", []):
+            source = volume.rpartition(":/")[0] if volume.count(":/") == 1 else volume.partition(":")[0]
+            if source.startswith("./"):
+                assert (DEPLOY / source).exists(), source
+        if "build" in service:
+            assert (ROOT / service["build"]["dockerfile"]).is_file()
+        assert set(service.get("depends_on", {})) <= COMPOSE["services"].keys()
+    parsed(["p2l-route", "serve", *COMPOSE["services"]["router"]["command"]])
+    used = re.findall(r"\$\{(\w+)", (DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    assert set(used) <= VARIABLES
+
+
+def test_the_configuration_is_one_of_a_router(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, f"a-{name.lower()}")
+    config = load_config(DEPLOY / "router.yaml")
+    assert config.shared_limits == "redis://redis:6379/0"
+    assert config.journal == Path("/data/votes.journal.sqlite")
+    [scrape] = yaml.safe_load((DEPLOY / "prometheus.yml").read_text(encoding="utf-8"))["scrape_configs"]
+    assert scrape["static_configs"][0]["targets"] == ["router:8000"]
+
+
+def test_the_documented_commands_name_files_that_there_are() -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    for line in re.findall(r"(?:podman|kubectl) [^\n`]*", page):
+        for word in shlex.split(line, comments=True):
+            if "deploy/" in word:
+                name = word.rpartition("=")[2]
+                assert (ROOT / name).exists() or name == "deploy/.env", line
