@@ -3,16 +3,21 @@ PYTHON ?= python3
 VENV ?= .venv
 BENCH ?= .venv-bench
 TOOLS ?= .venv-tools
+SITE ?= .venv-site
 JS ?= .venv-js
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet
 READY := $(VENV)/.ready
 AUDIT := $(TOOLS)/bin/pip-audit --strict --disable-pip
 TORCH_INDEX ?=
+SUDO ?= $(if $(filter-out 0,$(shell id -u)),sudo -n)
 # Of tests: more than cores, since some wait for servers.
 PROCESSES ?= 3
 
-.PHONY: demo test test-slow docs-run lint bench install js tools lock sbom audit clean
+# Where PostgreSQL and Redis of tests are, if not installed as services of the machine.
+SERVICES ?= .services
+
+.PHONY: services services-stop demo test test-slow docs-run lint bench bench-all install js browser tools lock sbom audit dist site clean
 
 install: $(READY)
 
@@ -33,6 +38,17 @@ $(READY): pyproject.toml requirements.lock constraints.txt
 # OpenAI's client for JavaScript, which a test speaks with where it is there. It needs Node.js.
 js:
 	npm install --prefix $(JS) --no-audit --no-fund --ignore-scripts openai@7.57.0
+
+# Chromium, with which tests open the pages of the services; where it cannot be installed they skip.
+browser:
+	command -v chromium > /dev/null || $(SUDO) apt-get install --yes --no-install-recommends chromium
+
+# Both listen on 127.0.0.1 alone, on their usual ports.
+services: $(READY)
+	$(BIN)/python -m tools.services start $(SERVICES)
+
+services-stop: $(READY)
+	$(BIN)/python -m tools.services stop $(SERVICES)
 
 demo: $(READY)
 	$(BIN)/p2l demo
@@ -57,7 +73,7 @@ lint: $(READY)
 # What the benchmarks compare with pins versions of its own, so it gets an environment of its own.
 $(BENCH)/.ready: pyproject.toml benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/python -m pip install --quiet --editable '.[data]' --requirement benchmarks/requirements.txt
+	$(BENCH)/bin/python -m pip install --quiet --editable '.[train,serve,cpu,route,lp,plot,coeval]' --requirement benchmarks/requirements.txt
 	touch $(BENCH)/.ready
 
 bench: $(BENCH)/.ready
@@ -65,6 +81,10 @@ bench: $(BENCH)/.ready
 	$(BENCH)/bin/python -m benchmarks.simulate
 	$(BENCH)/bin/python -m benchmarks.votes
 	$(BENCH)/bin/python -m benchmarks.startup
+
+# Every benchmark of docs/results.md in its order, with a time for each: hours. DATA=DIR for those on real votes.
+bench-all: $(BENCH)/.ready
+	$(BENCH)/bin/python -m benchmarks.all $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
 
 # What keeps the locks has a lock and an environment of its own: it must run when the other lock is out of date.
 $(TOOLS)/.ready: tools/requirements.lock
@@ -86,6 +106,20 @@ sbom: $(TOOLS)/.ready
 	$(TOOLS)/bin/cyclonedx-py requirements build/materials.txt --pyproject pyproject.toml --output-reproducible \
 	  --output-format JSON --output-file build/sbom.json
 
+# The wheel and the sdist of what is committed; the same commit gives the same wheel.
+dist: $(READY)
+	$(BIN)/python -m tools.build dist
+
+# The documentation site in build/site; a warning is an error.
+$(SITE)/.ready: tools/site-requirements.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --requirement tools/site-requirements.txt
+	touch $(SITE)/.ready
+
+site: $(READY) $(SITE)/.ready
+	$(BIN)/python -m tools.site build/pages
+	$(SITE)/bin/zensical build --strict --clean
+
 # Asks a public service about known vulnerabilities, so it needs a network and is no part of `make test`. Strict, because
 # what the service does not know would pass as sound.
 audit: $(TOOLS)/.ready
@@ -96,4 +130,4 @@ audit: $(TOOLS)/.ready
 	$(AUDIT) --no-deps --requirement build/torch.txt
 
 clean:
-	rm -rf $(VENV) $(BENCH) $(TOOLS) $(JS) build .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) $(TOOLS) $(SITE) $(JS) build .pytest_cache .mypy_cache .ruff_cache
