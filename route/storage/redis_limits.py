@@ -134,6 +134,7 @@ class RedisLimits:
         self._tokens: dict[tuple[str, int], int] = {}
         self._one_call = asyncio.Lock()
         self._ticking: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
         try:
             self._client: redis.asyncio.Redis = redis.asyncio.from_url(
                 self._url,
@@ -165,7 +166,7 @@ class RedisLimits:
     async def close(self) -> None:
         """Tell what is still held, and disconnect; a second call does nothing."""
         if self._ticking is not None:
-            self._ticking.cancel()
+            self._stop.set()  # not a cancellation: redis-py can swallow one that comes while it reads
             await asyncio.gather(self._ticking, return_exceptions=True)
             self._ticking = None
             if self.fault is None:
@@ -224,8 +225,9 @@ class RedisLimits:
             self.spent.pop(place, None)
 
     async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(_TICK)
+        while not self._stop.is_set():
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), _TICK)
             now = time.monotonic()
             if self.fault is not None:
                 if now - self._tried < _TRY_SECONDS:

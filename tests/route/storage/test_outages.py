@@ -318,6 +318,21 @@ def test_a_rate_is_exact_across_replicas_that_ask_at_once(alive: Servers) -> Non
     asyncio.run(main())
 
 
+def test_closing_ends_whatever_redis_is_just_asked(alive: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    from route.storage import redis_limits
+
+    monkeypatch.setattr(redis_limits, "_TICK", 0.001)
+
+    async def main() -> None:
+        for number in range(200):
+            limits = redis_limits.RedisLimits(f"{alive.redis_url}?prefix=closing", "worker")
+            await limits.start()
+            await asyncio.sleep(number % 40 / 8000)  # all moments of a call
+            await limits.close()
+
+    asyncio.run(main())
+
+
 def test_no_message_has_a_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     from p2l.common.errors import ConfigError
 
