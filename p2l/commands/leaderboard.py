@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import parser, run, whole
+from p2l.common.cli import parser, positive, run, whole
 from p2l.common.errors import InputError
 from p2l.common.plots import check_outputs
 from p2l.common.program import Parser
@@ -32,7 +32,7 @@ few votes are not first or last by chance. Groups (--by) have --shrink instead.
 
 _GROUPS = {
     "which leaderboards": ("--prompts", "--by", "--over", "--periods", "--time-column"),
-    "how they are fitted": ("--likelihood", "--control", "--shrink", "--weighted", "--drop-bad"),
+    "how they are fitted": ("--likelihood", "--control", "--control-steps", "--shrink", "--weighted", "--drop-bad"),
     "intervals": ("--intervals", "--level", "--cluster", "--seed"),
     "output": ("--top", "--min-votes", "--output", "--plot", "--quiet"),
 }
@@ -71,6 +71,13 @@ def build_parser() -> argparse.ArgumentParser:
         "side (who was shown first), length, format (headers, lists, bold, code), a column of numbers for model_a, "
         "columns NAME_a and NAME_b, or a column of text such as the judge; several with commas; with --model: print "
         "the effects that it was trained with",
+    )
+    flags.add_argument(
+        "--control-steps",
+        type=positive,
+        metavar="N",
+        help="with --control: round differences to 1/N and numbers to N steps an octave, so that votes are counted "
+        "rather than held one by one; by default as they are, of a lake 16",
     )
     flags.add_argument(
         "--by",
@@ -176,6 +183,8 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--by needs a file: --votes FILE or --model DIR --prompts FILE")
     if not args.shrink > 0 or (args.top is not None and args.top < 1):
         raise InputError("--shrink must be positive (inf switches it off) and --top at least 1")
+    if args.control_steps is not None and not (args.control and args.votes):
+        raise InputError("--control-steps goes with --votes and --control")
     if not 0 < args.level < 1:
         raise InputError(f"--level must lie between 0 and 1, such as 0.95, not {args.level}")
     _check_counts(args)

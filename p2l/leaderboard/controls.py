@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from p2l.common.cli import nearest
 from p2l.common.errors import VoteError
-from p2l.leaderboard.covariates import SIDE, covariate_table
+from p2l.leaderboard.covariates import SIDE, covariate_table, row_keys
 from p2l.leaderboard.intervals import Units, units_at
 from p2l.leaderboard.pair_tables import Covariates, Ints, PairTable
 
@@ -118,26 +118,51 @@ class _Control(NamedTuple):
 class Controls:
     """The covariates of votes read batch by batch: `add` each batch, then `design` and `covariates`."""
 
-    def __init__(self, names: Sequence[str], columns: Sequence[str], source: str, *, key: str = "--control") -> None:
-        """Decide which of the source's columns the names need; VoteError, which calls them `key`, if one is absent."""
+    def __init__(
+        self,
+        names: Sequence[str],
+        columns: Sequence[str],
+        source: str,
+        *,
+        key: str = "--control",
+        steps: int | None = None,
+    ) -> None:
+        """Decide which of the source's columns the names need; VoteError, which calls them `key`, if one is absent.
+
+        With `steps` values are `rounded`.
+        """
+        self._steps = steps
         self._controls = [_control(name, columns, source, key) for name in _expanded(names, columns, source, key)]
         self.columns = list(dict.fromkeys(column for control in self._controls for column in control.columns))
         self.missing: dict[str, int] = {}
         self._parts: list[list[npt.NDArray[Any]]] = []
         self._count = 0
         self._values: dict[str, dict[Any, int]] = {}  # codes of the values of columns of text
+        self._frequencies: dict[str, list[int]] = {}  # of these values
+        self._has_begun = False
         self._source = source
 
     def add(self, batch: Any) -> None:
         """Keep the controls of an Arrow batch."""
-        self._parts.append([self._column(control, batch) for control in self._controls if control.columns])
-        self._count += len(batch)
+        self.hold(self.read(batch), len(batch))
+
+    def read(self, batch: Any) -> list[npt.NDArray[Any]]:
+        """Return the columns (n,) of an Arrow batch that the covariates are made of; texts are codes."""
+        columns = [self._column(control, batch) for control in self._controls if control.columns]
+        self._has_begun = True
+        return columns
+
+    def hold(self, columns: Sequence[npt.NDArray[Any]], count: int) -> None:
+        """Keep columns (n,) of `read`; a row may stand for several votes."""
+        self._parts.append(list(columns))
+        self._count += count
 
     def _column(self, control: _Control, batch: Any) -> npt.NDArray[Any]:
         column = batch.column(control.columns[0])
         is_single = len(control.columns) == 1
-        if not is_single or not (control.name in self._values or (not self._parts and _is_text(column))):
-            return _numeric(control.name, control.columns, batch, self._source, self.missing)
+        if not is_single or not (control.name in self._values or (not self._has_begun and _is_text(column))):
+            numbers = _numeric(control.name, control.columns, batch, self._source, self.missing)
+            return numbers if self._steps is None else rounded(numbers, self._steps, is_difference=not is_single)
         codes = self._values.setdefault(control.name, {})
         out = np.array([codes.setdefault(value, len(codes)) for value in column.to_pylist()], dtype=np.int32)
         if len(codes) > MOST_VALUES:
@@ -145,15 +170,18 @@ class Controls:
                 f"{self._source}: control {control.name} has more than {MOST_VALUES} texts, each a covariate of its "
                 "own; is it the column of judges?"
             )
+        counts = self._frequencies.get(control.name, [])
+        counts += [0] * (len(codes) - len(counts))
+        self._frequencies[control.name] = (np.array(counts) + np.bincount(out, minlength=len(codes))).tolist()
         return out
 
     def design(self) -> Design:
         """Return the covariates of the votes so far, without their values."""
-        terms, columns = list[Term](), self._columns()
+        terms = list[Term]()
         has_side = any(not control.columns for control in self._controls)
         for control in self._controls:
             if control.name in self._values:
-                terms += self._terms_of_texts(control, columns[control.name], centred=has_side)
+                terms += self._terms_of_texts(control, centred=has_side)
             else:
                 terms.append(Term(control.name, "difference", control.columns))
         return Design(tuple(terms), {name: tuple(codes) for name, codes in self._values.items()})
@@ -176,14 +204,22 @@ class Controls:
         names = [control.name for control in self._controls if control.columns]
         return dict(zip(names, self._parts[0], strict=True)) if self._parts else {}
 
-    def _terms_of_texts(self, control: _Control, codes: Ints, *, centred: bool) -> list[Term]:
-        usual = int(np.bincount(codes).argmax())
+    def _terms_of_texts(self, control: _Control, *, centred: bool) -> list[Term]:
+        usual = int(np.argmax(self._frequencies[control.name]))
         return [
             Term(f"{control.name} = {'none' if text is None else text}", role, control.columns, True, text)
             for text, code in self._values[control.name].items()
             for role in ("difference", "ties", "level")
             if code != usual or (role == "difference" and not centred)
         ]
+
+
+def rounded(values: Floats, steps: int, *, is_difference: bool) -> Floats:
+    """Return values (n,) rounded so that few are distinct: differences to 1 / steps, numbers to steps an octave."""
+    if is_difference:
+        return np.asarray(np.round(values * steps) / steps) + 0.0
+    parts, octave = np.frexp(values)
+    return np.asarray(np.ldexp(np.round(parts * (2 * steps)) / (2 * steps), octave)) + 0.0
 
 
 def _expanded(names: Sequence[str], columns: Sequence[str], source: str, key: str) -> list[str]:
@@ -296,3 +332,59 @@ class ControlledVotes:
         picked = Covariates(covariates.names, covariates.roles, covariates.values[own])
         table, row, column = covariate_table(recode[a], recode[b], winner, num_models, weights, picked)
         return table, units_at(row, column, weights, cluster[0]) if cluster else None
+
+
+_PENDING = 1 << 20  # rows that wait to be counted together
+_MOST_ROWS = 20_000_000
+
+
+class CountedVotes:
+    """Votes counted by group, pair, winner and covariates, however many there are; for covariates with few values."""
+
+    def __init__(self, controls: Controls) -> None:
+        self.controls = controls
+        self._waiting: list[tuple[list[npt.NDArray[Any]], Floats]] = []
+        self._number_waiting, self._number_counted = 0, 0
+        self._held: Covariates | None = None
+
+    def add(self, batch: Any, votes: Sequence[npt.NDArray[Any]], groups: Sequence[tuple[Ints, Ints]]) -> None:
+        """Count a batch; see `ControlledVotes`."""
+        own = self.controls.read(batch)
+        a, b, winner, weights = votes
+        sums = np.stack([np.ones(len(a)), weights, weights**2])
+        for group, rows in groups:
+            self._waiting.append(([column[rows] for column in (a, b, winner, *own)], sums[:, rows]))
+            self._waiting[-1][0].insert(0, group)
+            self._number_waiting += len(rows)
+        if self._number_waiting > max(_PENDING, self._number_counted):
+            self._count()
+
+    def _count(self) -> tuple[list[npt.NDArray[Any]], Floats]:
+        columns = [np.concatenate(parts) for parts in zip(*(rows for rows, _ in self._waiting), strict=True)]
+        sums = np.concatenate([part for _, part in self._waiting], axis=1)
+        keys = row_keys(columns[0], np.stack(columns[1:], axis=1))
+        _, at, place = np.unique(keys, return_index=True, return_inverse=True)
+        columns = [column[at] for column in columns]
+        sums = np.stack([np.bincount(place.reshape(-1), part, len(at)) for part in sums])
+        self._waiting, self._number_waiting, self._number_counted = [(columns, sums)], 0, len(at)
+        if len(at) > _MOST_ROWS:
+            raise VoteError(
+                f"votes differ in more than {_MOST_ROWS:,} ways by pair and controls; name fewer controls, or fewer "
+                "--control-steps"
+            )
+        return columns, sums
+
+    def table(self, groups: int | Sequence[int], recode: Ints, num_models: int) -> tuple[PairTable, Units | None]:
+        """Return the votes of one or several groups as a table; see `ControlledVotes`."""
+        (codes, a, b, winner, *own), sums = self._count() if self._held is None else self._waiting[0]
+        if self._held is None:
+            self.controls.hold(own, len(codes))
+            self._held = self.controls.covariates()
+        several = [groups] if isinstance(groups, int) else groups
+        rows = np.flatnonzero(np.isin(codes, several))
+        picked = Covariates(self._held.names, self._held.roles, self._held.values[rows])
+        a, b, winner = (column[rows] for column in (a, b, winner))
+        table, _, _ = covariate_table(
+            recode[a], recode[b], winner, num_models, None, picked, sums=np.ascontiguousarray(sums[:, rows])
+        )
+        return table, None

@@ -84,10 +84,12 @@ def covariate_table(
     weights: npt.ArrayLike | None,
     covariates: Covariates,
     offsets: npt.ArrayLike | None = None,
+    sums: Floats | None = None,
 ) -> tuple[PairTable, Ints, Ints]:
     """Count votes (N,) by pair and covariates; return the table, and the row and column (N,) of each vote.
 
-    `offsets` (N, 3) are added to both coefficients and eta of each vote, which is a row of its own then.
+    `offsets` (N, 3) are added to both coefficients and eta of each vote, which is a row of its own then. `sums` (3, N)
+    are votes, weights and squared weights where each of the N stands for several equal votes.
     """
     vote_keys(model_a, model_b, winner, num_models)  # refuses what is no vote
     a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
@@ -95,22 +97,22 @@ def covariate_table(
     pair, column = fold(a, b, won, num_models)
     turns = np.array([role == "difference" for role in covariates.roles])
     values = np.where((a > b)[:, None] & turns, -covariates.values, covariates.values) + 0.0
-    keys = _row_keys(pair, values) if offsets is None else np.arange(len(pair))
+    keys = row_keys(pair, values) if offsets is None else np.arange(len(pair))
     _, at, row = np.unique(keys, return_index=True, return_inverse=True)
     cell, size = row * 4 + column, 4 * len(at)
     with np.errstate(over="ignore", under="ignore"):
-        sums = [np.bincount(cell, part, size).reshape(-1, 4).astype(np.float64) for part in (weight, weight**2)]
-    votes = np.bincount(cell, minlength=size).reshape(-1, 4).astype(np.float64)
+        parts = (np.ones(len(a)), weight, weight**2) if sums is None else sums
+        votes, total, squares = (np.bincount(cell, part, size).reshape(-1, 4).astype(np.float64) for part in parts)
     first, second = np.divmod(pair[at], num_models)
     own = dataclasses.replace(covariates, values=values[at])
     fixed = None
     if offsets is not None:
         fixed = np.array(offsets, dtype=np.float64)
         fixed[a > b, :2] = fixed[a > b, 1::-1]  # seen from the pair's lower model, as all of a row
-    return PairTable(num_models, first, second, sums[0], sums[1], votes, own, fixed), row, column
+    return PairTable(num_models, first, second, total, squares, votes, own, fixed), row, column
 
 
-def _row_keys(pair: Ints, values: Floats) -> Ints:
+def row_keys(pair: Ints, values: Floats) -> Ints:
     """Return one integer (N,) for each pair with equal values."""
     keys: Ints = np.unique(pair, return_inverse=True)[1].astype(np.int64)
     for column in values.T:

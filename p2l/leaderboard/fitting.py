@@ -48,6 +48,7 @@ from p2l.leaderboard.newton import (
     Prior,
     has_eta,
     minimise,
+    one_blas_thread,
     prior_coupling,
     prior_terms,
     shift_invariant,
@@ -121,6 +122,7 @@ def fit_labels(
     return fit(triples[:, 0], triples[:, 1], winner, models=models, likelihood=likelihood, **options)
 
 
+@one_blas_thread()
 def fit_table(
     table: PairTable,
     *,

@@ -34,10 +34,11 @@ from p2l.common.errors import ConfigError, InputError
 from p2l.leaderboard.board import Leaderboard, several
 from p2l.leaderboard.fitting import coefs_of, fit_table, prior_of, suited
 from p2l.leaderboard.newton import shift_invariant
-from p2l.leaderboard.pair_tables import PairTable, VoteCounter, fold, vote_keys
+from p2l.leaderboard.pair_tables import PairTable, VoteCounter, distinct, fold, vote_keys
 
 if TYPE_CHECKING:
-    from p2l.leaderboard.controls import ControlledVotes
+    from p2l.leaderboard.controls import ControlledVotes, CountedVotes
+    from p2l.leaderboard.starts import Starts
 
 # Periods of time: what `month`, `2weeks` or `quarter` means, and which period each vote falls into.
 #
@@ -119,26 +120,33 @@ class PeriodTable(NamedTuple):
 
 
 def period_tables(
-    counter: VoteCounter, codes: Sequence[int], names: Sequence[str], *, cumulative: bool
+    counter: VoteCounter, codes: Sequence[int], names: Sequence[str], *, cumulative: bool, first: int = 0
 ) -> Iterator[PeriodTable]:
-    """Yield the table of each period of `codes`, in order of time: alone, or with all those before it."""
+    """Yield the table of each period of `codes` from the place `first` on: alone, or with all those before it."""
     order = sorted(range(len(names)), key=lambda code: names[code])
     rank = np.empty(len(names), dtype=np.int64)
     rank[order] = np.arange(len(names))
-    cells = [counter.cells(code) for code in codes]
-    pairs = [fold(rank[a], rank[b], winner, len(names)) for a, b, winner, _ in cells]
-    pairs_met = np.unique(np.concatenate([pair for pair, _ in pairs]))
-    total: Floats = np.zeros((3, 4 * len(pairs_met)))
-    for (pair, column), (*_, sums) in zip(pairs, cells, strict=True):
-        place = np.searchsorted(pairs_met, pair) * 4 + column
+    met, _ = distinct(np.concatenate([_pairs_met(counter, code, rank) for code in codes]), len(names) ** 2)
+    total: Floats = np.zeros((3, 4 * len(met)))
+    for number, code in enumerate(codes):
+        a, b, winner, sums = counter.cells(code)
+        pair, column = fold(rank[a], rank[b], winner, len(names))
+        place = np.searchsorted(met, pair) * 4 + column
         here: Floats = np.stack([np.bincount(place, row, total.shape[1]).astype(np.float64) for row in sums])
         total = total + here if cumulative else here
+        if number < first:
+            continue
         votes, weights, squares = total.reshape(3, -1, 4)
         used = votes.sum(axis=1) > 0
-        models, ends = np.unique(np.divmod(pairs_met[used], len(names)), return_inverse=True)
-        first, second = ends.reshape(2, -1)
-        table = PairTable(len(models), first, second, weights[used], squares[used], votes[used])
+        models, ends = distinct(np.concatenate(np.divmod(met[used], len(names))), len(names))
+        one, other = ends.reshape(2, -1)
+        table = PairTable(len(models), one, other, weights[used], squares[used], votes[used])
         yield PeriodTable(round(float(sums[0].sum())), table, [names[order[model]] for model in models])
+
+
+def _pairs_met(counter: VoteCounter, code: int, rank: Ints) -> Ints:
+    a, b, winner, _ = counter.cells(code)
+    return distinct(fold(rank[a], rank[b], winner, len(rank))[0], len(rank) ** 2)[0]
 
 
 MODES = ("cumulative", "alone")
@@ -240,7 +248,8 @@ def history_of_counts(
     likelihood: str | None = None,
     shrink: float = 0.5,
     each: Callable[[Sequence[int]], Any] = iter,
-    controlled: ControlledVotes | None = None,
+    controlled: ControlledVotes | CountedVotes | None = None,
+    starts: Starts | None = None,
     **options: Any,
 ) -> History:
     """Fit the history of votes that are counted by period; for what is not named here see `fit_history`.
@@ -251,29 +260,31 @@ def history_of_counts(
         names: name of each model code.
         each: goes through the periods' numbers; a progress bar.
         controlled: the same votes with their covariates, whose effects are fitted in each period.
+        starts: coefficients of the last run, where fits begin; those of this run are noted there.
     """
     if mode not in MODES:
         raise ConfigError(f"unknown mode {mode!r}; use {' or '.join(MODES)}")
     likelihood = likelihood or suited(counter.outcomes())
-    fits = _Fits(likelihood, options)
+    fits = _Fits(likelihood, options, starts)
     indices = sorted(codes)
     ordered = [codes[index] for index in indices]
     if mode == "alone":
         # The leaderboard of all votes comes first, so that a mistake in the votes is reported at once.
-        *_, everything = _tables(counter, ordered, names, controlled, cumulative=True)
-        fits.overall = fits.fit(everything, None, intervals=None)
+        last = len(ordered) - 1
+        [everything] = _tables(counter, ordered, names, controlled, cumulative=True, first=last)
+        fits.overall = fits.fit(everything, None, "", intervals=None)
     tables = _tables(counter, ordered, names, controlled, cumulative=mode == "cumulative")
     periods, failed = list[Period](), list[str]()
     for index, table in zip(each(indices), tables, strict=True):
         try:
-            board = fits.fit(table, shrink if mode == "alone" else None)
+            board = fits.fit(table, shrink if mode == "alone" else None, str(index))
         except InputError as error:
             failed.append(over.label(index))
-            last = error
+            reason = error
             continue
         periods.append(Period(index, over.label(index), table.votes, board))
     if not periods:
-        raise InputError(f"no {over.text} has a leaderboard: {last}")
+        raise InputError(f"no {over.text} has a leaderboard: {reason}")
     anchor = periods[-1].board if mode == "cumulative" else fits.overall
     assert anchor is not None
     if shift_invariant(likelihoods.get(likelihood)) and (mode == "cumulative" or math.isinf(shrink)):
@@ -285,18 +296,20 @@ def _tables(
     counter: VoteCounter,
     codes: Sequence[int],
     names: Sequence[str],
-    controlled: ControlledVotes | None,
+    controlled: ControlledVotes | CountedVotes | None,
     *,
     cumulative: bool,
+    first: int = 0,
 ) -> Iterator[PeriodTable]:
     """Yield the tables of `period_tables`, with a row for each pair and covariates where there are any."""
-    for number, period in enumerate(period_tables(counter, codes, names, cumulative=cumulative)):
+    tables = period_tables(counter, codes, names, cumulative=cumulative, first=first)
+    for number, period in enumerate(tables, start=first):
         if controlled is None:
             yield period
             continue
         place = {name: code for code, name in enumerate(period.models)}
-        recode, first = np.array([place.get(name, -1) for name in names]), 0 if cumulative else number
-        table, _ = controlled.table(codes[first : number + 1], recode, len(period.models))
+        recode, since = np.array([place.get(name, -1) for name in names]), 0 if cumulative else number
+        table, _ = controlled.table(codes[since : number + 1], recode, len(period.models))
         yield period._replace(table=table)
 
 
@@ -306,17 +319,20 @@ class _Fits:
 
     likelihood: str
     options: dict[str, Any]
+    starts: Starts | None
     overall: Leaderboard | None = None
     last: Leaderboard | None = None
 
-    def fit(self, period: PeriodTable, shrink: float | None, **changes: Any) -> Leaderboard:
+    def fit(self, period: PeriodTable, shrink: float | None, name: str, **changes: Any) -> Leaderboard:
         prior = None if shrink is None or self.overall is None else prior_of(self.overall, period.models, shrink)
         neighbour = self.last if prior is None else self.overall
-        start = None
-        if neighbour is not None:
+        start = None if self.starts is None else self.starts.of("", name, period.models, self.likelihood, prior)
+        if start is None and neighbour is not None:
             start = np.append(coefs_of(neighbour, period.models), [] if neighbour.eta is None else neighbour.eta)
         options = {**self.options, **changes, "prior": prior, "start": start, "tolerance": _TOLERANCE}
         self.last = fit_table(period.table, models=period.models, likelihood=self.likelihood, **options)
+        if self.starts is not None:
+            self.starts.add("", name, self.last)
         return self.last
 
 

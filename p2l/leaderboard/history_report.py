@@ -24,11 +24,10 @@ from p2l.common.errors import ConfigError, InputError, VoteError
 from p2l.common.files import write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.leaderboard.board import Named, effect_lines, interval_text, table_with_notes, to_score, write_frame
-from p2l.leaderboard.controls import ControlledVotes, Controls
 from p2l.leaderboard.counts import NO_PERIOD, Counts
 from p2l.leaderboard.history import UNITS, History, Over, Period, history_of_counts, parse_over
 from p2l.leaderboard.pair_tables import VoteCounter
-from p2l.leaderboard.sources import batches_of_votes, counts_of, fit_options, vote_codes
+from p2l.leaderboard.sources import batches_of_votes, controlled_votes, counts_of, fit_options, starts_of, vote_codes
 from p2l.votes.reading import VoteBatch
 from p2l.votes.schema import is_text, numbers
 from p2l.votes.sources import open_source
@@ -125,8 +124,8 @@ def history_of_votes(args: argparse.Namespace) -> History:
             f"by; name it with --time-column; columns: {listed(source.columns)}"
         )
     counter, names, codes = VoteCounter(), dict[str, int](), dict[int, int]()
-    controls = Controls(args.control, source.columns, source.name) if args.control else None
-    controlled = None if controls is None else ControlledVotes(controls)
+    controlled = controlled_votes(source, args)
+    controls = None if controlled is None else controlled.controls
     dropped = timeless = 0
     for batch in batches_of_votes(source, [args.time_column, *([] if controls is None else controls.columns)], args):
         timed, periods = periods_of(batch, over, args)
@@ -171,10 +170,14 @@ def _history_of_counts(counts: Counts, over: Over, args: argparse.Namespace) -> 
         raise VoteError(f"{name}: no vote has a time")
     fixed: dict[str, Any] = {"mode": args.periods, "likelihood": args.likelihood, "shrink": args.shrink}
     fixed |= {"each": partial(progress, description=f"{over.unit}s", quiet=args.quiet)}
+    starts = starts_of(args)
+    fixed["starts"] = starts
     try:
-        return history_of_counts(counts.counter, codes, list(counts.names), over=over, **fixed, **fit_options(args))
+        history = history_of_counts(counts.counter, codes, list(counts.names), over=over, **fixed, **fit_options(args))
     except InputError as error:
         raise VoteError(f"{name}: {error}") from error
+    starts.keep()
+    return history
 
 
 def _no_time(batch: VoteBatch, column: str, row: int) -> VoteError:

@@ -124,21 +124,24 @@ def _centred(objective: Objective, matrix: Floats) -> Floats:
 def vote_scores(objective: Objective, point: Point, table: PairTable) -> Floats:
     """Return the summed outer products (D, D) of the scores of independent votes."""
     scores = _winner_scores(objective, point)
-    return objective.scatter_square(np.einsum("pw,pwq,pwr->pqr", table.squares, scores, scores))
+    weighted = scores * table.squares.T[:, None]
+    # One product after the other takes a fifth of the time of one einsum over all of them.
+    size = range(scores.shape[1])
+    products = [[np.einsum("wp,wp->p", weighted[:, one], scores[:, other]) for other in size] for one in size]
+    return objective.scatter_square(np.moveaxis(np.array(products), -1, 0))
 
 
 def _winner_scores(objective: Objective, point: Point) -> Floats:
-    """Return the score (P, 4, Q) of a vote of weight one, for each winner."""
-    gradient = objective.gradients(point.theta)
-    scores: Floats = np.einsum("wk,pkq->pwq", winner_targets(objective.likelihood), gradient)
-    return scores
+    """Return the score (4, Q, P) of a vote of weight one, for each winner."""
+    gradient = np.moveaxis(objective.gradients(point.theta), 0, -1)
+    return np.asarray(np.tensordot(winner_targets(objective.likelihood), gradient, axes=1))
 
 
 def cluster_scores(objective: Objective, point: Point, units: Units) -> Floats:
     """Return the summed outer products (D, D) of the scores of clusters."""
     from scipy.sparse import coo_array
 
-    values = _winner_scores(objective, point)[units.pair, units.winner] * units.weights[:, None]
+    values = _winner_scores(objective, point)[units.winner, :, units.pair] * units.weights[:, None]
     columns = [objective.first[units.pair], objective.second[units.pair]]
     if values.shape[1] > 2:
         columns.append(np.full(len(units.pair), objective.num_models))

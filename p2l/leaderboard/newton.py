@@ -14,6 +14,7 @@ import contextlib
 import functools
 import importlib
 import importlib.util
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from p2l.common.errors import ConvergenceError
+from p2l.leaderboard.closed_forms import row_sums
 from p2l.leaderboard.pair_tables import Ints, components
 from p2l.likelihood import Likelihood, targets
 
@@ -414,7 +416,7 @@ class Objective:
         if least is not None and theta[self.num_models] < least:
             theta = theta.copy()
             theta[self.num_models] = least
-        sums = [self._sums(self.derivatives(theta, rows), rows) for rows in self._blocks()]
+        sums = [self._row_sums(theta, rows) for rows in self._blocks()]
         return self._with_prior(theta, sum(part[0] for part in sums), *self._stacked([part[1:] for part in sums]))
 
     def combine(self, theta: Floats, derived: tuple[Floats, Floats, Floats]) -> Point:
@@ -422,11 +424,22 @@ class Objective:
         return self._with_prior(theta, *self._sums(derived, slice(None)))
 
     def _blocks(self) -> list[slice]:
-        return [slice(start, start + _ROWS) for start in range(0, max(1, len(self.first)), _ROWS)]
+        number = max(1, round(len(self.first) / _ROWS))
+        ends = [len(self.first) * place // number for place in range(number + 1)]
+        return [slice(*pair) for pair in itertools.pairwise(ends)]
 
     @staticmethod
     def _stacked(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
+        if len(parts) == 1:
+            return parts[0]
         return np.concatenate([slope for slope, _ in parts]), np.concatenate([bend for _, bend in parts])
+
+    def _row_sums(self, theta: Floats, rows: slice) -> tuple[float, Floats, Floats]:
+        """Return what `_sums` does, in closed form where the likelihood has one."""
+        sums = row_sums(self.likelihood, self.targets[rows], *self._parameters(theta, rows))
+        if sums is None:
+            return self._sums(self.derivatives(theta, rows), rows)
+        return float(sums.value.sum()), np.array(sums.slope).T, sums.matrix()
 
     def _sums(self, derived: tuple[Floats, Floats, Floats], rows: slice) -> tuple[float, Floats, Floats]:
         """Return the log-likelihood of some rows, and each row's gradient (P, Q) and Hessian (P, Q, Q)."""
@@ -458,7 +471,11 @@ class Objective:
         """Return the mean negative log-likelihood at theta (D,), without prior; NaN without pairs."""
         if not len(self.first):
             return float("nan")
-        log_probs = self.likelihood.log_probs(*self._parameters(theta, slice(None)))
+        own = self._parameters(theta, slice(None))
+        sums = row_sums(self.likelihood, self.targets, *own)
+        if sums is not None:
+            return -float(sums.value.sum()) / self.total
+        log_probs = self.likelihood.log_probs(*own)
         return -float(np.sum(self.targets * log_probs, where=self.targets > 0)) / self.total
 
     def _parameters(self, theta: Floats, rows: slice) -> tuple[Floats, Floats, Floats | None, float | None]:
@@ -480,7 +497,14 @@ class Objective:
 
     def gradients(self, theta: Floats) -> Floats:
         """Return the gradient (P, K, Q) of log p of every row."""
-        return np.concatenate([self.derivatives(theta, rows)[1] for rows in self._blocks()])
+        blocks = [self._outcome_slopes(theta, rows) for rows in self._blocks()]
+        return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
+
+    def _outcome_slopes(self, theta: Floats, rows: slice) -> Floats:
+        own = self._parameters(theta, rows)
+        outcomes = [row_sums(self.likelihood, one, *own) for one in np.eye(len(self.likelihood.outcomes))]
+        slopes = [np.array(sums.slope) for sums in outcomes if sums is not None]
+        return np.transpose(slopes, (2, 0, 1)) if slopes else self.derivatives(theta, rows)[1]
 
     def spread(self, per_row: Floats) -> Floats:
         """Return what the parameters of rows (P, Q) say of the effects (P, C)."""

@@ -143,7 +143,7 @@ def table_from_keys(
     used = votes > 0
     pair, winner = keys[used] >> 2, keys[used] & 3
     folded, column = fold(*np.divmod(pair, num_models), winner, num_models)
-    pairs, pair_of = np.unique(folded, return_inverse=True)
+    pairs, pair_of = distinct(folded, num_models * num_models)
 
     def spread(values: Floats) -> Floats:
         sums = np.bincount(pair_of * 4 + column, values[used], minlength=4 * len(pairs))
@@ -154,6 +154,16 @@ def table_from_keys(
     weighted = counted if weights is None else spread(weights)
     squared = counted if squares is None else spread(squares)
     return PairTable(num_models, first, second, weighted, squared, counted)
+
+
+def distinct(codes: Ints, size: int) -> tuple[Ints, Ints]:
+    """Return the distinct codes of [0, size), sorted, and the place (N,) of each code among them."""
+    if size > _DENSE_CELLS:
+        unique, place = np.unique(codes, return_inverse=True)
+        return unique, place.reshape(-1)
+    is_there = np.zeros(size, dtype=bool)
+    is_there[codes] = True
+    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[codes]
 
 
 def table_cells(
@@ -198,6 +208,7 @@ def components(num_models: int, first: Ints, second: Ints, *, directed: bool = F
 # stream is; for personal leaderboards it is at most the number of votes, 32 bytes each.
 
 _MODEL_BITS = 20  # a key of 62 bits: group, two models, two bits for the winner
+_GROUP_SHIFT = 2 * _MODEL_BITS + 2
 _GROUP_LIMIT = 1 << (62 - 2 * _MODEL_BITS)
 _PENDING = 1 << 21  # votes that wait to be sorted in together
 
@@ -228,18 +239,32 @@ class VoteCounter:
             self._merge()
 
     def _merge(self) -> None:
-        keys = np.concatenate([self._keys, *(keys for keys, _ in self._waiting)])
-        sums = np.concatenate([self._sums, *(sums for _, sums in self._waiting)], axis=1)
-        self._keys, place = np.unique(keys, return_inverse=True)
-        self._sums = np.stack([np.bincount(place, row, len(self._keys)) for row in sums])
+        if not self._waiting:
+            return
+        keys = np.concatenate([keys for keys, _ in self._waiting])
+        sums = np.concatenate([sums for _, sums in self._waiting], axis=1)
         self._waiting, self._number_waiting = [], 0
+        if not (keys[1:] > keys[:-1]).all():  # counts that were kept are in order
+            keys, place = np.unique(keys, return_inverse=True)
+            sums = np.stack([np.bincount(place.reshape(-1), row, len(keys)) for row in sums])
+        if not len(self._keys):
+            self._keys, self._sums = keys, sums
+            return
+        place = np.searchsorted(self._keys, keys)
+        is_old = np.append(self._keys, -1)[place] == keys
+        self._sums[:, place[is_old]] += sums[:, is_old]
+        if not is_old.all():
+            is_new = ~is_old
+            self._keys = np.insert(self._keys, place[is_new], keys[is_new])
+            self._sums = np.insert(self._sums, place[is_new], sums[:, is_new], axis=1)
 
     def groups(self) -> dict[int, int]:
         """Return the groups and their number of votes."""
         self._merge()
-        numbers, first = np.unique(self._keys >> (2 * _MODEL_BITS + 2), return_index=True)
+        numbers = self._keys >> _GROUP_SHIFT
+        first = np.flatnonzero(np.diff(numbers, prepend=-1))
         votes = np.add.reduceat(self._sums[0], first) if len(first) else np.empty(0)
-        return {int(number): round(float(count)) for number, count in zip(numbers, votes, strict=True)}
+        return {int(number): round(float(count)) for number, count in zip(numbers[first], votes, strict=True)}
 
     def outcomes(self) -> Floats:
         """Return how many votes (4,) of all groups have each winner."""
@@ -257,9 +282,17 @@ class VoteCounter:
 
     def cells(self, group: int) -> tuple[Ints, Ints, Ints, Floats]:
         """Return models a and b (U,), winner (U,) and sums of votes, weights, squared weights (3, U) of one group."""
-        if self._waiting:
-            self._merge()
-        start, end = np.searchsorted(self._keys, [group << (2 * _MODEL_BITS + 2), (group + 1) << (2 * _MODEL_BITS + 2)])
-        keys = self._keys[start:end]
-        mask = (1 << _MODEL_BITS) - 1
-        return keys >> (_MODEL_BITS + 2) & mask, keys >> 2 & mask, keys & 3, self._sums[:, start:end]
+        self._merge()
+        start, end = np.searchsorted(self._keys, [group << _GROUP_SHIFT, (group + 1) << _GROUP_SHIFT])
+        return *split_keys(self._keys[start:end])[1:], self._sums[:, start:end]
+
+    def every_cell(self) -> tuple[Ints, Floats]:
+        """Return the keys (U,) of all cells in order, which `split_keys` takes apart, and their sums (3, U)."""
+        self._merge()
+        return self._keys, self._sums
+
+
+def split_keys(keys: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+    """Return group, models a and b, and winner (U,) of keys of a counter."""
+    mask = (1 << _MODEL_BITS) - 1
+    return keys >> _GROUP_SHIFT, keys >> (_MODEL_BITS + 2) & mask, keys >> 2 & mask, keys & 3

@@ -18,12 +18,14 @@ from p2l.common.cli import listed, nearest, progress
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import parse_json
 from p2l.leaderboard.board import Leaderboard, Named
-from p2l.leaderboard.controls import ControlledVotes, Controls
-from p2l.leaderboard.counts import Counts, Spec, lake_counts, read_counts
-from p2l.leaderboard.fitting import fit_table, prior_of
+from p2l.leaderboard.controls import ControlledVotes, Controls, CountedVotes
+from p2l.leaderboard.counts import Counts, read_counts
+from p2l.leaderboard.fitting import fit_table, prior_of, suited
 from p2l.leaderboard.history import parse_over
 from p2l.leaderboard.intervals import Units, units_of
+from p2l.leaderboard.lake_counts import Spec, lake_counts
 from p2l.leaderboard.pair_tables import PairTable, VoteCounter, check_number_of_models
+from p2l.leaderboard.starts import Starts
 from p2l.votes.lake import NO_DAY, Lake, is_lake
 from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, read_votes
 from p2l.votes.schema import WINNERS, Source, hash_turns, is_text, name_lookup, numbers
@@ -216,12 +218,15 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
     if counts is not None:
         codes = {(group.by, group.value): code for group, code in counts.groups.items()}
         groups = Groups.of(codes)
-        return _fit_groups(groups, counts.counter, None, None, list(counts.names), args)
+        starts = starts_of(args)
+        boards = _fit_groups(groups, counts.counter, None, None, list(counts.names), args, starts)
+        starts.keep()
+        return boards
     source = open_source(args.votes)
     groups, counter, names = Groups(source, args.by), VoteCounter(), dict[str, int]()
     clustered = None if args.cluster is None else ClusteredVotes(args.cluster)
-    controls = Controls(args.control, source.columns, source.name) if args.control else None
-    controlled = None if controls is None else ControlledVotes(controls)
+    controlled = controlled_votes(source, args)
+    controls = None if controlled is None else controlled.controls
     columns = [*groups.bases.values(), *([] if args.cluster is None else [args.cluster])]
     columns += [] if controls is None else controls.columns
     dropped = 0
@@ -242,6 +247,18 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
     missing = {} if controls is None else controls.missing
     notes += [f"{count:,} votes without a value of {name} count as zero." for name, count in missing.items()]
     return [boards[0]._replace(board=_noted(boards[0].board, *notes)), *boards[1:]]
+
+
+_STEPS = 16  # of the covariates of a lake, where none are named
+
+
+def controlled_votes(source: Source, args: argparse.Namespace) -> ControlledVotes | CountedVotes | None:
+    """Return what holds votes with the covariates that the flags name: counted, where their values are rounded."""
+    if not args.control:
+        return None
+    steps = args.control_steps or (_STEPS if is_lake(args.votes) else None)
+    controls = Controls(args.control, source.columns, source.name, steps=steps)
+    return ControlledVotes(controls) if steps is None or args.cluster is not None else CountedVotes(controls)
 
 
 def counts_of(args: argparse.Namespace) -> Counts | None:
@@ -267,8 +284,15 @@ def counts_of(args: argparse.Namespace) -> Counts | None:
     each = partial(progress, description="files", quiet=args.quiet)
     first, *rest = lake_counts(lake, specs, each=each)
     for counts in rest:
-        first.add_table(counts.table(), lake.name)
+        first.absorb(counts)
     return first
+
+
+def starts_of(args: argparse.Namespace) -> Starts:
+    """Return what a lake keeps of leaderboards of the kind that the flags ask for."""
+    if args.from_counts is not None:
+        return Starts()
+    return Starts(Lake(args.votes), [sorted(args.by), args.over, args.over and args.periods, args.weighted])
 
 
 def _is_text_in(lake: Lake, column: str) -> bool:
@@ -302,10 +326,12 @@ def _fit_groups(
     groups: Groups,
     counter: VoteCounter,
     clustered: ClusteredVotes | None,
-    controlled: ControlledVotes | None,
+    controlled: ControlledVotes | CountedVotes | None,
     names: Sequence[str],
     args: argparse.Namespace,
+    starts: Starts | None = None,
 ) -> list[Named]:
+    starts = starts or Starts()
     sizes, boards = counter.groups(), list[Named]()
     ordered = groups.ordered(sizes)
     for by, name, code in progress(ordered, description="leaderboards", quiet=args.quiet):
@@ -318,6 +344,7 @@ def _fit_groups(
             units = clustered.units(code, table, recode)
         likelihood = boards[0].board.likelihood if boards else args.likelihood
         fixed: dict[str, Any] = {"models": models, "likelihood": likelihood, "prior": prior}
+        fixed["start"] = starts.of(by, name, models, likelihood or suited(table.votes.sum(axis=0)), prior)
         try:
             board = fit_table(table, units=units, **fixed, **fit_options(args))
         except InputError as error:
@@ -330,6 +357,7 @@ def _fit_groups(
                 f"Shrunk towards the leaderboard of all votes (normal prior, standard deviation {prior.sd:g}), on its"
             )
             board = dataclasses.replace(board, notes=(f"{note} scale.", *board.notes))
+        starts.add(by, name, board)
         boards.append(Named(by, name, sizes[code], board))
     return boards
 

@@ -36,6 +36,11 @@ def table(count: int, seed: int, *, day: int = 20_000, days: int = 10) -> Any:
             "category": pa.array([CATEGORIES[number] for number in rng.integers(3, size=count)]),
             "weight": rng.random(count) + 0.5,
             "question_id": [f"{seed}-{number}" for number in range(count)],
+            # Differences of sixteenths, and numbers of four bits, which rounding to 16 steps leaves as they are.
+            "length_a": (length := rng.integers(1, 32, size=count)),
+            "length_b": 32 - length,
+            "cost": rng.integers(-15, 16, size=count) * 0.5,
+            "judge": np.array(["one", "two", "three"])[rng.integers(3, size=count)],
         }
     )
 
@@ -49,6 +54,8 @@ def file(folder: Path, name: str, *tables: Any) -> Path:
 def board(*words: object, output: Path) -> list[dict[str, Any]]:
     leaderboard.main([*map(str, words), "--quiet", "--output", str(output)])
     rows: list[dict[str, Any]] = json.loads(output.read_text(encoding="utf-8"))
+    for one in rows["periods"] if isinstance(rows, dict) else rows:
+        one["effects"].sort(key=lambda effect: (effect["name"], effect["role"]))  # texts are in the order of votes
     return rows
 
 
@@ -131,6 +138,8 @@ def test_what_a_killed_run_has_written_is_not_there(tmp_path: Path, monkeypatch:
         ["--over", "week"],
         ["--over", "day", "--periods", "alone"],
         ["--control", "side"],
+        ["--control", "side,length,cost,judge", "--by", "category", "--weighted"],
+        ["--control", "length,judge", "--over", "week", "--periods", "alone"],
     ],
     ids=" ".join,
 )
@@ -144,6 +153,32 @@ def test_boards_of_a_lake_are_those_of_its_votes(tmp_path: Path, flags: list[str
     expected = board("--votes", whole, *flags, output=tmp_path / "of-votes.json")
     for _ in range(2):  # with counts of the early ones, and with counts of all
         same(board("--votes", lake, *flags, output=tmp_path / "of-lake.json"), expected)
+
+
+def test_coefficients_that_are_kept_are_a_start_and_no_result(tmp_path: Path) -> None:
+    lake, flags = tmp_path / "lake", ["--by", "category", "--likelihood", "rk"]
+    votes(["lake", str(file(tmp_path, "votes.parquet", table(2000, 1))), "--output", str(lake)])
+    first = board("--votes", lake, *flags, output=tmp_path / "first.json")
+    [kept] = [path for path in (lake / "_counts").iterdir() if "coef" in pq.read_schema(path).names]
+    columns = pq.read_table(kept)
+    wrong = pa.array(np.random.default_rng(0).normal(0, 3, len(columns)))
+    pq.write_table(columns.set_column(columns.column_names.index("coef"), "coef", wrong), kept)
+    same(board("--votes", lake, *flags, output=tmp_path / "second.json"), first)
+    kept.write_bytes(b"no table")
+    same(board("--votes", lake, *flags, output=tmp_path / "third.json"), first)
+
+
+def test_rounding_is_what_the_flag_says(tmp_path: Path) -> None:
+    votes_of = table(1000, 1)
+    whole = file(tmp_path, "whole.parquet", votes_of)
+    near = np.round((votes_of["length_a"].to_numpy() - 16) / 16 * 4) * 4
+    rounded = votes_of.set_column(7, "length_a", pa.array(16 + near)).set_column(8, "length_b", pa.array(16 - near))
+    expected = board(
+        "--votes", file(tmp_path, "near.parquet", rounded), "--control", "length", output=tmp_path / "a.json"
+    )
+    same(board("--votes", whole, "--control", "length", "--control-steps", 4, output=tmp_path / "b.json"), expected)
+    with pytest.raises(InputError, match="goes with --votes and --control"):
+        board("--votes", whole, "--control-steps", 4, output=tmp_path / "c.json")
 
 
 def test_a_new_file_alone_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,194 @@
+"""Derivatives of the likelihoods of votes in closed form: what a fit to counts spends its time on.
+
+`p2l.leaderboard.newton` differentiates any likelihood from its formula alone. For those written down here the same sums
+over outcomes come from a few logarithms of sums, ten times as fast: with A = exp(coef_a), B = exp(coef_b) and
+t = exp(eta) + 1 + excess,
+
+    grk, ba    D_a = A + t B + 1, D_b = t A + B + 1, D_0 = A + B + 1, and log P(tie) is
+               a + b + log(t - 1) + log(D_a + D_b) - log D_a - log D_b - log D_0
+    rk         with h(eta): log P(tie) = 2 h + log(1 - exp(-2 h)) + log P(win) + log P(loss)
+
+A form belongs to a formula, not to a name: a likelihood that a user registers over an old one is differentiated anew.
+
+Shapes: P rows, K outcomes, Q parameters of a row (coef_a, coef_b[, eta]), T = Q (Q + 1) / 2 entries of a triangle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from p2l import likelihood as likelihoods
+from p2l.likelihood import BA_EXCESS, GRK_EXCESS, RK_FLOOR, Likelihood
+
+Floats = npt.NDArray[np.float64]
+_REACH = 30.0  # exponentials of much more leave the range of float64
+
+
+class RowSums(NamedTuple):
+    """Of each row: the sum over outcomes of mass times log-probability, its gradient and its Hessian."""
+
+    value: Floats
+    """(P,)."""
+    slope: list[Floats]
+    """Q arrays (P,)."""
+    bend: list[Floats]
+    """T arrays (P,): aa, ab, bb[, a eta, b eta, eta eta]."""
+
+    def matrix(self) -> Floats:
+        """Return the Hessians (P, Q, Q)."""
+        size = len(self.slope)
+        out = np.empty((size, size, len(self.value)))
+        for (row, column), cells in zip(_TRIANGLE[size], self.bend, strict=True):
+            out[row, column] = out[column, row] = cells
+        return np.moveaxis(out, -1, 0)
+
+
+_TRIANGLE = {2: [(0, 0), (0, 1), (1, 1)], 3: [(0, 0), (0, 1), (1, 1), (0, 2), (1, 2), (2, 2)]}
+Form: TypeAlias = Callable[[Any, Floats, Floats, Any], RowSums]
+_FORMS: dict[Any, Form] = {}
+
+
+def row_sums(
+    likelihood: Likelihood, masses: Floats, coef_a: Floats, coef_b: Floats, eta: Any, gamma: float | None
+) -> RowSums | None:
+    """Return the sums of rows by masses (P, K) or (K,) of the outcomes; None where only the formula will do."""
+    form = _FORMS.get(likelihood.log_terms)
+    if form is None or gamma:
+        return None
+    present = [part for part in (coef_a, coef_b, eta) if part is not None]
+    if not all(float(np.abs(part).max(initial=0.0)) <= _REACH for part in present):
+        return None
+    return form(np.moveaxis(masses, -1, 0), coef_a, coef_b, eta)
+
+
+def _closed(*names: str) -> Callable[[Form], Form]:
+    def add(form: Form) -> Form:
+        _FORMS.update({likelihoods.get(name).log_terms: form for name in names})
+        return form
+
+    return add
+
+
+def _log_sigmoid(x: Floats) -> tuple[Floats, Floats, Floats]:
+    """Return log(1 / (1 + e^-x)), its derivative, and how much that falls."""
+    small = np.exp(-np.abs(x))
+    lesser = small / (1.0 + small)
+    slope = np.where(x > 0, lesser, 1.0 - lesser)
+    return np.minimum(x, 0.0) - np.log1p(small), slope, slope * (1.0 - slope)
+
+
+@_closed("bt", "bt-tie")
+def _bt(masses: Any, a: Floats, b: Floats, _eta: Any) -> RowSums:
+    win, loss = masses
+    d = a - b
+    value, up, bend = _log_sigmoid(d)
+    slope, steep = win * up - loss * (1.0 - up), (win + loss) * bend
+    return RowSums(win * value + loss * (value - d), [slope, -slope], [-steep, steep, -steep])
+
+
+@_closed("rk")
+def _rk(masses: Any, a: Floats, b: Floats, eta: Any) -> RowSums:
+    win, loss, tie = masses
+    raised = 0.1 * (np.asarray(eta, dtype=np.float64) - 22.5)
+    share = 0.5 * (1.0 + np.tanh(0.5 * raised))
+    h, h_slope, h_bend = 10.0 * np.logaddexp(raised, 0.0), share, 0.1 * share * (1.0 - share)
+    is_free = h > RK_FLOOR
+    h, h_slope, h_bend = np.maximum(h, RK_FLOOR), np.where(is_free, h_slope, 0.0), np.where(is_free, h_bend, 0.0)
+    gap = -np.expm1(-2.0 * h)
+    d, first, second = a - b, win + tie, loss + tie
+    (x, x_slope, x_bend), (y, y_slope, y_bend) = _log_sigmoid(d - h), _log_sigmoid(-d - h)
+    x_slope, y_slope, x_bend, y_bend = first * x_slope, second * y_slope, first * x_bend, second * y_bend
+    lead, steep, cross = x_slope - y_slope, x_bend + y_bend, (x_bend - y_bend) * h_slope
+    width = 2.0 * tie / gap - x_slope - y_slope
+    own = (4.0 * tie * (gap - 1.0) / gap**2 - steep) * h_slope**2 + width * h_bend
+    value = first * x + second * y + tie * (2.0 * h + np.log(gap))
+    return RowSums(value, [lead, -lead, width * h_slope], [-steep, steep, -steep, cross, -cross, own])
+
+
+class _Grounded:
+    """The three sums that every outcome of a grounded likelihood is made of."""
+
+    def __init__(self, a: Floats, b: Floats, eta: Any, excess: float) -> None:
+        self.a, self.b = a, b
+        one, other, power = np.exp(a), np.exp(b), np.exp(np.asarray(eta, dtype=np.float64))
+        t = power + (1.0 + excess)
+        self.share, self.rise = power / t, power / (power + excess)  # of log t and of log(t - 1), by eta
+        self.log_less = np.log(power + excess)
+        first, second, none = one + t * other + 1.0, t * one + other + 1.0, one + other + 1.0
+        self.logs = np.log(first), np.log(second), np.log(none)
+        self.log_both, self.v = np.log(first + second), first / (first + second)
+        self.p = one / first, t * one / second, one / none
+        self.q = t * other / first, other / second, other / none
+
+    @property
+    def tie(self) -> Floats:
+        """Its log-probability (P,)."""
+        return np.asarray(self.a + self.b + self.log_less + self.log_both - sum(self.logs))
+
+    def sums(self, win: Any, loss: Any, tie: Any, bothbad: Any) -> RowSums:
+        """Return the sums by masses of the outcomes."""
+        (p1, p2, p0), (q1, q2, q0), s, v = self.p, self.q, self.share, self.v
+        first, second = win + tie, loss + tie
+        c1, c2, c0 = tie * v - first, tie * (1.0 - v) - second, -(bothbad + tie)
+        value = first * self.a + second * self.b + tie * (self.log_less + self.log_both)
+        value = value - first * self.logs[0] - second * self.logs[1] + c0 * self.logs[2]
+        slope = [
+            first + c1 * p1 + c2 * p2 + c0 * p0,
+            second + c1 * q1 + c2 * q2 + c0 * q0,
+            tie * self.rise + s * (c1 * q1 + c2 * p2),
+        ]
+        u1, u2 = c1 * q1 * (1.0 - q1), c2 * p2 * (1.0 - p2)
+        n1, n2 = c1 * p1 * q1, c2 * p2 * q2
+        bend = [
+            c1 * p1 * (1.0 - p1) + u2 + c0 * p0 * (1.0 - p0),
+            -n1 - n2 - c0 * p0 * q0,
+            u1 + c2 * q2 * (1.0 - q2) + c0 * q0 * (1.0 - q0),
+            s * (u2 - n1),
+            s * (u1 - n2),
+            tie * (self.rise * (1.0 - self.rise)) + s * s * (u1 + u2) + s * (1.0 - s) * (c1 * q1 + c2 * p2),
+        ]
+        return _with_outer(RowSums(value, slope, bend), tie * v * (1.0 - v), [p1 - p2, q1 - q2, (q1 - p2) * s])
+
+    def tie_over_bothbad(self) -> list[Floats]:
+        """Return how log P(tie) - log P(bothbad) rises with each parameter."""
+        (p1, p2, _), (q1, q2, _), s, v = self.p, self.q, self.share, self.v
+        return [
+            1.0 - (1.0 - v) * p1 - v * p2,
+            1.0 - (1.0 - v) * q1 - v * q2,
+            np.asarray(self.rise - s * ((1.0 - v) * q1 + v * p2)),
+        ]
+
+
+def _with_outer(sums: RowSums, factor: Any, step: list[Floats]) -> RowSums:
+    """Add the factor times the outer product of a vector with itself to the Hessians."""
+    scaled = [factor * part for part in step]
+    for place, (row, column) in enumerate(_TRIANGLE[3]):
+        sums.bend[place] = sums.bend[place] + scaled[row] * step[column]
+    return sums
+
+
+@_closed("grk")
+def _grk(masses: Any, a: Floats, b: Floats, eta: Any) -> RowSums:
+    return _Grounded(a, b, eta, GRK_EXCESS).sums(*masses)
+
+
+@_closed("ba")
+def _ba(masses: Any, a: Floats, b: Floats, eta: Any) -> RowSums:
+    return _Grounded(a, b, eta, BA_EXCESS).sums(*masses)
+
+
+@_closed("rk-reparam")
+def _rk_reparam(masses: Any, a: Floats, b: Floats, eta: Any) -> RowSums:
+    win, loss, either = masses
+    rows = _Grounded(a, b, eta, GRK_EXCESS)
+    lead = rows.tie + rows.logs[2]  # log P(tie) - log P(bothbad)
+    value, share, bend = _log_sigmoid(lead)
+    share = 1.0 - share
+    sums = rows.sums(win, loss, either * share, either * (1.0 - share))
+    # log(P(tie) + P(bothbad)) is more than the mean of both logarithms.
+    extra = either * (rows.tie - value) - either * share * rows.tie + either * (1.0 - share) * rows.logs[2]
+    return _with_outer(sums._replace(value=sums.value + extra), either * bend, rows.tie_over_bothbad())

@@ -1,0 +1,310 @@
+"""Counts of a lake: one pass over the files that were not counted yet, and what is kept beside them.
+
+    LAKE/_counts/DIGEST.parquet     the counts of one column, or of periods, and of which files they are
+
+Votes that come cost what they are, and a lake that cannot be written is counted anew each time. A file is read in
+batches by one thread while another counts: the votes of a group in an array of all pairs while these are few enough,
+else sorted. Votes without weights are one number a cell.
+
+Shapes: N votes of a batch, M models, U distinct (group, model a, model b, winner).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from p2l.common.errors import VoteError
+from p2l.leaderboard.counts import NO_PERIOD, Counts, Floats, Group, Ints, digest_of, mark_of, marked
+from p2l.leaderboard.history import parse_over
+from p2l.leaderboard.pair_tables import split_keys
+from p2l.votes.lake import DAY, NO_DAY, Lake, Part
+from p2l.votes.schema import WINNERS, name_lookup, numbers
+
+_BATCH_ROWS = 1 << 20
+_DENSE_CELLS = 1 << 23
+"""So many cells are counted in an array; more are sorted."""
+_FEW = 8  # votes are added one by one to an array of so many times more cells
+_VERSION = 2
+_END = object()
+
+
+class Spec(NamedTuple):
+    """What is counted: a column, or all votes, by period or not."""
+
+    by: str = ""
+    over: str | None = None
+    weighted: bool = False
+
+    @property
+    def file(self) -> str:
+        """The file of a lake that keeps it."""
+        return f"_counts/{digest_of([_VERSION, *self])}.parquet"
+
+
+def lake_counts(
+    lake: Lake, specs: Sequence[Spec], *, each: Callable[[Sequence[Part]], Any] = iter, keep: bool = True
+) -> list[Counts]:
+    """Count the votes of a lake in one pass over the files whose counts are not kept yet, and keep them.
+
+    All counts number models alike, so that they can absorb each other.
+
+    Args:
+        lake: the lake.
+        specs: what to count; its columns hold one text each.
+        each: goes through the files that are read; a progress bar.
+        keep: whether the lake keeps the counts; one that cannot be written does not.
+    """
+    parts = lake.parts
+    paths, names = {part.path for part in parts}, dict[str, int]()
+    kept = [_kept(lake, spec, paths, names) for spec in specs]
+    tallies = [_Tally(counts, spec, of) for spec, (counts, of) in zip(specs, kept, strict=True)]
+    lacking = [part for part in parts if any(part.path not in of for _, of in kept)]
+    if lacking:
+        _count(lake, lacking, tallies, names, each)
+    for spec, (counts, of) in zip(specs, kept, strict=True):
+        if keep and of != paths:
+            _keep(lake, spec, counts, sorted(paths))
+    pa.default_memory_pool().release_unused()
+    return [counts for counts, _ in kept]
+
+
+def _count(
+    lake: Lake, parts: Sequence[Part], tallies: Sequence[_Tally], names: dict[str, int], each: Callable[..., Any]
+) -> None:
+    texts = {"model_a", "model_b", "winner"} | {tally.spec.by for tally in tallies if tally.spec.by}
+    columns = texts | ({"weight"} if any(tally.spec.weighted for tally in tallies) else set())
+    batches = _ahead(_batches(lake, parts, sorted(columns), sorted(texts)))
+    for part in each(parts):
+        active = [tally for tally in tallies if part.path not in tally.kept]
+        for tally in active:
+            tally.enter(part.day)
+        while (batch := next(batches)) is not None:
+            coded = _Batch(batch, names, lake.name)
+            for tally in active:
+                tally.add(coded)
+    for tally in tallies:
+        tally.finish()
+
+
+def _batches(lake: Lake, parts: Sequence[Part], columns: list[str], texts: list[str]) -> Iterator[Any]:
+    """Yield the batches of files, and None behind each file."""
+    for part in parts:
+        yield from lake.batches(part, columns, _BATCH_ROWS, read_dictionary=texts)
+        yield None
+
+
+def _ahead(batches: Iterator[Any]) -> Iterator[Any]:
+    """Read the next batch while one is counted."""
+    with ThreadPoolExecutor(1, thread_name_prefix="p2l-lake") as thread:
+        coming = thread.submit(next, batches, _END)
+        while (batch := coming.result()) is not _END:
+            coming = thread.submit(next, batches, _END)
+            yield batch
+
+
+def _kept(lake: Lake, spec: Spec, paths: set[str], names: dict[str, int]) -> tuple[Counts, set[str]]:
+    """Return counts that the lake keeps, and of which files; those of a file that is gone cannot be used."""
+    import pyarrow.parquet as pq
+
+    counts = Counts(spec.over, names=names)
+    if not lake.files.get_file_info(f"{lake.root}/{spec.file}").is_file:
+        return counts, set()
+    try:
+        table = pq.read_table(f"{lake.root}/{spec.file}", filesystem=lake.files)
+        about = mark_of(table, spec.file)
+        of = set(about["parts"])
+        if not of <= paths:
+            return counts, set()
+        _unpack(table, about, counts)
+    except (VoteError, OSError, KeyError, TypeError, ValueError, IndexError, pa.ArrowException):
+        return Counts(spec.over, names=names), set()  # it is made anew
+    return counts, of
+
+
+def _keep(lake: Lake, spec: Spec, counts: Counts, paths: list[str]) -> None:
+    import pyarrow.parquet as pq
+
+    about = {"parts": paths, "over": spec.over, "models": list(counts.names), "groups": len(counts.groups)}
+    try:
+        with lake.output(spec.file) as file:
+            # Sorted keys lie close to each other, and counts are small.
+            packed = {"column_encoding": {"key": "DELTA_BINARY_PACKED", "votes": "DELTA_BINARY_PACKED"}}
+            table = marked(_packed(counts, weighted=spec.weighted), about)
+            pq.write_table(table, file, compression="zstd", use_dictionary=["by", "value"], **packed)
+    except (OSError, pa.ArrowException):
+        return  # a lake that is read alone
+
+
+def _packed(counts: Counts, *, weighted: bool) -> Any:
+    """Return counts as they are kept: a row for each cell, and the groups in the first rows."""
+    keys, sums = counts.counter.every_cell()
+    columns = {"key": pa.array(keys), "votes": pa.array(sums[0].astype(np.int64))}
+    if weighted:
+        columns |= {"weights": pa.array(sums[1]), "squares": pa.array(sums[2])}
+    if len(counts.groups) > len(keys):  # one of a value whose votes are all of another lake
+        raise pa.ArrowInvalid("more groups than cells")
+    rest = len(keys) - len(counts.groups)
+    fields = (("by", pa.string()), ("value", pa.string()), ("period", pa.int32()))
+    for place, (name, kind) in enumerate(fields):
+        own = pa.array([group[place] for group in counts.groups], kind)
+        columns[name] = pa.chunked_array([own, pa.nulls(rest, kind)])
+    return pa.table(columns)
+
+
+def _unpack(table: Any, about: dict[str, Any], counts: Counts) -> None:
+    """Add counts that are kept; raise VoteError, or ValueError, for what cannot be counts."""
+    keys = table.column("key").to_numpy().astype(np.int64)
+    names = ["votes", "weights", "squares"] if "weights" in table.column_names else ["votes"] * 3
+    sums = np.stack([table.column(name).to_numpy() for name in names]).astype(np.float64)
+    groups = [table.column(name).slice(0, about["groups"]).to_pylist() for name in ("by", "value", "period")]
+    own = [counts.code(Group(*group)) for group in zip(*groups, strict=True)]
+    models = counts.codes_of(about["models"])
+    group, a, b, winner = split_keys(keys)
+    is_sound = np.isfinite(sums).all() and (sums >= 0).all() and (a != b).all() and (keys >= 0).all()
+    if not is_sound or own != list(range(len(own))):
+        raise VoteError("holds counts that no votes have")
+    if len(group) and group.max() >= len(own):
+        raise VoteError("holds counts of no group")
+    counts.counter.add_cells(group, models[a], models[b], winner, sums)
+
+
+class _Batch:
+    """Votes as codes: of models, of winners, and of cells of an array of all pairs where these are few enough."""
+
+    def __init__(self, batch: Any, names: dict[str, int], source: str) -> None:
+        self.batch, self._names = batch, names
+        columns = [batch.column(name) for name in ("model_a", "model_b", "winner")]
+        if any(column.null_count for column in columns):
+            raise VoteError(f"{source}: holds votes without a model or a winner; write it anew")
+        texts = [column.dictionary.to_pylist() for column in columns]
+        for name in (*texts[0], *texts[1]):
+            names.setdefault(name, len(names))
+        self._lookups = [np.array([names[name] for name in each], dtype=np.int32) for each in texts[:2]]
+        self._lookups.append(name_lookup(texts[2], list(WINNERS)).astype(np.int32))
+        self._indices = [column.indices.to_numpy(zero_copy_only=False) for column in columns]
+        if (self._lookups[2] < 0).any() and (self._lookups[2][self._indices[2]] < 0).any():
+            raise VoteError(f"{source}: holds votes with a winner that is none of {', '.join(WINNERS)}; write it anew")
+        self.models = len(names)
+
+    def __len__(self) -> int:
+        return len(self.batch)
+
+    @cached_property
+    def codes(self) -> list[npt.NDArray[np.int32]]:
+        """Models a and b, and the winner (N,)."""
+        pairs = zip(self._lookups, self._indices, strict=True)
+        return [lookup[indices] if len(lookup) else indices.astype(np.int32) for lookup, indices in pairs]
+
+    @cached_property
+    def cells(self) -> npt.NDArray[np.int32]:
+        """Place (N,) in an array (M, M, 4)."""
+        scaled = (lookup * scale for lookup, scale in zip(self._lookups, (self.models * 4, 4, 1), strict=True))
+        a, b, winner = (lookup.take(at, mode="clip") for lookup, at in zip(scaled, self._indices, strict=True))
+        a += b
+        a += winner
+        return np.asarray(a)
+
+    @cached_property
+    def histogram(self) -> Ints:
+        """Number of votes (M M 4,) in each cell."""
+        return np.bincount(self.cells, minlength=self.models**2 * 4)
+
+
+class _Tally:
+    """The counts of files for one spec."""
+
+    def __init__(self, counts: Counts, spec: Spec, kept: set[str]) -> None:
+        self._counts, self.spec, self.kept = counts, spec, kept
+        self._period = NO_PERIOD
+        self._over = None if spec.over is None else parse_over(spec.over)
+        self._skips = False
+        self._dense: Ints | None = None
+        self._shape = (0, 0)
+        self._values: dict[Any, int] = {}
+
+    def enter(self, day: int) -> None:
+        """Go on with the votes of a day."""
+        if self._over is None:
+            return
+        self._skips = day == NO_DAY
+        period = NO_PERIOD if self._skips else int(self._over.index(np.array([float(day * DAY)]))[0])
+        if period != self._period:
+            self.finish()
+            self._period = period
+
+    def add(self, votes: _Batch) -> None:
+        """Count a batch."""
+        if self._skips or not len(votes) or (self.spec.by and self.spec.by not in votes.batch.schema.names):
+            return
+        group, rows = self._groups(votes.batch) if self.spec.by else (None, None)
+        groups = max(1, len(self._values))
+        if self.spec.weighted or groups * votes.models**2 * 4 > _DENSE_CELLS:
+            self._sparse(votes, group, rows)
+            return
+        if self._shape != (groups, votes.models):
+            self.finish()
+            self._shape = (groups, votes.models)
+            self._dense = np.zeros(groups * votes.models**2 * 4, dtype=np.int64)
+        assert self._dense is not None
+        if group is None:
+            self._dense += votes.histogram
+            return
+        cells = votes.cells if rows is None else votes.cells[rows]
+        keys = group * np.int32(votes.models**2 * 4) + cells
+        if len(keys) * _FEW < len(self._dense):
+            np.add.at(self._dense, keys, 1)
+        else:
+            self._dense += np.bincount(keys, minlength=len(self._dense))
+
+    def _groups(self, batch: Any) -> tuple[npt.NDArray[np.int32], Any]:
+        """Return places in `_values` (N,) and the rows that have one, None for all."""
+        column = batch.column(self.spec.by)
+        if not pa.types.is_dictionary(column.type):
+            column = column.cast(pa.string()).dictionary_encode()
+        texts = column.dictionary.to_pylist()
+        lookup = np.array([self._values.setdefault(text, len(self._values)) for text in texts], dtype=np.int32)
+        if not column.indices.null_count:
+            return lookup[column.indices.to_numpy(zero_copy_only=False)], None
+        rows = np.flatnonzero(column.indices.is_valid().to_numpy(zero_copy_only=False))
+        return lookup[column.indices.drop_null().to_numpy(zero_copy_only=False)], rows
+
+    def _group_codes(self, group: Any) -> Ints:
+        """Return the numbers (N,) of the groups of votes; one for all, where there is no column."""
+        if group is None or not self.spec.by:
+            return np.array([self._counts.code(Group("", "", self._period))], dtype=np.int64)
+        texts, codes = list(self._values), np.full(len(self._values), -1, dtype=np.int64)
+        for place in np.flatnonzero(np.bincount(group, minlength=len(texts))):
+            codes[place] = self._counts.code(Group(self.spec.by, texts[place], self._period))
+        return np.asarray(codes[group])
+
+    def _sparse(self, votes: _Batch, group: Any, rows: Any) -> None:
+        self.finish()
+        a, b, winner = (column.astype(np.int64) for column in votes.codes)
+        has_weights = self.spec.weighted and "weight" in votes.batch.schema.names
+        weights: Floats = numbers(votes.batch.column("weight")) if has_weights else np.ones(len(votes))
+        if rows is not None:
+            a, b, winner, weights = a[rows], b[rows], winner[rows], weights[rows]
+        codes = np.broadcast_to(self._group_codes(group), a.shape)
+        self._counts.counter.add(codes, a, b, winner, weights)
+
+    def finish(self) -> None:
+        """Add what was counted in the array to the counts."""
+        if self._dense is None:
+            return
+        keys = np.flatnonzero(self._dense)
+        votes = self._dense[keys].astype(np.float64)
+        _, models = self._shape
+        rest, winner = np.divmod(keys, 4)
+        rest, b = np.divmod(rest, models)
+        group, a = np.divmod(rest, models)
+        codes = np.broadcast_to(self._group_codes(group), a.shape)
+        self._counts.counter.add_cells(codes, a, b, winner, np.stack([votes, votes, votes]))
+        self._dense = None
+        self._shape = (0, 0)
