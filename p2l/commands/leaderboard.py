@@ -63,22 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="with --votes: bt (drops ties), bt-tie, rk, rk-reparam, grk (= bag) or ba; by default the one with the "
         "outcomes that occur: bt without ties, grk where both answers may be bad, rk else; a model has its own",
     )
-    flags.add_argument(
-        "--control",
-        action="append",
-        metavar="NAMES",
-        help="fit what else decides votes together with the coefficients, left out of the scores: "
-        "side (who was shown first), length, format (headers, lists, bold, code), a column of numbers for model_a, "
-        "columns NAME_a and NAME_b, or a column of text such as the judge; several with commas; with --model: print "
-        "the effects that it was trained with",
-    )
-    flags.add_argument(
-        "--control-steps",
-        type=positive,
-        metavar="N",
-        help="with --control: round differences to 1/N and numbers to N steps an octave, so that votes are counted "
-        "rather than held one by one; by default as they are, of a lake 16",
-    )
+    _add_control_flags(flags)
     flags.add_argument(
         "--by",
         action="append",
@@ -105,6 +90,25 @@ def build_parser() -> argparse.ArgumentParser:
     _add_history_flags(flags)
     _add_output_flags(flags)
     return flags
+
+
+def _add_control_flags(flags: argparse.ArgumentParser) -> None:
+    flags.add_argument(
+        "--control",
+        action="append",
+        metavar="NAMES",
+        help="fit what else decides votes together with the coefficients, left out of the scores: "
+        "side (who was shown first), length, format (headers, lists, bold, code), a column of numbers for model_a, "
+        "columns NAME_a and NAME_b, or a column of text such as the judge; several with commas; with --model: print "
+        "the effects that it was trained with",
+    )
+    flags.add_argument(
+        "--control-steps",
+        type=positive,
+        metavar="N",
+        help="with --control: round differences to 1/N and numbers to N steps an octave, so that votes are counted "
+        "rather than held one by one; by default as they are, of a lake 16",
+    )
 
 
 def _add_history_flags(flags: argparse.ArgumentParser) -> None:
