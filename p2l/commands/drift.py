@@ -3,27 +3,33 @@
 p2l drift models/may models/june --prompts prompts.parquet --by topic
 p2l drift --votes votes.parquet --model sql-king --versions 2024-05 2024-08 --by topic
 p2l drift --votes votes.parquet --before 2024-06-01 --by topic
+p2l drift --follow router.db --clusters models/june --alarm
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import parser, positive, run
+from p2l.common.cli import amount, parser, positive, print_note, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
 
 if TYPE_CHECKING:
     from p2l.insight.drift import Changes, Drift
+    from p2l.online_training.live_votes import LiveVotes
+    from p2l.votes.schema import Source
 
 
+_EXIT = "exit"
 _GROUPS = {
-    "what is compared": ("--prompts", "--votes", "--model", "--versions", "--before", "--after", "--by"),
+    "what is compared": ("--prompts", "--votes", "--model", "--versions", "--before", "--after", "--by", "--clusters"),
+    "watching": ("--follow", "--alarm", "--window", "--stop-when-idle"),
     "what counts as a change": ("--likelihood", "--min-prompts", "--level", "--fdr", "--least-change"),
     "output": ("--all", "--json", "--plot", "--quiet"),
 }
@@ -49,7 +55,31 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
     flags.add_argument(
         "--by", action="append", metavar="COLUMN", help="each value of this column is a category (may be repeated)"
     )
-    flags.add_argument("--likelihood", metavar="NAME", help="with --votes: of the fits (default: bt-tie)")
+    flags.add_argument(
+        "--clusters",
+        metavar="MODEL",
+        help="the clusters of prompts that `p2l explain` finds for this model are categories, in place of labels",
+    )
+    flags.add_argument(
+        "--follow",
+        metavar="FILE",
+        help="watch votes as they come into this JSONL file, or this database of a router: each window of them against "
+        "those before it; --fdr is then the chance that a run without changes ever reports one",
+    )
+    flags.add_argument(
+        "--alarm",
+        nargs="?",
+        const=_EXIT,
+        metavar="URL",
+        help="with --follow: end with exit code 1 at the first change, or POST each change to URL and go on",
+    )
+    flags.add_argument(
+        "--window", type=positive, default=5000, metavar="N", help="with --follow: votes between two comparisons"
+    )
+    flags.add_argument(
+        "--stop-when-idle", metavar="SECONDS", type=amount, help="with --follow: end when no vote has come for so long"
+    )
+    flags.add_argument("--likelihood", metavar="NAME", help="with --votes or --follow: of the fits (default: bt-tie)")
     flags.add_argument(
         "--min-prompts", type=positive, default=20, metavar="N", help="different prompts that a cell needs"
     )
@@ -68,11 +98,13 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
     return flags
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the command."""
+def main(argv: Sequence[str] | None = None) -> int | None:
+    """Run the command; 1 after an alarm."""
     args = build_parser().parse_args(argv)
     args.by = args.by or []
     _check(args)
+    if args.follow is not None:
+        return _follow(args)
     drift = _of_votes(args) if args.votes is not None else _of_models(args)
     print(drift.to_text(every=args.all))
     if args.json is not None:
@@ -83,11 +115,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 
         left = plot_drift(drift, args.plot)
         print(f"drew {args.plot}" + (f" ({left} more categories are in --json)" if left else ""), file=sys.stderr)
+    return None
 
 
 def _check(args: argparse.Namespace) -> None:
     """Refuse flags that contradict each other, and files that cannot be written, before any work."""
-    if args.votes is None:
+    if args.follow is not None:
+        _check_follow(args)
+    elif args.alarm is not None or args.stop_when_idle is not None:
+        raise ConfigError("--alarm and --stop-when-idle go with --follow FILE, the votes to watch")
+    elif args.votes is None:
         if args.b is None or args.prompts is None:
             raise ConfigError("compare two models with A B --prompts FILE, or what --votes FILE say")
         if args.versions or args.before or args.after or args.likelihood:
@@ -114,10 +151,21 @@ def _check_votes(args: argparse.Namespace) -> None:
         raise ConfigError(f"--versions: both are {args.versions[0]!r}; name two")
 
 
+def _check_follow(args: argparse.Namespace) -> None:
+    others = (args.a, args.prompts, args.votes, args.versions, args.before, args.after, args.plot)
+    if any(value is not None for value in others):
+        raise ConfigError(
+            "--follow watches one stream: leave out A, B, --prompts, --votes, --versions, times and --plot"
+        )
+    if args.alarm not in (None, _EXIT) and not args.alarm.startswith(("http://", "https://")):
+        raise ConfigError("--alarm takes an http or https URL, or nothing")
+
+
 def _of_models(args: argparse.Namespace) -> Drift:
     from p2l.insight.drift import drift_of_models
 
-    changes = drift_of_models(args.a, args.b, args.prompts, by=args.by, least=args.min_prompts, quiet=args.quiet)
+    prompts, by = _with_clusters(args, args.prompts)
+    changes = drift_of_models(args.a, args.b, prompts, by=by, least=args.min_prompts, quiet=args.quiet)
     return _judged(args, args.a, args.b, changes)
 
 
@@ -135,8 +183,74 @@ def _of_votes(args: argparse.Namespace) -> Drift:
             raise ConfigError("--before must not be later than --after: no vote may be on both sides")
         rule = between_times(*times)
         before, after = f"votes before {args.before}", f"votes from {args.after or args.before} on"
-    options = {"by": args.by, "likelihood": likelihood, "least": args.min_prompts, "quiet": args.quiet}
-    return _judged(args, before, after, drift_of_votes(args.votes, rule, **options))
+    votes, by = _with_clusters(args, args.votes)
+    options = {"by": by, "likelihood": likelihood, "least": args.min_prompts, "quiet": args.quiet}
+    return _judged(args, before, after, drift_of_votes(votes, rule, **options))
+
+
+def _with_clusters(args: argparse.Namespace, path: str) -> tuple[Source | str, list[str]]:
+    """Return the votes or prompts and the columns of categories, clusters among them where they are asked for."""
+    if args.clusters is None:
+        return path, args.by
+    from p2l.insight.answers import CLUSTER, with_clusters
+
+    return with_clusters(path, args.clusters), [*args.by, CLUSTER]
+
+
+def _follow(args: argparse.Namespace) -> int | None:
+    """Print each comparison; return 1 at the first change where --alarm asks for that."""
+    from p2l.insight.drift_follow import Watch, look_at, send_alarm
+    from p2l.likelihood import get
+    from p2l.online_training.stream import StopRequestedError
+
+    watch = Watch(
+        window=args.window,
+        by=args.by,
+        clusters=args.clusters,
+        models=args.model or [],
+        likelihood=get(args.likelihood or "bt-tie").name,
+        min_prompts=args.min_prompts,
+        level=args.level,
+        fdr=args.fdr,
+        least_change=args.least_change,
+    )
+    with contextlib.suppress(StopRequestedError):
+        for drift in look_at(_followed(args), watch, _teller(args)):
+            print(drift.to_text(every=args.all), flush=True)
+            if args.json is not None:
+                write_json(args.json, drift.to_dict())
+            if drift.found and args.alarm == _EXIT:
+                return 1
+            if drift.found and args.alarm is not None:
+                send_alarm(args.alarm, drift, _teller(args))
+    return None
+
+
+def _teller(args: argparse.Namespace) -> Callable[[str], None]:
+    """Return what prints notes, warnings alone where --quiet asks for that."""
+
+    def tell(text: str) -> None:
+        if not args.quiet or text.startswith("warning"):
+            print_note(text)
+
+    return tell
+
+
+def _followed(args: argparse.Namespace) -> LiveVotes:
+    from pathlib import Path
+
+    from p2l.online_training.live_votes import LiveVotes, Waiting
+    from p2l.online_training.online_train import stop_on_signals
+    from p2l.online_training.router_votes import RouterVotes, copy_of, is_database
+
+    tell = _teller(args)
+    waiting = Waiting(idle_seconds=args.stop_when_idle, tell=tell)
+    stop_on_signals(waiting.stop.set, waiting.stop.is_set)
+    lines, gather = Path(args.follow).expanduser(), None
+    if is_database(lines):
+        router = RouterVotes(lines, copy_of(lines), tell)
+        lines, gather = router.copy, router.gather
+    return LiveVotes(lines, waiting=waiting, gather=gather, name=args.follow)
 
 
 def _judged(args: argparse.Namespace, before: str, after: str, changes: Changes) -> Drift:

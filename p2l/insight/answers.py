@@ -21,13 +21,17 @@ from p2l.leaderboard.board import POINTS_PER_LOGIT, Leaderboard
 from p2l.leaderboard.fitting import fit_labels
 from p2l.leaderboard.newton import Prior
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_json
-from p2l.votes.schema import hash_turns
+from p2l.votes.schema import RawBatch, Source, hash_turns
+from p2l.votes.sources import open_source
 from p2l.votes.store import VoteStore, open_votes
 
 Floats = npt.NDArray[np.float64]
 HIDDEN = "last_hidden_state"
+CLUSTER = "cluster"
+"""The column of the clusters that stand in for labels."""
 _PROMPTS_AT_ONCE = 512
 _ROWS_AT_ONCE = 4096
+_CLUSTERED = 20_000  # prompts that clusters are formed of
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,38 @@ def kinds_of_prompts(model: str, texts: Sequence[list[str]]) -> Callable[[Sequen
     places = explanation.places
     assert places is not None
     return lambda prompts: [explanation.names[one] for one in places.place_texts(prompts)]
+
+
+def with_clusters(votes: Any, model: str) -> Source:
+    """Return a source with one more column, CLUSTER: that of each prompt, as `kinds_of_prompts` names it.
+
+    Clusters are formed of the first 20,000 prompts. InputError where they cannot be, or the source has such a column.
+    """
+    import pyarrow as pa
+
+    from p2l.batch_inference.prompts import as_turns
+
+    source = open_source(votes)
+    if CLUSTER in source.columns:
+        raise InputError(f"{source.name}: has a column {CLUSTER!r} already; name it with --by, without --clusters")
+    _check_column("prompt", source.columns, source.name)
+    texts: list[list[str]] = []
+    for raw in source.stream(["prompt"], _ROWS_AT_ONCE):
+        texts += as_turns(raw.batch.column("prompt")).to_pylist()
+        if len(texts) >= _CLUSTERED:
+            break
+    kinds = kinds_of_prompts(model, texts[:_CLUSTERED])
+
+    def stream(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        if columns is not None and CLUSTER not in columns:
+            yield from source.stream(columns, batch_size)
+            return
+        others = None if columns is None else [name for name in source.columns if name in {*columns, "prompt"}]
+        for raw in source.stream(others, batch_size):
+            turns = as_turns(raw.batch.column("prompt")).to_pylist()
+            yield RawBatch(raw.batch.append_column(CLUSTER, pa.array(kinds(turns), pa.string())), raw.first_row)
+
+    return replace(source, columns=[*source.columns, CLUSTER], stream=stream)
 
 
 def read_answers(

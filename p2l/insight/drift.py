@@ -26,7 +26,7 @@ from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.leaderboard.sources import Groups
 from p2l.likelihood import Likelihood, win_rates
 from p2l.votes.reading import VoteBatch, read_votes
-from p2l.votes.schema import hash_turns
+from p2l.votes.schema import Source, hash_turns
 from p2l.votes.sources import open_source
 
 Floats = npt.NDArray[np.float64]
@@ -116,7 +116,7 @@ class Drift:
             f"from {self.before} to {self.after}",
             f"cells looked at: {len(self.cells)}, of {len(models)} model{'s'[: len(models) > 1]} in {len(titles)} "
             f"categor{'ies' if len(titles) > 1 else 'y'}, likelihood {self.likelihood}",
-            f"changed: {len(self.found)}{least}, at a false discovery rate of {self.fdr:.0%}",
+            f"changed: {len(self.found)}{least}, at a false discovery rate of {100 * self.fdr:.3g}%",
             "",
         ]
         header = ["", "model", "category", "beats the field", "change", f"{self.level:.0%} interval", "prompts", "p"]
@@ -224,9 +224,9 @@ class _Side:
 
 
 def drift_of_models(
-    before: str, after: str, prompts: str, *, by: Sequence[str] = (), least: int = 20, quiet: bool = True
+    before: str, after: str, prompts: Source | str, *, by: Sequence[str] = (), least: int = 20, quiet: bool = True
 ) -> Changes:
-    """Compare the predictions of two model folders for a file of prompts, over all of it and by values of columns.
+    """Compare the predictions of two model folders for a source of prompts, over all of it and by values of columns.
 
     Categories with fewer than `least` different prompts are left out. Raise InputError where a model or the prompts
     cannot be read, or the models cannot be compared.
@@ -248,7 +248,7 @@ def drift_of_models(
             noise = first.noise(rows) + second.noise(rows) if before != after else np.zeros(len(names))
             measured += _measure(column, value, names, change[rows], noise, *(rate[rows] for rate in rates))
     if not measured:
-        raise InputError(f"{prompts}: no category has {least} different prompts; lower --min-prompts")
+        raise InputError(f"{open_source(prompts).name}: no category has {least} different prompts; lower --min-prompts")
     return Changes(first.model.likelihood.name, measured, _notes(models, names, small, least))
 
 
@@ -265,7 +265,9 @@ def _common(models: Sequence[Any], before: str, after: str) -> list[str]:
     return names
 
 
-def _ask(sides: Sequence[_Side], prompts: str, by: Sequence[str], *, quiet: bool) -> tuple[Groups, dict[int, Ints]]:
+def _ask(
+    sides: Sequence[_Side], prompts: Source | str, by: Sequence[str], *, quiet: bool
+) -> tuple[Groups, dict[int, Ints]]:
     """Ask both sides about each different prompt once; return the rows (of U) of each category."""
     source = open_source(prompts)
     # The first of the pairs is empty, so that there is something to join where the file has no rows.

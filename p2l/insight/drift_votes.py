@@ -15,7 +15,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -112,7 +112,7 @@ def _versions(batch: VoteBatch) -> list[tuple[str | None, str | None]]:
 
 
 def drift_of_votes(
-    votes: str, rule: Rule, *, by: Sequence[str] = (), likelihood: str = "bt-tie", least: int = 20, quiet: bool = True
+    votes: Any, rule: Rule, *, by: Sequence[str] = (), likelihood: str = "bt-tie", least: int = 20, quiet: bool = True
 ) -> Changes:
     """Compare the two sides of a rule in a source of votes, over all votes and for each value of the `by` columns.
 
@@ -137,7 +137,8 @@ def drift_of_votes(
         few, unjoined = few + too_few, unjoined + apart
     if not drift.measured:
         raise InputError(
-            f"{votes}: {rule.missing()} (models need votes on {least} prompts on each side: --min-prompts)"
+            f"{open_source(votes).name}: {rule.missing()} "
+            f"(models need votes on {least} prompts on each side: --min-prompts)"
         )
     if few:
         drift.notes.append(f"{few} cells with fewer than {least} different prompts on a side are left out.")
@@ -156,7 +157,7 @@ class _Counted:
     names: dict[str, int]
 
 
-def _count(votes: str, rule: Rule, by: Sequence[str], *, quiet: bool) -> _Counted:
+def _count(votes: Any, rule: Rule, by: Sequence[str], *, quiet: bool) -> _Counted:
     source = open_source(votes)
     counted = _Counted(Groups(source, by), VoteCounter(), ClusteredVotes("prompt"), {})
     columns = ["model_a", "model_b", "winner", rule.column, *counted.groups.bases.values()]
