@@ -8,10 +8,10 @@ arena    each of the twelve newest models of arena140k_votes is hidden in turn. 
          against the leaderboard of all votes without it. Printed: excess loss of all of its votes over the row that
          they all give, for the fitted prior, with and without organisations, N(0, 5), and the mean row
 answers  five models of mmlu_pro_scores, drawn by seed 0, are hidden. The known ones' coefficients are logits of their
-         shares of right answers by subject, on four fifths of the prompts; graded answers (with those of the known
-         models on the same prompts) give the new row. Printed: loss of its answers on the other fifth, for prompts
-         drawn at random and chosen, and where the known models' answers to the other fifth are graded too, beside
-         the mean row and its own shares by subject
+         shares of right answers by subject, or by words of the prompt, on four fifths of the prompts, on which their
+         answers are graded; a few graded answers there give the new row. Printed: loss of its answers on the other
+         fifth, for prompts drawn at random and chosen, and where the known models' answers to the other fifth are
+         graded too, beside the mean row and the row that all answers to the four fifths give
 live     a simulated arena: a model is trained on 5,000 votes in one line, and follows 4,000 more, three new models
          among them, with the README's live line. Printed: loss on held-out votes, beside a model of one line on
          all 9,000, the model as it was, and the live line without the past votes
@@ -37,6 +37,7 @@ import numpy.typing as npt
 from p2l.common.cli import parser, positive, run
 from p2l.leaderboard.fitting import fit
 from p2l.leaderboard.newcomers import (
+    NewRow,
     RowPrior,
     answers_of_new,
     fit_answer_scale,
@@ -123,65 +124,113 @@ def answers(data: Path, orders: int) -> None:
     """Print the loss of a new model's answers after a few graded ones."""
     import pandas as pd
 
-    table = pd.read_parquet(data / "mmlu_pro_scores.parquet", columns=["question_id", "category", "model", "score"])
+    columns = ["question_id", "category", "model", "score", "prompt"]
+    table = pd.read_parquet(data / "mmlu_pro_scores.parquet", columns=columns)
     scores = table.pivot_table(index="question_id", columns="model", values="score")
-    subjects = table.drop_duplicates("question_id").set_index("question_id").category.loc[scores.index]
-    _, subject = np.unique(subjects, return_inverse=True)
+    questions = table.drop_duplicates("question_id").set_index("question_id").loc[scores.index]
+    _, subject = np.unique(questions.category, return_inverse=True)
     rng = np.random.default_rng(0)
     is_test = rng.random(len(scores)) < 0.2
     hidden = rng.permutation(scores.shape[1])[:NEWCOMERS]
-    rows = [_answers_of(scores.to_numpy(), subject, is_test, int(model), hidden, orders) for model in hidden]
+    every = scores.to_numpy()
+    known = np.delete(every, hidden, axis=1)
+    by = {
+        "subject": _by_subject(known, subject, is_test),
+        "text": _by_text(known, list(questions.prompt), subject, is_test),
+    }
     print(f"mmlu_pro: loss an answer after {ASKED} graded ones, mean of {NEWCOMERS} models, {orders} draws each")
-    for name in rows[0]:
-        print(f"  {name:28} {'  '.join(f'{value:.4f}' for value in np.mean([row[name] for row in rows], axis=0))}")
+    for name, coefs in by.items():
+        new = [_NewModel(coefs, known, every[:, model], is_test) for model in hidden]
+        rows = [one.losses(orders) for one in new]
+        for way in rows[0]:
+            print(f"  by {name}, {way:44} {'  '.join(f'{value:.4f}' for value in np.mean([r[way] for r in rows], 0))}")
 
 
-def _answers_of(scores: Floats, subject: Any, is_test: Any, model: int, hidden: Any, orders: int) -> dict[str, Floats]:
-    known = [column for column in range(scores.shape[1]) if column not in hidden]
-    shares = np.stack([np.nanmean(scores[~is_test & (subject == one)], axis=0) for one in range(subject.max() + 1)])
-    coefs = np.log(shares / (1.0 - shares))[subject]
-    table, own = coefs[:, known], scores[:, model]
-    prior = fit_row_prior(table[~is_test])
-    graded = np.flatnonzero(~is_test & ~np.isnan(own))
-    tests = np.flatnonzero(is_test & ~np.isnan(own))
+def _by_subject(known: Floats, subject: Any, is_test: Any) -> Floats:
+    """Return known models' coefficients (P, M): logits of their shares of right answers by subject."""
+    shares = np.stack([np.nanmean(known[~is_test & (subject == one)], axis=0) for one in range(subject.max() + 1)])
+    return np.asarray(np.log(shares / (1.0 - shares))[subject])
 
-    def loss(chance: Floats) -> float:
-        return -float(np.mean(own[tests] * np.log(chance) + (1.0 - own[tests]) * np.log1p(-chance)))
 
-    def after(rows: Any) -> float:
-        scale, easier = fit_answer_scale(table[rows], scores[rows][:, known])
-        row = fit_row(prior, table[rows], answers_of_new(scale, easier, own[rows]))
-        wider = np.hypot(scale.own_sd, scale.slope * row.sd(table[tests]))
-        return loss(dataclasses.replace(scale, own_sd=wider).chances(row.coefs(table[tests])))
+def _by_text(known: Floats, prompts: list[Any], subject: Any, is_test: Any) -> Floats:
+    """Return known models' coefficients (P, M) by ridge regression on words, pairs of words and subject.
 
-    def beside(rows: Any) -> float:
-        every = np.concatenate([rows, tests])
-        scale, easier = fit_answer_scale(table[every], scores[every][:, known])
-        row = fit_row(prior, table[rows], answers_of_new(scale, easier[: len(rows)], own[rows]))
-        logits = scale.slope * row.coefs(table[tests]) + scale.level + easier[len(rows) :]
-        return loss(1.0 / (1.0 + np.exp(-logits)))
+    Those of prompts that it is fitted to come from the other four fifths of these.
+    """
+    from scipy.sparse import csr_matrix, hstack
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import Ridge
 
-    def chosen(count: int, seed: int) -> Any:
-        sample = np.random.default_rng([seed, 1]).choice(graded, 2000, replace=False)
-        chance = 1.0 / (1.0 + np.exp(-table[sample].mean(axis=1)))
-        return sample[probes(prior, table[sample], chance * (1.0 - chance), count)]
+    texts = [prompt if isinstance(prompt, str) else "\n".join(prompt) for prompt in prompts]
+    words = TfidfVectorizer(ngram_range=(1, 2), min_df=3, sublinear_tf=True).fit_transform(texts)
+    features = hstack([words, csr_matrix(np.eye(subject.max() + 1)[subject])]).tocsr()
+    filled = np.where(np.isnan(known), np.nanmean(known[~is_test], axis=0), known)
+    fold = np.where(is_test, 5, np.random.default_rng(1).permutation(len(texts)) % 5)
+    shares = np.empty_like(known)
+    for one in range(6):
+        fitted = (fold != one) & ~is_test
+        shares[fold == one] = Ridge(alpha=2.0).fit(features[fitted], filled[fitted]).predict(features[fold == one])
+    shares = np.clip(shares, 0.03, 0.97)
+    return np.asarray(np.log(shares / (1.0 - shares)))
 
-    def drawn(count: int, seed: int) -> Any:
-        return np.random.default_rng([seed, count]).choice(graded, count, replace=False)
 
-    ways = {"prompts at random": drawn, "chosen prompts": chosen}
-    found = {
-        name: np.array([np.mean([after(way(count, seed)) for seed in range(orders)]) for count in ASKED])
-        for name, way in ways.items()
-    }
-    found["known models graded there too"] = np.array(
-        [np.mean([beside(drawn(count, seed)) for seed in range(orders)]) for count in ASKED]
-    )
-    mean = 1.0 / (1.0 + np.exp(-table[tests].mean(axis=1)))
-    return found | {
-        "mean row": np.full(3, loss(mean)),
-        "own shares by subject": np.full(3, loss(shares[subject[tests], model])),
-    }
+@dataclasses.dataclass(frozen=True)
+class _NewModel:
+    """A hidden model; P prompts, M known models."""
+
+    coefs: Floats
+    """(P, M)"""
+    known: Floats
+    """(P, M) scores."""
+    own: Floats
+    """(P,) scores."""
+    is_test: Any
+
+    def losses(self, orders: int) -> dict[str, Floats]:
+        """Return losses (3) after so many graded answers, by how these are chosen and what is known besides."""
+        train = np.flatnonzero(~self.is_test)
+        scale, ease = fit_answer_scale(self.coefs[train], self.known[train])
+        easier = np.zeros(len(self.own))
+        easier[train] = ease
+        prior = fit_row_prior(self.coefs[train])
+        graded = train[~np.isnan(self.own[train])]
+        tests = np.flatnonzero(self.is_test & ~np.isnan(self.own))
+
+        def loss(chance: Floats) -> float:
+            own = self.own[tests]
+            return -float(np.mean(own * np.log(chance) + (1.0 - own) * np.log1p(-chance)))
+
+        def row_of(rows: Any) -> NewRow:
+            return fit_row(prior, self.coefs[rows], answers_of_new(scale, easier[rows], self.own[rows]))
+
+        def after(rows: Any) -> float:
+            row = row_of(rows)
+            return loss(scale.chances(row.coefs(self.coefs[tests]), row.sd(self.coefs[tests])))
+
+        def beside(rows: Any) -> float:
+            both, there = fit_answer_scale(self.coefs[tests], self.known[tests])
+            logits = both.slope * row_of(rows).coefs(self.coefs[tests]) + both.level + there
+            return loss(1.0 / (1.0 + np.exp(-logits)))
+
+        def chosen(count: int, seed: int) -> Any:
+            sample = np.random.default_rng([seed, 1]).choice(graded, 2000, replace=False)
+            information = scale.information(self.coefs[sample].mean(axis=1), easier[sample])
+            return sample[probes(prior, self.coefs[sample], information, count)]
+
+        def drawn(count: int, seed: int) -> Any:
+            return np.random.default_rng([seed, count]).choice(graded, count, replace=False)
+
+        def mean(measured: Any, way: Any) -> Floats:
+            return np.array([np.mean([measured(way(count, seed)) for seed in range(orders)]) for count in ASKED])
+
+        return {
+            "prompts at random": mean(after, drawn),
+            "chosen prompts": mean(after, chosen),
+            "at random, known models graded there too": mean(beside, drawn),
+            "chosen, known models graded there too": mean(beside, chosen),
+            "the mean row": np.full(3, loss(scale.chances(self.coefs[tests].mean(axis=1)))),
+            "the row of all its answers": np.full(3, after(graded)),
+        }
 
 
 def live(folder: Path, seeds: int) -> None:

@@ -49,6 +49,8 @@ class Measured:
     """Mean over checkpoints of the loss on the slice that is yet to come."""
     few_votes: float
     """The same for its votes with a model that had 1 to 199 votes at the checkpoint."""
+    few_votes_gain: tuple[float, float]
+    """Interval of how much lower that is than naive training's, over these votes and seeds."""
     backward_transfer: float
     """Loss on a slice when it was the newest less that at the end, mean over slices; below zero: forgotten."""
     dropped: float
@@ -87,7 +89,7 @@ def measure(stream: Stream, runs: Mapping[str, Sequence[Outcome]], prefixes: Seq
     if prefixes:
         oracles = np.stack([draws.matrices(outcome)[:, _END] for outcome in prefixes], axis=1)
     scales = _Scales(means["naive"], means["oracle"], oracles)
-    rows = [_row(stream, name, runs[name], means[name], scales) for name in runs]
+    rows = [_row(stream, name, runs, means[name], scales) for name in runs]
     exact = [[draws.matrices(one)[0, _END].mean() for one in runs[name]] for name in ("naive", "oracle")]
     errors = [np.var(values, ddof=1) / len(values) if len(values) > 1 else np.nan for values in exact]
     return Table(rows, float(np.mean(exact[0]) - np.mean(exact[1])), float(np.sqrt(sum(errors))), best_loss(stream))
@@ -154,7 +156,8 @@ def _so_far(matrix: Floats) -> Floats:
     return np.asarray((matrix[:, :SLICES] * weights).sum(axis=(1, 2)) / SLICES)
 
 
-def _row(stream: Stream, name: str, outcomes: Sequence[Outcome], drawn: Floats, scales: _Scales) -> Measured:
+def _row(stream: Stream, name: str, runs: Mapping[str, Sequence[Outcome]], drawn: Floats, scales: _Scales) -> Measured:
+    outcomes = runs[name]
     matrix, first, votes = drawn[0], outcomes[0], len(stream.pairs)
     diagonal = np.diagonal(matrix)
     closed, on_the_way = scales.closed(drawn, _END), scales.closed_on_the_way(drawn)
@@ -171,7 +174,8 @@ def _row(stream: Stream, name: str, outcomes: Sequence[Outcome], drawn: Floats, 
         newest=float(matrix[_END, -1]),
         newest_before_drain=float(matrix[_STREAM_END, -1]),
         next_slice=float(np.diagonal(matrix, offset=1).mean()),
-        few_votes=_few_votes(stream, outcomes),
+        few_votes=float(_few_votes(stream, outcomes).mean()),
+        few_votes_gain=_gain(_few_votes(stream, runs["naive"]), _few_votes(stream, outcomes)),
         backward_transfer=float((diagonal[:-1] - matrix[_END, :-1][: SLICES - 1]).mean()),
         dropped=first.dropped / votes,
         most_waiting=first.most_waiting / votes,
@@ -181,16 +185,27 @@ def _row(stream: Stream, name: str, outcomes: Sequence[Outcome], drawn: Floats, 
     )
 
 
-def _few_votes(stream: Stream, outcomes: Sequence[Outcome]) -> float:
-    """Mean loss at each checkpoint on the votes of the next slice with a model that has had few votes so far."""
+def _few_votes(stream: Stream, outcomes: Sequence[Outcome]) -> Floats:
+    """(seeds, votes) loss at each checkpoint of the votes of the next slice with a model that has had few so far."""
     slices = stream.slices[stream.slices > 0]
     pairs = stream.held_pairs[stream.slices > 0]
-    found = []
+    losses = []
     for checkpoint in range(SLICES - 1):
         votes = stream.votes_before[checkpoint][pairs].min(axis=1)
         chosen = (slices == checkpoint + 2) & (votes > 0) & (votes < FEW_VOTES)
-        found.append(np.mean([outcome.losses[checkpoint, chosen] for outcome in outcomes], axis=0))
-    return float(np.concatenate(found).mean())
+        losses.append(np.stack([outcome.losses[checkpoint, chosen] for outcome in outcomes]))
+    return np.concatenate(losses, axis=1)
+
+
+def _gain(naive: Floats, losses: Floats) -> tuple[float, float]:
+    """Interval of the mean of naive - losses (seeds, votes), votes drawn alike on both sides, and seeds."""
+    rng = np.random.default_rng(2)
+    draws = [np.nan]
+    for _ in range(_DRAWS if losses.shape[1] else 0):
+        votes = rng.integers(losses.shape[1], size=losses.shape[1])
+        sides = [side[rng.integers(len(side), size=len(side))][:, votes].mean() for side in (naive, losses)]
+        draws.append(sides[0] - sides[1])
+    return _interval(np.array(draws)) if len(draws) > 1 else (float("nan"), float("nan"))
 
 
 def _interval(values: Floats) -> tuple[float, float]:

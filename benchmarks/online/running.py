@@ -27,6 +27,7 @@ from p2l.likelihood import get
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel, P2LOutput
 from p2l.online_training.averaging import AveragedWeights
+from p2l.online_training.newcomers import NewRows
 from p2l.training.data import Windows
 from p2l.training.engine import Engine, choose_device, start_processes
 from p2l.training.trainer import Trainer
@@ -92,7 +93,7 @@ def run_strategy(stream: Stream, strategy: Strategy, seed: int, *, quiet: bool =
 
 def _train(stream: Stream, strategy: Strategy, seed: int, *, quiet: bool) -> Outcome:
     order = strategy.make(stream, seed)
-    run = _Run(stream, strategy, _trainer(stream, order, seed), _models_known(order, stream))
+    run = _Run(stream, strategy, _trainer(stream, order, seed), *_known_and_arrived(order, stream))
     ends = [*order.checkpoints, len(order.batches)]
     wanted = {ends[-1]} if strategy.final_only else set(ends)
     started = time.monotonic()
@@ -118,10 +119,12 @@ def _train(stream: Stream, strategy: Strategy, seed: int, *, quiet: bool) -> Out
 class _Run:
     """A run between its steps: new models get their rows, the mean takes the weights in, checkpoints are read."""
 
-    def __init__(self, stream: Stream, strategy: Strategy, trainer: Trainer, known: Ints) -> None:
+    def __init__(self, stream: Stream, strategy: Strategy, trainer: Trainer, known: Ints, arrived: Ints) -> None:
         self.stream, self.trainer, self._known = stream, trainer, known
         self._rows = trainer.engine.model.row_names
         self._means = AveragedWeights(HORIZON, self._rows) if strategy.average else None
+        self._new_rows = NewRows(trainer, 0) if strategy.new_rows else None
+        self._arrived = arrived
         self._found: dict[tuple[int, bool], Floats] = {}
 
     def between_steps(self, done: int, wanted: set[int]) -> None:
@@ -134,6 +137,10 @@ class _Run:
                 self._found[done, True] = self._read_means() if done else self._found[done, False]
         if done + 1 < len(self._known) and 0 < self._known[done] < self._known[done + 1]:
             self._welcome(int(self._known[done]), int(self._known[done + 1]))
+        if self._new_rows is not None and done + 1 < len(self._arrived):
+            for row in self._new_rows.update(int(self._arrived[done + 1])):
+                if self._means is not None:
+                    self._means.restart(row, self._weights)
 
     def losses(self, ends: list[int], *, averaged: bool) -> Floats:
         """(E, n); of checkpoints that were not read, those of the last one."""
@@ -189,10 +196,15 @@ def _assign(weights: Mapping[str, Tensor], values: Mapping[str, Tensor]) -> None
             weight.copy_(values[name])
 
 
-def _models_known(order: Order, stream: Stream) -> Ints:
-    """(steps + 1,) models, in order of first appearance, that the votes of so many steps name."""
+def _known_and_arrived(order: Order, stream: Stream) -> tuple[Ints, Ints]:
+    """Return the models, in order of first appearance, that the votes of so many steps name, and how many have come.
+
+    (steps + 1,) both.
+    """
     newest = [int(stream.pairs[batch].max()) + 1 for batch in order.batches]
-    return np.maximum.accumulate(np.array([0, *newest]))
+    arrived = [int(batch.max()) + 1 for batch in order.batches]
+    known, votes = (np.maximum.accumulate(np.array([0, *counts])) for counts in (newest, arrived))
+    return known, votes
 
 
 def _trainer(stream: Stream, order: Order, seed: int) -> Trainer:

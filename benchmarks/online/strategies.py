@@ -56,6 +56,8 @@ class Strategy:
     average: bool = False
     """Also evaluate averaged weights."""
     final_only: bool = False
+    new_rows: bool = False
+    """Set the rows of new models from their first votes, as online training does; else they start at the mean row."""
 
 
 def rescaled_gamma(gamma: float, stream: Stream) -> float:
@@ -159,6 +161,9 @@ def _all() -> list[Strategy]:
         )
         for epsilon in (*REPLAY_GRID, _OURS)
     ]
+    found.append(
+        Strategy(f"replay {_OURS:g}, rows set", _buffered(_replay(_OURS)), seeds=3, average=True, new_rows=True)
+    )
     found += [
         Strategy(f"geometric {gamma:g} {epsilon:g}", _buffered(_geometric(gamma, epsilon)))
         for gamma, epsilon in GEOMETRIC_GRID

@@ -25,7 +25,7 @@ def add_parser() -> argparse.ArgumentParser:
         "--answers",
         metavar="FILE",
         help="graded answers: rows of prompt, model and score in [0, 1]; those of known models on the same prompts say "
-        "how hard these are",
+        "how hard these are, and on further prompts how scores follow from coefficients",
     )
     flags.add_argument("--organisation", metavar="NAME", help="whose model it is (default: as its name begins)")
     flags.add_argument("--output", required=True, metavar="DIR", help="folder of the larger model; must not exist")
@@ -56,7 +56,13 @@ def probes_parser() -> argparse.ArgumentParser:
         "p2l probes", "Choose the prompts that say most about a new model, to be answered by it and graded first."
     )
     flags.add_argument("--model", required=True, metavar="DIR", help="the folder of a trained model")
-    flags.add_argument("--prompts", required=True, metavar="FILE", help="prompts to choose from: a file with `prompt`")
+    flags.add_argument(
+        "--prompts",
+        required=True,
+        metavar="FILE",
+        help="prompts to choose from: a file with `prompt`; graded answers of known models (model, score) say how hard "
+        "each is",
+    )
     flags.add_argument("--count", type=positive, default=20, metavar="N", help="prompts to choose")
     flags.add_argument("--limit", type=positive, default=5000, metavar="N", help="look at a sample of so many prompts")
     flags.add_argument("--seed", type=whole, default=0, help="of the sample")

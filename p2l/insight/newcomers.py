@@ -45,6 +45,7 @@ Floats = npt.NDArray[np.float64]
 FEWEST = 3
 """Known models that a prior needs."""
 _LEVEL = 1.959964
+_MOST_PROMPTS = 5000  # that known models alone have answered
 _OWN_FILES = ("eval_*", "metrics.jsonl", "checkpoint-*", "manifest.json", "*.safetensors*", "training_config.json")
 
 
@@ -98,10 +99,14 @@ def row_of_answers(model: str, name: str, answers: str, *, organisation: str | N
     graded = np.flatnonzero(~np.isnan(own))
     if not len(graded):
         raise InputError(f"{answers}: holds no answer of {name!r}; the column 'model' names the models")
-    coefs = p2l.predict([prompts[row] for row in graded]).coefs.astype(np.float64)
-    scale, harder = fit_answer_scale(coefs, scores[graded, :-1])
-    row = fit_row(_prior(p2l, coefs, name, organisation), coefs, answers_of_new(scale, harder, own[graded]))
-    known = int((~np.isnan(scores[graded, :-1])).sum())
+    others = np.flatnonzero(np.isnan(own))[:_MOST_PROMPTS]
+    rows = np.concatenate([graded, others])
+    coefs = p2l.predict([prompts[row] for row in rows]).coefs.astype(np.float64)
+    scale, easier = fit_answer_scale(coefs, scores[rows, :-1])
+    answered = slice(len(graded))
+    observed = answers_of_new(scale, easier[answered], own[graded])
+    row = fit_row(_prior(p2l, coefs, name, organisation), coefs[answered], observed)
+    known = int((~np.isnan(scores[rows, :-1])).sum())
     return _added(row, coefs, f"{len(graded):,} graded answers, beside {known:,} of known models")
 
 
@@ -220,24 +225,36 @@ def _with_row(posterior: Posterior, row: NewRow, order: Sequence[int]) -> Poster
 
 
 def choose_probes(model: str, prompts: str, count: int, *, limit: int = 5000, seed: int = 0) -> list[list[str]]:
-    """Choose prompts of a file that say most about a new model, from a sample of `limit` different ones."""
-    table = read_columns(Path(prompts).expanduser(), {"prompt"})
+    """Choose prompts of a file that say most about a new model, from a sample of `limit` different ones.
+
+    Where the file holds graded answers of known models (model, score), these say how hard each prompt is.
+    """
+    p2l = P2L.from_pretrained(model)
+    texts, scores = _prompts_of(prompts, p2l.model_list)
+    if len(texts) > limit:
+        rows = np.sort(np.random.default_rng(seed).choice(len(texts), limit, replace=False))
+        texts, scores = [texts[row] for row in rows], scores[rows]
+    coefs = p2l.predict(texts).coefs.astype(np.float64)
+    scale, easier = fit_answer_scale(coefs, scores)
+    information = scale.information(coefs.mean(axis=1), easier)
+    return [texts[row] for row in probes(fit_row_prior(coefs), coefs, information, count)]
+
+
+def _prompts_of(path: str, models: Sequence[str]) -> tuple[list[list[str]], Floats]:
+    """Return the different prompts (P) of a file, and what scores (P, M) of known models it holds, else NaN."""
+    table = read_columns(Path(path).expanduser(), {"prompt", "model", "score"})
     if "prompt" not in table or not len(table):
-        raise InputError(f"{prompts}: holds no prompts; a column 'prompt' is needed")
+        raise InputError(f"{path}: holds no prompts; a column 'prompt' is needed")
+    if {"model", "score"} <= {*table}:
+        texts, scores = read_answers(path, models)
+        if texts:
+            return texts, scores
     different: dict[int, list[str]] = {}
     for entry in table["prompt"]:
         turns = [entry] if isinstance(entry, str) else [] if entry is None else [str(turn) for turn in entry]
         if turns:
             different.setdefault(hash_turns(turns), turns)
-    texts = list(different.values())
-    if len(texts) > limit:
-        rows = np.sort(np.random.default_rng(seed).choice(len(texts), limit, replace=False))
-        texts = [texts[row] for row in rows]
-    p2l = P2L.from_pretrained(model)
-    coefs = p2l.predict(texts).coefs.astype(np.float64)
-    # An answer to a prompt at which models are right half of the time says most of how good one is.
-    chance = 1.0 / (1.0 + np.exp(-coefs.mean(axis=1)))
-    return [texts[row] for row in probes(fit_row_prior(coefs), coefs, chance * (1.0 - chance), count)]
+    return list(different.values()), np.full((len(different), len(models)), np.nan)
 
 
 def write_probes(prompts: Sequence[list[str]], output: str) -> None:

@@ -203,20 +203,29 @@ class AnswerScale:
 
     slope: float
     level: float
-    own_sd: float
-    """Standard deviation of a prompt's own, beside what coefficients say of it."""
+    marginal_slope: float
+    """Of prompts of which nothing but the coefficients is known; smaller, as a prompt's own is averaged over."""
+    marginal_level: float
 
-    def chances(self, coefs: Floats) -> Floats:
-        """Return the chance (N,) of a right answer at prompts of which nothing but the coefficients is known."""
-        return _chance(self.slope * coefs + self.level, self.own_sd)
+    def chances(self, coefs: Floats, sd: float | Floats = 0.0) -> Floats:
+        """Return the chance (N,) of a right answer at prompts of which nothing but the coefficients is known.
+
+        `sd` is the standard deviation of the coefficients.
+        """
+        return _chance(self.marginal_slope * coefs + self.marginal_level, self.marginal_slope * np.asarray(sd))
+
+    def information(self, coefs: Floats, own: Floats | float = 0.0) -> Floats:
+        """Return the Fisher information (N,) that an answer has of the coefficient, given the prompts' own logits."""
+        chance = 1.0 / (1.0 + np.exp(-(self.slope * coefs + self.level + own)))
+        return np.asarray(self.slope**2 * chance * (1.0 - chance))
 
 
 _NODES, _MASSES = np.polynomial.hermite_e.hermegauss(15)
 
 
-def _chance(logits: Floats, sd: float | Floats) -> Floats:
+def _chance(logits: Floats, sd: Floats) -> Floats:
     """Return the mean of the sigmoid of N(logits, sd^2)."""
-    draws = logits[..., None] + np.asarray(sd)[..., None] * _NODES
+    draws = logits[..., None] + sd[..., None] * _NODES
     return np.asarray((_MASSES / _MASSES.sum() / (1.0 + np.exp(-draws))).sum(axis=-1))
 
 
@@ -224,7 +233,8 @@ def fit_answer_scale(coefs: Floats, scores: Floats) -> tuple[AnswerScale, Floats
     """Fit the scale to scores (N, M) in [0, 1] of known models, NaN where there is none; return it and prompts' own.
 
     A prompt's own logit (N,) says how much easier the prompt is than the coefficients (N, M) say. The
-    variance of these is that under which the scores are likeliest (Laplace's approximation).
+    variance of these is that under which the scores are likeliest (Laplace's approximation). It takes hundreds of
+    scores to know the slope well: let `scores` hold those of prompts that a new model has not answered too.
     """
     there = ~np.isnan(scores)
     filled = np.where(there, scores, 0.0)
@@ -245,7 +255,21 @@ def fit_answer_scale(coefs: Floats, scores: Floats) -> tuple[AnswerScale, Floats
         last, variance = variance, float((own**2 + 1.0 / (weight.sum(axis=1) + 1.0 / variance)).mean())
         if abs(np.log(variance / last)) < 0.01:
             break
-    return AnswerScale(slope, level, float(np.sqrt(variance))), own
+    return AnswerScale(slope, level, *_marginal(coefs[there], scores[there])), own
+
+
+def _marginal(coefs: Floats, scores: Floats) -> tuple[float, float]:
+    """Return slope and level (n scores) of a logistic regression, the slope held near 1 by the weight of one score."""
+    slope, level = 1.0, 0.0
+    for _ in range(20):
+        chance = 1.0 / (1.0 + np.exp(-(slope * coefs + level)))
+        weight, residual = chance * (1.0 - chance), scores - chance
+        cross = (weight * coefs).sum()
+        terms = np.array([(residual * coefs).sum() - (slope - 1.0), residual.sum()])
+        curve = np.array([[(weight * coefs**2).sum() + 1.0, cross], [cross, weight.sum() + 1e-3]])
+        step = np.clip(np.linalg.solve(curve, terms), -0.5, 0.5)
+        slope, level = max(slope + float(step[0]), _LEAST_SLOPE), level + float(step[1])
+    return slope, level
 
 
 def answers_of_new(scale: AnswerScale, own: Floats, scores: Floats) -> Observe:
