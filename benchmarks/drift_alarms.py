@@ -1,10 +1,10 @@
 """Does `p2l drift --follow` raise false alarms, and does it find a model that became worse at one topic?
 
-    python -m benchmarks.drift_alarms [--runs 100] [--looks 4] [--window 7200]
+    python -m benchmarks.drift_alarms [--runs 100] [--looks 3] [--window 5000]
 
-Twelve models of an arena with six topics: strengths N(0, 0.5), and N(0, 0.4) more by topic, as far apart as those of
+Ten models of an arena with five topics: strengths N(0, 0.5), and N(0, 0.4) more by topic, as far apart as those of
 arena140k. A vote draws topic and pair at random; chances are those of Bradley-Terry with a tenth of ties. A window of
-7,200 votes has 200 of each model on each topic. Four windows stand before the first look.
+5,000 votes has 200 of each model on each topic. Four windows stand before the first look.
 
 controls  nothing changes. Printed: how many runs raise an alarm at any of their looks, with the interval of that share
           (Wilson, 95 %), and changed cells over all cells looked at
@@ -31,7 +31,7 @@ from p2l.insight.drift_follow import FEWEST_WINDOWS, Watch, look_at
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.online_training.live_votes import LiveVotes, Waiting
 
-MODELS, TOPICS, TIES = 12, 6, 0.1
+MODELS, TOPICS, TIES = 10, 5, 0.1
 FALLS = (150.0,)
 
 
@@ -110,8 +110,8 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the flags of the benchmark."""
     flags = parser("python -m benchmarks.drift_alarms", "Count false alarms of p2l drift --follow, and planted falls.")
     flags.add_argument("--runs", type=positive, default=100, help="of each kind")
-    flags.add_argument("--looks", type=positive, default=4, help="windows after the first one")
-    flags.add_argument("--window", type=positive, default=7200, help="votes between two looks")
+    flags.add_argument("--looks", type=positive, default=3, help="comparisons of a run")
+    flags.add_argument("--window", type=positive, default=5000, help="votes between two looks")
     return flags
 
 

@@ -60,6 +60,27 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
         metavar="MODEL",
         help="the clusters of prompts that `p2l explain` finds for this model are categories, in place of labels",
     )
+    _add_follow_flags(flags)
+    flags.add_argument("--likelihood", metavar="NAME", help="with --votes or --follow: of the fits (default: bt-tie)")
+    flags.add_argument(
+        "--min-prompts", type=positive, default=20, metavar="N", help="different prompts that a cell needs"
+    )
+    flags.add_argument("--level", type=float, default=0.95, help="coverage of each interval")
+    flags.add_argument(
+        "--fdr", type=float, default=0.05, help="false discovery rate: share of false findings to expect"
+    )
+    flags.add_argument(
+        "--least-change", type=float, default=0.0, metavar="POINTS", help="changes of no more than this do not count"
+    )
+    flags.add_argument("--all", action="store_true", help="print every cell, not only the changed ones")
+    flags.add_argument("--json", metavar="FILE", help="also write every cell")
+    flags.add_argument("--plot", metavar="FILE", help="also draw them (.png, .svg, .pdf)")
+    flags.add_argument("--quiet", action="store_true", help="no progress bars")
+    flags.arrange(_GROUPS)
+    return flags
+
+
+def _add_follow_flags(flags: argparse.ArgumentParser) -> None:
     flags.add_argument(
         "--follow",
         metavar="FILE",
@@ -79,23 +100,6 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
     flags.add_argument(
         "--stop-when-idle", metavar="SECONDS", type=amount, help="with --follow: end when no vote has come for so long"
     )
-    flags.add_argument("--likelihood", metavar="NAME", help="with --votes or --follow: of the fits (default: bt-tie)")
-    flags.add_argument(
-        "--min-prompts", type=positive, default=20, metavar="N", help="different prompts that a cell needs"
-    )
-    flags.add_argument("--level", type=float, default=0.95, help="coverage of each interval")
-    flags.add_argument(
-        "--fdr", type=float, default=0.05, help="false discovery rate: share of false findings to expect"
-    )
-    flags.add_argument(
-        "--least-change", type=float, default=0.0, metavar="POINTS", help="changes of no more than this do not count"
-    )
-    flags.add_argument("--all", action="store_true", help="print every cell, not only the changed ones")
-    flags.add_argument("--json", metavar="FILE", help="also write every cell")
-    flags.add_argument("--plot", metavar="FILE", help="also draw them (.png, .svg, .pdf)")
-    flags.add_argument("--quiet", action="store_true", help="no progress bars")
-    flags.arrange(_GROUPS)
-    return flags
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:

@@ -130,3 +130,16 @@ def test_probes_are_prompts_of_the_file_each_once(model: Path, tmp_path: Path) -
     assert all(turns in ASKED for turns in rows)
     with pytest.raises(ConfigError, match="more than --limit"):
         probes_main([*flags, "--count", "7", "--limit", "3"])
+
+
+def test_probes_pass_over_prompts_that_every_known_model_solves(model: Path, tmp_path: Path) -> None:
+    rows = [
+        {"prompt": prompt[0], "model": name, "score": 1.0 if number < 50 else float(place % 2)}
+        for number, prompt in enumerate(ASKED)
+        for place, name in enumerate(NAMES)
+    ]
+    answers, output = tmp_path / "answers.jsonl", tmp_path / "probes.jsonl"
+    answers.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    probes_main(["--model", str(model), "--prompts", str(answers), "--output", str(output), "--count", "8"])
+    chosen = [json.loads(line)["prompt"] for line in output.read_text(encoding="utf-8").splitlines()]
+    assert sum(turns in ASKED[50:] for turns in chosen) >= 6

@@ -124,6 +124,22 @@ def test_graded_answers_count_for_how_hard_a_prompt_was_for_the_others() -> None
     assert scale.chances(np.array([-9.0, 9.0])) == pytest.approx([0.0, 1.0], abs=0.05)
 
 
+def test_chances_at_prompts_of_which_nothing_is_known_are_the_shares_of_right_answers() -> None:
+    """What is a prompt's own pulls chances to one half; the scale given the prompt is steeper."""
+    rng = np.random.default_rng(6)
+    coefs = rng.normal(0.0, 1.5, (4000, 8))
+    own = rng.normal(0.0, 2.0, 4000)
+    scores = (rng.random(coefs.shape) < 1 / (1 + np.exp(-coefs - own[:, None]))).astype(float)
+    scores[::7, 3] = np.nan
+    scale, easier = fit_answer_scale(coefs, scores)
+    assert np.corrcoef(easier, own)[0, 1] > 0.8
+    assert scale.marginal_slope < 0.8 * scale.slope
+    for low in (-2.0, 0.0, 1.5):
+        near = (np.abs(coefs - low) < 0.25) & ~np.isnan(scores)
+        assert scale.chances(coefs[near]).mean() == pytest.approx(scores[near].mean(), abs=0.03)
+    assert scale.chances(np.array([2.0]), 3.0) < scale.chances(np.array([2.0]))
+
+
 def test_chosen_probes_leave_less_open_than_any_twenty() -> None:
     known = world(3)[:, :KNOWN]
     prior, weight = fit_row_prior(known), np.full(PROMPTS, 0.25)

@@ -1,0 +1,222 @@
+"""Does a live run keep up with training anew, and with a leaderboard of the votes so far?
+
+    python -m benchmarks.followed arenas [--seeds 5] [--folder DIR]
+    python -m benchmarks.followed newcomers DATA_DIR [--models 12] [--folder DIR]
+
+arenas     simulated arenas: a model is trained on 5,000 votes in one line and follows 4,000 more, three new models
+           among them. After each eighth of these, losses on the same held-out votes: as it was, the live line, and one
+           line on all votes so far
+newcomers  20,000 votes of arena140k without its twelve newest models train a model on tags; the votes of each newest
+           model are streamed to a live line. Printed: its loss on the model's other votes, less that of one leaderboard
+           refitted to all votes so far, after 100, 400 and 3,000 votes
+
+All draws are seeded. Runs that are finished in the folder are not made again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.real_votes.sets import arena_votes
+from p2l.common.cli import parser, positive, run
+from p2l.common.text_table import text_table
+from p2l.leaderboard import Leaderboard, fit_labels
+from p2l.likelihood import Likelihood, vote_losses
+
+Floats = npt.NDArray[np.float64]
+BEFORE, AFTER, CHECKPOINTS, HELD = 5000, 4000, 8, 3000
+NEWEST, KNOWN_VOTES, COUNTS, MOST_LATER = 12, 20_000, (100, 400, 3000), 3000
+
+
+def command(*words: object) -> float:
+    """Run a command of p2l, and return its seconds."""
+    started = time.monotonic()
+    line = [sys.executable, "-m", "p2l.cli", *map(str, words)]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(line)}: {done.stderr[-2000:]}")
+    return time.monotonic() - started
+
+
+def train(votes: Path, folder: Path) -> float:
+    """Train in one line unless that was done, and return its seconds."""
+    if (folder / "model_list.json").is_file():
+        return 0.0
+    shutil.rmtree(folder, ignore_errors=True)
+    return command("train", "--votes", votes, "--output", folder, "--size", "tiny", "--quiet")
+
+
+def losses(folder: Path, votes: Any) -> Floats:
+    """Return the loss (n,) of votes under a model; NaN where it does not know both models."""
+    from p2l import P2L
+
+    model = P2L.from_pretrained(folder, device="cpu")
+    place = {name: number for number, name in enumerate(model.model_list)}
+    labels, is_known = _labels(votes, place)
+    prompts = [[prompt] if isinstance(prompt, str) else list(prompt) for prompt in votes.prompt[is_known]]
+    found = model.predict(prompts)
+    out = np.full(len(votes), np.nan)
+    out[is_known] = vote_losses(model.likelihood, found.coefs.astype(float), labels, found.eta, found.gamma)
+    return out
+
+
+def _labels(votes: Any, place: dict[str, int]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_]]:
+    """Return labels of the votes whose models are known, and which these are."""
+    a, b = (votes[side].map(place).to_numpy(float) for side in ("model_a", "model_b"))
+    is_known = ~np.isnan(a) & ~np.isnan(b)
+    b_won = (votes.winner == "model_b").to_numpy()
+    ties = votes.winner.map({"model_a": 0, "model_b": 0, "tie": 1, "tie (bothbad)": 2}).to_numpy()
+    first, second = np.where(b_won, b, a), np.where(b_won, a, b)
+    return np.stack([first, second, ties], axis=1)[is_known].astype(np.int32), is_known
+
+
+def arenas(folder: Path, seeds: int) -> Iterator[str]:
+    """Yield lines about followed and retrained models."""
+    header = ["votes", "as it was", "live line", "trained anew", "live less anew", "newcomers: live", "anew"]
+    gaps = []
+    for seed in range(seeds):
+        rows = [_checkpoint(folder / str(seed), seed, number) for number in range(1, CHECKPOINTS + 1)]
+        gaps += [row[2] - row[3] for row in rows]
+        yield f"arena of seed {seed + 1}"
+        yield from text_table(header, [[f"{row[0]:.0f}", *(f"{cell:.4f}" for cell in row[1:4]),
+            f"{row[2] - row[3]:+.4f}", *(f"{cell:.4f}" for cell in row[4:])] for row in rows])  # fmt: skip
+    kept = sum(gap <= 0.01 for gap in gaps)
+    yield f"within 0.01 nats of training anew: {kept} of {len(gaps)} checkpoints; largest {max(gaps):+.4f}"
+
+
+def _checkpoint(place: Path, seed: int, number: int) -> list[float]:
+    """Return votes and losses after so many eighths of the later votes."""
+    import pandas as pd
+
+    place.mkdir(parents=True, exist_ok=True)
+    votes, held = place / "votes.parquet", place / "held.parquet"
+    if not held.is_file():
+        models = ("--models", 15, "--seed", seed + 1, "--quiet")
+        command("simulate", "--votes", BEFORE + AFTER, "--output", votes, "--val", HELD, "--val-output", held, *models)
+    table, test = pd.read_parquet(votes), pd.read_parquet(held)
+    newest = sorted({*table.model_a})[-3:]
+    is_new = table.model_a.isin(newest) | table.model_b.isin(newest)
+    first = table[~is_new].iloc[:BEFORE]
+    later = table.drop(first.index).iloc[: AFTER * number // CHECKPOINTS]
+    first.to_json(place / "first.jsonl", orient="records", lines=True)
+    later.to_json(place / f"later-{number}.jsonl", orient="records", lines=True)
+    pd.concat([first, later]).sample(frac=1, random_state=0).to_json(
+        place / f"all-{number}.jsonl", orient="records", lines=True
+    )
+    train(place / "first.jsonl", place / "first")
+    train(place / f"all-{number}.jsonl", place / f"all-{number}")
+    followed = follow(place / "first", place / f"later-{number}.jsonl", place / f"followed-{number}")
+    columns = [losses(one, test) for one in (place / "first", followed, place / f"all-{number}")]
+    among_new = (test.model_a.isin(newest) | test.model_b.isin(newest)).to_numpy()
+    shared = ~np.isnan(columns[0])
+    means = [float(np.nanmean(column[shared])) for column in columns[:1]]
+    means += [float(np.nanmean(column)) for column in columns[1:]]
+    return [BEFORE + len(later), *means, *(float(np.nanmean(column[among_new])) for column in columns[1:])]
+
+
+def follow(first: Path, votes: Path, folder: Path, *more: object) -> Path:
+    """Follow a file with the live line to its end, from a copy of a model, and return the run's folder."""
+    if not (folder / "model_list.json").is_file():
+        shutil.rmtree(folder, ignore_errors=True)
+        made = first.with_name(f"{first.name}-online")
+        shutil.rmtree(made, ignore_errors=True)
+        line = ("--no-eval", "--follow", votes, "--stop-when-idle", 0, "--quiet", *more)
+        command("online-train", "--checkpoint", first, *line)
+        made.rename(folder)
+    return folder
+
+
+def newcomers(data: Path, folder: Path, models: int) -> Iterator[str]:
+    """Yield lines about the votes of each newest model, streamed."""
+    import pandas as pd
+
+    folder.mkdir(parents=True, exist_ok=True)
+    battles = pd.read_parquet(data / "arena140k_votes.parquet")
+    battles = battles[battles.model_a != battles.model_b].sample(frac=1, random_state=0)
+    battles = battles.sort_values("month_sim", kind="stable")
+    votes = arena_votes(battles, 1, np.random.default_rng(0))[["prompt", "model_a", "model_b", "winner"]]
+    long = pd.concat([votes.model_a, votes.model_b]).reset_index()
+    newest = long.groupby(0)["index"].min().sort_values().index[-NEWEST:]
+    touched = votes.model_a.isin(newest) | votes.model_b.isin(newest)
+    known = votes[~touched].sample(KNOWN_VOTES, random_state=0)
+    known.to_json(folder / "known.jsonl", orient="records", lines=True)
+    train(folder / "known.jsonl", folder / "first")
+    rows = []
+    for name in list(newest)[::-1][:models]:
+        own = votes[(votes.model_a == name) | (votes.model_b == name)]
+        others = np.where(own.model_a == name, own.model_b, own.model_a)
+        own = own[~pd.Series(others, index=own.index).isin(newest)].sample(frac=1, random_state=1)
+        row = [_excess(folder, known, own, name, count) for count in COUNTS]
+        rows.append(row)
+        yield f"  {name:44} {len(own):6,} votes  {'  '.join(f'{excess:+.4f}' for excess in row)}"
+    mean = np.nanmean(np.array(rows), axis=0)
+    yield f"  {'mean':44} {'':12}  {'  '.join(f'{excess:+.4f}' for excess in mean)}"
+    for count, column in zip(COUNTS, np.array(rows).T, strict=True):
+        yield f"at most 0.003 nats after {count:,} votes: {(column <= 0.003).sum()} of {(~np.isnan(column)).sum()}"
+
+
+def _excess(folder: Path, known: Any, own: Any, name: str, count: int) -> float:
+    """Return the loss of a model's later votes under the live line less that of a refitted leaderboard."""
+    import pandas as pd
+
+    if len(own) < count + 200:
+        return float("nan")
+    stream, later = own.iloc[:count], own.iloc[max(COUNTS) if len(own) > max(COUNTS) + 200 else count :]
+    later = later.iloc[:MOST_LATER]
+    word = f"{name}-{count}".replace("/", "_")
+    stream.to_json(folder / f"{word}.jsonl", orient="records", lines=True)
+    followed = follow(folder / "first", folder / f"{word}.jsonl", folder / word)
+    so_far = pd.concat([known, stream])
+    names = sorted({*so_far.model_a, *so_far.model_b})
+    place = {one: number for number, one in enumerate(names)}
+    board = fit_labels(_labels(so_far, place)[0], models=names, likelihood="grk", intervals=None)
+    labels, is_known = _labels(later, place)
+    return float(np.nanmean(losses(followed, later)[is_known]) - _board_losses(board, labels).mean())
+
+
+def _board_losses(board: Leaderboard, labels: npt.NDArray[np.int32]) -> Floats:
+    from p2l.likelihood import get
+
+    likelihood: Likelihood = get(board.likelihood)
+    coefs = np.tile(board.coefs, (len(labels), 1))
+    sides = (None if value is None else np.full(len(labels), value) for value in (board.eta, board.gamma))
+    return np.asarray(vote_losses(likelihood, coefs, labels, *sides))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
+    flags = parser("python -m benchmarks.followed", "Compare live runs with training anew and with leaderboards.")
+    commands = flags.add_subparsers(dest="command", required=True)
+    one = commands.add_parser("arenas")
+    one.add_argument("--seeds", type=positive, default=5)
+    one.add_argument("--folder", type=Path)
+    one = commands.add_parser("newcomers")
+    one.add_argument("data", type=Path, metavar="DATA_DIR")
+    one.add_argument("--models", type=positive, default=NEWEST)
+    one.add_argument("--folder", type=Path)
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one part."""
+    args = build_parser().parse_args(argv)
+    with tempfile.TemporaryDirectory() as name:
+        folder = args.folder or Path(name)
+        lines = arenas(folder, args.seeds) if args.command == "arenas" else newcomers(args.data, folder, args.models)
+        for line in lines:
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    run(main)
