@@ -3,123 +3,51 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any
 
-from p2l.common.access import check_address, digest_of, is_loopback, new_key, port
-from p2l.common.cli import above_zero, amount, parser, positive, run, whole
-from p2l.common.connections import add_connection_flags, limits_of
+from p2l.common.access import check_address
+from p2l.common.cli import run
+from p2l.common.connections import limits_of
 from p2l.common.errors import ConfigError
-from p2l.common.prompts import MAX_CHARS, MAX_TURNS
-from p2l.serving.settings import Settings
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """Return the flags."""
-    flags = parser("p2l endpoint", "Serve a trained model over HTTP: leaderboards of LLMs for single prompts.")
-    _add_model_flags(flags.add_argument_group("model"))
-    _add_server_flags(flags.add_argument_group("server"))
-    _add_limit_flags(flags.add_argument_group("limits"))
-    add_connection_flags(flags.add_argument_group("connections"), idle_seconds=5.0)
-    return flags
-
-
-def _add_model_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model-path", "-m", "--model", help="folder or hub id; may be left out with --watch")
-    group.add_argument("--model-type", "-mt", help="of the backbone; by default the model's own, like the next two")
-    group.add_argument("--head-type", "-ht", help="bt, rk or ba")
-    group.add_argument("--loss-type", "-lt", help="the likelihood that the model was trained with")
-    group.add_argument("--max-length", type=positive, help="tokens per prompt (default: as in training)")
-    group.add_argument("--cuda", action=argparse.BooleanOptionalAction, help="the GPU (default: if there is one)")
-    group.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="auto measures")
-    group.add_argument(
-        "--quantize", choices=["int8"], help="smaller and faster on a CPU; refused where it errs too much"
-    )
-    group.add_argument(
-        "--watch", metavar="DIR", help="serve the newest complete model in DIR, now and whenever one comes"
-    )
-
-
-def _add_server_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--host", "-H", default="0.0.0.0", help="address to listen on")
-    group.add_argument("--port", "-p", type=port, default=10250, help="to listen on")
-    group.add_argument("--workers", type=positive, default=1, help="processes, each with a copy of the model")
-    group.add_argument(
-        "--api-key",
-        "-a",
-        help="what clients send as api-key (default: $P2L_API_KEY, or a random key when other machines can connect)",
-    )
-    group.add_argument(
-        "--admin-key", help="what POST /reload needs as api-key (default: $P2L_ADMIN_KEY; none: no reload)"
-    )
-    group.add_argument("--reload", action=argparse.BooleanOptionalAction, default=False, help="restart on changed code")
-    group.add_argument(
-        "--page", action=argparse.BooleanOptionalAction, default=True, help="a page at / that shows leaderboards"
-    )
-    group.add_argument(
-        "--clusters", metavar="FILE", help="kinds of prompts that the page compares with, of p2l explain --output"
-    )
-    group.add_argument("--log-prompts", action="store_true", help="write prompts to the log")
-
-
-def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--queue-size", type=positive, default=1024, help="prompts between arrival and answer")
-    group.add_argument("--cache-size", type=whole, default=8192, help="answers remembered; 0: none")
-    group.add_argument("--max-batch-tokens", type=positive, help="tokens of a forward pass (default: by device)")
-    group.add_argument("--max-wait-ms", type=amount, help="wait for a fuller batch (default: 2 on a GPU, else 0)")
-    group.add_argument(
-        "--streams", type=whole, help="threads that compute; 0: the event loop itself (default: by device and model)"
-    )
-    group.add_argument("--max-body-mb", type=above_zero, default=8.0, help="largest request, in MiB")
-    group.add_argument("--max-turns", type=positive, default=MAX_TURNS, help="turns of a request, of all its prompts")
-    group.add_argument("--max-chars", type=positive, default=MAX_CHARS, help="characters of a prompt")
-    group.add_argument("--deadline", type=above_zero, default=60.0, help="seconds that a request may take")
+from p2l.common.ray_cluster import check_installed
+from p2l.serving.flags import build_parser as build_parser
+from p2l.serving.flags import scaling_of, settings_of
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
     """Check everything, then serve until stopped."""
     flags = build_parser().parse_args(argv)
-    if flags.reload and flags.workers > 1:
-        raise ConfigError("--reload goes with one worker; leave out --reload or --workers")
-    if flags.quantize and flags.dtype != "auto":
-        raise ConfigError(f"--quantize {flags.quantize} decides the dtype; leave out --dtype or --quantize")
-    if flags.streams == 0 and flags.max_wait_ms:
-        raise ConfigError("the event loop cannot wait for a fuller batch; leave out --streams 0 or --max-wait-ms")
+    _check(flags)
     check_address(flags.host, flags.port)
     limits = limits_of(flags)
-    settings = _settings(flags)
+    settings = settings_of(flags)
+    if flags.ray:
+        check_installed()
+        from p2l.serving.ray_app import serve_on_ray
+
+        return serve_on_ray(settings, scaling_of(flags), dict(flags.models), flags.host, flags.port, limits)
 
     from p2l.serving.server import serve
 
     return serve(settings, flags.host, flags.port, limits, reload=flags.reload)
 
 
-def _settings(flags: argparse.Namespace) -> Settings:
-    if not flags.model_path and not flags.watch:
-        raise ConfigError("no model: pass --model-path FOLDER, or --watch DIR with a trained model in it")
-    names = {field.name for field in fields(Settings)}
-    typed: dict[str, Any] = {name: value for name, value in vars(flags).items() if name in names}
-    typed["model_path"] = flags.model_path or ""
-    typed["device"] = None if flags.cuda is None else "cuda" if flags.cuda else "cpu"
-    typed["dtype"] = None if flags.dtype == "auto" else flags.dtype
-    settings = Settings(**typed)
-    api_key = _key("--api-key", flags.api_key, "P2L_API_KEY")
-    admin_key = _key("--admin-key", flags.admin_key, "P2L_ADMIN_KEY")
-    if api_key is None and not is_loopback(flags.host):
-        api_key = new_key()
-        print(f"no --api-key was given; clients send this one as api-key: {api_key}", flush=True)
-    api, admin = (None if key is None else digest_of(key) for key in (api_key, admin_key))
-    return replace(settings, api_key_digest=api, admin_key_digest=admin)
-
-
-def _key(flag: str, typed: str | None, variable: str) -> str | None:
-    from_environment = os.environ.pop(variable, None)  # nor do workers inherit it
-    key = from_environment if typed is None else typed
-    if key is not None and not key.strip():
-        raise ConfigError(f"{flag} (or ${variable}) is empty; pass a key, or leave it out")
-    return None if key is None else key.strip()  # HTTP drops white space around a header's value
+def _check(flags: argparse.Namespace) -> None:
+    """Raise ConfigError for flags that contradict each other."""
+    if flags.reload and flags.workers > 1:
+        raise ConfigError("--reload goes with one worker; leave out --reload or --workers")
+    if flags.quantize and flags.dtype != "auto":
+        raise ConfigError(f"--quantize {flags.quantize} decides the dtype; leave out --dtype or --quantize")
+    if flags.streams == 0 and flags.max_wait_ms:
+        raise ConfigError("the event loop cannot wait for a fuller batch; leave out --streams 0 or --max-wait-ms")
+    if flags.ray and flags.reload:
+        raise ConfigError("--reload restarts a plain endpoint on changed code; leave out --reload or --ray")
+    if not flags.ray:
+        of_ray = {"--max-workers": flags.max_workers, "--queue-per-worker": flags.queue_per_worker}
+        of_ray["--models"] = flags.models
+        for name in (name for name, typed in of_ray.items() if typed):
+            raise ConfigError(f"{name} is of Ray Serve; add --ray, or leave it out")
+    scaling_of(flags)
 
 
 if __name__ == "__main__":

@@ -19,23 +19,22 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import APIKeyHeader
 from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from p2l.common.access import matches
 from p2l.common.cli import listed, nearest
 from p2l.common.errors import InputError
 from p2l.common.long_texts import LONG
 from p2l.common.version import __version__
-from p2l.common.web import BodyLimit, ClientGoneError, bearer_of, end_when_orphaned, within
+from p2l.common.web import BodyLimit, ClientGoneError, end_when_orphaned, within
 from p2l.inference import P2L
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
 from p2l.model.encoding import repair
 from p2l.serving.batcher import Answer, Batcher, BusyError, ModelFailedError, TooLargeError
+from p2l.serving.keys import RELOAD, KeyGuard
 from p2l.serving.metrics import Metrics
-from p2l.serving.page import Page, is_of_page
+from p2l.serving.page import Page
 from p2l.serving.pairs import (
     MOST_COVARIATES,
     MOST_PAIRS,
@@ -49,6 +48,7 @@ from p2l.serving.pairs import (
 )
 from p2l.serving.parsing import BoundedRoute, check_prompts
 from p2l.serving.reload import Control, Follower, Served, Status, batch_limits
+from p2l.serving.score_cache import ScoreCache
 from p2l.serving.settings import Settings
 
 # The bodies of the service's requests and responses.
@@ -207,42 +207,7 @@ class Problem(BaseModel):
     detail: str = Field(description="One sentence.")
 
 
-# Middleware around every request: the key is checked before a byte of the body is read, and the answer is counted.
-
-OPEN_ROUTES = frozenset({"/health", "/metrics", "/docs", "/docs/oauth2-redirect", "/openapi.json"})
-"""Routes that say nothing of prompts and need no key."""
-RELOAD = "/reload"
-
-
-class KeyGuard:
-    """Answers 403 unless the header `api-key` (or `Authorization: Bearer`) holds the key that the route asks for."""
-
-    def __init__(self, app: ASGIApp, api_key: str | None, admin_key: str | None, has_page: bool) -> None:
-        """The digests of the keys. Without `api_key` everybody may ask; without `admin_key` nobody may reload."""
-        self.app = app
-        self._has_page = has_page
-        self._api_key = api_key
-        self._admin_key = admin_key
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on if its key is right."""
-        problem = self._problem(scope) if scope["type"] == "http" else None
-        if problem is None:
-            await self.app(scope, receive, send)
-        else:
-            response = JSONResponse({"detail": problem}, status_code=403, headers={"connection": "close"})
-            await response(scope, receive, send)
-
-    def _problem(self, scope: Scope) -> str | None:
-        path = scope["path"]
-        if path in OPEN_ROUTES or (self._has_page and is_of_page(path)):
-            return None
-        if path == RELOAD and self._admin_key is None:
-            return "this service was started without --admin-key and reloads nothing on request"
-        expected = self._admin_key if path == RELOAD else self._api_key
-        if expected is None or matches(_key_of(scope), expected):
-            return None
-        return "the key is missing or wrong; send it in the header api-key"
+# Middleware around every request: it is counted with its answer.
 
 
 class Counter:
@@ -269,13 +234,6 @@ class Counter:
             await send(message)
 
         await self.app(scope, receive, counted)
-
-
-def _key_of(scope: Scope) -> bytes | None:
-    """Return the key of a request, from the header `api-key` or as bearer token."""
-    headers = Headers(scope=scope)
-    key = headers.get("api-key", bearer_of(headers))
-    return None if key is None else key.strip(" \t").encode("latin-1")  # the bytes as they were sent
 
 
 T = TypeVar("T")
@@ -313,7 +271,8 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         limits, sizes = batch_limits(settings, served.model), (settings.queue_size, settings.cache_size)
-        batcher = Batcher(served.model, limits, metrics, queue_size=sizes[0], cache_size=sizes[1])
+        shared = score_cache(settings, served)
+        batcher = Batcher(served.model, limits, metrics, queue_size=sizes[0], cache_size=sizes[1], shared=shared)
         follower = Follower(settings, served, generation, batcher, metrics)
         background = [asyncio.ensure_future(task) for task in (follower.run(), end_when_orphaned(_log))]
         app.state.service = _Service(settings, batcher, follower, metrics)
@@ -321,6 +280,8 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
         for task in background:
             task.cancel()
         await batcher.close()
+        if shared is not None:
+            await shared.close()
 
     app = FastAPI(
         title="P2L endpoint",
@@ -344,6 +305,13 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
     app.add_middleware(Counter, metrics=metrics, routes=routes)
     _add_error_handlers(app)
     return app
+
+
+def score_cache(settings: Settings, served: Served) -> ScoreCache | None:
+    """What the workers share of their answers; ConfigError for what is no URL of a Redis."""
+    if settings.score_cache is None:
+        return None
+    return ScoreCache(settings.score_cache, settings.api_key_digest or "", served.dtype)
 
 
 _routes = APIRouter(route_class=BoundedRoute)
@@ -436,7 +404,7 @@ async def metrics(request: Request) -> Response:
     return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-@_routes.post("/reload")
+@_routes.post(RELOAD)
 async def reload(request: Request, body: ReloadRequest | None = None) -> ReloadResponse:
     """Load the model's folder again, or another one, in every worker; needs the admin key."""
     service = _service(request)
@@ -456,8 +424,9 @@ async def reload(request: Request, body: ReloadRequest | None = None) -> ReloadR
 async def _followed(control: Control, generation: int, workers: int) -> list[Status]:
     """What the workers say when all of them have tried to load the target."""
     for _ in range(int(_RELOAD_SECONDS / 0.1)):
-        done = [status for status in control.statuses() if status.generation >= generation]
-        if len(done) >= workers:
+        statuses = control.statuses()
+        done = [status for status in statuses if status.generation >= generation]
+        if len(done) >= max(workers, len(statuses)):  # Ray Serve may have started more
             return done
         await asyncio.sleep(0.1)
     raise HTTPException(504, "not every worker has loaded the model yet; GET /info says what is served")

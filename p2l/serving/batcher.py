@@ -18,10 +18,11 @@ import time
 from array import array
 from asyncio import AbstractEventLoop, Future
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -47,6 +48,16 @@ class Answer:
     revision: str
     variances: array[float] | None = None
     """(R,) of the posterior's components."""
+
+
+class SharedAnswers(Protocol):
+    """Answers that other workers gave, by the keys of encoded prompts."""
+
+    async def get(self, model: P2L, prompts: Sequence[bytes]) -> dict[bytes, Answer]:
+        """Return those that are there."""
+
+    def put(self, answers: Mapping[bytes, Answer]) -> None:
+        """Let others have these."""
 
 
 class TooLargeError(InputError):
@@ -310,6 +321,9 @@ class Watcher:
     def looked_up(self, *, hits: int, prompts: int) -> None:
         """So many prompts were looked up, so many of them known."""
 
+    def shared(self, hits: int) -> None:
+        """Other workers knew so many more."""
+
     def computed(self, prompts: int, tokens: int, seconds: float) -> None:
         """A batch went through the model."""
 
@@ -370,11 +384,12 @@ class Batcher:
         *,
         queue_size: int = 1024,
         cache_size: int = 8192,
+        shared: SharedAnswers | None = None,
     ) -> None:
         """Start the threads.
 
         At most `queue_size` prompts may be between arrival and answer; of the answers the `cache_size` that were used
-        last are kept.
+        last are kept, and those of other workers come from `shared`.
         """
         self.model = model
         self._watcher = watcher or Watcher()
@@ -382,6 +397,7 @@ class Batcher:
         self._pending = 0
         self._flying: dict[_Key, Job] = {}
         self._cache: LRUCache[_Key, Answer] = LRUCache(cache_size)
+        self._shared = shared
         self._pool = ComputePool(limits, queue_size, self._report)
         self.long_work = LongWork()
         self._closed = False
@@ -461,6 +477,8 @@ class Batcher:
         keys = [(model.revision, prompt.key) for prompt in encoded]
         known = {} if fresh else {key: answer for key in keys if (answer := self._cache.get(key)) is not None}
         self._watcher.looked_up(hits=sum(key in known for key in keys), prompts=len(keys))
+        if self._shared is not None and not fresh:
+            known |= await self._ask_others(self._shared, model, [key for key in keys if key not in known])
         pool = self._pool
         jobs: dict[_Key, Job] = {}
         new: list[Job] = []
@@ -485,7 +503,19 @@ class Batcher:
         known |= zip(jobs, answers, strict=True)
         for key, answer in zip(jobs, answers, strict=True):
             self._cache.put(key, answer)
+        if self._shared is not None and new:
+            self._shared.put({key[1]: known[key] for key, job in jobs.items() if job in new})
         return [known[key] for key in keys]
+
+    async def _ask_others(self, shared: SharedAnswers, model: P2L, keys: Sequence[_Key]) -> dict[_Key, Answer]:
+        """What other workers have computed of prompts that nobody computes here now."""
+        prompts = [prompt for revision, prompt in dict.fromkeys(keys) if (revision, prompt) not in self._flying]
+        answers = await shared.get(model, prompts)
+        known = {(model.revision, prompt): answer for prompt, answer in answers.items()}
+        for key, answer in known.items():
+            self._cache.put(key, answer)
+        self._watcher.shared(len(known))
+        return known
 
     def _leave(self, key: _Key, job: Job) -> None:
         """One request wants the job no longer."""

@@ -25,6 +25,7 @@ class Metrics(Watcher):
         self.batch_seconds = self._histogram("p2l_batch_seconds", "Seconds of a forward pass.", _SECONDS)
         self.prompts = Counter("p2l_prompts", "Prompts looked up.", registry=self.registry)
         self.cache_hits = Counter("p2l_cache_hits", "Prompts answered from the cache.", registry=self.registry)
+        self.shared_hits = Counter("p2l_shared_cache_hits", "Prompts other workers knew.", registry=self.registry)
         self.gone = Counter(
             "p2l_dropped", "Prompts dropped: the client left or its time was up.", registry=self.registry
         )
@@ -53,6 +54,10 @@ class Metrics(Watcher):
         """See `Watcher`."""
         self.prompts.inc(prompts)
         self.cache_hits.inc(hits)
+
+    def shared(self, hits: int) -> None:
+        """See `Watcher`."""
+        self.shared_hits.inc(hits)
 
     def computed(self, prompts: int, tokens: int, seconds: float) -> None:
         """See `Watcher`."""

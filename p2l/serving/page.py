@@ -243,11 +243,6 @@ async def send_asset_later(request: Request) -> Response:
     return send_asset(request)
 
 
-def is_of_page(path: str) -> bool:
-    """Return whether the page itself checks who may have a path."""
-    return path == "/" or path.startswith(("/page/", "/static/"))
-
-
 def _problem(error: Exception) -> tuple[int, str]:
     """Return the status and the sentence of an error."""
     if isinstance(error, HTTPException):

@@ -90,6 +90,12 @@ class Control:
         with locked(self._folder / "watch.lock", wait=False) as is_held:
             yield is_held
 
+    @contextlib.contextmanager
+    def loading(self) -> Iterator[None]:
+        """Wait until no other worker loads a model; none does until the end."""
+        with locked(self._folder / "load.lock"):
+            yield
+
     def settled(self) -> dict[str, Settled] | None:
         """What the worker that watched before had decided on; None before the first."""
         content = _read(self._folder / "settled.json")
@@ -326,6 +332,11 @@ class Follower:
         self._told: tuple[str, str] | None = None
         self._report(None)
 
+    @property
+    def generation(self) -> int:
+        """That of the target that was followed last, whether it could be loaded or not."""
+        return self._generation
+
     async def run(self) -> None:
         """Follow until cancelled."""
         watching = asyncio.ensure_future(self._watch()) if self._settings.watch else None
@@ -343,7 +354,7 @@ class Follower:
     async def _follow(self, target: Target) -> None:
         problem = None
         try:
-            self.served = await asyncio.to_thread(load, self._settings, target.model_path)
+            self.served = await asyncio.to_thread(self._load, target.model_path)
             self._batcher.replace_model(self.served.model, batch_limits(self._settings, self.served.model))
             self._control.keep(target.model_path)
             self._tidy_in = _LOOKS_UNTIL_TIDY
@@ -358,6 +369,10 @@ class Follower:
         self._metrics.reloads.labels("failed" if problem else "done").inc()
         self._generation = target.generation
         self._report(problem)
+
+    def _load(self, path: str) -> Served:
+        with self._control.loading() if self._settings.in_turn else contextlib.nullcontext():
+            return load(self._settings, path)
 
     def _tidy(self) -> None:
         """Give the memory of the model before back, a few looks after its last answer."""

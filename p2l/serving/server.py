@@ -32,9 +32,9 @@ def serve(settings: Settings, host: str, port: int, limits: ConnectionLimits, *,
     """Serve until SIGINT or SIGTERM, and answer what was accepted; InputError if the model cannot be served so."""
     several = settings.workers > 1 or reload
     with control_folder("p2l-endpoint-", shared=several) as control:
-        settings = replace(settings, control=str(control), model_path=_first_model(settings))
+        settings = replace(settings, control=str(control), model_path=first_model(settings))
         if several:
-            settings = _checked_elsewhere(settings)
+            settings = check_elsewhere(settings)
             write_settings(settings, control)
         run_server(
             "p2l.serving.server:worker" if several else _app(settings),
@@ -59,7 +59,7 @@ def _app(settings: Settings) -> FastAPI:
     from p2l.serving.boards import read_clusters
     from p2l.serving.reload import Control, catch_up
 
-    _log_to_stderr()
+    log_to_stderr()
     settings = replace(settings, cores=_share_cores(settings.workers))
     served, generation = catch_up(settings, Control(Path(settings.control)))
     model = served.model
@@ -69,7 +69,8 @@ def _app(settings: Settings) -> FastAPI:
     return build_app(settings, served, generation)
 
 
-def _first_model(settings: Settings) -> str:
+def first_model(settings: Settings) -> str:
+    """Return the model to begin with, the newest of a watched folder if none is named; InputError without any."""
     from p2l.serving.watching import newest_model
 
     if settings.model_path or settings.watch is None:
@@ -80,7 +81,7 @@ def _first_model(settings: Settings) -> str:
     return str(newest)
 
 
-def _checked_elsewhere(settings: Settings) -> Settings:
+def check_elsewhere(settings: Settings) -> Settings:
     """Load the model once in a process of its own, so that a fault is told once and measuring is not disturbed.
 
     Returns the settings with what was measured, for the workers to take over.
@@ -92,7 +93,7 @@ def _checked_elsewhere(settings: Settings) -> Settings:
         raise InputError(
             f"{settings.model_path}: the process that loads it was killed; is there enough memory?"
         ) from error
-    _log_to_stderr()
+    log_to_stderr()
     _log.info("%s", reason)
     return settings if settings.quantize else replace(settings, dtype=dtype, dtype_reason=reason)
 
@@ -116,7 +117,8 @@ def _share_cores(workers: int) -> int:
     return torch.get_num_threads()
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
+    """Write the service's log to stderr."""
     if not _log.handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(LineFormatter("%(asctime)s %(levelname)s %(message)s"))

@@ -55,3 +55,20 @@ class Settings:
     """Signs the sessions of the page; the workers of one service have the same."""
     clusters: str | None = None
     """Path of what `p2l explain --output` wrote, for the page."""
+    score_cache: str | None = field(default=None, repr=False)
+    """URL of a Redis in which the answers of all workers are; None: each remembers its own."""
+    in_turn: bool = False
+    """Whether workers load a new model one after the other, so that only one holds two at a time."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How many replicas of a model Ray Serve runs."""
+
+    least: int = 1
+    most: int = 1
+    queue: float = 8.0
+    """Requests at each replica, on average, beyond which another starts."""
+    gpus: float = 0.0
+    """Of each replica."""
+    cpus: float = 1.0

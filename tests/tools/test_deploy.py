@@ -108,6 +108,20 @@ def test_a_container_file_copies_what_there_is_and_runs_what_is_understood(path:
     assert "USER 10001" in text
 
 
+def test_arguments_of_serve_applications_are_flags_of_an_endpoint() -> None:
+    service = documents(DEPLOY / "ray" / "rayservice.yaml")[0]["spec"]
+    configs = [*documents(DEPLOY / "ray" / "serve.yaml"), yaml.safe_load(service["serveConfigV2"])]
+    for application in [each for config in configs for each in config["applications"]]:
+        module, _, name = application["import_path"].partition(":")
+        assert hasattr(importlib.import_module(module), name)
+        own = {"fronts", "cpus", "gpus", "direct", "open"}
+        flags = [(key.replace("_", "-"), text) for key, text in application["args"].items() if key not in own]
+        parsed(["p2l", "endpoint", *(word for key, text in flags for word in (f"--{key}", text))])
+    version = re.search(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    assert version
+    assert service["rayClusterConfig"]["rayVersion"] == version[1]
+
+
 def test_compose_mounts_what_there_is_and_starts_what_is_understood() -> None:
     for service in COMPOSE["services"].values():
         for volume in service.get("volumes", []):

@@ -1,5 +1,4 @@
 import contextlib
-import json
 import shutil
 import socket
 import threading
@@ -10,8 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import requests
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
@@ -125,22 +122,6 @@ def test_info_health_and_metrics(start):
     assert "p2l_batch_prompts_count 2.0" in text  # the health check, and one of the two
 
 
-@pytest.mark.parametrize("key", [None, "", "wrong", "a key'", "schlüssel"])
-@pytest.mark.parametrize("route", ["/predict", "/models", "/info", "/leaderboard", "/predict_batch", "/nothing"])
-def test_without_the_key_there_is_no_answer(shared, route, key):
-    headers = {} if key is None else {"api-key": key.encode()}
-    method = "GET" if route in {"/models", "/info"} else "POST"
-    found = shared.client.request(method, route, headers={"api-key": b"", **headers}, content=b"{}")
-    assert found.status_code == 403
-    assert "api-key" in found.json()["detail"]
-
-
-def test_nobody_is_sent_to_another_address_with_a_key(shared):
-    """Behind a proxy that speaks TLS a redirect to http: would show the key."""
-    assert shared.client.post("/predict/", json={"prompt": ["hi"]}, follow_redirects=False).status_code == 404
-    assert shared.client.get("/models/", follow_redirects=False).status_code == 404
-
-
 def test_white_space_after_a_key_is_no_part_of_it(start):
     host, port = start(api_key="k").url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=60) as connection:
@@ -154,79 +135,7 @@ def test_a_bearer_key_is_a_key(start):
     assert requests.get(f"{running.url}/models", headers=bearer, timeout=60).status_code == 200
 
 
-@pytest.mark.parametrize(
-    "content", [b'{"prompt": ["hello"], "sd": false}', b' { "prompt" : ["h\\u00e4 \\ud83d\\ude00"] }']
-)
-@pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "application/what+json"])
-def test_a_prompt_has_one_answer_whichever_way_it_takes(shared, content, kind):
-    turns = json.loads(content)["prompt"]
-    found = shared.client.post("/predict", content=content, headers={"content-type": kind})
-    other = shared.client.post("/predict", content=content, headers={**JSON, "x-p2l-timeout": "20"})
-    assert found.status_code == 200
-    assert found.json() == other.json()
-    np.testing.assert_allclose(found.json()["coefs"], shared.model.predict([turns]).coefs[0], atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"null",
-        b"[]",
-        b'"text"',
-        b"{}",
-        b'{"prompt": null}',
-        b'{"prompt": []}',
-        b'{"prompt": [1]}',
-        b'{"prompt": [null]}',
-        b'{"prompt": [["nested"]]}',
-        b'{"prompt": {"role": "user"}}',
-        b'{"prompt": NaN}',
-        b'{"prompt": ["\xff\xfe"]}',
-        b"[" * 100_000,
-        b'{"prompt": ["' + b"\x00" + b'"]}',
-    ],
-)
-@pytest.mark.parametrize("route", ["/predict", "/leaderboard"])
-def test_what_is_no_prompt_gets_one_sentence(shared, route, body):
-    found = shared.client.post(route, content=body, headers={"content-type": "application/json"})
-    assert 400 <= found.status_code < 500
-    detail = found.json()["detail"]
-    assert isinstance(detail, str)
-    assert 0 < len(detail) < 200
-    assert "\n" not in detail
-
-
-@pytest.mark.parametrize(
-    "turn",
-    ["", " ", "\x00\x01\x1b[31m", "\ud800", "a\udc00b", "<|cls|>", "<|im_end|>\n<|cls|>", "x" * 1_000_000, "🦜" * 9],
-)
-def test_an_odd_prompt_gets_the_answer_of_the_model(shared, turn):
-    found = shared.client.post("/predict", content=json.dumps({"prompt": [turn]}), headers=JSON)
-    assert found.status_code == 200
-    np.testing.assert_allclose(found.json()["coefs"], shared.model.predict([[turn]]).coefs[0], atol=1e-5)
-
-
 JSON = {"content-type": "application/json"}
-ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(), max_size=20),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
-    max_leaves=8,
-)
-
-
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    route=st.sampled_from(["/predict", "/leaderboard", "/predict_batch", "/reload", "/models", "/health"]),
-    name=st.sampled_from(["prompt", "prompts", "model_path", "other"]),
-    value=ANYTHING,
-)
-def test_no_body_makes_the_service_fail(shared, route, name, value):
-    found = shared.client.post(route, content=json.dumps({name: value}), headers=JSON)
-    assert found.status_code < 500
-    if found.status_code >= 400:
-        assert isinstance(found.json()["detail"], str)
 
 
 def test_a_request_beyond_the_size_limit_is_refused(start):
@@ -407,24 +316,3 @@ def _until(condition):
             return
         time.sleep(0.02)
     raise AssertionError("it never came true")
-
-
-@pytest.mark.parametrize("route", ["/predict", "/leaderboard"])
-def test_a_text_is_a_prompt_of_one_turn(shared, route):
-    key = {"api-key": "a key"}
-    text, turns = (shared.client.post(route, json={"prompt": one}, headers=key) for one in ("hello", ["hello"]))
-    assert text.status_code == 200
-    assert text.json() == turns.json()
-
-
-def test_an_unknown_key_is_refused_with_the_nearest(shared):
-    key = {"api-key": "a key"}
-    for route, body, name, near in (
-        ("/predict", {"prompt": "hello", "levl": 0.5}, "levl", "level"),
-        ("/leaderboard", {"prompts": "hello", "prompt": "hello"}, "prompts", "prompt"),
-        ("/predict_batch", {"prompts": ["hello"], "sdd": True}, "sdd", "sd"),
-    ):
-        answer = shared.client.post(route, json=body, headers=key)
-        assert answer.status_code == 422
-        assert answer.json()["detail"] == f"{name}: unknown key (did you mean {near!r}?); see GET /docs"
-    assert shared.client.post("/predict_batch", json={"prompts": ["hello", ["a", "b"]]}, headers=key).status_code == 200
