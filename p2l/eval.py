@@ -2,6 +2,7 @@
 
 p2l eval --model outputs/my-run --dataset prompts.jsonl
 deepspeed --num_gpus=8 p2l.eval --model outputs/my-run --dataset prompts.parquet --format parquet
+p2l eval --model outputs/my-run --dataset prompts.parquet --ray --workers 8
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import argparse
 from collections.abc import Sequence
 
 from p2l.common.cli import add_model_flags, parser, positive, run
+from p2l.common.errors import ConfigError
+from p2l.common.ray_cluster import check_installed
 
 
 def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:
@@ -60,6 +63,13 @@ def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:
         help="leave last_hidden_state out of the output; it takes some 8 kB a row",
     )
     group.add_argument("--restart", action="store_true", help="start anew, ignoring earlier output")
+    group = flags.add_argument_group("Ray Data")
+    group.add_argument(
+        "--ray", action="store_true", help="on the machines of $RAY_ADDRESS, or on this one (pip install 'p2l[ray]')"
+    )
+    group.add_argument(
+        "--workers", type=positive, metavar="N", help="of Ray, each with a model (default: one for each GPU, else core)"
+    )
     add_model_flags(flags)
     return flags
 
@@ -67,6 +77,10 @@ def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the flags and run."""
     options = vars(build_parser().parse_args(argv))
+    if options["workers"] and not options["ray"]:
+        raise ConfigError("--workers is of Ray; add --ray, or use the launcher")
+    if options["ray"]:
+        check_installed()
     from p2l.batch_inference.run import EvalOptions, evaluate
 
     options.pop("local_rank")

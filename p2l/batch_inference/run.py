@@ -7,19 +7,17 @@ kill, and the output does not depend on the number of processes.
 
 from __future__ import annotations
 
-import contextlib
 import gc
-import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+from p2l.batch_inference.asking import Asker, ModelOptions, Processes, join_processes, load_model
 from p2l.batch_inference.output import (
     FORMATS,
     InferenceJob,
@@ -34,138 +32,12 @@ from p2l.batch_inference.output import (
     push,
     write_output,
 )
-from p2l.batch_inference.prompts import PromptSet, Survey, open_prompts
+from p2l.batch_inference.prompts import ROWS, PromptSet, Survey, open_prompts
 from p2l.common.cli import progress
 from p2l.common.errors import CheckpointError, InputError
 from p2l.common.files import check_can_write
-from p2l.inference import P2L, Prediction, free_memory, is_out_of_memory
+from p2l.inference import P2L
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder
-
-
-@dataclass
-class Asker:
-    """A model with the most prompts and tokens of a forward pass; `say` takes a note for the user."""
-
-    model: P2L
-    say: Callable[[str], None]
-    batch_size: int | None = None
-    tokens: int = 32_768  # halved, for good, whenever memory runs out
-
-    def ask(self, prompts: Sequence[Sequence[str]], *, hidden: bool) -> Prediction:
-        """Predict for prompts; InputError where one alone does not fit into memory."""
-        while True:
-            try:
-                return self.model.predict(
-                    prompts, batch_size=self.batch_size or 64, max_batch_tokens=self.tokens, hidden=hidden
-                )
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                if self.tokens == 1:
-                    raise InputError(
-                        "a single prompt does not fit into memory; give a smaller --max-length or another --device"
-                    ) from error
-            free_memory()  # here the error, and the tensors that it holds, are gone
-            self.tokens //= 2
-            self.say(f"out of memory: forward passes hold at most {self.tokens} tokens from now on")
-
-
-# The processes of one launch of `p2l eval`, by `torchrun` or `deepspeed`; a process alone needs no launcher.
-
-T = TypeVar("T")
-_WAIT = timedelta(days=30)  # a process may have much more work than another; a dead one is noticed at once
-
-
-@dataclass(frozen=True)
-class Processes:
-    """This process among those of its launch."""
-
-    rank: int
-    count: int
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this process writes the output and prints."""
-        return self.rank == 0
-
-    def on_first(self, make: Callable[[], T]) -> T:
-        """Return what `make` returns in the first process, in all; PeerError if that process ended."""
-        if self.count == 1:
-            return make()
-        from p2l.training.engine import on_first
-
-        return on_first(make)
-
-    def wait(self) -> None:
-        """Return when all processes have come here; PeerError if one of them ended."""
-        if self.count > 1:
-            import torch
-
-            from p2l.training.engine import peers
-
-            with peers():
-                torch.distributed.barrier()
-
-    def device(self, device: str | None) -> str | None:
-        """Return the device of this process: a GPU of its own where there are GPUs."""
-        if self.count == 1 or device not in (None, "cuda"):
-            return device
-        import torch
-
-        return f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if torch.cuda.is_available() else device
-
-
-@contextlib.contextmanager
-def join_processes() -> Iterator[Processes]:
-    """Join the other processes of the launcher, if one started this process."""
-    count = int(os.environ.get("WORLD_SIZE", "1"))
-    if count == 1:
-        yield Processes(0, 1)
-        return
-    import torch
-
-    _share_cores()
-    torch.distributed.init_process_group("gloo", timeout=_WAIT)
-    try:
-        yield Processes(torch.distributed.get_rank(), count)
-    finally:
-        torch.distributed.destroy_process_group()
-
-
-def _share_cores() -> None:
-    """Give each process of this machine its share of threads, lest they slow each other down."""
-    import torch
-
-    here = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, torch.get_num_threads() // int(here)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """The flags of `p2l.common.cli` for a model; None leaves the choice to checkpoint, engine or machine."""
-
-    model_type: str | None = None
-    head_type: str | None = None
-    loss_type: str | None = None
-    batch_size: int | None = None
-    max_length: int | None = None
-    device: str | None = None
-    dtype: str | None = None
-
-
-def load_model(path: str | Path, options: ModelOptions, processes: Processes) -> P2L:
-    """Load the model on the device of this process."""
-    return P2L.from_pretrained(
-        path,
-        device=processes.device(options.device),
-        dtype=options.dtype,
-        model_type=options.model_type,
-        head_type=options.head_type,
-        loss_type=options.loss_type,
-        max_length=options.max_length,
-    )
-
 
 SAVE_AFTER = 5.0
 """Seconds of work, or one chunk if that takes longer, that a kill may cost each process."""
@@ -186,6 +58,9 @@ class EvalOptions(ModelOptions):
     hidden: bool = False
     restart: bool = False
     quiet: bool = False
+    ray: bool = False
+    workers: int | None = None
+    """Of Ray; None: one for each GPU, else core."""
 
 
 def evaluate(options: EvalOptions) -> list[Path]:
@@ -311,7 +186,7 @@ def _predict_and_join(run: _InferenceRun, model: P2L, job: InferenceJob, info: d
     if not run.processes.is_first:
         parts.lock = None  # the number of a file that is open in the first process
     with closing(parts):
-        _predict(run, model, parts)
+        _predict_on_ray(run, parts) if run.options.ray else _predict(run, model, parts)
         run.processes.wait()
         if run.processes.is_first:
             _join(run, parts, info)
@@ -356,6 +231,27 @@ def _predict(run: _InferenceRun, model: P2L, parts: PartFolder) -> None:
         bar.update(min(sum(saved.values()), run.survey.rows))
         for chunk, turns in _missing(run, saved):
             waiting[chunk] = as_batch(asker.ask(turns.to_pylist(), hidden=run.options.hidden))
+            if time.monotonic() - since >= SAVE_AFTER:
+                _save(parts, waiting, bar)
+                since = time.monotonic()
+        _save(parts, waiting, bar)
+
+
+def _predict_on_ray(run: _InferenceRun, parts: PartFolder) -> None:
+    """Predict every chunk that is not saved yet on the workers of Ray, and save it here."""
+    from p2l.batch_inference.ray_data import RayWork, predict_chunks
+
+    saved = parts.refresh()
+    rows, chunks = run.survey.rows, run.survey.chunks
+    missing = [chunk for chunk in chunks if saved.get(chunk) != min(ROWS, rows - chunk * ROWS)]
+    waiting: dict[int, Any] = {}
+    since = time.monotonic()
+    with progress(
+        description=f"{run.output.name}: prompts saved", total=rows, unit="prompts", quiet=run.options.quiet
+    ) as bar:
+        bar.update(min(sum(saved.values()), rows))
+        for chunk, batch in predict_chunks(RayWork(run.path, run.options), missing):
+            waiting[chunk] = batch
             if time.monotonic() - since >= SAVE_AFTER:
                 _save(parts, waiting, bar)
                 since = time.monotonic()

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from p2l.batch_inference.run import Asker, ModelOptions, Processes, join_processes, load_model
+from p2l.batch_inference.asking import Asker, ModelOptions, Processes, join_processes, load_model
 from p2l.chrono.matrix import Plan, by_number, by_time, read_times
 from p2l.chrono.report import CellFiles, CellInputs, claimed, remove_others, write_cell
 from p2l.chrono.slices import Checkpoint, ValidationSlice, find_checkpoints, find_slices, open_checkpoint, open_slices

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from p2l.batch_inference.run import Asker
+from p2l.batch_inference.asking import Asker
 from p2l.common.errors import InputError
 from p2l.inference import P2L
 from p2l.model.model import P2LModel
