@@ -17,7 +17,7 @@ PROCESSES ?= 3
 # Where PostgreSQL and Redis of tests are, if not installed as services of the machine.
 SERVICES ?= .services
 
-.PHONY: services services-stop demo test test-slow docs-run lint bench bench-all install js browser tools lock sbom audit dist site clean
+.PHONY: services services-stop cluster demo test test-slow docs-run lint bench bench-all install js browser tools lock sbom audit dist site clean
 
 install: $(READY)
 
@@ -49,6 +49,10 @@ services: $(READY)
 
 services-stop: $(READY)
 	$(BIN)/python -m tools.services stop $(SERVICES)
+
+# Three routers behind HAProxy, PostgreSQL, Redis and an endpoint on Ray Serve, with requests through all of it.
+cluster: $(READY)
+	$(BIN)/python -m tools.cluster
 
 demo: $(READY)
 	$(BIN)/p2l demo

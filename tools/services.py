@@ -37,8 +37,8 @@ class Servers:
     def __init__(self, folder: Path, *, postgres_port: int = 0, redis_port: int = 0) -> None:
         """Start nothing yet; a port of 0 is one that is free."""
         self.folder = folder.resolve()
-        self.postgres_port = postgres_port or _free_port()
-        self.redis_port = redis_port or _free_port()
+        self.postgres_port = postgres_port or free_port()
+        self.redis_port = redis_port or free_port()
         self.redis: subprocess.Popen[bytes] | None = None
 
     @property
@@ -68,14 +68,14 @@ class Servers:
             self._give_away(data)
             self._give_away(data.parent)
             flags = ["-U", "postgres", "--auth=trust", "-E", "UTF8", "--no-sync"]
-            self._run([_program("initdb", self.folder), "-D", data, *flags])
+            self._run([program("initdb", self.folder), "-D", data, *flags])
         options = f"-p {self.postgres_port} -k {data.parent} -c listen_addresses=127.0.0.1 -c {_SHARED}"
         log = data.parent / "server.log"
         for lock in (data / "postmaster.pid", *data.parent.glob(".s.PGSQL.*.lock")):
             lock.unlink(missing_ok=True)  # of a server that was killed
-        self._run([_program("pg_ctl", self.folder), "-D", data, "-l", log, "-w", "-o", options, "start"])
+        self._run([program("pg_ctl", self.folder), "-D", data, "-l", log, "-w", "-o", options, "start"])
         psql: list[str | Path] = [
-            _program("psql", self.folder),
+            program("psql", self.folder),
             "-h",
             "127.0.0.1",
             "-p",
@@ -90,10 +90,10 @@ class Servers:
         """Start a Redis that keeps nothing on the disk."""
         self.folder.mkdir(parents=True, exist_ok=True)
         flags = ["--port", str(self.redis_port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
-        words = [str(_program("redis-server", self.folder)), *flags, "--dir", str(self.folder)]
+        words = [str(program("redis-server", self.folder)), *flags, "--dir", str(self.folder)]
         with (self.folder / "redis.log").open("ab") as log:
             self.redis = subprocess.Popen(
-                words, stdout=log, stderr=log, env=_environment(self.folder), start_new_session=True
+                words, stdout=log, stderr=log, env=environment(self.folder), start_new_session=True
             )
         (self.folder / "redis.pid").write_text(str(self.redis.pid), encoding="utf-8")
         _wait_for(self.redis_port, "Redis")
@@ -122,7 +122,7 @@ class Servers:
         data = self._data
         if (data / "postmaster.pid").exists():
             with contextlib.suppress(ServiceError):
-                self._run([_program("pg_ctl", self.folder), "-D", data, "-m", "immediate", "-w", "stop"])
+                self._run([program("pg_ctl", self.folder), "-D", data, "-m", "immediate", "-w", "stop"])
         pid = self.folder / "redis.pid"
         if self.redis is not None:
             self.kill_redis()
@@ -159,7 +159,7 @@ class Servers:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=_environment(self.folder),
+                env=environment(self.folder),
                 cwd=place,
                 check=False,
                 user=user,
@@ -178,29 +178,29 @@ def _owner() -> pwd.struct_passwd | None:
     raise ServiceError("there is no user 'postgres' or 'nobody' to run PostgreSQL, which refuses to run as root")
 
 
-def _program(name: str, folder: Path) -> Path:
-    """Return a program that is installed, else one unpacked into the folder."""
+def program(name: str, folder: Path, packages: Sequence[str] = _PACKAGES) -> Path:
+    """Return a program that is installed, else one unpacked from Debian's packages into the folder; or ServiceError."""
     for root in (Path("/"), folder / "packages"):
         versions = sorted(root.glob("usr/lib/postgresql/*/bin"), key=lambda path: float(path.parent.name), reverse=True)
-        for place in (*versions, root / "usr" / "bin"):
+        for place in (*versions, root / "usr" / "bin", root / "usr" / "sbin"):
             if (place / name).is_file():
                 return place / name
     on_path = shutil.which(name)
     if on_path is not None:
         return Path(on_path)
-    _unpack(folder / "packages")
-    return _program(name, folder)
+    _unpack(folder / "packages", packages)
+    return program(name, folder, packages)
 
 
-def _unpack(target: Path) -> None:
+def _unpack(target: Path, packages: Sequence[str]) -> None:
     if target.exists():
         raise ServiceError(f"{target}: lacks what was to be unpacked there; remove it to try again")
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise ServiceError("PostgreSQL and Redis are not installed, and this is no Debian; install them")
+        raise ServiceError(f"{packages[0]} is not installed, and this is no Debian; install it")
     downloads = target.with_name("downloads")
     downloads.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(
-        ["apt-get", "download", *_PACKAGES], cwd=downloads, capture_output=True, text=True, check=False
+        ["apt-get", "download", *packages], cwd=downloads, capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise ServiceError(f"apt-get download: {(done.stderr.strip().splitlines() or ['failed'])[-1]}")
@@ -208,12 +208,14 @@ def _unpack(target: Path) -> None:
         subprocess.run(["dpkg-deb", "-x", package, target], check=True)
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
+    """Return the variables with which a program that was unpacked into the folder finds its libraries."""
     libraries = [str(path) for path in (folder / "packages" / "usr" / "lib").glob("*-linux-gnu")]
     return {**os.environ, "LC_ALL": "C", **({"LD_LIBRARY_PATH": os.pathsep.join(libraries)} if libraries else {})}
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nobody listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

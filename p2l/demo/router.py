@@ -24,7 +24,7 @@ def show_router(folder: Path, model: str, prompts: Sequence[list[str]]) -> Itera
     if importlib.util.find_spec("openai") is None or importlib.util.find_spec("aiohttp") is None:
         yield "  (left out: it needs `pip install 'p2l[route]' openai`)"
         return
-    costs, best = _prices(folder / model, prompts)
+    costs, best = prices(folder / model, prompts)
     (folder / _CONFIG).write_text(_configuration(costs, best), "utf-8")
     port = free_port()
     flags = ["-c", _CONFIG, "--router-type", "grk-local", "--router-model-name", model]
@@ -33,12 +33,12 @@ def show_router(folder: Path, model: str, prompts: Sequence[list[str]]) -> Itera
     with running(folder, ["route.openai_server", *flags], _LOG) as process:
         url = f"http://127.0.0.1:{port}"
         _wait(f"{url}/ready", process, folder / _LOG)
-        yield from _ask(f"{url}/v1", prompts[0], sorted(costs.values()), best)
+        yield from questions(f"{url}/v1", prompts[0], sorted(costs.values()), best)
         yield "  $ kill %1"
         stop(process, folder / _LOG)
 
 
-def _prices(folder: Path, prompts: Sequence[list[str]]) -> tuple[dict[str, float], str]:
+def prices(folder: Path, prompts: Sequence[list[str]]) -> tuple[dict[str, float], str]:
     """Return a cost of each model, higher for stronger ones, and the best model for the first prompt."""
     from p2l.inference import P2L
 
@@ -50,11 +50,16 @@ def _prices(folder: Path, prompts: Sequence[list[str]]) -> tuple[dict[str, float
 
 
 def _configuration(costs: dict[str, float], best: str) -> str:
-    """Return the router's configuration, in which the provider of the best model for the prompt is down."""
     import yaml
 
+    text: str = yaml.safe_dump({"model_configs": model_configs(costs, best)}, sort_keys=False)
+    return text
+
+
+def model_configs(costs: dict[str, float], best: str) -> dict[str, Any]:
+    """Return the models of a router's configuration, in which the provider of the best one for the prompt is down."""
     down: dict[str, Any] = {"failure_rate": 1.0, "failure": "status:503"}
-    models = {
+    return {
         name: {
             "name": name,
             "type": "mock",
@@ -63,15 +68,13 @@ def _configuration(costs: dict[str, float], best: str) -> str:
         }
         for name, cost in sorted(costs.items(), key=lambda item: item[1])
     }
-    text: str = yaml.safe_dump({"model_configs": models}, sort_keys=False)
-    return text
 
 
-def _ask(url: str, prompt: list[str], costs: list[float], best: str) -> Iterator[str]:
-    """Send the prompt at three budgets, and once more as a stream."""
+def questions(url: str, prompt: list[str], costs: list[float], best: str, key: str = _KEY) -> Iterator[str]:
+    """Send the prompt at three budgets, and once more as a stream; yield lines to print."""
     from openai import OpenAI
 
-    client = OpenAI(base_url=url, api_key=_KEY)
+    client = OpenAI(base_url=url, api_key=key)
     chat = client.chat.completions
     ask: dict[str, Any] = {"model": "-", "messages": [{"role": "user", "content": prompt[0]}]}
     yield f"  >>> chat = OpenAI(base_url={url!r}, api_key=...).chat.completions"
