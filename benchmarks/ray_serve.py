@@ -1,0 +1,245 @@
+"""P2L on Ray Serve beside the plain endpoint, in one run: requests a second, two replicas beside one, faults.
+
+    python -m benchmarks.ray_serve [--shapes tfidf 135m] [--clients 1 8] [--requests 400] [--rounds 3]
+
+In each round every server is started, warmed up, asked and ended, one after the other, so that none runs beside
+another: the plain endpoint; `p2l endpoint --ray`; and the Serve application behind Ray Serve's own HTTP, in Python and
+by HAProxy, whose replicas answer themselves (`direct`). Prompts are all different, caches off. Then two replicas beside
+one, each with one thread; then replicas are killed, and models published, while clients ask that try nothing twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.serving.__main__ import serving
+from benchmarks.serving.folders import prompts, write_folders, write_tfidf
+from benchmarks.serving.load import Measured, bodies, drive
+from p2l.common.cli import parser, positive, run
+
+__all__ = ["main"]
+
+_HAPROXY = {
+    "RAY_SERVE_ENABLE_HA_PROXY": "1",
+    # Predictions may be asked for twice: a replica that ends costs a request another one, not its client an error.
+    "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+    "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+}
+_MODES = ("plain endpoint", "endpoint --ray", "Serve, Python proxy", "Serve, HAProxy")
+_BAR = 1.6
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of the benchmark."""
+    flags = parser("python -m benchmarks.ray_serve", "Time P2L on Ray Serve beside the plain endpoint.")
+    flags.add_argument("--shapes", choices=["tfidf", "135m", "tiny"], nargs="+", default=["tfidf", "135m"])
+    flags.add_argument("--clients", type=positive, nargs="+", default=[1, 8])
+    flags.add_argument("--requests", type=positive, default=400, help="of each server in a round, half of it for 135m")
+    flags.add_argument("--rounds", type=positive, default=3)
+    flags.add_argument("--fault-seconds", type=positive, default=30)
+    flags.add_argument("--serve", nargs=3, metavar=("MODEL", "DIRECT", "PORT"), help=argparse.SUPPRESS)
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return 1 if a bar is missed."""
+    flags = build_parser().parse_args(argv)
+    if flags.serve:
+        _serve(*flags.serve)
+        return 0
+    with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        models = {shape: _model(Path(name), shape) for shape in flags.shapes}
+        for shape, model in models.items():
+            _overhead(flags, pool, shape, model)
+        last = flags.shapes[-1]
+        ratio = _scaling(flags, pool, models[last], last)
+        failures = _faults(flags, pool, Path(name), models[flags.shapes[0]])
+    print(f"two replicas at least {_BAR:g} times one: {'yes' if ratio >= _BAR else 'NO'}")
+    print(f"no client's request failed: {'NO' if failures else 'yes'}")
+    return 0 if ratio >= _BAR and not failures else 1
+
+
+def _model(root: Path, shape: str) -> Path:
+    return write_tfidf(root) if shape == "tfidf" else write_folders(root, shape)[0]
+
+
+@contextlib.contextmanager
+def _started(mode: str, model: Path, *more: str) -> Iterator[int]:
+    endpoint = ["-m", "p2l.endpoint", "-m", str(model), "--host", "127.0.0.1", "--cache-size", "0", *more]
+    if mode == "plain endpoint":
+        words = [*endpoint, "--port"]
+    elif mode == "endpoint --ray":
+        words = [*endpoint, "--ray", "--port"]
+    else:
+        direct = "true" if mode == "Serve, HAProxy" else "false"
+        words = ["-m", "benchmarks.ray_serve", "--serve", str(model), direct]
+    with _environment(_HAPROXY if mode == "Serve, HAProxy" else {}), serving(words) as port:
+        _until_answered(port)
+        yield port
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    os.environ |= variables
+    try:
+        yield
+    finally:
+        for name in variables:
+            del os.environ[name]
+
+
+def _until_answered(port: int) -> None:
+    request = bodies(["ready?"])
+    while True:
+        with contextlib.suppress(Exception):
+            if not drive(port, request, 1).failures:
+                return
+        time.sleep(0.2)
+
+
+def _serve(model: str, direct: str, port: str) -> None:
+    """Serve the application with Ray Serve's own HTTP, on loopback as far as it lets itself be told."""
+    from p2l.common.ray_cluster import local_cluster
+
+    folder = Path(tempfile.mkdtemp(prefix="p2l-bench-"))
+    places = {"CONFIG_FILE_LOC": "haproxy.cfg", "SOCKET_PATH": "admin.sock", "METRICS_SOCKET_PATH": "metrics.sock"}
+    places |= {"SERVER_STATE_BASE": "", "SERVER_STATE_FILE": "state"}
+    os.environ |= {f"RAY_SERVE_HAPROXY_{name}": str(folder / place) for name, place in places.items()}
+    os.environ["RAY_SERVE_HAPROXY_METRICS_PORT"] = str(_free_port())
+    with local_cluster(folder, 4):
+        from ray import serve
+
+        from p2l.serving.ray_app import build
+
+        options = {"host": "127.0.0.1", "port": int(port)}
+        serve.start(proxy_location="HeadOnly", http_options=options, logging_config={"log_level": "WARNING"})
+        serve.run(build({"model_path": model, "open": "true", "direct": direct, "cache_size": "0"}))
+        signal.sigwait({signal.SIGTERM, signal.SIGINT})
+        serve.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _overhead(flags: argparse.Namespace, pool: ProcessPoolExecutor, shape: str, model: Path) -> None:
+    count = flags.requests if shape == "tfidf" else flags.requests // 2
+    cells: dict[tuple[str, int], list[Measured]] = {}
+    for round_number in range(flags.rounds):
+        for mode in _MODES:
+            with _started(mode, model) as port:
+                pool.submit(drive, port, bodies(prompts(50, 0.8, 99)), 4).result()
+                for clients in flags.clients:
+                    requests = bodies(prompts(count, 0.8, round_number))
+                    cells.setdefault((mode, clients), []).append(pool.submit(drive, port, requests, clients).result())
+    for clients in flags.clients:
+        for mode in _MODES:
+            print(f"{shape:>5}  {clients:>2} clients  {mode:<20} {_figures(cells[mode, clients])}", flush=True)
+        plain, ray = (float(np.median([one.median for one in cells[mode, clients]])) for mode in _MODES[:2])
+        print(f"{shape:>5}  {clients:>2} clients  --ray adds {(ray - plain) * 1e3:.1f} ms to the median", flush=True)
+
+
+def _figures(rounds: Sequence[Measured]) -> str:
+    rates = sorted(one.requests_per_second for one in rounds)
+    p50, p99 = (float(np.median([getattr(one, name) for one in rounds])) * 1e3 for name in ("median", "p99"))
+    failures = sum(one.failures for one in rounds)
+    return (
+        f"{np.median(rates):7.1f}/s [{rates[0]:.1f}, {rates[-1]:.1f}]  p50 {p50:6.1f} ms  p99 {p99:6.1f} ms"
+        f"  failures {failures}"
+    )
+
+
+def _scaling(flags: argparse.Namespace, pool: ProcessPoolExecutor, model: Path, shape: str) -> float:
+    """How many times the requests of one replica two replicas answer, each with one thread."""
+    rates: dict[int, list[Measured]] = {1: [], 2: []}
+    with _environment({"OMP_NUM_THREADS": "1"}):
+        for round_number in range(flags.rounds):
+            for replicas, measured in rates.items():
+                with _started("endpoint --ray", model, "--workers", str(replicas), "--streams", "1") as port:
+                    pool.submit(drive, port, bodies(prompts(50, 0.8, 99)), 4).result()
+                    requests = bodies(prompts(flags.requests // 2, 0.8, round_number))
+                    measured.append(pool.submit(drive, port, requests, 8).result())
+    ratios = [two.requests_per_second / one.requests_per_second for one, two in zip(*rates.values(), strict=True)]
+    for replicas, measured in rates.items():
+        print(f"{shape:>5}   8 clients  {replicas} replicas of one thread   {_figures(measured)}", flush=True)
+    ratio = float(np.median(ratios))
+    print(f"{shape:>5}  two replicas: {ratio:.2f} times one [{min(ratios):.2f}, {max(ratios):.2f}]", flush=True)
+    return ratio
+
+
+def _faults(flags: argparse.Namespace, pool: ProcessPoolExecutor, root: Path, model: Path) -> int:
+    """How many requests of clients failed while replicas were killed and models published."""
+    published = root / "published"
+    shutil.copytree(model, published / "model-0")
+    more = ("--watch", str(published), "--workers", "2")
+    with _started("endpoint --ray", published / "model-0", *more) as port:
+        requests = bodies(prompts(50_000, 0.2, 5, longest=100))
+        until = time.monotonic() + flags.fault_seconds
+        driving = pool.submit(_drive_until, port, requests, 8, float(flags.fault_seconds))
+        kills = updates = 0
+        while time.monotonic() < until - 5:
+            time.sleep(2.5)
+            kills += _kill_a_replica(os.getpid())
+            time.sleep(2.5)
+            updates += 1
+            _publish(model, published / f"model-{updates}")
+        answered, failures = driving.result()
+    print(f"faults: {kills} replicas killed, {updates} models published; {answered} requests, {failures} failed")
+    return failures
+
+
+def _drive_until(port: int, requests: Sequence[bytes], clients: int, seconds: float) -> tuple[int, int]:
+    answered = failures = 0
+    end, step = time.monotonic() + seconds, 200
+    for start in range(0, len(requests) - step, step):
+        measured = drive(port, requests[start : start + step], clients)
+        answered, failures = answered + step, failures + measured.failures
+        if time.monotonic() > end:
+            break
+    return answered, failures
+
+
+def _kill_a_replica(parent: int) -> int:
+    """Kill one replica of those that this process has started; return how many it were."""
+    for path in Path(f"/proc/{parent}/task").glob("*/children"):
+        for pid in map(int, path.read_text(encoding="ascii").split()):
+            with contextlib.suppress(OSError):
+                if b"ServeReplica:p2l-:" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    os.kill(pid, signal.SIGKILL)
+                    return 1
+                if _kill_a_replica(pid):
+                    return 1
+    return 0
+
+
+def _publish(model: Path, target: Path) -> None:
+    from p2l.model.manifest import seal
+
+    temporary = target.with_name(f".{target.name}")
+    shutil.copytree(model, temporary)
+    config = temporary / "training_config.json"
+    if config.is_file():
+        config.write_text(config.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    seal(temporary)
+    temporary.rename(target)
+
+
+if __name__ == "__main__":
+    sys.exit(run(main))
