@@ -113,7 +113,7 @@ def _until_answered(port: int) -> None:
 
 def _serve(model: str, direct: str, port: str) -> None:
     """Serve the application with Ray Serve's own HTTP, on loopback as far as it lets itself be told."""
-    from p2l.common.ray_cluster import local_cluster
+    from p2l.serving.ray_cluster import local_cluster
 
     folder = Path(tempfile.mkdtemp(prefix="p2l-bench-"))
     places = {"CONFIG_FILE_LOC": "haproxy.cfg", "SOCKET_PATH": "admin.sock", "METRICS_SOCKET_PATH": "metrics.sock"}

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from p2l.common.cli import add_model_flags, parser, positive, run
 from p2l.common.errors import ConfigError
-from p2l.common.ray_cluster import check_installed
+from p2l.serving.ray_cluster import check_installed
 
 
 def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from p2l.batch_inference.output import as_batch
 from p2l.batch_inference.prompts import open_prompts
 from p2l.common.errors import InputError
-from p2l.common.ray_cluster import any_cluster
+from p2l.serving.ray_cluster import any_cluster
 
 if TYPE_CHECKING:
     from p2l.batch_inference.run import EvalOptions
