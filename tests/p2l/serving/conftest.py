@@ -21,7 +21,6 @@ from p2l.model.scratch import make_transformer
 from p2l.serving.app import build_app
 from p2l.serving.reload import load
 from p2l.serving.settings import Settings
-from tests.serving_process import serving as serving_process
 
 NAMES = ["ant", "bee", "cat", "dog"]
 
@@ -106,33 +105,14 @@ def start(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[St
         yield run
 
 
-@pytest.fixture(scope="module")
-def shared(plain_service: Running) -> Running:
-    """One server with the keys `a key` and `admin` for tests that change nothing."""
-    return plain_service
-
-
-@pytest.fixture(scope="module")
-def ray_service(folder: Path) -> Iterator[Running]:
-    """The same on Ray Serve, as a process of its own."""
-    needs_ray()
-    flags = ("-m", folder, "--no-cuda", "--dtype", "float32", "--host", "127.0.0.1", "--ray")
-    keys = {"P2L_API_KEY": "a key", "P2L_ADMIN_KEY": "admin"}
-    with serving_process("p2l.endpoint", *flags, probe="/health", **keys) as (url, process):
-        settings = Settings(str(folder), device="cpu", dtype="float32")
-        with httpx2.Client(base_url=url, headers={"api-key": "a key"}, timeout=60) as client:
-            yield Running(client, settings, P2L.from_pretrained(folder, device="cpu"), url, process.terminate)
-        process.terminate()
-        process.communicate(timeout=60)
-
-
 def needs_ray() -> None:
+    """Skip where Ray is not installed."""
     if importlib.util.find_spec("ray") is None:
         pytest.skip("Ray Serve is not installed: pip install 'p2l[ray]'")
 
 
 @pytest.fixture(scope="module")
-def plain_service(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def shared(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     control = str(tmp_path_factory.mktemp("control"))
     settings = Settings(
         str(folder),

@@ -1,4 +1,4 @@
-"""The HTTP contract, of a plain endpoint and of one on Ray Serve alike."""
+"""The HTTP contract, here of a plain endpoint; `test_ray.py` runs the same tests over one on Ray Serve."""
 
 import json
 
@@ -18,11 +18,6 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
     max_leaves=8,
 )
-
-
-@pytest.fixture(scope="module", params=["plain", "ray"])
-def shared(request):
-    return request.getfixturevalue(f"{request.param}_service")
 
 
 @pytest.mark.parametrize("key", [None, "", "wrong", "a key'", "schlüssel"])

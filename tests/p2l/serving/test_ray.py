@@ -1,4 +1,4 @@
-"""Replicas on Ray Serve: none of what happens to them reaches a client."""
+"""An endpoint on Ray Serve: its contract, and nothing of what happens to its replicas reaches a client."""
 
 import contextlib
 import ipaddress
@@ -18,11 +18,17 @@ import pytest
 
 from p2l.common.errors import ConfigError
 from p2l.endpoint import main
+from p2l.inference import P2L
 from p2l.model.checkpoint import revision_of
 from p2l.model.manifest import seal
+from p2l.serving.settings import Settings
 from tests.conftest import free_port
-from tests.p2l.serving.conftest import needs_ray
+from tests.p2l.serving import test_contract
+from tests.p2l.serving.conftest import Running, needs_ray
 from tests.serving_process import serving
+
+# One suite over both: pytest finds the tests of the contract here too, with the fixture `shared` below.
+globals().update({name: test for name, test in vars(test_contract).items() if name.startswith("test_")})
 
 KEY = {"api-key": "a key"}
 REDIS = os.environ.get("P2L_TEST_REDIS", "redis://127.0.0.1:6379/0")
@@ -51,7 +57,10 @@ def service(folder: Path, other_folder: Path, tmp_path_factory: pytest.TempPathF
     shutil.copytree(folder, published / "first")
     flags = ["--watch", published, "--models", f"other={other_folder}", "--no-cuda", "--dtype", "float32"]
     flags += ["--host", "127.0.0.1", "--ray", "--workers", "2", "--cache-size", "0", "--score-cache", REDIS]
-    with serving("p2l.endpoint", *flags, probe="/health", P2L_API_KEY="a key") as (url, process):
+    with serving("p2l.endpoint", *flags, probe="/health", P2L_API_KEY="a key", P2L_ADMIN_KEY="admin") as (
+        url,
+        process,
+    ):
         yield Service(url, process, published)
         processes = descendants(process.pid)
         process.terminate()
@@ -59,6 +68,14 @@ def service(folder: Path, other_folder: Path, tmp_path_factory: pytest.TempPathF
         assert process.returncode == 0
         assert "Traceback" not in log
         until(lambda: not [pid for pid in processes if words_of(pid)])
+
+
+@pytest.fixture(scope="module")
+def shared(service: Service, folder: Path) -> Iterator[Running]:
+    settings = Settings(str(folder), device="cpu", dtype="float32")
+    with httpx2.Client(base_url=service.url, headers=KEY, timeout=60) as client:
+        model = P2L.from_pretrained(folder, device="cpu")
+        yield Running(client, settings, model, service.url, service.process.terminate)
 
 
 def descendants(pid: int) -> list[int]:
@@ -136,12 +153,17 @@ def test_a_killed_replica_costs_no_client_a_request(service: Service) -> None:
 
 
 def test_a_published_model_is_taken_over_without_a_lost_request(service: Service, other_folder: Path) -> None:
-    old, new = service.predict("hello").json()["revision"], revision_of(other_folder)
+    copy = shutil.copytree(other_folder, service.published / ".copy")
+    seal(copy)
+    old, new = service.predict("hello").json()["revision"], revision_of(copy)
+    reloads = 'p2l_reloads_total{result="done"}'
+    before = metric(service, reloads)
     with load(service) as running:
         until(lambda: running.seen[old] > 20)
-        shutil.copytree(other_folder, service.published / "partial")
-        seal(service.published / "partial")
-        until(lambda: running.seen[new] > 100)
+        copy.rename(service.published / "second")
+        until(lambda: metric(service, reloads) >= before + 2)
+        running.seen[new] = 0
+        until(lambda: running.seen[new] > 50)
     assert set(running.seen) == {old, new}
     assert {service.predict(f"later {number}").json()["revision"] for number in range(20)} == {new}
 
