@@ -40,6 +40,7 @@ _HAPROXY = {
     "RAY_SERVE_HAPROXY_NBTHREAD": "1",
 }
 _MODES = ("plain endpoint", "endpoint --ray", "Serve, Python proxy", "Serve, HAProxy")
+_PARTS = ("overhead", "scaling", "faults", "autoscaling")
 _BAR = 1.6
 
 
@@ -51,6 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--requests", type=positive, default=400, help="of each server in a round, half of it for 135m")
     flags.add_argument("--rounds", type=positive, default=3)
     flags.add_argument("--fault-seconds", type=positive, default=30)
+    flags.add_argument("--parts", choices=_PARTS, nargs="+", default=_PARTS)
     flags.add_argument("--serve", nargs=3, metavar=("MODEL", "DIRECT", "PORT"), help=argparse.SUPPRESS)
     return flags
 
@@ -63,14 +65,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         models = {shape: _model(Path(name), shape) for shape in flags.shapes}
-        for shape, model in models.items():
-            _overhead(flags, pool, shape, model)
-        last = flags.shapes[-1]
-        ratio = _scaling(flags, pool, models[last], last)
-        failures = _faults(flags, pool, Path(name), models[flags.shapes[0]])
-    print(f"two replicas at least {_BAR:g} times one: {'yes' if ratio >= _BAR else 'NO'}")
-    print(f"no client's request failed: {'NO' if failures else 'yes'}")
-    return 0 if ratio >= _BAR and not failures else 1
+        first, last = flags.shapes[0], flags.shapes[-1]
+        bars: dict[str, bool] = {}
+        if "overhead" in flags.parts:
+            for shape, model in models.items():
+                _overhead(flags, pool, shape, model)
+        if "scaling" in flags.parts:
+            bars[f"two replicas at least {_BAR:g} times one"] = _scaling(flags, pool, models[last], last) >= _BAR
+        if "faults" in flags.parts:
+            bars["no request failed"] = not _faults(flags, pool, Path(name), models[first])
+        if "autoscaling" in flags.parts:
+            _autoscaling(pool, models[first])
+    print("; ".join(f"{bar}: {'yes' if met else 'NO'}" for bar, met in bars.items()))
+    return 0 if all(bars.values()) else 1
 
 
 def _model(root: Path, shape: str) -> Path:
@@ -196,13 +203,41 @@ def _faults(flags: argparse.Namespace, pool: ProcessPoolExecutor, root: Path, mo
         kills = updates = 0
         while time.monotonic() < until - 5:
             time.sleep(2.5)
-            kills += _kill_a_replica(os.getpid())
+            for pid in _replicas(os.getpid())[:1]:
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
             time.sleep(2.5)
             updates += 1
             _publish(model, published / f"model-{updates}")
         answered, failures = driving.result()
     print(f"faults: {kills} replicas killed, {updates} models published; {answered} requests, {failures} failed")
     return failures
+
+
+def _autoscaling(pool: ProcessPoolExecutor, model: Path) -> None:
+    """Print how long requests queue until a second replica is there."""
+    more = ("--max-workers", "2", "--queue-per-worker", "2")
+    with _started("endpoint --ray", model, *more) as port:
+        before = len(_replicas(os.getpid()))
+        started = time.monotonic()
+        driving = pool.submit(_drive_until, port, bodies(prompts(50_000, 0.2, 6, longest=100)), 8, 90.0)
+        while len(_replicas(os.getpid())) < 2 and not driving.done():
+            time.sleep(0.2)
+        seconds, after = time.monotonic() - started, len(_replicas(os.getpid()))
+        _, failures = driving.result()
+    print(f"autoscaling: from {before} replica to {after} after {seconds:.0f} s of 8 clients; {failures} failed")
+
+
+def _replicas(parent: int) -> list[int]:
+    """Process ids of the replicas that this process has started."""
+    pids = []
+    for path in Path(f"/proc/{parent}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            for pid in map(int, path.read_text(encoding="ascii").split()):
+                with contextlib.suppress(OSError):
+                    words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                    pids += [pid] if b"ServeReplica:p2l-:" in words else _replicas(pid)
+    return pids
 
 
 def _drive_until(port: int, requests: Sequence[bytes], clients: int, seconds: float) -> tuple[int, int]:
@@ -214,19 +249,6 @@ def _drive_until(port: int, requests: Sequence[bytes], clients: int, seconds: fl
         if time.monotonic() > end:
             break
     return answered, failures
-
-
-def _kill_a_replica(parent: int) -> int:
-    """Kill one replica of those that this process has started; return how many it were."""
-    for path in Path(f"/proc/{parent}/task").glob("*/children"):
-        for pid in map(int, path.read_text(encoding="ascii").split()):
-            with contextlib.suppress(OSError):
-                if b"ServeReplica:p2l-:" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    os.kill(pid, signal.SIGKILL)
-                    return 1
-                if _kill_a_replica(pid):
-                    return 1
-    return 0
 
 
 def _publish(model: Path, target: Path) -> None:

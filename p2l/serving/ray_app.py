@@ -39,6 +39,7 @@ _log = logging.getLogger("p2l.serving")
 _HEALTH_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 5.0
 _TRIES = 3
+_UPSCALE_SECONDS = 10.0  # that requests queue before a replica is added
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _QUIET = {"log_level": "WARNING", "enable_access_log": False}
 
@@ -194,7 +195,8 @@ def deployment(settings: Settings, scaling: Scaling, name: str, *, has_http: boo
     count: dict[str, Any] = {"num_replicas": scaling.least}
     if scaling.most > scaling.least:
         bounds = {"min_replicas": scaling.least, "max_replicas": scaling.most}
-        count = {"autoscaling_config": {**bounds, "target_ongoing_requests": scaling.queue}}
+        queue = {"target_ongoing_requests": scaling.queue, "upscale_delay_s": _UPSCALE_SECONDS}
+        count = {"autoscaling_config": {**bounds, **queue}}
     options = {
         **count,
         "name": name,
