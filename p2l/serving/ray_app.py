@@ -265,14 +265,15 @@ def serve_on_ray(
     `models` are more of them, by id. The front listens in this process; nothing of Ray Serve's own HTTP is started.
     """
     with control_folder("p2l-endpoint-", shared=True) as control, contextlib.ExitStack() as stack:
-        cores = max(1, len(os.sched_getaffinity(0)) // scaling.least)
-        settings = replace(settings, model_path=first_model(settings), cores=cores, in_turn=True)
+        settings = replace(settings, model_path=first_model(settings), cores=_share(scaling.least), in_turn=True)
         every = {"": settings} | {
             name: replace(settings, model_path=path, watch=None, page_secret=settings.page_secret)
             for name, path in models.items()
         }
         every = {name: check_elsewhere(own) for name, own in every.items()}
         serve = stack.enter_context(_serve(control, scaling.most * len(every)))
+        if settings.device != "cpu":
+            scaling = replace(scaling, gpus=_gpu_share(scaling.most * len(every)))
         handles = {}
         for name, own in every.items():
             folder = control / "models" / name if name else control
@@ -290,6 +291,20 @@ def serve_on_ray(
             log_level="info",
         )
     return None
+
+
+def _share(replicas: int) -> int:
+    """How many cores each replica computes with; OMP_NUM_THREADS says less."""
+    cores = len(os.sched_getaffinity(0))
+    most = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(cores // replicas, int(most) if most.isdigit() else cores))
+
+
+def _gpu_share(replicas: int) -> float:
+    """How much of a GPU each replica has, if there are any; what has none sees none."""
+    import ray
+
+    return float(min(1.0, int(1000 * ray.cluster_resources().get("GPU", 0.0) / replicas) / 1000))
 
 
 @contextlib.contextmanager
