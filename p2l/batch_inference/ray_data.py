@@ -78,10 +78,10 @@ def predict_chunks(work: RayWork, chunks: Sequence[int]) -> Iterator[tuple[int, 
     if not chunks:
         return
     workers = work.options.workers
-    with any_cluster(workers or _cores()) as ray:
+    with any_cluster(1 + (workers or _cores())) as ray:  # one core for Ray Data itself
         resources = ray.cluster_resources()
         gpus = 0 if work.options.device == "cpu" else int(resources.get("GPU", 0))
-        count = min(workers or gpus or int(resources.get("CPU", 1)), len(chunks))
+        count = min(workers or gpus or max(1, int(resources.get("CPU", 1)) - 1), len(chunks))
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.preserve_order = False
