@@ -270,7 +270,7 @@ def serve_on_ray(
             name: replace(settings, model_path=path, watch=None, page_secret=settings.page_secret)
             for name, path in models.items()
         }
-        every = {name: check_elsewhere(own) for name, own in every.items()}
+        every = dict(zip(every, check_elsewhere(*every.values()), strict=True))
         serve = stack.enter_context(_serve(control, scaling.most * len(every)))
         if settings.device != "cpu":
             scaling = replace(scaling, gpus=_gpu_share(scaling.most * len(every)))

@@ -34,7 +34,7 @@ def serve(settings: Settings, host: str, port: int, limits: ConnectionLimits, *,
     with control_folder("p2l-endpoint-", shared=several) as control:
         settings = replace(settings, control=str(control), model_path=first_model(settings))
         if several:
-            settings = check_elsewhere(settings)
+            [settings] = check_elsewhere(settings)
             write_settings(settings, control)
         run_server(
             "p2l.serving.server:worker" if several else _app(settings),
@@ -81,21 +81,27 @@ def first_model(settings: Settings) -> str:
     return str(newest)
 
 
-def check_elsewhere(settings: Settings) -> Settings:
-    """Load the model once in a process of its own, so that a fault is told once and measuring is not disturbed.
+def check_elsewhere(*every: Settings) -> list[Settings]:
+    """Load each model once in a process of its own, so that a fault is told once and measuring is not disturbed.
 
     Returns the settings with what was measured, for the workers to take over.
     """
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        checked = [_checked(pool, settings) for settings in every]
+    log_to_stderr()
+    for settings in checked:
+        _log.info("%s", settings.dtype_reason)
+    return checked
+
+
+def _checked(pool: ProcessPoolExecutor, settings: Settings) -> Settings:
     try:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            dtype, reason = pool.submit(_measured, settings).result()
+        dtype, reason = pool.submit(_measured, settings).result()
     except BrokenProcessPool as error:
         raise InputError(
             f"{settings.model_path}: the process that loads it was killed; is there enough memory?"
         ) from error
-    log_to_stderr()
-    _log.info("%s", reason)
-    return settings if settings.quantize else replace(settings, dtype=dtype, dtype_reason=reason)
+    return replace(settings, dtype=None if settings.quantize else dtype, dtype_reason=reason)
 
 
 def _measured(settings: Settings) -> tuple[str, str]:
