@@ -82,6 +82,7 @@ SHORT = {
     "p2l/evaluation/defaults.py": "the defaults of flags, which import nothing",
     "p2l/online_training/geometric_buffer.py": "a command of a promised path",
     "p2l/online_training/replay_buffer.py": "a command of a promised path",
+    "p2l/endpoint.py": "a command of a promised path, whose flags are in p2l/serving/flags.py",
     "p2l/serving/keys.py": "one middleware, which the endpoint and its front on Ray Serve share",
     "route/cli.py": "the table of commands",
     "route/storage/windows.py": "one class, which requests and tokens share",
