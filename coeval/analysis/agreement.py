@@ -34,7 +34,7 @@ from coeval.analysis.statistics import (
     spearman,
 )
 from coeval.analysis.tables import JudgeName, ScoreCount, Shown, estimated, named
-from coeval.analysis.units import DEFAULTS, Floats, LoadedRun, Report, RobustSettings, once
+from coeval.analysis.units import DEFAULTS, Codes, Floats, LoadedRun, Report, RobustSettings, once
 
 _WEIGHTED = "mean over peers, each weighted by the scores shared with it"
 _PLAIN = "plain mean over peers"
@@ -348,17 +348,27 @@ def _by(values: npt.NDArray[Any], shared: _Shared, size: int) -> tuple[Any, Any,
 
 def reliability(loaded: LoadedRun) -> tuple[Reliability, ...]:
     """Compute alpha and ICC of the judges that are models, over all, then for each task and factor."""
-    enough = peers(loaded)
-    chosen = [j for j, kind in enumerate(loaded.kinds) if kind == "model" and enough[j]]
-    pairs = loaded.pairs
-    scores, clusters = pairs.scores[:, chosen], loaded.clusters[pairs.datapoint]
-    rows = [_reliability("all", "", scores, clusters)]
+    pairs, (scores, clusters) = loaded.pairs, _model_scores(loaded)
+    rows = [overall_reliability(loaded)]
     for scope, names in (("task", loaded.tasks), ("factor", loaded.factors)):
         for code, name in enumerate(names):
             mask = getattr(pairs, scope) == code
             if mask.any():
                 rows.append(_reliability(scope, name, scores[mask], clusters[mask]))
     return tuple(rows)
+
+
+@once
+def overall_reliability(loaded: LoadedRun) -> Reliability:
+    """Compute alpha and ICC of the judges that are models, over all tasks and factors."""
+    return _reliability("all", "", *_model_scores(loaded))
+
+
+def _model_scores(loaded: LoadedRun) -> tuple[Floats, Codes]:
+    """Return the scores of the judges that are models and scored enough, (P, judges), and their clusters, (P,)."""
+    enough = peers(loaded)
+    chosen = [j for j, kind in enumerate(loaded.kinds) if kind == "model" and enough[j]]
+    return loaded.pairs.scores[:, chosen], loaded.clusters[loaded.pairs.datapoint]
 
 
 def _reliability(scope: str, value: str, scores: Floats, clusters: npt.NDArray[Any]) -> Reliability:

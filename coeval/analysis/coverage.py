@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.agreement import JudgeRow, judge_rows
+from coeval.analysis.agreement import JudgeRow, Reliability, judge_rows, overall_reliability
 from coeval.analysis.distribution import level_counts
 from coeval.analysis.records import TaskInfo
 from coeval.analysis.statistics import Summaries
@@ -89,6 +89,7 @@ class SummaryReport(Report):
     judges: tuple[JudgeRow, ...]
     teacher_threshold: float  # median of the teachers' scores by V1
     judge_threshold: float  # median of the judges' weighted SPA
+    reliability: Reliability | None = None  # of all judges together
 
 
 @dataclass(frozen=True)
@@ -335,4 +336,5 @@ def summary_report(loaded: LoadedRun) -> SummaryReport:
         judges,
         teacher_threshold=float(np.median([row.v1 for row in teachers])) if teachers else 0.0,
         judge_threshold=float(np.median(spa)) if spa else 0.0,
+        reliability=overall_reliability(loaded),
     )

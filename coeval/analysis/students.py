@@ -21,6 +21,7 @@ from typing import Annotated, TypeAlias
 
 import numpy as np
 
+from coeval.analysis.agreement import Reliability, overall_reliability
 from coeval.analysis.fit import Fit, fit_run, task_fits
 from coeval.analysis.intervals import (
     Variance,
@@ -177,6 +178,7 @@ class StudentReport(Report):
     label_values: tuple[LabelValueRow, ...]
     tasks: tuple[TaskFit, ...] = ()
     hamming: tuple[HammingRow, ...] = ()  # of tasks with several label attributes
+    reliability: Reliability | None = None  # of all judges together
 
 
 # Weights of factors in students' means.
@@ -213,6 +215,7 @@ def student_report(loaded: LoadedRun) -> StudentReport:
         values,
         task_rows(loaded),
         hamming_rows(labels),
+        overall_reliability(loaded),
     )
 
 

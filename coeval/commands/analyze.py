@@ -170,6 +170,7 @@ def _write_one(loaded: LoadedRun, settings: RobustSettings, args: Namespace) -> 
     from coeval.analysis.coverage import CompleteReport, slices
     from coeval.analysis.robust import RobustSummary
     from coeval.analysis.tables import write_tables
+    from coeval.pairs.board import PairsReport
     from coeval.reports.pages import WORKBOOK, write
     from coeval.reports.workbook import write_workbook
 
@@ -183,11 +184,15 @@ def _write_one(loaded: LoadedRun, settings: RobustSettings, args: Namespace) -> 
         print(f"wrote {write_workbook(report, out)}")
         return 0
     tables = write_tables(report, out)
+    path: Path | None
     if isinstance(report, CompleteReport):
         path = write_workbook(report, out / WORKBOOK)
     else:
         path = write(REPORTS[name].folder, report, out, slices=slices(loaded))
-    print(f"wrote {path} and {len(tables)} tables")
+    if path is None:
+        why = report.why_none if isinstance(report, PairsReport) else _no_scores(report.header)
+        print(f"note: the page is not written, since it has nothing to show: {why}", file=sys.stderr)
+    print(f"wrote {path or out} and {len(tables)} tables")
     return 0
 
 

@@ -6,17 +6,14 @@ beside them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coeval.analysis.agreement import JudgeReport
 from coeval.analysis.coverage import CompleteReport, SliceRow, SummaryReport
 from coeval.analysis.students import StudentReport
 from coeval.analysis.tables import Columns
-from coeval.analysis.teachers import TeacherReport
-from coeval.analysis.units import Report
-from coeval.pairs.board import PairsReport
+from coeval.analysis.units import Header, Report
 from coeval.reports.filters import cube, joined
 from coeval.reports.pieces import frame, table
 from coeval.reports.registry import PAGES, resolve
@@ -26,6 +23,12 @@ from p2l.common.report.tables import render, write_page
 PORTAL, WORKBOOK = "index.html", "complete_report.xlsx"
 
 
+def finding(name: str, report: Report) -> list[str]:
+    """Return the sentences that the page of a report, one of `PAGES`, begins with; none if it has nothing to show."""
+    sentences: list[str] = resolve(PAGES[name].finding)(report)
+    return sentences
+
+
 def write(
     name: str,
     report: Report,
@@ -33,14 +36,18 @@ def write(
     slices: Columns[SliceRow] | None = None,
     *,
     siblings: Sequence[str] = (),
-) -> Path:
-    """Write a report, one of `PAGES`, as `index.html` into a folder. Raise InputError if it cannot be written.
+) -> Path | None:
+    """Write a report, one of `PAGES`, as `index.html` into a folder; None, and no file, if it has nothing to show.
+
+    Raise InputError if it cannot be written.
 
     Args:
         slices: raw slices of the same run (`CompleteReport.raw`), which filters in the browser work on; without them
             the page has no filters.
         siblings: reports in folders beside this one, which the page links to.
     """
+    if not finding(name, report):
+        return None
     sums = cube(report.header, slices, with_sums=PAGES[name].live) if slices is not None and len(slices) else ""
     return _write(name, report, folder, sums, siblings)
 
@@ -55,6 +62,7 @@ def _write(name: str, report: Report, folder: str | Path, sums: str, siblings: S
     links = [(f"../{one}/{PORTAL}", page.title, one == name) for one, page in PAGES.items() if one in siblings]
     links = [(f"../{PORTAL}", "All reports", False), *links] if siblings else []
     context = {**frame(report.header, page.title, page.about, links), **resolve(page.context)(report)}
+    context["finding"] = finding(name, report)
     text = render(f"coeval.reports/{name}.html", cube=sums, dimensions=page.dimensions.split(), **context)
     return write_page(text, Path(folder) / PORTAL)
 
@@ -62,7 +70,7 @@ def _write(name: str, report: Report, folder: str | Path, sums: str, siblings: S
 def write_all(
     reports: Mapping[str, Report], complete: CompleteReport, folder: str | Path, *, with_workbook: bool = True
 ) -> Path:
-    """Write each report into the folder of its name, and a portal to all, and to the workbook where there is one.
+    """Write each report that has something to show into the folder of its name, and a portal to all and the workbook.
 
     Raise InputError if a file cannot be written.
     """
@@ -70,74 +78,43 @@ def write_all(
     sums = {
         live: cube(complete.header, complete.raw, with_sums=live) if len(complete.raw) else "" for live in (True, False)
     }
-    for name, report in reports.items():
-        _write(name, report, home / name, sums[PAGES[name].live], tuple(reports))
-    return write_page(_portal(reports, complete, with_workbook=with_workbook), home / PORTAL)
+    pages = tuple(name for name, report in reports.items() if finding(name, report))
+    for name in reports:
+        (home / name / PORTAL).unlink(missing_ok=True)  # of another run, which had something to show there
+    for name in pages:
+        _write(name, reports[name], home / name, sums[PAGES[name].live], pages)
+    return write_page(_portal(reports, complete, pages, with_workbook=with_workbook), home / PORTAL)
 
 
 # The portal: what the run shows in a few lines, and the way to every report.
 
+_SPOKEN = (
+    "student_report",
+    "pairs",
+    "teacher_report",
+)  # whose findings the portal begins with; the first has judges too
 
-def _portal(reports: Mapping[str, Report], complete: CompleteReport, *, with_workbook: bool) -> str:
+
+def _portal(
+    reports: Mapping[str, Report], complete: CompleteReport, pages: Sequence[str], *, with_workbook: bool
+) -> str:
     students = reports.get("student_report")
     context = {
         **frame(complete.header, "Reports", "Students answer what teachers ask; judges score the answers."),
         "ranking": ranking(students) if isinstance(students, StudentReport) else None,
         "models": table(complete.models, complete.header),
-        "findings": _findings(reports),
-        "cards": [(f"{name}/{PORTAL}", page) for name, page in PAGES.items() if name in reports],
+        "finding": _spoken(reports, complete.header),
+        "cards": [(f"{name}/{PORTAL}", PAGES[name]) for name in pages],
+        "without": [page.title for name, page in PAGES.items() if name in reports and name not in pages],
         "workbook": WORKBOOK if with_workbook else None,
     }
     return render("coeval.reports/portal.html", cube="", dimensions=(), **context)
 
 
-def _findings(reports: Mapping[str, Report]) -> list[str]:
-    """Return one sentence for each role."""
-    writers: Mapping[str, Callable[[Any], str | None]] = {
-        "student_report": _students,
-        "teacher_report": _teachers,
-        "judge_report": _judges,
-        "pairs": _pairs,
-    }
-    sentences = [write_sentence(reports[name]) for name, write_sentence in writers.items() if name in reports]
-    return [sentence for sentence in sentences if sentence]
-
-
-def _students(report: StudentReport) -> str | None:
-    if not report.students:
-        return None
-    best = report.students[0]
-    text = f"{best.student} answers best, with a mean score of {best.mean:.3f}"
-    beaten = sum(pair.significant and pair.better == best.student for pair in report.pairs)
-    others = len(report.students) - 1
-    return f"{text}; it is ahead of {beaten} of {others} others beyond chance." if others else f"{text}."
-
-
-def _pairs(report: PairsReport) -> str | None:
-    """Describe a run that has verdicts alone: there the other pages have nothing to show."""
-    if report.header.units or not report.native:
-        return None
-    text = f"The run has no scores but {report.header.verdicts:,} verdicts on pairs, by which the page of pairs ranks"
-    best = next((row for row in report.rows if row.rank == 1), None)
-    return f"{text}: {best.student} is preferred most." if best is not None else f"{text}."
-
-
-def _teachers(report: TeacherReport) -> str | None:
-    if len(report.teachers) < 2 or report.one_student:
-        return None
-    return f"Items of {report.teachers[0].teacher} tell students apart best, by {report.formula.upper()}."
-
-
-def _judges(report: JudgeReport) -> str | None:
-    ranked = [row for row in report.judges if row.rank is not None]
-    if not ranked or report.degenerate:
-        return None
-    whole = next((row for row in report.reliability if row.scope == "all"), None)
-    alpha = "" if whole is None or whole.alpha_interval is None else f"; α of all judges is {whole.alpha_interval:.2f}"
-    if len(ranked) == 2:  # each is the only peer of the other
-        names = f"{ranked[0].judge} and {ranked[1].judge}"
-        return f"{names} gave equal scores to {ranked[0].spa:.0%} of what both scored{alpha}."
-    return f"Peers agree most with {ranked[0].judge}{alpha}."
+def _spoken(reports: Mapping[str, Report], header: Header) -> list[str]:
+    """Return what the portal begins with."""
+    names = [name for name in _SPOKEN if name in reports and (name != "pairs" or header.verdicts)]
+    return [sentence for name in names for sentence in finding(name, reports[name])]
 
 
 # Summary: a dashboard on which readers choose judges and teachers, and students are ranked anew.

@@ -9,6 +9,7 @@ from typing import Any
 from coeval.analysis.annotations import WHY, PeopleAgreement
 from coeval.analysis.people import Calibration
 from coeval.pairs.board import PairBoardRow, PairsReport
+from coeval.reports.findings import people
 from coeval.reports.judges import flips_table
 from coeval.reports.pieces import Computed, frame, name_cell, table
 from p2l.common.report.tables import Cell, Column, Table, render, write_page
@@ -47,6 +48,7 @@ _STUDENT = ("rank", "student", "calibrated", "raw", "raw_rank", "units", "people
 def write_people(report: Calibration, folder: Path) -> Path:
     """Write the page as `index.html`. Raise InputError if it cannot be written."""
     context = {**frame(report.header, "Judges and people", _ABOUT), **_people_context(report)}
+    context["finding"] = people(report)
     return write_page(render("coeval.reports/people.html", cube="", dimensions=(), **context), folder / "index.html")
 
 

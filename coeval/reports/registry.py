@@ -23,7 +23,8 @@ class ReportEntry:
     build: str  # function that computes it of a run
     context: str = ""  # function that returns what the page's template shows of it; empty: it has no page
     title: str = ""  # of the page
-    about: str = ""  # the sentence below the title
+    about: str = ""  # what it answers
+    finding: str = ""  # function that returns the sentences a page begins with; none: it has nothing to show
     dimensions: str = "student teacher judge task factor"  # that the page is filtered by
     live: bool = False
     """Whether filters compute figures anew, from sums of scores in the page; else they hide rows alone."""
@@ -41,6 +42,7 @@ _ENTRIES = (
         "one live page: choose teachers and judges, see the ranking",
         *("analysis.coverage:summary_report", "reports.pages:summary_context"),
         *("Summary", "Students ranked by the judges and teachers that you trust."),
+        "reports.findings:summary",
         "student task factor judge teacher",
         live=True,
     ),
@@ -49,6 +51,7 @@ _ENTRIES = (
         "how good students are, with intervals",
         *("analysis.students:student_report", "reports.students:student_context"),
         *("Students", "Who answers best, overall and where, and how sure that is."),
+        "reports.findings:students",
         "student judge teacher task factor",
         live=True,
     ),
@@ -57,6 +60,7 @@ _ENTRIES = (
         "the page of leaderboards from pairs or scores, as `all` makes it",
         *("pairs.board:pairs_report", "reports.pairs:pairs_context"),
         *("Pairs", "Students ranked by which of two answers is preferred, overall and by task."),
+        "reports.findings:pairs",
         "student",
     ),
     ReportEntry(
@@ -64,6 +68,7 @@ _ENTRIES = (
         "how well each teacher's items tell students apart",
         *("analysis.teachers:teacher_report", "reports.students:teacher_context"),
         *("Teachers", "Whose items tell students apart."),
+        "reports.findings:teachers",
         "teacher student judge task factor",
         live=True,
         takes_settings=True,
@@ -73,6 +78,7 @@ _ENTRIES = (
         "how far judges agree, and what may be wrong with them",
         *("analysis.agreement:judge_report", "reports.judges:judge_context"),
         *("Judges", "How far judges agree with each other, and their biases."),
+        "reports.findings:judges",
         "judge teacher student task factor",
         takes_settings=True,
     ),
@@ -81,6 +87,7 @@ _ENTRIES = (
         "how scores spread over levels, by model, factor, task and attribute",
         *("analysis.distribution:score_distribution", "reports.students:distribution_context"),
         *("Score distribution", "How High, Medium and Low spread over models, tasks and factors."),
+        "reports.findings:distribution",
         live=True,
     ),
     ReportEntry(
@@ -88,6 +95,7 @@ _ENTRIES = (
         "students on each teacher's items",
         *("analysis.distribution:interaction_matrix", "reports.students:interaction_context"),
         *("Teachers and students", "Which students do well on whose items."),
+        "reports.findings:interaction",
         "teacher student judge task factor",
         live=True,
     ),
@@ -96,6 +104,7 @@ _ENTRIES = (
         "how each judge uses the scale, by attribute and over time",
         *("analysis.distribution:judge_consistency", "reports.judges:consistency_context"),
         *("Consistency of judges", "How each judge uses the scale, by attribute and over time."),
+        "reports.findings:consistency",
         "judge",
     ),
     ReportEntry(
@@ -103,6 +112,7 @@ _ENTRIES = (
         "students on the items that the best judges agree on",
         *("analysis.robust:robust_summary", "reports.robust:robust_context"),
         *("Robust ranking", "The ranking on items on which good judges agree."),
+        "reports.findings:robust",
         takes_settings=True,
     ),
     ReportEntry(
@@ -110,6 +120,7 @@ _ENTRIES = (
         "what there is and what is missing",
         *("analysis.coverage:coverage_summary", "reports.robust:coverage_context"),
         *("Coverage", "What the run should hold, what it holds, and what of that can be used."),
+        "reports.findings:coverage",
         "task teacher student judge",
     ),
     ReportEntry("complete-report", "a workbook of all figures (xlsx)", "analysis.coverage:complete_report"),

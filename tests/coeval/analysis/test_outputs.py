@@ -151,7 +151,11 @@ def test_a_run_of_pairs_alone_says_so(tmp_path: Path, capsys: pytest.CaptureFixt
     assert told.err.startswith("note: run has no scores, but 1 verdicts on pairs")
     assert told.err.count("\n") == 1
     assert told.out.startswith("run: no scores, 1 verdicts on pairs, 1 items")
-    assert "by which the page of pairs ranks: s1 is preferred most." in (tmp_path / "out/index.html").read_text()
+    assert "s1 is preferred most: it wins" in (tmp_path / "out/index.html").read_text()
+    assert not (tmp_path / "out/student_report/index.html").exists()
+    assert analyze.main(["student-report", "--run", str(folder), "--out", str(tmp_path / "one")]) == 0
+    assert "the page is not written, since it has nothing to show: run has no scores" in capsys.readouterr().err
+    assert (tmp_path / "one/report.json").is_file()
 
 
 def test_an_empty_robust_set_ends_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

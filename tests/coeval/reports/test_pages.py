@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import escape
 from openpyxl import load_workbook
 
 from coeval.analysis.coverage import CompleteReport, complete_report
 from coeval.analysis.units import Report, RobustSettings, load_run
 from coeval.reports.filters import cube, embedded
-from coeval.reports.pages import write, write_all
+from coeval.reports.findings import ranking_sentences
+from coeval.reports.pages import finding, write, write_all
 from coeval.reports.pieces import grid_of, signed_text
 from coeval.reports.registry import PAGES, REPORTS, ReportEntry, build, resolve
 from coeval.reports.workbook import SHEETS, Sheet, column_of, write_sheets, write_workbook
@@ -193,19 +195,68 @@ def test_names_of_models_are_escaped_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", list(PAGES))
-def test_a_run_without_scores_says_why_parts_are_empty(name: str, tmp_path: Path) -> None:
+def test_a_page_begins_with_what_it_found_and_ends_with_the_run(name: str) -> None:
+    text, sentences = pages()[name], finding(name, reports()[0][name])
+    assert sentences
+    assert all(sentence.endswith(".") for sentence in sentences)
+    places = [text.index(str(escape(sentence))) for sentence in sentences]
+    places += [
+        text.index("<section"),
+        text.index("<table"),
+        text.index('<section id="about">'),
+        text.index("created</dt>"),
+    ]
+    assert places == sorted(places)
+
+
+def test_a_page_with_nothing_to_show_is_not_written(tmp_path: Path) -> None:
     run = write_run(tmp_path / "empty", failures=1.0, items=1, students=["ant"], judges=["jay"])
-    result = build(PAGES[name].name, load_run(run), SETTINGS)
-    text = write(name, result, tmp_path / "out").read_text("utf-8")
-    assert "quiet" in text
-    assert Page(text).count("script") == 1  # nothing to filter
+    loaded, out = load_run(run), tmp_path / "out"
+    results = {folder: build(page.name, loaded, SETTINGS) for folder, page in PAGES.items()}
+    (out / "pairs").mkdir(parents=True)
+    (out / "pairs/index.html").write_text("of a run before")
+    write_all(results, complete_report(loaded), out)
+    assert [path.parent.name for path in out.glob("*/index.html")] == ["coverage_summary"]
+    assert write("student_report", results["student_report"], tmp_path / "one") is None
+    assert not (tmp_path / "one").exists()
+    portal = Page((out / "index.html").read_text("utf-8"))
+    assert "nothing to show there: Summary, Students, Pairs" in portal.text()
+    links = [attributes["href"] for tag, attributes in portal.tags if tag == "a" and "html" in str(attributes["href"])]
+    assert links == ["coverage_summary/index.html"]
 
 
 def test_two_models_make_pages_without_a_crowd(tmp_path: Path) -> None:
     run = write_run(tmp_path / "two", items=1, students=["ant"], teachers=["ant"], judges=["ant"], tasks=["mail"])
     loaded = load_run(run)
     for folder, page in PAGES.items():
-        assert write(folder, build(page.name, loaded, SETTINGS), tmp_path / folder).is_file()
+        written = write(folder, build(page.name, loaded, SETTINGS), tmp_path / folder)
+        assert (written is None) == (folder == "pairs")
+
+
+@pytest.mark.parametrize(
+    ("alpha", "words"),
+    [(0.81, "agree well:"), (0.7, "tentative conclusions:"), (0.5, "agree only in part:"), (0.1, "hardly agree:")],
+)
+def test_alpha_is_said_in_words(alpha: float, words: str, tmp_path: Path) -> None:
+    report: Any = reports()[0]["student_report"]
+    reliability = replace(report.reliability, alpha_interval=alpha, alpha_lower=alpha - 0.05, alpha_upper=alpha + 0.05)
+    text = Page(write("student_report", replace(report, reliability=reliability), tmp_path).read_text("utf-8")).text()
+    figure = f"{alpha:.2f} [{alpha - 0.05:.2f}, {alpha + 0.05:.2f}]"
+    assert f"{words} Krippendorff's α of 4 judges is {figure}." in text
+
+
+def test_a_lead_that_may_be_chance_is_said_to_be() -> None:
+    report: Any = reports()[0]["student_report"]
+    names = [row.student for row in report.students]
+    pairs = [replace(report.pairs[0], better=names[0], worse=name, significant=False) for name in names[1:]]
+    none, some = pairs, [pairs[0], replace(pairs[1], significant=True), pairs[2]]
+    every = [replace(pair, significant=True) for pair in pairs]
+    texts = [" ".join(ranking_sentences(report.students, these)) for these in (none, some, every)]
+    assert texts[0].endswith(f"; its lead on {names[1]}, {names[2]} and {names[3]} may be chance.")
+    assert texts[1].endswith(
+        f"ahead of 1 of 3 others beyond chance. Its lead on {names[1]} and {names[3]} may be chance."
+    )
+    assert texts[2].endswith("ahead of all others beyond chance.")
 
 
 def test_heads_of_many_or_long_columns_stand_upright() -> None:
@@ -257,7 +308,7 @@ def test_a_constant_holds_only_what_has_scores() -> None:
 
 def test_the_portal_begins_with_the_best_student() -> None:
     students: Any = reports()[0]["student_report"]
-    first = re.search(r"<ul>\s*<li>(.*?)</li>", pages()["portal"].partition('id="reports"')[2])
+    first = re.search(r'<div class="finding">\s*<p>(.*?)</p>', pages()["portal"])
     assert first
     assert first[1].startswith(f"{students.students[0].student} answers best")
 
@@ -298,7 +349,7 @@ def test_the_page_of_pairs_ranks_as_the_leaderboards_do(tmp_path: Path) -> None:
     none: Any = build("pairs", load_run(lone), SETTINGS)
     assert none.rows == ()
     assert none.why_none.startswith("no preferences")
-    assert none.why_none in Page(write("pairs", none, tmp_path / "none").read_text("utf-8")).text()
+    assert write("pairs", none, tmp_path / "none") is None
 
 
 def test_two_judges_are_not_ranked_in_words_and_one_that_was_chosen_is_named(tmp_path: Path) -> None:
@@ -306,7 +357,9 @@ def test_two_judges_are_not_ranked_in_words_and_one_that_was_chosen_is_named(tmp
     loaded, names = load_run(run), ("judge-report", "robust-summary")
     results = {REPORTS[name].folder: build(name, loaded, replace(SETTINGS, agreement_threshold=0.0)) for name in names}
     write_all(results, complete_report(loaded), tmp_path / "out")
-    portal, robust = ((tmp_path / "out" / f"{name}index.html").read_text("utf-8") for name in ("", "robust_summary/"))
+    judges, robust = (
+        (tmp_path / "out" / name / "index.html").read_text("utf-8") for name in ("judge_report", "robust_summary")
+    )
     assert re.search(r"Only (owl|jay) was chosen\..*--judge-selection all", robust)
-    assert re.search(r"owl gave equal scores to \d+% of|jay gave equal scores to \d+% of", portal)
-    assert "Peers agree most" not in portal
+    assert re.search(r"owl gave equal scores to \d+% of|jay gave equal scores to \d+% of", judges)
+    assert "Peers agree most" not in judges

@@ -1,0 +1,220 @@
+"""What each report says in a few sentences, with which its page begins; a page that has nothing to say is not written.
+
+Registered in `coeval.reports.registry`. A function returns no sentence where the report has nothing to show.
+
+How far judges agree is read off Krippendorff's alpha: 0.8 is taken as reliable, 0.67 as the least for tentative
+conclusions (Krippendorff 2004); below 0.4 it says that judges hardly agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from coeval.analysis.agreement import JudgeReport, Reliability
+from coeval.analysis.coverage import CoverageSummary, SummaryReport
+from coeval.analysis.distribution import InteractionMatrix, JudgeConsistency, ScoreDistribution
+from coeval.analysis.people import Calibration
+from coeval.analysis.robust import RobustSummary
+from coeval.analysis.students import StudentPair, StudentReport, StudentRow
+from coeval.analysis.teachers import TeacherReport
+from coeval.analysis.units import Header
+from coeval.pairs.board import PairsReport
+from p2l.common.report.tables import number_text
+
+RELIABLE, TENTATIVE, HARDLY = 0.8, 0.67, 0.4
+"""Krippendorff's alpha from which judges agree well, well enough for tentative conclusions, and only in part."""
+_MOST_NAMES = 4
+
+
+def students(report: StudentReport) -> list[str]:
+    """Say who answers best, how sure that is, and how far the judges agree."""
+    return [*ranking_sentences(report.students, report.pairs), *agreement_sentences(report.reliability)]
+
+
+def summary(report: SummaryReport) -> list[str]:
+    """Say the same without the tests of differences, which follow no choice of judges."""
+    return [*ranking_sentences(report.students), *agreement_sentences(report.reliability)]
+
+
+def ranking_sentences(rows: Sequence[StudentRow], pairs: Sequence[StudentPair] = ()) -> list[str]:
+    """Return who answers best, and whether its lead may be chance; nothing without students."""
+    if not rows:
+        return []
+    best = rows[0]
+    figure = estimate_text(best.mean, best.lower, best.upper)
+    if best.fit is not None:
+        figure = estimate_text(best.fit, best.fit_lower, best.fit_upper)
+    text = f"{best.student} answers best, with a score of {figure}"
+    if len(rows) == 1:
+        return [f"{best.student} is the only student, with a score of {figure}."]
+    if not pairs:
+        return [f"{text}."]
+    ahead = [pair.worse for pair in pairs if pair.significant and pair.better == best.student]
+    near = [row.student for row in rows[1:] if row.student not in ahead]
+    if not ahead:
+        return [f"{text}; its lead on {names_text(near)} may be chance."]
+    others = "all others" if not near else f"{len(ahead)} of {len(rows) - 1} others"
+    text = f"{text}; it is ahead of {others} beyond chance."
+    return [text, f"Its lead on {names_text(near)} may be chance."] if near else [text]
+
+
+def agreement_sentences(row: Reliability | None) -> list[str]:
+    """Return how far judges agree, in words and as alpha; nothing where no model judged."""
+    if row is None or not row.judges:
+        return []
+    if row.judges == 1:
+        return ["One judge alone scored: nobody else tells how far its scores can be trusted."]
+    if row.alpha_interval is None:
+        return ["How far judges agree is not known: what they scored in common does not vary."]
+    figure = estimate_text(row.alpha_interval, row.alpha_lower, row.alpha_upper, 2)
+    return [f"{_agreement(row.alpha_interval)}: Krippendorff's α of {row.judges} judges is {figure}."]
+
+
+def _agreement(alpha: float) -> str:
+    if alpha >= RELIABLE:
+        return "Judges agree well"
+    if alpha >= TENTATIVE:
+        return "Judges agree well enough for tentative conclusions"
+    return "Judges agree only in part" if alpha >= HARDLY else "Judges hardly agree"
+
+
+def estimate_text(value: float, lower: float | None, upper: float | None, digits: int = 3) -> str:
+    """Return a figure with its interval, where it has one."""
+    text = number_text(value, digits)
+    if lower is None or upper is None or not (math.isfinite(lower) and math.isfinite(upper)):
+        return text
+    return f"{text} [{number_text(lower, digits)}, {number_text(upper, digits)}]"
+
+
+def names_text(names: Sequence[str]) -> str:
+    """Return names as prose lists them, beyond a few as their number."""
+    if len(names) > _MOST_NAMES:
+        return f"{len(names)} others"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def pairs(report: PairsReport) -> list[str]:
+    """Say who is preferred most, and whether verdicts follow the order of the answers."""
+    best = next((row for row in report.rows if row.rank == 1), None)
+    if best is None:
+        return []
+    text = f"{best.student} is preferred most: it wins {best.win_rate:.0%} against the others"
+    sentences = [f"{text}, with a score of {estimate_text(best.score, best.lower, best.upper, 0)}."]
+    seen, flips = sum(row.pairs for row in report.flips), sum(row.flips for row in report.flips)
+    if seen:
+        sentences.append(f"{flips / seen:.0%} of {seen:,} verdicts flip when the order of the answers is turned.")
+    return sentences
+
+
+def teachers(report: TeacherReport) -> list[str]:
+    """Say whose items tell students apart."""
+    if not report.teachers:
+        return []
+    if report.one_student:
+        return ["There is one student, whom no item tells from another."]
+    if len(report.teachers) == 1:
+        return [f"{report.teachers[0].teacher} wrote all items that were scored."]
+    return [f"Items of {report.teachers[0].teacher} tell students apart best, by {report.formula.upper()}."]
+
+
+def judges(report: JudgeReport) -> list[str]:
+    """Say how far judges agree, and with whom peers agree most."""
+    whole = next((row for row in report.reliability if row.scope == "all"), None)
+    sentences = agreement_sentences(whole)
+    ranked = [row for row in report.judges if row.rank is not None]
+    if len(ranked) > 1 and not report.degenerate:
+        one, other = ranked[:2]
+        both = f"{one.judge} and {other.judge} gave equal scores to {one.spa or 0:.0%} of what both scored."
+        # Of two judges each is the only peer of the other.
+        sentences.append(both if len(ranked) == 2 else f"Peers agree most with {one.judge}.")
+    flagged = [row.judge for row in report.scales if row.flags]
+    if flagged:
+        sentences.append(f"Biases or faults beyond chance: {names_text(flagged)}.")
+    if sentences:
+        return sentences
+    if report.bias.flips:
+        return ["There are verdicts on pairs alone, which may depend on the order of the answers."]
+    return ["All scores are computed: no model judged."] if any(row.units for row in report.judges) else []
+
+
+def distribution(report: ScoreDistribution) -> list[str]:
+    """Say how scores spread over the levels."""
+    rows = [row for row in report.rows if row.role == "student" and row.dimension == "all"]
+    units = sum(row.units for row in rows)
+    if not units:
+        return []
+    mean = sum(row.mean * row.units for row in rows) / units
+    counts = [(name, sum(getattr(row, name.lower()) for row in rows)) for name in ("High", "Medium", "Low")]
+    shares = [f"{count / units:.0%} are {name}" for name, count in counts if count]
+    return [
+        f"Of {units:,} scores {', '.join(shares)}; their mean is {mean:.3f}."
+        if shares
+        else f"The mean of {units:,} scores is {mean:.3f}."
+    ]
+
+
+def interaction(report: InteractionMatrix) -> list[str]:
+    """Say where a student departs most from its own mean."""
+    cells = [cell for cell in report.cells if not cell.factor]
+    if not cells:
+        return []
+    if len({cell.teacher for cell in cells}) == 1:
+        return [f"All items are of {cells[0].teacher}: there is no other teacher to compare with."]
+    most = max(cells, key=lambda cell: abs(cell.deviation))
+    side = "above" if most.deviation >= 0 else "below"
+    own = " its own" if most.is_self else f" {most.teacher}'s"
+    return [
+        f"{most.student} departs most from itself: on{own} items it lies {abs(most.deviation):.3f} {side} its mean."
+    ]
+
+
+def consistency(report: JudgeConsistency) -> list[str]:
+    """Say which judges give one level to nearly everything."""
+    if not report.calibration:
+        return []
+    flagged = [row.judge for row in report.calibration if row.flagged]
+    if flagged:
+        return [f"More than 90 % of the scores are one level, High or Low: {names_text(flagged)}."]
+    return ["No judge gives High, or Low, to more than 90 % of what it scores."]
+
+
+def robust(report: RobustSummary) -> list[str]:
+    """Say who is best on the items on which good judges agree, and whether the order is that on all items."""
+    if not report.kept or not report.students:
+        return []
+    best = report.students[0]
+    where = f"On the {report.kept:,} of {report.candidates:,} items on which the best judges agree"
+    moved = [row.student for row in report.students if row.rank != row.full_rank]
+    order = f"{names_text(moved)} change their rank" if moved else "the order is that on all items"
+    return [
+        f"{where}, {best.student} answers best, with {estimate_text(best.robust, best.lower, best.upper)}; {order}."
+    ]
+
+
+def coverage(report: CoverageSummary) -> list[str]:
+    """Say how much of what the run should hold is there and valid; of a run without scores, what there is."""
+    expected, valid = (int(report.rows.values[name].sum()) for name in ("expected", "valid"))
+    if expected:
+        return [f"{valid:,} of {expected:,} evaluations that the run calls for are valid ({valid / expected:.0%})."]
+    return [f"The run has {_counted(report.header)}."]
+
+
+def people(report: Calibration) -> list[str]:
+    """Say who answers best on people's scale, and how the judges' order differs."""
+    if not report.students:
+        return []
+    best = report.students[0]
+    figure = estimate_text(best.calibrated, best.lower, best.upper)
+    moved = [row.student for row in report.students if row.rank != row.raw_rank]
+    order = (
+        f"Calibrated, {names_text(moved)} change their rank."
+        if moved
+        else "The order is that of the scores as they are."
+    )
+    return [f"{best.student} answers best on people's scale, with {figure}.", order]
+
+
+def _counted(header: Header) -> str:
+    kinds = (("items", header.datapoints), ("answers", header.responses), ("verdicts on pairs", header.verdicts))
+    return ", ".join(f"{count:,} {kind}" for kind, count in kinds if count) or "no records that can be used"
