@@ -106,6 +106,10 @@ GROUPS = {
         "run": ("coeval.commands.run", "run an experiment, or go on with one"),
         "status": ("coeval.commands.run:status_main", "print how far a run is; fetch what batches have brought"),
         "repair": ("coeval.commands.run:repair_main", "reopen what is broken or missing in a run"),
+        "view": (
+            "coeval.commands.view",
+            "look at a run in a browser: from any score to prompt, answers and rationales",
+        ),
         "analyze": ("coeval.commands.analyze", "make reports, tables, benchmarks and preferences of a run"),
     },
     "more": {

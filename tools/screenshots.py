@@ -76,6 +76,16 @@ def _vote(page: Page) -> None:
     page.wait_for_selector("#verdict table")
 
 
+def _find_items(page: Page) -> None:
+    page.wait_for_selector("#count:has-text('that fit')")
+
+
+def _open_item(page: Page) -> None:
+    _find_items(page)
+    page.click("#list a >> nth=0")
+    page.wait_for_selector(".answers")
+
+
 SHOTS = (
     Shot("page-global", "endpoint", "/"),
     Shot("page-prompt", "endpoint", "/", _type_prompt),
@@ -83,6 +93,10 @@ SHOTS = (
     Shot("arena-answers", "router", "/arena", _fight),
     Shot("arena", "router", "/arena", _vote, is_documented=True),
     Shot("console", "router", "/console", _sign_in, is_documented=True),
+    Shot("coeval-ranking", "coeval", "/", is_documented=True),
+    Shot("coeval-items", "coeval", "/items.html#apart=500&sort=apart", _find_items, is_documented=True),
+    Shot("coeval-search", "coeval", "/items.html#search=the", _find_items),
+    Shot("coeval-item", "coeval", "/items.html#apart=500&sort=apart", _open_item, is_documented=True),
 )
 
 
@@ -115,11 +129,12 @@ def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--endpoint", metavar="URL", help="of a running p2l endpoint")
     flags.add_argument("--router", metavar="URL", help="of a running router")
+    flags.add_argument("--coeval", metavar="URL", help="of a running coeval view")
     flags.add_argument("--output", type=Path, default=Path("docs/figures"), metavar="DIR", help="where they go")
     flags.add_argument("--docs", action="store_true", help="only those that the documentation shows")
     args = flags.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
-    services = {name: url for name in ("endpoint", "router") if (url := getattr(args, name))}
+    services = {name: url for name in ("endpoint", "router", "coeval") if (url := getattr(args, name))}
     for path in take(services, args.output, args.docs):
         print(path)
 

@@ -27,10 +27,11 @@ _BLOCK = 1 << 16
 
 def read_records(path: Path, on_bad: OnBad | None = None) -> Iterator[dict[str, Any]]:
     """Yield the records of a file in order, one in memory at a time; none if the file does not exist."""
-    return (record for _, record in _with_offsets(path, on_bad))
+    return (record for _, record in placed_records(path, on_bad))
 
 
-def _with_offsets(path: Path, on_bad: OnBad | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def placed_records(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each record of a file with the offset of its line, for `record_at`."""
     if not path.is_file():
         return
     offset = 0
@@ -42,6 +43,17 @@ def _with_offsets(path: Path, on_bad: OnBad | None) -> Iterator[tuple[int, dict[
             elif record is not None and on_bad is not None:
                 on_bad(path, number, record)
             offset += length
+
+
+def record_at(path: Path, offset: int) -> dict[str, Any] | None:
+    """Return the record at an offset of `placed_records`; None if the file is gone, or has none there by now."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            record = _record(file.readline(LONGEST_RECORD))
+    except OSError:
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def _record(line: bytes) -> dict[str, Any] | str | None:
@@ -139,7 +151,7 @@ class RecordIndex:
         """How often records of an id were marked as failed, by hand or by `repair`."""
         self._places: dict[str, tuple[Path, int]] = {}
         for path in paths:
-            for offset, record in _with_offsets(path, on_bad):
+            for offset, record in placed_records(path, on_bad):
                 identity = record.get("id")
                 if not isinstance(identity, str):
                     continue

@@ -122,7 +122,7 @@ class Page:
             Route("/", self.whole, methods=["GET", "POST"]),
             Route("/page/board", self.board, methods=["POST"]),
             Route("/page/session", self.sign_in, methods=["POST"]),
-            Route("/static/{digest}/{name}", send_asset_later, methods=["GET"]),
+            Route("/static/{digest}/{name}", send_asset, methods=["GET"]),
         ]
 
     async def whole(self, request: Request) -> Response:
@@ -236,11 +236,6 @@ class Page:
             return read_clusters(self._settings.clusters, models) if self._settings.clusters else None
         except InputError:
             return None
-
-
-async def send_asset_later(request: Request) -> Response:
-    """Respond with a file that pages load."""
-    return send_asset(request)
 
 
 def _problem(error: Exception) -> tuple[int, str]:

@@ -61,7 +61,7 @@ class Console:
             self._route("/console/reload", _reload, "POST"),
             self._route("/console/sign-out", _sign_out, "POST"),
             Route("/console/session", self.sign_in, methods=["POST"], include_in_schema=False),
-            Route("/static/{digest}/{name}", _asset, methods=["GET"], include_in_schema=False),
+            Route("/static/{digest}/{name}", send_asset, methods=["GET"], include_in_schema=False),
         ]
 
     @property
@@ -111,10 +111,6 @@ class Console:
             return await handle(self, request)
 
         return Route(path, endpoint, methods=[method], include_in_schema=False)
-
-
-async def _asset(request: Request) -> Response:
-    return send_asset(request)
 
 
 async def _fields(request: Request) -> list[tuple[str, str]]:

@@ -8,12 +8,23 @@ A template extends `p2l.common.pages/page.html`. Libraries and their licences li
 from __future__ import annotations
 
 from p2l.common.pages.drawing import Dot, frontier_svg, interval_svg, line_svg, share_svg
-from p2l.common.pages.responses import asset_url, asset_urls, form_fields, fragment, page, send_asset
+from p2l.common.pages.responses import (
+    asset_content,
+    asset_url,
+    asset_urls,
+    form_fields,
+    fragment,
+    meta_policy,
+    page,
+    send,
+    send_asset,
+)
 from p2l.common.pages.sessions import Sessions, is_same_origin
 
 __all__ = [
     "Dot",
     "Sessions",
+    "asset_content",
     "asset_url",
     "asset_urls",
     "form_fields",
@@ -22,7 +33,9 @@ __all__ = [
     "interval_svg",
     "is_same_origin",
     "line_svg",
+    "meta_policy",
     "page",
+    "send",
     "send_asset",
     "share_svg",
 ]

@@ -1,0 +1,139 @@
+"""How fast the viewer of a large run opens, beside reading the run's JSONL.
+
+    python -m benchmarks.coeval_viewer [--units 100000] [--models 5 20] [--repeats 5]
+
+Writes runs of that size with answers and rationales of ordinary length, serves them with `coeval view` and opens its
+pages in Chromium (`make browser`): until the ranking stands, until an item stands, until a filter has gone through all
+items, until a search has gone through all texts. Each is a new window without a cache. Beside them: from the command to
+the first page, the seconds that reading every line of the run's files as JSON takes, and `--bundle`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from benchmarks.coeval_analysis import write_run
+from benchmarks.serving.__main__ import serving
+from p2l.common.cli import parser, positive, run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+__all__ = ["main"]
+
+_ANSWER, _RATIONALE = (
+    "The report argues that the second option costs less. " * 12,
+    "It names the cost, not the risk. " * 4,
+)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of the benchmark."""
+    flags = parser("python -m benchmarks.coeval_viewer", "Time the viewer of a large run.")
+    flags.add_argument("--units", type=positive, default=100_000, help="scores")
+    flags.add_argument("--models", type=positive, nargs="+", default=[5, 20], help="in every role")
+    flags.add_argument("--repeats", type=positive, default=5, help="of each time")
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark."""
+    flags = build_parser().parse_args(argv)
+    with tempfile.TemporaryDirectory() as name:
+        for models in flags.models:
+            folder = Path(name) / f"run-{models}"
+            write_run(folder, flags.units, models)
+            _lengthen(folder)
+            _measure(folder, models, flags.units, flags.repeats)
+
+
+def _lengthen(folder: Path) -> None:
+    """Give answers and rationales the length that they have in real runs."""
+    for kind, key, text in (("phase4_responses", "response", _ANSWER), ("phase5_evaluations", "rationale", _RATIONALE)):
+        for path in (folder / kind).glob("*.jsonl"):
+            records = map(json.loads, path.read_text().splitlines())
+            path.write_text(
+                "".join(json.dumps({**record, key: f"{record['id']}: {text}"}) + "\n" for record in records)
+            )
+
+
+def _measure(folder: Path, models: int, units: int, repeats: int) -> None:
+    from playwright.sync_api import sync_playwright
+
+    size = sum(path.stat().st_size for path in folder.rglob("*.jsonl")) / 1e6
+    reading = [_read(folder) for _ in range(repeats)]
+    print(f"{models} models, {units:,} scores: {size:.0f} MB of JSONL, read as JSON in {_text(reading)}", flush=True)
+    start = time.perf_counter()
+    with serving(["-m", "coeval", "view", "--run", str(folder), "--port"]) as port, sync_playwright() as playwright:
+        url = f"http://127.0.0.1:{port}/"
+        with urllib.request.urlopen(url) as answer:
+            answer.read()
+        print(f"  from the command to the first page {time.perf_counter() - start:.2f} s", flush=True)
+        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        for what, path, ready in _PAGES:
+            times, sizes = zip(*(_open(browser, url, path, ready) for _ in range(repeats)), strict=True)
+            print(f"  {what}: {_text(times)}, {np.median(sizes) / 1e3:,.0f} kB transferred", flush=True)
+        browser.close()
+    started_at = time.perf_counter()
+    out = folder.with_name(f"{folder.name}-bundle")
+    words = [sys.executable, "-m", "coeval", "view", "--run", str(folder), "--bundle", str(out)]
+    done = subprocess.run(words, check=True, capture_output=True, text=True)
+    print(f"  --bundle in {time.perf_counter() - started_at:.1f} s: {done.stdout.partition(';')[0]}", flush=True)
+
+
+def _read(folder: Path) -> float:
+    start = time.perf_counter()
+    for path in folder.rglob("*.jsonl"):
+        with path.open("rb") as lines:
+            for line in lines:
+                json.loads(line)
+    return time.perf_counter() - start
+
+
+def _open(browser: Browser, url: str, path: str, ready: Callable[[Page], object]) -> tuple[float, float]:
+    """Return the seconds until a page is ready in a new window, and the bytes that it took."""
+    context = browser.new_context()
+    page = context.new_page()
+    session = context.new_cdp_session(page)
+    session.send("Network.enable")
+    sizes: list[float] = []
+    session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    start = time.perf_counter()
+    page.goto(url + path)
+    ready(page)
+    seconds = time.perf_counter() - start
+    page.wait_for_load_state("networkidle")
+    context.close()
+    return seconds, sum(sizes)
+
+
+def _listed(page: Page) -> object:
+    return page.wait_for_function("/that fit|No item fits/.test(document.getElementById('count').textContent)")
+
+
+_PAGES: tuple[tuple[str, str, Callable[[Page], object]], ...] = (
+    ("ranking", "", lambda page: page.wait_for_selector(".standings tbody tr >> nth=-1")),
+    ("list of items", "items.html", lambda page: page.wait_for_selector("#filters:not([hidden])")),
+    ("filtered by student and judge, lowest first", "items.html#student=model-0&judge=model-1&sort=low", _listed),
+    ("searched through all texts", "items.html#search=model-4%20on", _listed),
+)
+
+
+def _text(times: Sequence[float]) -> str:
+    return f"{np.median(times):.2f} s [{min(times):.2f}, {max(times):.2f}]"
+
+
+if __name__ == "__main__":
+    run(main)

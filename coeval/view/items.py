@@ -1,0 +1,392 @@
+"""An item as its page shows it: prompt, reference, answers side by side, each judge's scores and rationale, flips.
+
+Scores are those that the reports count. Texts stay in the files of the run: memory holds where the records of each item
+lie, and a page reads its own.
+
+Shapes: R records of one kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.records import LEVELS
+from coeval.analysis.units import LoadedRun, Units, codes_of, factor_weights
+from coeval.analysis.verdicts import Preference, text_of
+from coeval.duplicates import text_in
+from coeval.storage.jsonl import placed_records, record_at
+from coeval.storage.records import answer_mark, is_answer_to, is_failed, is_judgement_of, item_mark
+from coeval.storage.run import RECORD_FOLDERS, Run
+from p2l.common.report.tables import number_text
+
+LONGEST_TEXT = 100_000
+"""Characters of one text that a page shows; the rest is in the file of the run."""
+APART = 0.5
+"""Distance of two judges' scores that pages point at: a level."""
+_WORDS = {value: name.capitalize() for name, value in LEVELS.items()}
+
+
+@dataclass(frozen=True)
+class GradeView:
+    """A judge's score of one factor."""
+
+    factor: str
+    text: str  # High, Medium or Low, else as the judge wrote it, or the number
+    score: float
+    others: str = ""  # what other judges gave that lies at least `APART` away
+    gap: float = 0.0  # farthest that another judge's score lies
+
+
+@dataclass(frozen=True)
+class JudgeView:
+    """What a judge says of an answer."""
+
+    judge: str
+    score: float | None  # weighted mean over factors; None where it has no score that counts
+    grades: tuple[GradeView, ...]
+    rationale: str = ""
+    note: str = ""  # why nothing counts
+    is_self: bool = False
+
+
+@dataclass(frozen=True)
+class AnswerView:
+    """A student's answer."""
+
+    student: str
+    text: str
+    score: float | None  # mean over judges
+    judges: tuple[JudgeView, ...]
+    tokens: int | None = None
+    note: str = ""  # why there is no answer
+
+    @property
+    def key(self) -> str:
+        """Anchor of the answer on its page."""
+        return answer_key(self.student)
+
+    def by_judge(self, judge: str) -> JudgeView | None:
+        """Return what a judge says; None if it says nothing."""
+        return next((one for one in self.judges if one.judge == judge), None)
+
+
+@dataclass(frozen=True)
+class VerdictView:
+    """A judge's verdict on two answers, in each order in which it saw them."""
+
+    judge: str
+    model_a: str
+    model_b: str
+    winner: str
+    orders: str  # what it said in each order
+    is_flip: bool
+    rationale: str = ""
+
+
+@dataclass(frozen=True)
+class ItemView:
+    """An item with all that was said of it."""
+
+    identity: str
+    key: str
+    task: str
+    teacher: str
+    attributes: Mapping[str, str]
+    turns: tuple[tuple[str, str], ...]  # of the prompt: (role, text)
+    reference: str
+    answers: tuple[AnswerView, ...]  # best first
+    verdicts: tuple[VerdictView, ...]
+    source: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def judges(self) -> list[str]:
+        """Judges with scores, by name."""
+        return sorted({one.judge for answer in self.answers for one in answer.judges if one.score is not None})
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether two judges lie at least `APART` from each other."""
+        return any(grade.others for answer in self.answers for judge in answer.judges for grade in judge.grades)
+
+    def pairs(self) -> list[tuple[tuple[str, str], list[VerdictView]]]:
+        """Return the verdicts on each pair of answers."""
+        groups: dict[tuple[str, str], list[VerdictView]] = {}
+        for verdict in self.verdicts:
+            groups.setdefault((verdict.model_a, verdict.model_b), []).append(verdict)
+        return list(groups.items())
+
+    @property
+    def flips(self) -> int:
+        """Verdicts whose winner changed with the order of the answers."""
+        return sum(verdict.is_flip for verdict in self.verdicts)
+
+
+def item_key(identity: str) -> str:
+    """Return the name of an item's page: the same for the same id, whatever characters that holds."""
+    return hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def answer_key(student: str) -> str:
+    """Return the anchor of a student's answer."""
+    return f"a-{item_key(student)[:8]}"
+
+
+def judge_key(student: str, judge: str) -> str:
+    """Return the anchor of what a judge says of a student's answer."""
+    return f"j-{item_key(f'{student}/{judge}')[:12]}"
+
+
+# Where records lie.
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Places of all records of one kind, by item."""
+
+    kind: str
+    paths: tuple[Path, ...]
+    item: npt.NDArray[np.int64]  # (R,), sorted
+    path: npt.NDArray[np.int64]
+    offset: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, run: Run, kind: str, code: Mapping[str, int]) -> _Places:
+        """Find the records of one kind in a run; `code` is that of each item."""
+        paths = tuple(run.record_files(kind))
+        places = [
+            (code[item], number, offset)
+            for number, path in enumerate(paths)
+            for offset, record in placed_records(path)
+            if (item := _item_of(kind, record)) in code
+        ]
+        table = np.array(places, dtype=np.int64).reshape(-1, 3)
+        table = table[np.argsort(table[:, 0], kind="stable")]
+        return cls(kind, paths, table[:, 0], table[:, 1], table[:, 2])
+
+    def read(self, item: int, identity: str) -> Iterator[dict[str, Any]]:
+        """Yield the records of an item in the order of their files; those that were moved by now are left out."""
+        first, last = np.searchsorted(self.item, [item, item + 1]).tolist()
+        for path, offset in zip(self.path[first:last].tolist(), self.offset[first:last].tolist(), strict=True):
+            record = record_at(self.paths[path], offset)
+            if record is not None and _item_of(self.kind, record) == identity:
+                yield record
+
+
+def _item_of(kind: str, record: Mapping[str, Any]) -> str:
+    """Return the id of the item that a record is of."""
+    identity = text_of(record, "id")
+    if kind == "data_generation":
+        return identity
+    if kind == "evaluation":
+        answer = text_of(record, "response_id") or identity.rpartition("__")[0]
+        return text_of(record, "datapoint_id") or answer.rpartition("__")[0]
+    return text_of(record, "datapoint_id") or identity.rpartition("__")[0]
+
+
+class RunItems:
+    """The items of a run; reading one takes a read of each of its records."""
+
+    def __init__(self, loaded: LoadedRun) -> None:
+        """Find the records of every item."""
+        self.loaded = loaded
+        code = codes_of(loaded.datapoints)
+        self._places = {kind: _Places.of(loaded.run, kind, code) for kind in RECORD_FOLDERS}
+        self._units = np.argsort(loaded.units.datapoint, kind="stable")
+        self._unit_items = loaded.units.datapoint[self._units]
+        self._verdicts: dict[str, list[Preference]] = {}
+        for verdict in loaded.verdicts:
+            self._verdicts.setdefault(verdict.datapoint, []).append(verdict)
+
+    def __len__(self) -> int:
+        return len(self.loaded.datapoints)
+
+    def prompt(self, item: int) -> str:
+        """Return the text of an item's prompt; empty where it cannot be read any more."""
+        return " ".join(text for _, text in _turns(self._record(item).get("prompt")))
+
+    def verdicts(self, item: int) -> list[Preference]:
+        """Return the verdicts on an item's answers that count."""
+        return self._verdicts.get(self.loaded.datapoints[item], [])
+
+    def read(self, item: int) -> ItemView:
+        """Read an item with all that was said of it."""
+        loaded, record = self.loaded, self._record(item)
+        identity = loaded.datapoints[item]
+        return ItemView(
+            identity,
+            item_key(identity),
+            loaded.tasks[loaded.datapoint_task[item]],
+            loaded.teachers[loaded.datapoint_teacher[item]],
+            loaded.attributes[item],
+            tuple((role, _cut(text)) for role, text in _turns(record.get("prompt"))),
+            _cut(text_in(record.get("reference_response") or "")),
+            self._answers(item, record),
+            self._verdict_views(item),
+            {key: text_in(record[key]) for key in ("source", "quotes", "benchmark_id") if record.get(key)},
+        )
+
+    def _records(self, kind: str, item: int) -> Iterator[dict[str, Any]]:
+        return self._places[kind].read(item, self.loaded.datapoints[item])
+
+    def _record(self, item: int) -> dict[str, Any]:
+        """Return the last valid record of an item itself."""
+        records = (one for one in self._records("data_generation", item) if not is_failed(one))
+        return next(iter([*records][-1:]), {})
+
+    def _answers(self, item: int, record: Mapping[str, Any]) -> tuple[AnswerView, ...]:
+        mark = item_mark(record)
+        answers: dict[str, dict[str, Any]] = {}
+        for one in self._records("response_collection", item):
+            student = text_of(one, "student_model_id") or text_of(one, "id").rpartition("__")[2]
+            is_better = student not in answers or is_failed(answers[student])
+            if is_answer_to(one, mark) and (is_better or not is_failed(one)):
+                answers[student] = one
+        judged = self._judged(item, record, answers)
+        scores = self._scores(item)
+        views = [_answer(student, one, judged.get(student, ()), scores) for student, one in answers.items()]
+        return tuple(sorted(views, key=lambda view: (view.score is None, -(view.score or 0.0), view.student)))
+
+    def _scores(self, item: int) -> dict[tuple[str, str], list[tuple[str, float, bool, float]]]:
+        """Return (student, judge) -> (factor, score, whether it is a level, weight), of the scores that count."""
+        loaded, units = self.loaded, self._units_of(item)
+        weights = factor_weights(loaded)
+        scores: dict[tuple[str, str], list[tuple[str, float, bool, float]]] = {}
+        for row in range(len(units)):
+            task, student, judge, factor = (
+                int(getattr(units, name)[row]) for name in ("task", "student", "judge", "factor")
+            )
+            score = (loaded.factors[factor], float(units.norm[row]), bool(units.is_level[row]), weights[task, factor])
+            scores.setdefault((loaded.students[student], loaded.judges[judge]), []).append(score)
+        return scores
+
+    def _units_of(self, item: int) -> Units:
+        first, last = np.searchsorted(self._unit_items, [item, item + 1]).tolist()
+        return self.loaded.units.where(self._units[first:last])
+
+    def _judged(
+        self, item: int, record: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
+        """Return student -> (judge, its last record of the present answer, failed or not)."""
+        mark, last = item_mark(record), dict[tuple[str, str], dict[str, Any]]()
+        marks = {text_of(one, "id"): (student, answer_mark(one)) for student, one in answers.items()}
+        for one in self._records("evaluation", item):
+            response = text_of(one, "response_id") or text_of(one, "id").rpartition("__")[0]
+            judge = text_of(one, "judge_model_id") or text_of(one, "id").rpartition("__")[2]
+            if response not in marks:
+                continue
+            student, answer = marks[response]
+            earlier = last.get((student, judge))
+            if is_failed(one) and earlier is not None:
+                continue
+            if is_failed(one) or is_judgement_of(one, mark, [answer]):
+                last[student, judge] = one
+        judged: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
+        for (student, judge), one in sorted(last.items()):
+            judged.setdefault(student, []).append((judge, one))
+        return judged
+
+    def _verdict_views(self, item: int) -> tuple[VerdictView, ...]:
+        rationales = {text_of(one, "id"): _cut(text_of(one, "rationale")) for one in self._records("pairwise", item)}
+        views = []
+        for one in self.verdicts(item):
+            identity = f"{one.datapoint}__{one.model_a}__vs__{one.model_b}__{one.judge}"
+            pair, winner, rationale = (one.model_a, one.model_b), _winner(one, one.winner), rationales.get(identity, "")
+            views.append(VerdictView(one.judge, *pair, winner, _orders(one), is_flip(one), rationale))
+        return tuple(views)
+
+
+def _orders(verdict: Preference) -> str:
+    """Return what a judge said in each order in which it saw two answers."""
+    winners = verdict.verdicts
+    if len(winners) < 2:
+        return "seen in one order"
+    if winners[0] == winners[1]:
+        return "in both orders"
+    if is_flip(verdict):
+        return f"the answer shown {'first' if winners[0] == 'model_a' else 'second'} wins"
+    shown = zip((verdict.model_a, verdict.model_b), winners, strict=False)
+    return "; ".join(f"{first} first: {_winner(verdict, winner)}" for first, winner in shown)
+
+
+def is_flip(verdict: Preference) -> bool:
+    """Return whether the other answer won once the order was turned."""
+    return {*verdict.verdicts} == {"model_a", "model_b"}
+
+
+def _winner(verdict: Preference, winner: str) -> str:
+    """Return the name of the winner, or what a tie is called."""
+    names = {"model_a": verdict.model_a, "model_b": verdict.model_b, "tie (bothbad)": "both bad"}
+    return names.get(winner, winner)
+
+
+def _answer(
+    student: str,
+    record: Mapping[str, Any],
+    judged: Any,
+    scores: Mapping[tuple[str, str], list[tuple[str, float, bool, float]]],
+) -> AnswerView:
+    mine = {judge: grades for (name, judge), grades in scores.items() if name == student}
+    records = dict(judged)
+    judges = tuple(_judge(student, judge, records.get(judge, {}), mine) for judge in sorted({*mine, *records}))
+    tokens = record.get("token_count")
+    means = [one.score for one in judges if one.score is not None]
+    note = f"No answer: {text_of(record, 'error') or 'the call failed'}" if is_failed(record) else ""
+    text = "" if note else _cut(text_in(record.get("response") or ""))
+    score = sum(means) / len(means) if means else None
+    return AnswerView(student, text, score, judges, tokens if isinstance(tokens, int) else None, _cut(note))
+
+
+def _judge(
+    student: str, judge: str, record: Mapping[str, Any], scores: Mapping[str, list[tuple[str, float, bool, float]]]
+) -> JudgeView:
+    grades = scores.get(judge, [])
+    words = record.get("grades")
+    words = words if isinstance(words, dict) else {}
+    note = ""
+    if not grades:
+        failed = f"No scores: {text_of(record, 'error') or 'the call failed'}"
+        note = failed if is_failed(record) else "Its scores do not count: a factor is missing, or has no grade."
+    others = [(name, grade) for name, other in scores.items() if name != judge for grade in other]
+    views = []
+    for factor, score, is_level, _ in grades:
+        same = [(name, other, level) for name, (one, other, level, _) in others if one == factor]
+        far = [f"{name} {_score_text(other, level)}" for name, other, level in same if abs(other - score) >= APART]
+        gap = max((abs(other - score) for _, other, _ in same), default=0.0)
+        text = str(words.get(factor, _score_text(score, is_level)))
+        views.append(GradeView(factor, text, score, ", ".join(far), gap))
+    rationale = _cut(text_of(record, "rationale"))
+    return JudgeView(judge, _mean(grades), tuple(views), rationale, _cut(note), judge == student)
+
+
+def _score_text(score: float, is_level: bool) -> str:
+    return _WORDS[score] if is_level else number_text(score, 2)
+
+
+def _mean(grades: list[tuple[str, float, bool, float]]) -> float | None:
+    """Return the weighted mean of scores; None where there are none, or their weights are zero."""
+    total = sum(weight for *_, weight in grades)
+    return sum(score * weight for _, score, _, weight in grades) / total if total else None
+
+
+def _turns(prompt: object) -> list[tuple[str, str]]:
+    """Return the turns of a prompt as (role, text); the role of a prompt of one text is empty."""
+    if isinstance(prompt, list):
+        return [
+            (text_of(turn, "role"), text_in(turn.get("content", ""))) if isinstance(turn, dict) else ("", text_in(turn))
+            for turn in prompt
+        ]
+    return [] if prompt is None else [("", text_in(prompt))]
+
+
+def _cut(text: str) -> str:
+    """Return at most `LONGEST_TEXT` characters of a text, and how many more there are."""
+    if len(text) <= LONGEST_TEXT:
+        return text
+    return f"{text[:LONGEST_TEXT]}\n\n[{len(text) - LONGEST_TEXT:,} more characters are in the file of the run]"

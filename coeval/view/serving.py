@@ -1,0 +1,111 @@
+"""The viewer over HTTP, read-only: for browsers of this machine, or for whoever has brought a key.
+
+Without a key it answers browsers of this machine alone, under a name of this machine: a page of another site cannot
+read a run through the browser of somebody who looks at it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from urllib.parse import unquote
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from coeval.view.site import File, Site
+from p2l.common.access import is_from_this_machine, matches, new_key
+from p2l.common.connections import ConnectionLimits
+from p2l.common.pages import Sessions, form_fields, is_same_origin, page, send, send_asset
+from p2l.common.web import BodyLimit, control_folder, run_server
+
+_KEY_BYTES = 4096
+_BODY_SECONDS, _REQUEST_SECONDS = 10.0, 30.0
+_REMEMBERED = 64  # files, of which the largest is a few megabytes
+_HERE_ALONE = "only browsers on this machine may read this run: start `coeval view` with --key for others\n"
+
+
+class Viewer:
+    """A site as an application."""
+
+    def __init__(self, site: Site, key_digest: str | None) -> None:
+        """Serve a site; with the digest of a key (`digest_of`), to whoever has it."""
+        self._site = site
+        self._digest = key_digest
+        self._sessions = Sessions(new_key(), "coeval_view")
+        self._files: OrderedDict[str, File] = OrderedDict()
+
+    def application(self) -> BodyLimit:
+        """Return the application, which takes no other body than the key."""
+        routes = [
+            Route("/session", self.sign_in, methods=["POST"]),
+            Route("/static/{digest}/{name}", send_asset, methods=["GET"]),
+            Route("/{path:path}", self.file, methods=["GET"]),
+        ]
+        return BodyLimit(Starlette(routes=routes), _KEY_BYTES, _BODY_SECONDS)
+
+    async def file(self, request: Request) -> Response:
+        """Respond with a file of the site."""
+        if self._digest is None and not _is_here(request):
+            return Response(_HERE_ALONE, 403, media_type="text/plain")
+        if self._digest is not None and not self._sessions.has(request):
+            return self._closed(request)
+        file = await self._read(unquote(request.path_params["path"]) or "index.html")
+        if file is None:
+            return Response("there is no such page\n", 404, media_type="text/plain")
+        return send(request, *file)
+
+    async def sign_in(self, request: Request) -> Response:
+        """Start a session for the right key."""
+        key = dict(form_fields(await request.body(), 5)).get("key", "").strip(" \t")
+        if self._digest is None or not is_same_origin(request) or not matches(key, self._digest):
+            return self._closed(request, "This is not the key.")
+        response = RedirectResponse("index.html", 303)
+        self._sessions.start(request, response)
+        return response
+
+    async def _read(self, path: str) -> File | None:
+        """Return a file, the last ones without making them anew."""
+        if path not in self._files:
+            file = await asyncio.to_thread(self._site.read, path)  # reads the disk, and renders for some milliseconds
+            if file is None:
+                return None
+            self._files[path] = file
+            if len(self._files) > _REMEMBERED:
+                self._files.popitem(last=False)
+        self._files.move_to_end(path)
+        return self._files[path]
+
+    def _closed(self, request: Request, problem: str = "") -> Response:
+        return page(
+            request,
+            "p2l.common.pages/sign_in.html",
+            status=403,
+            title="A run of CoEval",
+            action="/session",
+            label="Key of this viewer",
+            note="It is what --key or COEVAL_VIEW_KEY was when the viewer was started.",
+            problem=problem,
+        )
+
+
+def _is_here(request: Request) -> bool:
+    peer = request.client.host if request.client is not None else None
+    return is_from_this_machine(peer, request.headers, request.scope.get("http_version", "1.1"))
+
+
+def serve(site: Site, host: str, port: int, key_digest: str | None, limits: ConnectionLimits) -> None:
+    """Serve a run until interrupted."""
+    with control_folder("coeval-view-", shared=False):
+        run_server(
+            Viewer(site, key_digest).application(),
+            host,
+            port,
+            workers=1,
+            reload=False,
+            request_seconds=_REQUEST_SECONDS,
+            limits=limits,
+            log_level="warning",
+        )
