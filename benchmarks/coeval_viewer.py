@@ -120,7 +120,7 @@ def _open(browser: Browser, url: str, path: str, ready: Callable[[Page], object]
 
 
 def _listed(page: Page) -> object:
-    return page.wait_for_function("/that fit|No item fits/.test(document.getElementById('count').textContent)")
+    return page.wait_for_function("() => /that fit|No item fits/.test(document.getElementById('count').textContent)")
 
 
 _PAGES: tuple[tuple[str, str, Callable[[Page], object]], ...] = (
