@@ -96,7 +96,7 @@ SHOTS = (
     Shot("coeval-ranking", "coeval", "/", is_documented=True),
     Shot("coeval-items", "coeval", "/items.html#apart=500&sort=apart", _find_items, is_documented=True),
     Shot("coeval-search", "coeval", "/items.html#search=the", _find_items),
-    Shot("coeval-item", "coeval", "/items.html#apart=500&sort=apart", _open_item, is_documented=True),
+    Shot("coeval-item", "coeval", "/items.html#task=summaries&apart=500&sort=apart", _open_item, is_documented=True),
 )
 
 
