@@ -19,6 +19,7 @@ import socket
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -210,8 +211,18 @@ def _faults(flags: argparse.Namespace, pool: ProcessPoolExecutor, root: Path, mo
             updates += 1
             _publish(model, published / f"model-{updates}")
         answered, failures = driving.result()
-    print(f"faults: {kills} replicas killed, {updates} models published; {answered} requests, {failures} failed")
+        reloads = _metric(port, 'p2l_reloads_total{result="done"}')
+    print(
+        f"faults: {kills} replicas killed, {updates} models published, {reloads:.0f} times taken over by a replica; "
+        f"{answered} requests, {failures} failed"
+    )
     return failures
+
+
+def _metric(port: int, name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as response:
+        lines = response.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 def _autoscaling(pool: ProcessPoolExecutor, model: Path) -> None:
