@@ -153,7 +153,7 @@ def _overhead(flags: argparse.Namespace, pool: ProcessPoolExecutor, shape: str, 
     for round_number in range(flags.rounds):
         for mode in _MODES:
             with _started(mode, model) as port:
-                pool.submit(drive, port, bodies(prompts(50, 0.8, 99)), 4).result()
+                _warm_up(pool, port)
                 for clients in flags.clients:
                     requests = bodies(prompts(count, 0.8, round_number))
                     cells.setdefault((mode, clients), []).append(pool.submit(drive, port, requests, clients).result())
@@ -162,6 +162,16 @@ def _overhead(flags: argparse.Namespace, pool: ProcessPoolExecutor, shape: str, 
             print(f"{shape:>5}  {clients:>2} clients  {mode:<20} {_figures(cells[mode, clients])}", flush=True)
         plain, ray = (float(np.median([one.median for one in cells[mode, clients]])) for mode in _MODES[:2])
         print(f"{shape:>5}  {clients:>2} clients  --ray adds {(ray - plain) * 1e3:.1f} ms to the median", flush=True)
+
+
+def _warm_up(pool: ProcessPoolExecutor, port: int) -> None:
+    """Ask until nobody is cut off: HAProxy is started anew when replicas come, and ends connections that wait."""
+    for _ in range(10):
+        time.sleep(1.0)
+        with contextlib.suppress(OSError, EOFError):
+            pool.submit(drive, port, bodies(prompts(50, 0.8, 99)), 4).result()
+            return
+    raise SystemExit("a server does not stay up")
 
 
 def _figures(rounds: Sequence[Measured]) -> str:
@@ -181,7 +191,7 @@ def _scaling(flags: argparse.Namespace, pool: ProcessPoolExecutor, model: Path, 
         for round_number in range(flags.rounds):
             for replicas, measured in rates.items():
                 with _started("endpoint --ray", model, "--workers", str(replicas), "--streams", "1") as port:
-                    pool.submit(drive, port, bodies(prompts(50, 0.8, 99)), 4).result()
+                    _warm_up(pool, port)
                     requests = bodies(prompts(flags.requests // 2, 0.8, round_number))
                     measured.append(pool.submit(drive, port, requests, 8).result())
     ratios = [two.requests_per_second / one.requests_per_second for one, two in zip(*rates.values(), strict=True)]
