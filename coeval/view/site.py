@@ -27,7 +27,8 @@ import numpy as np
 
 from coeval.analysis.agreement import judge_rows
 from coeval.analysis.students import StudentCell, StudentReport, student_report
-from coeval.analysis.units import Codes, Floats, LoadedRun, score_weights
+from coeval.analysis.units import Codes, Floats, LoadedRun, codes_of, score_weights
+from coeval.analysis.verdicts import Preference
 from coeval.pairs.board import PairsReport, pairs_report
 from coeval.reports.findings import agreement_sentences, pairs, ranking_sentences
 from coeval.reports.pieces import frame
@@ -90,8 +91,12 @@ class Row:
     attributes: tuple[str, ...]
     prompt: str
     cells: tuple[tuple[int, int, int, int], ...]  # student, judge, score, gap
-    verdicts: int
-    flips: int
+    verdicts: tuple[tuple[int, int, int, int], ...]  # student, student, judge, whether it flips
+
+    @property
+    def flips(self) -> int:
+        """Verdicts that flip with the order of the answers."""
+        return sum(flip for *_, flip in self.verdicts)
 
     @property
     def gap(self) -> float:
@@ -264,7 +269,6 @@ class Site:
             begin, end = np.searchsorted(cells.item, [number, number + 1]).tolist()
             figures = (np.rint(1000 * column[begin:end]).astype(int) for column in (cells.mean, cells.gap))
             columns = (cells.student[begin:end], cells.judge[begin:end], *figures)
-            verdicts = self.items.verdicts(number)
             prompt = " ".join(self.items.prompt(number)[: 4 * _SNIPPET].split())
             rows.append(
                 Row(
@@ -276,11 +280,20 @@ class Site:
                     tuple(f"{name}={value}" for name, value in sorted(loaded.attributes[number].items())),
                     prompt if len(prompt) <= _SNIPPET else f"{prompt[:_SNIPPET].rstrip()}…",
                     tuple(zip(*(column.tolist() for column in columns), strict=True)),
-                    len(verdicts),
-                    sum(map(is_flip, verdicts)),
+                    tuple(self._verdict(verdict) for verdict in self.items.verdicts(number)),
                 )
             )
         return rows
+
+    def _verdict(self, verdict: Preference) -> tuple[int, int, int, int]:
+        students, judges = self._codes["student"], self._codes["judge"]
+        pair = students[verdict.model_a], students[verdict.model_b]
+        return *pair, judges[verdict.judge], int(is_flip(verdict))
+
+    @cached_property
+    def _codes(self) -> Mapping[str, Mapping[str, int]]:
+        """Dimension -> name -> its place."""
+        return {name: codes_of(self.loaded.names(name)) for name in _CODED}
 
     @property
     def _list_pages(self) -> int:
@@ -337,16 +350,15 @@ class Site:
     @property
     def _listed_students(self) -> list[int]:
         """The students that a list shows, in the order of the ranking."""
-        code = {name: number for number, name in enumerate(self.loaded.students)}
-        return [code[line.student] for line in self.standings[:_FEW]]
+        return [self._codes["student"][line.student] for line in self.standings[:_FEW]]
 
     def _choices(self) -> Mapping[str, Sequence[str]]:
         """Return what lists are filtered by: dimension -> its names."""
-        names = {name: self.loaded.names(name) for name in ("task", "teacher", "attribute", "student", "judge")}
+        names = {name: self.loaded.names(name) for name in _CODED}
         return {name: values for name, values in names.items() if len(values) > 1}
 
     def _names(self) -> File:
-        names = {name: self.loaded.names(name) for name in ("task", "teacher", "attribute", "student", "judge")}
+        names = {name: self.loaded.names(name) for name in _CODED}
         return _json(
             {
                 "run": self.loaded.header.experiment_id,
@@ -361,11 +373,11 @@ class Site:
         )
 
     def _scores(self, part: str) -> File | None:
-        """Return a file of items: key, task, teacher, attributes, prompt, scores as runs of four, verdicts, flips."""
+        """Return a file of items: key, task, teacher, attributes, prompt, scores and verdicts in runs of four."""
         first = PART * int(part)
         if first >= len(self.items):
             return None
-        code = {name: {value: number for number, value in enumerate(self.loaded.names(name))} for name in _CODED}
+        code = self._codes
         return _json(
             [
                 [
@@ -375,8 +387,7 @@ class Site:
                     [code["attribute"][name] for name in row.attributes],
                     row.prompt,
                     [figure for cell in row.cells for figure in cell],
-                    row.verdicts,
-                    row.flips,
+                    [figure for verdict in row.verdicts for figure in verdict],
                 ]
                 for row in self.rows(first, first + PART)
             ]
@@ -429,7 +440,7 @@ class Site:
         return File(text.encode("utf-8", "replace"), _HTML)
 
 
-_CODED = ("task", "teacher", "attribute")
+_CODED = ("task", "teacher", "attribute", "student", "judge")
 
 
 def shade(score: float) -> str:

@@ -112,8 +112,15 @@ def test_every_filter_leaves_the_items_that_fit(visit: Visits, viewer: str) -> N
     page.click("text=Show all")
     assert wait_for_count(page, "of 54$") == "Items 1 to 50 of 54"
     page.select_option("#f-apart", "flip")
-    assert fitting(page) == sum(one[7] > 0 for one in items)
-    page.select_option("#f-apart", "")
+    flips = [{(by, a, b) for a, b, by, flip in zip(*(iter(one[6]),) * 4, strict=True) if flip} for one in items]
+    assert fitting(page) == sum(map(bool, flips))
+    owl, dog = names["judge"].index("owl"), names["student"].index("dog")
+    page.select_option("#f-judge", "owl")
+    assert fitting(page) == sum(any(by == owl for by, *_ in one) for one in flips)
+    page.select_option("#f-student", "dog")
+    assert 0 < fitting(page) == sum(any(by == owl and dog in pair for by, *pair in one) for one in flips) < 54
+    page.click("text=Show all")
+    wait_for_count(page, "of 54$")
     page.select_option("#f-sort", "high")
     assert fitting(page) == 54
     page.select_option("#f-sort", "apart")

@@ -164,19 +164,32 @@ def scores_of(run: Path) -> dict[tuple[str, str, str], dict[str, float]]:
     return found
 
 
+def verdicts_of(run: Path, names: dict[str, list[str]]) -> dict[str, list[tuple[int, int, int, int]]]:
+    """Item -> (student, student, judge, whether it flips), as the places of their names."""
+    verdicts: dict[str, list[tuple[int, int, int, int]]] = {}
+    for path in sorted((run / "phase5_pairwise").glob("*.jsonl")):
+        for record in map(json.loads, path.read_text("utf-8").splitlines()):
+            pair = (names["student"].index(record[f"model_{side}"]) for side in "ab")
+            flips = int(sorted(record["verdicts"]) == ["model_a", "model_b"])
+            line = (*pair, names["judge"].index(record["judge_model_id"]), flips)
+            verdicts.setdefault(record["datapoint_id"], []).append(line)
+    return verdicts
+
+
 def test_the_files_of_the_script_hold_every_score_and_distance(hostile: Path, site: Path) -> None:
     scores = scores_of(hostile)
     names, items = (json.loads((site / f"data/{name}.json").read_text("utf-8")) for name in ("run", "items-0"))
     assert names["items"] == len(items) == 54
     seen = set()
-    for key, task, _, _, prompt, cells, verdicts, flips in items:
+    for key, task, _, _, prompt, cells, verdicts in items:
         asked = re.match(r"Question (\d+) of (\w+) on (\w+):", prompt)
         assert asked
         datapoint = f"{asked[3]}__{asked[2]}__{int(asked[1]):05d}"
         assert names["names"]["task"][task] == asked[3]
         assert (site / f"item/{key}.html").is_file()
-        assert verdicts == 9
-        assert 0 <= flips <= 9
+        assert sorted(zip(*(iter(verdicts),) * 4, strict=True)) == sorted(
+            verdicts_of(hostile, names["names"])[datapoint]
+        )
         for student, judge, score, gap in zip(*(iter(cells),) * 4, strict=True):
             one, other = names["names"]["student"][student], names["names"]["judge"][judge]
             mine = scores[datapoint, one, other]

@@ -78,8 +78,8 @@
         items.push(...(await fetched(`items-${part}.json`)));
         if (now === turn) count.textContent = `Reading ${items.length.toLocaleString("en-US")} of ${run.items.toLocaleString("en-US")} items …`;
       }
-      all = items.map(([key, task, teacher, attributes, prompt, cells, verdicts, flips], number) => (
-        { number, key, task, teacher, attributes, prompt, cells, verdicts, flips }));
+      all = items.map(([key, task, teacher, attributes, prompt, cells, verdicts], number) => (
+        { number, key, task, teacher, attributes, prompt, cells, verdicts }));
     }
 
     const state = () => new URLSearchParams(location.hash.slice(1));
@@ -98,6 +98,17 @@
       }
       return { scores, gap };
     }
+    // Verdicts that count, and those of them that flip with the order.
+    function compared(row, student, judge) {
+      let [verdicts, flips] = [0, 0];
+      for (let at = 0; at < row.verdicts.length; at += 4) {
+        const [one, other, by, flip] = row.verdicts.slice(at, at + 4);
+        if ((student >= 0 && one !== student && other !== student) || (judge >= 0 && by !== judge)) continue;
+        verdicts++;
+        flips += flip;
+      }
+      return { verdicts, flips };
+    }
     const mean = (pairs) => pairs.reduce((sum, [, score]) => sum + score, 0) / pairs.length;
 
     function chosen(query) {
@@ -109,11 +120,13 @@
         if (query.has("task") && row.task !== task) continue;
         if (query.has("teacher") && row.teacher !== teacher) continue;
         if (query.has("attribute") && !row.attributes.includes(attribute)) continue;
-        const { scores, gap } = counted(row, query.has("student") ? (student < 0 ? Infinity : student) : -1, query.has("judge") ? (judge < 0 ? Infinity : judge) : -1);
-        if (narrow && !scores.size && !row.verdicts) continue;
-        if (apart === "flip" ? !row.flips : gap < Number(apart || 0)) continue;
+        const who = [query.has("student") && student < 0 ? Infinity : student, query.has("judge") && judge < 0 ? Infinity : judge];
+        const { scores, gap } = counted(row, ...who);
+        const { verdicts, flips } = compared(row, ...who);
+        if (narrow && !scores.size && !verdicts) continue;
+        if (apart === "flip" ? !flips : gap < Number(apart || 0)) continue;
         const means = [...scores.values()].map(mean);
-        lines.push({ row, scores, gap, low: Math.min(...means), high: Math.max(...means) });
+        lines.push({ row, scores, gap, verdicts, flips, low: Math.min(...means), high: Math.max(...means) });
       }
       const sort = query.get("sort");
       const by = { low: (one) => one.low, high: (one) => -one.high, apart: (one) => -one.gap }[sort];
@@ -205,11 +218,11 @@
     const grade = (row, student, label, score) =>
       element("a", { className: `grade s${Math.round(score / 100)}`, href: `item/${row.key}.html#${run.anchors[student]}` }, `${label} `, element("b", {}, (score / 1000).toFixed(2)));
 
-    function entry({ row, scores, gap, matches }, query) {
+    function entry({ row, scores, gap, verdicts, flips, matches }, query) {
       const names = run.names;
       const facts = [names.task[row.task], names.teacher[row.teacher], ...row.attributes.map((attribute) => names.attribute[attribute])];
       if (gap) facts.push(`judges up to ${(gap / 1000).toFixed(2)} apart`);
-      if (row.verdicts) facts.push(`${row.flips} of ${row.verdicts} verdicts flip`);
+      if (verdicts) facts.push(`${flips} of ${verdicts} verdicts flip`);
       const grades = element("p", { className: "grades" });
       const students = query.has("student") ? [...scores.keys()] : run.shown.filter((student) => scores.has(student));
       for (const student of students) {
