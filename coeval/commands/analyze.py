@@ -232,7 +232,7 @@ def _write_all(loaded: LoadedRun, settings: RobustSettings, out: Path) -> int:
     from coeval.analysis.coverage import complete_report
     from coeval.analysis.tables import write_tables
     from coeval.reports.pages import WORKBOOK, write_all
-    from coeval.reports.workbook import missing_package
+    from p2l.common.spreadsheets import missing_package
 
     complete = complete_report(loaded)
     wait_for_workbook = _begin_workbook(complete, out / WORKBOOK)
@@ -244,7 +244,7 @@ def _write_all(loaded: LoadedRun, settings: RobustSettings, out: Path) -> int:
         print("warning: the other reports are written all the same", file=sys.stderr)
     for folder, report in {**results, "complete_report": complete}.items():
         write_tables(report, out / folder)
-    write_all(results, complete, out, with_workbook=missing_package() is None)
+    write_all(results, complete, out, with_workbook=not missing_package())
     wait_for_workbook()
     print(f"wrote {out / 'index.html'}")
     return int(is_empty)
@@ -255,7 +255,8 @@ def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
 
     Return a function that waits for it, and raises its error.
     """
-    from coeval.reports.workbook import missing_package, write_workbook
+    from coeval.reports.workbook import write_workbook
+    from p2l.common.spreadsheets import missing_package
 
     if why := missing_package():  # the pages need no workbook
         print(f"warning: no workbook: {why}", file=sys.stderr)

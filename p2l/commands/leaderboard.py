@@ -5,18 +5,24 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from p2l.common.cli import parser, positive, run, whole
+from p2l.common.cli import need, parser, positive, run, whole
 from p2l.common.errors import InputError
+from p2l.common.files import STDOUT, format_of
 from p2l.common.plots import check_outputs
 from p2l.common.program import Parser
 
 if TYPE_CHECKING:
     from p2l.leaderboard.board import Named
+    from p2l.leaderboard.files import Leaderboards
 
 
 _PRINTED = 20
+_TABLES = ("csv", "json", "parquet")
+"""Formats that hold one table."""
+_FORMATS = (*_TABLES, "md", "xlsx")
 _SCORES = """
 scores: score = 1000 + 400 / ln(10) * coefficient, the scale of public arena leaderboards: 400 points more are odds
 of 10 to 1. Where only differences count (bt, bt-tie, rk) the mean model has 1000; under grk and ba 1000 is the level
@@ -34,7 +40,7 @@ _GROUPS = {
     "which leaderboards": ("--prompts", "--by", "--over", "--periods", "--time-column"),
     "how they are fitted": ("--likelihood", "--control", "--control-steps", "--shrink", "--weighted", "--drop-bad"),
     "intervals": ("--intervals", "--level", "--cluster", "--seed"),
-    "output": ("--top", "--min-votes", "--output", "--plot", "--quiet"),
+    "output": ("--top", "--min-votes", "--output", "--format", "--title", "--plot", "--quiet"),
 }
 
 
@@ -143,7 +149,16 @@ def _add_output_flags(flags: Parser) -> None:
     flags.add_argument(
         "--counts-only", action="store_true", help="with --votes: write counts to --output FILE.parquet and fit nothing"
     )
-    flags.add_argument("--output", metavar="FILE", help="also write all leaderboards to a .csv, .json or .parquet file")
+    flags.add_argument(
+        "--output",
+        metavar="FILE",
+        help="also write all leaderboards to a .csv, .json, .parquet, .md or .xlsx file; - is stdout, in the "
+        "place of the tables",
+    )
+    flags.add_argument(
+        "--format", choices=_FORMATS, help="of --output, in the place of its ending; csv where --output is -"
+    )
+    flags.add_argument("--title", metavar="TEXT", help="of the workbook and of Markdown")
     flags.add_argument("--plot", metavar="FILE", help="also draw them with their intervals (.png, .svg, .pdf)")
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
     flags.arrange(_GROUPS)
@@ -160,19 +175,38 @@ def main(argv: Sequence[str] | None = None) -> None:
         write_counts_of(args)
         print(f"wrote {args.output}", file=sys.stderr)
         return
-    if args.over is not None:
-        _show_history(args)
-        return
-    if args.model is None:
-        from p2l.leaderboard.sources import boards_of_votes
+    leaderboards = _leaderboards(args)
+    if args.output != STDOUT:
+        _print(leaderboards, args)
+    _write(leaderboards, args)
 
-        boards = boards_of_votes(args)
-    else:
+
+def _leaderboards(args: argparse.Namespace) -> Leaderboards:
+    """Compute the leaderboards, the history, or both."""
+    from p2l.leaderboard.files import Leaderboards
+
+    boards: list[Named] = []
+    history = None
+    if args.over is not None:
+        from p2l.leaderboard.history_report import history_of_votes
+
+        history = history_of_votes(args)
+    if args.model is not None:
         from p2l.commands.model_leaderboards import boards_of_model
 
         boards = boards_of_model(args)
-    _print(boards, args)
-    _write(boards, args)
+    elif args.over is None or args.by:
+        from p2l.leaderboard.sources import boards_of_votes
+
+        boards = boards_of_votes(argparse.Namespace(**vars(args) | {"over": None}))
+    unit = "prompts" if args.model is not None else "votes"
+    return Leaderboards(args.title or _title(args), unit, boards, history, args.min_votes)
+
+
+def _title(args: argparse.Namespace) -> str:
+    if args.model is None:
+        return f"Leaderboard of {Path(args.votes or args.from_counts[0]).name}"
+    return f"Leaderboards of {Path(args.model).name}, by prompt" if args.prompt else f"Leaderboard of {args.prompts}"
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -193,10 +227,22 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError(f"--level must lie between 0 and 1, such as 0.95, not {args.level}")
     _check_counts(args)
     _check_history(args)
-    from p2l.leaderboard.board import check_output
+    _check_files(args)
+    inputs = (args.votes, args.prompts, *(args.from_counts or []))
+    check_outputs(args.output, args.plot, *inputs)
 
-    check_output(args.output)
-    check_outputs(args.output, args.plot, args.votes, args.prompts, *(args.from_counts or []))
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Refuse outputs that cannot hold what is asked for, or that lack a package."""
+    if args.format is not None and args.output is None:
+        raise InputError("--format goes with --output")
+    if args.output is None:
+        return
+    kind = format_of(args.output, args.format, _FORMATS)
+    if args.over is not None and args.by and kind in _TABLES:
+        raise InputError(f"{args.output}: {kind} holds one table, not those of --over and --by; use md or xlsx")
+    if kind == "xlsx":
+        need("xlsxwriter")
 
 
 def _check_counts(args: argparse.Namespace) -> None:
@@ -215,51 +261,51 @@ def _check_history(args: argparse.Namespace) -> None:
         return
     if args.model is not None:
         raise InputError("--over goes with --votes FILE; a model has no history")
-    if args.by or args.cluster is not None:
-        raise InputError("--over goes with neither --by nor --cluster; write votes into files of their own for that")
+    if args.cluster is not None:
+        raise InputError("--over does not go with --cluster")
     from p2l.leaderboard.history import parse_over
 
     parse_over(args.over)
 
 
-def _show_history(args: argparse.Namespace) -> None:
-    from p2l.leaderboard.history_report import history_of_votes, render_history, write_history
-
-    history = history_of_votes(args)
-    print(render_history(history, top=args.top, min_votes=args.min_votes))
-    if args.output is not None:
-        write_history(history, args.output, min_votes=args.min_votes)
-        print(f"wrote {args.output}", file=sys.stderr)
-    if args.plot is not None:
-        from p2l.leaderboard.history_report import plot_history
-
-        drawn = plot_history(history, args.plot, top=args.top, min_votes=args.min_votes)
-        print(f"drew {args.plot} (the best {drawn} of {len(history.models)} models)", file=sys.stderr)
-
-
-def _print(boards: Sequence[Named], args: argparse.Namespace) -> None:
+def _print(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
     from p2l.leaderboard.board import render
+    from p2l.leaderboard.history_report import render_history
 
-    unit = "prompts" if args.model is not None else "votes"
-    tables = [render(named, unit=unit, top=args.top, min_votes=args.min_votes) for named in boards[: _PRINTED + 1]]
+    shown: dict[str, Any] = {"top": args.top, "min_votes": args.min_votes}
+    boards, unit = leaderboards.boards, leaderboards.unit
+    tables = [render(named, unit=unit, **shown) for named in boards[: _PRINTED + 1]]
+    if leaderboards.history is not None:
+        tables.append(render_history(leaderboards.history, **shown))
     print("\n\n".join(tables))
-    if len(boards) > len(tables):
+    if len(boards) > _PRINTED + 1:
         place = "are in the file" if args.output else "can be written with --output FILE"
-        print(f"\n{len(boards) - len(tables)} more groups, with fewer {unit}, {place}")
+        print(f"\n{len(boards) - _PRINTED - 1} more groups, with fewer {unit}, {place}")
 
 
-def _write(boards: Sequence[Named], args: argparse.Namespace) -> None:
+def _write(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
+    from p2l.leaderboard.files import write_leaderboards
+
     if args.output is not None:
-        from p2l.leaderboard.board import write_boards
-
-        write_boards(boards, args.output, min_votes=args.min_votes)
-        print(f"wrote {args.output}", file=sys.stderr)
+        write_leaderboards(leaderboards, args.output, format_of(args.output, args.format, _FORMATS))
+        if args.output != STDOUT:
+            print(f"wrote {args.output}", file=sys.stderr)
     if args.plot is not None:
-        from p2l.leaderboard.history_report import plot_boards
+        _plot(leaderboards, args)
 
-        drawn = plot_boards(boards, args.plot, top=args.top, min_votes=args.min_votes)
-        left = f" (the first {drawn} of {len(boards)} leaderboards)" if drawn < len(boards) else ""
-        print(f"drew {args.plot}{left}", file=sys.stderr)
+
+def _plot(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
+    from p2l.leaderboard.history_report import plot_boards, plot_history
+
+    boards, history = leaderboards.boards, leaderboards.history
+    shown: dict[str, Any] = {"top": args.top, "min_votes": args.min_votes}
+    if history is not None:
+        drawn = plot_history(history, args.plot, **shown)
+        print(f"drew {args.plot} (the best {drawn} of {len(history.models)} models)", file=sys.stderr)
+        return
+    drawn = plot_boards(boards, args.plot, **shown)
+    left = f" (the first {drawn} of {len(boards)} leaderboards)" if drawn < len(boards) else ""
+    print(f"drew {args.plot}{left}", file=sys.stderr)
 
 
 if __name__ == "__main__":

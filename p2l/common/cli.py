@@ -32,7 +32,7 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("httpx2", "prometheus_client"), ("route", "serve")),
     **dict.fromkeys(("aiohttp", "anyio"), ("route", "coeval")),
     "fastapi": ("serve",),
-    "xlsxwriter": ("coeval",),
+    "xlsxwriter": ("data", "coeval"),
     "openvino": ("cpu",),
     "cvxpy": ("route,lp",),
     "opentelemetry": ("route,traces",),

@@ -10,7 +10,9 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -38,6 +40,45 @@ def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
         _remove(temporary)
+
+
+STDOUT = "-"
+"""What a user names as an output to have it on stdout."""
+_BINARY = ("parquet", "xlsx")
+
+
+def format_of(path: str, name: str | None, formats: Sequence[str]) -> str:
+    """Return the format of an output: `name`, or what the ending of `path` says, or the first of all for stdout.
+
+    Raise InputError where the ending names none of them, or for what is no text on a terminal.
+    """
+    kind = name or (formats[0] if path == STDOUT else Path(path).suffix.lower().removeprefix("."))
+    if kind not in formats:
+        raise InputError(f"{path}: the ending must be one of {', '.join(f'.{one}' for one in formats)}")
+    if path == STDOUT and kind in _BINARY and sys.stdout.isatty():
+        raise InputError(f"{kind} is no text; write it into a file or a pipe")
+    return kind
+
+
+@contextlib.contextmanager
+def output_path(path: str | Path) -> Iterator[Path]:
+    """Give a path to write an output to, as `atomic_path` does; what becomes of `-` goes to stdout when it is whole.
+
+    A terminal gets the text as the program prints texts of others, a pipe or a file the bytes as they are.
+    """
+    if str(path) != STDOUT:
+        with atomic_path(path) as temporary:
+            yield temporary
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "output"
+        yield whole
+        sys.stdout.flush()
+        if sys.stdout.isatty():
+            sys.stdout.write(whole.read_text(encoding="utf-8"))
+        else:
+            sys.stdout.buffer.write(whole.read_bytes())
+        sys.stdout.flush()
 
 
 def write_json(path: str | Path, value: Any, *, indent: int = 1) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from p2l.common.errors import InputError
-from p2l.common.files import atomic_path, check_can_write
+from p2l.common.files import STDOUT, atomic_path, check_can_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,9 +33,9 @@ def check_figures(path: str) -> None:
 
 
 def check_outputs(table: str | None, plot: str | None, *inputs: str | None) -> None:
-    """Refuse a table or a picture that cannot be written or drawn, before any work is done."""
+    """Refuse a table or a picture that cannot be written or drawn, before any work is done; a table may be stdout."""
     for path in (table, plot):
-        if path is not None:
+        if path is not None and path != STDOUT:
             check_can_write(path, *inputs)
     if plot is not None:
         check_figures(plot)

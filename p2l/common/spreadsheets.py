@@ -1,4 +1,4 @@
-"""Rows of CSV files within bounds, and cells that a spreadsheet would take for formulas.
+"""Rows of CSV files within bounds, cells that a spreadsheet would take for formulas, and workbooks (XLSX).
 
 Such cells are written with a quote mark before, and read without.
 
@@ -10,13 +10,20 @@ what is read is what was written. Numbers stay numbers, negative ones too.
 from __future__ import annotations
 
 import csv
+import io
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from itertools import zip_longest
-from typing import IO, TYPE_CHECKING, Any
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeAlias
+
+from p2l.common.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from xlsxwriter.worksheet import Worksheet
 
 # Both patterns are also given to Arrow, whose regular expressions look neither ahead nor back.
 _FORMULA = "^'*(?:[\\x00-\\x20\\x7f-\xa0\u200b\u3000\ufeff]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\\t\\r\\n])"
@@ -114,3 +121,108 @@ class CellReader:
             if self._size > _LONGEST_ROW:
                 raise csv.Error(f"the row after line {self._reader.line_num} is longer than {_LONGEST_ROW >> 20} MiB")
             yield line
+
+
+# Workbooks: sheets of large tables, a row at a time. Shapes: N rows, V distinct values of a column.
+
+MOST_ROWS = 1_048_575
+"""Of a sheet, below its head."""
+_WIDEST = 40
+_LONGEST_TEXT = 32_000  # characters; a cell holds 767 more
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+# A text that begins like a formula or an address must stay a text.
+_OPTIONS = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
+_Write: TypeAlias = "Callable[[int, int, Any], object]"
+
+
+@dataclass(frozen=True)
+class SheetColumn:
+    """A column by its different values."""
+
+    title: str
+    values: Sequence[Any]  # (V,) text, numbers, booleans, or None for an empty cell
+    places: Sequence[int]  # (N,) which of them each row has
+    form: str = ""
+    """How Excel shows its numbers, such as `0.0%`; by default with thousands, or with four decimals."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table with a head that stays in sight and filters."""
+
+    name: str
+    columns: Sequence[SheetColumn]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows below the head."""
+        return len(self.columns[0].places)
+
+
+def column_of(title: str, values: Iterable[Any], form: str = "") -> SheetColumn:
+    """Return a column of plain values; NaN, the one that is not itself, becomes an empty cell."""
+    different: dict[Any, int] = {}
+    places = [different.setdefault(None if value != value else value, len(different)) for value in values]
+    return SheetColumn(title, list(different), places, form)
+
+
+def missing_package() -> str:
+    """Return why no workbook can be written here; empty where one can."""
+    return "" if find_spec("xlsxwriter") else "xlsxwriter is not installed; pip install xlsxwriter"
+
+
+def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str) -> None:
+    """Write a workbook, a row at a time. Raise OSError if it cannot be written, InputError without xlsxwriter."""
+    if why := missing_package():
+        raise InputError(f"{path}: {why}")
+    from xlsxwriter import Workbook
+    from xlsxwriter.exceptions import FileCreateError
+
+    buffer = io.BytesIO()  # a file that the disk had no room for would be tried once more as the process ends
+    book = Workbook(buffer, _OPTIONS)
+    book.set_properties({"title": _allowed(title), "comments": _allowed(about)})
+    head = book.add_format({"bold": True})
+    forms = {column.form or _usual_form(column) for sheet in sheets for column in sheet.columns}
+    formats = {form: book.add_format({"num_format": form}) for form in sorted(forms)}
+    for sheet in sheets:
+        page = book.add_worksheet(sheet.name)
+        page.freeze_panes(1, 0)
+        page.autofilter(0, 0, sheet.rows, len(sheet.columns) - 1)
+        for place, column in enumerate(sheet.columns):
+            longest = max((len(value) + 2 for value in column.values if isinstance(value, str)), default=0)
+            width = min(_WIDEST, max(9, len(column.title) + 4, longest))
+            page.set_column(place, place, width, formats[column.form or _usual_form(column)])
+        for place, column in enumerate(sheet.columns):
+            page.write_string(0, place, _allowed(column.title), head)
+        cells = [_cells(page, column) for column in sheet.columns]
+        for row, places in enumerate(zip(*(column.places for column in sheet.columns), strict=True), 1):
+            for place, (writers, value) in enumerate(zip(cells, places, strict=True)):
+                write, content = writers[value]
+                write(row, place, content)
+    try:
+        book.close()
+    except FileCreateError as error:
+        raise error.args[0] from None
+    path.write_bytes(buffer.getbuffer())
+
+
+def _usual_form(column: SheetColumn) -> str:
+    return "0.0000" if any(isinstance(value, float) for value in column.values) else "#,##0"
+
+
+def _cells(page: Worksheet, column: SheetColumn) -> list[tuple[_Write, Any]]:
+    """Return how each value of a column is written, and as what."""
+    writers: list[tuple[_Write, Any]] = []
+    for value in column.values:
+        content = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+        if content is None:
+            writers.append((page.write_blank, None))
+        elif isinstance(content, str):
+            writers.append((page.write_string, _allowed(content)))
+        else:
+            writers.append((page.write_number, content))
+    return writers
+
+
+def _allowed(text: str) -> str:
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)[:_LONGEST_TEXT]

@@ -1,7 +1,8 @@
-"""Text tables for terminals: columns as wide as their longest cell."""
+"""Tables as text: for terminals, with columns as wide as their longest cell, and as Markdown."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Sequence
 
 from p2l.common.display import printable
@@ -35,3 +36,19 @@ def text_table(
         columns = zip(header, *rows, strict=True)
         rule = "  ".join("-" * max(len(printable(cell)) for cell in column) for column in columns)
     return [lines[0], rule, *lines[1:]]
+
+
+# What Markdown takes for more than text; a colon, or the point after www, would make an address a link.
+_MARKS = re.compile(r"[\\`*_\[\]|~<>&$#@]|(?<=[A-Za-z]):(?=\S)|(?<=[wW]{3})\.|^[-+]|(?<=^\d)[.)]")
+
+
+def markdown_text(text: str) -> str:
+    """Return a text of one line as Markdown that shows it as it is: no markup, HTML or link in it counts."""
+    return _MARKS.sub(lambda match: f"\\{match[0]}", printable(text).strip())
+
+
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,)) -> list[str]:
+    """Return the lines of a table as GitHub's Markdown; columns but those of `left` are aligned to the right."""
+    rule = [":--" if place in left else "--:" for place in range(len(header))]
+    lines = [[markdown_text(cell) or " " for cell in row] for row in (header, *rows)]
+    return [f"| {' | '.join(cells)} |" for cells in (lines[0], rule, *lines[1:])]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,9 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
-from p2l.common.errors import InputError
-from p2l.common.files import atomic_path, write_json
-from p2l.common.spreadsheets import frame_to_cells
 from p2l.common.text_table import text_table
 from p2l.leaderboard.covariates import Effect, shifted
 from p2l.leaderboard.display import Rates
@@ -170,9 +166,7 @@ class Leaderboard:
         return frame
 
 
-# Leaderboards as text for a terminal and as files.
-
-OUTPUT_ENDINGS = (".csv", ".json", ".parquet")
+# Leaderboards as text for a terminal.
 
 
 class Named(NamedTuple):
@@ -192,8 +186,35 @@ class Named(NamedTuple):
         return f"{self.by} = {self.group}" if self.by else self.group
 
 
+class TextTable(NamedTuple):
+    """A table of models as text, best first, with what stands around it."""
+
+    heading: str
+    facts: str
+    header: list[str]
+    rows: list[list[str]]
+    total: int
+    """Of models, whose first may be all that `rows` hold."""
+    notes: tuple[str, ...]
+
+    def text(self) -> str:
+        """Return what a terminal shows."""
+        lines = text_table(self.header, self.rows, left={self.header.index("model")})
+        if self.total > len(self.rows):
+            lines.append(f"... and {self.total - len(self.rows)} more")
+        notes = [f"note: {note}" for note in self.notes]
+        return "\n".join([f"{self.heading}: {self.facts}", "", *lines, *notes])
+
+
 def render(named: Named, *, unit: str, top: int | None = None, min_votes: int = 0) -> str:
     """Render a table with its heading and notes; `unit` is what `size` counts."""
+    board = named.board
+    table = table_of(named, unit=unit, top=top, min_votes=min_votes)
+    return "\n".join([table.text(), *effect_lines(board.effects, board.level)])
+
+
+def table_of(named: Named, *, unit: str, top: int | None = None, min_votes: int = 0) -> TextTable:
+    """Return the models of a leaderboard as text, at most the `top` best; `unit` is what `size` counts."""
     board = named.board
     frame = board.to_frame(min_votes=min_votes)
     top_rows = frame if top is None else frame.head(top)
@@ -206,83 +227,37 @@ def render(named: Named, *, unit: str, top: int | None = None, min_votes: int = 
         rows.append([*cells, f"{row['win_rate']:.1%}", *(f"{row[name]:,}" for name in optional)])
     interval += ["ranks"] if interval else []
     header = ["rank", "model", "score", *interval, "beats the field", *optional]
+    return TextTable(named.title, _facts(named, unit), header, rows, len(frame), board.notes)
+
+
+def _facts(named: Named, unit: str) -> str:
+    board = named.board
     counted = unit.removesuffix("s") if named.size == 1 else unit
-    heading = f"{named.title}: {named.size:,} {counted}, {len(board.models)} models, likelihood {board.likelihood}"
-    heading += f" ({board.not_counted:,} ties left out)" if board.not_counted else ""
-    heading += f", loss {board.loss:.4f}" if math.isfinite(board.loss) else ""
-    heading += "" if board.eta is None else f", eta {board.eta:.3f}"
-    heading += "" if board.prior_sd is None else f", prior sd {board.prior_sd:.2g}"
-    table = table_with_notes(heading, header, rows, len(frame), board.notes)
-    return "\n".join([table, *effect_lines(board.effects, board.level)])
+    facts = f"{named.size:,} {counted}, {len(board.models)} models, likelihood {board.likelihood}"
+    facts += f" ({board.not_counted:,} ties left out)" if board.not_counted else ""
+    facts += f", loss {board.loss:.4f}" if math.isfinite(board.loss) else ""
+    facts += "" if board.eta is None else f", eta {board.eta:.3f}"
+    return facts + ("" if board.prior_sd is None else f", prior sd {board.prior_sd:.2g}")
 
 
 def effect_lines(effects: Sequence[Effect], level: float) -> list[str]:
     """Return the table of the effects of covariates, which scores leave out; nothing without covariates."""
-    if not effects:
-        return []
-    header = ["covariate", "of", "effect", f"{level:.0%} interval", "odds"]
+    return ["", *text_table(*effect_rows(effects, level), left={0, 1})] if effects else []
+
+
+def effect_rows(effects: Sequence[Effect], level: float) -> tuple[list[str], list[list[str]]]:
+    """Return head and rows of that table."""
     rows = []
     for effect in effects:
         ends = f"{effect.lower:.3f} to {effect.upper:.3f}" if math.isfinite(effect.lower) else "none"
         odds = f"{math.exp(min(effect.coef, 700.0)):.3g}" if effect.role == "difference" else ""
         rows.append([effect.name, effect.role, f"{effect.coef:.3f}", ends, odds])
-    return ["", *text_table(header, rows, left={0, 1})]
+    return ["covariate", "of", "effect", f"{level:.0%} interval", "odds"], rows
 
 
 def interval_text(row: dict[Any, Any]) -> str:
     """Return the ends of an interval; a model that nothing joins to the others has none."""
     return f"{row['lower']:.0f} to {row['upper']:.0f}" if math.isfinite(row["lower"]) else "none"
-
-
-def table_with_notes(
-    heading: str, header: list[str], rows: Sequence[Sequence[str]], total: int, notes: Sequence[str]
-) -> str:
-    """Return the text of a table of models, with the number of those beyond its rows."""
-    lines = text_table(header, rows, left={header.index("model")})
-    if total > len(rows):
-        lines.append(f"... and {total - len(rows)} more")
-    return "\n".join([heading, "", *lines, *(f"note: {note}" for note in notes)])
-
-
-def check_output(path: str | None) -> None:
-    """Refuse an output whose ending names no format, before any work is done."""
-    if path is not None and Path(path).suffix.lower() not in OUTPUT_ENDINGS:
-        raise InputError(f"{path}: the ending must be one of {', '.join(OUTPUT_ENDINGS)}")
-
-
-def write_boards(boards: Sequence[Named], path: str, *, min_votes: int = 0) -> None:
-    """Write all leaderboards into one file, whole or not at all.
-
-    CSV and Parquet hold one row per model, with the columns `by` and `group` in front. JSON holds one object per
-    leaderboard, which also has its likelihood, eta, gamma, loss, prior, effects of covariates and notes.
-    """
-    import pandas as pd
-
-    frames = [named.board.to_frame(min_votes=min_votes) for named in boards]
-    if path.lower().endswith(".json"):
-        facts = ("likelihood", "eta", "gamma", "loss", "level", "not_counted", "prior_sd")
-        objects = [
-            {"by": named.by, "group": named.group, "size": named.size}
-            | {name: getattr(named.board, name) for name in facts}
-            | {"effects": [effect._asdict() for effect in named.board.effects]}
-            | {"notes": list(named.board.notes), "models": frame.to_dict("records")}
-            for named, frame in zip(boards, frames, strict=True)
-        ]
-        write_json(path, objects)
-        return
-    for named, frame in zip(boards, frames, strict=True):
-        frame.insert(0, "group", named.group)
-        frame.insert(0, "by", named.by)
-    write_frame(pd.concat(frames, ignore_index=True), path)
-
-
-def write_frame(frame: pd.DataFrame, path: str) -> None:
-    """Write a table as CSV or, with any other ending, as Parquet, whole or not at all."""
-    with atomic_path(path) as temporary:
-        if path.lower().endswith(".csv"):
-            frame_to_cells(frame).to_csv(temporary, index=False)
-        else:
-            frame.to_parquet(temporary, index=False)
 
 
 def several(names: Sequence[str], most: int) -> str:

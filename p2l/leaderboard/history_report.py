@@ -1,4 +1,4 @@
-"""The history that `p2l leaderboard --over` prints: one pass through a file of votes, counted by period.
+"""The history that `p2l leaderboard --over` prints and draws: one pass through a file of votes, counted by period.
 
 Memory holds a row for each distinct (period, pair, order, winner), however many votes there are.
 """
@@ -21,9 +21,8 @@ import pyarrow as pa
 
 from p2l.common.cli import listed, nearest, progress
 from p2l.common.errors import ConfigError, InputError, VoteError
-from p2l.common.files import write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
-from p2l.leaderboard.board import Named, effect_lines, interval_text, table_with_notes, to_score, write_frame
+from p2l.leaderboard.board import Named, TextTable, effect_lines, interval_text, to_score
 from p2l.leaderboard.counts import NO_PERIOD, Counts
 from p2l.leaderboard.history import UNITS, History, Over, Period, history_of_counts, parse_over
 from p2l.leaderboard.pair_tables import VoteCounter
@@ -188,35 +187,24 @@ def _no_time(batch: VoteBatch, column: str, row: int) -> VoteError:
     )
 
 
-# The history of a leaderboard as text for a terminal and as a file.
+# The history of a leaderboard as text for a terminal.
 #
 # The table is that of the newest period: its ranks, how they changed since the period before, and the scores at a few
-# earlier periods, evenly spread. The file is long: one row for each period and model.
+# earlier periods, evenly spread.
 
 _EARLIER = 5
 """Columns of earlier scores, at most."""
-_COLUMNS = ["period", "model", "rank", "score", "lower", "upper", "votes", "coef", "coef_lower", "coef_upper"]
-
-
-def history_frame(history: History, *, min_votes: int = 0) -> pd.DataFrame:
-    """Return one row for each period and model, the oldest period first and the best model first.
-
-    Columns: period, model, rank, score, lower, upper, votes (that the leaderboard of the period counts for the model),
-    coef, coef_lower, coef_upper.
-    """
-    import pandas as pd
-
-    frames = []
-    for period in history.periods:
-        frame = period.board.to_frame(min_votes=min_votes)
-        frame.insert(0, "period", period.label)
-        frames.append(frame[_COLUMNS])
-    whole: pd.DataFrame = pd.concat(frames, ignore_index=True)
-    return whole
 
 
 def render_history(history: History, *, top: int | None = None, min_votes: int = 0) -> str:
     """Render the newest period as a table, with rank changes and earlier scores, its heading and notes."""
+    newest = history.newest
+    table = history_table(history, top=top, min_votes=min_votes)
+    return "\n".join([table.text(), *effect_lines(newest.effects, newest.level)])
+
+
+def history_table(history: History, *, top: int | None = None, min_votes: int = 0) -> TextTable:
+    """Return the newest period as text, at most the `top` best models."""
     newest = history.periods[-1]
     frame = newest.board.to_frame(min_votes=min_votes)
     top_rows = frame if top is None else frame.head(top)
@@ -234,8 +222,8 @@ def render_history(history: History, *, top: int | None = None, min_votes: int =
         cells = [str(row["rank"]), *([_change(before.get(name), row["rank"])] if before else []), name]
         cells += [f"{score[name]:.0f}" if name in score else "" for score in scores] + [f"{row['score']:.0f}"]
         rows.append([*cells, *[interval_text(row) for _ in interval], f"{row['votes']:,}"])
-    table = table_with_notes(_heading(history), [*header, *interval, "votes"], rows, len(frame), history.notes)
-    return "\n".join([table, *effect_lines(newest.board.effects, newest.board.level)])
+    heading = f"over {history.over.text} ({history.mode}), {history.periods[0].label} to {newest.label}"
+    return TextTable(heading, _facts(history), [*header, *interval, "votes"], rows, len(frame), history.notes)
 
 
 def _earlier(periods: Sequence[Period]) -> list[Period]:
@@ -250,34 +238,12 @@ def _change(before: int | None, now: int) -> str:
     return "=" if before == now else f"{before - now:+d}"
 
 
-def _heading(history: History) -> str:
-    first, last = history.periods[0], history.periods[-1]
+def _facts(history: History) -> str:
+    last = history.periods[-1]
     votes = sum(period.votes for period in history.periods)
     number = f"{len(history.periods)} periods with votes" if len(history.periods) > 1 else "1 period"
-    return (
-        f"over {history.over.text} ({history.mode}), {first.label} to {last.label}: {number}, {votes:,} votes, "
-        f"{len(history.models)} models, likelihood {last.board.likelihood}; the table is of {last.label}"
-    )
-
-
-def write_history(history: History, path: str, *, min_votes: int = 0) -> None:
-    """Write the history into one file, whole or not at all.
-
-    CSV and Parquet hold the rows of `history_frame`. JSON holds one object: over, mode, likelihood, level, notes, and
-    for each period its label, votes, loss, eta, the effects of covariates and the rows of its models.
-    """
-    frame = history_frame(history, min_votes=min_votes)
-    if not path.lower().endswith(".json"):
-        write_frame(frame, path)
-        return
-    facts = {"over": history.over.text, "mode": history.mode, "likelihood": history.newest.likelihood}
-    periods = []
-    for period in history.periods:
-        models = frame[frame["period"] == period.label].drop(columns="period").to_dict("records")
-        about = {"period": period.label, "votes": period.votes, "loss": period.board.loss, "eta": period.board.eta}
-        effects = [effect._asdict() for effect in period.board.effects]
-        periods.append({**about, "effects": effects, "models": models})
-    write_json(path, facts | {"level": history.newest.level, "notes": list(history.notes), "periods": periods})
+    models, likelihood = len(history.models), last.board.likelihood
+    return f"{number}, {votes:,} votes, {models} models, likelihood {likelihood}; the table is of {last.label}"
 
 
 # The history of a leaderboard as a picture: a line with a band for each of the best models, its name at the end.

@@ -11,7 +11,7 @@ from coeval.analysis.bias import position_rows
 from coeval.analysis.coverage import coverage_summary
 from coeval.commands import analyze
 from coeval.pairs.preferences import PreferenceFilter, gather
-from coeval.reports import workbook
+from p2l.common import spreadsheets
 from tests.coeval.analysis.runs import both
 from tests.coeval.analysis.runs import run_of as run_with
 from tests.coeval.helpers import STATIC_TASK, coeval, model, records, run_of, write_config
@@ -30,12 +30,14 @@ def test_a_dry_run_of_a_finished_run_prints_the_plan(tmp_path: Path, capsys: pyt
     assert "holds a run already" in capsys.readouterr().err
 
 
-def test_pages_without_a_workbook(
+def test_the_index_leads_to_the_workbook_where_there_is_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workbook, "find_spec", lambda _name: None)
     scores = {(f"mail/ada/{n}", s, j): both("High") for n in range(2) for s in ("a", "b") for j in ("j1", "j2")}
     loaded = run_with(tmp_path, scores)
+    assert analyze.main(["all", "--run", str(loaded.run.folder), "--out", str(tmp_path / "whole")]) == 0
+    assert "Workbook" in (tmp_path / "whole" / "index.html").read_text()
+    monkeypatch.setattr(spreadsheets, "find_spec", lambda _name: None)
     assert analyze.main(["all", "--run", str(loaded.run.folder), "--out", str(tmp_path / "out")]) == 0
     assert "no workbook: xlsxwriter is not installed" in capsys.readouterr().err
     assert "Workbook" not in (tmp_path / "out" / "index.html").read_text()

@@ -21,7 +21,7 @@ from coeval.reports.findings import ranking_sentences
 from coeval.reports.pages import finding, write, write_all
 from coeval.reports.pieces import grid_of, signed_text
 from coeval.reports.registry import PAGES, REPORTS, ReportEntry, build, resolve
-from coeval.reports.workbook import SHEETS, Sheet, column_of, write_sheets, write_workbook
+from coeval.reports.workbook import SHEETS, write_workbook
 from p2l.common.report.tables import number_text
 from tests.coeval.reports.helpers import HOSTILE, write_run
 
@@ -290,11 +290,6 @@ def test_the_workbook_takes_names_that_look_like_formulas_as_text(tmp_path: Path
     sheet = load_workbook(write_workbook(replace(complete, raw=raw), tmp_path / "all.xlsx"))[SHEETS[0]]
     assert sheet["C2"].value == "=1+1\N{REPLACEMENT CHARACTER}"
     assert sheet["C2"].data_type != "f"
-
-
-def test_a_workbook_that_the_disk_has_no_room_for_is_an_error_and_nothing_else() -> None:
-    with pytest.raises(OSError, match="No space left on device"):
-        write_sheets(Path("/dev/full"), [Sheet("a", [column_of("b", ["c"])])], title="", about="")
 
 
 def test_a_constant_holds_only_what_has_scores() -> None:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import csv
 import io
+import math
+from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from openpyxl import load_workbook
 
-from p2l.common.spreadsheets import CellReader, frame_to_cells, of_cell, of_cells, to_cell, to_cells
+from p2l.common.spreadsheets import (
+    CellReader,
+    Sheet,
+    column_of,
+    frame_to_cells,
+    of_cell,
+    of_cells,
+    to_cell,
+    to_cells,
+    write_sheets,
+)
 
 texts = st.text(st.sampled_from("\x00\x1b=+-@'\t\r\n 1.5eEx\"%,＝\ufeff") | st.characters(codec="utf-8"), max_size=8)
 
@@ -80,3 +93,27 @@ def test_a_table_that_asks_for_too_much_is_refused(text: str, message: str) -> N
     with pytest.raises(csv.Error, match=message):
         for _ in CellReader(io.StringIO(text, newline="")):
             pass
+
+
+def test_a_workbook_holds_numbers_as_numbers_and_formulas_as_text(tmp_path: Path) -> None:
+    columns = [
+        column_of("=1+2", ["=1+1\x07", "https://example.org", "x" * 40_000]),
+        column_of("share", [0.25, math.nan, None], "0.0%"),
+        column_of("sure", [True, False, True]),
+        column_of("votes", [1200, 3, 3]),
+    ]
+    write_sheets(tmp_path / "a.xlsx", [Sheet("one", columns)], title="a title", about="what it is")
+    book = load_workbook(tmp_path / "a.xlsx")
+    rows = [[cell.value for cell in row] for row in book["one"].iter_rows()]
+    assert rows[0] == ["=1+2", "share", "sure", "votes"]
+    assert rows[1] == ["=1+1\N{REPLACEMENT CHARACTER}", 0.25, "yes", 1200]
+    assert rows[2] == ["https://example.org", None, "no", 3]
+    assert len(rows[3][0]) == 32_000
+    assert {cell.data_type for row in book["one"].iter_rows() for cell in row} == {"s", "n"}
+    assert [book["one"].cell(2, place).number_format for place in (2, 4)] == ["0.0%", "#,##0"]
+    assert book.properties.title == "a title"
+
+
+def test_a_workbook_that_the_disk_has_no_room_for_is_an_error_and_nothing_else() -> None:
+    with pytest.raises(OSError, match="No space left on device"):
+        write_sheets(Path("/dev/full"), [Sheet("a", [column_of("b", ["c"])])], title="", about="")

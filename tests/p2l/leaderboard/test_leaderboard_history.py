@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from p2l import likelihood as likelihoods
 from p2l.common.errors import ConfigError, InputError
 from p2l.leaderboard import fit, to_score
+from p2l.leaderboard.files import history_frame
 from p2l.leaderboard.history import fit_history, parse_over
-from p2l.leaderboard.history_report import history_frame, render_history, times_of
+from p2l.leaderboard.history_report import render_history, times_of
 
 DAY = 86_400.0
 START = datetime(2025, 1, 1, tzinfo=timezone.utc).timestamp()

@@ -12,7 +12,7 @@ import pytest
 
 from p2l.common.spreadsheets import is_formula
 from p2l.evaluation.references import read_arena
-from p2l.leaderboard.board import write_frame
+from p2l.leaderboard.files import write_frame
 from p2l.votes import read_votes
 from p2l.votes.writing import write_votes
 
@@ -51,7 +51,7 @@ def test_votes_in_csv_hold_no_formula_and_come_back(tmp_path: Path, kind: Any) -
 def test_a_leaderboard_file_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "board.csv"
     rows = [{"model_name": name, "category": "full", "rating": -5.5 - n} for n, name in enumerate(NAMES)]
-    write_frame(pd.DataFrame(rows), str(path))
+    write_frame(pd.DataFrame(rows), path, "csv")
     with path.open(newline="", encoding="utf-8") as file:
         cells = [cell for row in csv.reader(file) for cell in row]
     assert "-5.5" in cells  # a number stays one
