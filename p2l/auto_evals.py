@@ -12,6 +12,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from p2l.common.cli import parser, positive, run, whole
+from p2l.common.text_table import add_rows_flag
 from p2l.evaluation import defaults
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
     text = "one for each output; by default eval_metrics for a single one, else the names of the files"
     _add(group, "--output_file_name", text, nargs="+", metavar="NAME")
     _add(group, "--report", "write an HTML report into this folder, which opens offline", metavar="DIR")
+    add_rows_flag(group)
     _add(group, "--quiet", "no progress bar and no table", action="store_true")
 
 

@@ -77,7 +77,6 @@ SHORT = {
     "p2l/commands/examples.py": "a command that copies files",
     "p2l/simulation/config.py": "settings, which the arena, its models and its prompts share",
     "p2l/common/cache.py": "one class, which the endpoint and the router share",
-    "p2l/common/text_table.py": "two functions, which every command shares",
     "p2l/common/version.py": "the version, which a build reads without importing",
     "p2l/evaluation/defaults.py": "the defaults of flags, which import nothing",
     "p2l/online_training/geometric_buffer.py": "a command of a promised path",

@@ -313,6 +313,7 @@ def write_report(
     oracle: str | None = None,
     naive: str | None = None,
     figures: bool = True,
+    most: int | None = None,
 ) -> str:
     """Write matrices, figures and measures of the runs into a folder; return a table with notes.
 
@@ -323,7 +324,7 @@ def write_report(
     | comparison | figure of several runs, .png and .svg |
     | summary.json, summary.csv | the measures of `p2l.chrono.matrix` |
 
-    Without `figures` matplotlib is not needed.
+    Without `figures` matplotlib is not needed; `most` is the number of rows of the table, None for all.
     """
     for matrix in matrices:
         write_matrix(matrix, folder)
@@ -332,7 +333,7 @@ def write_report(
     table = compare_runs(matrices, oracle=oracle, naive=naive)
     _write_summary(table, folder)
     notes = [*_notes(matrices), *_noise(matrices, oracle, naive)]
-    return "\n".join([_render(table), *notes, f"wrote {folder}"])
+    return "\n".join([_render(table, most), *notes, f"wrote {folder}"])
 
 
 def _draw_all(matrices: Sequence[Matrix], folder: Path, oracle: str | None, naive: str | None) -> None:
@@ -350,10 +351,10 @@ def _write_summary(table: Mapping[str, Mapping[str, float | None]], folder: Path
     write_csv(folder / "summary.csv", ["run", *names], [[run, *map(row.get, names)] for run, row in table.items()])
 
 
-def _render(table: Mapping[str, Mapping[str, float | None]]) -> str:
+def _render(table: Mapping[str, Mapping[str, float | None]], most: int | None) -> str:
     names = [name for name in next(iter(table.values())) if any(row[name] is not None for row in table.values())]
     rows = [[run, *(_text(name, row[name]) for name in names)] for run, row in table.items()]
-    return "\n".join(text_table(["run", *names], rows))
+    return "\n".join(text_table(["run", *names], rows, most=most))
 
 
 def _text(name: str, value: float | None) -> str:

@@ -19,6 +19,7 @@ from p2l.common.cli import amount, parser, positive, print_note, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
+from p2l.common.text_table import add_rows_flag, rows_to_print
 
 if TYPE_CHECKING:
     from p2l.insight.drift import Changes, Drift
@@ -31,7 +32,7 @@ _GROUPS = {
     "what is compared": ("--prompts", "--votes", "--model", "--versions", "--before", "--after", "--by", "--clusters"),
     "watching": ("--follow", "--alarm", "--window", "--stop-when-idle"),
     "what counts as a change": ("--likelihood", "--min-prompts", "--level", "--fdr", "--least-change"),
-    "output": ("--all", "--json", "--plot", "--quiet"),
+    "output": ("--all", "--rows", "--json", "--plot", "--quiet"),
 }
 
 
@@ -73,6 +74,7 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
         "--least-change", type=float, default=0.0, metavar="POINTS", help="changes of no more than this do not count"
     )
     flags.add_argument("--all", action="store_true", help="print every cell, not only the changed ones")
+    add_rows_flag(flags)
     flags.add_argument("--json", metavar="FILE", help="also write every cell")
     flags.add_argument("--plot", metavar="FILE", help="also draw them (.png, .svg, .pdf)")
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
@@ -110,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     if args.follow is not None:
         return _follow(args)
     drift = _of_votes(args) if args.votes is not None else _of_models(args)
-    print(drift.to_text(every=args.all))
+    print(drift.to_text(every=args.all, most=rows_to_print(args.rows)))
     if args.json is not None:
         write_json(args.json, drift.to_dict())
         print(f"wrote {args.json}", file=sys.stderr)

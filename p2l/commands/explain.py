@@ -16,6 +16,7 @@ from p2l.common.cli import amount, nearest, parser, positive, run, whole
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
+from p2l.common.text_table import add_rows_flag, rows_to_print
 
 if TYPE_CHECKING:
     from p2l.insight import Explanation
@@ -71,6 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     output = flags.add_argument_group("output")
     output.add_argument("--models", nargs="+", default=[], metavar="NAME", help="show and draw only these models")
     output.add_argument("--top", type=positive, default=3, metavar="N", help="strengths and weaknesses shown of each")
+    add_rows_flag(output)
     output.add_argument("--all", action="store_true", help="print every cell, found or not")
     output.add_argument("--output", metavar="FILE", help="also write everything as JSON")
     output.add_argument(
@@ -87,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from p2l.insight.explain_report import to_text
 
     explanation = _explained(args)
-    print(to_text(explanation, models=args.models, every=args.all, top=args.top))
+    most = rows_to_print(args.rows)
+    print(to_text(explanation, models=args.models, every=args.all, top=args.top, most=most))
     _write(explanation, args)
 
 

@@ -13,6 +13,7 @@ from p2l.common.errors import InputError
 from p2l.common.files import STDOUT, format_of
 from p2l.common.plots import check_outputs
 from p2l.common.program import Parser
+from p2l.common.text_table import add_rows_flag, rows_to_print
 
 if TYPE_CHECKING:
     from p2l.leaderboard.board import Named
@@ -144,7 +145,7 @@ def _add_output_flags(flags: Parser) -> None:
     flags.add_argument("--intervals", choices=["sandwich", "bootstrap", "none"], default="sandwich", help="which kind")
     flags.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
     flags.add_argument("--min-votes", type=int, default=1, metavar="N", help="list only models with as many votes")
-    flags.add_argument("--top", type=int, metavar="N", help="print and draw only the best N (files hold all)")
+    add_rows_flag(flags, "--top", what="models to print and draw")
     flags.add_argument("--seed", type=whole, default=0, help="of the bootstrap")
     flags.add_argument(
         "--counts-only", action="store_true", help="with --votes: write counts to --output FILE.parquet and fit nothing"
@@ -219,8 +220,8 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--likelihood, --cluster and --weighted go with --votes; a model has a likelihood of its own")
     if args.by and args.prompt:
         raise InputError("--by needs a file: --votes FILE or --model DIR --prompts FILE")
-    if not args.shrink > 0 or (args.top is not None and args.top < 1):
-        raise InputError("--shrink must be positive (inf switches it off) and --top at least 1")
+    if not args.shrink > 0:
+        raise InputError("--shrink must be positive (inf switches it off)")
     if args.control_steps is not None and not (args.control and args.votes):
         raise InputError("--control-steps goes with --votes and --control")
     if not 0 < args.level < 1:
@@ -272,7 +273,7 @@ def _print(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
     from p2l.leaderboard.board import render
     from p2l.leaderboard.history_report import render_history
 
-    shown: dict[str, Any] = {"top": args.top, "min_votes": args.min_votes}
+    shown: dict[str, Any] = {"top": rows_to_print(args.top), "min_votes": args.min_votes}
     boards, unit = leaderboards.boards, leaderboards.unit
     tables = [render(named, unit=unit, **shown) for named in boards[: _PRINTED + 1]]
     if leaderboards.history is not None:
@@ -298,7 +299,7 @@ def _plot(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
     from p2l.leaderboard.history_report import plot_boards, plot_history
 
     boards, history = leaderboards.boards, leaderboards.history
-    shown: dict[str, Any] = {"top": args.top, "min_votes": args.min_votes}
+    shown: dict[str, Any] = {"top": args.top or None, "min_votes": args.min_votes}
     if history is not None:
         drawn = plot_history(history, args.plot, **shown)
         print(f"drew {args.plot} (the best {drawn} of {len(history.models)} models)", file=sys.stderr)

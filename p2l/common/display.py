@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO, cast
 
@@ -38,6 +39,17 @@ def printable(text: str, keep: str = "") -> str:
         return mark if mark in keep else " " if mark in _BLANKS else ""
 
     return _HIDDEN.sub(shown, text)
+
+
+def columns_of(text: str) -> int:
+    """Return the columns that a text takes in a terminal: two for wide letters, such as Chinese ones and emoji."""
+    return len(text) if text.isascii() else sum(map(_columns_of_mark, text))
+
+
+def _columns_of_mark(mark: str) -> int:
+    if unicodedata.category(mark) in ("Mn", "Me", "Cf") or "\u1160" <= mark <= "\u11ff":  # stand on the letter before
+        return 0
+    return 2 if unicodedata.east_asian_width(mark) in "WF" else 1
 
 
 class _PrintableStream:

@@ -1,41 +1,79 @@
-"""Tables as text: for terminals, with columns as wide as their longest cell, and as Markdown."""
+"""Tables as text: for terminals, as wide as a screen shows them and with its rows alone, and as Markdown."""
 
 from __future__ import annotations
 
+import argparse
 import re
+import sys
 from collections.abc import Collection, Sequence
 
-from p2l.common.display import printable
+from p2l.common.cli import whole
+from p2l.common.display import columns_of, printable
+
+FIRST_ROWS = 10
+"""Rows of a table on a terminal, unless `--rows` says otherwise."""
 
 
 def align(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), indent: str = "") -> list[str]:
     """Return one line for each row, after `indent`, its cells padded to the width of their column.
 
-    Cells of the columns `left` are aligned to the left; the others to the right, as numbers are.
+    Cells of the columns `left` are aligned to the left; the others to the right, as numbers are. Widths are those that
+    a terminal shows: a wide letter takes two columns.
     """
     rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
         cells = [
-            cell.ljust(width) if column in left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            _padded(cell, width, column in left) for column, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         lines.append((indent + "  ".join(cells)).rstrip())
     return lines
 
 
+def _padded(cell: str, width: int, is_left: bool) -> str:
+    blanks = " " * (width - columns_of(cell))
+    return cell + blanks if is_left else blanks + cell
+
+
 def text_table(
-    header: Sequence[str], rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), joined_rule: bool = False
+    header: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: Collection[int] = (0,),
+    joined_rule: bool = False,
+    most: int | None = None,
 ) -> list[str]:
-    """Return the lines of a table with a rule below its header; a joined one runs through the gaps between columns."""
-    lines = align([header, *rows], left=left)
+    """Return the lines of a table with a rule below its header; a joined one runs through the gaps between columns.
+
+    Of more than `most` rows the first are listed, and a line counts the others.
+    """
+    first_rows = rows if most is None else rows[:most]
+    lines = align([header, *first_rows], left=left)
     if joined_rule:
-        rule = "-" * max(map(len, lines))
+        rule = "-" * max(map(columns_of, lines))
     else:
-        columns = zip(header, *rows, strict=True)
-        rule = "  ".join("-" * max(len(printable(cell)) for cell in column) for column in columns)
-    return [lines[0], rule, *lines[1:]]
+        columns = zip(header, *first_rows, strict=True)
+        rule = "  ".join("-" * max(columns_of(printable(cell)) for cell in column) for column in columns)
+    return [lines[0], rule, *lines[1:], *more_rows(len(rows) - len(first_rows))]
+
+
+def more_rows(count: int) -> list[str]:
+    """Return the line that counts the rows beyond those of a table; nothing where there are none."""
+    return [f"... and {count:,} more (--rows 0 lists all)"] if count > 0 else []
+
+
+def add_rows_flag(flags: argparse._ActionsContainer, *names: str, what: str = "rows of each table") -> None:
+    """Add `--rows`, after other names of it; `rows_to_print` reads it."""
+    text = f"{what}, 0 for all (default: {FIRST_ROWS} on a terminal, all elsewhere; files hold all)"
+    flags.add_argument(*names, "--rows", type=whole, metavar="N", help=text)
+
+
+def rows_to_print(flag: int | None) -> int | None:
+    """Return the rows of a table that are printed, None for all; `flag` is what `--rows` says, None without it."""
+    if flag is not None:
+        return flag or None
+    return FIRST_ROWS if sys.stdout.isatty() else None
 
 
 # What Markdown takes for more than text; a colon, or the point after www, would make an address a link.

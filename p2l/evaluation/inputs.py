@@ -126,6 +126,26 @@ def recorded_likelihood(path: str) -> str | None:
     return None
 
 
+def origin(path: str) -> tuple[str, str]:
+    """Return the model that wrote an output and the votes it is of, as far as records beside the file say."""
+    file = Path(path)
+    info = _object(file.with_suffix(".info.json"))
+    if info.get("slice_file"):  # of p2l eval-chrono
+        return str(info.get("checkpoint")), str(info["slice_file"])
+    if info.get("model"):
+        return _short(info["model"]), _short(info.get("dataset") or file.name)
+    if file.name in _BESIDE_MODEL:
+        config = _object(file.with_name("training_config.json"))
+        data = config.get("val_data_path")
+        return _short(file.resolve().parent), _short(data) if data else "its votes in folds"
+    return _short(file.stem), f"the votes of {file.name}"
+
+
+def _short(path: object) -> str:
+    """Return the last two parts of a path: `outputs/sample`."""
+    return "/".join(Path(str(path)).parts[-2:]).lstrip("/")
+
+
 def check_model_list(inputs: Inputs, names: Sequence[str], path: str) -> None:
     """Raise InputError if an output's own record of its models contradicts these names.
 

@@ -6,7 +6,7 @@ Shapes: N votes of the output, n of the category, M models, C metrics.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -27,11 +27,13 @@ from p2l.metrics import (
     METRICS,
     Comparison,
     Interval,
+    Reliability,
     ScoredVotes,
     bootstrap_mean,
     bootstrap_skill,
     compare,
     evaluate,
+    joined_points,
     vote_values,
 )
 
@@ -121,7 +123,7 @@ class _CategoryEvaluation:
             intervals=self._intervals(scored),
             skill=skill,
             skill_over=over,
-            reliability=scored.reliability,
+            reliability=self._reliability(scored),
             comparison=(
                 {name: compare(name, comparison) for name in settings.category_metrics} if "category" in parts else None
             ),
@@ -129,6 +131,15 @@ class _CategoryEvaluation:
             scale=tuple(aggregation_scale(subject, self.labels, sides[0], scale)) if "aggr_scale" in parts else (),
             by_model=tuple(self._by_model(scored, truth)) if settings.bootstrap else (),
         )
+
+    def _reliability(self, scored: ScoredVotes) -> Reliability | None:
+        """Return the data of the reliability diagram with its points; None when no vote counts."""
+        if scored.reliability is None:
+            return None
+        options: dict[str, Any] = {"clusters": self.prompts, "level": self.settings.level}
+        options["weights"] = scored.known.astype(np.float64)
+        points = joined_points(scored.probs, scored.targets, scored.likelihood.outcomes, **options)
+        return replace(scored.reliability, points=points)
 
     def _intervals(self, scored: ScoredVotes) -> dict[str, Interval]:
         """Return intervals of the metrics that are means over votes."""

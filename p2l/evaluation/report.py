@@ -1,163 +1,52 @@
-"""The HTML report of an evaluation: one page for one output; for several, one each and a page that compares them.
-
-Style, tables that sort and figures (SVG) are parts of the pages, which work offline and print.
-"""
+"""The HTML report of an evaluation: one page for one output; for several, one each and a page that compares them."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from p2l.common.errors import InputError, P2LError
 from p2l.common.files import check_can_write
-from p2l.common.plots import COLOURS, new_figure
-from p2l.common.report.tables import figure_svg, plain, render, write_page
+from p2l.common.report.charts import Axes, Series, chart_svg, keys_of, percent
+from p2l.common.report.reports import (
+    Figure,
+    Fold,
+    Forest,
+    ForestRow,
+    Links,
+    Metrics,
+    Notes,
+    Part,
+    Prose,
+    Report,
+    Section,
+    Verdict,
+    percents,
+    report_page,
+    span,
+    today,
+    with_interval,
+)
+from p2l.common.report.tables import number_text, write_page
 from p2l.evaluation import report_tables as tables
 from p2l.evaluation.results import CategoryResult, OutputResult, SubsetScore
 from p2l.insight import explain
-from p2l.insight.explain_report import MOST_MODELS, draw_map
-from p2l.metrics import Interval
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-
-# The figures of the report, as SVG for its pages.
+from p2l.insight.explain_report import MOST_MODELS, drawn_models
+from p2l.metrics import Reliability, about
 
 _LINES = 8  # beyond these, categories would share colours
-_MARKERS = "osD^vPX*"
-_NAMES = {"win": "this one wins", "tie": "tie", "bothbad": "both bad"}
+_NAMES = {"win": "a model wins", "tie": "tie", "bothbad": "both bad", "usable": "usable answer"}
 _SIZES = {"scale": "prompts", "subsets": "votes"}
-
-
-def reliability(one: CategoryResult) -> str | None:
-    """Draw forecast against observed shares, a panel for each outcome; bars are how often a share was forecast."""
-    data = one.reliability
-    if data is None or not len(data.outcomes):
-        return None
-    count = len(data.outcomes)
-    figure = new_figure(3.1 * count + 0.4, 3.3)
-    axes = figure.subplots(1, count, squeeze=False).ravel()
-    middle, width = (data.edges[:-1] + data.edges[1:]) / 2, np.diff(data.edges)
-    for place, (axis, name) in enumerate(zip(axes, data.outcomes, strict=True)):
-        axis.bar(middle, data.mass[place], width * 0.9, color=COLOURS[4], alpha=0.4)
-        _diagonal(axis, data.predicted[place], data.observed[place], data.mass[place])
-        axis.set_title(_NAMES.get(name, plain(name)), fontsize=9, loc="left")
-        axis.set_xlabel("probability that was said", fontsize=8)
-        _tidy(axis)
-    axes[0].set_ylabel("share that came true", fontsize=8)
-    return figure_svg(figure, f"Reliability of forecasts, {one.name}", key=f"reliability {one.name}")
-
-
-def _diagonal(axis: Any, predicted: Any, observed: Any, mass: Any) -> None:
-    axis.plot([0, 1], [0, 1], color="#888888", linewidth=0.8, linestyle=(0, (4, 3)))
-    has_votes = np.isfinite(predicted) & np.isfinite(observed) & (mass > 0)
-    axis.plot(predicted[has_votes], observed[has_votes], color=COLOURS[0], linewidth=1.3, marker="o", markersize=4)
-    ticks = (0, 0.25, 0.5, 0.75, 1)
-    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.set_xlim(0, 1)
-    axis.set_ylim(0, 1.02)
-
-
-def _tidy(axis: Any) -> None:
-    axis.tick_params(labelsize=8)
-    axis.grid(color="#dddddd", linewidth=0.6)
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
-
-
-def subsets(result: OutputResult, kind: str) -> str | None:
-    """Draw a panel for each metric over the size of a subset, a line for each category; `kind`: `scale`, `subsets`."""
-    curves = [(one.name, [score for score in getattr(one, kind) if score.numbers]) for one in result.categories]
-    curves = [(name, scores) for name, scores in curves if scores][:_LINES]
-    metrics = list(dict.fromkeys(name for _, scores in curves for score in scores for name in score.numbers))
-    if not metrics:
-        return None
-    columns = min(3, len(metrics))
-    rows = -(-len(metrics) // columns)
-    figure = new_figure(
-        3.5 * columns + (0.8 if columns == 1 else 0.0), 2.7 * rows + 0.35 + 0.2 * (-(-len(curves) // 4))
-    )
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for axis, metric in zip(axes, metrics, strict=False):
-        for place, (_, scores) in enumerate(curves):
-            _curve(axis, scores, metric, place)
-        _log_axis(axis, sorted({score.size for _, scores in curves for score in scores}))
-        axis.set_title(plain(metric), fontsize=9, loc="left")
-        axis.set_xlabel(_SIZES[kind], fontsize=8)
-        _tidy(axis)
-    for axis in axes[len(metrics) :]:
-        axis.set_visible(False)
-    _legend(figure, [plain(name, 28) for name, _ in curves])
-    return figure_svg(figure, f"Leaderboard metrics by number of {_SIZES[kind]}", key=f"{kind} {result.name}")
-
-
-def _curve(axis: Any, scores: Sequence[SubsetScore], metric: str, place: int) -> None:
-    points = sorted((one for one in scores if metric in one.numbers), key=lambda one: one.size)
-    sizes = [one.size for one in points]
-    colour = COLOURS[place % len(COLOURS)]
-    values = [one.numbers[metric] for one in points]
-    axis.plot(sizes, values, color=colour, linewidth=1.4, marker=_MARKERS[place % len(_MARKERS)], markersize=3.5)
-    # A single sample has no interval: the band is then as narrow as the line.
-    ends = [one.intervals.get(metric, Interval(*[one.numbers[metric]] * 4)) for one in points]
-    lower, upper = [end.lower for end in ends], [end.upper for end in ends]
-    axis.fill_between(sizes, lower, upper, color=colour, alpha=0.15, linewidth=0)
-
-
-def _log_axis(axis: Any, sizes: Sequence[int]) -> None:
-    """Set ticks at the sizes themselves, as many as have room."""
-    axis.set_xscale("log")
-    ticks = [size for place, size in enumerate(reversed(sizes)) if place % (1 + len(sizes) // 6) == 0]
-    axis.set_xticks(ticks, [f"{size:,}" for size in ticks])
-    axis.minorticks_off()
-
-
-def _legend(figure: Figure, names: Sequence[str]) -> None:
-    if len(names) < 2:
-        return
-    from matplotlib.lines import Line2D
-
-    handles = [
-        Line2D([], [], color=COLOURS[place % len(COLOURS)], marker=_MARKERS[place % len(_MARKERS)], markersize=4)
-        for place in range(len(names))
-    ]
-    columns = max(1, min(4, len(names), 100 // (max(map(len, names)) + 6)))
-    figure.legend(handles, names, loc="outside lower left", ncols=columns, frameon=False, fontsize=8)
-
-
-def across(results: Sequence[OutputResult], metric: str) -> str | None:
-    """Draw a metric over the outputs in their order, a line for each category."""
-    names = list(dict.fromkeys(one.name for result in results for one in result.categories if one.simple))[:_LINES]
-    simple = [{one.name: one.simple or {} for one in result.categories} for result in results]
-    # None, where a metric does not apply, becomes NaN, which leaves a gap in the line.
-    values = np.array([[one.get(name, {}).get(metric) for one in simple] for name in names], dtype=np.float64)
-    if len(results) < 3 or not np.isfinite(values).any():
-        return None
-    figure = new_figure(min(11.0, 4.5 + 0.35 * len(results)), 3.9)
-    axis = figure.subplots()
-    for place, row in enumerate(values):
-        axis.plot(row, color=COLOURS[place], marker=_MARKERS[place], markersize=4, linewidth=1.4)
-    step = 1 + len(results) // 25
-    places = range(0, len(results), step)
-    labels = [plain(results[place].name, 24) for place in places]
-    axis.set_xticks(list(places), labels, rotation=40, ha="right", rotation_mode="anchor")
-    axis.set_ylabel(metric, fontsize=8)
-    _tidy(axis)
-    _legend(figure, [plain(name, 28) for name in names])
-    return figure_svg(figure, f"{metric} of each output", key=metric)
 
 
 def check_report(folder: str | Path) -> None:
     """Refuse, before any work, a report that cannot be written for want of a library or of permission."""
-    for name, extra in (("jinja2", "data"), ("matplotlib", "plot")):
-        if find_spec(name) is None:
-            raise InputError(f"a report needs {name}, which is not installed; pip install 'p2l[{extra}]'")
+    if find_spec("jinja2") is None:
+        raise InputError("a report needs jinja2, which is not installed; pip install 'p2l[data]'")
     check_can_write(Path(folder) / "index.html")
 
 
@@ -165,19 +54,11 @@ def write_report(results: Sequence[OutputResult], folder: str | Path) -> Path:
     """Write `index.html` into a folder, and a page for each output where there are several; return its path."""
     home = Path(folder) / "index.html"
     if len(results) == 1:
-        return write_page(_output_page(results[0], None), home)
+        return write_page(report_page(output_report(results[0])), home)
     names = _file_names([one.name for one in results])
     for one, name in zip(results, names, strict=True):
-        write_page(_output_page(one, home.name), home.with_name(name))
-    page = render(
-        "p2l.evaluation/outputs.html",
-        title="Evaluation",
-        outputs=list(zip(results, names, strict=True)),
-        loss=tables.across(results, "Loss"),
-        accuracy=tables.across(results, "Accuracy"),
-        lines=across(results, "Loss"),
-    )
-    return write_page(page, home)
+        write_page(report_page(output_report(one, (home.name, "All outputs"))), home.with_name(name))
+    return write_page(report_page(_comparison_report(results, names)), home)
 
 
 def _file_names(names: Sequence[str]) -> list[str]:
@@ -190,22 +71,277 @@ def _file_names(names: Sequence[str]) -> list[str]:
     return file_names
 
 
-def _output_page(result: OutputResult, home: str | None) -> str:
-    categories = [_category(one, number, result.level) for number, one in enumerate(result.categories)]
-    return render(
-        "p2l.evaluation/output.html",
-        title=f"Evaluation of {result.name}",
-        home=home,
-        result=result,
-        facts=_facts(result),
-        summary=tables.summary(result),
-        categories=categories,
-        scale=subsets(result, "scale"),
-        scale_tables=tables.subsets(result, "scale"),
-        subsets=subsets(result, "subsets"),
-        subset_tables=tables.subsets(result, "subsets"),
-        strengths=_strengths(result),
+def output_report(result: OutputResult, home: tuple[str, str] | None = None) -> Report:
+    """Return the report of one output."""
+    measured = [one for one in result.categories if one.problem is None]
+    main = measured[0] if measured else None
+    sections = [
+        _leaderboard(result, main),
+        *([] if main is None else [_metrics(result, main), _calibration(measured)]),
+        *([_categories(result)] if len(result.categories) > 1 else []),
+        _scale(result),
+        _strengths(result),
+    ]
+    return Report(
+        "Evaluation of forecasts",
+        result.model or result.name,
+        result.data or f"the votes of {result.source}",
+        today(),
+        _verdict(result, main),
+        None if main is None else _picture(result, main, measured),
+        sections,
+        _facts(result),
+        result.notes,
+        home,
     )
+
+
+def _verdict(result: OutputResult, main: CategoryResult | None) -> Verdict:
+    """Return whether forecasts by prompt are worth more than one leaderboard; without a skill, how good they are."""
+    if main is None:
+        why = next((one.problem for one in result.categories if one.problem), "no category was measured")
+        return Verdict(f"Nothing could be measured: {why}.", "bad")
+    which = "" if main.name == "all" else f" of {main.name}"
+    over = f"{main.votes:,} votes{which} on {main.prompts:,} prompts"
+    skill = main.skill if result.model_type == "p2l" else None
+    if skill is None or not math.isfinite(skill.lower):
+        return Verdict(_plain_sentence(result, main, over), "", _basis(main, ""))
+    reference = tables.reference_name(main.skill_over)
+    change = f"its loss is {abs(skill.estimate):.1%} {'lower' if skill.estimate >= 0 else 'higher'}"
+    ends = f"{result.level:.0%} interval of what it saves {span(skill, percents)}"
+    basis = _basis(main, over)
+    if skill.lower > 0:
+        return Verdict(f"The model forecasts votes better than {reference}: {change} ({ends}).", "good", basis)
+    if skill.upper < 0:
+        return Verdict(f"The model forecasts votes worse than {reference}: {change} ({ends}).", "bad", basis)
+    sentence = (
+        f"These votes do not show that the model forecasts better than {reference}: {change}, and the {ends} holds "
+        "zero."
+    )
+    return Verdict(sentence, "", f"{basis} More votes would tell.")
+
+
+def _plain_sentence(result: OutputResult, main: CategoryResult, over: str) -> str:
+    who = "The model" if result.model_type == "p2l" else "One leaderboard for all prompts"
+    accuracy, loss = ((main.intervals or {}).get(name) for name in ("Accuracy", "Loss"))
+    if accuracy is not None and loss is not None:
+        ends = f"{result.level:.0%} interval {span(accuracy, percents)}"
+        return (
+            f"{who} forecasts {accuracy.estimate:.1%} of {over} ({ends}), with a loss of "
+            f"{with_interval(loss, _nats)} nats."
+        )
+    value = (main.simple or {}).get("Loss")
+    return f"{who} forecasts {over}" + (
+        "." if value is None else f" with a loss of {value:.4f} nats (no interval was asked for)."
+    )
+
+
+def _basis(main: CategoryResult, over: str) -> str:
+    """Return loss and accuracy in words."""
+    values = [(name.lower(), (main.simple or {}).get(name), about(name).text) for name in ("Loss", "Accuracy")]
+    words = [f"{name} {text(value)}" for name, value, text in values if value is not None]
+    return f"{over[:1].upper()}{over[1:]}: {', '.join(words)}." if over and words else ""
+
+
+def _nats(value: float) -> str:
+    return number_text(value, 4)
+
+
+def _picture(result: OutputResult, main: CategoryResult, measured: Sequence[CategoryResult]) -> Figure | None:
+    """Return the skill by category, or with one category the models' scores by both sides."""
+    rows = [
+        ForestRow(
+            one.name, one.skill.lower, one.skill.estimate, one.skill.upper, _tone(one.skill), f"{one.votes:,} votes"
+        )
+        for one in measured
+        if one.skill is not None and math.isfinite(one.skill.lower)
+    ]
+    if len(rows) > 1:
+        title = "How much less loss than one leaderboard, by category"
+        forest = Forest(rows, "Category", f"Skill with {result.level:.0%} interval", percents)
+        return Figure(
+            forest, title, "To the right of the line the model forecasts better than one leaderboard for all."
+        )
+    return _scatter(result, main)
+
+
+def _tone(interval: Any) -> str:
+    return "good" if interval.lower > 0 else "bad" if interval.upper < 0 else ""
+
+
+def _scatter(result: OutputResult, main: CategoryResult) -> Figure | None:
+    """Return the scores of models by the ground truth and by the forecast, each with its interval by the truth."""
+    truth, model = tables.sides_of(main)
+    names = [name for name in truth if name in model]
+    if len(names) < 2:
+        return None
+    points = [(float(model[name].sort or 0), *(truth[name].bar or (math.nan,) * 3)) for name in names]
+    x, lower, y, upper = (list(column) for column in zip(*points, strict=True))
+    series = Series("models", x, y, lower, upper, names, has_line=False, has_dots=True)
+    axes = Axes("score by the forecast", f"score {tables.truth_name(result)}", has_diagonal=True)
+    caption = "On the line both agree; whiskers are intervals. 400 points are odds of 10 to 1."
+    return Figure.of([series], axes, f"Scores by the forecast and {tables.truth_name(result)}", caption)
+
+
+def _leaderboard(result: OutputResult, main: CategoryResult | None) -> Section:
+    board = None if main is None else tables.board(main, result)
+    lead = (
+        f"Models in the order {tables.truth_name(result)}, beside the mean forecast of these prompts. Bars are "
+        f"{result.level:.0%} intervals, all on one scale of scores: 400 points are odds of 10 to 1."
+    )
+    if board is None:
+        return Section("Leaderboard", [Prose("There is none: no category could be measured.", "quiet")])
+    return Section("Leaderboard", [board], lead)
+
+
+def _metrics(result: OutputResult, main: CategoryResult) -> Section:
+    lead = (
+        f"Of {main.votes:,} votes, with {result.level:.0%} intervals over prompts where a metric is a mean over votes."
+    )
+    return Section("Metrics", [*_measures(main), Notes(main.notes)], lead)
+
+
+def _measures(one: CategoryResult) -> list[Part]:
+    parts: list[Part] = []
+    if rows := tables.metrics(one):
+        parts += [Prose("Forecasts of votes", "heading"), Metrics(rows)]
+    if rows := tables.comparison(one):
+        parts += [Prose("Leaderboard against the ground truth", "heading"), Metrics(rows)]
+    return parts
+
+
+def _calibration(measured: Sequence[CategoryResult]) -> Section:
+    figures = [(one, figure) for one in measured if (figure := reliability_figure(one.name, one.reliability))]
+    if not figures:
+        return Section("Calibration", [Prose("No category has forecasts to draw.", "quiet")])
+    others = [Fold(one.name, [figure]) for one, figure in figures[1:]]
+    lead = "Of the votes that were forecast to end in some way with chance p, a share p should end so."
+    return Section("Calibration", [figures[0][1], *others], lead)
+
+
+def reliability_figure(name: str, data: Reliability | None) -> Figure | None:
+    """Return forecast against observed shares with their intervals, a series for each outcome."""
+    if data is None or not any(data.points):
+        return None
+    series = []
+    for outcome, points in zip(data.outcomes, data.points, strict=True):
+        if points:
+            x, y, lower, upper, _ = (list(column) for column in zip(*points, strict=True))
+            series.append(Series(_NAMES.get(outcome, outcome), x, y, lower, upper, has_line=False, has_dots=True))
+    ends = (0.0, 1.0)
+    axes = Axes(
+        "chance that was forecast",
+        "share that came true",
+        percent,
+        percent,
+        x_range=ends,
+        y_range=ends,
+        has_diagonal=True,
+    )
+    caption = (
+        "The closer to the dashed line, the better. Whiskers are intervals; neighbouring points with fewer than 30 "
+        "votes are joined."
+    )
+    return Figure.of(series, axes, f"Calibration of forecasts, {name}", caption, is_narrow=True)
+
+
+def _categories(result: OutputResult) -> Section:
+    folds = []
+    for number, one in enumerate(result.categories):
+        problem = Prose(one.problem, "problem") if one.problem else None
+        board, by_model = tables.board(one, result), tables.models(one)
+        parts = [
+            problem,
+            board,
+            *_measures(one),
+            by_model and Prose("Votes of each model", "heading"),
+            by_model,
+            Notes(one.notes),
+        ]
+        folds.append(Fold(one.name, parts, f"{one.votes:,} votes, {one.prompts:,} prompts", f"category-{number}"))
+    lead = (
+        "How well the votes of each category were forecast, and how close the leaderboard of its prompts comes to "
+        "the ground truth. Rest the pointer on a number for its interval; a head sorts."
+    )
+    return Section("Categories", [tables.summary(result), *folds], lead)
+
+
+def _scale(result: OutputResult) -> Section:
+    lead = (
+        "How fast the leaderboard aggregated from a few prompts, drawn with replacement, comes to the ground truth "
+        "of its whole category."
+    )
+    title = "Leaderboards of few prompts against the ground truth"
+    scale = _curves(result, "scale", title)
+    subsets = _curves(result, "subsets", "Leaderboards of random subsets against a fit of the same votes")
+    parts: list[Part] = [scale, subsets] if scale or subsets else [Prose("Not measured.", "quiet")]
+    return Section("Aggregation scale", parts, lead if scale else "")
+
+
+def _curves(result: OutputResult, kind: str, title: str) -> Figure | None:
+    """Return a panel for each metric over the size of a subset, a line a category; `kind`: `scale`, `subsets`."""
+    curves = [(one.name, [score for score in getattr(one, kind) if score.numbers]) for one in result.categories]
+    curves = [(name, sorted(scores, key=lambda score: score.size)) for name, scores in curves if scores][:_LINES]
+    metrics = list(dict.fromkeys(name for _, scores in curves for score in scores for name in score.numbers))
+    if not metrics:
+        return None
+    panels, keys = [], []
+    for metric in metrics:
+        entry, series = about(metric), [_curve(name, scores, metric) for name, scores in curves]
+        text = percent if entry.unit == "share" else None
+        axes = Axes(_SIZES[kind], entry.better and f"{entry.better} is better", y_text=text, is_log=True)
+        panels.append((entry.title, chart_svg(series, axes, f"{entry.title} by number of {_SIZES[kind]}")))
+        keys = keys_of(series)
+    caption = "Lines are means over draws, bands their intervals; at most eight categories are drawn."
+    return Figure("", title, caption, keys, tables.subsets(result, kind), panels)
+
+
+def _curve(name: str, scores: Sequence[SubsetScore], metric: str) -> Series:
+    points = [one for one in scores if metric in one.numbers]
+    values = [one.numbers[metric] for one in points]
+    # A single sample has no interval: the band is then as narrow as the line.
+    ends = [one.intervals.get(metric) for one in points]
+    lower = [value if end is None else end.lower for value, end in zip(values, ends, strict=True)]
+    upper = [value if end is None else end.upper for value, end in zip(values, ends, strict=True)]
+    return Series(name, [one.size for one in points], values, lower, upper)
+
+
+def _strengths(result: OutputResult) -> Section:
+    """Return what models are good at, or why nothing is known of it (one leaderboard for all prompts)."""
+    title = "Strengths and weaknesses"
+    if result.coefs is None or len(result.coefs) < 2 or result.texts is None:
+        why = "prompts are not in the file" if result.texts is None else "it is one leaderboard for all prompts"
+        return Section(
+            title, [Prose(f"Nothing can be said of strengths and weaknesses from this output: {why}.", "quiet")]
+        )
+    sides: dict[str, Any] = {"eta": result.eta, "gamma": result.gamma, "texts": result.texts}
+    try:
+        explanation = explain(result.coefs, result.models, likelihood=result.likelihood, **sides)
+    except P2LError as error:
+        return Section(title, [Prose(f"Nothing can be said of strengths and weaknesses: {error}.", "quiet")])
+    lead = (
+        "Kinds of prompts that nobody named, found by what the model says of each prompt on one half of them and "
+        "measured on the other half, into which prompts come by their words alone. Points are against the model's "
+        f"own score over all prompts. Differences of more than {explanation.least_change:g} points count, at a "
+        f"false discovery rate of {explanation.fdr:.0%}. They are what the model says, not what votes have shown."
+    )
+    parts: list[Part] = [tables.clusters(explanation)]
+    if explanation.found:
+        names = drawn_models(explanation)
+        most = f" The {MOST_MODELS} of {len(explanation.models)} models with the largest differences." * (
+            len(names) < len(explanation.models)
+        )
+        parts += [
+            Prose("Points against the model's own score, by cluster", "heading"),
+            Prose(f"Blue is better than overall, orange worse, blank where nothing was found.{most}", "quiet"),
+        ]
+        parts += [
+            tables.strengths_map(explanation, names),
+            Prose("Largest differences", "heading"),
+            tables.found(explanation),
+        ]
+    parts += [Prose("By model", "heading"), tables.strengths_of_models(explanation), Notes(explanation.notes)]
+    return Section(title, parts, lead)
 
 
 def _facts(result: OutputResult) -> list[tuple[str, str]]:
@@ -221,37 +357,46 @@ def _facts(result: OutputResult) -> list[tuple[str, str]]:
     ]
 
 
-def _category(one: CategoryResult, number: int, level: float) -> dict[str, Any]:
-    """Return a category as the page shows it; what it lacks is None."""
-    return {
-        "result": one,
-        "id": f"category-{number}",
-        "board": tables.board(one, level),
-        "metrics": tables.metrics(one),
-        "comparison": tables.comparison(one),
-        "models": tables.models(one),
-        "reliability": reliability(one),
-    }
+def _comparison_report(results: Sequence[OutputResult], names: Sequence[str]) -> Report:
+    """Return the page above those of several outputs."""
+    ranked = []
+    for one in results:
+        main = next((category for category in one.categories if category.problem is None), None)
+        loss = None if main is None else (main.intervals or {}).get("Loss")
+        if loss is not None:
+            ranked.append((one.name, loss))
+    ranked.sort(key=lambda row: row[1].estimate)
+    rows = [ForestRow(name, loss.lower, loss.estimate, loss.upper) for name, loss in ranked]
+    forest = Forest(rows, "Output", "Loss in nats a vote, with interval", zero=None, text=_nats)
+    picture = Figure(forest, "Loss of each output in its first category", "To the left is better.") if rows else None
+    pages = [
+        (file, one.name, f"{one.model_type}, {one.likelihood}, {one.votes:,} votes")
+        for one, file in zip(results, names, strict=True)
+    ]
+    sections = [Section("Outputs", [Links(pages)], "Each output has a page of its own.")]
+    for metric in ("Loss", "Accuracy"):
+        if (table := tables.across(results, metric)) is not None:
+            sections.append(Section(f"{about(metric).title} by category", [table], about(metric).sentence))
+    return Report(
+        "Evaluation of forecasts",
+        f"{len(results)} outputs",
+        results[0].data or "their votes",
+        today(),
+        _best(ranked),
+        picture,
+        sections,
+    )
 
 
-def _strengths(result: OutputResult) -> dict[str, Any]:
-    """Return what models are good at; with `problem`, why nothing is known of it (one leaderboard for all prompts)."""
-    if result.coefs is None or len(result.coefs) < 2 or result.texts is None:
-        why = "prompts are not in the file" if result.texts is None else "it is one leaderboard for all prompts"
-        return {"problem": f"Nothing can be said of strengths and weaknesses from this output: {why}."}
-    sides: dict[str, Any] = {"eta": result.eta, "gamma": result.gamma, "texts": result.texts}
-    try:
-        explanation = explain(result.coefs, result.models, likelihood=result.likelihood, **sides)
-    except P2LError as error:
-        return {"problem": f"Nothing can be said of strengths and weaknesses: {error}."}
-    most = f"The {MOST_MODELS} of {len(explanation.models)} models with the largest differences."
-    title = "Strengths and weaknesses of models by cluster"
-    return {
-        "problem": None,
-        "made": explanation,
-        "map": figure_svg(draw_map(explanation), title) if explanation.found else None,
-        "caption": most if len(explanation.models) > MOST_MODELS else "",
-        "clusters": tables.clusters(explanation),
-        "models": tables.strengths_of_models(explanation),
-        "found": tables.found(explanation),
-    }
+def _best(ranked: Sequence[tuple[str, Any]]) -> Verdict:
+    if not ranked:
+        return Verdict("No loss was measured with an interval, so the outputs are not ranked.")
+    (name, loss), *others = ranked
+    sentence = f"{name} has the lowest loss: {with_interval(loss, _nats)} nats a vote"
+    if not others:
+        return Verdict(f"{sentence}.")
+    second, its = others[0]
+    overlaps = its.lower < loss.upper
+    then = f"; {second} follows with {with_interval(its, _nats)}"
+    reason = "The intervals of the first two overlap; they were measured on votes of their own." if overlaps else ""
+    return Verdict(f"{sentence}{then}.", "" if overlaps else "good", reason)

@@ -1,43 +1,60 @@
-"""The tables of the report; each column is declared together with its cells. Nothing is computed from votes here."""
+"""The tables and metrics of the report; each column is declared together with its cells. Nothing is computed here."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from p2l import likelihood as likelihoods
+from p2l.common.report.reports import Measure, span
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
 from p2l.evaluation.results import CategoryResult, OutputResult, SubsetScore
 from p2l.insight import Explanation, Strength
 from p2l.leaderboard import Leaderboard, to_score
 from p2l.leaderboard.newton import shift_invariant
-from p2l.metrics import Interval
+from p2l.metrics import Interval, about
 
 _NAMED = 3  # clusters that the table of models names on either side
-_RANKS = ("Spearman-lbs", "Kendall-lbs", "L1-Dist-Prob")
+_RANKS = ("Spearman-lbs", "L1-Dist-Prob")
+_TRUTHS = {"arena": "by the arena", "marginal-gt": "by the votes"}
+_OVER = {
+    "train": "one leaderboard of the training votes",
+    "train, all votes": "one leaderboard of all training votes",
+    "validation": "one leaderboard fitted to these very votes",
+}
 
 
-def _table(*columns: tuple[Column, Sequence[Value]], shown: int = 60) -> Table:
+def truth_name(result: OutputResult) -> str:
+    """Return what heads the ground truth's column."""
+    return _TRUTHS.get(result.ground_truth, result.ground_truth)
+
+
+def reference_name(over: str | None) -> str:
+    """Return which leaderboard the skill of a category is measured against."""
+    return _OVER.get(over or "", "one leaderboard for all prompts")
+
+
+def _table(*columns: tuple[Column, Sequence[Value]], shown: int = 10) -> Table:
     """Return a table of columns and their cells."""
     rows = [list(row) for row in zip(*(cells for _, cells in columns), strict=True)]
     return Table([column for column, _ in columns], rows, shown=shown)
 
 
-def _interval(value: Interval | None) -> Cell | None:
-    """Return an estimate with its ends in a note and as a bar."""
+def _interval(value: Interval | None, name: str) -> Cell | None:
+    """Return an estimate of a metric with its ends in a note and as a bar."""
     if value is None or not math.isfinite(value.estimate):
         return None
     ends = (float(value.lower), float(value.estimate), float(value.upper))
-    low, middle, high = (_text(end) for end in ends)
-    return Cell(middle, ends[1], note=f"{low} to {high}", bar=ends)
+    text = about(name).text
+    return Cell(text(ends[1]), ends[1], note=f"{text(ends[0])} to {text(ends[2])}", bar=ends)
 
 
-def _text(value: float) -> str:
-    return number_text(float(value), 4)
+def _number(value: float | None, name: str) -> Cell | None:
+    return None if value is None or not math.isfinite(value) else Cell(about(name).text(value), value)
 
 
 def _scale(cells: Iterable[Value], zero: float | None = None) -> Scale | None:
@@ -46,40 +63,38 @@ def _scale(cells: Iterable[Value], zero: float | None = None) -> Scale | None:
     return Scale.around(bars, zero) if bars else None
 
 
-def _measured(one: CategoryResult, name: str) -> Cell | float | None:
+def _measured(one: CategoryResult, name: str) -> Cell | None:
     """Return a simple metric, with its interval where it has one."""
     value = (one.simple or {}).get(name)
-    cell = _interval((one.intervals or {}).get(name))
-    return value if cell is None or value is None else replace(cell, text=_text(value), sort=value)
+    cell = _interval((one.intervals or {}).get(name), name)
+    if cell is None or value is None:
+        return _number(value, name)
+    return replace(cell, text=about(name).text(value), sort=value)
 
 
 def summary(result: OutputResult) -> Table:
     """Return a row for each category: how well its votes were forecast, how close its leaderboard is."""
     rows = result.categories
-    loss, skill = [_measured(one, "Loss") for one in rows], [_interval(one.skill) for one in rows]
-    errors = [None if one.reliability is None else one.reliability.errors()["overall"] for one in rows]
+    loss, skill = [_measured(one, "Loss") for one in rows], [_interval(one.skill, "Skill") for one in rows]
     ranks = [name for name in _RANKS if any(name in (one.comparison or {}) for one in rows)]
     links = [
         Cell(one.name, number, note=one.problem or "", link=f"category-{number}") for number, one in enumerate(rows)
     ]
     columns: list[tuple[Column, Sequence[Value]]] = [
-        (Column("category", number=False), links),
-        (Column("votes"), [one.votes for one in rows]),
-        (Column("prompts"), [one.prompts for one in rows]),
-        (Column("loss", note="nats per vote; lower is better", scale=_scale(loss)), loss),
-        (
-            Column("accuracy", 4, note="share of votes forecast; higher is better"),
-            [_measured(one, "Accuracy") for one in rows],
+        (Column("Category", number=False), links),
+        (Column("Votes"), [one.votes for one in rows]),
+        (Column("Prompts"), [one.prompts for one in rows]),
+        (Column("Loss", note=about("Loss").sentence, scale=_scale(loss)), loss),
+        (Column("Skill", note=about("Skill").sentence, scale=_scale(skill, 0.0)), skill),
+        *(
+            (Column(about(name).title, note=about(name).sentence), [_measured(one, name) for one in rows])
+            for name in ("Accuracy", "ECE")
         ),
-        (
-            Column("skill", 4, note="1 - loss / loss of one leaderboard for all prompts", scale=_scale(skill, 0.0)),
-            skill,
-        ),
-        (Column("calibration error", 4, note="expected calibration error over all outcomes; lower is better"), errors),
     ]
     for name in ranks:
-        column = Column(name, 4, note="model's leaderboard against the ground truth")
-        columns.append((column, [(one.comparison or {}).get(name) for one in rows]))
+        compared = [_compared((one.comparison or {}).get(name)) for one in rows]
+        cells = [_number(value, name) for value in compared]
+        columns.append((Column(about(name).title, note=about(name).sentence), cells))
     filled = [place < 4 or any(cell is not None for cell in cells) for place, (_, cells) in enumerate(columns)]
     return _table(*(column for column, is_filled in zip(columns, filled, strict=True) if is_filled))
 
@@ -91,36 +106,38 @@ def across(results: Sequence[OutputResult], metric: str) -> Table | None:
     columns = [[cells.get(name) for cells in by_name] for name in names]
     if all(value is None for column in columns for value in column):
         return None
-    outputs = (Column("output", number=False), [result.name for result in results])
-    return _table(outputs, *((Column(name, 4), cells) for name, cells in zip(names, columns, strict=True)))
+    outputs = (Column("Output", number=False), [result.name for result in results])
+    return _table(outputs, *((Column(name), cells) for name, cells in zip(names, columns, strict=True)))
 
 
-def board(one: CategoryResult, level: float) -> Table | None:
+def board(one: CategoryResult, result: OutputResult) -> Table | None:
     """Return ground truth and model side by side, in the order of the truth; models that it lacks come last."""
     if one.model is None:
         return None
     truth, model = one.truth, one.model
-    shift = 0.0 if truth is None else _shift(truth, model)
-    sides = [_scores(truth), _scores(model, shift)]
+    sides = sides_of(one)
     ranks = [_ranks(side) for side in sides]
     order = sorted(model.models, key=lambda name: (ranks[0].get(name, math.inf), ranks[1].get(name, math.inf)))
     scale = _scale(cell for side in sides for cell in side.values()) or Scale.around([])
     votes = {} if truth is None or truth.votes is None else dict(zip(truth.models, truth.votes.tolist(), strict=True))
-    score = f"score with {level:.0%} interval; 400 points are odds of 10 to 1"
+    score = f"score with {result.level:.0%} interval; 400 points are odds of 10 to 1"
     moved = [_moved(ranks[0].get(name), ranks[1].get(name)) for name in order]
     return _table(
-        (Column("", 0, note="place in the ground truth"), [ranks[0].get(name) for name in order]),
-        (Column("model", number=False), order),
-        (Column("ground truth", 0, score, scale), [sides[0].get(name) for name in order]),
-        (
-            Column("forecast", 0, "aggregate of the evaluated model on these prompts", scale),
-            [sides[1].get(name) for name in order],
-        ),
-        (Column("place", 0, "in the evaluated model's leaderboard"), [ranks[1].get(name) for name in order]),
-        (Column("off by", 0, "places between the two"), moved),
-        (Column("votes", 0), [votes.get(name) for name in order]),
-        shown=25,
+        (Column("#", 0, f"place {truth_name(result)}"), [ranks[0].get(name) for name in order]),
+        (Column("Model", number=False), order),
+        (Column(truth_name(result).capitalize(), 0, score, scale), [sides[0].get(name) for name in order]),
+        (Column("By the forecast", 0, f"mean forecast; {score}", scale), [sides[1].get(name) for name in order]),
+        (Column("Place by the forecast", 0), [ranks[1].get(name) for name in order]),
+        (Column("Off by", 0, "places between the two"), moved),
+        (Column("Votes", 0), [votes.get(name) for name in order]),
     )
+
+
+def sides_of(one: CategoryResult) -> tuple[dict[str, Cell], dict[str, Cell]]:
+    """Return the scores by model of the ground truth and of the evaluated model, on one scale."""
+    truth, model = one.truth, one.model
+    shift = 0.0 if truth is None or model is None else _shift(truth, model)
+    return _scores(truth), _scores(model, shift)
 
 
 def _shift(truth: Leaderboard, model: Leaderboard) -> float:
@@ -164,44 +181,45 @@ def _moved(true: int | None, forecast: int | None) -> Cell | None:
     return Cell("" if not gap else f"{'+' if gap > 0 else '−'}{abs(gap)}", abs(gap), "quiet")
 
 
-def metrics(one: CategoryResult) -> Table | None:
-    """Return simple metrics with their intervals, without those that do not apply to the likelihood."""
-    rows: list[tuple[str, float, Interval | None]] = [
-        (name, value, (one.intervals or {}).get(name))
-        for name, value in (one.simple or {}).items()
-        if value is not None
-    ]
+def metrics(one: CategoryResult) -> list[Measure]:
+    """Return the metrics of votes with their intervals, without those that do not apply to the likelihood."""
+    measures = []
     if one.skill is not None:
-        over = f" over the leaderboard of {one.skill_over} votes" if one.skill_over else ""
-        rows.append((f"Skill{over}", float(one.skill.estimate), one.skill))
-    if not rows:
-        return None
-    ends = [None if value is None else f"{_text(value.lower)} to {_text(value.upper)}" for _, _, value in rows]
-    return _table(
-        (Column("metric", number=False), [name for name, _, _ in rows]),
-        (Column("value", 4), [value for _, value, _ in rows]),
-        (Column("interval", number=False), ends),
-    )
+        meaning = f"{about('Skill').sentence} Measured against {reference_name(one.skill_over)}."
+        measures.append(_measure("Skill", float(one.skill.estimate), one.skill, meaning))
+    intervals = one.intervals or {}
+    rows = {name: value for name, value in (one.simple or {}).items() if value is not None}
+    return measures + [_measure(name, value, intervals.get(name)) for name, value in rows.items()]
 
 
-def comparison(one: CategoryResult) -> Table | None:
-    """Return leaderboard metrics, of the pair or of each side."""
-    rows = [row for name, value in (one.comparison or {}).items() for row in _comparison_rows(name, value)]
-    heads = ("of the pair", "ground truth", "evaluated model")
-    columns = [Column("metric", number=False), *(Column(head, 4) for head in heads)]
-    return Table(columns, rows, shown=100) if rows else None
+def comparison(one: CategoryResult) -> list[Measure]:
+    """Return the metrics of the leaderboard: of the pair, or of each side."""
+    return [row for name, value in (one.comparison or {}).items() for row in _comparison_rows(name, value)]
 
 
-def _comparison_rows(name: str, value: Any) -> list[list[Any]]:
+def _measure(name: str, value: float, interval: Interval | None = None, meaning: str = "") -> Measure:
+    entry = about(name)
+    ends = "" if interval is None or not math.isfinite(interval.lower) else span(interval, entry.text)
+    return Measure(entry.title, entry.text(value), ends, meaning or entry.sentence)
+
+
+def _comparison_rows(name: str, value: Any) -> Iterator[Measure]:
+    entry = about(name)
     if isinstance(value, Mapping):
         if set(value) <= {"ground-truth", "model-aggr"}:
-            sides = [_number(value.get(side)) for side in ("ground-truth", "model-aggr")]
-            return [[name, None, *sides]] if any(side is not None for side in sides) else []
-        return [[f"{name}, k = {k}", _number(part), None, None] for k, part in value.items()]
-    return [] if _number(value) is None else [[name, _number(value), None, None]]
+            sides = [_compared(value.get(side)) for side in ("ground-truth", "model-aggr")]
+            texts = ["–" if side is None else entry.text(side) for side in sides]
+            if texts != ["–", "–"]:
+                yield Measure(entry.title, texts[1], f"ground truth {texts[0]}", entry.sentence)
+            return
+        for k, part in value.items():
+            if (number := _compared(part)) is not None:
+                yield replace(_measure(name, number), name=f"{entry.title}, k = {k}")
+    elif (number := _compared(value)) is not None:
+        yield _measure(name, number)
 
 
-def _number(value: Any) -> float | None:
+def _compared(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else None
 
 
@@ -209,18 +227,17 @@ def models(one: CategoryResult) -> Table | None:
     """Return how well the votes of each model were forecast."""
     if not one.by_model:
         return None
-    loss = [_interval(row.loss) for row in one.by_model]
-    accuracy = [_interval(row.accuracy) for row in one.by_model]
+    loss = [_interval(row.loss, "Loss") for row in one.by_model]
+    accuracy = [_interval(row.accuracy, "Accuracy") for row in one.by_model]
     return _table(
-        (Column("model", number=False), [row.model for row in one.by_model]),
-        (Column("votes"), [row.votes for row in one.by_model]),
-        (Column("loss", 4, "nats per vote of this model; lower is better", _scale(loss)), loss),
-        (Column("accuracy", 4, scale=_scale(accuracy)), accuracy),
-        shown=25,
+        (Column("Model", number=False), [row.model for row in one.by_model]),
+        (Column("Votes"), [row.votes for row in one.by_model]),
+        (Column("Loss", note="nats per vote of this model; lower is better", scale=_scale(loss)), loss),
+        (Column("Accuracy", note="higher is better", scale=_scale(accuracy)), accuracy),
     )
 
 
-def subsets(result: OutputResult, kind: str) -> list[tuple[str, Table]]:
+def subsets(result: OutputResult, kind: str) -> list[Table]:
     """Return the numbers behind the curves of each category: a row for each size."""
     tables = []
     for one in result.categories:
@@ -228,42 +245,56 @@ def subsets(result: OutputResult, kind: str) -> list[tuple[str, Table]]:
         names = list(dict.fromkeys(name for score in scores for name in score.numbers))
         if names:
             table = _table(
-                (Column("votes" if kind == "subsets" else "prompts"), [score.size for score in scores]),
-                (Column("samples"), [score.samples for score in scores]),
-                *(
-                    (
-                        Column(name, 4),
-                        [_interval(score.intervals.get(name)) or score.numbers.get(name) for score in scores],
-                    )
-                    for name in names
-                ),
+                (Column("Votes" if kind == "subsets" else "Prompts"), [score.size for score in scores]),
+                (Column("Samples"), [score.samples for score in scores]),
+                *((Column(about(name).title), [_of_subset(score, name) for score in scores]) for name in names),
             )
-            tables.append((one.name, table))
+            tables.append(replace(table, caption=one.name))
     return tables
+
+
+def _of_subset(score: SubsetScore, name: str) -> Cell | None:
+    cell = _interval(score.intervals.get(name), name) or _number(score.numbers.get(name), name)
+    return None if cell is None else replace(cell, bar=None)
 
 
 def clusters(explanation: Explanation) -> Table:
     """Return the kinds of prompts."""
     kinds = explanation.clusters
-    examples = [one.examples[0] if one.examples else None for one in kinds]
     return _table(
-        (Column("cluster", number=False), [one.name for one in kinds]),
-        (Column("prompts"), [one.prompts for one in kinds]),
-        (Column("share", 3), [one.share for one in kinds]),
-        (Column("typical words", number=False, wide=True), [", ".join(one.terms) for one in kinds]),
-        (Column("for example", number=False, wide=True), examples),
+        (Column("Cluster", number=False), [one.name for one in kinds]),
+        (Column("Prompts"), [one.prompts for one in kinds]),
+        (Column("Share"), [Cell(f"{one.share:.1%}", one.share) for one in kinds]),
+        (Column("Typical words", number=False, wide=True), [", ".join(one.terms) for one in kinds]),
+        (
+            Column("For example", number=False, wide=True),
+            [one.examples[0] if one.examples else None for one in kinds],
+        ),
     )
+
+
+def strengths_map(explanation: Explanation, names: Sequence[str]) -> Table:
+    """Return a row for each model, a column for each cluster, coloured where a difference was found."""
+    columns = [one.name for one in explanation.clusters]
+    changes = {(cell.model, cell.cluster): cell.change for cell in explanation.found}
+    most = max(map(abs, changes.values()), default=1.0)
+
+    def cell(model: str, cluster: str) -> Cell:
+        change = changes.get((model, cluster), 0.0)
+        return Cell(_points(change), change, heat=change / most) if change else Cell("", 0.0)
+
+    rows: list[list[Value]] = [[name, *(cell(name, cluster) for cluster in columns)] for name in names]
+    return Table([Column("Model", number=False), *map(Column, columns)], rows, shown=20)
 
 
 def strengths_of_models(explanation: Explanation) -> Table:
     """Return a row for each model: the clusters it does best and worst in."""
     cells = [explanation.of(name) for name in explanation.models]
     return _table(
-        (Column("", 0, note="place overall"), range(1, len(cells) + 1)),
-        (Column("model", number=False), explanation.models),
-        (Column("better at", number=False, wide=True), [_named(one, "better", "good") for one in cells]),
-        (Column("worse at", number=False, wide=True), [_named(one[::-1], "worse", "bad") for one in cells]),
-        shown=40,
+        (Column("#", 0, note="place overall"), range(1, len(cells) + 1)),
+        (Column("Model", number=False), explanation.models),
+        (Column("Better at", number=False, wide=True), [_named(one, "better", "good") for one in cells]),
+        (Column("Worse at", number=False, wide=True), [_named(one[::-1], "worse", "bad") for one in cells]),
     )
 
 
@@ -286,15 +317,18 @@ def found(explanation: Explanation) -> Table:
     ranks = [Cell(str(cell.rank), cell.rank, note=f"{cell.rank_lower} to {cell.rank_upper}") for cell in cells]
     chance = "chance of winning against another model drawn at random"
     return _table(
-        (Column("model", number=False), [cell.model for cell in cells]),
-        (Column("cluster", number=False, wide=True), [cell.cluster for cell in cells]),
-        (Column("points against overall", 0, points, scale), [_change(cell) for cell in cells]),
-        (Column("place here", 0), ranks),
-        (Column("place overall", 0), [cell.overall_rank for cell in cells]),
-        (Column("beats the field here", 3, chance), [cell.win_rate for cell in cells]),
-        (Column("overall", 3), [cell.overall_win_rate for cell in cells]),
-        shown=20,
+        (Column("Model", number=False), [cell.model for cell in cells]),
+        (Column("Cluster", number=False, wide=True), [cell.cluster for cell in cells]),
+        (Column("Points against overall", 0, points, scale), [_change(cell) for cell in cells]),
+        (Column("Place here", 0), ranks),
+        (Column("Place overall", 0), [cell.overall_rank for cell in cells]),
+        (Column("Beats the field here", note=chance), [_share(cell.win_rate) for cell in cells]),
+        (Column("Overall", note=chance), [_share(cell.overall_win_rate) for cell in cells]),
     )
+
+
+def _share(value: float) -> Cell:
+    return Cell(f"{value:.1%}", value)
 
 
 def _change(cell: Strength) -> Cell:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from p2l.common.text_table import text_table
 from p2l.evaluation.inputs import EvaluationSettings
 from p2l.leaderboard import Leaderboard, to_score
-from p2l.metrics import Interval, Reliability
+from p2l.metrics import Interval, Reliability, about
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -99,6 +99,7 @@ class OutputResult:
         texts: the N prompts as lists of turns, or None where the file has none.
         level: coverage of all intervals.
         notes: sentences for the reader (votes left out).
+        model: what forecast the votes, for the title of a report; data: the votes. Empty where nothing says so.
     """
 
     name: str
@@ -116,6 +117,8 @@ class OutputResult:
     texts: Sequence[Sequence[str]] | None = None
     level: float = 0.95
     notes: tuple[str, ...] = ()
+    model: str = ""
+    data: str = ""
 
 
 # Results as JSON: the published blocks under `models`, everything else under `details`.
@@ -206,9 +209,9 @@ _HEADER = ("category", "votes", "loss", "accuracy", "skill over marginal", "L1 t
 _COMPARED = ("L1-Dist-Prob", "Spearman-lbs")
 
 
-def render(result: OutputResult) -> str:
-    """Return a table of the categories and the notes below it."""
-    lines = text_table(_HEADER, [_cells(one) for one in result.categories if one.problem is None])
+def render(result: OutputResult, *, most: int | None = None) -> str:
+    """Return a table of the categories, the first `most` of them, and the notes below it."""
+    lines = text_table(_HEADER, [_cells(one) for one in result.categories if one.problem is None], most=most)
     heading = f"{result.name}: {result.votes:,} votes on {result.prompts:,} prompts, {len(result.models)} models, "
     heading += f"{result.model_type}, likelihood {result.likelihood}, {result.level:.0%} intervals"
     return "\n".join([heading, "", *lines, *_notes(result)])
@@ -216,15 +219,16 @@ def render(result: OutputResult) -> str:
 
 def _cells(one: CategoryResult) -> tuple[str, ...]:
     intervals, simple, comparison = one.intervals or {}, one.simple or {}, one.comparison or {}
-    values = [_with_interval(intervals.get(name), simple.get(name)) for name in ("Loss", "Accuracy")]
-    compared = ["" if comparison.get(name) is None else f"{comparison[name]:.4f}" for name in _COMPARED]
-    return (one.name, f"{one.votes:,}", *values, _with_interval(one.skill, None), *compared)
+    values = [_with_interval(name, intervals.get(name), simple.get(name)) for name in ("Loss", "Accuracy")]
+    compared = ["" if comparison.get(name) is None else about(name).text(comparison[name]) for name in _COMPARED]
+    return (one.name, f"{one.votes:,}", *values, _with_interval("Skill", one.skill, None), *compared)
 
 
-def _with_interval(score: Interval | None, value: float | None) -> str:
+def _with_interval(name: str, score: Interval | None, value: float | None) -> str:
+    text = about(name).text
     if score is not None:
-        return f"{score.estimate:.4f} ({score.lower:.4f} to {score.upper:.4f})"
-    return "" if value is None else f"{value:.4f}"
+        return f"{text(score.estimate)} ({text(score.lower)} to {text(score.upper)})"
+    return "" if value is None else text(value)
 
 
 def _notes(result: OutputResult) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 from p2l.common.cli import progress
 from p2l.common.errors import InputError, P2LError
 from p2l.common.files import check_can_write, write_json
+from p2l.common.text_table import rows_to_print
 from p2l.evaluation.categories import ALL, EmptyCategoryError, UnknownCategoryError, select
 from p2l.evaluation.inputs import (
     Entry,
@@ -21,6 +22,7 @@ from p2l.evaluation.inputs import (
     check_model_list,
     entries,
     model_list,
+    origin,
     output_path,
     recorded_likelihood,
 )
@@ -56,6 +58,7 @@ class Options:
     checkpoint_size: int = 0
     remove_last_hidden_json: bool = True
     report: str | None = None
+    rows: int | None = None
     quiet: bool = False
 
 
@@ -77,7 +80,7 @@ def evaluate_outputs(options: Options) -> list[OutputResult]:
         try:
             results.append(_evaluate(entry, options, names, train, arena))
             if not options.quiet:
-                print(render(results[-1]), flush=True)
+                print(render(results[-1], most=rows_to_print(options.rows)), flush=True)
         except P2LError as error:
             if len(todo) == 1:
                 raise
@@ -148,7 +151,17 @@ def _evaluate(
     job = EvaluationJob(output, settings, train, arena)
     results = dict(_measure_all(job, entry, options))
     _write(entry, options, job, results)
-    return _result(entry, job, [one for key, one in results.items() if key == f"{settings.model_type}-{one.name}"])
+    categories = [one for key, one in results.items() if key == f"{settings.model_type}-{one.name}"]
+    model, data = _titles(options, path)
+    return dataclasses.replace(_result(entry, job, categories), model=model, data=data)
+
+
+def _titles(options: Options, path: str) -> tuple[str, str]:
+    """Return what forecast the votes, and what they are, as a report is titled."""
+    model, data = origin(path)
+    train, arena = (Path(name or "").name for name in (options.train, options.arena_path))
+    kinds = {"marginal": f"one leaderboard of {train}", "marginal-gt": "one leaderboard of the votes", "arena": arena}
+    return kinds.get(options.settings.model_type, model), data
 
 
 def _settings_of(options: Options, path: str) -> tuple[EvaluationSettings, tuple[str, ...]]:

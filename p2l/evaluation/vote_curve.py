@@ -33,8 +33,8 @@ from p2l.common.text_table import text_table
 from p2l.evaluation.scaling import Law, Runs, fit_with_intervals
 from p2l.likelihood import get
 from p2l.metrics import ScoredVotes, vote_values
+from p2l.training.comparison import COMPARISON_FILE
 from p2l.training.config import load_config
-from p2l.training.facts import COMPARISON_FILE
 from p2l.training.prepare import CONFIG_FILE, LEAST_VOTES, Request, prepare
 from p2l.votes import VoteStore, open_votes
 from p2l.votes.schema import hash_turns

@@ -108,8 +108,11 @@ class Drift:
         """Return plain data."""
         return {"cells_looked_at": len(self.cells), "cells_changed": len(self.found), **asdict(self)}
 
-    def to_text(self, *, every: bool = False) -> str:
-        """Return what rose and fell as a table, or every cell; without any change, the cells of everything."""
+    def to_text(self, *, every: bool = False, most: int | None = None) -> str:
+        """Return what rose and fell as a table, or every cell; without any change, the cells of everything.
+
+        `most` is the number of rows, None for all.
+        """
         models, titles = {cell.model for cell in self.cells}, {cell.title for cell in self.cells}
         least = f" by more than {self.least_change:g} points" if self.least_change else ""
         head = [
@@ -121,7 +124,7 @@ class Drift:
         ]
         header = ["", "model", "category", "beats the field", "change", f"{self.level:.0%} interval", "prompts", "p"]
         cells = self.cells if every else self.found or [cell for cell in self.cells if not cell.by]
-        table = text_table(header, [_row(cell) for cell in cells], left=range(3))
+        table = text_table(header, [_row(cell) for cell in cells], left=range(3), most=most)
         return "\n".join([*head, *table, *(f"note: {note}" for note in self.notes)])
 
 

@@ -159,11 +159,18 @@ class Explanation:
         return {name: no_nan(part) for name, part in plain.items() if name not in ("names", "places", "known")}
 
 
-def to_text(explanation: Explanation, *, models: Sequence[str] = (), every: bool = False, top: int = 3) -> str:
+def to_text(
+    explanation: Explanation,
+    *,
+    models: Sequence[str] = (),
+    every: bool = False,
+    top: int = 3,
+    most: int | None = None,
+) -> str:
     """Return the clusters, and what each model is better and worse at, as tables for a terminal.
 
     Without `models`, all are listed, in the order of the overall leaderboard; of each the `top` largest strengths and
-    as many weaknesses, or `every` cell.
+    as many weaknesses, or `every` cell. Tables have at most `most` rows.
     """
     selected = [name for name in explanation.models if not models or name in models]
     head = [
@@ -173,20 +180,20 @@ def to_text(explanation: Explanation, *, models: Sequence[str] = (), every: bool
         + (f"; words alone place {explanation.recovered:.0%} of prompts" if explanation.recovered is not None else ""),
         "",
     ]
-    body = [*_clusters(explanation), "", *_models(explanation, selected, every, top)]
+    body = [*_clusters(explanation, most), "", *_models(explanation, selected, every, top, most)]
     return "\n".join([*head, *body, *_agreement(explanation), *(f"note: {note}" for note in explanation.notes)])
 
 
-def _clusters(explanation: Explanation) -> list[str]:
+def _clusters(explanation: Explanation, most: int | None) -> list[str]:
     header = ["cluster", "prompts", "share", "typical words"]
     rows = [
         [_cut(one.name), f"{one.prompts:,}", f"{one.share:.1%}", _cut(", ".join(one.terms), 70)]
         for one in explanation.clusters
     ]
-    return text_table(header, rows, left=(0, 3))
+    return text_table(header, rows, left=(0, 3), most=most)
 
 
-def _models(explanation: Explanation, selected: Sequence[str], every: bool, top: int) -> list[str]:
+def _models(explanation: Explanation, selected: Sequence[str], every: bool, top: int, most: int | None) -> list[str]:
     interval = f"{explanation.level:.0%} interval"
     header = ["model", "", "cluster", "points", interval, "rank here", "overall", "beats the field"]
     header += ["votes say"] * any(cell.observed for cell in explanation.strengths)
@@ -203,7 +210,7 @@ def _models(explanation: Explanation, selected: Sequence[str], every: bool, top:
     differing = len([cell for cell in explanation.found if cell.model in set(selected)])
     least = f", by more than {explanation.least_change:g} points" if explanation.least_change else ""
     line = f"found: {differing} strengths and weaknesses{least}, at a false discovery rate of {explanation.fdr:.0%}"
-    return [*text_table(header, rows, left=(0, 1, 2, 8)), *more, line]
+    return [*text_table(header, rows, left=(0, 1, 2, 8), most=most), *more, line]
 
 
 def _row(cell: Strength, columns: int) -> list[str]:
@@ -250,7 +257,7 @@ def draw_map(explanation: Explanation, models: Sequence[str] = ()) -> Figure:
 
     Of more than 60 models those with the largest differences are drawn; they stand in the order of the leaderboard.
     """
-    names = _drawn(explanation, models)
+    names = drawn_models(explanation, models)
     clusters = [
         one.name for one in explanation.clusters if any(cell.cluster == one.name for cell in explanation.strengths)
     ]
@@ -274,7 +281,8 @@ def draw_map(explanation: Explanation, models: Sequence[str] = ()) -> Figure:
     return figure
 
 
-def _drawn(explanation: Explanation, models: Sequence[str]) -> list[str]:
+def drawn_models(explanation: Explanation, models: Sequence[str] = ()) -> list[str]:
+    """Return the models of a map, the best overall first: of more than 60 those with the largest differences."""
     names = [name for name in explanation.models if not models or name in models]
     if len(names) <= MOST_MODELS:
         return names

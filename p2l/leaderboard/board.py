@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
-from p2l.common.text_table import text_table
+from p2l.common.text_table import more_rows, text_table
 from p2l.leaderboard.covariates import Effect, shifted
 from p2l.leaderboard.display import Rates
 from p2l.leaderboard.newton import shift_invariant
@@ -200,8 +200,7 @@ class TextTable(NamedTuple):
     def text(self) -> str:
         """Return what a terminal shows."""
         lines = text_table(self.header, self.rows, left={self.header.index("model")})
-        if self.total > len(self.rows):
-            lines.append(f"... and {self.total - len(self.rows)} more")
+        lines += more_rows(self.total - len(self.rows))
         notes = [f"note: {note}" for note in self.notes]
         return "\n".join([f"{self.heading}: {self.facts}", "", *lines, *notes])
 

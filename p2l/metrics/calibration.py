@@ -8,19 +8,39 @@ The expected calibration error of an outcome is the mean over bins of |mean prob
 overall one is the mean over the K outcomes (win and loss alike). It falls with the number of votes even for a perfect
 model: about 1 / sqrt(votes per bin), so compare it at equal numbers only.
 
+For the eye there are points: neighbouring bins joined until each has 30 votes, with the interval of the share that came
+true. Votes on one prompt are not independent, so it is Wilson's interval for as many votes as would vary as much as the
+clusters do.
+
 Shapes: N votes, K outcomes, C outcomes reported, S bins.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from statistics import NormalDist
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 DEFAULT_BINS = 15
+LEAST_VOTES = 30  # of a point
+
+
+class Point(NamedTuple):
+    """A point of a reliability diagram."""
+
+    predicted: float
+    """Mean probability of its votes."""
+    observed: float
+    """Share of them that ended so."""
+    lower: float
+    upper: float
+    """Ends of the interval of `observed`."""
+    votes: int
+    """Different ones: of both sides of a vote, each may lie at another point."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +53,7 @@ class Reliability:
         predicted: (C, S) mean probability of the votes in a bin; NaN where there are none.
         observed: (C, S) share of them that ended so; NaN where there are none.
         mass: (C, S) share of all votes that fall into the bin; rows sum to 1.
+        points: of each outcome, bins joined until each has enough votes; see `joined_points`.
     """
 
     outcomes: tuple[str, ...]
@@ -40,6 +61,7 @@ class Reliability:
     predicted: Floats
     observed: Floats
     mass: Floats
+    points: tuple[tuple[Point, ...], ...] = ()
 
     def errors(self) -> dict[str, float]:
         """Return the expected calibration error of each outcome, and `overall`."""
@@ -63,16 +85,88 @@ def reliability(
     `targets` (N, K) are what happened, as distributions; a row of zeros is a vote that does not count. `outcomes` are
     the names of the K outcomes, `win` and `loss` among them; `weights` (N,) are ones by default.
     """
-    counts = np.asarray(targets.sum(axis=1) > 0) & ~np.isnan(probs).any(axis=1)
-    scale = np.where(counts, 1.0 if weights is None else weights, 0.0)
+    scale = _weights_of(probs, targets, weights)
     names = tuple(name for name in outcomes if name != "loss")
     rows = []
     for name in names:
-        columns = [outcomes.index(side) for side in (("win", "loss") if name == "win" else (name,))]
-        predicted, truth = (np.concatenate([side[:, k] for k in columns]) for side in (probs, targets))
-        rows.append(_bin(predicted, truth, np.tile(scale, len(columns)), bins))
+        predicted, truth, sides = _columns(probs, targets, outcomes, name)
+        rows.append(_bin(predicted, truth, np.tile(scale, sides), bins))
     predicted, observed, mass = (np.stack(column) for column in zip(*rows, strict=True))
     return Reliability(names, np.linspace(0.0, 1.0, bins + 1), predicted, observed, mass)
+
+
+def joined_points(
+    probs: Floats,
+    targets: Floats,
+    outcomes: tuple[str, ...],
+    *,
+    weights: Floats | None = None,
+    clusters: Any = None,
+    bins: int = DEFAULT_BINS,
+    least: int = LEAST_VOTES,
+    level: float = 0.95,
+) -> tuple[tuple[Point, ...], ...]:
+    """Return the points of each outcome reported, from the lowest probability on; arguments as for `reliability`.
+
+    Neighbouring bins are joined until each point has `least` votes. `clusters` (N,) are integer codes of the prompts.
+    """
+    scale = _weights_of(probs, targets, weights)
+    codes = np.arange(len(scale)) if clusters is None else np.unique(np.asarray(clusters), return_inverse=True)[1]
+    width = NormalDist().inv_cdf(0.5 + level / 2)
+    by_outcome = []
+    for name in (name for name in outcomes if name != "loss"):
+        predicted, truth, sides = _columns(probs, targets, outcomes, name)
+        used = np.tile(scale, sides) > 0
+        both = (np.tile(one, sides) for one in (scale, codes, np.arange(len(scale))))
+        columns: list[Any] = [one[used] for one in (predicted, truth, *both)]
+        groups = _joined(_places(columns[0], bins), columns[-1], bins, least)
+        masks = [groups == group for group in range(int(groups.max(initial=-1)) + 1)]
+        by_outcome.append(tuple(_point([one[mask] for one in columns], width) for mask in masks))
+    return tuple(by_outcome)
+
+
+def _joined(places: Any, votes: Any, bins: int, least: int) -> Any:
+    """Return the group of each row: runs of bins with at least `least` votes, the last one with what is left."""
+    counts = np.bincount(np.unique(np.stack([places, votes]), axis=1)[0], minlength=bins)
+    group_of, group, held = np.zeros(bins, dtype=np.intp), 0, 0
+    for place, count in enumerate(counts.tolist()):
+        group_of[place] = group
+        held += count
+        if held >= least:
+            group, held = group + 1, 0
+    if group and held < least:  # no bin follows that could fill the last one up
+        group_of[group_of == group] = group - 1
+    return group_of[places]
+
+
+def _point(columns: list[Any], width: float) -> Point:
+    """Return a point with Wilson's interval for the number of votes that would vary as the clusters do.
+
+    `columns` are probabilities, truth, weights, clusters and numbers of its votes.
+    """
+    predicted, truth, weights, codes, numbers = columns
+    total = float(weights.sum())
+    share = float(weights @ truth) / total
+    residuals = np.bincount(np.unique(codes, return_inverse=True)[1], weights * (truth - share))
+    clusters, votes = len(residuals), len(np.unique(numbers))
+    variance = float((residuals**2).sum()) / total**2 * clusters / max(1, clusters - 1)
+    size = min(votes, share * (1.0 - share) / variance) if variance > 0 else min(votes, clusters)
+    middle = (share + width**2 / (2 * size)) / (1 + width**2 / size)
+    half = width / (1 + width**2 / size) * (share * (1 - share) / size + width**2 / (4 * size**2)) ** 0.5
+    return Point(float(weights @ predicted) / total, share, max(0.0, middle - half), min(1.0, middle + half), votes)
+
+
+def _weights_of(probs: Floats, targets: Floats, weights: Floats | None) -> Floats:
+    """Return the weight (N,) of each vote, zero for those that do not count."""
+    counts = np.asarray(targets.sum(axis=1) > 0) & ~np.isnan(probs).any(axis=1)
+    return np.where(counts, 1.0 if weights is None else weights, 0.0)
+
+
+def _columns(probs: Floats, targets: Floats, outcomes: tuple[str, ...], name: str) -> tuple[Floats, Floats, int]:
+    """Return probabilities and truth of an outcome, for `win` of both sides after each other, and the sides."""
+    columns = [outcomes.index(side) for side in (("win", "loss") if name == "win" else (name,))]
+    predicted, truth = (np.concatenate([side[:, k] for k in columns]) for side in (probs, targets))
+    return predicted, truth, len(columns)
 
 
 def expected_calibration_error(
@@ -91,8 +185,12 @@ def _bin(predicted: Floats, truth: Floats, weights: Floats, bins: int) -> tuple[
     """Return the mean prediction, mean truth and share of the weight in each bin, all (S,)."""
     used = weights > 0
     predicted, truth, weights = predicted[used], truth[used], weights[used]
-    # A probability of 1 belongs to the last bin.
-    place = np.minimum((predicted * bins).astype(np.intp), bins - 1)
+    place = _places(predicted, bins)
     mass, forecast, seen = (np.bincount(place, w, bins) for w in (weights, weights * predicted, weights * truth))
     with np.errstate(invalid="ignore"):
         return forecast / mass, seen / mass, mass / mass.sum()
+
+
+def _places(predicted: Floats, bins: int) -> Any:
+    """Return the bin of each probability; 1 belongs to the last."""
+    return np.minimum((predicted * bins).astype(np.intp), bins - 1)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from p2l.common.cli import parser, run
 from p2l.common.errors import ConfigError
+from p2l.common.text_table import add_rows_flag, rows_to_print
 
 if TYPE_CHECKING:
     from p2l.chrono.matrix import Matrix
@@ -38,6 +39,8 @@ def build_parser(prog: str = "p2l visualize") -> argparse.ArgumentParser:
     flags.add_argument(
         "--loss-type", "-lt", metavar="TYPE", help="likelihood of outputs that do not say theirs (default: grk)"
     )
+    add_rows_flag(flags)
+    flags.arrange({"which runs": ("--eval-folder", "--names", "--oracle", "--naive", "--loss-type")})
     return flags
 
 
@@ -55,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     target = Path(args.output_file).expanduser() / metric.lower()
     can_draw = importlib.util.find_spec("matplotlib") is not None
-    print(write_report(matrices, target, oracle=args.oracle, naive=args.naive, figures=can_draw))
+    options = {"oracle": args.oracle, "naive": args.naive, "figures": can_draw}
+    print(write_report(matrices, target, **options, most=rows_to_print(args.rows)))
     if not can_draw:
         print("note: no figures, as matplotlib is not installed: pip install 'p2l[plot]'")
 

@@ -20,12 +20,13 @@ from p2l.common.errors import CheckpointError, VoteError
 from p2l.leaderboard import Leaderboard, Prior, fit_labels, fit_table
 from p2l.leaderboard.pair_tables import VoteCounter
 from p2l.likelihood import counted, get
-from p2l.metrics import Interval, ScoredVotes, bootstrap_mean, vote_values
+from p2l.metrics import ScoredVotes, bootstrap_mean, vote_values
 from p2l.model import backbones
 from p2l.model.checkpoint import read_object, weight_shapes
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import sample_prompts
 from p2l.model.sentence import MODULES_FILE, pooling_of
+from p2l.training.comparison import HeldOutComparison
 from p2l.training.data import Votes
 from p2l.training.engine import world_size
 from p2l.training.recipe import BackboneFacts, Machine, VoteFacts
@@ -229,72 +230,7 @@ def _repeat(board: Leaderboard, count: int) -> Forecast:
 
 # Whether a trained model reads prompts: its loss on held-out votes beside that of one leaderboard for all prompts.
 
-COMPARISON_FILE = "comparison.json"
 _NAMES = ("Loss", "Accuracy")
-
-
-@dataclass(frozen=True)
-class HeldOutComparison:
-    """Two predictions of the same held-out votes."""
-
-    votes: int
-    prompts: int
-    one_leaderboard: dict[str, float]
-    """Loss and Accuracy."""
-    model: dict[str, float]
-    gain: Interval
-    """Nats per vote that the model's loss is lower by, 95 % interval clustered by prompt."""
-    factor: float | None = None
-    """The model's share where it is shrunk towards one leaderboard; None where it is not."""
-    folds: int | None = None
-    """Of cross-fitting: each vote is predicted by a model trained on other folds; None: the votes were held out."""
-
-    @property
-    def verdict(self) -> str:
-        """The conclusion in words."""
-        if self.factor == 0:
-            return (
-                "The votes do not show that the model reads prompts, so it is one leaderboard for all of them. "
-                "Bring more votes, or another --size or --backbone."
-            )
-        if self.gain.lower > 0:
-            return "The model reads prompts: it forecasts votes on new prompts better than any one leaderboard."
-        if self.gain.upper < 0:
-            return (
-                "The model is worse than one leaderboard for all prompts: do not use it. Bring more votes, "
-                "or another --size or --backbone."
-            )
-        return (
-            "The votes do not show that the model reads prompts: the interval contains zero. "
-            "Bring more votes, or another --size or --backbone."
-        )
-
-    def to_text(self) -> str:
-        """Return a short table and the verdict."""
-        gain = self.gain
-        interval = f"95 % interval {gain.lower:.4f} to {gain.upper:.4f}"
-        rows = (("one leaderboard for all prompts", self.one_leaderboard), ("this model", self.model))
-        how = "held-out votes" if self.folds is None else f"votes, in {self.folds} folds,"
-        return "\n".join(
-            [
-                f"{f'{self.votes:,} {how} on {self.prompts:,} prompts':<46} loss     accuracy",
-                *(f"{name:<46} {row['Loss']:.4f}   {row['Accuracy']:>8.1%}" for name, row in rows),
-                f"{'gain in nats per vote':<46} {gain.estimate:.4f}   ({interval})",
-                *([] if self.factor is None else [f"{'shrunk towards one leaderboard':<46} {_share(self.factor)}"]),
-                self.verdict,
-            ]
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the numbers, for comparison.json."""
-        gain = {name: float(getattr(self.gain, name)) for name in ("estimate", "lower", "upper")}
-        names = ("votes", "prompts", "one_leaderboard", "model", "factor", "folds")
-        return {name: getattr(self, name) for name in names} | {"gain": gain}
-
-
-def _share(factor: float) -> str:
-    ends = {0.0: "to it: prompts make no difference", 1.0: "not at all"}
-    return ends.get(factor, f"to {factor:.3g} of the way from it to the model")
 
 
 def compare(

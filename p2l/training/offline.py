@@ -20,10 +20,11 @@ from p2l.model.model import P2LModel
 from p2l.training import covariates as nuisance
 from p2l.training import loop
 from p2l.training.committees import offer
+from p2l.training.comparison import COMPARISON_FILE, HeldOutComparison
 from p2l.training.config import TrainConfig, load_config
 from p2l.training.data import OfflineSchedule
 from p2l.training.engine import peers
-from p2l.training.facts import COMPARISON_FILE, Forecast, HeldOutComparison, check_counted, compare, marginal_board
+from p2l.training.facts import Forecast, check_counted, compare, marginal_board
 from p2l.training.loop import Hardware, RunOptions, Start
 from p2l.training.posterior import write_posterior
 from p2l.training.run_folder import TrainerState, check_same_configuration, check_shared, read_state

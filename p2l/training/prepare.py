@@ -21,6 +21,7 @@ from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import READER_DEFAULTS, make_reader, make_transformer, sample_prompts
 from p2l.model.sentence import NO_ENCODER, find_encoder, pooling_of
 from p2l.training import facts, recipe
+from p2l.training.comparison import COMPARISON_FILE
 from p2l.training.engine import choose_device, on_first, start_processes, world_size
 from p2l.training.recipe import BackboneFacts, Machine, Plan, Size
 from p2l.training.run_folder import candidates, newest_checkpoint
@@ -163,7 +164,7 @@ def _target(request: Request) -> Path:
 
 def _is_unfinished(folder: Path, request: Request) -> bool:
     """Return whether a run of the same request was stopped before it wrote the last of its results."""
-    last = facts.COMPARISON_FILE if request.validate else "config.json"
+    last = COMPARISON_FILE if request.validate else "config.json"
     if not (folder / REQUEST_FILE).is_file() or (folder / last).exists():
         return False
     return bool(_read_record(folder)["request"] == request.record())

@@ -35,9 +35,10 @@ from p2l.metrics import Interval
 from p2l.model.checkpoint import write_json
 from p2l.model.heads import HeadStart
 from p2l.training import covariates as nuisance
+from p2l.training.comparison import HeldOutComparison
 from p2l.training.config import TrainConfig
 from p2l.training.engine import Engine
-from p2l.training.facts import Forecast, HeldOutComparison, check_counted, compare, marginal_board
+from p2l.training.facts import Forecast, check_counted, compare, marginal_board
 from p2l.training.loop import validate
 from p2l.training.shrinkage import Shrinkage, ValidationVotes, blend, repeated
 from p2l.training.trainer import Trainer

@@ -7,7 +7,6 @@ A template extends `p2l.common.pages/page.html`. Libraries and their licences li
 
 from __future__ import annotations
 
-from p2l.common.pages.drawing import Dot, frontier_svg, interval_svg, line_svg, share_svg
 from p2l.common.pages.responses import (
     asset_content,
     asset_url,
@@ -20,6 +19,7 @@ from p2l.common.pages.responses import (
     send_asset,
 )
 from p2l.common.pages.sessions import Sessions, is_same_origin
+from p2l.common.report.drawing import Dot, frontier_svg, interval_svg, line_svg, share_svg
 
 __all__ = [
     "Dot",

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from p2l.common.report import render
+from p2l.common.report.tables import template_text
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {
@@ -65,6 +66,8 @@ def _assets() -> dict[str, _Asset]:
     assets = {}
     for path in sorted(_STATIC.iterdir()):
         content = path.read_bytes()
+        if path.name == "page.css":  # with what reports have too
+            content = "\n".join([template_text("tokens.css"), template_text("charts.css"), ""]).encode() + content
         digest = hashlib.sha256(content).hexdigest()[:12]
         assets[path.name] = _Asset(content, gzip.compress(content, 9, mtime=0), _TYPES[path.suffix], digest)
     return assets

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from p2l.common.files import atomic_path
 from p2l.common.prompts import cut_marks
@@ -60,6 +60,7 @@ class Cell:
         note: shown when the pointer rests on it.
         bar: (lower, value, upper), drawn on the column's scale; ends that are NaN are not drawn.
         link: anchor on the page that it leads to.
+        heat: from -1 (the worst) to 1 (the best), its background in a heat map; 0 for none.
     """
 
     text: str
@@ -68,6 +69,12 @@ class Cell:
     note: str = ""
     bar: tuple[float, float, float] | None = None
     link: str = ""
+    heat: float = 0.0
+
+    @property
+    def heat_class(self) -> str:
+        """The class of its background, in five steps each way."""
+        return f"{'r' if self.heat > 0 else 'f'}{max(1, min(5, math.ceil(5 * abs(self.heat))))}"
 
 
 Value: TypeAlias = "Cell | str | int | float | None"
@@ -108,6 +115,8 @@ class Table:
         shown: rows beyond this number are folded away at first (never in print).
         caption: a sentence above it.
     """
+
+    kind: ClassVar[str] = "table"
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[Value]]
@@ -172,6 +181,13 @@ def _environment() -> Environment:
     )
     environment.filters |= {"anchor": anchor, "number": number_text}
     return environment
+
+
+def template_text(name: str) -> str:
+    """Return the text of a template or another file beside it, such as a script; as `render` includes it."""
+    text = _source(name)
+    assert text is not None
+    return text.removesuffix("\n")
 
 
 def _source(name: str) -> str | None:

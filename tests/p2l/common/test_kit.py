@@ -1,6 +1,8 @@
 """Retry policy, text tables, caches and locks: what every folder shares."""
 
+import argparse
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2l.common.cache import LRUCache
+from p2l.common.display import columns_of
 from p2l.common.files import locked
 from p2l.common.retry import RetryPolicy, parse_retry_after
-from p2l.common.text_table import align, text_table
+from p2l.common.text_table import add_rows_flag, align, rows_to_print, text_table
 
 
 @given(st.integers(1, 100), st.none() | st.floats(0, 400), st.floats(0, 1), st.floats(0, 1))
@@ -67,6 +70,27 @@ def test_a_table_has_a_rule_below_its_header_and_numbers_to_the_right() -> None:
     assert text_table(["model", "n"], [], joined_rule=True) == ["model  n", "--------"]
     assert align([["a", ""], ["bb", "c"]], left=(0, 1), indent="  ") == ["  a", "  bb  c"]
     assert align([]) == []
+
+
+def test_wide_letters_take_two_columns() -> None:
+    names = ["abc", "中文模型", "한국어", "🐝", "e\u0301", "ｆｕｌｌ"]
+    assert [columns_of(name) for name in names] == [3, 8, 6, 2, 1, 8]
+    lines = text_table(["model", "n"], [[name, "1"] for name in names])
+    assert len({columns_of(line) for line in lines}) == 1
+    assert lines[1] == "--------  -"
+
+
+def test_a_terminal_shows_ten_rows_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    flags = argparse.ArgumentParser()
+    add_rows_flag(flags)
+    rows = [[str(number)] for number in range(30)]
+    for is_terminal, words, count in (
+        (True, "", 10), (True, "--rows 0", 30), (True, "--rows 3", 3), (False, "", 30), (False, "--rows 3", 3),
+    ):  # fmt: skip
+        monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
+        lines = text_table(["n"], rows, most=rows_to_print(flags.parse_args(words.split()).rows))
+        assert lines[2:12][: min(10, count)] == [str(number) for number in range(count)][:10]
+        assert lines[-1] == (f"... and {30 - count} more (--rows 0 lists all)" if count < 30 else "29")
 
 
 def test_a_cache_forgets_what_was_used_longest_ago() -> None:

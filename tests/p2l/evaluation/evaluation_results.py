@@ -6,7 +6,7 @@ import numpy as np
 
 from p2l.evaluation.results import CategoryResult, ModelScore, OutputResult, SubsetScore
 from p2l.leaderboard import Leaderboard
-from p2l.metrics import Interval, Reliability
+from p2l.metrics import Interval, Point, Reliability
 
 EVIL = "<script>alert('x')</script> & \"quoted\" $\\alpha$"
 KINDS = {
@@ -15,6 +15,9 @@ KINDS = {
     "poetry": "sonnet verse stanza metaphor haiku ballad",
     "law": "contract clause statute tenant court appeal",
 }
+
+
+FORECAST = np.linspace(0.03, 0.97, 15)
 
 
 def interval(value: float, width: float = 0.02) -> Interval:
@@ -73,9 +76,16 @@ def category(name: str, models: list[str], rng: np.random.Generator) -> Category
         reliability=Reliability(
             ("win", "tie", "bothbad"),
             np.linspace(0, 1, 16),
-            np.tile(np.linspace(0.03, 0.97, 15), (3, 1)),
+            np.tile(FORECAST, (3, 1)),
             share,
             np.full((3, 15), 1 / 15),
+            points=tuple(
+                tuple(
+                    Point(float(p), float(o), float(o) - 0.05, float(o) + 0.05, 80)
+                    for p, o in zip(FORECAST, row, strict=True)
+                )
+                for row in share
+            ),
         ),
         comparison={
             "L1-Dist-Prob": 0.05,
@@ -115,4 +125,6 @@ def output(
         eta=np.zeros(prompts),
         texts=texts,
         notes=("12 votes are of models that the output lacks.",),
+        model="outputs/sample",
+        data="held_out.parquet",
     )

@@ -8,7 +8,8 @@ from html.parser import HTMLParser
 
 import pytest
 
-from p2l.evaluation.report import write_report
+from p2l.evaluation.report import output_report, write_report
+from p2l.metrics import Interval
 from tests.p2l.evaluation.evaluation_results import EVIL, output
 
 MODELS = ["ant", "bee", EVIL, "中文模型"]
@@ -67,6 +68,59 @@ def test_ids_are_unique_and_links_lead_to_them(text):
     assert {link[1:] for link in page.links} <= set(page.ids)
 
 
+def body_after(text, mark):
+    return re.sub(r"<style>.*?</style>|<script>.*?</script>", "", text, flags=re.DOTALL).partition(mark)[2]
+
+
+def test_the_verdict_comes_first_then_the_picture_the_leaderboard_and_the_metrics(text):
+    order = [
+        'class="verdict',
+        'id="figure-1"',
+        "<h2>Leaderboard</h2>",
+        "<h2>Metrics</h2>",
+        "<h2>About this report</h2>",
+    ]
+    rest = text
+    for mark in order:
+        rest = body_after(rest, mark) if rest is text else rest.partition(mark)[2]
+        assert rest, mark
+    assert "<title>outputs/sample on held_out.parquet, " in text
+    assert "its loss is 5.0% lower (95% interval of what it saves 3.0% to 7.0%)" in text
+
+
+@pytest.mark.parametrize(
+    ("skill", "tone", "words"),
+    [
+        ((0.05, 0.03, 0.07), "good", "forecasts votes better than one leaderboard"),
+        ((-0.05, -0.07, -0.03), "bad", "forecasts votes worse than one leaderboard"),
+        ((-0.01, -0.03, 0.01), "", "do not show that the model forecasts better"),
+    ],
+)
+def test_the_verdict_is_what_the_interval_says(skill, tone, words):
+    whole = output(MODELS, ["all"], prompts=90)
+    one = dataclasses.replace(whole.categories[0], skill=Interval(*skill, 0.01))
+    verdict = output_report(dataclasses.replace(whole, categories=(one,), texts=None)).verdict
+    assert verdict.tone == tone
+    assert words in verdict.sentence
+    assert f"{skill[1]:.1%} to {skill[2]:.1%}".replace("-", "−") in verdict.sentence
+
+
+def test_without_a_skill_the_verdict_says_how_good_the_forecasts_are():
+    whole = output(MODELS, ["all"], prompts=90)
+    one = dataclasses.replace(whole.categories[0], skill=None)
+    said = output_report(dataclasses.replace(whole, categories=(one,), texts=None)).verdict.sentence
+    assert "48.0% of 4,321 votes" in said
+    assert "46.0% to 50.0%" in said
+    empty = dataclasses.replace(whole, categories=whole.categories[-1:], texts=None)
+    assert "no vote has language=Klingon" in output_report(empty).verdict.sentence
+
+
+def test_every_metric_is_explained_where_it_stands(text):
+    assert text.count('class="wide">') >= 2 * 10
+    for meaning in ("an even guess among four outcomes 1.39", "How often the likeliest outcome happened"):
+        assert meaning in text
+
+
 def test_names_are_escaped_everywhere(text):
     assert "alert('x')" not in re.sub(r"&lt;script&gt;alert\((?:&#39;|')x(?:&#39;|')\)", "", text)
     assert "<script>alert" not in text
@@ -76,14 +130,14 @@ def test_names_are_escaped_everywhere(text):
     "part",
     [
         "Leaderboard against the ground truth",
-        "Reliability",
+        "Calibration of forecasts, all",
         "Aggregation scale",
-        "Random subsets",
-        "Skill over the leaderboard of train votes",
+        "Leaderboards of random subsets",
+        "Measured against one leaderboard of the training votes",
         "no vote has language=Klingon",
         "12 votes are of models",
-        "better at",
-        "Top-k-fraction, k = 3",
+        "Better at",
+        "Top models in common, k = 3",
         "1.1800 to 1.2200",
         "Top-10 is of the 4 models",
     ],
@@ -99,11 +153,12 @@ def test_several_outputs_have_a_page_each_and_one_that_compares_them(tmp_path):
     plain = dataclasses.replace(whole, model_type="marginal", categories=(light,))
     results = [dataclasses.replace(plain, name=name) for name in names]
     page = Page(write_report(results, tmp_path).read_text(encoding="utf-8"))
-    assert len(set(page.links)) == len(names)
+    files = {link for link in page.links if not link.startswith("#")}
+    assert len(files) == len(names)
     assert not page.wrong
     from urllib.parse import unquote
 
-    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["index.html", *map(unquote, page.links)])
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(["index.html", *map(unquote, files)])
 
 
 def test_what_an_output_lacks_is_said(tmp_path):

@@ -59,8 +59,8 @@ def frontier_svg(dots: Sequence[Dot], mark: tuple[float, float] | None, *, x: st
     if not points:
         return Markup("")
     xs, ys = ([point[side] for point in points] for side in (0, 1))
-    across = _Axis.of(xs, _LEFT, _RIGHT, min(xs) > 0 and max(xs) > 5 * min(xs))
-    up = _Axis.of(ys, _BOTTOM, _TOP, False)
+    across = Axis.of(xs, _LEFT, _RIGHT, min(xs) > 0 and max(xs) > 5 * min(xs))
+    up = Axis.of(ys, _BOTTOM, _TOP, False)
     parts = [f'<line class="axis" x1="{_LEFT}%" x2="{_RIGHT}%" y1="{_BOTTOM}%" y2="{_BOTTOM}%"/>']
     for tick in across.ticks():
         parts.append(f'<text class="tick" x="{across.place(tick):.2f}%" y="91%" text-anchor="middle">{tick:.3g}</text>')
@@ -77,7 +77,7 @@ def frontier_svg(dots: Sequence[Dot], mark: tuple[float, float] | None, *, x: st
     return Markup(f"{head}{''.join(parts)}</svg>")
 
 
-def _edges(dots: Sequence[Dot], across: _Axis, up: _Axis) -> list[str]:
+def _edges(dots: Sequence[Dot], across: Axis, up: Axis) -> list[str]:
     """Return the frontier: mixtures are straight in cost, and so curved where the axis is logarithmic."""
     corners = sorted((dot for dot in dots if dot.is_corner), key=lambda dot: dot.x)
     steps = _STEPS if across.is_log else 1
@@ -92,7 +92,7 @@ def _edges(dots: Sequence[Dot], across: _Axis, up: _Axis) -> list[str]:
     ]
 
 
-def _named_dots(dots: Sequence[Dot], across: _Axis, up: _Axis) -> list[str]:
+def _named_dots(dots: Sequence[Dot], across: Axis, up: Axis) -> list[str]:
     """Return the points, with the names that find room, those of corners and of high points first."""
     parts: list[str] = []
     labels: list[tuple[float, float]] = []
@@ -109,8 +109,14 @@ def _named_dots(dots: Sequence[Dot], across: _Axis, up: _Axis) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Axis:
-    """Where values lie between two percentages of the picture."""
+class Axis:
+    """Where values lie between two percentages of the picture.
+
+    Attributes:
+        low, high: the ends of the values.
+        start, end: where these ends lie.
+        is_log: whether values are spread by their logarithms.
+    """
 
     low: float
     high: float
@@ -119,7 +125,8 @@ class _Axis:
     is_log: bool
 
     @classmethod
-    def of(cls, values: Sequence[float], start: float, end: float, is_log: bool) -> _Axis:
+    def of(cls, values: Sequence[float], start: float, end: float, is_log: bool) -> Axis:
+        """Return the axis of some values, with a little room on both sides."""
         low, high = min(values), max(values)
         if is_log:
             return cls(low / 1.3, high * 1.3, start, end, True)
@@ -127,6 +134,7 @@ class _Axis:
         return cls(low - room, high + room, start, end, False)
 
     def place(self, value: float) -> float:
+        """Return where a value lies."""
         low, high, at = (math.log(each) if self.is_log else each for each in (self.low, self.high, value))
         return self.start + (self.end - self.start) * (at - low) / (high - low)
 

@@ -1,0 +1,272 @@
+"""Charts of reports: lines, bands and dots between two axes, as SVG that takes its colours from the page's style.
+
+The element itself is the plot; ticks and the names of the axes stand in the margin that the style gives it. Places are
+in percent, so a chart fits any width without a script and its text keeps its size; lines lie in an inner picture that
+is stretched. Series differ by dash and mark as well as by colour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from markupsafe import Markup, escape
+
+from p2l.common.report.drawing import Axis
+from p2l.common.report.tables import Scale, number_text
+
+_COLOURS = 8  # that the style has
+_LABELLED = 30  # dots with names; more would cover each other
+_ROOM = (16.0, 7.0)  # percent across and up that the name of a dot needs
+Text = Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points in the order of the line through them; NaN breaks it.
+
+    Attributes:
+        name: as the key below the chart has it.
+        x, y: where they lie.
+        lower, upper: ends of their intervals: a band around a line, a whisker through a dot.
+        labels: names of the dots.
+        has_line, has_dots: what is drawn.
+        is_quiet: a reference, grey and dashed.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    lower: Sequence[float] = ()
+    upper: Sequence[float] = ()
+    labels: Sequence[str] = ()
+    has_line: bool = True
+    has_dots: bool = False
+    is_quiet: bool = False
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The axes of a chart: their names, how numbers are written, and what they span; by default all points.
+
+    Attributes:
+        is_log: whether the horizontal axis is logarithmic.
+        x_range, y_range: the ends.
+        has_diagonal: whether to draw the line where both are equal.
+        level: where a horizontal line is drawn.
+    """
+
+    x: str
+    y: str
+    x_text: Text | None = None
+    y_text: Text | None = None
+    is_log: bool = False
+    x_range: tuple[float, float] | None = None
+    y_range: tuple[float, float] | None = None
+    has_diagonal: bool = False
+    level: float | None = None
+
+
+def percent(value: float, digits: int | None = None) -> str:
+    """Return a share as terminals print it: `48.1%`; without `digits` as many as it needs, for ticks."""
+    return f"{round(100 * value, 6):g}%".replace("-", "−") if digits is None else f"{number_text(100 * value, digits)}%"
+
+
+def short_number(value: float) -> str:
+    """Return a number of an axis: `0.725`, `1,000`, `20k`, `1e-05`."""
+    if value and (abs(value) >= 10_000):
+        power, letter = (6, "M") if abs(value) >= 1e6 else (3, "k")
+        return f"{value / 10**power:g}{letter}".replace("-", "−")
+    return f"{value:,.6g}".replace("-", "−") if not value or abs(value) >= 1e-3 else f"{value:.3g}"
+
+
+def chart_svg(series: Sequence[Series], axes: Axes, title: str) -> str:
+    """Return the chart of series that hold at least one finite point; `title` is read out in its place."""
+    xs = [x for one in series for x in one.x] if axes.x_range is None else list(axes.x_range)
+    ys = [y for one in series for y in (*one.y, *one.lower, *one.upper)]
+    ys += [] if axes.level is None else [axes.level]
+    across = _axis(xs, 0.0, 100.0, axes.is_log, tight=True)
+    up = _axis(ys if axes.y_range is None else axes.y_range, 100.0, 0.0, False, tight=axes.y_range is not None)
+    parts = [*_frame(across, up, axes), *_lines(series, across, up)]
+    parts += _dots(series, across, up, axes)
+    head = f'<svg class="chart" width="100%" height="260" role="img" aria-label="{escape(title)}">'
+    return Markup(f"{head}{''.join(parts)}</svg>")
+
+
+def keys_of(series: Sequence[Series]) -> list[tuple[str, str]]:
+    """Return swatch and name of each series, for the key below a chart; nothing for a single one."""
+    if len(series) < 2:
+        return []
+    return [(_swatch(one, style), one.name) for one, style in zip(series, _styles(series), strict=True)]
+
+
+def range_svg(scale: Scale, lower: float, value: float, upper: float) -> str:
+    """Return a row of a forest plot: the interval, its estimate, and the line at the scale's zero."""
+    parts = []
+    if scale.zero is not None:
+        parts.append(f'<line class="zero" x1="{scale.place(scale.zero)}%" x2="{scale.place(scale.zero)}%" y2="20"/>')
+    if math.isfinite(lower) and math.isfinite(upper):
+        ends = f'x1="{scale.place(lower)}%" x2="{scale.place(upper)}%"'
+        parts.append(f'<line class="whisker" {ends} y1="10" y2="10"/>')
+    parts.append(f'<circle class="dot" cx="{scale.place(value)}%" cy="10" r="4"/>')
+    return Markup(f'<svg class="forest" width="100%" height="20" aria-hidden="true">{"".join(parts)}</svg>')
+
+
+def ticks_svg(scale: Scale, text: Text) -> str:
+    """Return the axis below the rows of a forest plot."""
+    axis = Axis(scale.low, scale.high, 0.0, 100.0, False)
+    parts = ['<line class="axis" x2="100%"/>']
+    for tick in axis.ticks():
+        at = f"{axis.place(tick):.2f}%"
+        parts.append(f'<line class="axis" x1="{at}" x2="{at}" y2="4"/>')
+        parts.append(f'<text class="tick" x="{at}" y="17" text-anchor="middle">{escape(text(tick))}</text>')
+    return Markup(f'<svg class="forest" width="100%" height="20" aria-hidden="true">{"".join(parts)}</svg>')
+
+
+def thinned(x: Sequence[float], y: Sequence[float], most: int = 200) -> Series:
+    """Return a nameless series of means over at most `most` runs of neighbours; its band holds every point."""
+    size = max(1, math.ceil(len(x) / most))
+    runs = [slice(start, start + size) for start in range(0, len(x), size)]
+    places, means = ([math.fsum(values[run]) / len(values[run]) for run in runs] for values in (x, y))
+    if size == 1:
+        return Series("", places, means)
+    return Series("", places, means, lower=[min(y[run]) for run in runs], upper=[max(y[run]) for run in runs])
+
+
+def smoothed(x: Sequence[float], y: Sequence[float], window: int) -> Series:
+    """Return a nameless series of trailing means over `window` points, thinned."""
+    sums, total = [], 0.0
+    for place, value in enumerate(y):
+        total += value - (y[place - window] if place >= window else 0.0)
+        sums.append(total / min(window, place + 1))
+    return replace(thinned(x, sums), lower=(), upper=())
+
+
+def _axis(values: Iterable[float], start: float, end: float, is_log: bool, *, tight: bool) -> Axis:
+    finite = [value for value in values if math.isfinite(value) and (value > 0 or not is_log)] or [1.0, 2.0]
+    if not tight:
+        return Axis.of(finite, start, end, is_log)
+    low, high = min(finite), max(finite)
+    if low == high:
+        low, high = (low / 2, high * 2) if is_log else (low - 1.0, high + 1.0)
+    return Axis(low, high, start, end, is_log)
+
+
+def _frame(across: Axis, up: Axis, axes: Axes) -> list[str]:
+    """Return grid, ticks, names of the axes and the lines of reference."""
+    parts = []
+    for tick in up.ticks():
+        at = f"{up.place(tick):.2f}%"
+        parts.append(f'<line class="grid" x2="100%" y1="{at}" y2="{at}"/>')
+        label = escape((axes.y_text or short_number)(tick))
+        parts.append(f'<text class="tick" y="{at}" dx="-8" dy="4" text-anchor="end">{label}</text>')
+    for tick in across.ticks():
+        label = escape((axes.x_text or short_number)(tick))
+        at = f'x="{across.place(tick):.2f}%"'
+        parts.append(f'<text class="tick" {at} y="100%" dy="18" text-anchor="middle">{label}</text>')
+    parts.append('<line class="axis" x2="100%" y1="100%" y2="100%"/>')
+    if axes.has_diagonal:
+        ends = [(max(across.low, up.low), 1), (min(across.high, up.high), 2)]
+        place = " ".join(f'x{n}="{across.place(end):.2f}%" y{n}="{up.place(end):.2f}%"' for end, n in ends)
+        parts.append(f'<line class="reference" {place}/>')
+    if axes.level is not None:
+        at = f"{up.place(axes.level):.2f}%"
+        parts.append(f'<line class="reference" x2="100%" y1="{at}" y2="{at}"/>')
+    parts.append(f'<text class="tick" x="100%" y="100%" dy="36" text-anchor="end">{escape(axes.x)} →</text>')
+    parts.append(f'<text class="tick" y="0" dx="-44" dy="-10">↑ {escape(axes.y)}</text>')
+    return parts
+
+
+def _lines(series: Sequence[Series], across: Axis, up: Axis) -> list[str]:
+    """Return bands and lines, in an inner picture of 100 by 100 that is stretched over the plot."""
+    parts = []
+    for one, style in zip(series, _styles(series), strict=True):
+        if not one.has_line:
+            continue
+        places = [across.place(x) if x > 0 or not across.is_log else math.nan for x in one.x]
+        if one.lower:
+            edges = zip(places, one.lower, one.upper, strict=True)
+            for run in _runs([edge for edge in edges if math.isfinite(edge[0])]):
+                lower, upper = ([(x, up.place(ends[side])) for x, *ends in run] for side in (0, 1))
+                parts.append(f'<polygon class="band {style}" points="{_path([*lower, *upper[::-1]])}"/>')
+        for run in _runs(list(zip(places, one.y, strict=True))):
+            path = _path([(x, up.place(y)) for x, y in run])
+            parts.append(f'<polyline class="line {style}" points="{path}" vector-effect="non-scaling-stroke"/>')
+    if not parts:
+        return []
+    head = '<svg class="plot" width="100%" height="100%" viewBox="0 0 100 100" preserveAspectRatio="none">'
+    return [head, *parts, "</svg>"]
+
+
+def _runs(points: Sequence[tuple[float, ...]]) -> list[list[tuple[float, ...]]]:
+    """Return the stretches of points without NaN."""
+    return [list(run) for is_whole, run in groupby(points, lambda point: all(map(math.isfinite, point))) if is_whole]
+
+
+def _path(points: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{x:.2f},{y:.2f}" for x, y in points)
+
+
+def _dots(series: Sequence[Series], across: Axis, up: Axis, axes: Axes) -> list[str]:
+    """Return dots with their whiskers and, as far as there is room, their names."""
+    parts, names = [], []
+    for one, style in zip(series, _styles(series), strict=True):
+        for place in range(len(one.x)) if one.has_dots else ():
+            x, y = one.x[place], one.y[place]
+            if not (math.isfinite(x) and math.isfinite(y)) or (across.is_log and x <= 0):
+                continue
+            left, top = across.place(x), up.place(y)
+            ends = (one.lower[place], one.upper[place]) if one.lower and not one.has_line else (math.nan, math.nan)
+            if math.isfinite(ends[0]) and math.isfinite(ends[1]):
+                span = f'y1="{up.place(ends[0]):.2f}%" y2="{up.place(ends[1]):.2f}%"'
+                parts.append(f'<line class="whisker {style}" x1="{left:.2f}%" x2="{left:.2f}%" {span}/>')
+            label = one.labels[place] if one.labels else ""
+            about = (
+                f"{label}: " * bool(label) + f"{(axes.x_text or short_number)(x)}, {(axes.y_text or short_number)(y)}"
+            )
+            parts.append(_mark(style, f"{left:.2f}%", f"{top:.2f}%", f"<title>{escape(about)}</title>"))
+            names += [(left, top, label)] * bool(label)
+    return [*parts, *_named(names)]
+
+
+def _named(names: Sequence[tuple[float, float, str]]) -> list[str]:
+    """Return the names that find room; those of high dots go first."""
+    parts: list[str] = []
+    places: list[tuple[float, float]] = []
+    for left, top, name in sorted(names, key=lambda one: one[1])[:_LABELLED]:
+        if any(abs(left - x) < _ROOM[0] and abs(top - y) < _ROOM[1] for x, y in places):
+            continue
+        places.append((left, top))
+        side, shift = ("end", -8) if left > 60 else ("start", 8)
+        at = f'x="{left:.2f}%" y="{top:.2f}%" dx="{shift}" dy="4"'
+        parts.append(f'<text class="name" {at} text-anchor="{side}">{escape(_cut(name))}</text>')
+    return parts
+
+
+def _cut(name: str, most: int = 28) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"
+
+
+def _styles(series: Sequence[Series]) -> list[str]:
+    """Return the class of each series: its colour, dash and mark."""
+    number, styles = 0, []
+    for one in series:
+        styles.append("quiet" if one.is_quiet else f"c{number % _COLOURS}")
+        number += not one.is_quiet
+    return styles
+
+
+def _mark(style: str, x: str, y: str, inner: str = "") -> str:
+    """Return a dot, or a square for every other series."""
+    if style in ("c1", "c3", "c5", "c7"):
+        place = f'x="{x}" y="{y}" width="8" height="8" transform="translate(-4 -4)"'
+        return f'<rect class="dot {style}" {place}>{inner}</rect>'
+    return f'<circle class="dot {style}" cx="{x}" cy="{y}" r="4">{inner}</circle>'
+
+
+def _swatch(one: Series, style: str) -> str:
+    parts = [f'<line class="line {style}" x2="28" y1="6" y2="6"/>'] if one.has_line else []
+    parts += [_mark(style, "14", "6")] if one.has_dots else []
+    return Markup(f'<svg class="swatch" width="28" height="12" aria-hidden="true">{"".join(parts)}</svg>')

@@ -1,0 +1,272 @@
+"""Reports: a title with model, data and date, a verdict in one sentence, its picture, a leaderboard, then metrics.
+
+    sections = [Section("Leaderboard", [table]), Section("Metrics", [Metrics(rows)])]
+    report = Report("Evaluation", "my-model", "held_out.parquet", today(), Verdict("It wins."), picture, sections)
+    write_page(report_page(report), "report.html")
+
+Every report of the commands is such an object, and one template shows all of them: a report is built, never laid out.
+The page holds its style, its one script and its figures, loads nothing, and its policy lets a browser run no other
+script. Figures are numbered in the order of the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timezone
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+from p2l.common.report.charts import Axes, Series, Text, chart_svg, keys_of, percent, range_svg, short_number, ticks_svg
+from p2l.common.report.tables import Scale, Table, render, template_text
+
+
+class Bounds(Protocol):
+    """An estimate with the ends of its interval, such as `p2l.metrics.Interval`."""
+
+    @property
+    def estimate(self) -> float:
+        """The middle."""
+
+    @property
+    def lower(self) -> float:
+        """The lower end."""
+
+    @property
+    def upper(self) -> float:
+        """The upper end."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One sentence that says what was learned, with its interval.
+
+    Attributes:
+        sentence: the verdict.
+        tone: `good`, `bad`, or empty where nothing is decided: the colour of its edge.
+        reason: what it rests on, or what to do.
+    """
+
+    sentence: str
+    tone: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture with its title; the page numbers it.
+
+    Attributes:
+        picture: SVG, or a forest plot.
+        title: what it shows.
+        caption: how to read it.
+        keys: swatch and name of each series.
+        numbers: tables behind it, folded away.
+        panels: (title, SVG) of several pictures beside each other, instead of `picture`.
+        is_narrow: whether it is about as wide as high.
+    """
+
+    kind: ClassVar[str] = "figure"
+    picture: str | Forest
+    title: str
+    caption: str = ""
+    keys: Sequence[tuple[str, str]] = ()
+    numbers: Sequence[Table] = ()
+    panels: Sequence[tuple[str, str]] = ()
+    is_narrow: bool = False
+
+    @classmethod
+    def of(cls, series: Sequence[Series], axes: Axes, title: str, caption: str = "", **more: Any) -> Figure:
+        """Return a chart of series; `more` are other attributes."""
+        return cls(chart_svg(series, axes, title), title, caption, keys_of(series), **more)
+
+
+@dataclass(frozen=True)
+class ForestRow:
+    """One estimate of a forest plot: `tone` is `good`, `bad` or empty."""
+
+    name: str
+    lower: float
+    value: float
+    upper: float
+    tone: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Estimates with their intervals below each other, on one scale with a line at `zero`.
+
+    Attributes:
+        rows: the estimates.
+        name: what they are of, above their names.
+        unit: what the scale is of.
+        text: writes a number.
+        zero: where the line is.
+    """
+
+    rows: Sequence[ForestRow]
+    name: str
+    unit: str
+    text: Text = short_number
+    zero: float | None = 0.0
+    scale: Scale = field(init=False)
+
+    def __post_init__(self) -> None:
+        ends = [end for row in self.rows for end in (row.lower, row.value, row.upper)]
+        object.__setattr__(self, "scale", Scale.around(ends, self.zero))
+
+    def row_svg(self, row: ForestRow) -> str:
+        """Return the picture of a row."""
+        return range_svg(self.scale, row.lower, row.value, row.upper)
+
+    def axis_svg(self) -> str:
+        """Return the axis."""
+        return ticks_svg(self.scale, self.text)
+
+    def value_text(self, row: ForestRow) -> str:
+        """Return the estimate with its interval."""
+        return with_interval(row, self.text)
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One metric: its name, its value with the interval as text, and what it means."""
+
+    name: str
+    value: str
+    interval: str = ""
+    meaning: str = ""
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Metrics, each explained where it stands."""
+
+    kind: ClassVar[str] = "metrics"
+    rows: Sequence[Measure]
+
+
+@dataclass(frozen=True)
+class Prose:
+    """A paragraph, or one with a `tone`: `quiet` or `problem`; as `heading` a heading below the section's."""
+
+    kind: ClassVar[str] = "prose"
+    text: str
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Sentences that a reader must know, as a list."""
+
+    kind: ClassVar[str] = "notes"
+    sentences: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Links:
+    """A list of pages: (address, name, what is said beside it)."""
+
+    kind: ClassVar[str] = "links"
+    rows: Sequence[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Parts below a line that opens them; `key` is its id for links."""
+
+    kind: ClassVar[str] = "fold"
+    title: str
+    parts: Sequence[Part]
+    note: str = ""
+    key: str = ""
+    is_open: bool = False
+
+
+Part: TypeAlias = "Figure | Table | Metrics | Prose | Notes | Links | Fold | None"
+"""What a section consists of; None is left out."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page with a heading, and what the contents call it."""
+
+    title: str
+    parts: Sequence[Part]
+    lead: str = ""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A report.
+
+    Attributes:
+        kind: what it is, such as `Evaluation of forecasts`.
+        subject: what it is about, a model or two.
+        data: what was measured on.
+        made: the day on which it was measured.
+        verdict: the first thing that a reader sees.
+        picture: the second.
+        sections: the others, in order; the first is a leaderboard.
+        facts: settings, at the end.
+        notes: sentences below them.
+        home: address of a page above this one, with its name.
+    """
+
+    kind: str
+    subject: str
+    data: str
+    made: date
+    verdict: Verdict
+    picture: Figure | None
+    sections: Sequence[Section]
+    facts: Sequence[tuple[str, str]] = ()
+    notes: Sequence[str] = ()
+    home: tuple[str, str] | None = None
+
+    @property
+    def day(self) -> str:
+        """The date in words."""
+        return f"{self.made.day} {self.made:%B %Y}"
+
+    @property
+    def title(self) -> str:
+        """The title of the document."""
+        return f"{self.subject} on {self.data}, {self.day}"
+
+
+def report_page(report: Report) -> str:
+    """Return the page of a report, for `write_page`."""
+    script = template_text("p2l.common.report/tables.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    return render("p2l.common.report/report.html", report=report, script=script, digest=digest)
+
+
+def today() -> date:
+    """Return the date in UTC, for reports of what has just been measured."""
+    return datetime.now(timezone.utc).date()
+
+
+def day_of(path: Path) -> date:
+    """Return the date in UTC at which a file was written, for reports of what it holds."""
+    return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).date()
+
+
+def with_interval(value: Bounds | ForestRow, text: Text) -> str:
+    """Return `48.1% (46.0% to 50.2%)`, or the number alone where there is no interval."""
+    middle = value.value if isinstance(value, ForestRow) else value.estimate
+    return f"{text(middle)} ({span(value, text)})" if math.isfinite(value.lower) else text(middle)
+
+
+def span(value: Bounds | ForestRow, text: Text) -> str:
+    """Return the ends of an interval: `46.0% to 50.2%`."""
+    return f"{text(value.lower)} to {text(value.upper)}"
+
+
+def percents(value: float) -> str:
+    """Return a share with one decimal, as terminals print it."""
+    return percent(value, 1)
