@@ -18,7 +18,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8
 """Of lines, in this order."""
 RISE, FALL = "#0072B2", "#D55E00"
 """Blue for better, vermilion for worse."""
-_SETTINGS: Any = {"svg.hashsalt": "p2l", "font.family": "DejaVu Sans"}  # ids in SVG are random without a salt
+# Text of an SVG stays text, for the fonts of the reader; its ids are random without a salt.
+_SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "p2l", "font.family": "DejaVu Sans"}
 _NO_DATE = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None, "Producer": None}}
 
 
