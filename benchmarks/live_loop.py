@@ -289,7 +289,7 @@ def train_first(folder: Path) -> None:
 
 def _finish(folder: Path, words: list[str], log: str) -> None:
     with running(folder, words, log) as process:
-        if process.wait(PATIENCE):
+        if process.wait():
             raise P2LError(f"{' '.join(words)} failed; {folder / log} says why")
 
 

@@ -127,7 +127,7 @@ def _settings(args: argparse.Namespace) -> BufferSettings:
         problem = error.errors()[0]
         message = problem["msg"].removeprefix("Value error, ")
         if problem["loc"] and problem["type"] != "value_error":
-            message = f"{problem['loc'][-1]}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
+            message = f"{problem['loc'][-1]}: {message[0].lower()}{message[1:]}, got {problem['input']!r:.80}"
         raise ConfigError(message) from error
 
 

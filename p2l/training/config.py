@@ -222,4 +222,4 @@ def _first_problem(error: ValidationError) -> str:
         return f"key {key!r} is missing; add it"
     if not key:
         return message
-    return f"key {key!r}: {message[0].lower()}{message[1:]}, got {problem['input']!r}"
+    return f"key {key!r}: {message[0].lower()}{message[1:]}, got {problem['input']!r:.80}"
