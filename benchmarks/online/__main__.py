@@ -25,7 +25,7 @@ from benchmarks.online.streams import ARENA, BATCHES, SLICES, Stream, real, simu
 from p2l.common.cli import parser, run
 from p2l.common.errors import ConfigError
 
-_QUICK = ("naive", "oracle", "replay 0.19", "geometric 0.995 0.001")
+_QUICK = ("naive", "oracle", "replay 0.19", "replay 0.19, rows set", "geometric 0.995 0.001")
 _QUICK_BATCH = 8
 
 
@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--only", help="strategies whose names contain one of these texts, separated by commas")
     flags.add_argument("--seeds", type=int, default=6, help="most seeds of a strategy")
     flags.add_argument(
-        "--quick", action="store_true", help="four strategies with one seed; on the simulated arena, batches of 8 votes"
+        "--quick", action="store_true", help="five strategies with one seed; on the simulated arena, batches of 8 votes"
     )
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
     return flags
