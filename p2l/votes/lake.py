@@ -34,6 +34,8 @@ DAY = 86_400
 NO_DAY = -1
 """The day of votes without a time."""
 _MARK = "_lake.json"
+_NEW = ".new"
+"""What the name of a file ends with until it is complete."""
 _COMMITS = "_commits"
 _WAITING_BYTES = 128 << 20
 """Of votes that wait to be written together."""
@@ -106,7 +108,8 @@ class Lake:
         if not create:
             raise InputError(f"{self.name}: is no lake of votes; `p2l votes lake` makes one")
         selector = pafs.FileSelector(self.root, allow_not_found=True)
-        if self.files.get_file_info(selector):
+        # The mark of a creation that was killed is written again.
+        if any(found.base_name != _MARK + _NEW for found in self.files.get_file_info(selector)):
             raise InputError(f"{self.name}: holds other files; name a folder that is empty or new")
         self.files.create_dir(self.root)
         self.write(_MARK, json.dumps({"version": 1}).encode())
@@ -175,7 +178,7 @@ class Lake:
         target = f"{self.root}/{path}"
         is_local = isinstance(self.files, pafs.LocalFileSystem)
         # An object of a store is there when its stream is closed, and cannot be moved cheaply.
-        place = f"{target}.new" if is_local else target
+        place = target + _NEW if is_local else target
         self.files.create_dir(target.rpartition("/")[0])
         with self.files.open_output_stream(place) as file:
             yield file

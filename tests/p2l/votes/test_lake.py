@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +93,7 @@ def test_a_lake_holds_each_vote_once_by_day(tmp_path: Path, capsys: pytest.Captu
         *(f"day=2024-10-{day:02}" for day in range(4, 14)),
         "day=none",
     ]
-    there = [row["question_id"] for batch in read_votes(lake, need_prompt=False) for row in batch.batch.to_pylist()]
+    there = [row["question_id"] for row in rows_of(lake)]
     assert sorted(filter(None, there)) == sorted(table(500, 1)["question_id"].to_pylist())
     assert votes(["check", str(lake), "--quiet"]) in (0, 2)
     compressions = pq.ParquetFile(lake / opened.parts[0].path).metadata.row_group(0).column(0)
@@ -127,6 +129,58 @@ def test_what_a_killed_run_has_written_is_not_there(tmp_path: Path, monkeypatch:
     assert Lake(lake).rows == 0
     votes(["lake", str(path), "--output", str(lake)])
     assert Lake(lake).rows == 300
+
+
+class Camera:
+    """Copies of a folder before every line that a lake's modules run: what a kill -9 there would have left behind."""
+
+    def __init__(self, watched: Path, copies: Path) -> None:
+        self.watched, self.copies = watched, copies
+        self.seen: set[str] = set()
+
+    def __call__(self, frame: Any, event: str, _: Any) -> Any:
+        if frame.f_globals.get("__name__") not in ("p2l.votes.lake", "p2l.votes.lake_writing"):
+            return None
+        sizes = {str(path): path.stat().st_size for path in self.watched.rglob("*") if path.is_file()}
+        state = f"{self.watched.exists()} {sorted(sizes.items())}"
+        if event == "line" and state not in self.seen:
+            copy = self.copies / f"{len(self.seen):03}"
+            self.seen.add(state)
+            if self.watched.exists():
+                shutil.copytree(self.watched, copy)
+        return self
+
+
+def test_a_run_killed_at_any_moment_is_taken_up_by_the_next(tmp_path: Path) -> None:
+    path, lake, copies = file(tmp_path, "votes.parquet", table(30, 1, days=2)), tmp_path / "lake", tmp_path / "copies"
+    copies.mkdir()
+    before = sys.gettrace()
+    sys.settrace(Camera(lake, copies))
+    try:
+        votes(["lake", str(path), "--output", str(lake)])
+    finally:
+        sys.settrace(before)
+    left = sorted(copies.iterdir())
+    names = {entry.relative_to(copy).as_posix() for copy in left for entry in copy.rglob("*")}
+    assert {"_lake.json.new", "_lake.json"} <= names  # moments of the creation, and of what follows, are among them
+    assert any(name.startswith("_commits/") and name.endswith(".json.new") for name in names)
+    for copy in left:
+        votes(["lake", str(path), "--output", str(copy)])
+        assert Lake(copy).rows == 30
+        assert sorted(row["question_id"] for row in rows_of(copy)) == sorted(
+            row["question_id"] for row in rows_of(lake)
+        )
+
+
+def rows_of(lake: Path) -> list[dict[str, Any]]:
+    return [row for batch in read_votes(lake, need_prompt=False) for row in batch.batch.to_pylist()]
+
+
+def test_a_folder_with_anything_beside_a_killed_creation_is_refused(tmp_path: Path) -> None:
+    for name in ("_lake.json.new", "other.txt"):
+        (tmp_path / name).write_text("x", encoding="utf-8")
+    with pytest.raises(InputError, match="holds other files"):
+        Lake(tmp_path, create=True)
 
 
 @pytest.mark.parametrize(
