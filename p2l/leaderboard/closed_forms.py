@@ -56,13 +56,31 @@ def row_sums(
     likelihood: Likelihood, masses: Floats, coef_a: Floats, coef_b: Floats, eta: Any, gamma: float | None
 ) -> RowSums | None:
     """Return the sums of rows by masses (P, K) or (K,) of the outcomes; None where only the formula will do."""
-    form = _FORMS.get(likelihood.log_terms)
-    if form is None or gamma:
+    if not _serves(likelihood, coef_a, coef_b, eta, gamma):
         return None
+    return _FORMS[likelihood.log_terms](np.moveaxis(masses, -1, 0), coef_a, coef_b, eta)
+
+
+def outcome_slopes(
+    likelihood: Likelihood, coef_a: Floats, coef_b: Floats, eta: Any, gamma: float | None
+) -> Floats | None:
+    """Return the gradient (P, K, Q) of the log-probability of each outcome; None where only the formula will do."""
+    if not _serves(likelihood, coef_a, coef_b, eta, gamma):
+        return None
+    excess = _GROUNDED.get(likelihood.log_terms)
+    if excess is not None:
+        slopes = _Grounded(coef_a, coef_b, eta, excess).slopes()
+    else:
+        form = _FORMS[likelihood.log_terms]
+        slopes = [form(one, coef_a, coef_b, eta).slope for one in np.eye(len(likelihood.outcomes))]
+    return np.transpose(np.array([[*row] for row in slopes]), (2, 0, 1))
+
+
+def _serves(likelihood: Likelihood, coef_a: Floats, coef_b: Floats, eta: Any, gamma: float | None) -> bool:
+    """Whether there is a closed form, and its exponentials stay in the range of float64."""
     present = [part for part in (coef_a, coef_b, eta) if part is not None]
-    if not all(float(np.abs(part).max(initial=0.0)) <= _REACH for part in present):
-        return None
-    return form(np.moveaxis(masses, -1, 0), coef_a, coef_b, eta)
+    is_near = all(float(np.abs(part).max(initial=0.0)) <= _REACH for part in present)
+    return likelihood.log_terms in _FORMS and not gamma and is_near
 
 
 def _closed(*names: str) -> Callable[[Form], Form]:
@@ -153,6 +171,17 @@ class _Grounded:
         ]
         return _with_outer(RowSums(value, slope, bend), tie * v * (1.0 - v), [p1 - p2, q1 - q2, (q1 - p2) * s])
 
+    def slopes(self) -> list[list[Floats]]:
+        """Return how the log-probability of each outcome rises with each parameter: (4, 3) arrays (P,)."""
+        (p1, p2, p0), (q1, q2, q0), s, v = self.p, self.q, self.share, self.v
+        both = (1.0 - v) * q1 + v * p2
+        return [
+            [1.0 - p1, -q1, -s * q1],
+            [-p2, 1.0 - q2, -s * p2],
+            [1.0 - (1.0 - v) * p1 - v * p2 - p0, 1.0 - (1.0 - v) * q1 - v * q2 - q0, self.rise - s * both],
+            [-p0, -q0, np.zeros_like(p0)],
+        ]
+
     def tie_over_bothbad(self) -> list[Floats]:
         """Return how log P(tie) - log P(bothbad) rises with each parameter."""
         (p1, p2, _), (q1, q2, _), s, v = self.p, self.q, self.share, self.v
@@ -179,6 +208,9 @@ def _grk(masses: Any, a: Floats, b: Floats, eta: Any) -> RowSums:
 @_closed("ba")
 def _ba(masses: Any, a: Floats, b: Floats, eta: Any) -> RowSums:
     return _Grounded(a, b, eta, BA_EXCESS).sums(*masses)
+
+
+_GROUNDED = {likelihoods.get(name).log_terms: excess for name, excess in (("grk", GRK_EXCESS), ("ba", BA_EXCESS))}
 
 
 @_closed("rk-reparam")

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import atomic_path, parse_json
-from p2l.leaderboard.pair_tables import VoteCounter, distinct, split_keys
+from p2l.leaderboard.pair_tables import VoteCounter, distinct, every_sum, split_keys
 from p2l.votes.schema import check_number_of_models
 
 Ints = npt.NDArray[np.int64]
@@ -86,7 +86,7 @@ class Counts:
             "model_a": texts(names, a),
             "model_b": texts(names, b),
             "winner": pa.array(winner.astype(np.int8)),
-            **{name: pa.array(row) for name, row in zip(("votes", "weights", "squares"), sums, strict=True)},
+            **{name: pa.array(row) for name, row in zip(_SUMS, every_sum(sums), strict=True)},
         }
         return pa.table(columns)
 
@@ -95,7 +95,7 @@ class Counts:
         try:
             columns = {name: table.column(name).combine_chunks() for name in _COLUMNS}
             texts = {name: columns[name].dictionary_encode() for name in ("by", "value", "model_a", "model_b")}
-            sums = np.stack([columns[name].to_numpy().astype(np.float64) for name in ("votes", "weights", "squares")])
+            sums = np.stack([columns[name].to_numpy().astype(np.float64) for name in _SUMS])
             winner = columns["winner"].to_numpy().astype(np.int64)
             period = columns["period"].to_numpy().astype(np.int64)
             by, value = (texts[name].indices.to_numpy().astype(np.int64) for name in ("by", "value"))
@@ -128,7 +128,8 @@ class Counts:
         self.counter.add_cells(group, first, second, winner, sums)
 
 
-_COLUMNS = ("by", "value", "period", "model_a", "model_b", "winner", "votes", "weights", "squares")
+_SUMS = ("votes", "weights", "squares")
+_COLUMNS = ("by", "value", "period", "model_a", "model_b", "winner", *_SUMS)
 
 
 def write_counts(counts: Counts, path: str | Path) -> None:

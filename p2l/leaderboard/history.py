@@ -126,27 +126,27 @@ def period_tables(
     order = sorted(range(len(names)), key=lambda code: names[code])
     rank = np.empty(len(names), dtype=np.int64)
     rank[order] = np.arange(len(names))
-    met, _ = distinct(np.concatenate([_pairs_met(counter, code, rank) for code in codes]), len(names) ** 2)
-    total: Floats = np.zeros((3, 4 * len(met)))
-    for number, code in enumerate(codes):
+    pairs, columns, sums_of = list[Ints](), list[Ints](), list[Floats]()
+    for code in codes:
         a, b, winner, sums = counter.cells(code)
         pair, column = fold(rank[a], rank[b], winner, len(names))
-        place = np.searchsorted(met, pair) * 4 + column
-        here: Floats = np.stack([np.bincount(place, row, total.shape[1]).astype(np.float64) for row in sums])
+        pairs.append(pair)
+        columns.append(column.astype(np.int8))
+        sums_of.append(sums)
+    met, row_of = distinct(np.concatenate(pairs), len(names) ** 2)
+    cells = np.split(row_of * 4 + np.concatenate(columns), np.cumsum([len(pair) for pair in pairs])[:-1])
+    total: Floats = np.zeros((1, 4 * len(met)))
+    for number, (cell, sums) in enumerate(zip(cells, sums_of, strict=True)):
+        here: Floats = np.stack([np.bincount(cell, row, total.shape[1]).astype(np.float64) for row in sums])
         total = total + here if cumulative else here
         if number < first:
             continue
-        votes, weights, squares = total.reshape(3, -1, 4)
-        used = votes.sum(axis=1) > 0
+        used = total[0].reshape(-1, 4).sum(axis=1) > 0
         models, ends = distinct(np.concatenate(np.divmod(met[used], len(names))), len(names))
         one, other = ends.reshape(2, -1)
-        table = PairTable(len(models), one, other, weights[used], squares[used], votes[used])
+        votes, weights, squares = ([row.reshape(-1, 4)[used] for row in total] * 3)[:3]
+        table = PairTable(len(models), one, other, weights, squares, votes)
         yield PeriodTable(round(float(sums[0].sum())), table, [names[order[model]] for model in models])
-
-
-def _pairs_met(counter: VoteCounter, code: int, rank: Ints) -> Ints:
-    a, b, winner, _ = counter.cells(code)
-    return distinct(fold(rank[a], rank[b], winner, len(rank))[0], len(rank) ** 2)[0]
 
 
 MODES = ("cumulative", "alone")

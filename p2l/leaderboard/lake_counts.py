@@ -1,6 +1,7 @@
 """Counts of a lake: one pass over the files that were not counted yet, and what is kept beside them.
 
-    LAKE/_counts/DIGEST.parquet     the counts of one column, or of periods, and of which files they are
+    LAKE/_counts/DIGEST.parquet         the counts of one column, or of periods, and of which files they are
+    LAKE/_counts/DIGEST-new.parquet     those of the files that came since, while they are few: a day writes a day
 
 Votes that come cost what they are, and a lake that cannot be written is counted anew each time. A file is read in
 batches by one thread while another counts: the votes of a group in an array of all pairs while these are few enough,
@@ -11,8 +12,10 @@ Shapes: N votes of a batch, M models, U distinct (group, model a, model b, winne
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,7 +26,7 @@ import pyarrow as pa
 from p2l.common.errors import VoteError
 from p2l.leaderboard.counts import NO_PERIOD, Counts, Floats, Group, Ints, digest_of, mark_of, marked
 from p2l.leaderboard.history import parse_over
-from p2l.leaderboard.pair_tables import split_keys
+from p2l.leaderboard.pair_tables import every_sum, split_keys
 from p2l.votes.lake import DAY, NO_DAY, Lake, Part
 from p2l.votes.schema import WINNERS, name_lookup, numbers
 
@@ -31,6 +34,7 @@ _BATCH_ROWS = 1 << 20
 _DENSE_CELLS = 1 << 23
 """So many cells are counted in an array; more are sorted."""
 _FEW = 8  # votes are added one by one to an array of so many times more cells
+_FEW_NEW = 4  # counts that came since are kept apart while those of the other file are so many times more
 _VERSION = 2
 _END = object()
 
@@ -46,6 +50,11 @@ class Spec(NamedTuple):
     def file(self) -> str:
         """The file of a lake that keeps it."""
         return f"_counts/{digest_of([_VERSION, *self])}.parquet"
+
+    @property
+    def new_file(self) -> str:
+        """The file that keeps what came since the other was written."""
+        return self.file.replace(".parquet", "-new.parquet")
 
 
 def lake_counts(
@@ -63,16 +72,14 @@ def lake_counts(
     """
     parts = lake.parts
     paths, names = {part.path for part in parts}, dict[str, int]()
-    kept = [_kept(lake, spec, paths, names) for spec in specs]
-    tallies = [_Tally(counts, spec, of) for spec, (counts, of) in zip(specs, kept, strict=True)]
-    lacking = [part for part in parts if any(part.path not in of for _, of in kept)]
+    kept = [_Kept.read(lake, spec, paths, names) for spec in specs]
+    tallies = [_Tally(one.new, one.spec, one.of | one.of_new) for one in kept]
+    lacking = [part for part in parts if any(part.path not in tally.kept for tally in tallies)]
     if lacking:
         _count(lake, lacking, tallies, names, each)
-    for spec, (counts, of) in zip(specs, kept, strict=True):
-        if keep and of != paths:
-            _keep(lake, spec, counts, sorted(paths))
+    counts = [one.finish(lake, paths, keep=keep) for one in kept]
     pa.default_memory_pool().release_unused()
-    return [counts for counts, _ in kept]
+    return counts
 
 
 def _count(
@@ -109,37 +116,70 @@ def _ahead(batches: Iterator[Any]) -> Iterator[Any]:
             yield batch
 
 
-def _kept(lake: Lake, spec: Spec, paths: set[str], names: dict[str, int]) -> tuple[Counts, set[str]]:
-    """Return counts that the lake keeps, and of which files; those of a file that is gone cannot be used."""
+@dataclass
+class _Kept:
+    """What a lake keeps of one spec: the counts of most files, and of those that came since."""
+
+    spec: Spec
+    counts: Counts
+    of: set[str]
+    """The files of the counts."""
+    new: Counts
+    of_new: set[str]
+
+    @classmethod
+    def read(cls, lake: Lake, spec: Spec, paths: set[str], names: dict[str, int]) -> _Kept:
+        """Read what can be used: all of it is of files that are there, and of each once."""
+        counts, of = _read(lake, spec.file, Counts(spec.over, names=names), paths)
+        return cls(spec, counts, of, *_read(lake, spec.new_file, Counts(spec.over, names=names), paths - of))
+
+    def finish(self, lake: Lake, paths: set[str], *, keep: bool) -> Counts:
+        """Return the counts of all files, after keeping what was counted."""
+        weighted, was_kept = self.spec.weighted, self.of | self.of_new == paths
+        size, new = (len(counts.counter.every_cell()[0]) for counts in (self.counts, self.new))
+        if keep and not was_kept and new * _FEW_NEW <= size:
+            _write(lake, self.spec.new_file, self.new, sorted(paths - self.of), weighted=weighted)
+            keep = False
+        self.counts.absorb(self.new)
+        if keep and not was_kept and _write(lake, self.spec.file, self.counts, sorted(paths), weighted=weighted):
+            # It is of files that the other one is of, and would be passed over.
+            with contextlib.suppress(OSError, pa.ArrowException):
+                lake.files.delete_file(f"{lake.root}/{self.spec.new_file}")
+        return self.counts
+
+
+def _read(lake: Lake, file: str, counts: Counts, paths: set[str]) -> tuple[Counts, set[str]]:
+    """Return counts that are kept in a file, and of which files they are; none where these are not among `paths`."""
     import pyarrow.parquet as pq
 
-    counts = Counts(spec.over, names=names)
-    if not lake.files.get_file_info(f"{lake.root}/{spec.file}").is_file:
+    if not lake.files.get_file_info(f"{lake.root}/{file}").is_file:
         return counts, set()
     try:
-        table = pq.read_table(f"{lake.root}/{spec.file}", filesystem=lake.files)
-        about = mark_of(table, spec.file)
+        table = pq.read_table(f"{lake.root}/{file}", filesystem=lake.files)
+        about = mark_of(table, file)
         of = set(about["parts"])
         if not of <= paths:
             return counts, set()
         _unpack(table, about, counts)
     except (VoteError, OSError, KeyError, TypeError, ValueError, IndexError, pa.ArrowException):
-        return Counts(spec.over, names=names), set()  # it is made anew
+        return Counts(counts.over, names=counts.names), set()  # it is made anew
     return counts, of
 
 
-def _keep(lake: Lake, spec: Spec, counts: Counts, paths: list[str]) -> None:
+def _write(lake: Lake, file: str, counts: Counts, paths: list[str], *, weighted: bool) -> bool:
+    """Keep counts, unless the lake cannot be written; return whether it was."""
     import pyarrow.parquet as pq
 
-    about = {"parts": paths, "over": spec.over, "models": list(counts.names), "groups": len(counts.groups)}
+    about = {"parts": paths, "over": counts.over, "models": list(counts.names), "groups": len(counts.groups)}
     try:
-        with lake.output(spec.file) as file:
+        with lake.output(file) as output:
             # Sorted keys lie close to each other, and counts are small.
             packed = {"column_encoding": {"key": "DELTA_BINARY_PACKED", "votes": "DELTA_BINARY_PACKED"}}
-            table = marked(_packed(counts, weighted=spec.weighted), about)
-            pq.write_table(table, file, compression="zstd", use_dictionary=["by", "value"], **packed)
+            table = marked(_packed(counts, weighted=weighted), about)
+            pq.write_table(table, output, compression="zstd", use_dictionary=["by", "value"], **packed)
     except (OSError, pa.ArrowException):
-        return  # a lake that is read alone
+        return False  # a lake that is read alone
+    return True
 
 
 def _packed(counts: Counts, *, weighted: bool) -> Any:
@@ -147,7 +187,8 @@ def _packed(counts: Counts, *, weighted: bool) -> Any:
     keys, sums = counts.counter.every_cell()
     columns = {"key": pa.array(keys), "votes": pa.array(sums[0].astype(np.int64))}
     if weighted:
-        columns |= {"weights": pa.array(sums[1]), "squares": pa.array(sums[2])}
+        _, weights, squares = every_sum(sums)
+        columns |= {"weights": pa.array(weights), "squares": pa.array(squares)}
     if len(counts.groups) > len(keys):  # one of a value whose votes are all of another lake
         raise pa.ArrowInvalid("more groups than cells")
     rest = len(keys) - len(counts.groups)
@@ -161,18 +202,21 @@ def _packed(counts: Counts, *, weighted: bool) -> Any:
 def _unpack(table: Any, about: dict[str, Any], counts: Counts) -> None:
     """Add counts that are kept; raise VoteError, or ValueError, for what cannot be counts."""
     keys = table.column("key").to_numpy().astype(np.int64)
-    names = ["votes", "weights", "squares"] if "weights" in table.column_names else ["votes"] * 3
+    names = ["votes", "weights", "squares"] if "weights" in table.column_names else ["votes"]
     sums = np.stack([table.column(name).to_numpy() for name in names]).astype(np.float64)
     groups = [table.column(name).slice(0, about["groups"]).to_pylist() for name in ("by", "value", "period")]
-    own = [counts.code(Group(*group)) for group in zip(*groups, strict=True)]
+    own = np.array([counts.code(Group(*group)) for group in zip(*groups, strict=True)], dtype=np.int64)
     models = counts.codes_of(about["models"])
     group, a, b, winner = split_keys(keys)
     is_sound = np.isfinite(sums).all() and (sums >= 0).all() and (a != b).all() and (keys >= 0).all()
-    if not is_sound or own != list(range(len(own))):
+    if not is_sound:
         raise VoteError("holds counts that no votes have")
     if len(group) and group.max() >= len(own):
         raise VoteError("holds counts of no group")
-    counts.counter.add_cells(group, models[a], models[b], winner, sums)
+    if all((codes == np.arange(len(codes))).all() for codes in (own, models)):
+        counts.counter.add_keys(keys, sums)
+    else:
+        counts.counter.add_cells(own[group], models[a], models[b], winner, sums)
 
 
 class _Batch:
@@ -305,6 +349,6 @@ class _Tally:
         rest, b = np.divmod(rest, models)
         group, a = np.divmod(rest, models)
         codes = np.broadcast_to(self._group_codes(group), a.shape)
-        self._counts.counter.add_cells(codes, a, b, winner, np.stack([votes, votes, votes]))
+        self._counts.counter.add_cells(codes, a, b, winner, votes[None])
         self._dense = None
         self._shape = (0, 0)

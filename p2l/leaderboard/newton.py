@@ -25,7 +25,7 @@ import numpy.typing as npt
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from p2l.common.errors import ConvergenceError
-from p2l.leaderboard.closed_forms import row_sums
+from p2l.leaderboard.closed_forms import outcome_slopes, row_sums
 from p2l.leaderboard.pair_tables import Ints, components
 from p2l.likelihood import Likelihood, targets
 
@@ -501,10 +501,8 @@ class Objective:
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
 
     def _outcome_slopes(self, theta: Floats, rows: slice) -> Floats:
-        own = self._parameters(theta, rows)
-        outcomes = [row_sums(self.likelihood, one, *own) for one in np.eye(len(self.likelihood.outcomes))]
-        slopes = [np.array(sums.slope) for sums in outcomes if sums is not None]
-        return np.transpose(slopes, (2, 0, 1)) if slopes else self.derivatives(theta, rows)[1]
+        slopes = outcome_slopes(self.likelihood, *self._parameters(theta, rows))
+        return self.derivatives(theta, rows)[1] if slopes is None else slopes
 
     def spread(self, per_row: Floats) -> Floats:
         """Return what the parameters of rows (P, Q) say of the effects (P, C)."""

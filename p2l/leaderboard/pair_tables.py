@@ -214,25 +214,33 @@ _PENDING = 1 << 21  # votes that wait to be sorted in together
 
 
 class VoteCounter:
-    """Counts of votes by group, pair and winner; add batches, then ask for tables."""
+    """Counts of votes by group, pair and winner; add batches, then ask for tables.
+
+    Sums (S, U) have three rows, of votes, weights and squared weights, or one while every vote weighs as one.
+    """
 
     def __init__(self) -> None:
         self._keys: Ints = np.empty(0, dtype=np.int64)
-        self._sums: Floats = np.empty((3, 0))  # votes, weights, squared weights
+        self._sums: Floats = np.empty((1, 0))
         self._waiting: list[tuple[Ints, Floats]] = []
         self._number_waiting = 0
 
     def add(self, group: Ints, model_a: Ints, model_b: Ints, winner: Ints, weights: Floats) -> None:
         """Count a batch of votes (N,); `group` and the models are codes of the caller's."""
-        with np.errstate(over="ignore"):  # a fit refuses weights as far out as that
-            sums = np.stack([np.ones(len(group)), weights, weights**2])
+        sums = np.ones((1, len(group)))
+        if (weights != 1).any():
+            with np.errstate(over="ignore"):  # a fit refuses weights as far out as that
+                sums = np.stack([sums[0], weights, weights**2])
         self.add_cells(group, model_a, model_b, winner, sums)
 
     def add_cells(self, group: Ints, model_a: Ints, model_b: Ints, winner: Ints, sums: Floats) -> None:
-        """Add sums (3, U) of votes, weights and squared weights that are counted already; see `cells`."""
+        """Add sums (S, U) of votes, weights and squared weights that are counted already; see `cells`."""
         if len(group) and (group.max() >= _GROUP_LIMIT or max(model_a.max(), model_b.max()) >= 1 << _MODEL_BITS):
             raise VoteError(f"more than {_GROUP_LIMIT:,} groups or {1 << _MODEL_BITS:,} models")
-        keys = ((group << _MODEL_BITS | model_a.astype(np.int64)) << _MODEL_BITS | model_b) << 2 | winner
+        self.add_keys(((group << _MODEL_BITS | model_a.astype(np.int64)) << _MODEL_BITS | model_b) << 2 | winner, sums)
+
+    def add_keys(self, keys: Ints, sums: Floats) -> None:
+        """Add sums (S, U) by keys (U,) of a counter whose groups and models are numbered as these are."""
         self._waiting.append((keys, sums))
         self._number_waiting += len(keys)
         if self._number_waiting > max(_PENDING, len(self._keys)):
@@ -241,15 +249,21 @@ class VoteCounter:
     def _merge(self) -> None:
         if not self._waiting:
             return
-        keys = np.concatenate([keys for keys, _ in self._waiting])
-        sums = np.concatenate([sums for _, sums in self._waiting], axis=1)
-        self._waiting, self._number_waiting = [], 0
-        if not (keys[1:] > keys[:-1]).all():  # counts that were kept are in order
+        waiting, self._waiting, self._number_waiting = self._waiting, [], 0
+        if not len(self._keys) and _is_ordered(waiting[0][0]):  # counts that were kept
+            self._keys, self._sums = waiting[0][0], waiting[0][1].copy()
+            waiting = waiting[1:]
+        if not waiting:
+            return
+        keys = np.concatenate([keys for keys, _ in waiting])
+        sums = np.concatenate(_alike([sums for _, sums in waiting]), axis=1)
+        if not _is_ordered(keys):
             keys, place = np.unique(keys, return_inverse=True)
             sums = np.stack([np.bincount(place.reshape(-1), row, len(keys)) for row in sums])
         if not len(self._keys):
             self._keys, self._sums = keys, sums
             return
+        self._sums, sums = _alike([self._sums, sums])
         place = np.searchsorted(self._keys, keys)
         is_old = np.append(self._keys, -1)[place] == keys
         self._sums[:, place[is_old]] += sums[:, is_old]
@@ -273,23 +287,37 @@ class VoteCounter:
 
     def table(self, group: int, names: Sequence[str]) -> tuple[PairTable, list[str]]:
         """Return the pair table of one group over the models it has votes of, and their names, sorted."""
-        a, b, winner, (votes, weights, squares) = self.cells(group)
+        a, b, winner, sums = self.cells(group)
         seen = sorted({names[code] for code in np.unique(np.concatenate([a, b]))})
         position = {name: index for index, name in enumerate(seen)}
         recode = np.array([position.get(name, -1) for name in names], dtype=np.int64)
         local = (recode[a] * len(seen) + recode[b]) * 4 + winner
-        return table_from_keys(local, votes, weights, squares, num_models=len(seen)), seen
+        return table_from_keys(local, *sums, num_models=len(seen)), seen
 
     def cells(self, group: int) -> tuple[Ints, Ints, Ints, Floats]:
-        """Return models a and b (U,), winner (U,) and sums of votes, weights, squared weights (3, U) of one group."""
+        """Return models a and b (U,), winner (U,) and sums of votes, weights, squared weights (S, U) of one group."""
         self._merge()
         start, end = np.searchsorted(self._keys, [group << _GROUP_SHIFT, (group + 1) << _GROUP_SHIFT])
         return *split_keys(self._keys[start:end])[1:], self._sums[:, start:end]
 
     def every_cell(self) -> tuple[Ints, Floats]:
-        """Return the keys (U,) of all cells in order, which `split_keys` takes apart, and their sums (3, U)."""
+        """Return the keys (U,) of all cells in order, which `split_keys` takes apart, and their sums (S, U)."""
         self._merge()
         return self._keys, self._sums
+
+
+def every_sum(sums: Floats) -> Floats:
+    """Return sums (S, U) of a counter as three rows: of votes, weights and squared weights."""
+    return sums if len(sums) == 3 else np.repeat(sums, 3, axis=0)
+
+
+def _alike(parts: Sequence[Floats]) -> list[Floats]:
+    """Return sums with as many rows each."""
+    return list(parts) if len({len(part) for part in parts}) == 1 else [every_sum(part) for part in parts]
+
+
+def _is_ordered(keys: Ints) -> bool:
+    return bool((keys[1:] > keys[:-1]).all())
 
 
 def split_keys(keys: Ints) -> tuple[Ints, Ints, Ints, Ints]:

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from p2l.common.errors import VoteError
 from p2l.leaderboard.controls import Controls, CountedVotes, rounded
 from p2l.leaderboard.counts import Counts, Group, read_counts, write_counts
 from p2l.leaderboard.lake_counts import Spec, lake_counts
-from p2l.leaderboard.pair_tables import VoteCounter, distinct
+from p2l.leaderboard.pair_tables import VoteCounter, distinct, every_sum
 from p2l.votes.lake import DAY, NO_DAY, Lake
 from p2l.votes.schema import WINNERS
 
@@ -61,20 +61,22 @@ def test_counts_of_parts_add_up_whatever_their_codes(parts: list[list[Any]], ord
 
 
 @settings(max_examples=60, deadline=None)
-@given(batches=st.lists(votes, max_size=6))
-def test_a_counter_counts(batches: list[list[Any]]) -> None:
-    counter, expected = VoteCounter(), Counter[Any]()
-    for rows in batches:
+@given(batches=st.lists(st.tuples(votes, st.sampled_from([1.0, 2.0])), max_size=6))
+def test_a_counter_counts(batches: list[tuple[list[Any], float]]) -> None:
+    counter, expected = VoteCounter(), [Counter[Any]() for _ in range(3)]
+    for rows, weight in batches:
         if rows:
             a, b, winner, group = np.array(rows, dtype=np.int64).T
-            counter.add(group, a, b, winner, np.full(len(rows), 2.0))
-        expected.update((group, a, b, winner) for a, b, winner, group in rows)
+            counter.add(group, a, b, winner, np.full(len(rows), weight))
+        for power, sums_of in enumerate(expected):
+            for a, b, winner, group in rows:
+                sums_of[group, a, b, winner] += weight**power
         for number in range(5):  # asked in between, so that what comes meets what was counted
             a, b, winner, sums = counter.cells(number)
-            there = {(number, *key): votes for *key, votes in zip(a, b, winner, sums[0], strict=True)}
-            assert there == {key: votes for key, votes in expected.items() if key[0] == number}
-            np.testing.assert_array_equal(sums[1:], [2 * sums[0], 4 * sums[0]])
-    assert counter.groups() == dict(Counter(key[0] for key in expected.elements()))
+            for row, sums_of in zip(every_sum(sums), expected, strict=True):
+                there = {(number, *key): total for *key, total in zip(a, b, winner, row, strict=True)}
+                assert there == {key: total for key, total in sums_of.items() if key[0] == number}
+    assert counter.groups() == dict(Counter(group for rows, _ in batches for *_, group in rows))
 
 
 @settings(max_examples=60, deadline=None)
@@ -115,14 +117,20 @@ def expected_of(spec: Spec, commits: list[tuple[int, list[Any]]]) -> Counter[Any
     return total
 
 
-@settings(max_examples=15, deadline=None)
+@pytest.mark.parametrize("few", [0, 4, 1_000_000], ids=["kept apart", "usual", "kept together"])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     commits=st.lists(st.tuples(st.sampled_from([NO_DAY, 20_000, 20_001, 20_010]), votes), min_size=1, max_size=5),
     asked=st.lists(st.booleans(), min_size=5, max_size=5),
 )
 def test_a_lake_that_grows_is_counted_as_it_stands(
-    tmp_path_factory: pytest.TempPathFactory, commits: list[tuple[int, list[Any]]], asked: list[bool]
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    few: int,
+    commits: list[tuple[int, list[Any]]],
+    asked: list[bool],
 ) -> None:
+    monkeypatch.setattr("p2l.leaderboard.lake_counts._FEW_NEW", few)
     lake = Lake(tmp_path_factory.mktemp("lake") / "lake", create=True)
     specs = [Spec(), Spec("kind"), Spec("", "week"), Spec("kind", None, True), Spec("", None, True)]
     for number, (day, rows) in enumerate(commits):
