@@ -132,7 +132,8 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
         raise ConfigError("--val and --no-eval exclude each other; leave one out")
     from p2l.training.loop import RunOptions
     from p2l.training.offline import train
-    from p2l.training.prepare import CONFIG_FILE, Request, dry_run, prepare
+    from p2l.training.prepare import Request, dry_run, prepare
+    from p2l.training.run_records import CONFIG_FILE
 
     names = (flags.size, flags.val, flags.backbone, flags.output, flags.encoder)
     request = Request(flags.votes, *names, tuple(flags.control or ()), validate=not flags.no_eval)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +21,8 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8
 RISE, FALL = "#0072B2", "#D55E00"
 """Blue for better, vermilion for worse."""
 # Text of an SVG stays text, for the fonts of the reader; its ids are random without a salt.
-_SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "p2l", "font.family": "DejaVu Sans"}
+_FONT = "DejaVu Sans"
+_SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "p2l", "font.family": _FONT}
 _NO_DATE = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None, "Producer": None}}
 
 
@@ -57,9 +60,82 @@ def save_figure(figure: Figure, *paths: Path) -> None:
     from matplotlib import rc_context
 
     with rc_context(_SETTINGS), warnings.catch_warnings():
-        # A name in a script that the font lacks comes out as boxes; that is no reason to stop.
+        # A name in a script that no font has comes out as boxes; that is no reason to stop.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
-        for path in paths:
+        for path in sorted(paths, key=lambda path: path.suffix.lower() != ".svg"):
             ending = path.suffix.lower()
+            if ending != ".svg":  # whose text the reader's program draws, with its own fonts
+                _set_fallback_fonts(figure)
             with atomic_path(path) as temporary:
                 figure.savefig(temporary, format=ending[1:], dpi=140, metadata=_NO_DATE[ending])
+
+
+def _set_fallback_fonts(figure: Figure) -> None:
+    """Let text in scripts that the font lacks be drawn with installed fonts that have them."""
+    from matplotlib.text import Text
+
+    figure.draw_without_rendering()  # labels of ticks are made when they are drawn
+    texts = [text for text in figure.findobj(Text) if isinstance(text, Text) and not text.get_text().isascii()]
+    fonts = fonts_for("".join(text.get_text() for text in texts))
+    for text in texts if fonts else ():
+        text.set_fontfamily([_FONT, *fonts])
+
+
+def fonts_for(text: str) -> list[str]:
+    """Return the names of installed fonts that have the letters of a text which the usual font lacks, few of them."""
+    from matplotlib.font_manager import fontManager
+
+    missing = {ord(letter) for letter in text if not letter.isspace()} - _letters_of(_path_of(_FONT))
+    if not missing:
+        return []
+    fonts: list[str] = []
+    # Upright sans-serif fonts of usual weight first: a name of many families may come in many styles.
+    entries = sorted(
+        _installed(fontManager), key=lambda font: (font.style != "normal", font.weight != 400, _is_serif(font.name))
+    )
+    for font in entries:
+        if found := missing & _letters_of(font.fname):
+            fonts.append(font.name)
+            missing -= found
+        if not missing:
+            break
+    return fonts
+
+
+def _installed(manager: Any) -> list[Any]:
+    """Return the fonts that matplotlib knows, with those that came after it has looked for the last time."""
+    from matplotlib.font_manager import findSystemFonts
+
+    known = {font.fname for font in manager.ttflist}
+    for path in findSystemFonts():
+        if path not in known:
+            with contextlib.suppress(Exception):  # of whatever is wrong with a font file
+                manager.addfont(path)
+    return list(manager.ttflist)
+
+
+def _is_serif(name: str) -> bool:
+    return "serif" in name.lower() and "sans" not in name.lower()
+
+
+def _path_of(name: str) -> str:
+    from matplotlib.font_manager import findfont
+
+    return findfont(name)
+
+
+@lru_cache(maxsize=1024)
+def _letters_of(path: str) -> frozenset[int]:
+    """Return the letters that a font has; none where its file cannot be read."""
+    from matplotlib.ft2font import FT2Font
+
+    with contextlib.suppress(OSError, RuntimeError):
+        return frozenset(FT2Font(path).get_charmap())
+    return frozenset()
+
+
+def plain(text: str, most: int = 60) -> str:
+    """Return a name for matplotlib to draw: no formula between dollars, one line, at most `most` characters."""
+    line = " ".join(text.split())
+    short = line if len(line) <= most else line[: most - 1].rstrip() + "…"
+    return short.replace("$", r"\$")

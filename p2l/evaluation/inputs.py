@@ -133,15 +133,15 @@ def origin(path: str) -> tuple[str, str]:
     if info.get("slice_file"):  # of p2l eval-chrono
         return str(info.get("checkpoint")), str(info["slice_file"])
     if info.get("model"):
-        return _short(info["model"]), _short(info.get("dataset") or file.name)
+        return short_name(info["model"]), short_name(info.get("dataset") or file.name)
     if file.name in _BESIDE_MODEL:
         config = _object(file.with_name("training_config.json"))
         data = config.get("val_data_path")
-        return _short(file.resolve().parent), _short(data) if data else "its votes in folds"
-    return _short(file.stem), f"the votes of {file.name}"
+        return short_name(file.resolve().parent), short_name(data) if data else "its votes in folds"
+    return short_name(file.stem), f"the votes of {file.name}"
 
 
-def _short(path: object) -> str:
+def short_name(path: object) -> str:
     """Return the last two parts of a path: `outputs/sample`."""
     return "/".join(Path(str(path)).parts[-2:]).lstrip("/")
 

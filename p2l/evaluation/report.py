@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from p2l.common.errors import InputError, P2LError
-from p2l.common.files import check_can_write
+from p2l.common.errors import P2LError
 from p2l.common.report.charts import Axes, Series, chart_svg, keys_of, percent
 from p2l.common.report.reports import (
     Figure,
@@ -25,13 +23,14 @@ from p2l.common.report.reports import (
     Report,
     Section,
     Verdict,
+    check_page,
     percents,
-    report_page,
+    save_report,
     span,
     today,
     with_interval,
 )
-from p2l.common.report.tables import number_text, write_page
+from p2l.common.report.tables import number_text
 from p2l.evaluation import report_tables as tables
 from p2l.evaluation.results import CategoryResult, OutputResult, SubsetScore
 from p2l.insight import explain
@@ -45,20 +44,18 @@ _SIZES = {"scale": "prompts", "subsets": "votes"}
 
 def check_report(folder: str | Path) -> None:
     """Refuse, before any work, a report that cannot be written for want of a library or of permission."""
-    if find_spec("jinja2") is None:
-        raise InputError("a report needs jinja2, which is not installed; pip install 'p2l[data]'")
-    check_can_write(Path(folder) / "index.html")
+    check_page(Path(folder) / "index.html")
 
 
 def write_report(results: Sequence[OutputResult], folder: str | Path) -> Path:
     """Write `index.html` into a folder, and a page for each output where there are several; return its path."""
     home = Path(folder) / "index.html"
     if len(results) == 1:
-        return write_page(report_page(output_report(results[0])), home)
+        return save_report(output_report(results[0]), home)
     names = _file_names([one.name for one in results])
     for one, name in zip(results, names, strict=True):
-        write_page(report_page(output_report(one, (home.name, "All outputs"))), home.with_name(name))
-    return write_page(report_page(_comparison_report(results, names)), home)
+        save_report(output_report(one, (home.name, "All outputs")), home.with_name(name))
+    return save_report(_comparison_report(results, names), home)
 
 
 def _file_names(names: Sequence[str]) -> list[str]:
@@ -76,8 +73,8 @@ def output_report(result: OutputResult, home: tuple[str, str] | None = None) -> 
     measured = [one for one in result.categories if one.problem is None]
     main = measured[0] if measured else None
     sections = [
-        _leaderboard(result, main),
-        *([] if main is None else [_metrics(result, main), _calibration(measured)]),
+        leaderboard_section(result, main),
+        *([] if main is None else [metrics_section(result, main), calibration_section(measured)]),
         *([_categories(result)] if len(result.categories) > 1 else []),
         _scale(result),
         _strengths(result),
@@ -87,7 +84,7 @@ def output_report(result: OutputResult, home: tuple[str, str] | None = None) -> 
         result.model or result.name,
         result.data or f"the votes of {result.source}",
         today(),
-        _verdict(result, main),
+        output_verdict(result, main),
         None if main is None else _picture(result, main, measured),
         sections,
         _facts(result),
@@ -96,7 +93,7 @@ def output_report(result: OutputResult, home: tuple[str, str] | None = None) -> 
     )
 
 
-def _verdict(result: OutputResult, main: CategoryResult | None) -> Verdict:
+def output_verdict(result: OutputResult, main: CategoryResult | None) -> Verdict:
     """Return whether forecasts by prompt are worth more than one leaderboard; without a skill, how good they are."""
     if main is None:
         why = next((one.problem for one in result.categories if one.problem), "no category was measured")
@@ -183,7 +180,8 @@ def _scatter(result: OutputResult, main: CategoryResult) -> Figure | None:
     return Figure.of([series], axes, f"Scores by the forecast and {tables.truth_name(result)}", caption)
 
 
-def _leaderboard(result: OutputResult, main: CategoryResult | None) -> Section:
+def leaderboard_section(result: OutputResult, main: CategoryResult | None) -> Section:
+    """Return the models by the ground truth and by the forecast."""
     board = None if main is None else tables.board(main, result)
     lead = (
         f"Models in the order {tables.truth_name(result)}, beside the mean forecast of these prompts. Bars are "
@@ -194,7 +192,8 @@ def _leaderboard(result: OutputResult, main: CategoryResult | None) -> Section:
     return Section("Leaderboard", [board], lead)
 
 
-def _metrics(result: OutputResult, main: CategoryResult) -> Section:
+def metrics_section(result: OutputResult, main: CategoryResult) -> Section:
+    """Return the metrics of a category, each explained."""
     lead = (
         f"Of {main.votes:,} votes, with {result.level:.0%} intervals over prompts where a metric is a mean over votes."
     )
@@ -210,7 +209,8 @@ def _measures(one: CategoryResult) -> list[Part]:
     return parts
 
 
-def _calibration(measured: Sequence[CategoryResult]) -> Section:
+def calibration_section(measured: Sequence[CategoryResult]) -> Section:
+    """Return the calibration of the first category, with those of the others folded."""
     figures = [(one, figure) for one in measured if (figure := reliability_figure(one.name, one.reliability))]
     if not figures:
         return Section("Calibration", [Prose("No category has forecasts to draw.", "quiet")])

@@ -94,6 +94,18 @@ def evaluate_outputs(options: Options) -> list[OutputResult]:
     return results
 
 
+def measure_file(path: str, names: Sequence[str], settings: EvaluationSettings) -> OutputResult:
+    """Measure a model's answers in a file, whose coefficients are of `names`, and write nothing.
+
+    Raise InputError where the file cannot be used.
+    """
+    output = read_output(path, names, settings.likelihood, settings.parsed, sort_models=False, need_coefs=True)
+    job, entry = EvaluationJob(output, settings), Entry(Path(path).stem, eval_path=path)
+    results = dict(_measure_all(job, entry, Options(Inputs(), settings, quiet=True)))
+    model, data = origin(path)
+    return dataclasses.replace(_result(entry, job, list(results.values())), model=model, data=data)
+
+
 def _check(options: Options, todo: Sequence[Entry]) -> None:
     settings = options.settings
     if not (options.output_dir or options.hf_output_dir):

@@ -35,7 +35,8 @@ from p2l.likelihood import get
 from p2l.metrics import ScoredVotes, vote_values
 from p2l.training.comparison import COMPARISON_FILE
 from p2l.training.config import load_config
-from p2l.training.prepare import CONFIG_FILE, LEAST_VOTES, Request, prepare
+from p2l.training.prepare import LEAST_VOTES, Request, prepare
+from p2l.training.run_records import CONFIG_FILE
 from p2l.votes import VoteStore, open_votes
 from p2l.votes.schema import hash_turns
 from p2l.votes.splitting import hash_prompts, split_by_prompt

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from p2l.common.files import no_nan
-from p2l.common.plots import FALL, RISE, new_figure
-from p2l.common.report.tables import plain
+from p2l.common.plots import FALL, RISE, new_figure, plain
 from p2l.common.text_table import text_table
 from p2l.insight.drift import frame_intervals
 from p2l.insight.terms import Places

@@ -46,7 +46,15 @@ FEWEST = 3
 """Known models that a prior needs."""
 _LEVEL = 1.959964
 _MOST_PROMPTS = 5000  # that known models alone have answered
-_OWN_FILES = ("eval_*", "metrics.jsonl", "checkpoint-*", "manifest.json", "*.safetensors*", "training_config.json")
+_OWN_FILES = (
+    "eval_*",
+    "report.html",
+    "metrics.jsonl",
+    "checkpoint-*",
+    "manifest.json",
+    "*.safetensors*",
+    "training_config.json",
+)
 
 
 @dataclass(frozen=True)

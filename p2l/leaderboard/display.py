@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.plots import COLOURS, new_figure
-from p2l.common.report.tables import plain
+from p2l.common.plots import COLOURS, new_figure, plain
 from p2l.common.text_table import text_table
 
 if TYPE_CHECKING:

@@ -149,7 +149,9 @@ class _LiveRun:
 
     def publisher(self, config: OnlineConfig, folder: Path) -> Publisher:
         """Return what publishes the models of the run in `folder`."""
+        from p2l.common.files import write_json
         from p2l.online_training.publishing import FolderPublisher, make_folder
+        from p2l.training.run_records import SERVED_FILE
 
         flags = self.flags
         target = None if flags.publish is None else flags.publish.expanduser()
@@ -157,6 +159,8 @@ class _LiveRun:
             if target.resolve() == folder.resolve():
                 raise ConfigError(f"--publish {target}: is the folder of the run itself; name another one")
             make_folder(target)
+            if os.environ.get("RANK", "0") == "0":  # so that `p2l report` of the run finds what was published
+                write_json(folder / SERVED_FILE, {"folder": str(target.resolve())})
         return FolderPublisher(
             config,
             target,

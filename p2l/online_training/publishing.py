@@ -32,6 +32,7 @@ from p2l.online_training.candidates import FEWEST_PROMPTS, ArrivedVotes, HeldOut
 from p2l.online_training.stream import StepFacts, StopRequestedError, published_order
 from p2l.training.config import TrainConfig
 from p2l.training.run_folder import write_model
+from p2l.training.run_records import PUBLICATIONS_FILE
 from p2l.training.trainer import StepResult, Trainer
 from p2l.votes import translate_labels
 from p2l.votes.schema import hash_turns
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from p2l.online_training.candidates import HeldVotes
 
 
-LOG_FILE = "published.jsonl"
 ROLLED_BACK = "rolled-back"
 _NAME = re.compile(r"checkpoint-(\d+)")
 _WEIGHTS = ("*.safetensors", "member-*/*.safetensors")
@@ -124,7 +124,7 @@ def publish(
 def last_decision(folder: Path) -> dict[str, Any] | None:
     """Return the newest line of the log that decided on a candidate; None without one."""
     try:
-        lines = (folder / LOG_FILE).read_text(encoding="utf-8").splitlines()
+        lines = (folder / PUBLICATIONS_FILE).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
         return None
     for line in reversed(lines):
@@ -196,7 +196,7 @@ def _place_away(folder: Path, name: str) -> Path:
 
 def _log(folder: Path, **entry: Any) -> None:
     line = json.dumps({"time": round(time.time(), 3), **entry}) + "\n"
-    with (folder / LOG_FILE).open("a", encoding="utf-8") as file:
+    with (folder / PUBLICATIONS_FILE).open("a", encoding="utf-8") as file:
         file.write(line)
 
 

@@ -25,10 +25,11 @@ from p2l.training.comparison import COMPARISON_FILE
 from p2l.training.engine import choose_device, on_first, start_processes, world_size
 from p2l.training.recipe import BackboneFacts, Machine, Plan, Size
 from p2l.training.run_folder import candidates, newest_checkpoint
+from p2l.training.run_records import CONFIG_FILE, REQUEST_FILE
 from p2l.votes import VoteStore, open_votes
 from p2l.votes.splitting import split_votes
 
-CONFIG_FILE, REQUEST_FILE, DEEPSPEED_FILE = "training.yaml", "request.json", "deepspeed.json"
+DEEPSPEED_FILE = "deepspeed.json"
 LEAST_VOTES = 100
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 5000
 VOCABULARY_SAMPLE = 50_000

@@ -13,6 +13,7 @@ from p2l.common.cli import progress
 from p2l.common.errors import InputError
 from p2l.training.config import TrainConfig
 from p2l.training.run_folder import MetricsLog
+from p2l.training.run_records import METRICS_FILE
 from p2l.training.trainer import StepResult
 
 FIRST_WORD = 60.0  # seconds of training after which the estimate is good enough to print
@@ -106,7 +107,7 @@ class RunProgress:
         # without tqdm's estimate, which ignores the tokens of a step
         self.bar.bar_format = _BAR if total else _OPEN_BAR
         self.bar.update(first)
-        self.log = MetricsLog(folder / "metrics.jsonl", resume_step=first) if is_main else None
+        self.log = MetricsLog(folder / METRICS_FILE, resume_step=first) if is_main else None
         self.time_left = TimeLeft(round(num_votes * (total - first) / total)) if total and num_votes else None
         self.wandb = _start_wandb(config, folder) if is_main else None
 

@@ -64,6 +64,19 @@ def test_one_line_trains_and_says_what_came_of_it(run: tuple[Path, str, str]) ->
     assert len(list(folder.glob("checkpoint-*"))) == 2
 
 
+def test_its_page_says_the_same(run: tuple[Path, str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    from p2l.commands.report import main as report
+
+    report([str(run[0])])
+    sentence = capsys.readouterr().out.strip()
+    found = json.loads((run[0] / "comparison.json").read_text(encoding="utf-8"))
+    assert f"95% interval {found['gain']['lower']:.4f} to {found['gain']['upper']:.4f}" in sentence
+    text = (run[0] / "report.html").read_text(encoding="utf-8")
+    assert text.index(sentence) < text.index('id="figure-1"')
+    for mark in ("/votes.parquet", "Learning rate", "Calibration"):
+        assert mark in text
+
+
 def test_held_out_prompts_are_not_trained_on(votes: Path, backbone: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 

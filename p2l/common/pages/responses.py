@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from p2l.common.report import render
-from p2l.common.report.tables import template_text
+from p2l.common.report.tables import page_policy, template_text
 
 _STATIC = Path(__file__).parent / "static"
 _TYPES = {
@@ -27,18 +27,8 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-_POLICY = "; ".join(
-    (
-        "default-src 'none'",
-        "script-src 'self'",
-        "style-src 'self'",
-        "img-src 'self'",
-        "connect-src 'self'",
-        "form-action 'self'",
-        "base-uri 'none'",
-        "frame-ancestors 'none'",
-    )
-)
+_SELF = dict.fromkeys(("script_src", "style_src", "img_src", "connect_src", "form_action"), "'self'")
+_POLICY = page_policy(**_SELF, frame_ancestors="'none'")
 _HEADERS = {
     "content-security-policy": _POLICY,
     "referrer-policy": "no-referrer",
@@ -91,7 +81,7 @@ def asset_content(name: str) -> tuple[bytes, str]:
 
 def meta_policy() -> str:
     """Return the policy of pages for a `meta` element, where any web server may send them without our headers."""
-    return _POLICY.replace("; frame-ancestors 'none'", "")  # which browsers take from a header alone
+    return page_policy(**_SELF)  # browsers take frame-ancestors from a header alone
 
 
 async def send_asset(request: Request) -> Response:

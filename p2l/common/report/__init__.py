@@ -1,4 +1,4 @@
-"""Pages that need nothing but themselves: HTML from Jinja2 templates, one style, tables that sort, figures as SVG.
+"""Pages that need nothing but themselves: HTML from Jinja2 templates, one style, tables that sort.
 
 page = render("my_package/report.html", title="Results", table=Table([Column("model"), Column("loss")], rows))
 write_page(page, "report/index.html")
@@ -15,9 +15,7 @@ from p2l.common.report.tables import (
     Table,
     Value,
     anchor,
-    figure_svg,
     number_text,
-    plain,
     render,
     write_page,
 )
@@ -29,9 +27,7 @@ __all__ = [
     "Table",
     "Value",
     "anchor",
-    "figure_svg",
     "number_text",
-    "plain",
     "render",
     "write_page",
 ]

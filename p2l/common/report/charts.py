@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 from markupsafe import Markup, escape
@@ -135,13 +135,18 @@ def thinned(x: Sequence[float], y: Sequence[float], most: int = 200) -> Series:
     return Series("", places, means, lower=[min(y[run]) for run in runs], upper=[max(y[run]) for run in runs])
 
 
-def smoothed(x: Sequence[float], y: Sequence[float], window: int) -> Series:
-    """Return a nameless series of trailing means over `window` points, thinned."""
-    sums, total = [], 0.0
-    for place, value in enumerate(y):
-        total += value - (y[place - window] if place >= window else 0.0)
-        sums.append(total / min(window, place + 1))
-    return replace(thinned(x, sums), lower=(), upper=())
+def smoothed(x: Sequence[float], y: Sequence[float], window: int, most: int = 200) -> Series:
+    """Return a nameless series of means over the last `window` points, at up to `most` places evenly apart.
+
+    Its band holds the points of each window, which is as wide as the distance of two places at least.
+    """
+    stride = max(1, math.ceil(len(x) / most))
+    width = max(window, stride)
+    places = range((len(x) - 1) % stride, len(x), stride)  # the newest point is one of them
+    windows = [list(filter(math.isfinite, y[max(0, place - width + 1) : place + 1])) for place in places]
+    means = [math.fsum(values) / len(values) if values else math.nan for values in windows]
+    ends = [[end(values, default=math.nan) for values in windows] for end in (min, max)]
+    return Series("", [x[place] for place in places], means, lower=ends[0], upper=ends[1])
 
 
 def _axis(values: Iterable[float], start: float, end: float, is_log: bool, *, tight: bool) -> Axis:

@@ -2,7 +2,7 @@
 
     sections = [Section("Leaderboard", [table]), Section("Metrics", [Metrics(rows)])]
     report = Report("Evaluation", "my-model", "held_out.parquet", today(), Verdict("It wins."), picture, sections)
-    write_page(report_page(report), "report.html")
+    save_report(report, "report.html")
 
 Every report of the commands is such an object, and one template shows all of them: a report is built, never laid out.
 The page holds its style, its one script and its figures, loads nothing, and its policy lets a browser run no other
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,8 +21,10 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias
 
+from p2l.common.errors import InputError
+from p2l.common.files import check_can_write, output_path
 from p2l.common.report.charts import Axes, Series, Text, chart_svg, keys_of, percent, range_svg, short_number, ticks_svg
-from p2l.common.report.tables import Scale, Table, render, template_text
+from p2l.common.report.tables import Scale, Table, page_policy, render, template_text
 
 
 class Bounds(Protocol):
@@ -239,11 +242,28 @@ class Report:
         return f"{self.subject} on {self.data}, {self.day}"
 
 
+def check_page(path: str | Path, *inputs: str | Path | None) -> Path:
+    """Return the path of a page that can be written and is no input; InputError, before any work, where it cannot."""
+    if importlib.util.find_spec("jinja2") is None:
+        raise InputError("a report needs jinja2, which is not installed; pip install 'p2l[data]'")
+    if Path(path).suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"{path}: the ending of a page must be .html")
+    return check_can_write(Path(path).expanduser(), *inputs)
+
+
+def save_report(report: Report, path: str | Path) -> Path:
+    """Write the page of a report, whole or not at all, and return its path; `-` is stdout."""
+    with output_path(path) as temporary:
+        temporary.write_text(report_page(report), encoding="utf-8")
+    return Path(path)
+
+
 def report_page(report: Report) -> str:
-    """Return the page of a report, for `write_page`."""
+    """Return the page of a report."""
     script = template_text("p2l.common.report/tables.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return render("p2l.common.report/report.html", report=report, script=script, digest=digest)
+    policy = page_policy(script_src=f"'sha256-{digest}'", style_src="'unsafe-inline'", img_src="data:")
+    return render("p2l.common.report/report.html", report=report, script=script, policy=policy)
 
 
 def today() -> date:

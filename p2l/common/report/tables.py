@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
-import io
 import math
 import re
 import unicodedata
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,7 +17,6 @@ from p2l.common.prompts import cut_marks
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -154,9 +150,20 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 def render(template_name: str, **data: Any) -> str:
     """Render `base.html` of this package, or `package/name.html` of any other's folder `templates`, as text.
 
-    Of `data`, text is escaped and figures of `figure_svg` are not; jinja2 raises where the template needs more of it.
+    Of `data`, text is escaped and `Markup` is not; jinja2 raises where the template needs more of it.
     """
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", _environment().get_template(template_name).render(**data)) + "\n"
+
+
+def page_policy(**sources: str) -> str:
+    """Return a Content-Security-Policy that lets a page use these sources alone: `script_src="'self'"`.
+
+    A browser then runs no script and loads nothing that is not named, so that text which slips through the escaping of
+    a template can still do nothing.
+    """
+    named = {name.replace("_", "-"): source for name, source in sources.items()}
+    others = dict.fromkeys(("base-uri", "form-action"), "'none'")  # to which the default does not apply
+    return "; ".join(f"{name} {source}" for name, source in ({"default-src": "'none'"} | others | named).items())
 
 
 def write_page(page: str, path: str | Path) -> Path:
@@ -199,66 +206,3 @@ def _source(name: str) -> str | None:
         if path.is_file():
             return path.read_text(encoding="utf-8")
     return None
-
-
-# A matplotlib figure as SVG inside a page: text stays text, black becomes the page's ink, ids are its own.
-#
-# The page decides on light and dark: black lines and text take the colour of the text around them, the white background
-# goes away, so figures need no second version. Ids carry a fingerprint of the figure; the same figure gives the same
-# bytes, and two figures on a page do not refer into each other.
-
-_SETTINGS: Any = {"svg.fonttype": "none", "svg.hashsalt": "p2l", "font.family": "DejaVu Sans"}
-_REFERENCE = re.compile(r'(url\(#|href="#)([^)"]+)')
-_ID = re.compile(r'\bid="([^"]+)"')
-_INK = re.compile(r"\b(fill|stroke): #000000\b")
-_PAPER = re.compile(r"\b(fill|stroke): #ffffff\b")
-_GRID = re.compile(r"\b(fill|stroke): #(?:dddddd|cccccc|e0e0e0)\b")
-_SIZE = re.compile(r'<svg ([^>]*?)width="([\d.]+)pt" height="([\d.]+)pt"')
-
-
-def figure_svg(figure: Figure, title: str = "", *, key: str = "") -> str:
-    """Return the figure as an `<svg>` element for `render`, which takes it as it is.
-
-    Args:
-        figure: as `p2l.common.plots.new_figure` makes it; its names may hold anything, they are escaped.
-        title: what is read out in its place.
-        key: tells the same figure on the same page apart from itself.
-    """
-    from markupsafe import Markup, escape
-    from matplotlib import rc_context
-
-    with rc_context(_SETTINGS), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the reader's browser has it
-        stream = io.StringIO()
-        figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = stream.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
-    text = _with_own_ids(text, "f" + hashlib.blake2b((key + text).encode(), digest_size=5).hexdigest() + "-")
-    text = _GRID.sub(r"\1: var(--line)", _PAPER.sub(r"\1: none", _INK.sub(r"\1: currentColor", text)))
-    text = text.replace("'DejaVu Sans'", "var(--sans)")
-    text = re.sub(r' xmlns(?::xlink)?="[^"]*"', "", text).replace("xlink:href=", "href=")
-    label = f"<title>{escape(title)}</title>" if title else ""
-    text = re.sub(r"(<svg [^>]*>)", lambda found: found[1] + label, text, count=1)
-    return Markup(_SIZE.sub(_sized, text, count=1))  # matplotlib escapes what it draws
-
-
-def _with_own_ids(text: str, prefix: str) -> str:
-    """Give ids that are referred to the prefix, and remove the others."""
-    used = {match[2] for match in _REFERENCE.finditer(text)}
-    text = _REFERENCE.sub(lambda match: f"{match[1]}{prefix}{match[2]}", text)
-    return _ID.sub(lambda match: f'id="{prefix}{match[1]}"' if match[1] in used else "", text)
-
-
-def _sized(match: re.Match[str]) -> str:
-    """Limit the width to that drawn, in CSS pixels: a narrow window scrolls a figure rather than shrink its text."""
-    width = float(match[2]) * 4 / 3
-    style = f"width: 100%; max-width: {width:.0f}px; min-width: {min(width, 560):.0f}px"
-    return f'<svg role="img" {match[1]}style="{style}"'
-
-
-def plain(text: str, most: int = 60) -> str:
-    """Return a name for matplotlib to draw: no formula between dollars, one line, at most `most` characters."""
-    line = " ".join(text.split())
-    short = line if len(line) <= most else line[: most - 1].rstrip() + "…"
-    return short.replace("$", r"\$")

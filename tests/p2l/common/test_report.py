@@ -1,4 +1,4 @@
-"""Pages stand alone, escape what they show, and their figures do not refer into each other."""
+"""Pages stand alone and escape what they show; tables, cells and scales."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import TemplateNotFound, UndefinedError
 
-from p2l.common.plots import new_figure
 from p2l.common.report.tables import (
     Cell,
     Column,
@@ -18,26 +17,11 @@ from p2l.common.report.tables import (
     Table,
     _environment,
     anchor,
-    figure_svg,
     number_text,
-    plain,
     render,
     write_page,
 )
 from tests.p2l.evaluation.evaluation_results import EVIL
-
-
-def figure(label="a", points=(1, 2, 3)):
-    made = new_figure(3, 2)
-    axis = made.subplots()
-    axis.plot(points, color="black")
-    axis.set_title(plain(label))
-    axis.fill_between(range(len(points)), points)
-    return made
-
-
-def ids(page):
-    return re.findall(r'\bid="([^"]+)"', page)
 
 
 def test_a_page_escapes_text_and_loads_nothing():
@@ -56,28 +40,6 @@ def test_what_a_template_lacks_is_an_error():
         render("p2l.common.report/none.html")
     with pytest.raises(TemplateNotFound):
         render("no_such_package/page.html")
-
-
-def test_figures_keep_their_text_and_their_ids_to_themselves():
-    one, other = figure_svg(figure("first & <last>"), "A title"), figure_svg(figure(points=(3, 2, 1)))
-    assert "first &amp; &lt;last&gt;" in one
-    assert "<title>A title</title>" in one
-    assert len(ids(one)) == len(set(ids(one)))
-    assert not set(ids(one)) & set(ids(other))
-    for svg in (one, other):
-        assert set(re.findall(r'(?:url\(#|href="#)([^)"]+)', svg)) <= set(ids(svg))
-        assert "http" not in svg
-        assert "currentColor" in svg
-
-
-def test_a_figure_is_the_same_each_time_unless_a_key_tells_it_apart():
-    assert figure_svg(figure()) == figure_svg(figure())
-    assert not set(ids(figure_svg(figure()))) & set(ids(figure_svg(figure(), key="again")))
-
-
-@pytest.mark.parametrize("name", ["$x$ and $y$", "a $ b", "中文", "two\nlines", "x" * 300, "\\frac{1}{"])
-def test_any_name_can_be_drawn(name):
-    assert figure_svg(figure(name)).startswith("<svg")
 
 
 def test_cells_say_how_they_sort():

@@ -75,7 +75,8 @@ def test_a_browser_is_let_run_the_one_script_of_the_page_and_load_nothing() -> N
     digest = base64.b64encode(hashlib.sha256(script[1].encode()).digest()).decode()
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy is not None
-    assert policy[1].startswith("default-src 'none'; script-src 'sha256-" + digest + "';")
+    sources = dict(part.split(" ", 1) for part in policy[1].split("; "))
+    assert (sources["default-src"], sources["script-src"]) == ("'none'", f"'sha256-{digest}'")
     assert page.index("Content-Security-Policy") < page.index("<style>")
     assert not re.search(r"https?://|@import", page)
 
@@ -124,7 +125,16 @@ def test_many_points_become_means_with_their_range() -> None:
     assert set(thin.y) == {0.5}
     assert (set(thin.lower), set(thin.upper)) == ({0.0}, {1.0})
     assert thinned([1.0, 2.0], [3.0, 4.0]).lower == ()
-    assert smoothed(range(4), [1.0, 3.0, 5.0, 7.0], 2).y == [1.0, 2.0, 4.0, 6.0]
+
+
+def test_a_mean_over_the_last_points_has_their_range_and_ends_at_the_newest() -> None:
+    line = smoothed(range(4), [1.0, 3.0, 5.0, 7.0], 2)
+    assert (line.y, line.lower, line.upper) == ([1.0, 2.0, 4.0, 6.0], [1.0, 1.0, 3.0, 5.0], [1.0, 3.0, 5.0, 7.0])
+    long = smoothed(range(1000), [float(n % 2) for n in range(1000)], 2, most=10)
+    assert (len(long.x), long.x[-1], set(long.y)) == (10, 999, {0.5})
+    holes = smoothed(range(3), [math.nan, 2.0, math.nan], 1)
+    assert math.isnan(holes.y[0])
+    assert holes.y[1] == 2.0
 
 
 @pytest.mark.parametrize(

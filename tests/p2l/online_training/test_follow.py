@@ -24,6 +24,7 @@ from p2l.model.checkpoint import WEIGHTS_FILE, read_model_list
 from p2l.model.manifest import check_complete
 from p2l.online_training.online_train import main
 from p2l.serving.watching import newest_model
+from p2l.training.run_records import read_run
 from tests.conftest import ROOT
 from tests.p2l.online_training.live_helpers import add, line
 
@@ -101,6 +102,8 @@ def test_it_trains_publishes_and_goes_on_with_what_came_since(tmp_path: Path, co
     assert read_model_list(run) == ["ant", "bee", "cat", "dog", "eel", "new"]
     steps = [json.loads(text)["step"] for text in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     assert steps == sorted(set(steps))
+    told = [one.event for one in read_run(run).publications]  # as `p2l report` of the run's own folder shows them
+    assert told == [entry["event"] for entry in decisions(served)]
 
 
 def test_a_stop_in_between_changes_nothing(tmp_path: Path, config: Path) -> None:

@@ -1,0 +1,246 @@
+"""What a training run has written into its folder, read again: steps, validations, the comparison, publications.
+
+Reads files alone, without torch, of runs that have ended, still run, or were killed: a line that was cut is left out,
+and so is a value that is no number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from array import array
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from p2l.common.errors import InputError
+from p2l.common.files import bounded_lines, parse_json
+from p2l.model.checkpoint import read_object
+from p2l.training.comparison import HeldOutComparison
+
+METRICS_FILE, RECORD_FILE = "metrics.jsonl", "training_config.json"
+CONFIG_FILE, REQUEST_FILE = "training.yaml", "request.json"
+RESULTS_FILE, FORECASTS_FILE = "eval_results.json", "eval_output.jsonl"
+PUBLICATIONS_FILE, SERVED_FILE = "published.jsonl", "served.json"
+"""What was decided on candidates, in the served folder; and where that folder is, in the folder of the run."""
+
+
+class Steps:
+    """Numbers by step, one row for each line of a kind in `metrics.jsonl`."""
+
+    def __init__(self) -> None:
+        """Begin without a row."""
+        self._columns: dict[str, array[float]] = {}
+        self._rows = 0
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def add(self, line: Mapping[str, Any]) -> None:
+        """Append a row with the numbers of a line."""
+        for name, value in line.items():
+            if (number := as_number(value)) is not None:
+                column = self._columns.setdefault(name, array("d"))
+                column.extend([math.nan] * (self._rows - len(column)))
+                column.append(number)
+        self._rows += 1
+
+    def has(self, name: str) -> bool:
+        """Whether any row has this number."""
+        return name in self._columns
+
+    def column(self, name: str) -> list[float]:
+        """Return one number of each row, NaN where a row lacks it."""
+        column = self._columns.get(name, array("d"))
+        return [*column, *[math.nan] * (self._rows - len(column))]
+
+    def last(self, name: str) -> float | None:
+        """Return the newest number of this name."""
+        column = self._columns.get(name)
+        return column[-1] if column else None
+
+
+@dataclass(frozen=True)
+class Publication:
+    """A line of `published.jsonl`: what was decided on a candidate, or a rollback.
+
+    Attributes:
+        event: `published`, `refused` or `rolled back`.
+        subject: the candidate, or the model that was taken out.
+        against: the model that was served then, or the one that is served again.
+        difference: nats a vote by which the candidate's loss is above that of the served model; error: its standard
+            error.
+    """
+
+    event: str
+    subject: str
+    against: str
+    reason: str
+    time: float | None = None
+    step: float | None = None
+    votes: float | None = None
+    loss: float | None = None
+    served_loss: float | None = None
+    difference: float | None = None
+    error: float | None = None
+    held_votes: float | None = None
+    factor: float | None = None
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether held-out votes decided."""
+        return self.difference is not None and self.error is not None
+
+
+@dataclass(frozen=True)
+class RunRecords:
+    """The records of a run.
+
+    Attributes:
+        folder: of the run.
+        config: the configuration, as far as it is there.
+        source: the votes of the request or the configuration, as the user named them; empty where unknown.
+        steps: loss, gradient norm, rate, votes, tokens, ... of each optimizer step.
+        validations: metrics of held-out votes during the run; their names begin with `validation/`.
+        choices: losses that the best step is chosen by; their names begin with `selection/`.
+        results: metrics of the finished model on held-out votes.
+        comparison: with one leaderboard for all prompts.
+        publications: decisions on the run's candidates, in order.
+        is_finished: whether the finished model is there.
+    """
+
+    folder: Path
+    config: Mapping[str, Any]
+    source: str
+    steps: Steps
+    validations: Steps
+    choices: Steps
+    results: Mapping[str, Any]
+    comparison: HeldOutComparison | None
+    publications: list[Publication] = field(default_factory=list)
+    is_finished: bool = False
+
+    @property
+    def written(self) -> Path:
+        """The file whose time is that of the records."""
+        name = METRICS_FILE if (self.folder / METRICS_FILE).is_file() else PUBLICATIONS_FILE
+        return self.folder / name
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training; the clock of a run that was resumed starts anew, and its parts are added up."""
+        total = before = 0.0
+        for now in self.steps.column("seconds"):
+            if math.isfinite(now):
+                total += now - before if now >= before else now
+                before = now
+        return total
+
+
+def read_run(folder: Path) -> RunRecords:
+    """Read what is in a run's folder, or in a folder that models were published to; InputError for any other."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: is no folder; name the folder of a training run")
+    steps, validations, choices = _read_metrics(folder / METRICS_FILE)
+    publications = read_publications(folder) or _published_elsewhere(folder)
+    if not steps and not publications:
+        parent = folder.resolve().parent
+        hint = f"; it is a checkpoint: name {parent}" if (parent / METRICS_FILE).is_file() else ""
+        raise InputError(f"{folder}: is no folder of a training run: it has no {METRICS_FILE} with a step{hint}")
+    config = _read_config(folder)
+    request = _object(folder / REQUEST_FILE).get("request")
+    source = request.get("votes") if isinstance(request, dict) else config.get("train_data_path")
+    return RunRecords(
+        folder,
+        config,
+        source if isinstance(source, str) else "",
+        steps,
+        validations,
+        choices,
+        _object(folder / RESULTS_FILE),
+        HeldOutComparison.read(folder),
+        publications,
+        (folder / "config.json").is_file(),
+    )
+
+
+def as_number(value: object) -> float | None:
+    """Return a finite number of JSON; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    with contextlib.suppress(OverflowError):
+        return float(value) if math.isfinite(value) else None
+    return None
+
+
+def _read_metrics(file: Path) -> tuple[Steps, Steps, Steps]:
+    steps, validations, choices = Steps(), Steps(), Steps()
+    for line in _lines(file):
+        if as_number(line.get("step")) is None:
+            continue
+        if "loss" in line:
+            steps.add(line)
+        elif any(name.startswith("validation/") for name in line):
+            validations.add(line)
+        elif any(name.startswith("selection/") for name in line):
+            choices.add(line)
+    return steps, validations, choices
+
+
+def read_publications(folder: Path) -> list[Publication]:
+    """Return the decisions on candidates of a served folder; none where nothing was published."""
+    found = []
+    names = ("time", "step", "votes", "loss", "served_loss", "difference", "error", "held_votes", "factor")
+    for line in _lines(folder / PUBLICATIONS_FILE):
+        event = line.get("event")
+        if event not in ("published", "refused", "rolled back"):
+            continue
+        numbers = {name: as_number(line.get(name)) for name in names}
+        step = numbers["step"]
+        subject = str(line.get("taken_out") or ("" if step is None else f"checkpoint-{step:.0f}"))
+        against = line.get("back_to") or line.get("against") or ""
+        found.append(Publication(str(event), subject, str(against), str(line.get("reason") or ""), **numbers))
+    return found
+
+
+def _published_elsewhere(folder: Path) -> list[Publication]:
+    """Return the decisions in the folder that a live run has published to, if that is still where it was."""
+    served = _object(folder / SERVED_FILE).get("folder")
+    return read_publications(Path(served)) if isinstance(served, str) else []
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a file of lines."""
+    if not file.is_file():
+        return
+    try:
+        with file.open("rb") as stream:
+            for text, _ in bounded_lines(stream):
+                with contextlib.suppress(ValueError):  # a kill cut it, or it is being written
+                    line = parse_json(text)
+                    if isinstance(line, dict):
+                        yield line
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror or error}") from error
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    """Return the configuration of the finished model, of a checkpoint or published model, or of the request."""
+    places = [folder, *sorted(folder.glob("checkpoint-*"))[::-1]]
+    for place in places:
+        if config := _object(place / RECORD_FILE):
+            return config
+    from p2l.common.config import read_yaml
+
+    with contextlib.suppress(InputError):
+        return {str(key): value for key, value in read_yaml(folder / CONFIG_FILE).items()}
+    return {}
+
+
+def _object(file: Path) -> dict[str, Any]:
+    if not file.is_file():  # a pipe would never end
+        return {}
+    with contextlib.suppress(InputError):
+        return read_object(file, missing={})
+    return {}
