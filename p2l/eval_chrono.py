@@ -46,6 +46,7 @@ def _add_data_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--output-dir", "-od", default="outputs", metavar="DIR", help="for checkpoint-N/checkpoint-N-val-V.json"
     )
+    group.add_argument("--report", metavar="FILE", help="also write a page (.html) on the losses, which opens offline")
     group.add_argument("--restart", action="store_true", help="compute existing outputs again")
 
 

@@ -1,8 +1,10 @@
-"""Pictures of the pages of running services, for the documentation and for looking at while pages change.
+"""Pictures of the pages of running services, and of reports, for the documentation and to look at while pages change.
 
     p2l endpoint --model-path outputs/sample --host 127.0.0.1 &
     python -m tools.screenshots --endpoint http://127.0.0.1:10250 --output /tmp/shots      # every size and scheme
     python -m tools.screenshots --endpoint http://127.0.0.1:10250 --docs                   # those of the documentation
+    p2l report outputs/sample --output pages/training.html
+    python -m tools.screenshots --reports pages --output /tmp/shots                        # training.html, ...
 
 It needs Chromium (`make browser`), and for the console of a router the variable ADMIN_KEY.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -100,8 +102,19 @@ SHOTS = (
 )
 
 
-def take(services: dict[str, str], output: Path, docs: bool) -> Iterator[Path]:
-    """Yield the pictures of the services that are there, as they are written."""
+REPORTS = ("training", "evaluation", "routing", "slices", "drift")
+"""Names of the pages in the folder of reports, as far as they are there."""
+DOCUMENTED = ("training",)
+
+
+def report_shots(folder: Path) -> list[Shot]:
+    """Return the pictures of the reports in a folder."""
+    there = [name for name in REPORTS if (folder / f"{name}.html").is_file()]
+    return [Shot(f"report-{name}", "reports", f"/{name}.html", is_documented=name in DOCUMENTED) for name in there]
+
+
+def take(services: dict[str, str], shots: Sequence[Shot], output: Path, docs: bool) -> Iterator[Path]:
+    """Yield the pictures of what the services have, by their addresses, as they are written."""
     from playwright.sync_api import sync_playwright
 
     schemes: tuple[Literal["light", "dark"], ...] = ("light",) if docs else ("light", "dark")
@@ -112,7 +125,7 @@ def take(services: dict[str, str], output: Path, docs: bool) -> Iterator[Path]:
                 size = {"width": width, "height": 1150 if width > 500 else 740}
                 context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")  # type: ignore[arg-type]
                 page = context.new_page()
-                for shot in (shot for shot in SHOTS if shot.service in services and (shot.is_documented or not docs)):
+                for shot in (shot for shot in shots if shot.is_documented or not docs):
                     page.goto(services[shot.service].rstrip("/") + shot.path)
                     if shot.act is not None:
                         shot.act(page)
@@ -130,12 +143,17 @@ def main() -> None:
     flags.add_argument("--endpoint", metavar="URL", help="of a running p2l endpoint")
     flags.add_argument("--router", metavar="URL", help="of a running router")
     flags.add_argument("--coeval", metavar="URL", help="of a running coeval view")
+    flags.add_argument("--reports", metavar="DIR", type=Path, help=f"folder with {', '.join(REPORTS)}, each as .html")
     flags.add_argument("--output", type=Path, default=Path("docs/figures"), metavar="DIR", help="where they go")
     flags.add_argument("--docs", action="store_true", help="only those that the documentation shows")
     args = flags.parse_args()
     args.output.mkdir(parents=True, exist_ok=True)
     services = {name: url for name in ("endpoint", "router", "coeval") if (url := getattr(args, name))}
-    for path in take(services, args.output, args.docs):
+    shots = [shot for shot in SHOTS if shot.service in services]
+    if args.reports is not None:
+        services["reports"] = args.reports.resolve().as_uri()
+        shots += report_shots(args.reports)
+    for path in take(services, shots, args.output, args.docs):
         print(path)
 
 

@@ -294,7 +294,7 @@ def compare_runs(
 
 def gap_to(oracle: Matrix, run: Matrix, *others: Matrix, absolute: bool = False) -> float:
     """Return the mean loss of the run's last checkpoint against the oracle's, over the slices of these and `others`."""
-    worse = _gaps(oracle, run, *others)
+    worse = last_gaps(oracle, run, *others)
     return _mean(np.abs(worse) if absolute else worse)
 
 
@@ -303,7 +303,7 @@ def gap_error(oracle: Matrix, run: Matrix, *others: Matrix) -> float:
 
     Forgetting makes a gap grow or shrink over the slices; the scatter around a straight line over them is noise.
     """
-    worse = _gaps(oracle, run, *others)
+    worse = last_gaps(oracle, run, *others)
     if len(worse) < 3:
         return np.nan
     place = np.arange(len(worse), dtype=np.float64)
@@ -319,7 +319,8 @@ def is_noise(oracle: Matrix, run: Matrix, naive: Matrix) -> bool:
     return abs(gap_to(oracle, naive, run)) <= _ERRORS * gap_error(oracle, naive, run)
 
 
-def _gaps(oracle: Matrix, run: Matrix, *others: Matrix) -> Floats:
+def last_gaps(oracle: Matrix, run: Matrix, *others: Matrix) -> Floats:
+    """Return what the run's last checkpoint is worse by than the oracle's, on each slice that all were asked about."""
     of_oracle, of_run, *rest = (_last(one) for one in (oracle, run, *others))
     common = [number for number in of_run if all(number in one for one in (of_oracle, *rest))]
     ends = [np.array([one[number] for number in common]) for one in (of_oracle, of_run)]
@@ -372,12 +373,18 @@ def _next(matrix: Matrix) -> float:
     return _mean(np.array([_first(row) for row in ahead]))
 
 
-@_register
-def _backward(matrix: Matrix) -> float:
+def gains_again(matrix: Matrix) -> Floats:
+    """Return what the last checkpoint gained on each slice that an earlier one had behind it too; the newest apart."""
     behind = np.where(matrix.later, np.nan, matrix.values)[:, :-1]
     first = np.array([_first(column) for column in behind.T])
     asked_again = (~np.isnan(behind)).sum(axis=0) > 1
-    return _mean(_gain(matrix.metric, first, behind[-1])[asked_again])
+    gains = _gain(matrix.metric, first, behind[-1])[asked_again]
+    return np.asarray(gains[~np.isnan(gains)])
+
+
+@_register
+def _backward(matrix: Matrix) -> float:
+    return _mean(gains_again(matrix))
 
 
 @_register

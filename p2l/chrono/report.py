@@ -332,8 +332,12 @@ def write_report(
         _draw_all(matrices, folder, oracle, naive)
     table = compare_runs(matrices, oracle=oracle, naive=naive)
     _write_summary(table, folder)
-    notes = [*_notes(matrices), *_noise(matrices, oracle, naive)]
-    return "\n".join([_render(table, most), *notes, f"wrote {folder}"])
+    return "\n".join([_render(table, most), *notes_on(matrices, oracle, naive), f"wrote {folder}"])
+
+
+def notes_on(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) -> list[str]:
+    """Return what a reader who compares runs must know."""
+    return [*_notes(matrices), *_noise(matrices, oracle, naive)]
 
 
 def _draw_all(matrices: Sequence[Matrix], folder: Path, oracle: str | None, naive: str | None) -> None:
@@ -379,7 +383,6 @@ def _noise(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) ->
 
 
 def _notes(matrices: Sequence[Matrix]) -> list[str]:
-    """Return what a reader who compares runs must know."""
     notes = []
     if len({tuple(matrix.slices) for matrix in matrices}) > 1:
         notes.append("note: the runs were asked about different slices; gaps are over those that two runs share.")

@@ -13,6 +13,7 @@ import contextlib
 import math
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from p2l.common.cli import amount, parser, positive, print_note, run
@@ -32,7 +33,7 @@ _GROUPS = {
     "what is compared": ("--prompts", "--votes", "--model", "--versions", "--before", "--after", "--by", "--clusters"),
     "watching": ("--follow", "--alarm", "--window", "--stop-when-idle"),
     "what counts as a change": ("--likelihood", "--min-prompts", "--level", "--fdr", "--least-change"),
-    "output": ("--all", "--rows", "--json", "--plot", "--quiet"),
+    "output": ("--all", "--rows", "--json", "--plot", "--report", "--quiet"),
 }
 
 
@@ -77,6 +78,7 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
     add_rows_flag(flags)
     flags.add_argument("--json", metavar="FILE", help="also write every cell")
     flags.add_argument("--plot", metavar="FILE", help="also draw them (.png, .svg, .pdf)")
+    flags.add_argument("--report", metavar="FILE", help="also write a page (.html), which opens offline")
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
     flags.arrange(_GROUPS)
     return flags
@@ -113,15 +115,27 @@ def main(argv: Sequence[str] | None = None) -> int | None:
         return _follow(args)
     drift = _of_votes(args) if args.votes is not None else _of_models(args)
     print(drift.to_text(every=args.all, most=rows_to_print(args.rows)))
-    if args.json is not None:
-        write_json(args.json, drift.to_dict())
-        print(f"wrote {args.json}", file=sys.stderr)
+    _write(args, drift)
+    for path in (args.json, args.report):
+        if path is not None:
+            print(f"wrote {path}", file=sys.stderr)
     if args.plot is not None:
         from p2l.insight.drift import plot_drift
 
         left = plot_drift(drift, args.plot)
         print(f"drew {args.plot}" + (f" ({left} more categories are in --json)" if left else ""), file=sys.stderr)
     return None
+
+
+def _write(args: argparse.Namespace, drift: Drift) -> None:
+    """Write every cell and the page, where they are asked for."""
+    if args.json is not None:
+        write_json(args.json, drift.to_dict())
+    if args.report is not None:
+        from p2l.common.report.reports import save_report
+        from p2l.insight.drift_report import drift_report
+
+        save_report(drift_report(drift, Path(args.prompts or args.votes or args.follow).name), args.report)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -142,6 +156,10 @@ def _check(args: argparse.Namespace) -> None:
     if args.min_prompts < 2 or not args.least_change >= 0:
         raise ConfigError("--min-prompts must be at least 2, and --least-change not negative")
     check_outputs(args.json, args.plot, args.votes, args.prompts)
+    if args.report is not None:
+        from p2l.common.report.reports import check_page
+
+        args.report = str(check_page(args.report, args.votes, args.prompts, args.follow))
 
 
 def _check_votes(args: argparse.Namespace) -> None:
@@ -223,8 +241,7 @@ def _follow(args: argparse.Namespace) -> int | None:
     with contextlib.suppress(StopRequestedError):
         for drift in look_at(_followed(args), watch, _teller(args)):
             print(drift.to_text(every=args.all), flush=True)
-            if args.json is not None:
-                write_json(args.json, drift.to_dict())
+            _write(args, drift)
             if drift.found and args.alarm == _EXIT:
                 return 1
             if drift.found and args.alarm is not None:
@@ -243,8 +260,6 @@ def _teller(args: argparse.Namespace) -> Callable[[str], None]:
 
 
 def _followed(args: argparse.Namespace) -> LiveVotes:
-    from pathlib import Path
-
     from p2l.online_training.live_votes import LiveVotes, Waiting
     from p2l.online_training.online_train import stop_on_signals
     from p2l.online_training.router_votes import RouterVotes, copy_of, is_database

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,7 @@ def build_parser(prog: str = "p2l visualize") -> argparse.ArgumentParser:
     flags.add_argument(
         "--loss-type", "-lt", metavar="TYPE", help="likelihood of outputs that do not say theirs (default: grk)"
     )
+    flags.add_argument("--report", metavar="FILE", help="also write a page (.html), which opens offline")
     add_rows_flag(flags)
     flags.arrange({"which runs": ("--eval-folder", "--names", "--oracle", "--naive", "--loss-type")})
     return flags
@@ -48,6 +50,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
     names, metric = _names(args), _metric(args)
+    if args.report is not None:
+        from p2l.common.report.reports import check_page
+
+        args.report = str(check_page(args.report))
     from p2l.chrono.matrix import read_matrix
     from p2l.chrono.report import write_report
 
@@ -60,8 +66,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     can_draw = importlib.util.find_spec("matplotlib") is not None
     options = {"oracle": args.oracle, "naive": args.naive, "figures": can_draw}
     print(write_report(matrices, target, **options, most=rows_to_print(args.rows)))
+    if args.report is not None:
+        _write_page(args, matrices)
     if not can_draw:
         print("note: no figures, as matplotlib is not installed: pip install 'p2l[plot]'")
+
+
+def _write_page(args: argparse.Namespace, matrices: Sequence[Matrix]) -> None:
+    from p2l.chrono.page import chrono_report
+    from p2l.common.report.reports import save_report
+
+    slices = max(len(one.slices) for one in matrices)
+    report = chrono_report(matrices, f"{slices} slices of votes", oracle=args.oracle, naive=args.naive)
+    save_report(report, args.report)
+    print(f"wrote {args.report}", file=sys.stderr)
 
 
 def _names(args: argparse.Namespace) -> list[str]:

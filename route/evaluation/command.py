@@ -15,6 +15,7 @@ from p2l.common.cli import parser, positive, run, whole
 from p2l.common.errors import InputError
 
 if TYPE_CHECKING:
+    from route.evaluation.measuring import Results
     from route.evaluation.policies import Outcome, Setup
     from route.evaluation.table import ScoreTable
 
@@ -65,6 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     model.add_argument("--save-model", metavar="DIR", help="write the trained P2L (of the last fold)")
     out = flags.add_argument_group("output")
     out.add_argument("--output", metavar="DIR", help="write results.json, results.md, curves.png and curves.svg there")
+    out.add_argument("--report", metavar="FILE", help="write a page (.html), which opens offline")
     out.add_argument("--no-figure", action="store_true", help="no figure")
     out.add_argument("--quiet", action="store_true", help="no progress bars")
     return flags
@@ -87,6 +89,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(text(results))
     if flags.output is not None:
         write(results, Path(flags.output).expanduser(), figure=not flags.no_figure)
+    if flags.report is not None:
+        _write_page(flags, results)
     if flags.save_model is not None:
         _save(outcome, table, Path(flags.save_model).expanduser())
 
@@ -107,6 +111,21 @@ def _check(flags: argparse.Namespace) -> None:
         from p2l.common.plots import check_figures
 
         check_figures("curves.png")
+    if flags.report is not None:
+        from p2l.common.report.reports import check_page
+
+        flags.report = str(check_page(flags.report, flags.table, flags.train, flags.test, flags.prices))
+
+
+def _write_page(flags: argparse.Namespace, results: Results) -> None:
+    from p2l.common.report.reports import save_report
+    from route.evaluation.page import routing_report
+
+    name = flags.recipe if flags.model is None else "/".join(Path(flags.model).resolve().parts[-2:])
+    save_report(
+        routing_report(results, f"Router on a P2L ({name})", Path(flags.table or flags.test).name), flags.report
+    )
+    print(f"page: {flags.report}")
 
 
 def _table(flags: argparse.Namespace, path: str) -> ScoreTable:

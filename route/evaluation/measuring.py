@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from p2l.common.errors import InputError
-from p2l.metrics import Interval, Reliability
+from p2l.metrics import Interval, Point, Reliability, joined_points
 from p2l.metrics.calibration import reliability
 from route.evaluation.features import with_categories
 from route.evaluation.policies import Outcome, Setup, compare
@@ -26,6 +26,7 @@ POLICIES: Mapping[str, str] = {
     "nearest": "nearest neighbours",
     "clusters": "k-means leaderboards",
 }
+_MOST_ANSWERS = 200_000  # that points are drawn of
 ONE_PRICE_POLICIES = tuple(name for name in POLICIES if name != "cheapest")
 
 
@@ -145,8 +146,8 @@ def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], 
             model: (float(cost), float(score))
             for model, cost, score in zip(test.models, test.costs.mean(axis=0), test.scores.mean(axis=0), strict=True)
         },
-        pairs=_reliability(expected.ravel(), test.scores.ravel()),
-        chosen=_reliability(spent["p2l"].expected[:, -1], spent["p2l"].scores[:, -1]),
+        pairs=_reliability(expected, test.scores, test.prompts),
+        chosen=_reliability(spent["p2l"].expected[:, -1:], spent["p2l"].scores[:, -1:], test.prompts),
     )
 
 
@@ -222,12 +223,25 @@ def _notes(test: ScoreTable) -> tuple[str, ...]:
     return tuple(note for note in (left, cut, clipped) if note)
 
 
-def _reliability(expected: Floats, realised: Floats) -> Reliability:
-    """Return the reliability of the chance of a usable answer; a fractional score counts as that share of one."""
-    probs, truth = (np.stack([values, 1.0 - values], axis=1) for values in (expected, realised))
+def _reliability(expected: Floats, realised: Floats, prompts: Sequence[str]) -> Reliability:
+    """Return the reliability of the chance of a usable answer, of matrices (Q, n), with points by prompt (Q,).
+
+    A fractional score counts as that share of a usable answer.
+    """
+    probs, truth = (np.stack([values.ravel(), 1.0 - values.ravel()], axis=1) for values in (expected, realised))
     both = reliability(probs, truth, ("usable", "not"))
     names = ("outcomes", "predicted", "observed", "mass")
-    return replace(both, **{name: getattr(both, name)[:1] for name in names})
+    first = {name: getattr(both, name)[:1] for name in names}
+    return replace(both, **first, points=_points(expected, realised, prompts))
+
+
+def _points(expected: Floats, realised: Floats, prompts: Sequence[str]) -> tuple[tuple[Point, ...], ...]:
+    """Return the points of the diagram, of evenly chosen prompts where there are too many answers."""
+    step = -(-expected.size // _MOST_ANSWERS)
+    columns = [values[::step].ravel() for values in (expected, realised)]
+    probs, truth = (np.stack([values, 1.0 - values], axis=1) for values in columns)
+    clusters = np.repeat(np.unique(prompts[::step], return_inverse=True)[1], expected.shape[1])
+    return joined_points(probs, truth, ("usable", "not"), clusters=clusters)[:1]
 
 
 def calibration_error(bins: Reliability) -> float:

@@ -6,11 +6,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from p2l.chrono.matrix import Matrix
+from p2l.chrono.page import chrono_report
+from p2l.common.report.reports import save_report
 from p2l.evaluation.report import write_report
+from p2l.evaluation.training_report import training_report
+from p2l.insight.drift import Drift, DriftCell
+from p2l.insight.drift_report import drift_report
+from p2l.metrics import Interval
+from p2l.training.run_records import read_run
+from route.evaluation.measuring import POLICIES, PolicyReport, Results
+from route.evaluation.page import routing_report
 from tests.browser.conftest import SIZES, Visit, Visits
 from tests.p2l.evaluation.evaluation_results import output
+from tests.p2l.evaluation.training_runs import make_run, publications, write_lines
 
 HOSTILE = '"><img src=x onerror="window.planted=1"><script>window.planted=1</script>'
 MODELS = ["ant", "bee", "cat", "dog", f"<b>{HOSTILE}", "中文模型", "a-name-of-many-letters-and-no-space" * 3]
@@ -20,7 +32,71 @@ def evaluation(folder: Path) -> Path:
     return write_report([output(MODELS, ["all", HOSTILE], prompts=200)], folder)
 
 
-REPORTS: dict[str, Callable[[Path], Path]] = {"evaluation": evaluation}
+def training(folder: Path) -> Path:
+    run = make_run(folder / "run", MODELS)
+    write_lines(run / "published.jsonl", [line | {"reason": HOSTILE} for line in publications()])
+    return save_report(training_report(read_run(run)), folder / "training.html")
+
+
+def drift(folder: Path) -> Path:
+    cells = [
+        DriftCell(
+            by, category, model, 40, 30.0 * place, 30.0 * place - 20, 30.0 * place + 20, 0.5, 0.6, 0.01, 0.02, verdict
+        )
+        for place, (model, verdict) in enumerate(zip(MODELS, ("", "rose", "", "rose", "rose", "", "rose"), strict=True))
+        for by, category in (("", "all"), ("topic", HOSTILE), ("topic", "sql"))
+    ]
+    found = Drift("outputs/may", "outputs/june", "bt-tie", 0.95, 0.05, cells, [HOSTILE])
+    return save_report(drift_report(found, "prompts.parquet"), folder / "drift.html")
+
+
+def slices(folder: Path) -> Path:
+    numbers = [128, 256, 384, 512]
+    later = np.array([[number > checkpoint for number in numbers] for checkpoint in numbers])
+    drawn = np.random.default_rng(0).normal(1.1, 0.02, (3, 4, 4))
+    runs = [
+        Matrix(name, "Loss", numbers, numbers, values, np.full((4, 4), 200.0), later)
+        for name, values in zip(("naive", HOSTILE, "oracle"), drawn, strict=True)
+    ]
+    report = chrono_report(runs, "4 slices of votes", oracle="oracle", naive="naive")
+    return save_report(report, folder / "slices.html")
+
+
+def routing(folder: Path) -> Path:
+    def around(value: float) -> Interval:
+        return Interval(value, value - 0.02, value + 0.02, 0.01)
+
+    policies = {
+        name: PolicyReport(
+            about,
+            around(0.6 - 0.01 * place),
+            around(0.7 - 0.01 * place),
+            around(0.65 - 0.01 * place),
+            Interval(0.5, 0.4, float("inf"), 0.1),
+            {} if name == "p2l" else {"area": around(0.03), "at_equal_cost": around(0.03)},
+            around(0.05),
+            tuple((0.001 * 2.0**step, 0.4 + 0.03 * step - 0.005 * place) for step in range(6)),
+            (HOSTILE,),
+        )
+        for place, (name, about) in enumerate(POLICIES.items())
+    }
+    models = {name: (0.001 * 2.0**place, 0.4 + 0.02 * place) for place, name in enumerate(MODELS)}
+    bins = output(["a", "b"], ["all"], prompts=90).categories[0].reliability
+    assert bins is not None
+    sizes = {"questions": 900, "prompts": 880, "trained_on": (700,), "notes": (HOSTILE,), "one_price": False}
+    results = Results(
+        table="t", models=tuple(MODELS), **sizes, policies=policies, model_points=models, pairs=bins, chosen=bins
+    )
+    return save_report(routing_report(results, HOSTILE, "scores.parquet"), folder / "routing.html")
+
+
+REPORTS: dict[str, Callable[[Path], Path]] = {
+    "evaluation": evaluation,
+    "training": training,
+    "drift": drift,
+    "slices": slices,
+    "routing": routing,
+}
 
 
 @pytest.fixture(scope="module", params=REPORTS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,16 @@ def test_each_checkpoint_is_asked_about_the_slices_up_to_it(evaluate: Evaluate, 
         "checkpoint-2/checkpoint-2-val-1.json",
         "checkpoint-2/model_list.json",
     ]
+
+
+def test_the_page_is_of_all_that_is_there(evaluate: Evaluate, tmp_path: Path) -> None:
+    evaluate(report=str(tmp_path / "page.html"))
+    text = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert re.search(r"run (does not show that it forgets|has forgotten|has not forgotten|ends with)", text)
+    assert "/slices" in text
+    assert "Loss: checkpoints over the slices" in text
+    with pytest.raises(InputError, match=r"must be \.html"):
+        evaluate(report=str(tmp_path / "page.pdf"))
 
 
 def test_rows_hold_what_the_model_says_and_labels_of_its_own_list(

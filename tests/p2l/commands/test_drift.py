@@ -15,13 +15,17 @@ from numpy.testing import assert_allclose
 
 from p2l.commands.drift import main
 from p2l.common.errors import InputError
-from p2l.insight.drift import Measured, adjusted, drift_of_models, judge
+from p2l.common.report.reports import report_page
+from p2l.insight.drift import Drift, DriftCell, Measured, adjusted, drift_of_models, judge
+from p2l.insight.drift_report import drift_report
 from p2l.insight.drift_votes import between_times, between_versions, drift_of_votes
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.training.posterior import write_posterior
 from p2l.votes import open_votes
 from tests.conftest import write_votes
 from tests.p2l.eval_helpers import make_model
+from tests.p2l.evaluation.evaluation_results import EVIL
+from tests.p2l.evaluation.test_evaluation_report import Page
 
 MODELS = ("ant", "bee", "cat", "dog")
 TOPICS = ("sql", "poetry", "law")
@@ -130,6 +134,36 @@ def test_versions_in_csv_are_read_too(tmp_path: Path) -> None:
         drift_of_votes(str(tmp_path / f"votes.{end}"), one) for end, one in zip(("csv", "jsonl"), rule, strict=True)
     )
     assert first.measured == second.measured
+
+
+def test_the_page_begins_with_the_largest_change(
+    votes: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, page = tmp_path / "drift.json", tmp_path / "drift.html"
+    words = ["--votes", votes, "--before", 1.7e9 + 1800, "--by", "topic", "--json", out]
+    run(capsys, *words, "--report", page)
+    text = page.read_text(encoding="utf-8")
+    cells = json.loads(out.read_text(encoding="utf-8"))["cells"]
+    largest = max((cell for cell in cells if cell["verdict"]), key=lambda cell: abs(cell["change"]))
+    assert (largest["model"], largest["category"]) == ("cat", "sql")
+    ends = f"95% interval −{-largest['lower']:.0f} to −{-largest['upper']:.0f}"
+    assert f"cat in topic = sql fell by {-largest['change']:.0f} points ({ends})" in text
+    assert 'class="verdict bad"' in text
+    assert f"{len(cells)} changes were looked at" in text
+    for mark in ("to votes from", "on votes.jsonl", 'id="figure-1"', "<h2>Changes found</h2>", "<h2>By category</h2>"):
+        assert mark in text
+    assert not Page(text).wrong
+    run(capsys, "--votes", votes, "--before", 1.7e9 + 1800, "--model", "ant", "--least-change", 500, "--report", page)
+    text = page.read_text(encoding="utf-8")
+    assert "No model rose or fell as far as these prompts show: the largest change, that of ant over all" in text
+    assert "None: every change that was looked at may be chance." in text
+
+
+def test_a_page_of_names_that_are_no_names_is_text() -> None:
+    cells = [DriftCell(EVIL, EVIL, EVIL, 30, 40.0, 20.0, 60.0, 0.5, 0.6, 0.001, 0.002, "rose")]
+    text = report_page(drift_report(Drift(EVIL, EVIL, "bt", 0.95, 0.05, cells, [EVIL]), EVIL))
+    assert "<script>alert" not in text
+    assert text.count("<script>") == 1
 
 
 # two models
@@ -279,6 +313,7 @@ def test_intervals_are_those_of_student() -> None:
         (["--votes", "v", "--before", "5", "--after", "4"], "must not be later"),
         (["--votes", "v", "--before", "5", "--fdr", "0"], "between 0 and 1"),
         (["--votes", "v", "--before", "5", "--plot", "x.doc"], "the ending must be"),
+        (["--votes", "v", "--before", "5", "--report", "x.pdf"], "must be .html"),
         (["--votes", "v", "--before", "5", "--likelihood", "elo"], "elo"),
         (["--votes", "VOTES", "--before", "5"], "no model has votes both before and after"),
         (["--votes", "VOTES", "--before", "1700001800", "--model", "eel"], "'eel' cannot be compared"),

@@ -10,6 +10,8 @@ import pytest
 
 from p2l.common.errors import InputError
 from p2l.online_training.visualize import main
+from tests.p2l.evaluation.evaluation_results import EVIL
+from tests.p2l.evaluation.test_evaluation_report import Page
 
 
 def make_run(folder: Path, worse: float = 0.0, *, ahead: bool = True) -> Path:
@@ -61,6 +63,38 @@ def test_one_run_and_accuracy_the_same_bytes_each_time(runs: list[str], tmp_path
     ] == []
 
 
+def page_of(tmp_path: Path, *words: str) -> str:
+    page = tmp_path / "page.html"
+    main([*words, "--output-file", str(tmp_path / "f"), "--report", str(page)])
+    return page.read_text(encoding="utf-8")
+
+
+def test_the_page_says_how_far_the_best_run_is_from_the_oracle(runs: list[str], tmp_path: Path) -> None:
+    text = page_of(tmp_path, "--eval-folder", *runs, "--oracle", "oracle", "--naive", "naive")
+    assert "best ends 0.0200 worse than oracle, which saw the votes shuffled" in text
+    assert "95% interval over 3 slices 0.0200 to 0.0200" in text
+    assert "naive ends 0.1000 worse." in text
+    assert "Loss: last checkpoint of each run over the slices" in text
+    assert '<th scope="row">Closed</th><td class="number">0.0% to 100.0%</td>' in text
+    assert not Page(text).wrong
+
+
+def test_without_an_oracle_the_first_two_are_compared(runs: list[str], tmp_path: Path) -> None:
+    text = page_of(tmp_path, "--eval-folder", runs[1], runs[0], "--names", EVIL.replace("/", ""), "naive")
+    assert "naive follows with 1.3100, 0.0800 worse (95% interval over 3 slices" in text
+    assert "<script>alert" not in text
+
+
+def test_the_page_of_one_run_says_whether_it_forgets(runs: list[str], tmp_path: Path) -> None:
+    text = page_of(tmp_path, "--eval-folder", runs[1], "--extract-accuracy")
+    assert (
+        "best does not show that it forgets: on earlier slices the accuracy of its last checkpoint is 0.0% higher"
+        in text
+    )
+    assert "checkpoint 30" in text
+    assert '<th scope="row">Kept</th>' in text
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -73,6 +107,7 @@ def test_one_run_and_accuracy_the_same_bytes_each_time(runs: list[str], tmp_path
         (["--extract-accuracy", "--metric", "Brier"], "exclude each other"),
         (["--metric", "Brier-Score"], "unknown metric"),
         (["--loss-type", "bt"], "was written under grk"),
+        (["--report", "page.pdf"], "must be .html"),
     ],
 )
 def test_bad_input_is_one_line_and_writes_nothing(

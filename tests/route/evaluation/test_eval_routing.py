@@ -11,16 +11,20 @@ import numpy as np
 import pytest
 
 from p2l.common.errors import InputError
+from p2l.common.report.reports import report_page
 from p2l.inference import P2L
 from p2l.model.scratch import make_transformer
 from route.evaluation.command import main
 from route.evaluation.distance import votes_between
 from route.evaluation.features import PARTITIONS, Clusters, Encoder, Words
 from route.evaluation.measuring import across, explained_share, within
+from route.evaluation.page import routing_report
 from route.evaluation.policies import Setup, category_scores, clusters, learn, nearest, nearest_scores
 from route.evaluation.spending import worth_on
 from route.evaluation.training import expected_by, fit_graded, known_models, least_clusters, save, train, width_of_ties
 from route.routing.optimizers import grounded_scores
+from tests.p2l.evaluation.evaluation_results import EVIL
+from tests.p2l.evaluation.test_evaluation_report import Page
 from tests.route.evaluation.routing_tables import answers, known_table, random_table
 
 
@@ -189,8 +193,16 @@ def test_the_command_measures_writes_and_takes_the_model_up_again(
     answers(100).to_parquet(file)
     saved = ["--save-model", str(tmp_path / "p2l"), "--output", str(tmp_path / "out"), "--no-figure"]
     encoder = ["--encoder", str(tiny_encoder(tmp_path / "encoder").folder)]
+    page = tmp_path / "routing.html"
+    saved += ["--report", str(page)]
     main(["--table", str(file), "--recipe", "words", "--share", "0.4", "--quiet", *encoder, *saved])
     assert "| router on P2L |" in capsys.readouterr().out
+    text = page.read_text(encoding="utf-8")
+    assert "Choosing by prompt pays: the router scores" in text
+    assert "than the best single model, on average over all budgets (95% interval" in text
+    for mark in ("on scores.parquet", 'id="figure-1"', "<h2>Policies</h2>", "<h2>Metrics</h2>", "<h2>Calibration</h2>"):
+        assert mark in text
+    assert not Page(text).wrong
     results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
     p2l = results["policies"]["p2l"]
     assert p2l["area"]["lower"] <= p2l["area"]["estimate"] <= p2l["area"]["upper"]
@@ -202,6 +214,16 @@ def test_the_command_measures_writes_and_takes_the_model_up_again(
     assert loaded["policies"]["p2l"]["area"]["estimate"] == pytest.approx(p2l["area"]["estimate"], abs=1e-3)
 
 
+def test_the_page_of_one_price_has_bars_and_names_are_text() -> None:
+    table = replace(random_table(60, 3), models=("ant", EVIL, "中文"), one_price=True)
+    results, _ = within(table, Setup(recipe="words"), share=0.4, folds=1, seed=0)
+    text = report_page(routing_report(results, EVIL, EVIL))
+    assert "Mean score of each policy" in text
+    assert "over all budgets" not in text
+    assert "<script>alert" not in text
+    assert not Page(text).wrong
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -211,6 +233,7 @@ def test_the_command_measures_writes_and_takes_the_model_up_again(
         (["--table", "a.csv", "--prices", "p.yaml", "--one-price"], "--prices and --one-price exclude"),
         (["--table", "no.csv"], "no.csv: no such file"),
         (["--table", "a.csv", "--model", "m", "--save-model", "n"], "leave out --model"),
+        (["--table", "a.csv", "--report", "page.pdf"], "must be .html"),
     ],
 )
 def test_flags_that_do_not_go_together(words: list[str], message: str) -> None:
