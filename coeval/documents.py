@@ -1,7 +1,8 @@
 """Items that rest on the user's documents: passages of them, and whether what a teacher quotes is there.
 
 Documents are files of text. A passage is whole paragraphs of about 2,000 characters; longer paragraphs are cut between
-sentences. Each teacher goes through all passages in an order of its own before one comes again.
+sentences, and longer sentences, tables and the like, between words or anywhere. Each teacher goes through all
+passages in an order of its own before one comes again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ LONGEST = 64 << 20
 _LETTERS = 2000  # of a passage
 _SHORTEST_QUOTE = 20  # letters: less stands in any text
 _PARAGRAPH = re.compile(r"\n\s*\n")
-_SENTENCE = re.compile(r"(?<=[.!?])\s+")
+_SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*")  # the latter end sentences without a space
 _MARKS = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": "-"})
 
 
@@ -72,7 +73,22 @@ def _passages(document: str, text: str) -> Iterator[Passage]:
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
     """Yield where paragraphs begin and end, or the sentences of long ones."""
     for first, last in _parts(text, _PARAGRAPH, 0, len(text)):
-        yield from [(first, last)] if last - first <= _LETTERS else _parts(text, _SENTENCE, first, last)
+        if last - first <= _LETTERS:
+            yield first, last
+            continue
+        for sentence in _parts(text, _SENTENCE, first, last):
+            yield from _cut(text, *sentence)
+
+
+def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yield the parts of a sentence that each fit a passage, cut at the last space of each if there is one."""
+    while last - first > _LETTERS:
+        end = max(text.rfind(" ", first + _LETTERS // 2, first + _LETTERS), 0) or first + _LETTERS
+        if text[first:end].strip():
+            yield first, end
+        first = end
+    if text[first:last].strip():
+        yield first, last
 
 
 def _parts(text: str, gap: re.Pattern[str], first: int, last: int) -> Iterator[tuple[int, int]]:

@@ -1,8 +1,9 @@
 """Prompts that are the same, or nearly: found by MinHash, confirmed by comparing what they are made of.
 
 Two prompts are near duplicates where the Jaccard similarity of their five-letter pieces, case, punctuation and spaces
-aside, is at least 0.8: an added word in a sentence of twenty, another number in a long question. MinHash (Broder 1997)
-with bands finds such pairs without comparing all: of pairs at 0.8 it misses one in a thousand.
+aside (but not signs of sums, comparisons and code), is at least 0.8: an added word in a sentence of twenty, another
+number in a long question. MinHash (Broder 1997) with bands finds such pairs without comparing all: of pairs at 0.8 it
+misses one in a thousand.
 
 Shapes: P permutations, H pieces of one text.
 """
@@ -22,7 +23,9 @@ _LETTERS = 5  # of a piece
 _MOST_PIECES = 20_000  # of one text: of longer ones the beginning counts
 _BANDS, _ROWS = 10, 3
 _MOST_COMPARED = 32  # prompts of one band that a text is compared with
-_WORD = re.compile(r"\w+")
+# Words, and the signs that make another question of the same words: `2 + 3` and `2 * 3`, C and C#; stars of lists and
+# of bold words, and the # of headings, do not.
+_WORD = re.compile(r"\w+|[+<>=|~^$/%&@]+|(?<=\w)#|(?<=[\w)] )\*(?= )|(?<=[\w)])\*(?=[\w(])")
 _random = np.random.default_rng(20)
 _FACTORS = _random.integers(0, 2**63, _BANDS * _ROWS, dtype=np.uint64) | np.uint64(1)
 _OFFSETS = _random.integers(0, 2**63, _BANDS * _ROWS, dtype=np.uint64)
@@ -33,7 +36,7 @@ Pieces = npt.NDArray[np.uint32]
 
 
 def normalised(prompt: str) -> str:
-    """Return a prompt without case, punctuation and spacing."""
+    """Return a prompt without case, punctuation (signs that mean something aside) and spacing."""
     return " ".join(_WORD.findall(prompt.casefold())) or prompt.strip()
 
 

@@ -217,13 +217,15 @@ def ingest_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer
     """Add answers that were made elsewhere, as those of students that are never called, with items that are new.
 
     An answer belongs to the item of the run that has its `item` as id, otherwise to the benchmark's of that name. Raise
-    RunInputError as `ingest` does, and for an answer whose item is neither in the run nor in the file.
+    RunInputError as `ingest` does, and for an answer whose item is neither in the run nor in the file; then nothing is
+    written.
     """
     meta = Meta(run)
     _check_names(benchmark)
-    names = {answer.model: model_name(answer.model) for answer in answers}
+    names = _student_names(answers, path)
     with main_process(run):
         prompts = _prompts_of(run, benchmark.task)
+        _check_items(benchmark, answers, prompts, path)
         fresh = {one.item: one for one in answers if one.item not in prompts and one.prompt}
         items = [BenchmarkItem(one.item, one.prompt, one.reference) for one in fresh.values()]
         added = _add(run, meta, benchmark, items, 0, None).written if items else 0
@@ -233,7 +235,7 @@ def ingest_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer
             if not any(model.get("name") == name and "student" in (model.get("roles") or ()) for model in models):
                 _add_model(models, name, "answers", "student", {"model": given}, run)
         write_configuration(run, configuration)
-        written = _write_answers(run, benchmark, answers, names, path)
+        written = _write_answers(run, benchmark, answers, names)
         meta.update(
             phases_completed=[phase for phase in meta.completed if phase not in _REOPENED], status="in_progress"
         )
@@ -250,9 +252,39 @@ def _prompts_of(run: Run, task: str) -> dict[str, tuple[str, str]]:
     }
 
 
-def _write_answers(
-    run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer], names: Mapping[str, str], path: Path
-) -> int:
+def _student_names(answers: Sequence[ReadyAnswer], path: Path) -> dict[str, str]:
+    """Return the name in the run of each model of the answers; two that would have the same one are an error."""
+    names, owners = dict[str, str](), dict[str, str]()
+    for given in dict.fromkeys(answer.model for answer in answers):
+        names[given] = model_name(given)
+        other = owners.setdefault(names[given], given)
+        if other != given:
+            raise RunInputError(
+                f"{path}: models {other!r} and {given!r} would both be named {names[given]!r} in the run; rename one"
+            )
+    return names
+
+
+def _check_items(
+    benchmark: Benchmark, answers: Sequence[ReadyAnswer], stored: Mapping[str, tuple[str, str]], path: Path
+) -> None:
+    """Raise RunInputError for an answer without an item, or with another prompt than its item has."""
+    prompts = {item: prompt for item, (prompt, _) in stored.items()}
+    identities = [one.item if one.item in prompts else _identity(benchmark, one.item) for one in answers]
+    for identity, answer in zip(identities, answers, strict=True):
+        if answer.prompt and identity not in stored and prompts.setdefault(identity, answer.prompt) != answer.prompt:
+            raise RunInputError(f"{path}: item {answer.item[:60]!r} has two prompts; give each an item of its own")
+    for identity, answer in zip(identities, answers, strict=True):
+        if identity not in prompts:
+            raise RunInputError(
+                f"{path}: item {answer.item[:60]!r} is none of task {benchmark.task!r}, and has no prompt; "
+                "add `prompt`, or name an item by its id in the run"
+            )
+        if answer.prompt and answer.prompt != prompts[identity]:
+            raise RunInputError(f"{path}: item {answer.item[:60]!r} has another prompt than in the run")
+
+
+def _write_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer], names: Mapping[str, str]) -> int:
     prompts, written = _prompts_of(run, benchmark.task), 0
     stored = {
         str(record.get("id"))
@@ -263,14 +295,7 @@ def _write_answers(
     with Store(run) as store:
         for answer in answers:
             item = answer.item if answer.item in prompts else _identity(benchmark, answer.item)
-            if item not in prompts:
-                raise RunInputError(
-                    f"{path}: item {answer.item[:60]!r} is none of task {benchmark.task!r}, and has no prompt; "
-                    "add `prompt`, or name an item by its id in the run"
-                )
             prompt, teacher = prompts[item]
-            if answer.prompt and answer.prompt != prompt:
-                raise RunInputError(f"{path}: item {answer.item[:60]!r} has another prompt than in the run")
             student = names[answer.model]
             if f"{item}__{student}" in stored:
                 continue

@@ -9,6 +9,7 @@ for whoever reads the records after that, since it may have stored some of it.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import shutil
@@ -43,8 +44,8 @@ class _Ledger:
             lines = file.read()
         whole = lines[: lines.rfind(b"\n") + 1]
         self.offset += len(whole)
-        for line in whole.decode().splitlines():
-            sign, identity = line[:1], line[1:]
+        for line in whole.splitlines():
+            sign, identity = chr(line[0]), json.loads(line[1:])
             for one in (self.taken, self.returned):
                 one.discard(identity)
             {_TAKEN: self.taken, _SETTLED: self.settled, _RETURNED: self.returned}[sign].add(identity)
@@ -163,8 +164,9 @@ class Claims:
 
     def _write(self, work: str, sign: str, identities: Sequence[str]) -> None:
         if identities:
-            with self._path(work).open("a", encoding="utf-8") as file:
-                file.write("".join(f"{sign}{identity}\n" for identity in identities))
+            with self._path(work).open("a", encoding="ascii") as file:
+                # As JSON in ASCII, since an id of somebody's benchmark may hold anything that ends a line.
+                file.write("".join(f"{sign}{json.dumps(identity)}\n" for identity in identities))
 
 
 def _owner(path: Path) -> str:

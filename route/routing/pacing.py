@@ -59,10 +59,7 @@ class Pacer:
     def __init__(self, ceiling: float, num_models: int) -> None:
         """Begin the first block; `ceiling` is in dollars per request."""
         self.ceiling = ceiling
-        self._scores = np.full((_WINDOW, num_models), -np.inf)
-        self._costs = np.zeros((_WINDOW, num_models))
-        self._hopeful = np.zeros((_WINDOW, num_models))
-        self._seen = 0
+        self._remember(num_models)
         self._block = 0
         self._count = 0
         self._spent = 0.0
@@ -85,7 +82,16 @@ class Pacer:
         left = max(BLOCK - self._count, _HORIZON)
         return min(max(self.ceiling + surplus / left, 0.0), _MOST_OF_CEILING * self.ceiling)
 
+    def _remember(self, num_models: int) -> None:
+        """Forget all prompts; those to come are of so many models."""
+        self._scores = np.full((_WINDOW, num_models), -np.inf)
+        self._costs = np.zeros((_WINDOW, num_models))
+        self._hopeful = np.zeros((_WINDOW, num_models))
+        self._seen = 0
+
     def _note(self, scores: Floats, costs: Floats, hopes: Floats) -> None:
+        if len(scores) != self._scores.shape[1]:  # the configuration was reloaded
+            self._remember(len(scores))
         row = self._seen % _WINDOW
         np.copyto(self._scores[row], scores)
         self._scores[row][np.isnan(scores)] = -np.inf

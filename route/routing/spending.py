@@ -63,13 +63,19 @@ class Spending:
     """The estimates and ceilings of one worker; used from one event loop."""
 
     def __init__(self, menu: Menu, ceiling: float | None, before: Spending | None = None) -> None:
-        """Keep a ceiling of the service, in dollars a request on average; know of costs what another one has seen."""
+        """Keep a ceiling of the service, in dollars a request on average.
+
+        What another one has seen of costs is known, and blocks under the same ceiling go on: a reload must not give
+        them another thousand requests' worth.
+        """
         self.estimator = Estimator(menu)
         if before is not None:
             self.estimator.inherit(before.estimator)
         self._menu = menu
         self._everybody = None if ceiling is None else Pacer(ceiling, len(menu.names))
-        self._keys: dict[str, Pacer] = {}
+        if before is not None and before._everybody is not None and before._everybody.ceiling == ceiling:
+            self._everybody = before._everybody
+        self._keys: dict[str, Pacer] = {} if before is None else before._keys
 
     def pacers_of(self, key: Key) -> tuple[Pacer, ...]:
         """Return what keeps the ceilings that a key's requests are under."""

@@ -133,3 +133,15 @@ def test_near_duplicates_are_one_prompt_and_others_are_not() -> None:
     )
     prompts = [long, long.upper(), long.replace("date", "day"), "What is 17 plus 25?", "What is 18 plus 26?", "", " "]
     assert clusters_of(prompts).tolist() == [0, 0, 0, 3, 4, 5, 5]
+
+
+def test_signs_make_another_question_and_layout_does_not() -> None:
+    others = ["What is 17 + 25?", "What is 17 * 25?", "What is 17 / 25?", "Is a < b?", "Is a > b?", "Why C?", "Why C#?"]
+    assert len(set(clusters_of(others))) == len(others)
+    same = [
+        "Sum up: tea, milk",
+        "# Sum up\n\n* tea\n* milk",
+        "**Sum up** tea/milk".replace("/", " "),
+        "sum up “tea”, milk!",
+    ]
+    assert set(clusters_of(same)) == {0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import signal
@@ -92,6 +93,17 @@ def test_whoever_joins_makes_what_others_do_not(tmp_path: Path) -> None:
     with Claims(run) as third:  # nobody is there any more: all starts anew
         third.begin("evaluation+ant")
         assert list(third.take("evaluation+ant", iter("ab"), str, left.append)) == ["a", "b"]
+
+
+def test_ids_that_hold_line_ends_are_shared_too(tmp_path: Path) -> None:
+    config = write_config(tmp_path, [model("ant"), model("jay", roles=["judge"])], [])
+    rows = [{"id": odd, "prompt": f"What is {n}?"} for n, odd in enumerate(["a\nb", "a\u2028b", "+", "=a\r", "\ud800"])]
+    (tmp_path / "odd.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = run_of(tmp_path)
+    assert coeval("ingest", "--config", config, "--dataset", tmp_path / "odd.jsonl", "--task", "sums") == 0
+    assert coeval("run", "--config", run.config, "--join") == 0
+    assert meta_of(run)["status"] == "completed"
+    assert len(records(run, "evaluation")) == 5
 
 
 def test_only_processes_that_join_share_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -180,6 +180,27 @@ def test_answers_made_elsewhere_are_judged_without_a_run_before(
     assert "item 'q9' is none of task 'advice', and has no prompt" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("row", "why"),
+    [
+        ({"item": "q0", "model": "org-m", "answer": "No."}, "models 'org/m' and 'org-m' would both be named 'org-m'"),
+        ({"item": "q0", "model": "n", "answer": "No.", "prompt": "Else?"}, "item 'q0' has two prompts"),
+        ({"item": "q1", "model": "n", "answer": "No."}, "item 'q1' is none of task 'advice'"),
+    ],
+)
+def test_answers_that_contradict_one_another_are_not_taken(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: dict[str, str], why: str
+) -> None:
+    config = write_config(tmp_path, [model("jay", roles=["judge"])], [])
+    good = {"item": "q0", "model": "org/m", "answer": "Yes.", "prompt": "Is it?"}
+    path = lines(tmp_path / "theirs.jsonl", [good, row])
+    assert coeval("ingest", "--config", config, "--answers", path, "--task", "advice") == 1
+    assert why in capsys.readouterr().err
+    run = run_of(tmp_path)
+    assert records(run, "data_generation") == records(run, "response_collection") == []
+    assert [one["name"] for one in yaml.safe_load(run.config.read_text())["models"]] == ["jay"]
+
+
 def test_prompts_alone_are_answered_and_judged(tmp_path: Path) -> None:
     config = write_config(tmp_path, [model("ant"), model("jay", roles=["judge"])], [])
     path = lines(tmp_path / "prompts.jsonl", [{"prompt": f"What is {n}?"} for n in range(2)])

@@ -74,6 +74,14 @@ def test_passages_are_the_document_cut_in_order(tmp_path_factory: pytest.TempPat
     assert all(text[one.start : one.start + len(one.text)] == one.text for one in passages)
 
 
+@pytest.mark.parametrize("text", ["x" * 9001, "a table " * 900, "|" + "-" * 5000, "阀门在两巴时打开。" * 900])
+def test_no_passage_is_longer_than_a_teacher_reads(tmp_path: Path, text: str) -> None:
+    (tmp_path / "long.txt").write_text(text)
+    passages = read_passages([str(tmp_path / "long.txt")])
+    assert "".join(one.text for one in passages) == text
+    assert all(0 < len(one.text) <= 2000 for one in passages)
+
+
 def test_every_passage_comes_before_one_comes_again() -> None:
     passages = [Passage("d", n, str(n)) for n in range(4)]
     drawn = [passage_of(passages, number, random.Random(3)).start for number in range(1, 9)]

@@ -221,3 +221,22 @@ def test_after_a_reload_what_was_seen_is_known() -> None:
     )
     after = costs_by_name(Spending(other.menu, None, spending).estimator, other.menu.names, prompt)
     assert after["cheap"] == pytest.approx(before["cheap"])
+
+
+@pytest.mark.parametrize("ceilings", [(0.0025, None), (None, 0.0025)], ids=["service", "key"])
+def test_a_ceiling_holds_across_reloads(ceilings: tuple[float | None, float | None]) -> None:
+    everybody, own = ceilings
+    key, prompt, spent = Key("key", own), Prompt(tokens=50, size=200), 0.0
+    spending = Spending(router().menu, everybody)
+    for number in range(BLOCK):
+        if number % 100 == 50:  # every second time with a model less
+            models = MODELS[: 3 - number // 100 % 2]
+            routes = Router(models, kind="grk-endpoint", rng=np.random.default_rng(0))
+            spending = Spending(routes.menu, everybody, spending)
+            assert spending.plan(key, routes.scores(SAID), prompt, is_budget=False) is not None
+        allowance = spending.plan_named(key, "dear", prompt)
+        assert allowance is not None
+        dollars = 0.0 if allowance.dollars is None else 0.0045
+        allowance.close(dollars)
+        spent += dollars
+    assert 0.8 < spent / (BLOCK * 0.0025) <= 1 + SLACK
