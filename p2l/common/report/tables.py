@@ -163,7 +163,8 @@ def page_policy(**sources: str) -> str:
     """
     named = {name.replace("_", "-"): source for name, source in sources.items()}
     others = dict.fromkeys(("base-uri", "form-action"), "'none'")  # to which the default does not apply
-    return "; ".join(f"{name} {source}" for name, source in ({"default-src": "'none'"} | others | named).items())
+    policy = {"default-src": "'none'"} | named | others | named
+    return "; ".join(f"{name} {source}" for name, source in policy.items())
 
 
 def write_page(page: str, path: str | Path) -> Path:
