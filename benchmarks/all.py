@@ -1,9 +1,11 @@
 """Every benchmark of docs/results.md, in its order: `make bench-all`, or `python -m benchmarks.all --data DATA_DIR`.
 
 The commands are read from the page, so that none is forgotten. Each writes what it prints to OUTPUT/NAME.txt, under the
-command, the seconds that it took, the commit and the machine; blocks of the page that stand under a comment
-`<!-- measured: COMMAND -->` are replaced by what the command printed. One that fails is listed at the end, and the next
-one runs.
+command, the seconds that it took, the commit and the machine. What stands on the page under a comment
+`<!-- measured: COMMAND -->` is replaced: a block of text by all that the command printed, Markdown tables by those that
+it printed, in their order. The comment then names commit, seconds and load; one that names none stands above figures
+that were copied by hand, as all figures without such a comment were (`--list` says which). One that fails is listed at
+the end, and the next one runs.
 """
 
 from __future__ import annotations
@@ -16,13 +18,20 @@ import shlex
 import subprocess
 import sys
 import time
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "results.md"
-_COMMAND = re.compile(r"`(python -m benchmarks\.[^`]+)`|^(python benchmarks/[^\n]+)$", re.MULTILINE)
-_MEASURED = re.compile(r"(<!-- measured: (.+?) -->\n```text\n)(.*?)(^```)", re.DOTALL | re.MULTILINE)
+_NAMED = r"python (?:-m benchmarks\.|benchmarks/)"
+_COMMAND = re.compile(rf"`({_NAMED}[^`]+)`|^({_NAMED}[^`\n]+)$", re.MULTILINE)
+_MEASURED = re.compile(
+    r"<!-- measured: (?P<command>python [^(]+?)(?: \((?P<stamp>[^)]*)\))? -->\n\n?"
+    r"(?:```text\n(?P<text>.*?)^```\n|(?P<table>(?:^\|[^\n]*\n)+))",
+    re.DOTALL | re.MULTILINE,
+)
+_TABLE = re.compile(r"(?:^\|[^\n]*\n)+", re.MULTILINE)
 _DATA = "DATA_DIR"
 _BEFORE = "../before"
 
@@ -58,10 +67,45 @@ def benchmarks(page: str) -> list[Benchmark]:
     ]
 
 
-def included(page: str, command: str, printed: str) -> str:
-    """Return the page with the block of this command replaced by what it printed."""
+class MissingTablesError(ValueError):
+    """A command printed fewer tables than the page has of it."""
+
+
+def included(page: str, command: str, printed: str, stamp: str = "") -> str:
+    """Return the page with this command's block or tables replaced by what it printed.
+
+    stamp: what the comment above them says of the run.
+
+    Raises:
+        MissingTablesError: the page has more tables of the command than it printed.
+    """
     text = "".join(f"{line.rstrip()}\n" for line in printed.strip().splitlines())
-    return _MEASURED.sub(lambda match: f"{match[1]}{text}{match[4]}" if match[2] == command else match[0], page)
+    tables = iter(_TABLE.findall(text))
+    about = f"<!-- measured: {command}{f' ({stamp})' if stamp else ''} -->\n"
+
+    def replaced(match: re.Match[str]) -> str:
+        if match["command"] != command:
+            return match[0]
+        if match["table"] is None:
+            return f"{about}```text\n{text}```\n"
+        body = next(tables, None)
+        if body is None:
+            raise MissingTablesError(f"{command} printed fewer tables than the page has of it")
+        return f"{about}\n{body}"
+
+    return _MEASURED.sub(replaced, page)
+
+
+def stamps(page: str) -> dict[str, str]:
+    """Return, for each command whose output the page takes in, what it says of the last run; empty before the first."""
+    return {match["command"]: match["stamp"] or "" for match in _MEASURED.finditer(page)}
+
+
+@cache
+def _commit() -> str:
+    """Return the commit that this process measures: asked once, since what it writes into the page changes the tree."""
+    line = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def measure(one: Benchmark, data: str | None, output: Path) -> float | None:
@@ -71,17 +115,18 @@ def measure(one: Benchmark, data: str | None, output: Path) -> float | None:
         one.words(data), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
     seconds = time.monotonic() - started
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    head = (
-        f"$ {one.command}\n{seconds:.0f} seconds, exit code {done.returncode}, {commit.stdout.strip()}, {machine}\n\n"
-    )
+    head = f"$ {one.command}\n{seconds:.0f} seconds, exit code {done.returncode}, {_commit()}, {machine}\n\n"
     (output / f"{one.name}.txt").write_text(head + done.stdout, encoding="utf-8")
     if done.returncode:
         return None
-    PAGE.write_text(included(PAGE.read_text(encoding="utf-8"), one.command, done.stdout), encoding="utf-8")
+    stamp = f"commit {_commit()}, {seconds:.0f} s, load {os.getloadavg()[1]:.1f}"
+    page = PAGE.read_text(encoding="utf-8")
+    try:
+        PAGE.write_text(included(page, one.command, done.stdout, stamp), encoding="utf-8")
+    except MissingTablesError as error:
+        print(f"{'':>8}  {error}", flush=True)
+        return None
     return seconds
 
 
@@ -97,12 +142,15 @@ def main() -> int:
     arguments = flags.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     failed = 0
-    for one in benchmarks(PAGE.read_text(encoding="utf-8")):
+    text = PAGE.read_text(encoding="utf-8")
+    written = stamps(text)
+    for one in benchmarks(text):
         missing = one.missing(arguments.data)
         if arguments.only not in one.command:
             continue
         if arguments.list or missing:
-            print(f"{'':>8}  {one.command}" + (f"   ({missing})" if missing else ""), flush=True)
+            origin = f"measured: {written[one.command]}" if written.get(one.command) else "copied by hand"
+            print(f"{'':>8}  {one.command}   ({'; '.join(filter(None, (origin, missing)))})", flush=True)
             continue
         seconds = measure(one, arguments.data, arguments.output)
         failed += seconds is None

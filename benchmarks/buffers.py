@@ -127,13 +127,18 @@ def memory(settings: dict[str, Any], count: int) -> tuple[float, float, int, int
     return found
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--votes", type=int, default=1_500_000)
+    flags.add_argument("--baseline-votes", type=int, default=200_000, help="the plain loops take minutes with more")
+    flags.add_argument("--memory-votes", type=int, default=10_000_000)
+    return flags
+
+
 def main() -> None:
     """Print one line per buffer and measurement."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--votes", type=int, default=1_500_000)
-    parser.add_argument("--baseline-votes", type=int, default=200_000, help="the plain loops take minutes with more")
-    parser.add_argument("--memory-votes", type=int, default=10_000_000)
-    args = parser.parse_args()
+    args = build_parser().parse_args()
     votes = list(stream(args.votes))
     print(f"{args.votes:,} votes on {MODELS} models in batches of {SIZE}, median of three:")
     for name, settings in BUFFERS.items():

@@ -116,13 +116,18 @@ def steps(loaded: LoadedRun, folder: Path) -> None:
         print(f"  {name:26s} {time.perf_counter() - start:7.2f} s")
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--units", type=int, default=100_000, help="scores; the bar of 25 s and 1.0 GB is of 1,000,000")
+    flags.add_argument("--models", type=int, nargs="+", default=[5, 20])
+    flags.add_argument("--repeats", type=int, default=5)
+    return flags
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the seconds of the command and of its steps."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--units", type=int, default=100_000, help="scores; the bar of 25 s and 1.0 GB is of 1,000,000")
-    parser.add_argument("--models", type=int, nargs="+", default=[5, 20])
-    parser.add_argument("--repeats", type=int, default=5)
-    args = parser.parse_args(argv)
+    args = build_parser().parse_args(argv)
     with tempfile.TemporaryDirectory() as temporary:
         for models in args.models:
             run, out = Path(temporary) / f"run-{models}", Path(temporary) / f"out-{models}"

@@ -340,12 +340,17 @@ SECTIONS: Mapping[str, Callable[[int], None]] = {
 }
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--runs", type=int, default=100)
+    flags.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    return flags
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     """Print every bar beside what was done before."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=100)
-    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
-    args = parser.parse_args(argv)
+    args = build_parser().parse_args(argv)
     for name in args.only:
         SECTIONS[name](args.runs)
 

@@ -21,9 +21,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.tables import share, table
 from p2l import likelihood as likelihoods
 from p2l.common.bootstrap import bootstrap_mean
-from p2l.common.text_table import text_table
 from p2l.leaderboard import Covariates, Leaderboard, Prior, fit
 from p2l.votes import WINNERS, encode_votes
 
@@ -66,11 +66,11 @@ def planted(simulations: int, votes: int) -> None:
             inside.append([effect.lower < EFFECTS[effect.name] < effect.upper for effect in board.effects])
             errors.append([error(board, truth), error(fit(a, b, winner, intervals=None, **options), truth)])
         held, (controlled, plain) = np.mean(inside, axis=0), np.mean(errors, axis=0)
-        cells = [likelihood, *(f"{share:.1%}" for share in held), f"{np.mean(held):.1%}"]
+        cells = [likelihood, *(share(part, 1) for part in held), share(np.mean(held), 1)]
         rows.append([*cells, f"{controlled:.3f}", f"{plain:.3f}", f"{seconds / simulations:.3f}"])
     print(f"\nPlanted effects, {simulations} simulations of {votes:,} votes of 8 models: share inside 95 % intervals\n")
     header = ["likelihood", *EFFECTS, "all", "error of coefs", "without control", "CPU seconds a fit"]
-    print("\n".join(text_table(header, rows, left={0})))
+    print(table(header, rows))
 
 
 def fitted_prior(simulations: int) -> None:
@@ -87,7 +87,7 @@ def fitted_prior(simulations: int) -> None:
         means = np.mean(errors, axis=0)
         rows.append([f"{votes:,}", f"{np.mean(sds):.2f}", f"{means[0]:.3f}", f"{means[1]:.3f}"])
     print(f"\nError of coefficients, 60 models whose standard deviation is 0.8, grk, {simulations} simulations\n")
-    print("\n".join(text_table(["votes", "fitted sd", "fitted prior", "sd 5"], rows)))
+    print(table(["votes", "fitted sd", "fitted prior", "sd 5"], rows))
 
 
 def beside_arena_rank(votes: int) -> None:
@@ -139,13 +139,10 @@ def side_of(data: Path) -> None:
         losses, clusters = losses[:, counts], prompts[counts]
         gain, ends = float((losses[0] - losses[1]).mean()), bootstrap_mean(losses[0] - losses[1], clusters=clusters)
         means = losses.mean(axis=1)
-        rows.append(
-            [likelihood, f"{means[0]:.4f}", f"{means[1]:.4f}", f"{gain:.4f}", f"{ends.lower:.4f} to {ends.upper:.4f}"]
-        )
+        interval = f"[{ends.lower:.4f}, {ends.upper:.4f}]"
+        rows.append([likelihood, f"{means[0]:.4f}", f"{means[1]:.4f}", f"{gain:.4f} {interval}"])
     print(f"\nHeld-out loss of {file.stem}, {FOLDS} folds of prompts\n")
-    print(
-        "\n".join(text_table(["likelihood", "one leaderboard", "with side", "gain", "95 % interval"], rows, left={0}))
-    )
+    print(table(["likelihood", "one leaderboard", "with `side`", "gain (95 %, prompts drawn)"], rows))
 
 
 def _losses(codes: Any, fold: Any, likelihood: str, *, side: bool) -> Any:
@@ -176,20 +173,25 @@ def speed(votes: int) -> None:
         fit(a, b, winner, models=[f"m{index}" for index in range(130)], likelihood="grk", covariates=own)
         rows.append([", ".join(names) or "none", f"{time.process_time() - start:.1f}"])
     print(f"\nCPU seconds of a fit of {votes:,} votes of 130 models under grk, with intervals\n")
-    print("\n".join(text_table(["covariates", "CPU seconds"], rows, left={0})))
+    print(table(["covariates", "CPU seconds"], rows))
 
 
-def main() -> None:
-    """Run the parts."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--simulations", type=int, default=200)
     flags.add_argument("--votes", type=int, default=2_000, help="of a simulation")
     flags.add_argument("data", metavar="DATA_DIR", type=Path, help="folder with oasst_vicuna_gpt4_battles.parquet")
     flags.add_argument("--many", type=int, default=1_000_000, help="votes of the measurement of speed; 0: none")
-    args = flags.parse_args()
-    side_of(args.data)
-    beside_arena_rank(50_000)
+    return flags
+
+
+def main() -> None:
+    """Run the parts."""
+    args = build_parser().parse_args()
     planted(args.simulations, args.votes)
+    beside_arena_rank(50_000)
+    side_of(args.data)
     fitted_prior(max(2, args.simulations // 10))
     if args.many:
         speed(args.many)

@@ -165,8 +165,8 @@ def _train_and_score(folder: Path, name: str, size: str, *flags: str) -> Any:
     return np.stack([vote_values("Loss", ScoredVotes(*parts, shift=one)) for one in (None, shift)])
 
 
-def main() -> None:
-    """Run the parts."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("data", metavar="DATA_DIR", type=Path, help="folder with oasst_vicuna_gpt4_battles.parquet")
     flags.add_argument("--simulations", type=int, default=200, help="for each likelihood; 0: none")
@@ -175,7 +175,12 @@ def main() -> None:
     flags.add_argument("--no-side", action="store_true", help="leave the real votes out")
     flags.add_argument("--votes", type=int, default=2_000, help="of a simulation")
     flags.add_argument("--size", default="reader", help="of the model on real votes")
-    args = flags.parse_args()
+    return flags
+
+
+def main() -> None:
+    """Run the parts."""
+    args = build_parser().parse_args()
     if not args.no_side:
         side_of(args.data, args.size)
     if args.simulations:

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
-from p2l.common.text_table import text_table
 from p2l.insight.drift_follow import FEWEST_WINDOWS, Watch, look_at
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.online_training.live_votes import LiveVotes, Waiting
@@ -65,8 +65,8 @@ def _drifts(folder: Path, seed: int, looks: int, window: int, fall: float) -> li
     return drifts
 
 
-def controls(folder: Path, runs: int, looks: int, window: int) -> list[str]:
-    """Return the lines about runs in which nothing changes."""
+def controls(folder: Path, runs: int, looks: int, window: int) -> str:
+    """Return the table of runs in which nothing changes."""
     alarms, cells, changed = 0, 0, 0
     for seed in range(runs):
         drifts = _drifts(folder, seed, looks, window, 0.0)
@@ -74,11 +74,9 @@ def controls(folder: Path, runs: int, looks: int, window: int) -> list[str]:
         cells += sum(len(drift.cells) for drift in drifts)
         changed += sum(len(drift.found) for drift in drifts)
     low, high = _wilson(alarms, runs)
-    return [
-        f"controls: {runs} runs of {looks} looks, {window:,} votes a window; asked for: 5 % of runs at most",
-        f"  runs with an alarm: {alarms} of {runs}, {alarms / runs:.1%} [{low:.1%}, {high:.1%}]",
-        f"  cells called changed: {changed} of {cells:,}",
-    ]
+    header = ["asked for", "runs with an alarm [95 %]", "cells called changed"]
+    interval = f"[{share(low, 1)}, {share(high, 1)}]"
+    return table(header, [["at most 5 % of runs", f"{alarms} of {runs} {interval}", f"{changed} of {cells:,}"]])
 
 
 def _wilson(count: int, total: int) -> tuple[float, float]:
@@ -103,7 +101,8 @@ def planted(folder: Path, runs: int, looks: int, window: int, fall: float) -> li
             found += is_planted
             others += cell.by == "topic" and cell.category != "topic 2"
     low, high = _wilson(found, runs)
-    return [f"{fall:.0f}", str(looks), f"{found} of {runs}", f"{found / runs:.0%} [{low:.0%}, {high:.0%}]", str(others)]
+    before = f"{FEWEST_WINDOWS + looks - 1}"
+    return [f"{fall:.0f}", str(looks), before, f"{found} of {runs} [{share(low)}, {share(high)}]", str(others)]
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -120,14 +119,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = build_parser().parse_args(argv)
     sizes = flags.runs, flags.looks, flags.window
     with tempfile.TemporaryDirectory() as name:
-        print("\n".join(controls(Path(name), *sizes)), flush=True)
+        print(controls(Path(name), *sizes), flush=True)
         cases = [(flags.runs, looks, flags.window, fall) for fall in FALLS for looks in (1, flags.looks)]
         rows = [planted(Path(name), *case) for case in cases]
-    header = ["fall, points", "look", "found", "share [95 %]", "other topics' cells called changed"]
-    print(
-        f"planted in the newest window ({flags.window * 2 // (MODELS * TOPICS)} votes in the cell), look {flags.looks}"
-    )
-    print("\n".join(f"  {line}" for line in text_table(header, rows)))
+    header = ["fall, points", "comparison", "windows before it", "found [95 %]", "cells of other topics called changed"]
+    print(f"\nplanted in the newest window ({flags.window * 2 // (MODELS * TOPICS)} votes in the cell):\n")
+    print(table(header, rows))
 
 
 if __name__ == "__main__":

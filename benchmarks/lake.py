@@ -11,6 +11,7 @@ Files are in the system's cache throughout: they were just written.
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import resource
 import subprocess
@@ -45,15 +46,20 @@ _BESIDE = 20_000_000  # votes that polars counts
 _EVALICA = 1_000_000
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Run the benchmark, or one of its phases."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
     flags = parser("python -m benchmarks.lake", "Time leaderboards of a lake of simulated votes.")
     flags.add_argument("--votes", type=positive, default=1_000_000_000)
     flags.add_argument("--models", type=positive, default=130)
     flags.add_argument("--day", type=positive, default=1_000_000, help="votes of the day that comes")
     flags.add_argument("--keep", metavar="DIR", help="make the lake here and leave it; one that is there is used")
     flags.add_argument("--phase", choices=list(_PHASES), help="what the benchmark runs for itself")
-    args = flags.parse_args(argv)
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the benchmark, or one of its phases."""
+    args = build_parser().parse_args(argv)
     if args.phase:
         _PHASES[args.phase](args)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

@@ -117,15 +117,20 @@ def command(path: Path, *words: str) -> None:
     subprocess.run(line, check=True, stdout=subprocess.DEVNULL)
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Print the tables."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
     flags = parser("python -m benchmarks.leaderboard_history", "Time the history of a leaderboard beside single fits.")
     flags.add_argument("--votes", type=positive, default=2_200_000, help="simulated votes")
     flags.add_argument("--models", type=positive, default=130, help="models at the end")
     flags.add_argument("--periods", type=positive, default=100, help="weeks")
     flags.add_argument("--repeat", type=positive, default=3, help="runs of each way")
     flags.add_argument("--seed", type=int, default=0, help="of the votes")
-    args = flags.parse_args(argv)
+    return flags
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Print the tables."""
+    args = build_parser().parse_args(argv)
     print(f"{args.votes:,} votes, {args.models} models, {args.periods} weeks; {os.cpu_count()} cores, ", end="")
     print(f"load {os.getloadavg()[0]:.1f}; median of {args.repeat}\n")
     votes = simulate(args)

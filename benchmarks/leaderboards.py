@@ -21,10 +21,12 @@ import resource
 import statistics
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
+from benchmarks.tables import table
 from p2l import likelihood as likelihoods
 from p2l.leaderboard import aggregate, fit
 from p2l.votes import WINNERS, encode_votes
@@ -98,39 +100,34 @@ def largest_difference(board: Any, other: dict[str, float]) -> float:
     return float(np.abs(board.coefs - board.coefs.mean() - theirs + theirs.mean()).max())
 
 
-def table(title: str, rows: list[tuple[str, ...]]) -> None:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    print(f"\n{title}\n")
-    for number, row in enumerate(rows):
-        print("| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |")
-        if not number:
-            print("|" + "|".join("-" * (width + 2) for width in widths) + "|")
-
-
 def measure_votes(args: argparse.Namespace) -> None:
     *columns, _ = simulate(args.votes, args.models, args.seed)
     votes = (columns[0], columns[1], columns[2])
     base, board = timed(lambda: ours(votes, "bt-tie", "sandwich"), args.repeat)
-    rows = [("from strings", "intervals", "median s", "x p2l", "largest difference (logits)")]
-    rows.append(("p2l bt-tie", "sandwich", f"{base:.3f}", "1.0", "0"))
+    rows = [["p2l bt-tie", "sandwich", f"{base:.2f}", "1"]]
     for likelihood in ("bt", "rk", "grk"):
         seconds, _ = timed(lambda name=likelihood: ours(votes, name, "sandwich"), args.repeat)
-        rows.append((f"p2l {likelihood}", "sandwich", f"{seconds:.3f}", f"{seconds / base:.1f}", "-"))
+        rows.append([f"p2l {likelihood}", "sandwich", f"{seconds:.2f}", f"{seconds / base:.1f}"])
     seconds, _ = timed(lambda: ours(votes, "bt-tie", "bootstrap"), 1)
-    rows.append(("p2l bt-tie", "bootstrap, 200", f"{seconds:.3f}", f"{seconds / base:.1f}", "0"))
+    rows.append(["p2l bt-tie", "bootstrap, 200", f"{seconds:.1f}", f"{seconds / base:.1f}"])
+    differences = {}
     if importlib.util.find_spec("evalica"):
+        name = f"evalica {version('evalica')}"
         seconds, scores = timed(lambda: evalica_point(votes), args.repeat)
-        rows.append(
-            ("evalica", "none", f"{seconds:.3f}", f"{seconds / base:.1f}", f"{largest_difference(board, scores):.1e}")
-        )
+        differences[name] = largest_difference(board, scores)
+        rows.append([name, "none", f"{seconds:.2f}", f"{seconds / base:.1f}"])
         several, _ = timed(lambda: evalica_resamples(votes), 1)
         whole = seconds + (several - seconds) / RESAMPLES * 200
-        rows.append(("evalica", "bootstrap, 200 (extrapolated)", f"{whole:.0f}", f"{whole / base:.0f}", "-"))
+        rows.append([name, "bootstrap, 200 (extrapolated from a few)", f"{whole:.0f}", f"{whole / base:.0f}"])
     if importlib.util.find_spec("arena_rank"):
+        name = f"arena-rank {version('arena-rank')}"
         seconds, scores = timed(lambda: arena_rank(votes), args.repeat)
-        off = f"{largest_difference(board, scores):.1e}"
-        rows.append(("arena-rank", "sandwich", f"{seconds:.3f}", f"{seconds / base:.1f}", off))
-    table(f"{args.votes:,} votes, {args.models} models", rows)
+        differences[name] = largest_difference(board, scores)
+        rows.append([name, "sandwich", f"{seconds:.2f}", f"{seconds / base:.1f}"])
+    print(f"\n{args.votes:,} votes, {args.models} models, from strings\n")
+    print(table(["library and likelihood", "intervals", "seconds", "times p2l"], rows))
+    for name, value in differences.items():
+        print(f"largest difference of coefficients to {name}: {value:.1e} logits")
 
 
 def measure_aggregation(args: argparse.Namespace) -> None:
@@ -139,26 +136,33 @@ def measure_aggregation(args: argparse.Namespace) -> None:
     coefs = (truth + rng.normal(0, 0.5, (args.prompts, args.models))).astype(np.float32)
     eta = rng.normal(-0.5, 0.3, args.prompts)
     names = [f"model-{index}" for index in range(args.models)]
-    rows = [("intervals", "median s", "peak memory of the process so far")]
+    rows = []
     for intervals in (None, "sandwich", "bootstrap"):
         repeat = 1 if intervals == "bootstrap" else args.repeat
         seconds, _ = timed(lambda kind=intervals: aggregate(coefs, eta, models=names, intervals=kind), repeat)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        rows.append((intervals or "none", f"{seconds:.2f}", f"{peak:.0f} MB"))
-    table(f"{args.prompts:,} prompts x {args.models} models, grounded Rao-Kupper, aggregated", rows)
+        label = "bootstrap, 100" if intervals == "bootstrap" else intervals or "none"
+        rows.append([label, f"{seconds:.2f}", f"{peak:.0f} MB"])
+    print(f"\n{args.prompts:,} prompts x {args.models} models, grounded Rao-Kupper, aggregated\n")
+    print(table(["intervals", "seconds", "peak memory"], rows))
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--votes", type=int, default=2_200_000)
+    flags.add_argument("--models", type=int, default=130)
+    flags.add_argument("--prompts", type=int, default=10_000)
+    flags.add_argument("--repeat", type=int, default=5)
+    flags.add_argument("--seed", type=int, default=0)
+    return flags
 
 
 def main() -> None:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--votes", type=int, default=2_200_000)
-    made.add_argument("--models", type=int, default=130)
-    made.add_argument("--prompts", type=int, default=10_000)
-    made.add_argument("--repeat", type=int, default=5)
-    made.add_argument("--seed", type=int, default=0)
-    args = made.parse_args()
+    args = build_parser().parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, NumPy {np.__version__}, seed {args.seed}")
     # Each part in a process of its own: the memory of one does not count for the other.
-    for part in (measure_aggregation, measure_votes):
+    for part in (measure_votes, measure_aggregation):
         worker = multiprocessing.get_context("spawn").Process(target=part, args=(args,))
         worker.start()
         worker.join()

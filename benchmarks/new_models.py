@@ -4,7 +4,7 @@ Every vote of a simulated arena is forecast before it is learned from (a step's 
 vote is seen twice), so the mean loss over the steps is an honest figure for a model that is always a little behind.
 Steps in which models joined, and the nine after each, are told apart: there the start matters most.
 
-python benchmarks/new_models.py [--votes 20000] [--seeds 3]
+python -m benchmarks.new_models [--votes 20000] [--seeds 3]
 """
 
 from __future__ import annotations
@@ -27,13 +27,18 @@ STARTS = ("random", "mean")
 AFTER = 10  # steps, the one of the first vote included
 
 
-def main() -> None:
-    """Train with each start and each seed, and print the losses side by side."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--votes", type=int, default=20_000)
     flags.add_argument("--seeds", type=int, default=3)
     flags.add_argument("--batch-size", type=int, default=64)
-    asked = flags.parse_args()
+    return flags
+
+
+def main() -> None:
+    """Train with each start and each seed, and print the losses side by side."""
+    asked = build_parser().parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _make_votes(folder, asked.votes)

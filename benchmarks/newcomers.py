@@ -23,6 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
 from route.routing.decision import Coefficients, RoutedModel
 from route.routing.offsets import Offsets
@@ -151,26 +152,32 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print one line for each question."""
+    """Print the table."""
     seeds = range(100, 100 + build_parser().parse_args(argv).seeds)
-    for pairs in (False, True):
-        kind = "pairs" if pairs else "thumbs"
-        shares = np.array([newcomer(seed, pairs) for seed in seeds])
-        print(
-            f"newcomer, {kind}: after 70 ratings it gets {shares.mean():.0%} of its prompts "
-            f"[least {shares.min():.0%}], at least half in {np.mean(shares >= 0.5):.0%} of {len(seeds)} runs; "
-            "without: 0%",
-            flush=True,
-        )
-        left = np.array([worse(seed, pairs) for seed in seeds])
-        print(
-            f"worse, {kind}: left after {np.median(left):.0f} ratings [9 of 10 runs: {np.quantile(left, 0.9):.0f}], "
-            f"within 200 in {np.mean(left <= 200):.0%} of the runs; without: never",
-            flush=True,
-        )
-        scores = np.array([steady(seed, pairs) for seed in seeds])
-        ours, plain = scores.mean(axis=0)
-        print(f"steady, {kind}: expected score {ours:.4f}, without {plain:.4f}", flush=True)
+    questions = (
+        "newcomer, the best by half a coefficient: its prompts that it gets after 70 ratings, mean",
+        f"the least of {len(seeds)} runs",
+        "runs in which it gets at least half",
+        "the best model gets worse by 20 %: ratings of it until it is left, median",
+        "nine of ten runs",
+        "runs in which it is left within 200",
+        "nothing changes: expected score, beside P2L's coefficients alone",
+    )
+    print(
+        table(["", "thumbs", "pairs"], list(zip(questions, answers(seeds, False), answers(seeds, True), strict=True)))
+    )
+
+
+def answers(seeds: Sequence[int], pairs: bool) -> list[str]:
+    """Return the column of one kind of rating."""
+    shares = np.array([newcomer(seed, pairs) for seed in seeds])
+    left = np.array([worse(seed, pairs) for seed in seeds])
+    ours, plain = np.array([steady(seed, pairs) for seed in seeds]).mean(axis=0)
+    return [
+        *(share(shares.mean()), share(shares.min()), share(np.mean(shares >= 0.5))),
+        *(f"{np.median(left):.0f}", f"{np.quantile(left, 0.9):.0f}", share(np.mean(left <= 200))),
+        f"{ours:.4f}, {plain:.4f}",
+    ]
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 from p2l.leaderboard.fitting import fit
 from p2l.leaderboard.next_pairs import plan_pairs
@@ -24,7 +25,7 @@ __all__ = ["main"]
 
 Floats = npt.NDArray[np.float64]
 MODELS, NEW, ROUNDS = 30, 5, 4
-WAYS = ("random", "planned for all", "planned for the new ones")
+WAYS = ("drawn at random", "planned for all (`p2l next-pairs`)", "planned for the new ones (`--models`)")
 
 
 def _cast(truth: Floats, pairs: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -64,15 +65,17 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print one line for each way."""
+    """Print the table."""
     args = build_parser().parse_args(argv)
     errors = {way: np.array([_run(seed, args.votes, way) for seed in range(args.seeds)]) for way in WAYS}
-    for way, table in errors.items():
-        difference = table - errors[WAYS[0]]
-        spread = difference.std(axis=0, ddof=1) / np.sqrt(len(table)) if len(table) > 1 else np.zeros(2)
-        cells = zip(("all models", "the new ones"), table.mean(axis=0), difference.mean(axis=0), spread, strict=True)
-        text = "; ".join(f"{name} {mean:.4f} ({gap:+.4f} +- {error:.4f})" for name, mean, gap, error in cells)
-        print(f"{way:26} {text}", flush=True)
+    rows = []
+    for way, ours in errors.items():
+        difference = ours - errors[WAYS[0]]
+        spread = difference.std(axis=0, ddof=1) / np.sqrt(len(ours)) if len(ours) > 1 else np.zeros(2)
+        columns = zip(ours.mean(axis=0), difference.mean(axis=0), spread, strict=True)
+        gaps = [f"{mean:.4f} ({gap:+.4f} ± {error:.4f})" for mean, gap, error in columns]
+        rows.append([way, *(gaps if way != WAYS[0] else [gap.partition(" (")[0] for gap in gaps])])
+    print(table(["pairs", "all models", "the new ones"], rows))
 
 
 if __name__ == "__main__":

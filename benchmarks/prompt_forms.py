@@ -34,8 +34,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
-from p2l.common.text_table import text_table
 from p2l.inference import P2L
 from route.evaluation.distance import votes_between
 from route.routing.decision import Coefficients, RoutedModel
@@ -203,8 +203,8 @@ def rows_of(name: str, prompts: Prompts, model: P2L, most: int, rng: np.random.G
         differs = np.mean([first != second for first, second in zip(picked, others, strict=True)])
         lines.append(
             [
-                *(name, form, f"{differs:.0%}", f"{np.mean(moved):.1%}"),
-                f"{np.mean(limited):.1%}" if costs is not None else "",
+                *(name, form, share(differs), share(np.mean(moved), 1)),
+                share(np.mean(limited), 1) if costs is not None else "",
                 *(f"{np.abs(now.scores - plain.scores).mean():.4f}", f"{np.mean(lost):.4f}"),
             ]
         )
@@ -231,8 +231,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         with tempfile.TemporaryDirectory() as folder:
             model = train(prompts.votes, Path(folder), flags.encoder)
             lines += rows_of(name, prompts, model, flags.prompts, rng)
-    header = ("set", "form", "prompts that differ", "best", "budget", "scores move", "score lost")
-    print("\n".join(text_table(header, lines, left=(0, 1))))
+    print(table(["set", "form", "prompts that differ", "best", "budget", "scores move", "score lost"], lines))
 
 
 if __name__ == "__main__":

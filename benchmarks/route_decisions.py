@@ -149,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     sizes = [(name, "plain", size) for name, size in PROMISES]
     worst = [("simple-lp", "frontier", size) for size in (34, 130, 1000)]
     print("Microseconds of one decision (ours: median and 99th percentile).\n")
-    print("| optimizer | models | number | router | p99 | promise | HiGHS | cvxpy | gap |")
+    print("| optimizer | costs and scores | models | router | p99 | promise | HiGHS | cvxpy | gap |")
     print("|---|---|---|---|---|---|---|---|---|")
     for optimizer, shape, size in sizes + worst:
         case = make_case(optimizer, size, shape)

@@ -1,6 +1,6 @@
 """How long a million simulated votes take, with what peak memory: the promise is a minute on two cores.
 
-python benchmarks/simulate.py [--votes 1000000] [--models 100] [--topics 12]
+python -m benchmarks.simulate [--votes 1000000] [--models 100] [--topics 12]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.tables import table
 from p2l.simulate import write_arena
 from p2l.simulation.arena import simulate
 from p2l.simulation.config import SimulationConfig
@@ -28,26 +29,31 @@ def measure(config: SimulationConfig, name: str, *, truth: bool) -> tuple[float,
     return seconds, size / 1e6
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--votes", type=int, default=1_000_000)
+    flags.add_argument("--models", type=int, default=100)
+    flags.add_argument("--topics", type=int, default=12)
+    return flags
+
+
 def main() -> None:
-    """Print one line per format."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--votes", type=int, default=1_000_000)
-    parser.add_argument("--models", type=int, default=100)
-    parser.add_argument("--topics", type=int, default=12)
-    args = parser.parse_args()
+    """Print the table."""
+    args = build_parser().parse_args()
     config = SimulationConfig(votes=args.votes, models=args.models, topics=args.topics)
     promise = PROMISE * args.votes / 1e6
     print(f"{args.votes:,} votes, {args.models} models, {args.topics} topics; promise: {promise:.0f} s")
-    print(f"{'output':<24}{'seconds':>9}{'votes/s':>10}{'MB':>7}")
-    for name, truth in (
-        ("votes.parquet", False),
-        ("votes.parquet", True),
-        ("votes.jsonl", False),
-        ("votes.csv", False),
+    rows = []
+    for label, name, truth in (
+        ("Parquet", "votes.parquet", False),
+        ("Parquet, and the truth", "votes.parquet", True),
+        ("CSV", "votes.csv", False),
+        ("JSON lines", "votes.jsonl", False),
     ):
         seconds, megabytes = measure(config, name, truth=truth)
-        label = name + (" and truth" if truth else "")
-        print(f"{label:<24}{seconds:>9.1f}{args.votes / seconds:>10,.0f}{megabytes:>7.0f}")
+        rows.append([label, f"{seconds:.1f}", f"{megabytes:.0f}"])
+    print(f"\n{table(['output', 'seconds', 'MB'], rows)}\n")
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 

@@ -5,12 +5,14 @@ python -m benchmarks.startup
 
 from __future__ import annotations
 
+import argparse
 import statistics
 import subprocess
 import sys
 import time
 
 from p2l.cli import COMMANDS
+from p2l.common.cli import parser
 
 IMPORT, HELP, TRAIN_HELP = 0.3, 1.5, 3.0  # promised seconds
 REPEAT = 5
@@ -26,8 +28,14 @@ def median_seconds(*words: str) -> float:
     return statistics.median(times[1:])
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark: none."""
+    return parser("python -m benchmarks.startup", "Time the import of p2l and the help of every command.")
+
+
 def main() -> None:
     """Print one line per command."""
+    build_parser().parse_args()
     bare = median_seconds("-c", "pass")
     print(f"{'command':<24}{'seconds':>9}{'promise':>9}")
     print(f"{'python (nothing)':<24}{bare:>9.2f}")

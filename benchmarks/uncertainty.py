@@ -1,6 +1,6 @@
 """Whether intervals hold and strange prompts do no harm: simulated arenas, in distribution and with a topic left out.
 
-    python benchmarks/uncertainty.py [--arenas 6] [--votes 12000] [--votes-per-prompt 1] [--encoder none]
+    python -m benchmarks.uncertainty [--arenas 6] [--votes 12000] [--votes-per-prompt 1] [--encoder none]
 
 For each arena, `p2l train --votes` trains a reader on all votes, and another on those whose prompts do not mention one
 topic. On held-out prompts the true log-odds of every pair are known. Printed are
@@ -35,7 +35,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from p2l.common.text_table import align
+from benchmarks.tables import table
 from p2l.inference import P2L
 from p2l.leaderboard import Leaderboard, fit
 from p2l.likelihood import get
@@ -233,21 +233,27 @@ def verdict_on(shares: list[float]) -> str:
     return f"{mean:.1%} +- {error:.1%} over {count} arenas ({LOW:.0%} to {HIGH:.0%}: {verdict})"
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--arenas", type=int, default=6)
+    flags.add_argument("--first-seed", type=int, default=0)
+    flags.add_argument("--votes", type=int, default=12_000)
+    flags.add_argument("--votes-per-prompt", type=int, default=1)
+    flags.add_argument("--prompts", type=int, default=2000)
+    flags.add_argument("--models", type=int, default=16)
+    flags.add_argument("--topics", type=int, default=6)
+    flags.add_argument("--encoder", help="the reader's encoder (none; default: MiniLM if installed)")
+    return flags
+
+
 def main() -> None:
     """Print a row for each arena and kind of prompts, and whether the bars hold."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--arenas", type=int, default=6)
-    parser.add_argument("--first-seed", type=int, default=0)
-    parser.add_argument("--votes", type=int, default=12_000)
-    parser.add_argument("--votes-per-prompt", type=int, default=1)
-    parser.add_argument("--prompts", type=int, default=2000)
-    parser.add_argument("--models", type=int, default=16)
-    parser.add_argument("--topics", type=int, default=6)
-    parser.add_argument("--encoder", help="the reader's encoder (none; default: MiniLM if installed)")
-    flags = parser.parse_args()
+    flags = build_parser().parse_args()
     each = f"{flags.votes_per_prompt} on each prompt"
     print(f"{flags.arenas} arenas of {flags.votes:,} votes, {each}, {flags.models} models, {flags.topics} topics")
-    rows, harmed = [HEADER], []
+    rows: list[tuple[str, ...]] = []
+    harmed: list[bool] = []
     covered: dict[tuple[bool, str], list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(flags.first_seed, flags.first_seed + flags.arenas):
@@ -256,7 +262,7 @@ def main() -> None:
                 print("  ".join(rows[-1]), file=sys.stderr, flush=True)
                 covered[trained == "all topics", kind].append(figures.coverage)
                 harmed.append(kind == "left out" and figures.skill[2] < -ROUNDING)
-    print("\n".join(align(rows, left=(0, 1, 2))))
+    print(f"\n{table(HEADER, rows)}\n")
     for (whole, kind), shares in covered.items():
         trained = "all topics" if whole else "all but one topic"
         print(f"coverage of {LEVEL:.0%} intervals, trained on {trained}, {kind}: {verdict_on(shares)}")

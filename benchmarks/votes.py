@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.tables import table
 from p2l.simulate import write_arena
 from p2l.simulation.arena import simulate
 from p2l.simulation.config import SimulationConfig
@@ -32,25 +33,31 @@ def seconds(work: Callable[[], object], repeat: int = 5) -> float:
     return float(np.median(times))
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    flags.add_argument("--votes", type=int, default=1_500_000)
+    return flags
+
+
 def main() -> None:
-    """Print one line per measurement."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--votes", type=int, default=1_500_000)
-    args = parser.parse_args()
+    """Print the table."""
+    args = build_parser().parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "votes.parquet"
         write_arena(simulate(SimulationConfig(votes=args.votes, models=100)), path)
         print(f"{args.votes:,} simulated votes on 100 models, {path.stat().st_size / 1e6:.0f} MB of Parquet")
         start = time.perf_counter()
         with open_votes(str(path)) as votes:
-            print(f"open (check, spool, map)      {time.perf_counter() - start:8.2f} s")
+            rows = [["check, spool and map all votes", f"{time.perf_counter() - start:.1f} s"]]
             ids = np.random.default_rng(0).integers(0, len(votes), 512)
-            print(f"512 prompts at random         {1000 * seconds(lambda: votes.prompts(ids)):8.2f} ms")
+            rows.append(["512 prompts at random", f"{1000 * seconds(lambda: votes.prompts(ids)):.1f} ms"])
             labels, names = votes.labels(), votes.model_list
     other = [*reversed(names), "a-newcomer"]
     fast = seconds(lambda: translate_labels(labels, names, other))
     slow = seconds(lambda: _loop(labels, names, other), repeat=1)
-    print(f"labels to another model list  {fast:8.2f} s   (a loop: {slow:.2f} s, {slow / fast:.0f} times as long)")
+    rows.append(["labels to another model list", f"{fast:.2f} s (a loop over the votes: {slow:.2f} s)"])
+    print(f"\n{table(['', ''], rows)}\n")
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 

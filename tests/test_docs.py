@@ -288,3 +288,8 @@ def test_documented_make_targets_exist(page: Path) -> None:
     named = [code.split()[1] for code in inline_code(page) if code.startswith("make ")]
     named += [words[1] for where, words in command_lines() if where == page.name and words[:1] == ["make"]]
     assert set(named) <= targets
+
+
+def test_the_readme_has_two_hundred_lines_at_most() -> None:
+    """The rest is documentation."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200

@@ -90,14 +90,18 @@ def blocks(page: Path) -> list[Block]:
     ]
 
 
+def runnable(page: Path) -> list[Block]:
+    """Return the blocks of a page that are run, in order."""
+    return [block for block in blocks(page) if block.script and not block.reason]
+
+
 def run_page(page: Path, folder: Path) -> int:
     """Run a page's blocks in a folder; print each with its seconds; return the exit code of the shell."""
-    everything = blocks(page)
-    runnable = [block for block in everything if block.script and not block.reason]
+    to_run = runnable(page)
     lines = ["set -euo pipefail"]
-    for number, block in enumerate(runnable):
+    for number, block in enumerate(to_run):
         lines += [f"echo '{_MARK} {number}'", block.script or ""]
-    lines.append(f"echo '{_MARK} {len(runnable)}'")
+    lines.append(f"echo '{_MARK} {len(to_run)}'")
     started = time.monotonic()
     with (folder / "run_docs.log").open("w", encoding="utf-8") as log:
         shell = subprocess.Popen(
@@ -110,34 +114,34 @@ def run_page(page: Path, folder: Path) -> int:
             env={**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"},
         )
         try:
-            current = _follow(shell, runnable, log)
+            current = _follow(shell, to_run, log)
             code = shell.wait()
         finally:
             with contextlib.suppress(ProcessLookupError):  # nothing runs in the background
                 os.killpg(shell.pid, signal.SIGKILL)
-    for block in everything:
+    for block in blocks(page):
         if block.reason:
             print(f"  not run   {block.page}:{block.line}: {block.reason}")
-    if current < len(runnable):
-        where = runnable[current]
+    if current < len(to_run):
+        where = to_run[current]
         print(f"{where.page}:{where.line}: failed; {folder / 'run_docs.log'} has the output, which ends with\n")
         print("\n".join((folder / "run_docs.log").read_text(encoding="utf-8").splitlines()[-20:]))
         return code or 1
-    print(f"{page.name}: {len(runnable)} blocks in {time.monotonic() - started:.0f} s")
+    print(f"{page.name}: {len(to_run)} blocks in {time.monotonic() - started:.0f} s")
     return 0
 
 
-def _follow(shell: subprocess.Popen[str], runnable: list[Block], log: TextIO) -> int:
+def _follow(shell: subprocess.Popen[str], to_run: list[Block], log: TextIO) -> int:
     """Copy the shell's output to the log until the last block has ended or the shell has; return the block it is in."""
     current, since = -1, time.monotonic()
     for line in _lines(shell):
         log.write(line)
         if line.startswith(_MARK):
             if current >= 0:
-                block = runnable[current]
+                block = to_run[current]
                 print(f"  {time.monotonic() - since:6.1f} s  {block.page}:{block.line}", flush=True)
             current, since = int(line.split()[-1]), time.monotonic()
-            if current == len(runnable):
+            if current == len(to_run):
                 break  # what still runs in the background holds the pipe open
     return current
 
@@ -158,7 +162,7 @@ def main() -> int:
         for page in arguments.pages:
             folder = arguments.keep or Path(temporary) / page.stem
             print(f"{page.name}, in {folder}", flush=True)
-            if page.parent.resolve() == ROOT / "docs":
+            if page.parent.resolve() == ROOT / "docs" and runnable(page):
                 shutil.copytree(_inputs(Path(temporary) / "inputs"), folder, dirs_exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
             for name in _COPIES:

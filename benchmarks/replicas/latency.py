@@ -10,6 +10,7 @@ in brackets.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import tempfile
 from collections.abc import Sequence
@@ -30,12 +31,17 @@ __all__ = ["main"]
 _BAR = 1.5
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the benchmark; return 1 if the bar is missed."""
+def build_parser() -> argparse.ArgumentParser:
+    """Return the flags of the benchmark."""
     flags = parser("python -m benchmarks.replicas.latency", "Time a router on PostgreSQL and Redis beside SQLite.")
     flags.add_argument("--requests", type=positive, default=400, help="in each round")
     flags.add_argument("--rounds", type=positive, default=5, help="of each router")
-    args = flags.parse_args(argv)
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the benchmark; return 1 if the bar is missed."""
+    args = build_parser().parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="p2l-latency-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         servers = Servers(folder / "servers")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
 from benchmarks import all as bench_all
-from benchmarks.all import PAGE, Benchmark, benchmarks, included
+from benchmarks.all import PAGE, Benchmark, MissingTablesError, benchmarks, included, stamps
 
 PAGE_OF_ONE = """# Results
 
@@ -38,6 +39,50 @@ def test_what_is_printed_replaces_the_block_of_its_command_alone() -> None:
     page = included(PAGE_OF_ONE, "python -m benchmarks.quick", "\nthe new figure   \n")
     assert page == PAGE_OF_ONE.replace("the old figure", "the new figure")
     assert included(PAGE_OF_ONE, "python -m benchmarks.other", "x") == PAGE_OF_ONE
+
+
+PAGE_OF_TABLES = """`python -m benchmarks.two`:
+
+<!-- measured: python -m benchmarks.two -->
+
+| a |
+|---|
+| old |
+
+Words between them.
+
+<!-- measured: python -m benchmarks.two (commit 1, 2 s, load 0.1) -->
+
+| b |
+|---|
+| old |
+
+| by hand |
+|---|
+| stays |
+"""
+
+
+def test_tables_that_are_printed_replace_those_of_the_command_in_their_order() -> None:
+    printed = "two cores\n\n| a |\n|---|\n| 1 |\n\nand\n\n| b |\n|---|\n| 2 |\n| 3 |\n"
+    page = included(PAGE_OF_TABLES, "python -m benchmarks.two", printed, "commit 2, 3 s, load 0.2")
+    about = "<!-- measured: python -m benchmarks.two (commit 2, 3 s, load 0.2) -->\n\n"
+    expected = PAGE_OF_TABLES.replace("| old |", "| 1 |", 1).replace("| old |", "| 2 |\n| 3 |")
+    expected = expected.replace("<!-- measured: python -m benchmarks.two -->\n\n", about)
+    assert page == expected.replace(about.replace("2, 3 s, load 0.2", "1, 2 s, load 0.1"), about)
+    assert included(page, "python -m benchmarks.two", printed, "commit 2, 3 s, load 0.2") == page
+    assert stamps(page) == {"python -m benchmarks.two": "commit 2, 3 s, load 0.2"}
+    with pytest.raises(MissingTablesError, match=r"benchmarks\.two printed fewer tables"):
+        included(page, "python -m benchmarks.two", "| a |\n|---|\n| 1 |\n")
+
+
+def test_what_the_page_takes_in_is_of_commands_that_it_names() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    taken = stamps(text)
+    assert set(taken) <= {one.command for one in benchmarks(text)}
+    assert text.count("<!-- measured: ") >= len(taken)
+    blocks = text.split("<!-- measured: ")[1:]
+    assert all(re.match(r"[^\n]+ -->\n(\n\||```text\n)", block) for block in blocks)
 
 
 def test_each_runs_once_and_a_failure_is_told_at_the_end(
