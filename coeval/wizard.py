@@ -66,12 +66,14 @@ class Wizard:
         for role, names in (("teacher", teachers), ("student", students), ("judge", judges)):
             for name in names:
                 roles.setdefault(name, []).append(role)
-        return [_model(name, of) for name, of in roles.items()]
+        return _models(roles)
 
-    def experiment(self, task: JSON) -> JSON:
-        """Ask how the run goes: three questions."""
-        either = _one_of("scores", "pairs")
-        pairs = self._text("Do judges score each answer, or compare pairs? scores or pairs", "scores", either)
+    def experiment(self, task: JSON, models: Sequence[JSON]) -> JSON:
+        """Ask how the run of these models goes: three questions."""
+        students = sum("student" in model["roles"] for model in models)
+        pairs = self._text(
+            "Do judges score each answer, or compare pairs? scores or pairs", "scores", _scores_or_pairs(students)
+        )
         budget = self._text("The most dollars that the run may spend, or none", "none", _budget)
         folder = self._text("The folder for runs", "runs")
         task["evaluation_mode"] = "pairwise" if pairs == "pairs" else "single"
@@ -100,21 +102,39 @@ class Wizard:
             return answer
 
     def _models(self, question: str, default: Sequence[str] = (), *, needed: bool = False) -> list[str]:
-        answer = self._text(question, ", ".join(default), self._check_models, needed=needed)
-        return [name.strip() for name in answer.split(",") if name.strip()]
+        return _listed(self._text(question, ", ".join(default), self._check_models, needed=needed))
 
     def _check_models(self, answer: str) -> None:
-        for name in answer.split(","):
-            interface, parted, _ = name.strip().partition(":")
+        if not _listed(answer):
+            raise ValueError("name a model")
+        for name in _listed(answer):
+            interface, parted, _ = name.partition(":")
             names = [one for one in (*INTERFACES, "auto") if one not in VIRTUAL]
             if parted and interface not in names:
                 near = nearest(interface, names) or f"; there are {', '.join(names)}"
                 raise ValueError(f"there is no provider {interface!r}{near}")
-        models = [_model(name.strip(), ["teacher", "student", "judge"]) for name in answer.split(",")]
+        models = _models(dict.fromkeys(_listed(answer), ("teacher", "student", "judge")))
         problems = mistakes(_whole({"name": "x"}, models), self._keys)
         for problem in problems:
             if problem.startswith("models."):
                 raise ValueError(problem)
+
+
+def _listed(answer: str) -> list[str]:
+    """Return the names between commas, each once."""
+    return list(dict.fromkeys(name.strip() for name in answer.split(",") if name.strip()))
+
+
+def _models(roles: Mapping[str, Sequence[str]]) -> list[JSON]:
+    """Return the entries of models; one whose name another provider's has already is named after its own, too."""
+    entries: dict[str, JSON] = {}
+    for identity, of in roles.items():
+        entry = _model(identity, of)
+        names = [entry["name"], f"{entry['interface']}-{entry['name']}"]
+        names += [f"{names[1]}-{number}" for number in range(2, 2 + len(roles))]
+        entry["name"] = next(name for name in names if name not in entries)
+        entries[entry["name"]] = entry
+    return list(entries.values())
 
 
 def _model(name: str, roles: Sequence[str]) -> JSON:
@@ -145,8 +165,10 @@ def _parts(text: str) -> dict[str, str]:
 def _attributes(text: str) -> str | dict[str, list[str]]:
     if text == "auto":
         return text
-    parts = _parts(text).items()
-    return {name: [value.strip() for value in values.split(",") if value.strip()] for name, values in parts}
+    attributes = {name: _listed(values) for name, values in _parts(text).items()}
+    if bare := [name for name, values in attributes.items() if not values]:
+        raise ValueError(f"{bare[0]} has no values")
+    return attributes
 
 
 def _rubric(text: str) -> str | dict[str, str]:
@@ -159,14 +181,18 @@ def _number(text: str) -> None:
 
 
 def _budget(text: str) -> None:
-    if text != "none" and not re.fullmatch(r"\$?\d*\.?\d+", text):
-        raise ValueError("a number of dollars, or none")
+    if text == "none":
+        return
+    if not re.fullmatch(r"\$?\d{0,9}\.?\d{1,9}", text) or not float(text.lstrip("$")):
+        raise ValueError("a number of dollars above 0, or none")
 
 
-def _one_of(*words: str) -> Callable[[str], None]:
+def _scores_or_pairs(students: int) -> Callable[[str], None]:
     def check(text: str) -> None:
-        if text not in words:
-            raise ValueError(f"write {' or '.join(words)}")
+        if text not in ("scores", "pairs"):
+            raise ValueError("write scores or pairs")
+        if text == "pairs" and students < 2:
+            raise ValueError("one model answers, and pairs need two; write scores")
 
     return check
 

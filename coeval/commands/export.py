@@ -187,7 +187,8 @@ def tables_main(argv: Sequence[str] | None = None) -> int:
     from coeval.reports.paper import FORMATS, paper_tables
     from p2l.common.files import atomic_path, check_can_write
 
-    tables = paper_tables(load_run(arguments.run), arguments.digits, arguments.tables)
+    loaded = load_run(arguments.run)
+    tables = paper_tables(loaded, arguments.digits, arguments.tables) if loaded.header.units else []
     if not tables:
         raise RunInputError(f"{arguments.run}: has no scores to make tables of")
     text = "\n".join(FORMATS[arguments.format](table, arguments.digits) for table in tables)

@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wizard = Wizard(_answers(arguments.answers), print, keys)
     task = wizard.task() if arguments.sentence is None else _from_sentence(arguments.sentence, arguments.model, keys)
     models = wizard.models()
-    experiment = wizard.experiment(task)
+    experiment = wizard.experiment(task, models)
     with atomic_path(out) as temporary:
         temporary.write_text(config_text(task, models, experiment, ""), encoding="utf-8")
         costs = static_estimate(load_config(temporary, keys=keys, fresh=False))

@@ -52,7 +52,7 @@ def chat_request(body: JSON) -> JSON:
         chat["reasoning_effort"] = effort
     if body.get("max_output_tokens") is not None:
         chat["max_completion_tokens"] = body["max_output_tokens"]
-    if _LOGPROBS in (body.get("include") or ()):
+    if _LOGPROBS in _list(body, "include"):
         chat |= {"logprobs": True, "top_logprobs": body.get("top_logprobs") or 0}
     if body.get("stream"):
         chat["stream_options"] = {"include_usage": True}  # a response always holds its usage
@@ -98,7 +98,7 @@ def messages_of(items: Sequence[JSON]) -> list[JSON]:
             case "function_call_output":
                 messages.append(_result(item, where))
             case "reasoning":
-                thoughts += _thoughts(item)
+                thoughts += _thoughts(item, where)
             case "item_reference":
                 raise InputError(f"{where}: items are not looked up; send the item, or previous_response_id")
             case kind:
@@ -186,9 +186,9 @@ def _result(item: JSON, where: str) -> JSON:
     }
 
 
-def _thoughts(item: JSON) -> str:
+def _thoughts(item: JSON, where: str) -> str:
     """Return the text of a reasoning item, for a provider that wants its own thoughts back."""
-    parts = item.get("content") or item.get("summary") or ()
+    parts = _list(item, "content", f"{where}.") or _list(item, "summary", f"{where}.")
     return "".join(str(part.get("text") or "") for part in parts if isinstance(part, dict))
 
 
@@ -203,16 +203,23 @@ def _object(body: JSON, field: str) -> JSON:
     return fields or {}
 
 
+def _list(body: JSON, field: str, where: str = "") -> list[Any]:
+    entries = body.get(field)
+    if entries is not None and not isinstance(entries, list):
+        raise InputError(f"{where}{field}: must be a list")
+    return entries or []
+
+
 def _tools(body: JSON) -> JSON:
-    tools = body.get("tools")
+    tools = _list(body, "tools")
     if not tools:
         return {}
-    if not isinstance(tools, list) or not all(isinstance(tool, dict) for tool in tools):
+    if not all(isinstance(tool, dict) for tool in tools):
         raise InputError("tools: must be a list of objects")
     chat: JSON = {}
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = [tool.get("name") for tool in choice.get("tools") or () if isinstance(tool, dict)]
+        allowed = [tool.get("name") for tool in _list(choice, "tools", "tool_choice.") if isinstance(tool, dict)]
         tools = [tool for tool in tools if tool.get("name") in allowed]
         choice = choice.get("mode")
     if choice is not None:

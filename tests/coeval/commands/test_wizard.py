@@ -89,6 +89,27 @@ def test_what_has_no_default_needs_an_answer(
     assert not (tmp_path / "made.yaml").exists()
 
 
+def test_what_a_run_would_refuse_is_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["Sum up a text.", "", "", "tone: ,", "tone: warm,", "", "1", "mock:ant,", "", "", "pairs", "", "0", "$2"]
+    assert answer(tmp_path, *lines) == 0
+    shown = capsys.readouterr().out
+    for why in ("tone has no values", "one model answers, and pairs need two", "a number of dollars above 0"):
+        assert why in shown
+    config = load_config(tmp_path / "made.yaml", keys=Keys(env={}))
+    assert (config.tasks[0].evaluation_mode, config.experiment.budget_usd) == ("single", 2.0)
+
+
+def test_models_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    models = ["mock:a/b, mock:a-b, mock:a-b", "ollama:a/b", ""]
+    assert answer(tmp_path, "Sum up a text.", *[""] * 4, "1", *models) == 0
+    config = load_config(tmp_path / "made.yaml", keys=Keys(env={}))
+    assert {one.name: (one.interface, one.parameters["model"], one.roles) for one in config.models} == {
+        "a-b": ("ollama", "a/b", ("teacher", "judge")),
+        "mock-a-b": ("mock", "a/b", ("student",)),
+        "mock-a-b-2": ("mock", "a-b", ("student",)),
+    }
+
+
 def test_a_model_makes_a_task_of_a_sentence() -> None:
     replies = iter(["Sure!", json.dumps({"name": "x"}), f"```json\n{json.dumps(TASK)}\n```"])
     author = author_config("mock:ant", Keys(env={})).models[0]

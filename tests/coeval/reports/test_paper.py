@@ -66,6 +66,7 @@ def test_every_sign_that_latex_or_markdown_reads_is_text() -> None:
 def test_a_run_without_scores_has_no_tables(tmp_path: Path) -> None:
     from coeval.errors import RunInputError
 
-    folder = run_of(tmp_path, {}).run.folder
+    judge = {"name": "now", "interface": "openai", "roles": ["judge"], "parameters": {"model": "m"}}
+    folder = run_of(tmp_path, {}, models=[judge]).run.folder
     with pytest.raises(RunInputError, match="has no scores to make tables of"):
         tables_main(["--run", str(folder)])

@@ -294,6 +294,9 @@ def test_nothing_is_kept_without_a_database_against_the_clients_will_or_for_anot
         ({"input": "x", "text": {"format": {"type": "grammar"}}}, "text.format"),
         ({"input": "x", "tools": [{"type": "function"}]}, "tools[0]"),
         ({"input": "x", "tools": [LOOK], "tool_choice": "perhaps"}, "tool_choice"),
+        ({"input": "x", "tools": [LOOK], "tool_choice": {"type": "allowed_tools", "tools": 5}}, "tool_choice.tools"),
+        ({"input": "x", "include": True}, "include: must be a list"),
+        ({"input": [{"type": "reasoning", "content": 5}]}, "input[0].content: must be a list"),
     ],
 )
 def test_what_cannot_be_routed_is_refused_with_its_place(tmp_path: Path, body: Any, words: str) -> None:
