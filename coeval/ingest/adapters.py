@@ -45,7 +45,7 @@ class Benchmark:
     sample: int | None = None
     """Items that are drawn evenly over the attributes, unless a limit is given; None: all rows, in order."""
     hub: str = ""
-    """Where it is published, `owner/name` or `owner/name:configuration`."""
+    """Where it is published: `owner/name`, `owner/name:configuration`, or `owner/name:*`, all of its configurations."""
 
 
 def text_of(row: Mapping[str, Any], *keys: str) -> str:

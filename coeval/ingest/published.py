@@ -168,7 +168,7 @@ def _mathqa(row: Row, number: int) -> BenchmarkItem:
 def _math(row: Row, number: int) -> BenchmarkItem:
     solution = text_of(row, "solution")
     answer = _boxed(solution)
-    attributes = {"answer": answer, "level": row.get("level"), "subject": row.get("type")}
+    attributes = {"answer": answer, "level": row.get("level"), "subject": row.get("type", row.get("subject"))}
     return _free(text_of(row, "problem"), f"{solution}\n#### {answer}", _id(row, number, "unique_id"), **attributes)
 
 
@@ -358,7 +358,7 @@ _SETS = (
     _name(
         "wikitablequestions", "stanfordnlp/wikitablequestions", "data_interpretation", "Answer from a table.", _table
     ),
-    _name("bigbench_hard", "lukaemon/bbh", "hard_reasoning", "Solve a puzzle of reasoning.", _bbh),
+    _name("bigbench_hard", "lukaemon/bbh:*", "hard_reasoning", "Solve a puzzle of reasoning.", _bbh),
     _name(
         "trivia_qa", "mandarjoshi/trivia_qa:rc.nocontext", "trivia", "Answer a trivia question.", _trivia, "validation"
     ),

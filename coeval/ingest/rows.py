@@ -80,14 +80,18 @@ def _saved(path: Path, split: str) -> Rows:
 
 
 def hub_rows(benchmark: Benchmark) -> Rows:
-    """Yield the rows of a benchmark as it is published. Raise RunInputError where the hub does not give them."""
+    """Yield the rows of a benchmark as it is published, of all configurations with their names as `task` where its
+    address ends in `:*`. Raise RunInputError where the hub does not give them."""
     if not benchmark.hub:
         raise RunInputError(f"--from-hub: {benchmark.name} is read from files alone, see --data-dir")
-    from datasets import load_dataset
+    from datasets import get_dataset_config_names, load_dataset
 
     name, _, configuration = benchmark.hub.partition(":")
     try:
-        return _numbered(load_dataset(name, configuration or None, split=benchmark.split))
+        if configuration != "*":
+            return _numbered(load_dataset(name, configuration or None, split=benchmark.split))
+        parts = {task: load_dataset(name, task, split=benchmark.split) for task in get_dataset_config_names(name)}
+        return _numbered({"task": task, **row} for task, rows in parts.items() for row in rows)
     except Exception as error:
         raise RunInputError(f"{benchmark.hub}, split {benchmark.split}: cannot be loaded: {error}") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,24 @@ def test_rows_are_read_wherever_they_were_stored(tmp_path: Path, form: str) -> N
 def test_what_is_published_nowhere_is_not_loaded_from_the_hub() -> None:
     with pytest.raises(RunInputError, match="mmlu is read from files alone"):
         hub_rows(ALL["mmlu"])
+
+
+def test_rows_of_all_configurations_come_with_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    row = ROWS["bigbench_hard"][0]
+    for name in ("puns", "sums"):
+        (tmp_path / "bbh").mkdir(exist_ok=True)
+        (tmp_path / "bbh" / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    parts = "".join(
+        f"- config_name: {name}\n  data_files: [{{split: test, path: {name}.jsonl}}]\n" for name in ("puns", "sums")
+    )
+    (tmp_path / "bbh" / "README.md").write_text(f"---\nconfigs:\n{parts}---\n")
+    address = PUBLISHED["bigbench_hard"].hub
+    assert address.endswith(":*")  # it cannot be loaded without a configuration
+    bench = replace(PUBLISHED["bigbench_hard"], hub=f"{tmp_path / 'bbh'}:*")
+    items = [bench.read(row, number) for number, row in hub_rows(bench)]
+    assert [item and item.attributes for item in items] == [{"subject": "puns"}, {"subject": "sums"}]
 
 
 def test_a_published_set_is_taken_into_a_run(tmp_path: Path) -> None:
