@@ -191,6 +191,9 @@ def tables_main(argv: Sequence[str] | None = None) -> int:
     tables = paper_tables(loaded, arguments.digits, arguments.tables) if loaded.header.units else []
     if not tables:
         raise RunInputError(f"{arguments.run}: has no scores to make tables of")
+    if loaded.header.partial:
+        status = loaded.header.status
+        print(f"warning: {arguments.run} is {status}, not completed: all figures may change", file=sys.stderr)
     text = "\n".join(FORMATS[arguments.format](table, arguments.digits) for table in tables)
     if arguments.out is None:
         print(text, end="")

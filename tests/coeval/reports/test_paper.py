@@ -63,6 +63,15 @@ def test_every_sign_that_latex_or_markdown_reads_is_text() -> None:
     assert not re.search(r"(?<!\\)[&%#]", latex(table).split(r"\midrule")[1].replace(" & ", ""))
 
 
+def test_tables_of_a_run_that_is_not_finished_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = run_of(tmp_path, scores()).run
+    assert tables_main(["--run", str(run.folder)]) == 0
+    assert capsys.readouterr().err == ""
+    run.meta.write_text(run.meta.read_text().replace("completed", "in_progress"))
+    assert tables_main(["--run", str(run.folder)]) == 0
+    assert "is in_progress, not completed: all figures may change" in capsys.readouterr().err
+
+
 def test_a_run_without_scores_has_no_tables(tmp_path: Path) -> None:
     from coeval.errors import RunInputError
 
