@@ -575,6 +575,14 @@ def win_rates_if(
     return np.asarray(points.sum(axis=-1) / (len(one) - 1))
 
 
+def pair_rates(
+    coefs: npt.ArrayLike, likelihood: Likelihood, eta: float | None = None, gamma: float | None = None
+) -> Floats:
+    """Return the mean points (M, M) of the model of each row against that of each column; 1/2 against itself."""
+    vector = np.asarray(coefs, dtype=np.float64)
+    return _points(vector[:, None], vector[None, :], likelihood, eta, gamma)
+
+
 def _points(a: Floats, b: Floats, likelihood: Likelihood, eta: Any, gamma: Any) -> Floats:
     """Return the mean points of the first model against the second."""
     probs = likelihood.probs(a, b, eta, gamma)

@@ -102,9 +102,9 @@ SHOTS = (
 )
 
 
-REPORTS = ("training", "evaluation", "routing", "slices", "drift")
+REPORTS = ("training", "evaluation", "routing", "slices", "drift", "leaderboard", "strengths")
 """Names of the pages in the folder of reports, as far as they are there."""
-DOCUMENTED = ("training",)
+DOCUMENTED = ("training", "leaderboard", "strengths")
 
 
 def report_shots(folder: Path) -> list[Shot]:

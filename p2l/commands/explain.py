@@ -75,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_rows_flag(output)
     output.add_argument("--all", action="store_true", help="print every cell, found or not")
     output.add_argument("--output", metavar="FILE", help="also write everything as JSON")
+    output.add_argument("--html", metavar="FILE", help="also write a page that opens offline")
     output.add_argument(
         "--plot", metavar="FILE", help="also draw it (.png, .svg, .pdf): all models as a map, or one with intervals"
     )
@@ -106,9 +107,15 @@ def _check(args: argparse.Namespace) -> None:
         raise ConfigError("--level and --fdr must lie between 0 and 1")
     if args.min_prompts < 2 or (args.clusters is not None and args.clusters < 2):
         raise ConfigError("--min-prompts and --clusters must be at least 2")
-    if args.output is not None and args.output == args.plot:
-        raise ConfigError("--output and --plot are the same file; name two")
-    check_outputs(args.output, args.plot, args.prompts, args.answers, args.votes, args.model_list)
+    files = [name for name in (args.output, args.html, args.plot) if name is not None]
+    if len(set(files)) < len(files):
+        raise ConfigError("--output, --html and --plot name the same file; name another")
+    inputs = (args.prompts, args.answers, args.votes, args.model_list)
+    check_outputs(args.output, args.plot, *inputs)
+    if args.html is not None:
+        from p2l.common.report.reports import check_page
+
+        args.html = str(check_page(args.html, *inputs))
 
 
 def _explained(args: argparse.Namespace) -> Explanation:
@@ -152,6 +159,8 @@ def _write(explanation: Explanation, args: argparse.Namespace) -> None:
     if args.output is not None:
         write_json(args.output, explanation.to_dict())
         print(f"wrote {args.output}", file=sys.stderr)
+    if args.html is not None:
+        _write_page(explanation, args)
     if args.plot is not None:
         from p2l.common.plots import save_figure
         from p2l.insight.explain_report import draw_map, draw_model
@@ -161,6 +170,16 @@ def _write(explanation: Explanation, args: argparse.Namespace) -> None:
             draw_model(explanation, args.models[0]) if one else draw_map(explanation, args.models), Path(args.plot)
         )
         print(f"drew {args.plot}", file=sys.stderr)
+
+
+def _write_page(explanation: Explanation, args: argparse.Namespace) -> None:
+    from p2l.common.report.reports import save_report
+    from p2l.insight.explain_page import explanation_report
+
+    data = f"{explanation.chosen_from + explanation.prompts:,} prompts" if args.prompts is None else args.prompts
+    report = explanation_report(explanation, Path(args.model or args.answers).name, Path(data).name, args.models)
+    save_report(report, args.html)
+    print(f"wrote {args.html}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ _GROUPS = {
     "which leaderboards": ("--prompts", "--by", "--over", "--periods", "--time-column"),
     "how they are fitted": ("--likelihood", "--control", "--control-steps", "--shrink", "--weighted", "--drop-bad"),
     "intervals": ("--intervals", "--level", "--cluster", "--seed"),
-    "output": ("--top", "--min-votes", "--output", "--format", "--title", "--plot", "--quiet"),
+    "output": ("--top", "--min-votes", "--output", "--format", "--html", "--title", "--plot", "--quiet"),
 }
 
 
@@ -159,7 +159,13 @@ def _add_output_flags(flags: Parser) -> None:
     flags.add_argument(
         "--format", choices=_FORMATS, help="of --output, in the place of its ending; csv where --output is -"
     )
-    flags.add_argument("--title", metavar="TEXT", help="of the workbook and of Markdown")
+    flags.add_argument(
+        "--html",
+        metavar="FILE",
+        help="also write a page that opens offline: who leads and how surely, ranks, intervals, groups side by side, "
+        "win rates, history",
+    )
+    flags.add_argument("--title", metavar="TEXT", help="of the page, of the workbook and of Markdown")
     flags.add_argument("--plot", metavar="FILE", help="also draw them with their intervals (.png, .svg, .pdf)")
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
     flags.arrange(_GROUPS)
@@ -231,6 +237,13 @@ def _check(args: argparse.Namespace) -> None:
     _check_files(args)
     inputs = (args.votes, args.prompts, *(args.from_counts or []))
     check_outputs(args.output, args.plot, *inputs)
+    if args.html is not None:
+        from p2l.common.report.reports import check_page
+
+        args.html = str(check_page(args.html, *inputs))
+    files = [name for name in (args.output, args.html, args.plot) if name is not None]
+    if len(set(files)) < len(files):
+        raise InputError("--output, --html and --plot name the same file; name another")
 
 
 def _check_files(args: argparse.Namespace) -> None:
@@ -291,8 +304,23 @@ def _write(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
         write_leaderboards(leaderboards, args.output, format_of(args.output, args.format, _FORMATS))
         if args.output != STDOUT:
             print(f"wrote {args.output}", file=sys.stderr)
+    if args.html is not None:
+        _write_page(leaderboards, args)
     if args.plot is not None:
         _plot(leaderboards, args)
+
+
+def _write_page(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
+    from p2l.common.report.reports import save_report
+    from p2l.leaderboard.page import leaderboard_report
+
+    subject, data = args.title or "", Path(args.votes or (args.from_counts or [""])[0]).name
+    if args.model is not None:
+        subject = subject or f"Leaderboard by {Path(args.model).name}"
+        data = f"{len(args.prompt)} prompts" if args.prompt[1:] else "a prompt" if args.prompt else args.prompts
+        data = Path(data).name
+    save_report(leaderboard_report(leaderboards, subject, data), args.html)
+    print(f"wrote {args.html}", file=sys.stderr)
 
 
 def _plot(leaderboards: Leaderboards, args: argparse.Namespace) -> None:

@@ -33,7 +33,7 @@ from p2l.common.report.reports import (
 from p2l.common.report.tables import number_text
 from p2l.evaluation import report_tables as tables
 from p2l.evaluation.results import CategoryResult, OutputResult, SubsetScore
-from p2l.insight import explain
+from p2l.insight import explain, explain_tables
 from p2l.insight.explain_report import MOST_MODELS, drawn_models
 from p2l.metrics import Reliability, about
 
@@ -325,7 +325,7 @@ def _strengths(result: OutputResult) -> Section:
         f"own score over all prompts. Differences of more than {explanation.least_change:g} points count, at a "
         f"false discovery rate of {explanation.fdr:.0%}. They are what the model says, not what votes have shown."
     )
-    parts: list[Part] = [tables.clusters(explanation)]
+    parts: list[Part] = [explain_tables.clusters(explanation)]
     if explanation.found:
         names = drawn_models(explanation)
         most = f" The {MOST_MODELS} of {len(explanation.models)} models with the largest differences." * (
@@ -336,11 +336,11 @@ def _strengths(result: OutputResult) -> Section:
             Prose(f"Blue is better than overall, orange worse, blank where nothing was found.{most}", "quiet"),
         ]
         parts += [
-            tables.strengths_map(explanation, names),
+            explain_tables.strengths_map(explanation, names),
             Prose("Largest differences", "heading"),
-            tables.found(explanation),
+            explain_tables.differences(explanation.found, explanation.level),
         ]
-    parts += [Prose("By model", "heading"), tables.strengths_of_models(explanation), Notes(explanation.notes)]
+    parts += [Prose("By model", "heading"), explain_tables.strengths_of_models(explanation), Notes(explanation.notes)]
     return Section(title, parts, lead)
 
 

@@ -13,12 +13,10 @@ from p2l import likelihood as likelihoods
 from p2l.common.report.reports import Measure, span
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
 from p2l.evaluation.results import CategoryResult, OutputResult, SubsetScore
-from p2l.insight import Explanation, Strength
 from p2l.leaderboard import Leaderboard, to_score
 from p2l.leaderboard.newton import shift_invariant
 from p2l.metrics import Interval, about
 
-_NAMED = 3  # clusters that the table of models names on either side
 _RANKS = ("Spearman-lbs", "L1-Dist-Prob")
 _TRUTHS = {"arena": "by the arena", "marginal-gt": "by the votes"}
 _OVER = {
@@ -40,8 +38,7 @@ def reference_name(over: str | None) -> str:
 
 def _table(*columns: tuple[Column, Sequence[Value]], shown: int = 10) -> Table:
     """Return a table of columns and their cells."""
-    rows = [list(row) for row in zip(*(cells for _, cells in columns), strict=True)]
-    return Table([column for column, _ in columns], rows, shown=shown)
+    return Table.of(*columns, shown=shown)
 
 
 def _interval(value: Interval | None, name: str) -> Cell | None:
@@ -256,82 +253,3 @@ def subsets(result: OutputResult, kind: str) -> list[Table]:
 def _of_subset(score: SubsetScore, name: str) -> Cell | None:
     cell = _interval(score.intervals.get(name), name) or _number(score.numbers.get(name), name)
     return None if cell is None else replace(cell, bar=None)
-
-
-def clusters(explanation: Explanation) -> Table:
-    """Return the kinds of prompts."""
-    kinds = explanation.clusters
-    return _table(
-        (Column("Cluster", number=False), [one.name for one in kinds]),
-        (Column("Prompts"), [one.prompts for one in kinds]),
-        (Column("Share"), [Cell(f"{one.share:.1%}", one.share) for one in kinds]),
-        (Column("Typical words", number=False, wide=True), [", ".join(one.terms) for one in kinds]),
-        (
-            Column("For example", number=False, wide=True),
-            [one.examples[0] if one.examples else None for one in kinds],
-        ),
-    )
-
-
-def strengths_map(explanation: Explanation, names: Sequence[str]) -> Table:
-    """Return a row for each model, a column for each cluster, coloured where a difference was found."""
-    columns = [one.name for one in explanation.clusters]
-    changes = {(cell.model, cell.cluster): cell.change for cell in explanation.found}
-    most = max(map(abs, changes.values()), default=1.0)
-
-    def cell(model: str, cluster: str) -> Cell:
-        change = changes.get((model, cluster), 0.0)
-        return Cell(_points(change), change, heat=change / most) if change else Cell("", 0.0)
-
-    rows: list[list[Value]] = [[name, *(cell(name, cluster) for cluster in columns)] for name in names]
-    return Table([Column("Model", number=False), *map(Column, columns)], rows, shown=20)
-
-
-def strengths_of_models(explanation: Explanation) -> Table:
-    """Return a row for each model: the clusters it does best and worst in."""
-    cells = [explanation.of(name) for name in explanation.models]
-    return _table(
-        (Column("#", 0, note="place overall"), range(1, len(cells) + 1)),
-        (Column("Model", number=False), explanation.models),
-        (Column("Better at", number=False, wide=True), [_named(one, "better", "good") for one in cells]),
-        (Column("Worse at", number=False, wide=True), [_named(one[::-1], "worse", "bad") for one in cells]),
-    )
-
-
-def _named(cells: Sequence[Strength], verdict: str, tone: str) -> Cell:
-    named = [cell for cell in cells if cell.verdict == verdict][:_NAMED]
-    if not named:
-        return Cell("–", 0.0, "quiet")
-    return Cell("; ".join(f"{cell.cluster} ({_points(cell.change)})" for cell in named), abs(named[0].change), tone)
-
-
-def _points(value: float) -> str:
-    return f"{'+' if value > 0 else '−'}{abs(value):.0f}"
-
-
-def found(explanation: Explanation) -> Table:
-    """Return every strength and weakness, the largest first."""
-    cells = explanation.found
-    scale = Scale.around([end for cell in cells for end in (cell.lower, cell.upper)], 0.0)
-    points = f"with {explanation.level:.0%} interval over prompts"
-    ranks = [Cell(str(cell.rank), cell.rank, note=f"{cell.rank_lower} to {cell.rank_upper}") for cell in cells]
-    chance = "chance of winning against another model drawn at random"
-    return _table(
-        (Column("Model", number=False), [cell.model for cell in cells]),
-        (Column("Cluster", number=False, wide=True), [cell.cluster for cell in cells]),
-        (Column("Points against overall", 0, points, scale), [_change(cell) for cell in cells]),
-        (Column("Place here", 0), ranks),
-        (Column("Place overall", 0), [cell.overall_rank for cell in cells]),
-        (Column("Beats the field here", note=chance), [_share(cell.win_rate) for cell in cells]),
-        (Column("Overall", note=chance), [_share(cell.overall_win_rate) for cell in cells]),
-    )
-
-
-def _share(value: float) -> Cell:
-    return Cell(f"{value:.1%}", value)
-
-
-def _change(cell: Strength) -> Cell:
-    note = f"{_points(cell.lower)} to {_points(cell.upper)}"
-    bar = (cell.lower, cell.change, cell.upper)
-    return Cell(_points(cell.change), cell.change, "good" if cell.change > 0 else "bad", note, bar)

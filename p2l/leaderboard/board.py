@@ -21,7 +21,7 @@ from p2l.leaderboard.covariates import Effect, shifted
 from p2l.leaderboard.display import Rates
 from p2l.leaderboard.newton import shift_invariant
 from p2l.leaderboard.pair_tables import Covariates
-from p2l.likelihood import win_rates, win_rates_if
+from p2l.likelihood import pair_rates, win_rates, win_rates_if
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,12 +96,11 @@ class Leaderboard:
         return self._shown().figure()
 
     def _shown(self) -> Rates:
-        likelihood, limits = likelihoods.get(self.likelihood), None
-        if self.field_rates is None and np.isfinite(self.lower).any():
-            ends = (win_rates_if(end, self.coefs, likelihood, self.eta, self.gamma) for end in (self.lower, self.upper))
-            limits = next(ends), next(ends)
         return Rates.of(
-            f"Leaderboard of {len(self.models)} models, {self.likelihood}", self.models, self.win_rates(), limits
+            f"Leaderboard of {len(self.models)} models, {self.likelihood}",
+            self.models,
+            self.win_rates(),
+            self.win_rate_limits(),
         )
 
     def log_probs(self, model_a: npt.ArrayLike, model_b: npt.ArrayLike, covariates: Covariates | None = None) -> Floats:
@@ -123,18 +122,50 @@ class Leaderboard:
         their difference, wide enough (Sidak) for all its differences to hold together with the probability `level`.
         Without intervals every rank is possible.
         """
-        shown = np.arange(len(self.models)) if order is None else np.asarray(order)
-        better, worse = (np.zeros(len(shown), dtype=np.int64) for _ in range(2))
-        if self.covariance is not None and len(shown) > 1:
-            covariance = self.covariance[np.ix_(shown, shown)]
-            variance = np.diag(covariance)[:, None] + np.diag(covariance)[None, :] - 2.0 * covariance
-            width = NormalDist().inv_cdf(0.5 + 0.5 * self.level ** (1.0 / (len(shown) - 1)))
-            gap = self.coefs[shown][None, :] - self.coefs[shown][:, None]
-            apart = np.abs(gap) > width * np.sqrt(np.maximum(variance, 0.0))
-            if shift_invariant(likelihoods.get(self.likelihood)):
-                apart &= self.components[shown][:, None] == self.components[shown][None, :]
-            better, worse = ((apart & sign).sum(axis=1) for sign in (gap > 0, gap < 0))
-        return 1 + better, len(shown) - worse
+        gaps, sds = self.differences(order)
+        better, worse = (np.zeros(len(gaps), dtype=np.int64) for _ in range(2))
+        if len(gaps) > 1:
+            width = NormalDist().inv_cdf(0.5 + 0.5 * self.level ** (1.0 / (len(gaps) - 1)))
+            apart = np.abs(gaps) > width * sds  # never where a deviation is NaN
+            better, worse = ((apart & sign).sum(axis=1) for sign in (gaps < 0, gaps > 0))
+        return 1 + better, len(gaps) - worse
+
+    def differences(self, order: npt.ArrayLike | None = None) -> tuple[Floats, Floats]:
+        """Return by how much (M, M) the model of each row of `order` is above that of each column, in logits.
+
+        Second comes the standard deviation of each difference: NaN without intervals, and between models that were
+        never compared where only differences count. By default `order` is that of `models`.
+        """
+        shown = np.arange(len(self.models)) if order is None else np.asarray(order, dtype=np.int64)
+        gaps = self.coefs[shown][:, None] - self.coefs[shown][None, :]
+        if self.covariance is None:
+            return gaps, np.full(gaps.shape, np.nan)
+        covariance = self.covariance[np.ix_(shown, shown)]
+        variances = np.diag(covariance)[:, None] + np.diag(covariance)[None, :] - 2.0 * covariance
+        return gaps, np.where(self._compared(shown), np.sqrt(np.maximum(variances, 0.0)), np.nan)
+
+    def pair_rates(self, order: npt.ArrayLike | None = None) -> Floats:
+        """Return each model's chance (M, M) of beating each other, both of `order`, ties counting half.
+
+        NaN between models that were never compared where only differences count.
+        """
+        shown = np.arange(len(self.models)) if order is None else np.asarray(order, dtype=np.int64)
+        rates = pair_rates(self.coefs[shown], likelihoods.get(self.likelihood), self.eta, self.gamma)
+        return np.where(self._compared(shown), rates, np.nan)
+
+    def _compared(self, shown: Ints) -> npt.NDArray[np.bool_]:
+        """Return which coefficients compare: under likelihoods where only differences count, those of one component."""
+        if not shift_invariant(likelihoods.get(self.likelihood)):
+            return np.ones((len(shown), len(shown)), dtype=np.bool_)
+        return np.asarray(self.components[shown][:, None] == self.components[shown][None, :])
+
+    def win_rate_limits(self) -> tuple[Floats, Floats] | None:
+        """Return the ends (M,) of the intervals of the win rates; None where there are none."""
+        if self.field_rates is not None or not np.isfinite(self.lower).any():
+            return None
+        likelihood = likelihoods.get(self.likelihood)
+        ends = (win_rates_if(end, self.coefs, likelihood, self.eta, self.gamma) for end in (self.lower, self.upper))
+        return next(ends), next(ends)
 
     def to_frame(self, *, min_votes: int = 0) -> pd.DataFrame:
         """Return the models, best first: rank, model, score, each with its ends, win_rate, votes, component and coef.

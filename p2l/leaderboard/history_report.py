@@ -212,7 +212,7 @@ def history_table(history: History, *, top: int | None = None, min_votes: int = 
     if len(history.periods) > 1:
         last = history.periods[-2].board.to_frame(min_votes=min_votes)
         before = dict(zip(last["model"], last["rank"].tolist(), strict=True))
-    earlier = _earlier(history.periods[:-1])
+    earlier = earlier_periods(history.periods[:-1])
     interval = [f"{newest.board.level:.0%} interval"] if top_rows["lower"].notna().any() else []
     header = ["rank", *(["change"] if before else []), "model", *(period.label for period in earlier), "score"]
     scores = [dict(zip(period.board.models, to_score(period.board.coefs), strict=True)) for period in earlier]
@@ -226,7 +226,7 @@ def history_table(history: History, *, top: int | None = None, min_votes: int = 
     return TextTable(heading, _facts(history), [*header, *interval, "votes"], rows, len(frame), history.notes)
 
 
-def _earlier(periods: Sequence[Period]) -> list[Period]:
+def earlier_periods(periods: Sequence[Period]) -> list[Period]:
     """Return a few periods, the first and the last among them."""
     places = np.unique(np.linspace(0, len(periods) - 1, min(_EARLIER, len(periods))).round().astype(int))
     return [periods[place] for place in places]

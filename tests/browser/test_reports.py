@@ -14,15 +14,20 @@ from p2l.chrono.page import chrono_report
 from p2l.common.report.reports import save_report
 from p2l.evaluation.report import write_report
 from p2l.evaluation.training_report import training_report
+from p2l.insight import explain
 from p2l.insight.drift import Drift, DriftCell
 from p2l.insight.drift_report import drift_report
+from p2l.insight.explain_page import explanation_report
+from p2l.leaderboard.page import leaderboard_report
 from p2l.metrics import Interval
 from p2l.training.run_records import read_run
 from route.evaluation.measuring import POLICIES, PolicyReport, Results
 from route.evaluation.page import routing_report
 from tests.browser.conftest import SIZES, Visit, Visits
+from tests.p2l.commands.test_explain import arena
 from tests.p2l.evaluation.evaluation_results import output
 from tests.p2l.evaluation.training_runs import make_run, publications, write_lines
+from tests.p2l.leaderboard.page_boards import leaderboards
 
 HOSTILE = '"><img src=x onerror="window.planted=1"><script>window.planted=1</script>'
 MODELS = ["ant", "bee", "cat", "dog", f"<b>{HOSTILE}", "中文模型", "a-name-of-many-letters-and-no-space" * 3]
@@ -90,12 +95,27 @@ def routing(folder: Path) -> Path:
     return save_report(routing_report(results, HOSTILE, "scores.parquet"), folder / "routing.html")
 
 
+def strengths(folder: Path) -> Path:
+    coefs, texts, _ = arena()
+    texts = [[f"{text} {HOSTILE}"] for [text] in texts]
+    found = explain(coefs, MODELS[:5], likelihood="bt", texts=texts)
+    return save_report(explanation_report(found, HOSTILE, HOSTILE), folder / "strengths.html")
+
+
+def leaderboard(folder: Path) -> Path:
+    many = [*MODELS, *(f"model-{number}" for number in range(60))]
+    computed = leaderboards(many, {HOSTILE: [HOSTILE, "second", "third"]}, periods=20)
+    return save_report(leaderboard_report(computed, "", HOSTILE), folder / "leaderboard.html")
+
+
 REPORTS: dict[str, Callable[[Path], Path]] = {
     "evaluation": evaluation,
     "training": training,
     "drift": drift,
     "slices": slices,
     "routing": routing,
+    "leaderboard": leaderboard,
+    "strengths": strengths,
 }
 
 
@@ -164,3 +184,34 @@ def test_it_prints_whole(visit: Visits, address: str) -> None:
     page = visit(address).page
     page.emulate_media(media="print")
     assert page.locator("tr.more").evaluate_all("rows => rows.every(row => getComputedStyle(row).display != 'none')")
+
+
+def test_a_filter_keeps_the_rows_that_it_names_in_every_table(visit: Visits, tmp_path: Path) -> None:
+    page = visit(leaderboard(tmp_path).as_uri()).page
+    first, second = page.locator(".filter input").nth(0), page.locator(".filter input").nth(1)
+    first.focus()
+    page.keyboard.type("BEE, model-59")
+    for input_ in (first, second):
+        assert input_.input_value() == "BEE, model-59"
+    tables = page.locator("table.filtered")
+    assert tables.count() == page.locator(".filter input").count() > 2
+    board = tables.first.locator("tbody tr:visible")
+    assert [row.locator("td").nth(1).inner_text() for row in board.all()] == ["bee", "model-59"]  # beyond the fold, too
+    assert page.locator(".filter [role=status]").first.inner_text() == "2 of 67"
+    tables.first.locator("th button").first.click()
+    assert board.count() == 2
+    first.fill("")
+    assert page.locator("table.filtered").count() == 0
+    assert page.locator("section > .scroll").first.locator("tbody tr:visible").count() == 67
+
+
+def test_a_filter_that_names_nothing_leaves_no_row(visit: Visits, tmp_path: Path) -> None:
+    page = visit(leaderboard(tmp_path).as_uri()).page
+    page.locator(".filter input").first.fill("no such model")
+    assert page.locator("table.filtered tbody tr:visible").count() == 0
+    assert page.locator(".filter [role=status]").first.inner_text() == "0 of 67"
+
+
+def test_there_is_no_filter_without_scripts(visit: Visits, tmp_path: Path) -> None:
+    page = visit(leaderboard(tmp_path).as_uri(), java_script_enabled=False).page
+    assert page.locator(".filter:visible").count() == 0

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from p2l.common.errors import InputError
 from p2l.common.files import check_can_write, output_path
 from p2l.common.report.charts import Axes, Series, Text, chart_svg, keys_of, percent, range_svg, short_number, ticks_svg
+from p2l.common.report.heat import Heat
 from p2l.common.report.tables import Scale, Table, page_policy, render, template_text
 
 
@@ -63,7 +64,7 @@ class Figure:
     """A picture with its title; the page numbers it.
 
     Attributes:
-        picture: SVG, or a forest plot.
+        picture: SVG, a forest plot, or a heat map.
         title: what it shows.
         caption: how to read it.
         keys: swatch and name of each series.
@@ -73,7 +74,7 @@ class Figure:
     """
 
     kind: ClassVar[str] = "figure"
-    picture: str | Forest
+    picture: str | Forest | Heat
     title: str
     caption: str = ""
     keys: Sequence[tuple[str, str]] = ()

@@ -68,6 +68,14 @@ class Cell:
     heat: float = 0.0
 
     @property
+    def key(self) -> str | None:
+        """What it sorts by, where that is not its text: much of a page is tables."""
+        if self.sort is None:
+            return None
+        key = self.sort if isinstance(self.sort, str) else f"{self.sort:.12g}"
+        return None if key == self.text.casefold() else key
+
+    @property
     def heat_class(self) -> str:
         """The class of its background, in five steps each way."""
         return f"{'r' if self.heat > 0 else 'f'}{max(1, min(5, math.ceil(5 * abs(self.heat))))}"
@@ -80,7 +88,7 @@ Value: TypeAlias = "Cell | str | int | float | None"
 class Column:
     """One column: its title, the places after the point of its numbers, a note, and the scale of its bars.
 
-    `wide` columns hold prose and wrap; numbers are set to the right.
+    `wide` columns hold prose and wrap; numbers are set to the right, and cells of a heat map (`is_map`) to the middle.
     """
 
     title: str
@@ -89,6 +97,7 @@ class Column:
     scale: Scale | None = None
     number: bool = True
     wide: bool = False
+    is_map: bool = False
 
     def cell(self, value: Value) -> Cell:
         """Return a value as a cell; None and NaN are a dash that sorts last."""
@@ -110,6 +119,7 @@ class Table:
         rows: a value for each column; see `Column.cell`.
         shown: rows beyond this number are folded away at first (never in print).
         caption: a sentence above it.
+        filter: what readers can filter by name, such as `models`; the names are the first column that is no number.
     """
 
     kind: ClassVar[str] = "table"
@@ -118,6 +128,18 @@ class Table:
     rows: Sequence[Sequence[Value]]
     shown: int = 60
     caption: str = ""
+    filter: str = ""
+
+    @classmethod
+    def of(cls, *columns: tuple[Column, Sequence[Value]], **more: Any) -> Table:
+        """Return a table of columns, each with its cells; `more` are other attributes."""
+        rows = [list(row) for row in zip(*(cells for _, cells in columns), strict=True)]
+        return cls([column for column, _ in columns], rows, **more)
+
+    @property
+    def names(self) -> int:
+        """The place of the column that the filter reads."""
+        return next((place for place, column in enumerate(self.columns) if not column.number), 0)
 
     @property
     def limit(self) -> int:

@@ -92,6 +92,22 @@ def test_a_table_folds_rows_beyond_those_shown_and_escapes_cells():
     assert 'style="left:40.0%;width:20.0%"' in page
 
 
+def test_a_table_that_can_be_filtered_names_the_column_of_names():
+    table = Table.of((Column("#", 0), [1, 2]), (Column("model", number=False), ["a", EVIL]), filter="models")
+    page = _environment().from_string('{% from "parts.html" import table %}{{ table(data) }}').render(data=table)
+    assert table.rows == [[1, "a"], [2, EVIL]]
+    assert 'data-column="1"' in page
+    assert "Filter models" in page
+    assert "<script>" not in page
+
+
+def test_cells_of_a_map_are_centred_and_coloured_where_they_say_something():
+    table = Table([Column("a", is_map=True)], [[Cell("1")], [Cell("2", heat=0.5)], [None]])
+    page = _environment().from_string('{% from "parts.html" import table %}{{ table(data) }}').render(data=table)
+    assert page.count('class="number heat"') == 1
+    assert page.count('class="number heat r3"') == 1
+
+
 def test_anchors_are_ids():
     assert anchor("Größe & Maß", 2) == "s-grösse-mass-2"
     assert anchor("") == "s-"

@@ -36,6 +36,24 @@ for (const table of document.querySelectorAll("table.sorts")) {
     });
   }
 }
+// Filters of a page share what is typed: rows stay whose name holds one of the texts between its commas.
+const filters = [...document.querySelectorAll(".filter input")];
+const filter = (typed) => {
+  const texts = typed.toLowerCase().split(",").map((text) => text.trim()).filter(Boolean);
+  for (const input of filters) {
+    if (input.value !== typed) input.value = typed;
+    const table = input.closest(".filter").nextElementSibling.querySelector("table");
+    const rows = [...table.tBodies[0].rows];
+    for (const row of rows) {
+      const name = row.cells[input.dataset.column].textContent.toLowerCase();
+      row.hidden = texts.length > 0 && !texts.some((text) => name.includes(text));
+    }
+    table.classList.toggle("filtered", texts.length > 0);
+    const kept = rows.filter((row) => !row.hidden).length;
+    input.closest(".filter").querySelector("[role=status]").textContent = texts.length ? `${kept} of ${rows.length}` : "";
+  }
+};
+for (const input of filters) input.addEventListener("input", () => filter(input.value));
 // What a link leads to must not stay folded.
 const reveal = () => {
   const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));

@@ -1,0 +1,107 @@
+"""Heat maps of reports: a matrix as an image of one pixel a cell, stretched beside the names of its rows.
+
+A table of 130 by 130 cells would be a megabyte of HTML; the image is some ten thousand bytes. Strength is opacity, so
+that one image suits light and dark paper, and the image lies within the page.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from markupsafe import Markup, escape
+
+from p2l.common.report.charts import percent
+
+_STEPS = 12  # of colour, each way
+_FALL, _RISE = (213, 94, 0), (0, 114, 178)  # those of the style's heat
+_FAINTEST, _STRONGEST = 24, 235  # opacity
+_HEIGHT = 900  # pixels of a whole map, as far as rows may be that low
+_ROWS = (12, 24)  # pixels of a row
+_TICKS = 8
+
+
+@dataclass(frozen=True)
+class Heat:
+    """Values of M things against each other: orange below the middle, blue above it.
+
+    Attributes:
+        names: of the rows from the top, and of the columns from the left.
+        values: (M, M), NaN where there is nothing to say.
+        title: read out in the place of the image.
+        middle: the value without colour.
+        text: writes a value, for the key.
+    """
+
+    names: Sequence[str]
+    values: npt.NDArray[np.float64]
+    title: str
+    middle: float = 0.5
+    text: Callable[[float], str] = percent
+
+    @property
+    def row_height(self) -> int:
+        """Pixels of a row: as few as names need where there are many."""
+        return max(_ROWS[0], min(_ROWS[1], _HEIGHT // max(len(self.names), 1)))
+
+    @property
+    def ticks(self) -> list[tuple[float, int]]:
+        """Where (in percent) the numbers of some columns stand, counted from one."""
+        number = len(self.names)
+        step = next((one for one in (1, 2, 5, 10, 20, 50, 100) if number <= one * _TICKS), 200)
+        places = dict.fromkeys((1, *range(step, number + 1, step)))
+        return [(round(100 * (place - 0.5) / number, 2), place) for place in places]
+
+    @property
+    def address(self) -> str:
+        """The image as an address that holds it."""
+        far, gaps = self._farthest(), self.values - self.middle
+        steps = np.clip(np.ceil(_STEPS * np.abs(gaps) / far), 0, _STEPS)
+        codes = np.where(np.isnan(gaps), 0, steps + np.where(gaps > 0, _STEPS, 0) * (steps > 0))
+        return f"data:image/png;base64,{base64.b64encode(_png(codes.astype(np.uint8))).decode()}"
+
+    def legend(self) -> list[tuple[str, str]]:
+        """Return swatches of both ends and of the middle, with their values."""
+        far = self._farthest()
+        ends = [(_FALL, self.middle - far), (None, self.middle), (_RISE, self.middle + far)]
+        return [(_swatch(colour), self.text(round(value, 2))) for colour, value in ends]
+
+    def _farthest(self) -> float:
+        """Return the largest distance from the middle: that of the strongest colour."""
+        gaps = np.abs(self.values - self.middle)
+        return float(np.nanmax(gaps, initial=0.0, where=~np.isnan(gaps))) or 1.0
+
+
+def _swatch(colour: tuple[int, int, int] | None) -> str:
+    fill = "none" if colour is None else f"rgba({', '.join(map(str, colour))}, {_STRONGEST / 255:.2f})"
+    return Markup(
+        '<svg class="swatch" width="16" height="12" aria-hidden="true">'
+        f'<rect class="cell" width="16" height="12" style="fill: {escape(fill)}"/></svg>'
+    )
+
+
+def _png(codes: npt.NDArray[np.uint8]) -> bytes:
+    """Return an image of colours by number: 0 for none, the steps of `_FALL`, those of `_RISE`."""
+    height, width = codes.shape
+    faint = [_FAINTEST + (_STRONGEST - _FAINTEST) * step // (_STEPS - 1) for step in range(_STEPS)]
+    palette = bytes([0, 0, 0, *_FALL * _STEPS, *_RISE * _STEPS])
+    lines = np.pad(codes, ((0, 0), (1, 0)))  # each begins with the number of its filter, none
+    return b"".join(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
+            _chunk(b"PLTE", palette),
+            _chunk(b"tRNS", bytes([0, *faint, *faint])),
+            _chunk(b"IDAT", zlib.compress(lines.tobytes(), 9)),
+            _chunk(b"IEND", b""),
+        ]
+    )
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,0 +1,109 @@
+"""The history of a leaderboard as a section of its page: a line with a band for each of the models that lead."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from p2l.common.report.charts import Axes, Series
+from p2l.common.report.reports import Figure, Section
+from p2l.common.report.tables import number_text
+from p2l.leaderboard.board import Floats, to_score
+from p2l.leaderboard.history import History
+from p2l.leaderboard.page.ranking import Ranking
+from p2l.leaderboard.page.tables import cut, history_table
+
+_LINES = 8
+"""That the style tells apart."""
+_BANDS = 3
+"""Lines with intervals; those of more would cover each other."""
+_POINTS = 150
+_ROOM = 0.06
+
+
+def history_section(history: History, min_votes: int) -> Section:
+    """Return the scores of the models that lead the newest period, over the periods, and a table of all models."""
+    ranking = Ranking.of(history.newest, min_votes)
+    table = history_table(history, ranking)
+    what = (
+        "each leaderboard is of all votes up to the end of its period"
+        if history.mode == "cumulative"
+        else "each leaderboard is of the votes of its period alone"
+    )
+    newest = history.periods[-1].label
+    lead = (
+        f"By {history.over.text}, {history.periods[0].label} to {newest}: {what}. The table is of {newest}, with "
+        "scores at earlier periods."
+    )
+    if len(history.periods) < 2:
+        return Section("History", [table], lead)
+    return Section("History", [_figure(history, ranking.names[:_LINES]), table], lead)
+
+
+def _figure(history: History, leaders: Sequence[str]) -> Figure:
+    rows = _rows(history)
+    names, coefs = history.table()
+    places = [names.index(name) for name in leaders]
+    scores, lower, upper = (
+        to_score(values[:, places]) for values in (coefs, history.table("lower")[1], history.table("upper")[1])
+    )
+    lower[:, _BANDS:] = upper[:, _BANDS:] = np.nan
+    low, high = _range(scores, lower, upper)
+    first = history.periods[0].index
+    x = [math.nan if row is None else float(history.periods[row].index - first) for row in rows]
+    series = [
+        Series(
+            cut(name, 60),
+            x,
+            _picked(scores[:, number], rows),
+            _picked(np.clip(lower[:, number], low, high), rows),
+            _picked(np.clip(upper[:, number], low, high), rows),
+            has_dots=len(rows) == 1 or any(row is None for row in rows),
+        )
+        for number, name in enumerate(leaders)
+    ]
+    axes = Axes("period", "score", lambda tick: _label(history, first, tick), _score, y_range=(low, high))
+    number = f" (of {len(history.models)})" if len(leaders) < len(history.models) else ""
+    bands = ""
+    if np.isfinite(lower).any():
+        which = f" of the first {_BANDS}" if len(leaders) > _BANDS else ""
+        bands = f" Bands are {history.newest.level:.0%} intervals{which}."
+    caption = f"The {len(leaders)} models{number} that lead in {history.periods[-1].label}.{bands}"
+    return Figure.of(series, axes, f"Scores by {history.over.text}", caption)
+
+
+def _rows(history: History) -> list[int | None]:
+    """Return which periods are drawn, evenly spread where there are many; None where a gap breaks the lines."""
+    number = len(history.periods)
+    if number > _POINTS:
+        return list(dict.fromkeys(np.linspace(0, number - 1, _POINTS).round().astype(int).tolist()))
+    rows: list[int | None] = [0]
+    for row in range(1, number):
+        if history.periods[row].index - history.periods[row - 1].index > 1:
+            rows.append(None)
+        rows.append(row)
+    return rows
+
+
+def _picked(values: Floats, rows: Sequence[int | None]) -> list[float]:
+    return [math.nan if row is None else float(values[row]) for row in rows]
+
+
+def _range(scores: Floats, lower: Floats, upper: Floats) -> tuple[float, float]:
+    """Return the ends of the axis: intervals of a model's first votes, as wide as the prior, must not flatten all."""
+    ends = np.concatenate([scores[np.isfinite(scores)], lower[np.isfinite(lower)], upper[np.isfinite(upper)]])
+    low, high = np.quantile(ends, [0.05, 0.95])
+    low, high = min(low, float(np.nanmin(scores))), max(high, float(np.nanmax(scores)))
+    room = _ROOM * max(high - low, 10.0)
+    return float(low - room), float(high + room)
+
+
+def _label(history: History, first: int, tick: float) -> str:
+    """Return the name of the period of a tick; of ticks between two periods none."""
+    return history.over.label(first + round(tick)) if float(tick).is_integer() else ""
+
+
+def _score(value: float) -> str:
+    return number_text(value, 0)

@@ -1,0 +1,194 @@
+"""The tables of the page of a leaderboard."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from p2l.common.report.charts import percent
+from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
+from p2l.leaderboard.board import Leaderboard, to_score
+from p2l.leaderboard.covariates import Effect
+from p2l.leaderboard.history import History
+from p2l.leaderboard.history_report import earlier_periods
+from p2l.leaderboard.page.ranking import Ranking, Step
+
+FIELD = "the chance of winning a vote against another model drawn at random; ties count half"
+_LONGEST_TITLE = 32
+_DASH = "–"
+
+
+def board_table(ranking: Ranking, shown: int = 60) -> Table:
+    """Return the models, the best first: ranks, score with its interval, win rate, how surely above the next, votes."""
+    board, number = ranking.board, len(ranking.names)
+    columns: list[tuple[Column, Sequence[Value]]] = [
+        (Column("#", 0), range(1, number + 1)),
+        (Column("Model", number=False), ranking.names),
+        (Column("Score", 0, "400 points more are odds of 10 to 1", _scale(ranking)), _scores(ranking)),
+    ]
+    if ranking.has_intervals:
+        spread = "the best and the worst rank that the model may have"
+        interval = [_interval(lower, upper) for lower, upper in zip(ranking.scores[0], ranking.scores[2], strict=True)]
+        columns.append((Column(f"{board.level:.0%} interval", note="of the score"), interval))
+        columns.append((Column("Ranks", note=spread), [_spread(*ends) for ends in ranking.ranks]))
+    columns.append((Column("Beats the field", note=FIELD), _rates(ranking)))
+    if ranking.has_differences:
+        chances: list[Value] = [chance_cell(step) for step in ranking.steps]
+        above = "the chance that the model is truly better than the next"
+        columns.append((Column("Above the next", note=above), [*chances, None]))
+    if board.votes is not None:
+        columns.append((Column("Votes", 0, "that count for the model"), board.votes[ranking.order].tolist()))
+    parts = board.components[ranking.order].tolist()
+    if len(set(parts)) > 1:
+        columns.append(
+            (Column("Part", 0, "models of different parts were never compared"), [1 + part for part in parts])
+        )
+    return model_table(columns, shown)
+
+
+def model_table(columns: Sequence[tuple[Column, Sequence[Value]]], shown: int, caption: str = "") -> Table:
+    """Return a table of models, which can be filtered by name."""
+    return Table.of(*columns, shown=shown, caption=caption, filter="models")
+
+
+def _scale(ranking: Ranking) -> Scale:
+    """Return the scale of the bars: the scores with room for an interval, so that one wide interval hides no other."""
+    lower, score, upper = ranking.scores
+    widths = (upper - lower)[np.isfinite(upper - lower)]
+    room = float(np.median(widths)) if len(widths) else 0.0
+    return Scale.around([*(score - room).tolist(), *(score + room).tolist()])
+
+
+def _scores(ranking: Ranking) -> list[Value]:
+    ends = zip(*(values.tolist() for values in ranking.scores), strict=True)
+    return [Cell(number_text(score, 0), round(score, 2), bar=(lower, score, upper)) for lower, score, upper in ends]
+
+
+def _interval(lower: float, upper: float) -> Cell | None:
+    return (
+        Cell(f"{number_text(lower, 0)} to {number_text(upper, 0)}", round(lower, 2)) if math.isfinite(lower) else None
+    )
+
+
+def _spread(best: int, worst: int) -> Cell:
+    return Cell(f"{best}" if best == worst else f"{best}{_DASH}{worst}", best + worst / 10_000)
+
+
+def _rates(ranking: Ranking) -> list[Value]:
+    cells: list[Value] = []
+    for lower, rate, upper in zip(*(values.tolist() for values in ranking.rates), strict=True):
+        note = f"{percent(lower, 1)} to {percent(upper, 1)}" if math.isfinite(lower) else ""
+        cells.append(Cell(percent(rate, 1), round(rate, 5), note=note))
+    return cells
+
+
+def chance_cell(step: Step) -> Cell | None:
+    """Return the chance that a model is above the next."""
+    return None if math.isnan(step.chance) else Cell(step.chance_text, round(step.chance, 5))
+
+
+def step_table(steps: Sequence[Step], level: float) -> Table:
+    """Return how each model stands above the next: difference with its interval, chance, and share of their votes."""
+    ends = [end for step in steps for end in (step.lower, step.points, step.upper)]
+    cells = [
+        None
+        if math.isnan(step.points)
+        else Cell(number_text(step.points, 0), round(step.points, 2), bar=(step.lower, step.points, step.upper))
+        for step in steps
+    ]
+    columns: list[tuple[Column, Sequence[Value]]] = [
+        (Column("#", 0), range(1, len(steps) + 1)),
+        (Column("Model", number=False), [step.above for step in steps]),
+        (Column("The next", number=False), [step.below for step in steps]),
+        (Column("Points above", 0, scale=Scale.around(ends, 0.0)), cells),
+        (Column(f"{level:.0%} interval"), [_interval(step.lower, step.upper) for step in steps]),
+        (Column("Truly better", note="the chance of it"), [chance_cell(step) for step in steps]),
+        (
+            Column("Beats it", note="the chance of winning a vote; ties count half"),
+            [_share(step.rate) for step in steps],
+        ),
+    ]
+    return model_table(columns, 10)
+
+
+def _share(value: float) -> Cell | None:
+    return None if math.isnan(value) else Cell(percent(value, 1), round(value, 5))
+
+
+def rates_table(ranking: Ranking, most: int) -> Table:
+    """Return the chance of the first models of beating each other, as numbers on their colours."""
+    rates = ranking.board.pair_rates(ranking.order[:most])
+    farthest = float(np.nanmax(np.abs(rates - 0.5), initial=0.0, where=~np.isnan(rates))) or 1.0
+    rows: list[list[Value]] = []
+    for number, name in enumerate(ranking.names[:most]):
+        cells = [
+            None if place == number or math.isnan(rate) else Cell(percent(rate, 0), heat=(rate - 0.5) / farthest)
+            for place, rate in enumerate(rates[number].tolist())
+        ]
+        rows.append([number + 1, name, *cells])
+    heads = [Column(str(place), note=name, is_map=True) for place, name in enumerate(ranking.names[:most], 1)]
+    return Table([Column("#", 0), Column("Model", number=False), *heads], rows)
+
+
+def history_table(history: History, ranking: Ranking) -> Table:
+    """Return the ranks of the newest period, how they changed since the one before, and scores at a few periods."""
+    periods = [*earlier_periods(history.periods[:-1]), history.periods[-1]]
+    before = _ranks(history.periods[-2].board, set(ranking.names)) if len(history.periods) > 1 else {}
+    moves: list[Value] = [_moved(before.get(name), rank) for rank, name in enumerate(ranking.names, 1)]
+    columns: list[tuple[Column, Sequence[Value]]] = [
+        (Column("#", 0, f"rank in {periods[-1].label}"), range(1, len(ranking.names) + 1)),
+        (Column("Change", note=f"of the rank since {history.periods[-2].label}" if before else ""), moves),
+        (Column("Model", number=False), ranking.names),
+    ]
+    for period in periods:
+        scores = dict(zip(period.board.models, to_score(period.board.coefs).tolist(), strict=True))
+        cells: list[Value] = [
+            Cell(number_text(scores[name], 0), round(scores[name], 1)) if name in scores else None
+            for name in ranking.names
+        ]
+        columns.append((Column(period.label, note=f"{period.votes:,} votes of this period"), cells))
+    return model_table(columns if before else [columns[0], *columns[2:]], 10)
+
+
+def _ranks(board: Leaderboard, shown: set[str]) -> Mapping[str, int]:
+    names = [board.models[place] for place in np.argsort(-board.coefs, kind="stable")]
+    return {name: rank for rank, name in enumerate((name for name in names if name in shown), 1)}
+
+
+def _moved(before: int | None, now: int) -> Cell:
+    if before is None:
+        return Cell("new", "", "quiet")
+    rise = before - now
+    if not rise:
+        return Cell("=", 0.0, "quiet")
+    return Cell(f"{'+' if rise > 0 else '−'}{abs(rise)}", rise, "good" if rise > 0 else "bad")
+
+
+def effect_table(effects: Sequence[Effect], level: float) -> Table:
+    """Return what covariates add to the log-odds, with their intervals."""
+    ends = [end for effect in effects for end in (effect.lower, effect.coef, effect.upper)]
+    cells = [
+        Cell(number_text(one.coef, 3), round(one.coef, 5), bar=(one.lower, one.coef, one.upper)) for one in effects
+    ]
+    intervals = [
+        Cell(f"{number_text(one.lower, 3)} to {number_text(one.upper, 3)}", round(one.lower, 5))
+        if math.isfinite(one.lower)
+        else None
+        for one in effects
+    ]
+    odds = [number_text(math.exp(min(one.coef, 700.0)), 2) if one.role == "difference" else "" for one in effects]
+    return Table.of(
+        (Column("What", number=False), [one.name for one in effects]),
+        (Column("Acts on", number=False), [one.role for one in effects]),
+        (Column("Effect", 3, "on the log-odds, for one unit more", Scale.around(ends, 0.0)), cells),
+        (Column(f"{level:.0%} interval"), intervals),
+        (Column("Odds", note="by which one unit more multiplies the odds"), odds),
+    )
+
+
+def cut(text: str, most: int = _LONGEST_TITLE) -> str:
+    """Return a text of others in one line, cut where it is long."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
