@@ -177,7 +177,8 @@ def _write_page(explanation: Explanation, args: argparse.Namespace) -> None:
     from p2l.insight.explain_page import explanation_report
 
     data = f"{explanation.chosen_from + explanation.prompts:,} prompts" if args.prompts is None else args.prompts
-    report = explanation_report(explanation, Path(args.model or args.answers).name, Path(data).name, args.models)
+    subject = Path(args.answers).stem if args.model is None else Path(args.model).name
+    report = explanation_report(explanation, subject, Path(data).name, args.models)
     save_report(report, args.html)
     print(f"wrote {args.html}", file=sys.stderr)
 

@@ -98,6 +98,6 @@ def test_the_command_writes_a_page(tmp_path: Path, capsys: pytest.CaptureFixture
     path, page = answers_file(tmp_path, "json"), tmp_path / "page.html"
     main(["--answers", str(path), "--min-prompts", "10", "--quiet", "--html", str(page)])
     assert "wrote" in capsys.readouterr().err
-    assert "answers.json" in page.read_text("utf-8")
+    assert 'answers <span class="on">on 200 prompts' in page.read_text("utf-8")
     with pytest.raises(ConfigError, match="same file"):
         main(["--answers", str(path), "--html", str(page), "--output", str(page)])
