@@ -9,7 +9,7 @@ from p2l.common.cli import run
 
 GROUPS = {
     "first steps": {
-        "demo": ("p2l.demo.story", "the whole story in four minutes, on simulated votes"),
+        "demo": ("p2l.demo.story", "the whole story on simulated votes, in minutes"),
         "votes": ("p2l.commands.votes", "sample, check, import, split or slice votes"),
         "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
         "leaderboard": ("p2l.commands.leaderboard", "fit a leaderboard to votes, or read one from a model"),

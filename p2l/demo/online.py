@@ -1,28 +1,30 @@
-"""The demo's online run: the votes once, in their order, and checkpoints evaluated on the slices of their time."""
+"""The demo's stream: what people ask changes, and two online runs, plain and with replay, are asked about all of it."""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from p2l.common.program import shipped
-
-_BATCH = 100  # votes: what the numbers of the slices in validation_sets count
-_CHECKPOINTS = 5
-_DEEPSPEED = '{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 0}}\n'
+_BATCH = 50  # votes of a step
+_PERIODS = 5
+# Topics come into fashion one after the other, and half of a topic's words go out of use: what was learned early is
+# then asked about less and less, and is what a run can forget.
+_CHANGE = {"effect": 1.8, "fashion": 3.0, "turnover": 0.5, "drift": 0.0, "growth": 1.5, "seed": 1}
+_ARENA = ("--models", 12, "--topics", 6, "--languages", 1, "--sentences")
 _CONFIG = f"""\
-pretrain_model_name: backbone
+pretrain_model_name: stream-backbone
 model_type: qwen2
 head_type: rk
 loss_type: grk
 chat_template: chatml
 max_length: 192
 
-train_data_path: votes.parquet
+train_data_path: stream.parquet
 output_dir: models
-proj_name: online
+proj_name: PROJECT
 
 learning_rate: 1.0e-3
 head_learning_rate: 1.0e-2
@@ -31,47 +33,76 @@ adam_epsilon: 1.0e-8
 warmup_steps: 20
 batch_size: {_BATCH}
 gradient_accumulation_steps: 1
-# Every vote at once, and a fourth as many once more; what is published is the mean over recent steps.
-buffer: {{type: replay, epsilon: 0.19}}
-average_steps: 500
+buffer: BUFFER
 deepspeed_config_path: zero0.json
 """
+# Plain: each vote once, as it comes. Replay: the same, and of each batch three tenths are votes of the past. With half,
+# all of the past is replayed as soon as it is past (a vote is replayed once), and the run forgets like a plain one.
+_BUFFERS = {"plain": "{type: none}", "replay": "{type: replay, epsilon: 0.3}"}
 
 
-def show_online(folder: Path, run: Callable[..., None], votes: int, *, usual: bool) -> Iterator[str]:
-    """Train on the demo's votes in their order, evaluate each checkpoint, and yield lines to print.
+def show_online(folder: Path, run: Callable[..., None], votes: int) -> Iterator[str]:
+    """Train on a stream of so many votes, plain and with replay, and yield lines on what each run forgot.
 
-    `run` runs a command in the demo's folder; `usual`: whether the slices in validation_sets belong to the votes.
+    `run` runs a command in the demo's folder.
     """
-    (folder / "online.yaml").write_text(_CONFIG, "utf-8")
-    (folder / "zero0.json").write_text(_DEEPSPEED, "utf-8")
-    every = max(1, votes // _BATCH // _CHECKPOINTS)
-    run("p2l", "init", "--model-type", "qwen2", "--votes", "votes.parquet", "--hidden-size", 64, "--output", "backbone")
-    run("p2l", "online-train", "--config", "online.yaml", "--no-eval", "--save-steps", every)
-    slices = os.path.relpath(shipped() / "validation_sets", folder)
-    if not usual:
-        slices = "validation_sets"
-        cut = ("--batch-size", _BATCH, "--every", every, "--most", 500)
-        run("p2l", "votes", "slice", "votes.parquet", "--held-out", "held_out.parquet", *cut, "--output", slices)
-    run("p2l", "eval-chrono", "--model-repo", "models/online", "--val-dir", slices, "--output-dir", "slices")
-    run("p2l", "visualize", "--eval-folder", "slices", "--names", "online", "--output-file", "figures")
-    yield from _table(folder)
-    yield f"\n  As a picture: {os.path.relpath(folder / 'figures' / 'loss' / 'online-heat-map.png')}"
+    every = max(1, votes // _BATCH // _PERIODS)
+    changes = [word for name, value in _CHANGE.items() for word in (f"--{name}", value)]
+    files = ("--output", "stream.parquet", "--val", votes // 5, "--val-output", "later.parquet")
+    run("p2l", "simulate", "--votes", votes, *files, *_ARENA, *changes)
+    cut = ("--held-out", "later.parquet", "--batch-size", _BATCH, "--every", every, "--output", "periods")
+    run("p2l", "votes", "slice", "stream.parquet", *cut)
+    run("p2l", "init", "--votes", "stream.parquet", "--hidden-size", 64, "--output", "stream-backbone")
+    for name, buffer in _BUFFERS.items():
+        text = _CONFIG.replace("PROJECT", name).replace("BUFFER", buffer)
+        (folder / f"{name}.yaml").write_text(text, "utf-8")
+        run("p2l", "online-train", "--config", f"{name}.yaml", "--no-eval", "--save-steps", every)
+        run(
+            "p2l", "eval-chrono", "--model-repo", f"models/{name}", "--val-dir", "periods", "--output-dir", f"on/{name}"
+        )
+    run("p2l", "visualize", "--eval-folder", *(f"on/{name}" for name in _BUFFERS), "--output-file", "figures")
+    yield from _table(forgetting(folder))
+    place = os.path.relpath(folder / "figures" / "loss")
+    yield f"\n  As pictures: {place}/plain-heat-map.png, {place}/replay-heat-map.png"
 
 
-def _table(folder: Path) -> Iterator[str]:
-    """Yield the loss of each checkpoint on the slices of its time, and how many models it knew."""
-    losses = json.loads((folder / "figures" / "loss" / "online.json").read_text("utf-8"))
-    checkpoints = sorted(losses, key=int)
-    numbers = sorted(losses[checkpoints[-1]], key=int)
-    numbers = [number for number in numbers if number in checkpoints] or numbers
-    yield f"  {'votes trained on':>16} {'models known':>13}   loss on the votes of slice" + _cells(numbers)
-    for number in checkpoints:
-        model_list = json.loads((folder / "models" / "online" / f"checkpoint-{number}" / "model_list.json").read_text())
-        values = [losses[number].get(name) for name in numbers]
-        cells = _cells(["" if value is None else f"{value:.3f}" for value in values])
-        yield f"  {int(number) * _BATCH:>16,} {len(model_list):>13}   {'':26}{cells}"
+@dataclass(frozen=True)
+class Forgetting:
+    """Losses of an online run on each period of its stream: of the checkpoint at its end, and of the last one."""
+
+    name: str
+    when_newest: list[float]
+    at_the_end: list[float]
+
+    @property
+    def change(self) -> float:
+        """Mean change of the loss on all periods but the last: above zero, the run forgot."""
+        pairs = list(zip(self.when_newest, self.at_the_end, strict=True))[:-1]
+        return sum(end - then for then, end in pairs) / max(1, len(pairs))
 
 
-def _cells(texts: list[str]) -> str:
-    return "".join(f"{text:>8}" for text in texts)
+def forgetting(folder: Path) -> list[Forgetting]:
+    """Return what each run of a demo's folder forgot."""
+    return [_forgotten(name, folder / "figures" / "loss" / f"{name}.json") for name in _BUFFERS]
+
+
+def _forgotten(name: str, path: Path) -> Forgetting:
+    table: dict[str, dict[str, float]] = json.loads(path.read_text("utf-8"))
+    rows = [[table[step][period] for period in sorted(table[step], key=int)] for step in sorted(table, key=int)]
+    last = rows[-1]
+    return Forgetting(name, [rows[number][number] for number in range(len(last))], last)
+
+
+def _table(runs: Sequence[Forgetting]) -> Iterator[str]:
+    """Yield the lines of the runs' losses, and what each forgot."""
+    periods = range(1, len(runs[0].at_the_end) + 1)
+    yield _line("loss on held-out votes of period", map(str, periods))
+    for one in runs:
+        yield _line(f"{one.name}, when it was the newest", (f"{loss:.3f}" for loss in one.when_newest))
+        yield _line(f"{one.name}, at the end", (f"{loss:.3f}" for loss in one.at_the_end))
+    forgotten = ", ".join(f"{one.name} {one.change:+.3f}" for one in runs)
+    yield f"  mean change of the loss on periods that are past, in nats a vote (above 0: forgotten): {forgotten}"
+
+
+def _line(name: str, cells: Iterable[str]) -> str:
+    return f"  {name:<36}" + "".join(f"{cell:>8}" for cell in cells)

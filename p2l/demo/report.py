@@ -60,14 +60,19 @@ def held_out(folder: Path) -> Held:
 
 def loss_table(held: Held) -> str:
     """Return a line per forecast: loss, and the share of the way from one leaderboard to the truth."""
+    rows = losses_and_gaps(held)
+    width = max(len(name) for name, _, _ in rows)
+    lines = [f"{'forecast':<{width}}    loss   gap closed"]
+    lines += [f"{name:<{width}}  {loss:.4f}   {closed:>10.0%}" for name, loss, closed in rows]
+    return "\n".join(lines)
+
+
+def losses_and_gaps(held: Held) -> list[tuple[str, float, float]]:
+    """Return for each forecast its name, loss, and the share of the way from one leaderboard to the truth."""
     losses = {name: float(_losses(forecast, held.labels).mean()) for name, forecast in held.forecasts.items()}
     worst, best = next(iter(losses.values())), float(held.bayes.mean())
     losses["the truth itself (Bayes optimum)"] = best
-    width = max(len(name) for name in losses)
-    lines = [f"{'forecast':<{width}}    loss   gap closed"]
-    for name, loss in losses.items():
-        lines.append(f"{name:<{width}}  {loss:.4f}   {(worst - loss) / (worst - best):>10.0%}")
-    return "\n".join(lines)
+    return [(name, loss, (worst - loss) / (worst - best)) for name, loss in losses.items()]
 
 
 def leaderboards(held: Held) -> Iterator[str]:
