@@ -12,7 +12,7 @@ AUDIT := $(TOOLS)/bin/pip-audit --strict --disable-pip
 TORCH_INDEX ?=
 SUDO ?= $(if $(filter-out 0,$(shell id -u)),sudo -n)
 # Of tests: more than cores, since some wait for servers.
-PROCESSES ?= 3
+PROCESSES ?= 4
 
 # Where PostgreSQL and Redis of tests are, if not installed as services of the machine.
 SERVICES ?= .services
@@ -59,8 +59,9 @@ demo: $(READY)
 
 # Files of tests side by side, each as a whole: what is made for a file is made once. In the order of tests/conftest.py,
 # which has the long files first, so that none runs alone at the end.
+# Bytecode is written whatever the machine's setting: tests start hundreds of processes, which would compile it anew.
 test: $(READY) lint
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

@@ -22,20 +22,24 @@ import pytest
 
 __all__ = ["can_fork", "run_forked"]
 
+_BIN = Path(sys.executable).parent
 _HEAVY = ["torch", "deepspeed", "transformers.models.qwen2.modeling_qwen2", "pandas", "pyarrow.dataset", "scipy.stats"]
 _HEAVY += ["pydantic", "yaml", "fastapi", "uvicorn", "httpx2"]
 
 
 def can_fork(line: Sequence[str]) -> bool:
-    """Whether a command line is `python -m MODULE ...` or `python SCRIPT ...`."""
+    """Whether a command line is `python -m MODULE ...`, `python SCRIPT ...` or one of DeepSpeed's launcher."""
+    if line[0] == "deepspeed":
+        return (_BIN / "deepspeed").is_file()
     return line[0] == sys.executable and len(line) > 1 and (line[1] == "-m" or line[1].endswith(".py"))
 
 
 def run_forked(line: Sequence[str], cwd: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run such a line to its end; what `subprocess.run` would return."""
+    words = [str(_BIN / "deepspeed"), *line[1:]] if line[0] == "deepspeed" else list(line[1:])
     with tempfile.TemporaryDirectory() as folder:
         files = (Path(folder) / "stdout", Path(folder) / "stderr")
-        arguments = (list(line[1:]), str(cwd), dict(environment), *map(str, files))
+        arguments = (words, str(cwd), dict(environment), *map(str, files))
         process = _context().Process(target=_run, args=arguments)
         process.start()
         process.join()
