@@ -1,11 +1,14 @@
 """The logs of the router: JSON lines, which hold no prompts, answers or keys.
 
+Lines of requests are written together, some a write: a write takes longer than all else that logs a request.
+
 A request is logged by a record with fixed fields, so that nothing else can slip in. Of an unexpected error the type and
 the place are logged, not its text, which may quote the request.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sys
@@ -20,6 +23,8 @@ from p2l.common.display import printable
 
 LOGGER = logging.getLogger("route")
 """The logger of everything but requests: `LOGGER.warning("...", extra={"fields": {...}})`."""
+_TOGETHER_SECONDS = 0.05
+"""Lines of this time are written together."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,7 @@ def set_up_logs(stream: TextIO | None = None, level: int = logging.INFO) -> None
 
     Uvicorn's line per request is left out, since the router writes its own. Start uvicorn with `log_config=None`.
     """
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = _Together(stream or sys.stderr)
     handler.setFormatter(_JsonLines())
     logging.basicConfig(handlers=[handler], level=level, force=True)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # which may have been configured before
@@ -93,6 +98,45 @@ def set_up_logs(stream: TextIO | None = None, level: int = logging.INFO) -> None
         logging.getLogger(name).propagate = True
     for chatty in ("uvicorn.access", "httpx2"):  # which log a line for every request
         logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+class _Together(logging.StreamHandler[TextIO]):
+    """Writes what an event loop logs after a moment, in its order; warnings, and what no loop logs, at once."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._lines: list[str] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self._lines.append(self.format(record) + self.terminator)
+            loop = _running_loop()
+            if loop is None or record.levelno > logging.INFO:
+                self.flush()
+            elif len(self._lines) == 1 or loop is not self._loop:  # a loop that has ended flushes nothing
+                self._loop = loop
+                loop.call_later(_TOGETHER_SECONDS, self.flush)
+        except Exception:  # as of any handler: what is logged ends nothing
+            self.handleError(record)
+
+    def flush(self) -> None:
+        self.acquire()
+        try:
+            if self._lines:
+                text = "".join(self._lines)
+                self._lines.clear()
+                self.stream.write(text)
+            super().flush()
+        finally:
+            self.release()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class _JsonLines(logging.Formatter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -77,6 +78,23 @@ def test_what_json_cannot_hold_is_written_as_text(stream: io.StringIO) -> None:
     LOGGER.warning("odd", extra={"fields": {"value": {1, 2} - {2}, "half": "\ud800"}})
     assert "half" in stream.getvalue()
     stream.getvalue().encode()
+
+
+def test_requests_of_a_moment_are_written_together_and_a_warning_at_once_after_them(stream: io.StringIO) -> None:
+    async def serve() -> None:
+        for number in range(3):
+            log_request(RequestRecord(f"r{number}", "ops", 200, 0.1))
+        assert lines(stream) == []
+        LOGGER.warning("trouble")
+        assert [line.get("request_id", line["event"]) for line in lines(stream)] == ["r0", "r1", "r2", "trouble"]
+        log_request(RequestRecord("r3", "ops", 200, 0.1))
+        while len(lines(stream)) < 5:
+            await asyncio.sleep(0.01)
+        log_request(RequestRecord("r4", "ops", 200, 0.1))
+
+    asyncio.run(serve())
+    logging.getLogger().handlers[0].flush()  # as at the end of the process
+    assert [line.get("request_id", line["event"]) for line in lines(stream)][3:] == ["trouble", "r3", "r4"]
 
 
 def test_nothing_is_made_where_nothing_is_logged(stream: io.StringIO) -> None:
