@@ -26,11 +26,11 @@ from coeval.analysis.fit import Fit, fit_run, task_fits
 from coeval.analysis.intervals import (
     Variance,
     cluster_variance,
+    difference_limits,
     holm,
     influence_variance,
     jackknife_sums,
     score_limits,
-    t_limits,
     two_sided,
 )
 from coeval.analysis.statistics import Summaries, group_means
@@ -369,17 +369,17 @@ def student_pairs(loaded: LoadedRun, scores: Floats) -> tuple[StudentPair, ...]:
         return ()
     plain = [_plain_difference(loaded, scores, a, b) for a, b in pairs]
     tests = [fitted.get(pair, other) for pair, other in zip(pairs, plain, strict=True)]
-    corrected = holm([test.p_value for test in tests])
+    corrected = holm([test.p_value for test, _ in tests])
     rows = []
-    for (a, b), test, means, chance in zip(pairs, tests, plain, corrected.tolist(), strict=True):
+    for (a, b), (test, of), (means, of_means), chance in zip(pairs, tests, plain, corrected.tolist(), strict=True):
         sign = 1.0 if test.difference >= 0 else -1.0
         better, worse = (a, b) if sign > 0 else (b, a)
         rows.append(
             StudentPair(
                 loaded.students[better],
                 loaded.students[worse],
-                *test.turned(sign),
-                *means.turned(sign),
+                *test.limited(of, sign),
+                *means.limited(of_means, sign),
                 p_value=test.p_value,
                 significant=bool(chance < SIGNIFICANT),
                 datapoints=_common(scores, a, b),
@@ -403,13 +403,11 @@ class Difference:
         """Two-sided; 1 where one prompt says nothing."""
         return float(two_sided(self.difference, self.variance, self.freedom))
 
-    def turned(self, sign: float) -> tuple[float, float, float]:
-        """Return the difference in this direction, with limits."""
-        lower, upper = t_limits(sign * self.difference, min(self.variance, _WIDEST), self.freedom)
-        return sign * self.difference, max(float(lower), -1.0), min(float(upper), 1.0)
-
-
-_WIDEST = 1e6
+    def limited(self, spread: Variance, sign: float) -> tuple[float, float, float]:
+        """Return the difference in this direction, with limits, given the means (2,) that it is of."""
+        limits = difference_limits(self.difference, self.variance, self.freedom, spread)
+        lower, upper = limits if sign > 0 else (-limits[1], -limits[0])
+        return sign * self.difference, lower, upper
 
 
 def mean_difference(gaps: Floats, clusters: Codes) -> Difference:
@@ -420,19 +418,27 @@ def mean_difference(gaps: Floats, clusters: Codes) -> Difference:
     return Difference(float(mean[0]), float(variance[0]), float(freedom[0]), len(counts))
 
 
-def _plain_difference(loaded: LoadedRun, scores: Floats, a: int, b: int) -> Difference:
-    gaps = scores[:, a] - scores[:, b]
-    common = ~np.isnan(gaps)
-    return mean_difference(gaps[common], loaded.clusters[common])
+def _plain_difference(loaded: LoadedRun, scores: Floats, a: int, b: int) -> tuple[Difference, Variance]:
+    """Return the difference of two students' means on the items that both answered, and these means."""
+    both = scores[:, [a, b]]
+    common = ~np.isnan(both).any(axis=1)
+    clusters = np.unique(loaded.clusters[common], return_inverse=True)[1]
+    sums = np.stack([np.bincount(clusters, column) for column in both[common].T], axis=1).astype(np.float64)
+    counts = np.bincount(clusters).astype(np.float64)
+    spread = cluster_variance(sums, np.stack([counts, counts], axis=1))
+    return mean_difference(both[common, 0] - both[common, 1], loaded.clusters[common]), spread
 
 
-def _fitted_pairs(fit: Fit) -> Iterator[tuple[int, int, Difference]]:
+def _fitted_pairs(fit: Fit) -> Iterator[tuple[int, int, tuple[Difference, Variance]]]:
     for a, b, items in fit.shared():
         if items.sum() > 1:
-            influence = fit.influence[:, a] - fit.influence[:, b]
-            variance, freedom = influence_variance(influence[:, None], (items / items.sum())[:, None])
+            influence, shares = fit.influence[:, [a, b]], (items / items.sum())[:, None]
+            variance, freedom = influence_variance(influence[:, :1] - influence[:, 1:], shares)
             difference = float(fit.scale * (fit.solution.theta[a] - fit.solution.theta[b]))
-            yield a, b, Difference(difference, float(variance[0]), float(freedom[0]), int((items > 0).sum()))
+            means = np.clip(fit.score[[a, b]], 0.0, 1.0)
+            spread = Variance(means, *influence_variance(influence, np.repeat(shares, 2, axis=1)))
+            test = Difference(difference, float(variance[0]), float(freedom[0]), int((items > 0).sum()))
+            yield a, b, (test, spread)
 
 
 def _common(scores: Floats, a: int, b: int) -> int:

@@ -23,11 +23,11 @@ from benchmarks.coeval_planted import (
     write,
 )
 from coeval.analysis.fit import fit_table
-from coeval.analysis.intervals import cluster_variance, jackknife, mean_limits, t_limits
+from coeval.analysis.intervals import cluster_variance, difference_limits, jackknife, mean_limits, t_limits
 from coeval.analysis.judge_fit import ScoreTable
 from coeval.analysis.judge_tests import bias_tests, judge_scales
 from coeval.analysis.statistics import kendall
-from coeval.analysis.students import student_rows
+from coeval.analysis.students import mean_difference, student_rows
 from coeval.analysis.teachers import teacher_rows
 from coeval.duplicates import clusters_of
 from tests.coeval.analysis.runs import run_of
@@ -125,6 +125,40 @@ def test_limits_of_scores_hold_the_mean_and_stay_on_the_scale(scores: list[float
     assert 0.0 <= float(lower[0]) <= values.mean() + 1e-12
     assert values.mean() - 1e-12 <= float(upper[0]) <= 1.0
     assert float(upper[0]) > float(lower[0])
+
+
+_SCORE = st.sampled_from([0.0, 0.5, 1.0])
+
+
+@given(st.lists(st.tuples(_SCORE, _SCORE), min_size=2, max_size=30))
+def test_limits_of_a_difference_hold_it_stay_on_the_scale_and_turn_around_with_it(
+    scores: list[tuple[float, float]],
+) -> None:
+    values = np.array(scores)
+    ones = np.ones_like(values)
+    found = []
+    for columns in (values, values[:, ::-1]):
+        test = mean_difference(columns[:, 0] - columns[:, 1], np.arange(len(values)))
+        spread = cluster_variance(columns, ones)
+        lower, upper = difference_limits(test.difference, test.variance, test.freedom, spread)
+        assert -1.0 <= lower <= test.difference + 1e-12
+        assert test.difference - 1e-12 <= upper <= 1.0
+        found.append((lower, upper))
+    assert found[0] == pytest.approx((-found[1][1], -found[1][0]))
+
+
+def test_limits_of_a_difference_hold_it_as_often_as_they_say_where_scores_crowd_at_the_end() -> None:
+    rng, chances, trials, items = np.random.default_rng(0), (0.95, 0.85), 1000, 8
+    gap = (0.15**2 - 0.05**2) / (2 * 0.8 * 0.2)  # of the chances that the sum below is less
+    held = []
+    for _ in range(trials):
+        # Two students who succeed and fail together on most items.
+        scores = (rng.random((items, 1)) * 0.8 + rng.random((items, 2)) * 0.2 < chances).astype(float)
+        test = mean_difference(scores[:, 0] - scores[:, 1], np.arange(items))
+        spread = cluster_variance(scores, np.ones_like(scores))
+        lower, upper = difference_limits(test.difference, test.variance, test.freedom, spread)
+        held.append(lower <= gap <= upper)
+    assert np.mean(held) >= 0.93
 
 
 def test_near_duplicates_are_one_prompt_and_others_are_not() -> None:
