@@ -18,7 +18,7 @@ _EXPERIMENTAL = (
     "GPUs, bfloat16 on a GPU, varlen attention kernels and `compile: true` are experimental: never run on a GPU yet "
     "(docs/results.md lists the last runs)."
 )
-_VOTES_ONLY = ("size", "val", "backbone", "encoder", "control", "output", "dry_run")
+_VOTES_ONLY = ("size", "val", "backbone", "encoder", "control", "people", "output", "dry_run")
 
 
 def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
@@ -94,6 +94,12 @@ def _add_votes_flags(group: argparse._ArgumentGroup) -> None:
         "first), length, format (headers, lists, bold, code), a column of numbers for model_a, columns NAME_a and "
         "NAME_b, or a column of text such as the judge; several with commas (key covariates of a configuration)",
     )
+    group.add_argument(
+        "--people",
+        metavar="NAME",
+        help="what the column `source` calls people, whose votes the model predicts (default: human, or people); other "
+        "sources are judges, of whose verdicts it learns with a scale and offsets of their own",
+    )
     group.add_argument("--backbone", metavar="DIR", help="a text model in place of the size's own: a folder or hub id")
     group.add_argument(
         "--output",
@@ -136,7 +142,7 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
     from p2l.training.run_records import CONFIG_FILE
 
     names = (flags.size, flags.val, flags.backbone, flags.output, flags.encoder)
-    request = Request(flags.votes, *names, tuple(flags.control or ()), validate=not flags.no_eval)
+    request = Request(flags.votes, *names, tuple(flags.control or ()), flags.people, validate=not flags.no_eval)
     if flags.dry_run:
         if _is_main():
             print(dry_run(request), end="")

@@ -39,7 +39,15 @@ few votes are not first or last by chance. Groups (--by) have --shrink instead.
 
 _GROUPS = {
     "which leaderboards": ("--prompts", "--by", "--over", "--periods", "--time-column"),
-    "how they are fitted": ("--likelihood", "--control", "--control-steps", "--shrink", "--weighted", "--drop-bad"),
+    "how they are fitted": (
+        "--likelihood",
+        "--people",
+        "--control",
+        "--control-steps",
+        "--shrink",
+        "--weighted",
+        "--drop-bad",
+    ),
     "intervals": ("--intervals", "--level", "--cluster", "--seed"),
     "output": ("--top", "--min-votes", "--output", "--format", "--html", "--title", "--plot", "--quiet"),
 }
@@ -115,6 +123,12 @@ def _add_control_flags(flags: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --control: round differences to 1/N and numbers to N steps an octave, so that votes are counted "
         "rather than held one by one; by default as they are, of a lake 16",
+    )
+    flags.add_argument(
+        "--people",
+        metavar="NAME",
+        help="with --votes: the leaderboard of the votes that the column `source` calls NAME, its intervals narrowed "
+        "by the verdicts of the other sources (judges) on these and further battles, which never bias it",
     )
 
 
@@ -202,12 +216,24 @@ def _leaderboards(args: argparse.Namespace) -> Leaderboards:
         from p2l.commands.model_leaderboards import boards_of_model
 
         boards = boards_of_model(args)
+    elif args.people is not None:
+        boards = _powered(args)
     elif args.over is None or args.by:
         from p2l.leaderboard.sources import boards_of_votes
 
         boards = boards_of_votes(argparse.Namespace(**vars(args) | {"over": None}))
     unit = "prompts" if args.model is not None else "votes"
     return Leaderboards(args.title or _title(args), unit, boards, history, args.min_votes)
+
+
+def _powered(args: argparse.Namespace) -> list[Named]:
+    """Fit people's votes with verdicts of judges."""
+    from p2l.leaderboard.board import Named
+    from p2l.people.battles import powered_board
+
+    fitted = powered_board(args.votes, args.people, likelihood=args.likelihood, level=args.level)
+    votes = fitted.board.votes
+    return [Named("", "all", 0 if votes is None else int(votes.sum()) // 2, fitted.board)]
 
 
 def _title(args: argparse.Namespace) -> str:
@@ -232,6 +258,7 @@ def _check(args: argparse.Namespace) -> None:
         raise InputError("--control-steps goes with --votes and --control")
     if not 0 < args.level < 1:
         raise InputError(f"--level must lie between 0 and 1, such as 0.95, not {args.level}")
+    _check_people(args)
     _check_counts(args)
     _check_history(args)
     _check_files(args)
@@ -244,6 +271,18 @@ def _check(args: argparse.Namespace) -> None:
     files = [name for name in (args.output, args.html, args.plot) if name is not None]
     if len(set(files)) < len(files):
         raise InputError("--output, --html and --plot name the same file; name another")
+
+
+def _check_people(args: argparse.Namespace) -> None:
+    if args.people is None:
+        return
+    others = {"--by": args.by, "--control": args.control, "--over": args.over, "--cluster": args.cluster}
+    others |= {"--weighted": args.weighted, "--counts-only": args.counts_only, "--drop-bad": args.drop_bad}
+    other = next((name for name, value in others.items() if value), None)
+    if args.votes is None or args.intervals != "sandwich":
+        raise InputError("--people goes with --votes FILE and with sandwich intervals")
+    if other is not None:
+        raise InputError(f"--people does not go with {other}")
 
 
 def _check_files(args: argparse.Namespace) -> None:

@@ -60,6 +60,8 @@ class OnlineConfig(TrainConfig):
             raise ValueError(
                 f"{key}: chooses a step of offline training; remove it (online, --hold-out keeps votes back)"
             )
+        if self.people is not None or self.weigh_voters:
+            raise ValueError("people, weigh_voters: are fitted to all votes, which are yet to come; remove them")
         if self.shared_level:
             raise ValueError("shared_level: is for a list of models that does not grow; remove it")
         if self.num_train_epochs != 1:
@@ -159,7 +161,8 @@ def replay_of_past() -> dict[str, object]:
 
 
 def _changes(folder: Path, recorded: dict[str, Any], followed: Path | None) -> dict[str, object]:
-    past = recorded_past(recorded, followed)
+    # Verdicts of judges, which a live run would take for votes of people, are not replayed.
+    past = None if recorded.get("people") else recorded_past(recorded, followed)
     changes: dict[str, object] = {
         "proj_name": f"{folder.resolve().name}-online",
         "output_dir": str(folder.parent),
@@ -167,6 +170,8 @@ def _changes(folder: Path, recorded: dict[str, Any], followed: Path | None) -> d
         "shuffle": False,
         "selection_share": 0.0,
         "cross_fit": None,
+        "people": None,
+        "weigh_voters": False,
         **_small_steps(recorded),
         "num_train_epochs": 1,
         "init_type": "reset_params",

@@ -59,6 +59,11 @@ class TrainConfig(BaseModel):
     votes are trained on in the end. For few votes and a small backbone, since it trains so many models more."""
     drop_unknown_models: bool = False
     """Drop validation votes on models that training never saw, instead of refusing them."""
+    people: str | None = None
+    """The source (column `source`) of the votes that people cast; those of others are verdicts of judges, whose scales
+    and offsets are fitted. The model predicts people's votes."""
+    weigh_voters: bool = False
+    """Weigh the votes of people by how their voters (column `voter`) agree with the others."""
     covariates: tuple[str, ...] = ()
     """What else decides votes, as `p2l leaderboard --control` names it (side, length, format, a column): fitted with
     the head, left out of predictions."""
@@ -152,6 +157,8 @@ class TrainConfig(BaseModel):
             raise ValueError(f"optimizer.params.lr: must be a positive number, got {self.optimizer.params['lr']!r}")
         if self.custom_scheduler is not None and (self.lr_schedule != "constant" or self.warmup_steps):
             raise ValueError("custom_scheduler: replaces lr_schedule and warmup_steps; remove one of the two")
+        if self.covariates and (self.people is not None or self.weigh_voters):
+            raise ValueError("covariates: do not go with people and weigh_voters, which fit what judges lean to")
         if self.head_learning_rate is not None and (self.optimizer or self.custom_scheduler):
             other = "optimizer" if self.optimizer else "custom_scheduler"
             raise ValueError(

@@ -64,6 +64,7 @@ from p2l.training.run_folder import (
     save_checkpoint,
     save_final,
 )
+from p2l.training.sources import Terms
 from p2l.training.trainer import Schedule, StepResult, Trainer
 from p2l.votes import VoteStore, open_votes_together
 
@@ -293,6 +294,7 @@ def start_trainer(
     *,
     ahead: bool = True,
     covariates: nuisance.Values | None = None,
+    terms: Terms | None = None,
 ) -> Trainer:
     """Join the process group and start DeepSpeed with this model; ConfigError for unusable settings."""
     total_steps = schedule.total_steps
@@ -324,6 +326,7 @@ def start_trainer(
         weighted=config.weighted_loss,
         reweight_scale=config.reweight_scale,
         seed=config.seed,
+        terms=terms,
     )
 
 

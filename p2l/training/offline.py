@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from p2l.model.covariates import CovariateEffects
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel
+from p2l.people import SourceFit
 from p2l.training import covariates as nuisance
 from p2l.training import loop
 from p2l.training.committees import offer
@@ -24,11 +26,12 @@ from p2l.training.comparison import COMPARISON_FILE, HeldOutComparison
 from p2l.training.config import TrainConfig, load_config
 from p2l.training.data import OfflineSchedule
 from p2l.training.engine import peers
-from p2l.training.facts import Forecast, check_counted, compare, marginal_board
+from p2l.training.facts import Forecast, check_counted, compare
 from p2l.training.loop import Hardware, RunOptions, Start
 from p2l.training.posterior import write_posterior
 from p2l.training.run_folder import TrainerState, check_same_configuration, check_shared, read_state
-from p2l.training.selection import POINTS, BestStep, CrossFit, cross_fit, fold_in, hold_out, one_leaderboard
+from p2l.training.selection import POINTS, BestStep, CrossFit, cross_fit_sources, fold_in, hold_out, one_leaderboard
+from p2l.training.sources import has_sources, of_people, sources_of, terms_of, to_text, write_sources
 from p2l.training.trainer import Trainer
 from p2l.votes import VoteStore, open_votes_together
 from p2l.votes.splitting import hash_prompts
@@ -41,6 +44,8 @@ class _OfflineRun(loop.Run):
     votes: VoteStore
     best: BestStep | None = None
     crossed: CrossFit | None = None
+    sources: SourceFit | None = None
+    """What judges and voters are made of, where the votes have sources."""
     factor: float | None = None
     """How far the finished model is shrunk towards one leaderboard."""
     comparison: HeldOutComparison | None = None
@@ -52,7 +57,13 @@ class _OfflineRun(loop.Run):
         return self.board()
 
     def write_beside(self, folder: Path) -> None:
-        write_posterior(folder, self.all_votes, self.trainer.engine.device, weighted=self.config.weighted_loss)
+        # Of people's votes alone: intervals do not become narrower by what judges say of people.
+        write_posterior(
+            folder,
+            of_people(self.all_votes, self.config),
+            self.trainer.engine.device,
+            weighted=self.config.weighted_loss,
+        )
 
     def state(self, step: int) -> TrainerState:
         return replace(super().state(step), selection=None if self.best is None else self.best.record())
@@ -73,6 +84,8 @@ class _OfflineRun(loop.Run):
         return {} if self.best is None else self.best.look(self.trainer, step)
 
     def settle(self, last: int) -> None:
+        if self.sources is not None and self.trainer.engine.is_main:
+            write_sources(self.folder, self.sources, self.crossed and self.crossed.worth)
         if self.best is not None:
             self.factor = self.best.settle(self.trainer, last, self.board())
         elif self.crossed is not None:
@@ -105,6 +118,8 @@ class _OfflineRun(loop.Run):
             return ""
         committee = offer(self.folder)
         lines = [self.comparison.to_text(), *([] if committee is None else [committee.to_text()])]
+        if self.sources is not None and (text := to_text(self.sources, self.crossed and self.crossed.worth)):
+            lines.append(f"\n{text}")
         return "\n{}\n\n".format("\n".join(lines))
 
 
@@ -133,7 +148,7 @@ class _Setup:
         effects, board = _begin_covariates(config, votes)
         start = None
         if config.init_type == "marginal":  # the same on every process, because all count the same votes
-            board = board or marginal_board(votes, config.loss_type, weighted=config.weighted_loss)
+            board = board or one_leaderboard(votes, config)
             start = HeadStart(board.coefs, board.eta, board.gamma)
         model = loop.make_model(config, self.tokenizer, self.hardware.dtype, votes.model_list, head_start=start)
         model.covariates = effects
@@ -143,8 +158,8 @@ class _Setup:
         """Start DeepSpeed anew for some votes."""
         return self.trainer(votes, self.model(votes, self.trained_model()))
 
-    def trainer(self, votes: VoteStore, model: P2LModel) -> Trainer:
-        """Start DeepSpeed for some votes and a model."""
+    def trainer(self, votes: VoteStore, model: P2LModel, sources: SourceFit | None = None) -> Trainer:
+        """Start DeepSpeed for some votes and a model; `sources` are by default what one leaderboard says of them."""
         config = self.config
         schedule = OfflineSchedule(
             num_votes=len(votes),
@@ -155,7 +170,8 @@ class _Setup:
             prompts=np.unique(hash_prompts(votes), return_inverse=True)[1] if config.shuffle == "by_prompt" else None,
         )
         values = None if model.covariates is None else nuisance.values_of_store(model.covariates, votes)
-        return loop.start_trainer(config, self.hardware, model, self.tokenizer, votes, schedule, covariates=values)
+        more: dict[str, Any] = {"covariates": values, "terms": terms_of(votes, config, sources)}
+        return loop.start_trainer(config, self.hardware, model, self.tokenizer, votes, schedule, **more)
 
 
 def train(config_path: str, options: RunOptions) -> Path:
@@ -174,22 +190,28 @@ def train(config_path: str, options: RunOptions) -> Path:
     parts = hold_out(all_votes, config) if selects and not config.cross_fit else None
     if parts is None and selects and config.selection_share and not config.cross_fit:
         loop.note("too few prompts to hold some out: the last step is the result, and it is not shrunk")
+    crossed = None if start.resume is None else CrossFit.read(start.resume)
+    if start.resume is None and selects and config.cross_fit:
+        all_votes, crossed = cross_fit_sources(all_votes, config, setup.new_trainer, quiet=options.quiet)
+    elif crossed is not None and crossed.worth is not None and not crossed.worth.helps:
+        all_votes = of_people(all_votes, config)
     votes = all_votes if parts is None else parts[0]
     model = setup.model(votes, model)
     if validation is not None:
         nuisance.check_columns(model.covariates, validation)
-    crossed = None if start.resume is None else CrossFit.read(start.resume)
-    if start.resume is None and selects and config.cross_fit:
-        crossed = cross_fit(all_votes, config, setup.new_trainer, quiet=options.quiet)
-    trainer = setup.trainer(votes, model)
+    sources = None if crossed is None else crossed.sources
+    if sources is None and has_sources(config):
+        sources = sources_of(votes, config)
+    trainer = setup.trainer(votes, model, sources)
     whole = trainer.schedule.total_steps or 0
     with peers():
         folder = loop.run_folder(trainer.engine, config, options, start)
         if options.save_steps:
             check_shared(trainer.engine, folder)
-        run = _OfflineRun(config, options, trainer, folder, validation, all_votes, votes, crossed=crossed)
+        more: dict[str, Any] = {"crossed": crossed, "sources": sources}
+        run = _OfflineRun(config, options, trainer, folder, validation, all_votes, votes, **more)
         if parts is not None:
-            run.best = BestStep(config, parts[1], one_leaderboard(votes, config), whole)
+            run.best = BestStep(config, parts[1], one_leaderboard(votes, config), whole, sources)
         if crossed is not None:
             _stop_at(trainer, crossed)
             _write_cross_fit(run, crossed)
@@ -222,7 +244,8 @@ def _write_cross_fit(run: _OfflineRun, crossed: CrossFit) -> None:
     if run.trainer.engine.is_main and crossed.forecast is not None:
         crossed.save(run.folder)
         if run.validation is None:
-            loop.write_results(run.folder, crossed.forecast, run.all_votes, run.trainer.likelihood)
+            votes = of_people(run.all_votes, run.config)
+            loop.write_results(run.folder, crossed.forecast, votes, run.trainer.likelihood)
 
 
 def _open_train(config: TrainConfig, model_list: list[str] | None) -> VoteStore:
@@ -245,6 +268,8 @@ def _open_validation(config: TrainConfig, votes: VoteStore, *, quiet: bool) -> V
         drop_unknown=config.drop_unknown_models,
         from_disk=config.load_val_data_from_disk,
     )
+    if has_sources(config):
+        validation = of_people(validation, config)
     if config.val_data_path == config.train_data_path:
         loop.note("warning: validation votes are the training votes; see p2l votes split")
     if validation.dropped and not quiet:

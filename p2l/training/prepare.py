@@ -20,6 +20,7 @@ from p2l.model.checkpoint import local_folder, write_json
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import READER_DEFAULTS, make_reader, make_transformer, sample_prompts
 from p2l.model.sentence import NO_ENCODER, find_encoder, pooling_of
+from p2l.people.sources import VOTER, by_people, find_people, sources_of
 from p2l.training import facts, recipe
 from p2l.training.comparison import COMPARISON_FILE
 from p2l.training.engine import choose_device, on_first, start_processes, world_size
@@ -49,6 +50,8 @@ class Request:
     """The reader's sentence encoder, or `NO_ENCODER`; None: the package's, if it is installed."""
     control: tuple[str, ...] = ()
     """What else decides votes (`p2l.leaderboard.controls`)."""
+    people: str | None = None
+    """The source of people's votes; None: human or people, where the votes have sources."""
     validate: bool = True
     """False: train on all votes, hold none out."""
 
@@ -57,6 +60,7 @@ class Request:
         request: dict[str, Any] = {key: value for key, value in asdict(self).items() if key != "output"}
         # As JSON gives it back; folders of older versions have no such key.
         request |= {"control": list(self.control)} if request.pop("control") else {}
+        request |= {"people": self.people} if request.pop("people") else {}
         return request | {"files": [_stamp(self.votes), _stamp(self.val)], "processes": world_size()}
 
 
@@ -213,9 +217,11 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
     with open_votes(request.votes, quiet=quiet) as votes:
         _check_votes(votes)
         Controls(request.control, votes.columns, votes.name)  # refuses columns that are not there
+        sources = _sources(votes, request)
+        people = int(by_people(votes, sources.get("people")).sum())
         size = recipe.choose_size(request.size, votes=len(votes), gpu=machine.gpu, model_type=model_type)
         recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
-        folds = recipe.folds_for(size, len(votes), model_type) if request.validate else None
+        folds = recipe.folds_for(size, people, model_type) if request.validate else None
         train, data = _split(votes, folder, final, request, folds, quiet=quiet)
         with train:
             plan = _plan(folder, final, request, size, machine, train, quiet=quiet)
@@ -226,8 +232,11 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
                     facts.check_counted(held_out, loss_type)
     settings = {"output_dir": str(final.parent), "proj_name": final.name, **data, **plan.settings, "seed": SEED}
     settings |= {"covariates": list(request.control)} if request.control else {}
+    settings |= sources
     settings["deepspeed_config_path"] = str(final / DEEPSPEED_FILE)
-    why = {"cross_fit": f"fewer than {recipe.CROSS_FIT_BELOW:,} votes: all are trained on, none held out"}
+    what = "votes of people" if "people" in sources else "votes"
+    why = {"cross_fit": f"fewer than {recipe.CROSS_FIT_BELOW:,} {what}: all are trained on, none held out"}
+    why["people"] = f"{people:,} votes of people; those of other sources are verdicts of judges"
     write_json(folder / DEEPSPEED_FILE, plan.deepspeed)
     text = recipe.to_yaml(settings, plan.reasons | why, _header(final, request, size, plan, machine))
     (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
@@ -266,6 +275,25 @@ def _check_votes(votes: VoteStore) -> None:
             f"{votes.name}: all votes share one prompt, so prompts cannot explain them; "
             "fit one leaderboard (p2l leaderboard --votes)"
         )
+
+
+def _sources(votes: VoteStore, request: Request) -> dict[str, Any]:
+    """Return the keys of the configuration that say who cast the votes."""
+    people = find_people(sources_of(votes), request.people, votes.name)
+    keys: dict[str, Any] = {} if people is None else {"people": people}
+    if people is not None:
+        count = int(by_people(votes, people).sum())
+        if count < LEAST_VOTES:
+            raise VoteError(
+                f"{votes.name}: holds {count} votes of people (source {people!r}), too few to tell what judges are "
+                f"made of; bring {LEAST_VOTES} or more"
+            )
+    keys |= {"weigh_voters": True} if VOTER in votes.columns else {}
+    if keys and request.control:
+        if people is not None:
+            raise ConfigError("--control does not go with verdicts of judges, whose leanings are fitted as it is")
+        return {}
+    return keys
 
 
 def _split(

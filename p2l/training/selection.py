@@ -17,7 +17,7 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from p2l.likelihood import get
 from p2l.metrics import Interval
 from p2l.model.checkpoint import write_json
 from p2l.model.heads import HeadStart
+from p2l.people import SourceFit
 from p2l.training import covariates as nuisance
 from p2l.training.comparison import HeldOutComparison
 from p2l.training.config import TrainConfig
@@ -41,6 +42,16 @@ from p2l.training.engine import Engine
 from p2l.training.facts import Forecast, check_counted, compare, marginal_board
 from p2l.training.loop import validate
 from p2l.training.shrinkage import Shrinkage, ValidationVotes, blend, repeated
+from p2l.training.sources import (
+    WorthOfJudges,
+    board_of,
+    has_sources,
+    of_people,
+    people_rows,
+    refitted,
+    sources_of,
+    terms_of,
+)
 from p2l.training.trainer import Trainer
 from p2l.votes import VoteStore
 from p2l.votes.splitting import hash_prompts, split_by_prompt
@@ -62,16 +73,19 @@ def hold_out(votes: VoteStore, config: TrainConfig) -> tuple[VoteStore, VoteStor
     That is the case with a single prompt, with prompts too large to spare one, and where the votes of a part do not
     count.
     """
-    count = min(round(config.selection_share * len(votes)), MOST_VOTES)
+    people = people_rows(votes, config)
+    count = min(round(config.selection_share * len(people)), MOST_VOTES)
     if not count:
         return None
     try:
-        chosen = split_by_prompt(votes, count, config.seed)
-        if len(chosen) > max(count, _LARGEST_SHARE * len(votes)):
+        # Whole prompts are held out, and people alone choose: judges' verdicts on these prompts are used for nothing.
+        chosen = people[split_by_prompt(of_people(votes, config), count, config.seed)]
+        if len(chosen) > max(count, _LARGEST_SHARE * len(people)):
             return None
+        hashes = hash_prompts(votes)
         # The votes of a prompt follow each other, so that it is read once.
-        order = np.argsort(hash_prompts(votes)[chosen], kind="stable")
-        parts = votes.subset(np.setdiff1d(np.arange(len(votes)), chosen)), votes.subset(chosen[order])
+        order = np.argsort(hashes[chosen], kind="stable")
+        parts = votes.subset(np.flatnonzero(~np.isin(hashes, hashes[chosen]))), votes.subset(chosen[order])
         for part in parts:
             check_counted(part, config.loss_type, weighted=config.weighted_loss)
     except VoteError:
@@ -82,15 +96,19 @@ def hold_out(votes: VoteStore, config: TrainConfig) -> tuple[VoteStore, VoteStor
 def one_leaderboard(votes: VoteStore, config: TrainConfig) -> Leaderboard:
     """Return the leaderboard for all prompts that a run is shrunk towards, fitted with its covariates if it has any."""
     weighted = config.weighted_loss
+    if has_sources(config):
+        return board_of(votes, config)
     if config.covariates:
         return nuisance.begin(config.covariates, votes, config.loss_type, weighted=weighted)[1]
     return marginal_board(votes, config.loss_type, weighted=weighted)
 
 
-def to_choose_by(votes: VoteStore, config: TrainConfig) -> ValidationVotes:
-    """Return labels, prompts and weights of votes that step and factor are chosen by."""
+def to_choose_by(votes: VoteStore, config: TrainConfig, sources: SourceFit | None = None) -> ValidationVotes:
+    """Return labels, prompts and weights of votes that step and factor are chosen by; `sources` weigh their voters."""
     prompts = np.unique(hash_prompts(votes), return_inverse=True)[1]
     weights = votes.weights() if config.weighted_loss else np.ones(len(votes))
+    terms = None if sources is None else terms_of(votes, config, sources)
+    weights = weights if terms is None else weights * terms.weight
     return ValidationVotes(get(config.loss_type), votes.labels(), prompts, weights)
 
 
@@ -111,6 +129,8 @@ class BestStep:
     board: Leaderboard
     """Of the votes that are trained on."""
     total_steps: int
+    sources: SourceFit | None = None
+    """Of the votes that are trained on."""
     step: int = 0
     """0: none has been looked at."""
     loss: float = math.inf
@@ -168,7 +188,7 @@ class BestStep:
 
     @cached_property
     def _to_choose_by(self) -> ValidationVotes:
-        return to_choose_by(self.votes, self.config)
+        return to_choose_by(self.votes, self.config, self.sources)
 
     def _choose(self, trainer: Trainer) -> Shrinkage:
         model = _forecast(trainer, self.votes)
@@ -197,12 +217,18 @@ class CrossFit:
     """Of the steps of a run, after which it ends."""
     factor: float
     comparison: HeldOutComparison
+    sources: SourceFit | None = None
+    """By the forecasts of the folds, where votes have sources."""
+    worth: WorthOfJudges | None = None
+    """None where there are no judges."""
     forecast: Forecast | None = None
-    """Of all votes (on rank 0), each by a model that was not trained on its prompt; not in the file."""
+    """Of people's votes (on rank 0), each by a model that was not trained on its prompt; not in the file."""
 
     def save(self, folder: Path) -> None:
         """Write everything but the forecast."""
-        content = {"share": self.share, "factor": self.factor, "comparison": self.comparison.to_dict()}
+        content: dict[str, Any] = {"share": self.share, "factor": self.factor, "comparison": self.comparison.to_dict()}
+        if self.sources is not None:
+            content |= {"sources": self.sources.to_dict(), "worth": self.worth and asdict(self.worth)}
         write_json(folder / CROSS_FIT_FILE, content)
 
     @classmethod
@@ -216,7 +242,14 @@ class CrossFit:
             comparison = content["comparison"]
             ends = comparison.pop("gain")
             gain = Interval(ends["estimate"], ends["lower"], ends["upper"], math.nan)
-            return cls(content["share"], content["factor"], HeldOutComparison(**comparison, gain=gain))
+            sources, worth = content.get("sources"), content.get("worth")
+            return cls(
+                content["share"],
+                content["factor"],
+                HeldOutComparison(**comparison, gain=gain),
+                sources and SourceFit.from_dict(sources),
+                worth and WorthOfJudges(**worth),
+            )
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{file}: cannot be read: {error}; start a new run") from error
 
@@ -254,8 +287,20 @@ def cross_fit(votes: VoteStore, config: TrainConfig, start: Callable[[VoteStore]
         del trainer
         gc.collect()  # DeepSpeed's engines refer to themselves
     fitted = _chosen(votes, config, tables, fold) if engine.is_main else None
-    share, factor, comparison = engine.broadcast(None if fitted is None else fitted[:3])
-    return CrossFit(share, factor, comparison, None if fitted is None else fitted[3])
+    shared: CrossFit = engine.broadcast(None if fitted is None else replace(fitted, forecast=None))
+    return shared if fitted is None else fitted
+
+
+def cross_fit_sources(
+    votes: VoteStore, config: TrainConfig, start: Callable[[VoteStore], Trainer], *, quiet: bool
+) -> tuple[VoteStore, CrossFit]:
+    """Cross-fit with judges and without; return the votes to train on, those of people alone if that is better."""
+    crossed, people = cross_fit(votes, config, start, quiet=quiet), of_people(votes, config)
+    if people is votes:
+        return votes, crossed
+    alone = cross_fit(people, config, start, quiet=quiet)
+    worth = WorthOfJudges(*(one.comparison.model["Loss"] for one in (alone, crossed)))
+    return (votes, replace(crossed, worth=worth)) if worth.helps else (people, replace(alone, worth=worth))
 
 
 class _Tables:
@@ -284,28 +329,31 @@ class _Tables:
         return [self.forecasts[point] for point in range(POINTS)]
 
 
-def _chosen(
-    votes: VoteStore, config: TrainConfig, tables: _Tables, fold: NDArray[np.int64]
-) -> tuple[float, float, HeldOutComparison, Forecast]:
-    """Choose by all folds; compare each fold as the others would choose."""
-    ours, board = tables.points, tables.forecasts[None]
-    to_choose = to_choose_by(votes, config)
-    losses = [to_choose.losses(model, board) for model in ours]
+def _chosen(votes: VoteStore, config: TrainConfig, tables: _Tables, fold: NDArray[np.int64]) -> CrossFit:
+    """Choose by all folds; compare each fold as the others would choose. What people cast decides."""
+    people = people_rows(votes, config)
+    sources = sources_of(votes, config) if has_sources(config) else None
+    to_choose = to_choose_by(votes.subset(people), config, sources)
+    board = tables.forecasts[None]
+    losses = [to_choose.losses(_rows(model, people), _rows(board, people)) for model in tables.points]
     whole = to_choose.choose(losses)
     for number in range(int(fold.max()) + 1):
-        choice, rows = to_choose.choose(losses, fold != number), np.flatnonzero(fold == number)
-        tables.put(rows, POINTS, blend(_rows(ours[choice.point], rows), _rows(board, rows), choice.factor))
+        choice, rows = to_choose.choose(losses, fold[people] != number), np.flatnonzero(fold == number)
+        mixed = blend(_rows(tables.points[choice.point], rows), _rows(board, rows), choice.factor)
+        tables.put(rows, POINTS, mixed)
     result = tables.forecasts[POINTS]
+    of_theirs = _rows(result, people)
     comparison = compare(
-        result,
-        board,
+        of_theirs,
+        _rows(board, people),
         to_choose.labels,
         to_choose.prompts,
         config.loss_type,
         factor=whole.factor,
         folds=int(fold.max()) + 1,
     )
-    return (whole.point + 1) / POINTS, whole.factor, comparison, result
+    sources = None if sources is None else refitted(votes, config, result)
+    return CrossFit((whole.point + 1) / POINTS, whole.factor, comparison, sources, forecast=of_theirs)
 
 
 def _rows(forecast: Forecast, rows: NDArray[np.int64]) -> Forecast:

@@ -23,6 +23,7 @@ from p2l.common.errors import TrainingError
 from p2l.likelihood import Likelihood, counted, vote_losses
 from p2l.training.data import MicroBatch, Votes, Windows
 from p2l.training.engine import Engine
+from p2l.training.sources import Terms
 
 Ids = NDArray[np.int64]
 
@@ -77,6 +78,8 @@ class Trainer:
     seed: int = 42
     before_step: Callable[[int], None] = lambda _: None
     """Called with the number of steps done, before the next."""
+    terms: Terms | None = None
+    """Of the votes, where they have sources; None: all are people's, and count as they are."""
     published: Published | None = None
     """None: the newest weights are."""
 
@@ -109,13 +112,15 @@ class Trainer:
     def _step(self, number: int, ids: Ids, parts: Sequence[MicroBatch]) -> StepResult:
         labels = self.votes.labels(ids)
         weights = self.votes.weights(ids) if self.weighted else np.ones(len(ids))
+        terms = None if self.terms is None else self.terms.take(ids)
+        weights = weights if terms is None else weights * terms.weight
         learning_rate = self.engine.learning_rate
         denominator = float((weights * counted(self.likelihood, labels)).sum())
         if not denominator:
             self.engine.skip_step()
             return StepResult(number + 1, 0.0, 0.0, learning_rate, len(ids), 0)
         shares = weights * (self.reweight_scale / denominator)
-        losses = [self._micro_step(part, labels, shares, last=part is parts[-1]) for part in parts]
+        losses = [self._micro_step(part, labels, shares, terms, last=part is parts[-1]) for part in parts]
         # Read once a step: a GPU would have to finish each micro-batch before the next one is queued.
         loss, tokens = self.engine.sum_over_ranks(
             float(torch.stack(losses).double().sum()), sum(part.tokens for part in parts)
@@ -128,7 +133,13 @@ class Trainer:
         return StepResult(number + 1, loss, norm, learning_rate, len(ids), int(tokens))
 
     def _micro_step(
-        self, part: MicroBatch, labels: NDArray[np.int32], shares: NDArray[np.float64], *, last: bool
+        self,
+        part: MicroBatch,
+        labels: NDArray[np.int32],
+        shares: NDArray[np.float64],
+        terms: Terms | None,
+        *,
+        last: bool,
     ) -> Tensor:
         """Run forward and backward for one micro-batch; return its share of the step's loss, on the device."""
         output = self.engine.forward(part.batch)
@@ -142,6 +153,9 @@ class Trainer:
         )
         of_votes = torch.as_tensor(labels[part.votes], device=device).repeat(members, 1)
         shift = None if output.shift is None else output.shift.repeat(members, 1)
+        if terms is not None:
+            own = terms.take(part.votes).repeated(members, device)
+            coefs, shift = own.scaled(coefs, gamma), own.shift if shift is None else shift + own.shift
         losses = vote_losses(self.likelihood, coefs, of_votes, eta, gamma, shift)
         losses = losses.view(members, len(part.votes)).mean(0)
         loss: Tensor = (losses * torch.as_tensor(shares[part.votes], dtype=losses.dtype, device=device)).sum()

@@ -1,0 +1,23 @@
+"""Votes of people beside verdicts of judges: what each judge is made of, and how far each voter is to be trusted.
+
+fit = fit_sources(sourced_votes(store, "human"), "grk")   # a leaderboard of what people say, and the judges' terms
+
+NumPy and SciPy only.
+"""
+
+from __future__ import annotations
+
+from p2l.people.judges import JudgeTerms, SourceFit, VoteTerms, fit_sources
+from p2l.people.sources import SourcedVotes, find_people, sourced_votes
+from p2l.people.voters import Voter
+
+__all__ = [
+    "JudgeTerms",
+    "SourceFit",
+    "SourcedVotes",
+    "VoteTerms",
+    "Voter",
+    "find_people",
+    "fit_sources",
+    "sourced_votes",
+]

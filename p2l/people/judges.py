@@ -1,0 +1,391 @@
+"""What a judge's verdicts say of people's votes: a scale, offsets, and one leaderboard of people, fitted together.
+
+A vote between models a and b of a source j has the coefficients
+
+    coef_a = s_j theta_a + level_j + offset_ja + lean / 2,     coef_b = s_j theta_b + level_j + offset_jb - lean / 2,
+    eta_j = eta + ties_j,
+    lean = side_j + length_j (length_a - length_b) / (length_a + length_b) + own_j (a is of its family - b is)
+
+with s = 1 and no offsets for people, so that theta is what people say: a judge who is biased in these ways teaches
+without misleading. The judge's taste for each model (offset) has a normal prior whose standard deviation is fitted to
+its verdicts and people's votes (MacKay's evidence update): verdicts of a judge with tastes of its own say much of how
+models differ from prompt to prompt, and little of how good they are. Where coefficients have a zero, s_j turns them
+about it; under ba, about gamma. With forecasts of the votes in the place of one leaderboard, theta is what has to be
+added to them.
+
+Voters are weighed by how they agree with all that (`p2l.people.voters`), in turns.
+
+Shapes: N votes, M models, J judges, D parameters (M coefficients; eta where there is one; log of people's scale, which
+is held at zero without forecasts; for each judge log s, level, ties, side, length, own and M offsets).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+from scipy.linalg import cho_factor, cho_solve
+
+from p2l.common.errors import InputError
+from p2l.leaderboard.newton import Point, derivatives, has_eta, one_blas_thread
+from p2l.likelihood import Likelihood, counted, get, targets, vote_losses
+from p2l.people.sources import PERSON, SourcedVotes
+from p2l.people.voters import Voter, VoterEvidence
+
+Floats = npt.NDArray[np.float64]
+SCALARS = ("log_scale", "level", "ties", "side", "length", "own")
+_SDS = (0.7, 2.0, 2.0, 2.0, 2.0, 2.0)  # of their priors
+_OWN_TASTE, _PSEUDO = 0.3, 0.1  # of the prior of the offsets: where its fit starts, and an observation of its own
+_LEAST_SD = 0.01
+_CORRECTION = 0.2  # standard deviation of what has to be added to forecasts
+_MOST_STEPS, _LONGEST, _SHORT, _HALVINGS = 50, 4.0, 1e-6, 30
+_MOST_ROUNDS, _STEADY = 12, 0.01
+_BLOCK = 1 << 15  # votes whose derivatives are in memory at a time
+
+
+@dataclass(frozen=True)
+class JudgeTerms:
+    """What tells a judge's verdicts from people's votes, in logits; zero, and a scale of one, where nothing does."""
+
+    judge: str
+    verdicts: int
+    scale: float
+    """How much sharper than people the judge tells models apart."""
+    level: float
+    ties: float
+    side: float
+    """Lean towards the answer shown first."""
+    length: float
+    """Lean towards the longer answer, per unit of (a - b) / (a + b)."""
+    own: float
+    """Lean towards models of its own family."""
+    taste: float
+    """Standard deviation of its offsets for models."""
+    offsets: dict[str, float]
+    """By model."""
+
+
+class VoteTerms(NamedTuple):
+    """What makes votes of several sources out of a model of people: coefficients x scale + shift, counted by weight."""
+
+    scale: Floats
+    """(N,)"""
+    shift: Floats
+    """(N, 3): added to winner, loser and eta."""
+    weight: Floats
+    """(N,)"""
+
+
+@dataclass(frozen=True)
+class SourceFit:
+    """A leaderboard of what people say, and what judges and voters are made of."""
+
+    coefs: Floats
+    """(M,)"""
+    eta: float | None
+    judges: tuple[JudgeTerms, ...]
+    voters: tuple[Voter, ...]
+
+    def terms(self, votes: SourcedVotes, likelihood: str) -> VoteTerms:
+        """Return the terms of votes, of which judges and voters that the fit does not know count as people."""
+        unit = get(likelihood).eta_scale.unit
+        known = {one.judge: one for one in self.judges}
+        scale, shift = np.ones(len(votes)), np.zeros((len(votes), 3))
+        for code, name in enumerate(votes.judges):
+            rows, own = np.flatnonzero(votes.judge == code), known.get(name)
+            if own is None:
+                continue
+            offsets = np.array([own.offsets.get(model, 0.0) for model in votes.models])
+            winner, loser = votes.labels[rows, 0], votes.labels[rows, 1]
+            lean = own.side * votes.side[rows] + own.length * votes.length[rows]
+            lean += own.own * (votes.own[code, winner] - votes.own[code, loser])
+            scale[rows] = own.scale
+            shift[rows, 0] = own.level + offsets[winner] + lean / 2.0
+            shift[rows, 1] = own.level + offsets[loser] - lean / 2.0
+            shift[rows, 2] = own.ties * unit
+        weights = {one.name: one.weight for one in self.voters}
+        table = np.array([*(weights.get(name, 1.0) for name in votes.voters), 1.0])
+        return VoteTerms(scale, shift, table[votes.voter])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for a file."""
+        return {
+            "coefs": self.coefs.tolist(),
+            "eta": self.eta,
+            "judges": [asdict(one) for one in self.judges],
+            "voters": [asdict(one) for one in self.voters],
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> SourceFit:
+        """Return what `to_dict` wrote; KeyError or TypeError for something else."""
+        judges = tuple(JudgeTerms(**one) for one in content["judges"])
+        voters = tuple(Voter(**one) for one in content["voters"])
+        return cls(np.array(content["coefs"], dtype=np.float64), content["eta"], judges, voters)
+
+
+class Forecasts(NamedTuple):
+    """What a model of people forecasts of N votes: coefs (N, M), and eta and gamma (N,) where there are such."""
+
+    coefs: npt.NDArray[np.floating]
+    eta: npt.NDArray[np.floating] | None
+    gamma: npt.NDArray[np.floating] | None = None
+
+
+@one_blas_thread()
+def fit_sources(votes: SourcedVotes, likelihood: str, forecasts: Forecasts | None = None) -> SourceFit:
+    """Fit people's leaderboard, judges' terms and voters' weights; InputError where no vote counts.
+
+    With `forecasts` the coefficients are what has to be added to them, and the judges' scales are beside people's.
+    """
+    model = get(likelihood)
+    if not (votes.weights * counted(model, votes.labels)).any():
+        raise InputError(f"no vote counts under likelihood {likelihood}")
+    problem = _Problem.of(votes, model, forecasts)
+    people = votes.by_people
+    evidence = VoterEvidence(
+        votes.voters, votes.voter[people], votes.labels[people], votes.side[people], len(votes.models)
+    )
+    theta, prior = problem.mean.copy(), problem.first_prior()
+    weight, voters = np.ones(len(votes)), list[Voter]()
+    for _ in range(_MOST_ROUNDS):
+        point = problem.minimise(theta, weight, prior)
+        theta, before, last = point.theta, weight, prior
+        prior = problem.suited_prior(point, prior)
+        voters = evidence.voters(-problem.losses(theta)[people])
+        weight = np.ones(len(votes))
+        weight[people] = np.array([*(one.weight for one in voters), 1.0])[votes.voter[people]]
+        if prior.is_near(last) and np.abs(weight - before).max() < _STEADY:
+            break
+    return problem.result(theta, prior, tuple(voters))
+
+
+class _Prior(NamedTuple):
+    """What is fitted of the prior."""
+
+    level: float
+    """Mean of people's leaderboard."""
+    spread: float
+    """Standard deviation of its models."""
+    tastes: Floats
+    """(J,) of each judge's offsets."""
+
+    def is_near(self, other: _Prior) -> bool:
+        """Whether one more round would change little."""
+        ratios = np.log(np.append(self.tastes / other.tastes, self.spread / other.spread))
+        return bool(np.abs(ratios).max() < _STEADY) and abs(self.level - other.level) < _STEADY
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """The penalised likelihood of votes, as a function of the D parameters."""
+
+    votes: SourcedVotes
+    model: Likelihood
+    base: Floats
+    """(N, 3) forecasts of winner, loser and eta; zero without."""
+    gamma: Floats | None
+    mean: Floats
+    """(D,) of the prior."""
+    sd: Floats
+    """(D,)"""
+    jacobians: tuple[Any, ...]
+    """For winner, loser and eta: sparse (N, D), the slopes of all but people's leaderboard and the scales."""
+    is_correction: bool
+    """Whether the leaderboard is added to forecasts."""
+
+    @classmethod
+    def of(cls, votes: SourcedVotes, model: Likelihood, forecasts: Forecasts | None) -> _Problem:
+        size, number = len(votes.models), len(votes)
+        rows, base, gamma = np.arange(number), np.zeros((number, 3)), None
+        if forecasts is not None:
+            for place in (0, 1):
+                base[:, place] = forecasts.coefs[rows, votes.labels[:, place]]
+            base[:, 2] = 0.0 if forecasts.eta is None else forecasts.eta
+            gamma = None if forecasts.gamma is None else np.asarray(forecasts.gamma, dtype=np.float64)
+        elif model.board_gamma is not None:
+            gamma = np.full(number, model.board_gamma)
+        eta, unit = has_eta(model), model.eta_scale.unit
+        per_judge = len(SCALARS) + size
+        mean = np.zeros(size + eta + 1 + per_judge * len(votes.judges))
+        sd = np.ones(len(mean))
+        if eta:
+            mean[size] = model.eta_scale.start if forecasts is None else 0.0
+            sd[size] = (5.0 if forecasts is None else 1.0) * unit
+        sd[size + eta] = 1e-6 if forecasts is None else 0.7
+        for judge in range(len(votes.judges)):
+            start = size + eta + 1 + judge * per_judge
+            sd[start : start + len(SCALARS)] = _SDS
+        slopes = tuple(_slopes(votes, eta, unit, len(mean)))
+        return cls(votes, model, base, gamma, mean, sd, slopes, is_correction=forecasts is not None)
+
+    @property
+    def has_eta(self) -> int:
+        return int(has_eta(self.model))
+
+    def first_prior(self) -> _Prior:
+        spread = _CORRECTION if self.is_correction else 1.0
+        return _Prior(0.0, spread, np.full(len(self.votes.judges), _OWN_TASTE))
+
+    def _at(self, judge: int) -> int:
+        """Return where the parameters of a judge begin."""
+        size = len(self.votes.models)
+        return size + self.has_eta + 1 + judge * (len(SCALARS) + size)
+
+    def _scales(self, theta: Floats) -> Floats:
+        """Return the scale (N,) of each vote."""
+        own = np.array([*(theta[self._at(judge)] for judge in range(len(self.votes.judges))), 0.0])
+        common = theta[len(self.votes.models) + self.has_eta]
+        return np.asarray(np.exp(common + own[self.votes.judge]))
+
+    def _levels(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Return what people's leaderboard says of winner and loser (N, 2) above gamma, and the scales (N,)."""
+        size = len(self.votes.models)
+        levels = theta[:size][self.votes.labels[:, :2]] + self.base[:, :2]
+        return (levels if self.gamma is None else levels - self.gamma[:, None]), self._scales(theta)
+
+    def parameters(self, theta: Floats) -> tuple[Floats, Floats, Floats | None, Floats | None]:
+        """Return coefficients of winner and loser, eta and gamma (N,) of each vote."""
+        levels, scales = self._levels(theta)
+        rest = theta.copy()
+        rest[: len(self.votes.models)] = 0.0  # which the scales multiply
+        first, second = (scales * levels[:, place] + self.jacobians[place] @ rest for place in (0, 1))
+        if self.gamma is not None:
+            first, second = first + self.gamma, second + self.gamma
+        eta = self.jacobians[2] @ rest + self.base[:, 2] if self.has_eta else None
+        return first, second, eta, self.gamma
+
+    def losses(self, theta: Floats) -> Floats:
+        """Return the loss (N,) of each vote."""
+        first, second, eta, gamma = self.parameters(theta)
+        labels = np.column_stack([np.zeros(len(first)), np.ones(len(first)), self.votes.labels[:, 2]]).astype(np.int64)
+        return np.asarray(vote_losses(self.model, np.stack([first, second], axis=1), labels, eta, gamma))
+
+    def minimise(self, theta: Floats, weight: Floats, prior: _Prior) -> Point:
+        """Descend by Fisher scoring; the Hessian of the point is the information, the prior's included."""
+        mean, precision = self._normal(prior)
+        weight = weight * self.votes.weights
+
+        def value_at(theta: Floats) -> float:
+            return float(weight @ self.losses(theta) + 0.5 * precision @ (theta - mean) ** 2)
+
+        value = value_at(theta)
+        for _ in range(_MOST_STEPS):
+            gradient, information = self._slope(theta, weight)
+            gradient = gradient + precision * (theta - mean)
+            information = information + np.diag(precision)
+            step = -cho_solve(cho_factor(information, lower=True), gradient)
+            step *= min(1.0, _LONGEST / max(float(np.abs(step).max()), 1e-300))
+            for _ in range(_HALVINGS):
+                trial = value_at(theta + step)
+                if trial <= value + 1e-12 * abs(value):
+                    break
+                step = step / 2.0
+            theta, value = theta + step, trial
+            if float(np.abs(step).max()) < _SHORT:
+                break
+        return Point(theta, value, gradient, information)
+
+    def _normal(self, prior: _Prior) -> tuple[Floats, Floats]:
+        """Return mean and precision (D,) of the parameters."""
+        size, mean, sd = len(self.votes.models), self.mean.copy(), self.sd.copy()
+        mean[:size], sd[:size] = prior.level, prior.spread
+        for judge, own in enumerate(prior.tastes):
+            start = self._at(judge) + len(SCALARS)
+            sd[start : start + size] = own
+        return mean, np.asarray(sd**-2.0)
+
+    def _slope(self, theta: Floats, weight: Floats) -> tuple[Floats, Floats]:
+        """Return gradient (D,) and Fisher information (D, D) of the votes."""
+        own, columns = 2 + self.has_eta, self.parameters(theta)
+        jacobians = self._jacobians(theta)[:own]
+        gradient, information = np.zeros(len(theta)), np.zeros((len(theta), len(theta)))
+        for start in range(0, len(self.votes), _BLOCK):
+            rows = slice(start, start + _BLOCK)
+            logs, slopes, _ = derivatives(self.model, *(None if one is None else one[rows] for one in columns))
+            slopes = slopes[..., :own]
+            mass = np.asarray(targets(self.model, self.votes.labels[rows, 2])) * weight[rows, None]
+            score = -np.einsum("nk,nkq->nq", mass, slopes)
+            fisher = np.einsum("nk,nkq,nkr->nqr", np.exp(logs) * mass.sum(axis=1)[:, None], slopes, slopes)
+            parts = [jacobian[rows] for jacobian in jacobians]
+            for q, first in enumerate(parts):
+                gradient += first.T @ score[:, q]
+                weighted = sum(sparse.diags(fisher[:, q, r]) @ second for r, second in enumerate(parts))
+                information += (first.T @ weighted).toarray()
+        return gradient, information
+
+    def _jacobians(self, theta: Floats) -> list[Any]:
+        """Return the slopes (N, D) of winner, loser and eta."""
+        size, number = len(self.votes.models), len(self.votes)
+        levels, scales = self._levels(theta)
+        common = size + self.has_eta
+        own = np.array([*(self._at(judge) for judge in range(len(self.votes.judges))), common])[self.votes.judge]
+        rows = np.arange(number)
+        out = []
+        for place in (0, 1):
+            sloped = scales * levels[:, place]
+            first = np.where(own == common, 0.0, sloped)
+            entries = np.concatenate([scales, sloped, first])
+            columns = np.concatenate([self.votes.labels[:, place], np.full(number, common), own])
+            own_part = sparse.csr_matrix((entries, (np.tile(rows, 3), columns)), shape=self.jacobians[place].shape)
+            out.append(own_part + self.jacobians[place])
+        return [*out, self.jacobians[2]]
+
+    def suited_prior(self, point: Point, prior: _Prior) -> _Prior:
+        """Return the prior that suits the votes best, all parameters integrated out (one round of MacKay's update)."""
+        covariance, size = np.linalg.inv(point.hessian), len(self.votes.models)
+
+        def sd_of(start: int, centre: float, before: float, pseudo: float) -> float:
+            own = slice(start, start + size)
+            decided = max(size - float(np.trace(covariance[own, own])) / before**2, 0.0)
+            squares = float(((point.theta[own] - centre) ** 2).sum())
+            return float(max(_LEAST_SD, np.sqrt((squares + pseudo**2) / (decided + 1.0))))
+
+        tastes = [sd_of(self._at(judge) + len(SCALARS), 0.0, sd, _PSEUDO) for judge, sd in enumerate(prior.tastes)]
+        if self.is_correction:
+            return prior._replace(tastes=np.array(tastes))
+        level = float(point.theta[:size].mean())
+        return _Prior(level, sd_of(0, level, prior.spread, 1.0), np.array(tastes))
+
+    def result(self, theta: Floats, prior: _Prior, voters: tuple[Voter, ...]) -> SourceFit:
+        size, judges = len(self.votes.models), []
+        for code, name in enumerate(self.votes.judges):
+            log_scale, *scalars = theta[self._at(code) : self._at(code) + len(SCALARS)].tolist()
+            offsets = theta[self._at(code) + len(SCALARS) :][:size].tolist()
+            verdicts = int((self.votes.judge == code).sum())
+            own = (float(np.exp(log_scale)), *scalars, float(prior.tastes[code]))
+            judges.append(JudgeTerms(name, verdicts, *own, dict(zip(self.votes.models, offsets, strict=True))))
+        eta = float(theta[size]) if self.has_eta else None
+        return SourceFit(theta[:size].copy(), eta, tuple(judges), voters)
+
+
+def _slopes(votes: SourcedVotes, eta: bool, unit: float, parameters: int) -> list[Any]:
+    """Return the slopes (N, D) of winner, loser and eta along all parameters but people's leaderboard and scales."""
+    size, number = len(votes.models), len(votes)
+    is_judge = votes.judge != PERSON
+    rows = np.flatnonzero(is_judge)
+    at = size + eta + 1 + votes.judge[rows] * (len(SCALARS) + size)
+    ones, out = np.ones(len(rows)), list[Any]()
+    for place, sign in ((0, 0.5), (1, -0.5)):
+        models = votes.labels[rows]
+        own = votes.own[votes.judge[rows], models[:, 0]] - votes.own[votes.judge[rows], models[:, 1]]
+        entries = {
+            1: ones,
+            3: sign * votes.side[rows],
+            4: sign * votes.length[rows],
+            5: sign * own,
+        }
+        columns = [at + column for column in entries] + [at + len(SCALARS) + models[:, place]]
+        values = np.concatenate([*entries.values(), ones])
+        cells = (np.tile(rows, len(columns)), np.concatenate(columns))
+        out.append(sparse.csr_matrix((values, cells), shape=(number, parameters)))
+    if not eta:
+        return [*out, sparse.csr_matrix((number, parameters))]
+    values = np.concatenate([np.ones(number), unit * ones])
+    columns = [np.full(number, size), at + SCALARS.index("ties")]
+    cells = (np.concatenate([np.arange(number), rows]), np.concatenate(columns))
+    return [*out, sparse.csr_matrix((values, cells), shape=(number, parameters))]

@@ -1,0 +1,183 @@
+"""Votes of people and judges in a training run: terms of each vote, and which votes speak for people.
+
+Where the votes have a source (key `people`) or voters (key `weigh_voters`), what `p2l.people` fits to the votes that
+are trained on turns the model's coefficients into those of each vote's source, and weighs voters. Whatever is chosen or
+measured is by the votes of people alone. Shapes: N votes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from p2l.common.files import write_json
+from p2l.common.text_table import text_table
+from p2l.leaderboard import Leaderboard
+from p2l.leaderboard.newton import shift_invariant
+from p2l.likelihood import get
+from p2l.people import SourcedVotes, SourceFit, fit_sources, sourced_votes
+from p2l.people.judges import Forecasts
+from p2l.people.sources import by_people
+from p2l.training.config import TrainConfig
+from p2l.training.facts import Forecast
+from p2l.votes import VoteStore
+
+SOURCES_FILE = "sources.json"
+DISTRUST = 0.5
+"""Trust of a voter below which it is worth weighing voters at all."""
+Ids = NDArray[np.int64]
+_fits: WeakKeyDictionary[VoteStore, SourceFit] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What turns coefficients of people into those of N votes, and how much each counts."""
+
+    scale: Tensor
+    """(N,)"""
+    shift: Tensor
+    """(N, 3): added to winner, loser and eta."""
+    weight: NDArray[np.float64]
+    """(N,)"""
+
+    def take(self, ids: Ids) -> Terms:
+        """Return the terms of some votes."""
+        return Terms(self.scale[ids], self.shift[ids], self.weight[ids])
+
+    def scaled(self, coefs: Tensor, gamma: Tensor | None) -> Tensor:
+        """Return coefficients (n, M) of people as those of the votes' sources, but for the shift."""
+        scale = self.scale.to(coefs)[:, None]
+        return coefs * scale if gamma is None else gamma.view(-1, 1) * (1 - scale) + coefs * scale
+
+    def repeated(self, members: int, device: torch.device) -> Terms:
+        """Return them once for each member of a backbone."""
+        return replace(
+            self, scale=self.scale.repeat(members).to(device), shift=self.shift.repeat(members, 1).to(device)
+        )
+
+
+def has_sources(config: TrainConfig) -> bool:
+    """Return whether votes have sources, or voters, that count."""
+    return config.people is not None or config.weigh_voters
+
+
+def people_rows(votes: VoteStore, config: TrainConfig) -> Ids:
+    """Return the ids of the votes that people cast."""
+    return np.flatnonzero(by_people(votes, config.people))
+
+
+def of_people(votes: VoteStore, config: TrainConfig) -> VoteStore:
+    """Return the votes that people cast."""
+    rows = people_rows(votes, config)
+    return votes if len(rows) == len(votes) else votes.subset(rows)
+
+
+def sources_of(votes: VoteStore, config: TrainConfig) -> SourceFit:
+    """Return what one leaderboard of people says of the sources of votes; kept as long as the votes are."""
+    if votes not in _fits:
+        _fits[votes] = _steady(fit_sources(_read(votes, config), config.loss_type))
+    return _fits[votes]
+
+
+def refitted(votes: VoteStore, config: TrainConfig, forecast: Forecast) -> SourceFit:
+    """Return the same by forecasts of the votes, by models that were not trained on their prompts."""
+    forecasts = Forecasts(forecast.coefs, forecast.eta, forecast.gamma)
+    return _steady(fit_sources(_read(votes, config), config.loss_type, forecasts))
+
+
+def terms_of(votes: VoteStore, config: TrainConfig, fit: SourceFit | None = None) -> Terms | None:
+    """Return the terms of votes by a fit, or by that of `sources_of`; None where there are no sources."""
+    if not has_sources(config):
+        return None
+    terms = (fit or sources_of(votes, config)).terms(_read(votes, config), config.loss_type)
+    scale, shift = (torch.as_tensor(part, dtype=torch.float32) for part in terms[:2])
+    return Terms(scale, shift, terms.weight)
+
+
+def board_of(votes: VoteStore, config: TrainConfig) -> Leaderboard:
+    """Return the one leaderboard of what people say."""
+    fit, likelihood = sources_of(votes, config), get(config.loss_type)
+    coefs = fit.coefs - fit.coefs.mean() if shift_invariant(likelihood) else fit.coefs
+    unknown = np.full(len(coefs), np.nan)
+    return Leaderboard(
+        models=list(votes.model_list),
+        coefs=coefs,
+        lower=unknown,
+        upper=unknown,
+        eta=fit.eta,
+        gamma=likelihood.board_gamma,
+        likelihood=likelihood.name,
+        loss=float("nan"),
+        votes=None,
+        components=np.zeros(len(coefs), dtype=np.int64),
+    )
+
+
+def _read(votes: VoteStore, config: TrainConfig) -> SourcedVotes:
+    sourced = sourced_votes(votes, config.people)
+    weights = sourced.weights if config.weighted_loss else np.ones(len(sourced))
+    voters = {} if config.weigh_voters else {"voters": [], "voter": np.full(len(sourced), -1)}
+    return replace(sourced, weights=weights, **voters)
+
+
+def _steady(fit: SourceFit) -> SourceFit:
+    """Return a fit in which all voters count alike, unless one of them is distrusted or casts too many votes."""
+    if any(one.trust < DISTRUST or one.weight < DISTRUST * one.trust for one in fit.voters):
+        return fit
+    return replace(fit, voters=tuple(replace(one, weight=1.0) for one in fit.voters))
+
+
+# What is written and printed.
+
+
+@dataclass(frozen=True)
+class WorthOfJudges:
+    """Losses of people's votes by models that were not trained on their prompts, with and without judges' verdicts."""
+
+    alone: float
+    together: float
+
+    @property
+    def helps(self) -> bool:
+        """Whether the judges' verdicts are trained on."""
+        return self.together <= self.alone
+
+
+def write_sources(folder: Path, fit: SourceFit, worth: WorthOfJudges | None) -> None:
+    """Write sources.json."""
+    content: dict[str, Any] = fit.to_dict()
+    if worth is not None:
+        content["loss"] = {"people alone": worth.alone, "with judges": worth.together}
+    write_json(folder / SOURCES_FILE, content, indent=2)
+
+
+def to_text(fit: SourceFit, worth: WorthOfJudges | None) -> str:
+    """Return the judges' terms and the voters who count less, for the terminal."""
+    lines = []
+    if fit.judges:
+        header = ["judge", "verdicts", "sharpness", "first answer", "longer answer", "own family", "taste"]
+        rows = [
+            [one.judge, f"{one.verdicts:,}", f"{one.scale:.2f}"]
+            + [f"{lean:+.2f}" for lean in (one.side, one.length, one.own)]
+            + [f"{one.taste:.2f}"]
+            for one in fit.judges
+        ]
+        lines += [*text_table(header, rows, left={0}), ""]
+    if worth is not None:
+        verdict = "they are trained on" if worth.helps else "they are left out"
+        lines.append(
+            f"people's votes on prompts not trained on: loss {worth.alone:.4f} without judges, {worth.together:.4f} "
+            f"with them; {verdict}"
+        )
+    less = [one for one in fit.voters if one.weight < DISTRUST]
+    if less:
+        votes = sum(one.votes for one in less)
+        lines.append(f"{len(less):,} of {len(fit.voters):,} voters, with {votes:,} votes, count for less than half")
+    return "\n".join(lines)
