@@ -37,13 +37,15 @@ from p2l.people.sources import PERSON, SourcedVotes
 from p2l.people.voters import Voter, VoterEvidence
 
 Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
 SCALARS = ("log_scale", "level", "ties", "side", "length", "own")
 _SDS = (0.7, 2.0, 2.0, 2.0, 2.0, 2.0)  # of their priors
 _OWN_TASTE, _PSEUDO = 0.3, 0.1  # of the prior of the offsets: where its fit starts, and an observation of its own
 _LEAST_SD = 0.01
 _CORRECTION = 0.2  # standard deviation of what has to be added to forecasts
-_MOST_STEPS, _LONGEST, _SHORT, _HALVINGS = 50, 4.0, 1e-6, 30
+_MOST_STEPS, _LONGEST, _SHORT, _HALVINGS = 50, 4.0, 1e-4, 30
 _MOST_ROUNDS, _STEADY = 12, 0.01
+_MOST_VOTES = 200_000  # that are fitted
 _BLOCK = 1 << 15  # votes whose derivatives are in memory at a time
 
 
@@ -135,6 +137,10 @@ class Forecasts(NamedTuple):
     eta: npt.NDArray[np.floating] | None
     gamma: npt.NDArray[np.floating] | None = None
 
+    def take(self, rows: Ints) -> Forecasts:
+        """Return those of some votes."""
+        return Forecasts(*(None if part is None else part[rows] for part in self))  # type: ignore[arg-type]
+
 
 @one_blas_thread()
 def fit_sources(votes: SourcedVotes, likelihood: str, forecasts: Forecasts | None = None) -> SourceFit:
@@ -145,23 +151,42 @@ def fit_sources(votes: SourcedVotes, likelihood: str, forecasts: Forecasts | Non
     model = get(likelihood)
     if not (votes.weights * counted(model, votes.labels)).any():
         raise InputError(f"no vote counts under likelihood {likelihood}")
-    problem = _Problem.of(votes, model, forecasts)
-    people = votes.by_people
-    evidence = VoterEvidence(
-        votes.voters, votes.voter[people], votes.labels[people], votes.side[people], len(votes.models)
-    )
+    rows = _sample(votes)
+    part = votes.take(rows)
+    problem = _Problem.of(part, model, None if forecasts is None else forecasts.take(rows))
     theta, prior = problem.mean.copy(), problem.first_prior()
-    weight, voters = np.ones(len(votes)), list[Voter]()
+    weight, voters = np.ones(len(part)), list[Voter]()
     for _ in range(_MOST_ROUNDS):
         point = problem.minimise(theta, weight, prior)
         theta, before, last = point.theta, weight, prior
         prior = problem.suited_prior(point, prior)
-        voters = evidence.voters(-problem.losses(theta)[people])
-        weight = np.ones(len(votes))
-        weight[people] = np.array([*(one.weight for one in voters), 1.0])[votes.voter[people]]
+        voters = _weighed(part, model, -problem.losses(theta))
+        weights = np.array([*(one.weight for one in voters), 1.0])
+        weight = weights[part.voter]
         if prior.is_near(last) and np.abs(weight - before).max() < _STEADY:
             break
+    if len(part) < len(votes):
+        voters = _weighed(votes, model, -_Problem.of(votes, model, forecasts).losses(theta))
     return problem.result(theta, prior, tuple(voters))
+
+
+def _sample(votes: SourcedVotes) -> Ints:
+    """Return the votes that are fitted: all, or a random part, those of people first."""
+    if len(votes) <= _MOST_VOTES:
+        return np.arange(len(votes))
+    order = np.random.default_rng(0).permutation(len(votes))
+    is_person = votes.by_people[order]
+    people = order[is_person][: _MOST_VOTES // 2]
+    return np.sort(np.concatenate([people, order[~is_person][: _MOST_VOTES - len(people)]]))
+
+
+def _weighed(votes: SourcedVotes, model: Likelihood, log_likelihood: Floats) -> list[Voter]:
+    """Return the voters by the log-likelihood (N,) of their votes, of which those count that have a probability."""
+    ties = votes.labels[:, 2] if "bothbad" in model.outcomes else np.minimum(votes.labels[:, 2], 1)
+    rows = votes.by_people & ((ties == 0) | ("tie" in model.outcomes))
+    labels = np.column_stack([votes.labels[rows, :2], ties[rows]])
+    evidence = VoterEvidence(votes.voters, votes.voter[rows], labels, votes.side[rows], len(votes.models))
+    return evidence.voters(log_likelihood[rows])
 
 
 class _Prior(NamedTuple):
