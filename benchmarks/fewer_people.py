@@ -1,11 +1,12 @@
 """How few votes of people do verdicts of biased judges leave necessary, when some voters are rigged?
 
-    python -m benchmarks.fewer_people [--seeds 5] [--votes 10000] [--folder DIR]
+    python -m benchmarks.fewer_people [--seeds 5] [--votes 10000] [--taste SD] [--folder DIR]
 
 A simulated arena of fifteen models, and votes of people on as many battles. Three judges say of every battle which
 answer is better, drawn from the same truth: each is blunter or sharper than people, prefers one of the two answers'
-sides or the longer one by far, or gives models of its own family a bonus, and all have a little of each of these. Of
-the people only a tenth are asked, ten votes each; a fifth of these are rigged: they vote for one model whenever it is
+sides or the longer one by far, or gives models of its own family a bonus, and all have a little of each of these. With
+`--taste` each has an offset of its own for every model on every topic besides, which no model of judges knows. Of the
+people only a tenth are asked, ten votes each; a fifth of these are rigged: they vote for one model whenever it is
 shown, or for one side, or at random.
 
     tenth            the tenth of people's votes, as they are, by one line that knows neither sources nor voters
@@ -45,6 +46,7 @@ __all__ = ["main"]
 
 Floats = npt.NDArray[np.float64]
 MODELS, HELD_OUT, VOTES_EACH, RIGGED = 15, 4000, 10, 0.2
+PLAIN = ("question_id", "prompt", "model_a", "model_b", "winner")
 ARMS = ("tenth", "pooled", "fewer people", "three tenths", "all")
 
 
@@ -75,7 +77,7 @@ def arena_of(seed: int, votes: int) -> tuple[Arena, Any, Any]:
     for is_held_out in (False, True):
         frames = []
         for chunk in arena.chunks(validation=is_held_out):
-            frame = vote_batch(arena, chunk).to_pandas()[["question_id", "prompt", "model_a", "model_b", "winner"]]
+            frame = vote_batch(arena, chunk).to_pandas()[[*PLAIN, "topic"]]
             rows = np.arange(len(frame))
             truth = (chunk.truth.coefs[rows, chunk.model_a], chunk.truth.coefs[rows, chunk.model_b], chunk.truth.eta)
             frames.append(frame.assign(**dict(zip(("true_a", "true_b", "eta"), truth, strict=True))))
@@ -92,7 +94,7 @@ def with_lengths(battles: Any, arena: Arena, rng: np.random.Generator) -> Any:
     return battles
 
 
-def verdicts(battles: Any, judge: Judge, arena: Arena, rng: np.random.Generator) -> Any:
+def verdicts(battles: Any, judge: Judge, arena: Arena, taste: float, rng: np.random.Generator) -> Any:
     """Return the verdicts of a judge on all battles."""
     families = sorted(set(arena.models.organisations))
     family = families[judge.family % len(families)]
@@ -100,7 +102,14 @@ def verdicts(battles: Any, judge: Judge, arena: Arena, rng: np.random.Generator)
     a, b = battles["length_a"].to_numpy(), battles["length_b"].to_numpy()
     of_family = battles.model_a.map(own).to_numpy() - battles.model_b.map(own).to_numpy()
     lean = judge.side + judge.length * (a - b) / (a + b) + judge.own * of_family
-    first, second = (judge.scale * battles[f"true_{one}"].to_numpy() + judge.level for one in "ab")
+    tastes = rng.normal(0.0, taste, (len(arena.topics), MODELS))
+    topic = battles["topic"].map(arena.topics.index).to_numpy()
+    first, second = (
+        judge.scale * battles[f"true_{one}"].to_numpy()
+        + judge.level
+        + tastes[topic, battles[f"model_{one}"].map(arena.model_list.index).to_numpy()]
+        for one in "ab"
+    )
     winner = _drawn(first + lean / 2, second - lean / 2, battles["eta"].to_numpy(), rng)
     return battles.assign(winner=winner, source=f"{family}-judge", voter=None)
 
@@ -132,7 +141,7 @@ def of_voters(votes: Any, rng: np.random.Generator) -> Any:
     return votes.assign(winner=winner, voter=[f"voter-{one}" for one in voter], source="human")
 
 
-def files_of(seed: int, votes: int, folder: Path) -> Any:
+def files_of(seed: int, votes: int, taste: float, folder: Path) -> Any:
     """Write the votes of each arm and return the held-out votes."""
     import pandas as pd
 
@@ -141,8 +150,8 @@ def files_of(seed: int, votes: int, folder: Path) -> Any:
     battles = with_lengths(battles, arena, rng)
     order = rng.permutation(len(battles))
     tenth = of_voters(battles.iloc[order[: votes // 10]], rng)
-    judged = pd.concat([tenth, *(verdicts(battles, judge, arena, rng) for judge in JUDGES)], ignore_index=True)
-    plain = ["question_id", "prompt", "model_a", "model_b", "winner"]
+    judged = pd.concat([tenth, *(verdicts(battles, judge, arena, taste, rng) for judge in JUDGES)], ignore_index=True)
+    plain = list(PLAIN)
     sourced = [*plain, "source", "voter", "length_a", "length_b"]
     tables = (
         tenth[plain],
@@ -194,9 +203,9 @@ def best_loss(held_out: Any) -> float:
     return float(vote_losses(get("grk"), coefs, labels, held_out["eta"].to_numpy()).mean())
 
 
-def losses_of(seed: int, votes: int, folder: Path) -> Floats:
+def losses_of(seed: int, votes: int, taste: float, folder: Path) -> Floats:
     """Return the loss of each arm, and of the truth."""
-    held_out = files_of(seed, votes, folder)
+    held_out = files_of(seed, votes, taste, folder)
     for name in ARMS:
         train(folder / f"{name}.parquet", folder / name.replace(" ", "-"))
     arms = [loss_of(folder / name.replace(" ", "-"), held_out) for name in ARMS]
@@ -235,6 +244,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags = parser("python -m benchmarks.fewer_people", "Train on few votes of people and verdicts of biased judges.")
     flags.add_argument("--seeds", type=positive, default=5)
     flags.add_argument("--votes", type=positive, default=10_000, help="of people, of whom a tenth are asked")
+    flags.add_argument("--taste", type=float, default=0.0, metavar="SD", help="of judges, for models on topics")
     flags.add_argument("--folder", type=Path, help="keep runs here, and go on with those that are finished")
     return flags
 
@@ -246,7 +256,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         folder = flags.folder or Path(temporary)
         losses = []
         for seed in range(flags.seeds):
-            losses.append(losses_of(seed, flags.votes, folder / str(seed)))
+            losses.append(losses_of(seed, flags.votes, flags.taste, folder / str(seed)))
             cells = zip((*ARMS, "truth"), losses[-1], strict=True)
             print(f"seed {seed + 1}: " + ", ".join(f"{name} {loss:.4f}" for name, loss in cells), flush=True)
         print("\n".join(report(np.array(losses))))

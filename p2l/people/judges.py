@@ -167,7 +167,8 @@ def fit_sources(votes: SourcedVotes, likelihood: str, forecasts: Forecasts | Non
             break
     if len(part) < len(votes):
         voters = _weighed(votes, model, -_Problem.of(votes, model, forecasts).losses(theta))
-    return problem.result(theta, prior, tuple(voters))
+    verdicts = np.bincount(votes.judge[~votes.by_people], minlength=len(votes.judges))
+    return problem.result(theta, prior, tuple(voters), verdicts.tolist())
 
 
 def _sample(votes: SourcedVotes) -> Ints:
@@ -376,14 +377,13 @@ class _Problem:
         level = float(point.theta[:size].mean())
         return _Prior(level, sd_of(0, level, prior.spread, 1.0), np.array(tastes))
 
-    def result(self, theta: Floats, prior: _Prior, voters: tuple[Voter, ...]) -> SourceFit:
+    def result(self, theta: Floats, prior: _Prior, voters: tuple[Voter, ...], verdicts: list[int]) -> SourceFit:
         size, judges = len(self.votes.models), []
         for code, name in enumerate(self.votes.judges):
             log_scale, *scalars = theta[self._at(code) : self._at(code) + len(SCALARS)].tolist()
             offsets = theta[self._at(code) + len(SCALARS) :][:size].tolist()
-            verdicts = int((self.votes.judge == code).sum())
             own = (float(np.exp(log_scale)), *scalars, float(prior.tastes[code]))
-            judges.append(JudgeTerms(name, verdicts, *own, dict(zip(self.votes.models, offsets, strict=True))))
+            judges.append(JudgeTerms(name, verdicts[code], *own, dict(zip(self.votes.models, offsets, strict=True))))
         eta = float(theta[size]) if self.has_eta else None
         return SourceFit(theta[:size].copy(), eta, tuple(judges), voters)
 
