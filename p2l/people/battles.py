@@ -54,8 +54,8 @@ def judged_battles(votes: VoteStore, people: str, likelihood: str) -> JudgedBatt
     )
     battle = battle.reshape(-1)
     verdicts = np.bincount(battle[~is_person], minlength=len(at))
-    means = np.stack([np.bincount(battle[~is_person], column, len(at)) for column in outcomes[~is_person].T], axis=1)
-    means /= np.maximum(verdicts, 1)[:, None]
+    sums = np.stack([np.bincount(battle[~is_person], column, len(at)) for column in outcomes[~is_person].T], axis=1)
+    means: Floats = np.asarray(sums / np.maximum(verdicts, 1)[:, None], dtype=np.float64)
     own = battle[is_person]
     paired = verdicts[own] > 0
     share = len(own) / max(1, int(paired.sum()))

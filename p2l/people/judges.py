@@ -39,7 +39,7 @@ from p2l.people.voters import Voter, VoterEvidence
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 SCALARS = ("log_scale", "level", "ties", "side", "length", "own")
-_SDS = (0.7, 2.0, 2.0, 2.0, 2.0, 2.0)  # of their priors
+_SDS = (0.5, 2.0, 2.0, 2.0, 2.0, 2.0)  # of their priors
 _OWN_TASTE, _PSEUDO = 0.3, 0.1  # of the prior of the offsets: where its fit starts, and an observation of its own
 _LEAST_SD = 0.01
 _CORRECTION = 0.2  # standard deviation of what has to be added to forecasts
@@ -382,8 +382,10 @@ class _Problem:
         for code, name in enumerate(self.votes.judges):
             log_scale, *scalars = theta[self._at(code) : self._at(code) + len(SCALARS)].tolist()
             offsets = theta[self._at(code) + len(SCALARS) :][:size].tolist()
-            own = (float(np.exp(log_scale)), *scalars, float(prior.tastes[code]))
-            judges.append(JudgeTerms(name, verdicts[code], *own, dict(zip(self.votes.models, offsets, strict=True))))
+            numbers = dict(zip(SCALARS[1:], scalars, strict=True), scale=float(np.exp(log_scale)))
+            by_model = dict(zip(self.votes.models, offsets, strict=True))
+            taste = float(prior.tastes[code])
+            judges.append(JudgeTerms(name, verdicts[code], **numbers, taste=taste, offsets=by_model))
         eta = float(theta[size]) if self.has_eta else None
         return SourceFit(theta[:size].copy(), eta, tuple(judges), voters)
 

@@ -225,7 +225,8 @@ class _Problem:
         hessian, own = self._moments(theta, self.votes, [self.votes.outcomes, self.forecasts])
         _, (other,) = self._moments(theta, self.others, [self.others.outcomes])
         _, precision = prior_terms(self.prior, self.model, self.num_models)
-        return np.linalg.inv(hessian + np.diag(precision / len(self.votes))), own, other
+        inverse = np.linalg.inv(hessian + np.diag(precision / len(self.votes)))
+        return np.asarray(inverse, dtype=np.float64), own, other
 
     def best_weight(self, theta: Floats) -> float:
         """Return the weight of the forecasts, from 0 to 1, under which the intervals are the narrowest."""

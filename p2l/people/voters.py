@@ -69,7 +69,7 @@ class VoterEvidence:
 
     def _sums(self, values: Floats) -> Floats:
         known = self.voter >= 0
-        return np.bincount(self.voter[known], values[known], len(self.names)).astype(np.float64)
+        return np.asarray(np.bincount(self.voter[known], values[known], len(self.names)), dtype=np.float64)
 
     def _rigged(self, honest: Floats) -> Floats:
         """Return log of the chance (V,) of each voter's votes if they are rigged, all ways taken together."""

@@ -31,7 +31,7 @@ from p2l.training.loop import Hardware, RunOptions, Start
 from p2l.training.posterior import write_posterior
 from p2l.training.run_folder import TrainerState, check_same_configuration, check_shared, read_state
 from p2l.training.selection import POINTS, BestStep, CrossFit, cross_fit_sources, fold_in, hold_out, one_leaderboard
-from p2l.training.sources import has_sources, of_people, sources_of, terms_of, to_text, write_sources
+from p2l.training.sources import WorthOfJudges, has_sources, of_people, sources_of, terms_of, to_text, write_sources
 from p2l.training.trainer import Trainer
 from p2l.votes import VoteStore, open_votes_together
 from p2l.votes.splitting import hash_prompts
@@ -49,6 +49,11 @@ class _OfflineRun(loop.Run):
     factor: float | None = None
     """How far the finished model is shrunk towards one leaderboard."""
     comparison: HeldOutComparison | None = None
+
+    @property
+    def worth_of_judges(self) -> WorthOfJudges | None:
+        """What cross-fitting says of the judges; None where there are none, or nothing was cross-fitted."""
+        return None if self.crossed is None else self.crossed.worth
 
     def votes_at(self, _step: int) -> tuple[int, str]:
         return len(self.votes), self.votes.fingerprint
@@ -85,7 +90,7 @@ class _OfflineRun(loop.Run):
 
     def settle(self, last: int) -> None:
         if self.sources is not None and self.trainer.engine.is_main:
-            write_sources(self.folder, self.sources, self.crossed and self.crossed.worth)
+            write_sources(self.folder, self.sources, self.worth_of_judges)
         if self.best is not None:
             self.factor = self.best.settle(self.trainer, last, self.board())
         elif self.crossed is not None:
@@ -118,7 +123,7 @@ class _OfflineRun(loop.Run):
             return ""
         committee = offer(self.folder)
         lines = [self.comparison.to_text(), *([] if committee is None else [committee.to_text()])]
-        if self.sources is not None and (text := to_text(self.sources, self.crossed and self.crossed.worth)):
+        if self.sources is not None and (text := to_text(self.sources, self.worth_of_judges)):
             lines.append(f"\n{text}")
         return "\n{}\n\n".format("\n".join(lines))
 

@@ -122,9 +122,9 @@ def board_of(votes: VoteStore, config: TrainConfig) -> Leaderboard:
 
 def _read(votes: VoteStore, config: TrainConfig) -> SourcedVotes:
     sourced = sourced_votes(votes, config.people)
-    weights = sourced.weights if config.weighted_loss else np.ones(len(sourced))
-    voters = {} if config.weigh_voters else {"voters": [], "voter": np.full(len(sourced), -1)}
-    return replace(sourced, weights=weights, **voters)
+    if not config.weighted_loss:
+        sourced = replace(sourced, weights=np.ones(len(sourced)))
+    return sourced if config.weigh_voters else replace(sourced, voters=[], voter=np.full(len(sourced), -1))
 
 
 def _steady(fit: SourceFit) -> SourceFit:

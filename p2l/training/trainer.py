@@ -155,6 +155,7 @@ class Trainer:
         shift = None if output.shift is None else output.shift.repeat(members, 1)
         if terms is not None:
             own = terms.take(part.votes).repeated(members, device)
+            assert coefs is not None
             coefs, shift = own.scaled(coefs, gamma), own.shift if shift is None else shift + own.shift
         losses = vote_losses(self.likelihood, coefs, of_votes, eta, gamma, shift)
         losses = losses.view(members, len(part.votes)).mean(0)

@@ -48,9 +48,10 @@ def test_biased_verdicts_teach_where_pooling_misleads() -> None:
         ("all", rows),
         ("pooled", [{**row, "source": "human"} for row in rows]),
     ):
-        errors[name] = np.std(fit_sources(sourced([{**row, "voter": None} for row in votes]), "grk").coefs - TRUTH)
-    assert errors["all"] < 0.8 * errors["people"]
-    assert errors["all"] < 0.5 * errors["pooled"]
+        coefs = fit_sources(sourced([{**row, "voter": None} for row in votes]), "grk").coefs
+        errors[name] = 1.0 - np.corrcoef(coefs, TRUTH)[0, 1]  # the scale is what few votes of people say of it
+    assert errors["all"] < 0.3 * errors["people"]
+    assert errors["all"] < 0.3 * errors["pooled"]
 
 
 def test_a_judge_with_a_taste_for_each_model_does_not_decide_how_good_they_are() -> None:
