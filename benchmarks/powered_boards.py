@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def simulated(judge: str, truth: Floats, simulations: int) -> list[list[str]]:
             fitted = fit_powered(
                 votes,
                 forecasts,
-                others._replace(outcomes=said),
+                replace(others, outcomes=said),
                 models=NAMES,
                 likelihood="grk",
                 weight=None if powered else 0.0,
@@ -100,7 +101,7 @@ def against_ppi_python(repetitions: int) -> Iterator[str]:
         ours = fit_powered(
             votes,
             forecasts,
-            others._replace(outcomes=said),
+            replace(others, outcomes=said),
             models=NAMES,
             likelihood="bt",
             weight=0.5,

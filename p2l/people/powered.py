@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -44,7 +43,8 @@ _LEAST = 20  # votes of people with a forecast
 _BLOCK = 1 << 14
 
 
-class Battles(NamedTuple):
+@dataclass(frozen=True)
+class Battles:
     """Battles between two models each, with how likely each outcome is, or which one it was."""
 
     first: npt.NDArray[np.integer]
@@ -186,32 +186,25 @@ class _Problem:
             *extras(self.model, eta),
         )
 
-    def _moments(self, theta: Floats, battles: Battles, columns: Sequence[Floats]) -> tuple[Floats, list[Floats]]:
-        """Return the mean Hessian (D, D) of the battles' losses, and the covariances of their slopes.
+    def _covariances(self, theta: Floats, battles: Battles, columns: Sequence[Floats]) -> list[Floats]:
+        """Return the covariances (D, D) of the slopes of the battles' losses.
 
         `columns` are outcomes (n, K); the covariances are of the first with itself, of the first with the second, and
         so on.
         """
-        size = self.num_models + has_eta(self.model)
-        hessian, means = np.zeros((size, size)), np.zeros((len(columns), size))
+        size, own = len(theta), 2 + has_eta(self.model)
+        means = np.zeros((len(columns), size))
         products = [np.zeros((size, size)) for _ in range(len(columns) ** 2)]
         for start in range(0, len(battles), _BLOCK):
             rows = slice(start, start + _BLOCK)
-            _, slopes, bends = derivatives(self.model, *self._parameters(theta, battles, rows))
-            own = 2 + has_eta(self.model)
+            _, slopes, _ = derivatives(self.model, *self._parameters(theta, battles, rows))
             places = self._places(battles, rows)
-            hessian -= _scattered_square(
-                np.einsum("nk,nkqr->nqr", columns[0][rows], bends)[:, :own, :own], places, size
-            )
             scores = [-_scattered(np.einsum("nk,nkq->nq", one[rows], slopes)[:, :own], places, size) for one in columns]
-            means += np.stack([score.sum(axis=0) for score in scores])
+            means += np.stack([score.sum(axis=0) for score in scores]) / len(battles)
             for place, (left, right) in enumerate((a, b) for a in scores for b in scores):
-                products[place] += left.T @ right
-        means = means / len(battles)
+                products[place] += left.T @ right / len(battles)
         outer = [np.outer(a, b) for a in means for b in means]
-        return hessian / len(battles), [
-            product / len(battles) - one for product, one in zip(products, outer, strict=True)
-        ]
+        return [product - one for product, one in zip(products, outer, strict=True)]
 
     def _places(self, battles: Battles, rows: slice) -> Ints:
         """Return which parameters (n, 2 or 3) each battle has."""
@@ -220,17 +213,24 @@ class _Problem:
             columns.append(np.full(len(columns[0]), self.num_models))
         return np.stack(columns, axis=1).astype(np.int64)
 
-    def _parts(self, theta: Floats) -> tuple[Floats, list[Floats], Floats]:
-        """Return the inverse Hessian, covariances of slopes of votes and their forecasts, and of other forecasts."""
-        hessian, own = self._moments(theta, self.votes, [self.votes.outcomes, self.forecasts])
-        _, (other,) = self._moments(theta, self.others, [self.others.outcomes])
+    def _inverse(self, theta: Floats, weight: float) -> Floats:
+        """Return the inverse (D, D) of the mean Hessian."""
         _, precision = prior_terms(self.prior, self.model, self.num_models)
-        inverse = np.linalg.inv(hessian + np.diag(precision / len(self.votes)))
-        return np.asarray(inverse, dtype=np.float64), own, other
+        rectified = self.votes.outcomes - weight * self.forecasts
+        hessian = np.diag(precision) + self._sums(theta, self.votes, rectified)[2]
+        if weight:
+            more = self._sums(theta, self.others, weight * self.others.outcomes)[2]
+            hessian = hessian + more * len(self.votes) / len(self.others)
+        return np.asarray(np.linalg.inv(hessian / len(self.votes)), dtype=np.float64)
+
+    def _slopes(self, theta: Floats) -> tuple[list[Floats], Floats]:
+        """Return covariances of the slopes of votes and their forecasts, and of the other forecasts."""
+        own = self._covariances(theta, self.votes, [self.votes.outcomes, self.forecasts])
+        return own, self._covariances(theta, self.others, [self.others.outcomes])[0]
 
     def best_weight(self, theta: Floats) -> float:
         """Return the weight of the forecasts, from 0 to 1, under which the intervals are the narrowest."""
-        inverse, (_, cross, back, own), other = self._parts(theta)
+        inverse, ((_, cross, back, own), other) = self._inverse(theta, 0.0), self._slopes(theta)
         size = self.num_models
         keep = np.eye(len(inverse))[:size]
         if shift_invariant(self.model):
@@ -242,7 +242,7 @@ class _Problem:
 
     def covariance(self, theta: Floats, weight: float) -> Floats:
         """Return the covariance (D, D) of the parameters."""
-        inverse, (votes, cross, back, own), other = self._parts(theta)
+        inverse, ((votes, cross, back, own), other) = self._inverse(theta, weight), self._slopes(theta)
         part = votes - weight * (cross + back) + weight**2 * own
         middle = part / len(self.votes) + weight**2 * other / len(self.others)
         return np.asarray(inverse @ middle @ inverse)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2l.cli import main
+from p2l.commands.leaderboard import main
 from p2l.common.errors import InputError
 from p2l.leaderboard import Prior
 from p2l.people.powered import Battles, Powered, fit_powered
@@ -39,13 +40,14 @@ def fitted(seed: int, votes: int = 300, others: int = 3000, **options: object) -
     return fit_powered(
         own,
         forecasts,
-        more._replace(outcomes=said),
+        replace(more, outcomes=said),
         models=NAMES,
         likelihood="bt",
         **options,  # type: ignore[arg-type]
     )
 
 
+@pytest.mark.filterwarnings("ignore:.*penalty.*:FutureWarning")
 def test_point_and_interval_are_those_of_ppi_python() -> None:
     ppi = pytest.importorskip("ppi_py", reason="the oracle; benchmarks/requirements.txt names it")
     rng = np.random.default_rng(3)
@@ -61,7 +63,7 @@ def test_point_and_interval_are_those_of_ppi_python() -> None:
     ours = fit_powered(
         own,
         forecasts,
-        more._replace(outcomes=said),
+        replace(more, outcomes=said),
         models=NAMES,
         likelihood="bt",
         weight=0.7,
@@ -94,8 +96,8 @@ def test_forecasts_that_say_nothing_change_nothing() -> None:
     more, _ = drawn(2000, rng)
     noise = [np.clip(rng.random((size, 1)), 0.01, 0.99) for size in (500, 2000)]
     said = [np.hstack([one, 1.0 - one]) for one in noise]
-    powered = fit_powered(own, said[0], more._replace(outcomes=said[1]), models=NAMES, likelihood="bt")
-    alone = fit_powered(own, said[0], more._replace(outcomes=said[1]), models=NAMES, likelihood="bt", weight=0.0)
+    powered = fit_powered(own, said[0], replace(more, outcomes=said[1]), models=NAMES, likelihood="bt")
+    alone = fit_powered(own, said[0], replace(more, outcomes=said[1]), models=NAMES, likelihood="bt", weight=0.0)
     assert powered.weight < 0.15
     np.testing.assert_allclose(powered.board.coefs, alone.board.coefs, atol=0.05)
 
@@ -129,7 +131,7 @@ def test_the_command_prints_what_verdicts_are_worth(tmp_path: Path, capsys: pyte
         if number < 400:
             people[number] |= {"question_id": f"q{number}", **{side: row[side] for side in ("model_a", "model_b")}}
     votes = write_votes(tmp_path / "votes.jsonl", [*people, *battles])
-    main(["leaderboard", "--votes", str(votes), "--people", "crowd", "--output", str(tmp_path / "board.json")])
+    main(["--votes", str(votes), "--people", "crowd", "--output", str(tmp_path / "board.json")])
     printed = capsys.readouterr().out
     assert "Prediction-powered: 400 votes of people and forecasts of 1,100 other battles" in printed
     assert all(name in printed for name in MODELS)
@@ -145,9 +147,7 @@ def test_the_command_prints_what_verdicts_are_worth(tmp_path: Path, capsys: pyte
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path: Path, flags: list[str], text: str) -> None:
-    from p2l.commands.leaderboard import main as leaderboard
-
     rows = [*cast(30, "human", np.random.default_rng(0)), *cast(30, SHARP, np.random.default_rng(1))]
     votes = write_votes(tmp_path / "votes.jsonl", rows)
     with pytest.raises(InputError, match=text):
-        leaderboard(["--votes", str(votes), *flags])
+        main(["--votes", str(votes), *flags])
