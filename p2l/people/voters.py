@@ -85,7 +85,7 @@ class VoterEvidence:
     def _for_a_model(self, decided: npt.NDArray[np.bool_], random: Floats, honest: Floats) -> Floats:
         """Return log of the sum, over models, of the chance (V,) of votes that are rigged for the model."""
         else_so = np.logaddexp(honest, random) + np.log(0.5)
-        cells, gains = [], []
+        cells, gains = list[Ints](), list[Floats]()
         for place in (0, 1):
             own = _obeyed(decided & (place == 0), random) - else_so
             known = self.voter >= 0
@@ -104,7 +104,7 @@ class VoterEvidence:
 def _obeyed(obeys: npt.NDArray[np.bool_], random: Floats) -> Floats:
     """Return the log-likelihood (N,) of votes that are cast as rigged but for a few, which are random."""
     rest = np.log(1.0 - _FAITHFUL) + random
-    return np.where(obeys, np.logaddexp(np.log(_FAITHFUL), rest), rest)
+    return np.asarray(np.where(obeys, np.logaddexp(np.log(_FAITHFUL), rest), rest))
 
 
 def _random(ties: npt.NDArray[np.integer]) -> Floats:
