@@ -166,7 +166,8 @@ class _Problem:
             logs, slopes, bends = derivatives(self.model, *self._parameters(theta, battles, rows))
             places, mass = self._places(battles, rows), outcomes[rows]
             value -= float((mass * logs).sum())
-            np.add.at(gradient, places, -np.einsum("nk,nkq->nq", mass, slopes)[:, :own])
+            score = np.einsum("nk,nkq->nq", mass, slopes)[:, :own]
+            gradient -= np.bincount(places.ravel(), score.ravel(), size)
             hessian -= _scattered_square(np.einsum("nk,nkqr->nqr", mass, bends)[:, :own, :own], places, size)
         return value, gradient, hessian
 
@@ -257,6 +258,5 @@ def _scattered(per_row: Floats, places: Ints, size: int) -> Floats:
 
 def _scattered_square(per_row: Floats, places: Ints, size: int) -> Floats:
     """Sum (n, Q, Q) into (D, D)."""
-    out = np.zeros((size, size))
-    np.add.at(out, (places[:, :, None], places[:, None, :]), per_row)
-    return out
+    cells = places[:, :, None] * size + places[:, None, :]
+    return np.asarray(np.bincount(cells.ravel(), per_row.ravel(), size * size)).reshape(size, size)
