@@ -259,4 +259,5 @@ def _scattered(per_row: Floats, places: Ints, size: int) -> Floats:
 def _scattered_square(per_row: Floats, places: Ints, size: int) -> Floats:
     """Sum (n, Q, Q) into (D, D)."""
     cells = places[:, :, None] * size + places[:, None, :]
-    return np.asarray(np.bincount(cells.ravel(), per_row.ravel(), size * size)).reshape(size, size)
+    sums = np.bincount(cells.ravel(), per_row.ravel(), size * size)
+    return np.asarray(sums.reshape(size, size), dtype=np.float64)
