@@ -1,6 +1,6 @@
 """How few votes of people do verdicts of biased judges leave necessary, when some voters are rigged?
 
-    python -m benchmarks.fewer_people [--seeds 4] [--votes 5000] [--taste SD] [--folder DIR]
+    python -m benchmarks.fewer_people [--seeds 5] [--votes 5000] [--taste SD] [--folder DIR]
 
 A simulated arena of fifteen models, and votes of people on as many battles. Three judges say of every battle which
 answer is better, drawn from the same truth: each is blunter or sharper than people, prefers one of the two answers'
@@ -242,7 +242,7 @@ def report(losses: Floats) -> Iterator[str]:
 def build_parser() -> argparse.ArgumentParser:
     """The command line of the benchmark."""
     flags = parser("python -m benchmarks.fewer_people", "Train on few votes of people and verdicts of biased judges.")
-    flags.add_argument("--seeds", type=positive, default=4)
+    flags.add_argument("--seeds", type=positive, default=5)
     flags.add_argument("--votes", type=positive, default=5000, help="of people, of whom a tenth are asked")
     flags.add_argument("--taste", type=float, default=0.0, metavar="SD", help="of judges, for models on topics")
     flags.add_argument("--folder", type=Path, help="keep runs here, and go on with those that are finished")
