@@ -34,6 +34,7 @@ from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel, to_dtype
 from p2l.model.posterior import Posterior
 from p2l.model.reader import keep_states
+from p2l.people.runs import Terms
 from p2l.training import covariates as nuisance
 from p2l.training.config import TrainConfig
 from p2l.training.data import Votes, Windows
@@ -64,7 +65,6 @@ from p2l.training.run_folder import (
     save_checkpoint,
     save_final,
 )
-from p2l.training.sources import Terms
 from p2l.training.trainer import Schedule, StepResult, Trainer
 from p2l.votes import VoteStore, open_votes_together
 

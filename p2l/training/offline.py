@@ -19,6 +19,7 @@ from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel
 from p2l.people import SourceFit
+from p2l.people.runs import WorthOfJudges, has_sources, of_people, sources_of, terms_of, to_text, write_sources
 from p2l.training import covariates as nuisance
 from p2l.training import loop
 from p2l.training.committees import offer
@@ -31,7 +32,6 @@ from p2l.training.loop import Hardware, RunOptions, Start
 from p2l.training.posterior import write_posterior
 from p2l.training.run_folder import TrainerState, check_same_configuration, check_shared, read_state
 from p2l.training.selection import POINTS, BestStep, CrossFit, cross_fit_sources, fold_in, hold_out, one_leaderboard
-from p2l.training.sources import WorthOfJudges, has_sources, of_people, sources_of, terms_of, to_text, write_sources
 from p2l.training.trainer import Trainer
 from p2l.votes import VoteStore, open_votes_together
 from p2l.votes.splitting import hash_prompts

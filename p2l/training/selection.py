@@ -35,14 +35,7 @@ from p2l.metrics import Interval
 from p2l.model.checkpoint import write_json
 from p2l.model.heads import HeadStart
 from p2l.people import SourceFit
-from p2l.training import covariates as nuisance
-from p2l.training.comparison import HeldOutComparison
-from p2l.training.config import TrainConfig
-from p2l.training.engine import Engine
-from p2l.training.facts import Forecast, check_counted, compare, marginal_board
-from p2l.training.loop import validate
-from p2l.training.shrinkage import Shrinkage, ValidationVotes, blend, repeated
-from p2l.training.sources import (
+from p2l.people.runs import (
     WorthOfJudges,
     board_of,
     has_sources,
@@ -52,6 +45,13 @@ from p2l.training.sources import (
     sources_of,
     terms_of,
 )
+from p2l.training import covariates as nuisance
+from p2l.training.comparison import HeldOutComparison
+from p2l.training.config import TrainConfig
+from p2l.training.engine import Engine
+from p2l.training.facts import Forecast, check_counted, compare, marginal_board
+from p2l.training.loop import validate
+from p2l.training.shrinkage import Shrinkage, ValidationVotes, blend, repeated
 from p2l.training.trainer import Trainer
 from p2l.votes import VoteStore
 from p2l.votes.splitting import hash_prompts, split_by_prompt

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from p2l.common.errors import TrainingError
 from p2l.likelihood import Likelihood, counted, vote_losses
+from p2l.people.runs import Terms
 from p2l.training.data import MicroBatch, Votes, Windows
 from p2l.training.engine import Engine
-from p2l.training.sources import Terms
 
 Ids = NDArray[np.int64]
 

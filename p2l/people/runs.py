@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -25,15 +25,50 @@ from p2l.likelihood import get
 from p2l.people import SourcedVotes, SourceFit, fit_sources, sourced_votes
 from p2l.people.judges import Forecasts
 from p2l.people.sources import by_people
-from p2l.training.config import TrainConfig
-from p2l.training.facts import Forecast
 from p2l.votes import VoteStore
 
 SOURCES_FILE = "sources.json"
 DISTRUST = 0.5
 """Trust of a voter below which it is worth weighing voters at all."""
 Ids = NDArray[np.int64]
+Floats = NDArray[np.floating]
 _fits: WeakKeyDictionary[VoteStore, SourceFit] = WeakKeyDictionary()
+
+
+class Settings(Protocol):
+    """What a training configuration says of sources."""
+
+    @property
+    def people(self) -> str | None:
+        """The source of people's votes; None: there are no judges."""
+
+    @property
+    def weigh_voters(self) -> bool:
+        """Whether votes count by how their voters agree with the others."""
+
+    @property
+    def weighted_loss(self) -> bool:
+        """Whether votes have weights of their own."""
+
+    @property
+    def loss_type(self) -> str:
+        """The likelihood."""
+
+
+class Predictions(Protocol):
+    """Predicted parameters of N votes."""
+
+    @property
+    def coefs(self) -> Floats:
+        """(N, M)"""
+
+    @property
+    def eta(self) -> Floats | None:
+        """(N,)"""
+
+    @property
+    def gamma(self) -> Floats | None:
+        """(N,)"""
 
 
 @dataclass(frozen=True)
@@ -63,36 +98,36 @@ class Terms:
         )
 
 
-def has_sources(config: TrainConfig) -> bool:
+def has_sources(config: Settings) -> bool:
     """Return whether votes have sources, or voters, that count."""
     return config.people is not None or config.weigh_voters
 
 
-def people_rows(votes: VoteStore, config: TrainConfig) -> Ids:
+def people_rows(votes: VoteStore, config: Settings) -> Ids:
     """Return the ids of the votes that people cast."""
     return np.flatnonzero(by_people(votes, config.people))
 
 
-def of_people(votes: VoteStore, config: TrainConfig) -> VoteStore:
+def of_people(votes: VoteStore, config: Settings) -> VoteStore:
     """Return the votes that people cast."""
     rows = people_rows(votes, config)
     return votes if len(rows) == len(votes) else votes.subset(rows)
 
 
-def sources_of(votes: VoteStore, config: TrainConfig) -> SourceFit:
+def sources_of(votes: VoteStore, config: Settings) -> SourceFit:
     """Return what one leaderboard of people says of the sources of votes; kept as long as the votes are."""
     if votes not in _fits:
         _fits[votes] = _steady(fit_sources(_read(votes, config), config.loss_type))
     return _fits[votes]
 
 
-def refitted(votes: VoteStore, config: TrainConfig, forecast: Forecast) -> SourceFit:
+def refitted(votes: VoteStore, config: Settings, forecast: Predictions) -> SourceFit:
     """Return the same by forecasts of the votes, by models that were not trained on their prompts."""
     forecasts = Forecasts(forecast.coefs, forecast.eta, forecast.gamma)
     return _steady(fit_sources(_read(votes, config), config.loss_type, forecasts))
 
 
-def terms_of(votes: VoteStore, config: TrainConfig, fit: SourceFit | None = None) -> Terms | None:
+def terms_of(votes: VoteStore, config: Settings, fit: SourceFit | None = None) -> Terms | None:
     """Return the terms of votes by a fit, or by that of `sources_of`; None where there are no sources."""
     if not has_sources(config):
         return None
@@ -101,7 +136,7 @@ def terms_of(votes: VoteStore, config: TrainConfig, fit: SourceFit | None = None
     return Terms(scale, shift, terms.weight)
 
 
-def board_of(votes: VoteStore, config: TrainConfig) -> Leaderboard:
+def board_of(votes: VoteStore, config: Settings) -> Leaderboard:
     """Return the one leaderboard of what people say."""
     fit, likelihood = sources_of(votes, config), get(config.loss_type)
     coefs = fit.coefs - fit.coefs.mean() if shift_invariant(likelihood) else fit.coefs
@@ -120,7 +155,7 @@ def board_of(votes: VoteStore, config: TrainConfig) -> Leaderboard:
     )
 
 
-def _read(votes: VoteStore, config: TrainConfig) -> SourcedVotes:
+def _read(votes: VoteStore, config: Settings) -> SourcedVotes:
     sourced = sourced_votes(votes, config.people)
     if not config.weighted_loss:
         sourced = replace(sourced, weights=np.ones(len(sourced)))
