@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import httpx2
-
 from tests.conftest import ROOT, free_port
+from tests.warm import warm_python
 
 __all__ = ["answers", "half_open", "serving"]
 
 
 @contextlib.contextmanager
 def serving(
-    module: str, *flags: str | Path, probe: str, log: Path | None = None, **env: str
+    module: str,
+    *flags: str | Path,
+    probe: str,
+    log: Path | None = None,
+    begun: str | None = None,
+    python: str | None = None,
+    **env: str,
 ) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """A running `python -m module flags`, once `probe` answers 200: its URL and its process.
+    """A running `python -m module flags`, once `probe` answers 200 or `begun` is logged: its URL and its process.
 
-    It logs into the file `log`, by default into a pipe, which a long log would fill.
+    It logs into the file `log`, by default into a pipe, which a long log would fill. `python` is by default a warm one.
     """
     port = free_port()
-    words = [sys.executable, "-m", module, *map(str, flags), "--port", str(port)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **env}
+    words = [python or warm_python(), "-m", module, *map(str, flags), "--port", str(port)]
+    environment = {**os.environ, **env}
     with contextlib.ExitStack() as stack:
         stderr = subprocess.PIPE if log is None else stack.enter_context(log.open("w", encoding="utf-8"))
         process = stack.enter_context(
@@ -37,7 +42,7 @@ def serving(
         )
         try:
             url = f"http://127.0.0.1:{port}"
-            while process.poll() is None and not answers(url + probe):
+            while process.poll() is None and not (begun in log.read_text() if log and begun else answers(url + probe)):
                 time.sleep(0.02)
             yield url, process
         finally:
@@ -47,10 +52,13 @@ def serving(
 
 def answers(url: str) -> bool:
     """Whether somebody answers 200 there."""
-    try:
-        return httpx2.get(url, timeout=30).status_code == 200
-    except httpx2.TransportError:
-        return False
+    parts = urlsplit(url)  # httpx2 reads all certificates of the machine for each client
+    with contextlib.closing(http.client.HTTPConnection(parts.netloc, timeout=30)) as client:
+        try:
+            client.request("GET", f"{parts.path}?{parts.query}")
+            return client.getresponse().status == 200
+        except (OSError, http.client.HTTPException):
+            return False
 
 
 @contextlib.contextmanager

@@ -45,22 +45,23 @@ class ConnectionLimits:
 
 def add_connection_flags(group: argparse._ArgumentGroup, *, idle_seconds: float) -> None:
     """Add the flags that `limits_of` reads."""
+    group.add_argument("--header-seconds", type=above_zero, default=10.0, help="time limit for a request's headers")
     group.add_argument(
-        "--header-seconds", type=above_zero, default=10.0, help="that a client may take to send a request's headers"
-    )
-    group.add_argument(
-        "--idle-seconds", type=above_zero, default=idle_seconds, help="that a connection is kept between two requests"
+        "--idle-seconds",
+        type=above_zero,
+        default=idle_seconds,
+        help="how long a connection is kept open between two requests",
     )
     group.add_argument(
         "--max-connections",
         type=positive,
-        help=f"open at once in a process (default: as many as open files allow, at most {_MOST})",
+        help=f"open connections of a process (default: as many as open files allow, at most {_MOST})",
     )
     group.add_argument(
         "--max-peer-connections",
         type=whole,
-        help="of them from one address (default: three quarters); 0: no cap; all clients of a reverse proxy count as "
-        "one address, the proxy's",
+        help="connections from one address (default: three quarters); 0: no limit; all clients of a reverse "
+        "proxy count as one address, the proxy's",
     )
 
 

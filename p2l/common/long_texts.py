@@ -1,23 +1,24 @@
 """Work on long texts in a service: off the event loop, and JSON of many values without holding the interpreter.
 
-Python's parser and writer of JSON in C let no other thread run until they are done. Those in Python take longer and let
-others run meanwhile, so they are for what holds many values, one text after the other, and for what is long, whose
-strings go through C piece by piece.
+Python's parser and writer of JSON in C let no other thread run until they are done. Those in Python take ten times as
+long and let others run meanwhile. So what holds many values, or is long, goes through C piece by piece: some elements
+of a list, or a part of a string, at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import codecs
+import contextlib
 import json
 import math
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import lru_cache, partial
 from json.decoder import scanstring  # type: ignore[attr-defined]
-from json.encoder import _make_iterencode, encode_basestring_ascii  # type: ignore[attr-defined]
+from json.encoder import encode_basestring_ascii
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any, TypeVar
 
@@ -28,12 +29,16 @@ LONG = 32_000
 """Characters, or bytes, of a request that take more than a few milliseconds to work through."""
 MANY = 20_000
 """Values of JSON that take more than a few milliseconds to parse or write."""
-_CONTAINERS = (list, dict)  # a union is made anew at each look, and every request comes here several times
+_CONTAINERS = (list, dict)
 _MAX_WAITING = 2**26  # characters that may wait for the threads, at most 256 MB
 _AT_ONCE = 2**15
 """Characters, or bytes, that take less than a millisecond to go through in one call."""
 _VERY_LONG = 2**18  # characters that take a few of them
 _FIRST_PIECE = 2**8
+_FEW = 2**12  # values that take less than a millisecond
+_ELEMENTS = 2**8  # of a list, which are few values in most
+_BLANKS = " \t\n\r"
+_UP_TO_BLANKS = re.compile(r"[ \t\n\r]*")
 _ESCAPE_AT_END = re.compile(r"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z")
 """An escape that goes on after the end, or half a character whose other half may follow."""
 _LONGEST_ESCAPE = 12
@@ -81,6 +86,17 @@ def count_values(body: bytes, most: float) -> int:
     return max((quotes + 1) // 2, separators)
 
 
+def bound_values(body: bytes, most: float) -> int:
+    """Return what `count_values` does or, at most `most`, something above it: marks inside of strings are counted."""
+    quotes = separators = 0
+    for start in range(0, len(body), _AT_ONCE):
+        end = start + _AT_ONCE
+        quotes += body.count(b'"', start, end)
+        separators += body.count(b",", start, end) + body.count(b"[", start, end) + body.count(b"{", start, end)
+    bound = max((quotes + 1) // 2, separators)
+    return bound if bound <= most else count_values(body, most)
+
+
 def _piece(body: bytes, start: int) -> bytes:
     """Return the next bytes, so few that other threads need not wait; no escape is cut."""
     piece = body[start : start + _AT_ONCE]
@@ -115,9 +131,10 @@ def exceeds(body: bytes, marks: bytes, most: int) -> bool:
 
 
 def patient_decoder(**options: Any) -> json.JSONDecoder:
-    """Return a decoder that lets other threads run between two values, and between two pieces of a long string."""
+    """Return a decoder that lets other threads run between two pieces of a long list or string."""
     decoder = json.JSONDecoder(**options)
     decoder.parse_string = _scan_string  # type: ignore[attr-defined]
+    decoder.parse_array = partial(_scan_array, json.JSONDecoder(**options).decode)  # type: ignore[attr-defined]
     decoder.scan_once = py_make_scanner(decoder)  # type: ignore[attr-defined]
     return decoder
 
@@ -140,6 +157,66 @@ def _scan_string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
     return "".join([*pieces, piece]), end
 
 
+def _scan_array(
+    decode_whole: Callable[[str], list[Any]], place: tuple[str, int], scan_once: Callable[[str, int], tuple[Any, int]]
+) -> tuple[list[Any], int]:
+    """Return a list of JSON, and where it ends; see `json.decoder.JSONArray`.
+
+    Elements that are short go through C together. Where they are cut within one of them, what is cut off is no JSON, so
+    that they go through Python one by one.
+    """
+    text, start = place[0], _after_blanks(*place)
+    values: list[Any] = []
+    if text.startswith("]", start):
+        return values, start + 1
+    next_try = start
+    while True:
+        if start >= next_try:
+            cut = _next_element(text, start)
+            if elements := _elements(decode_whole, text[start:cut]):
+                values += elements
+                start = next_try = _after_blanks(text, cut)
+                continue
+            next_try = cut if cut > start else start + _AT_ONCE
+        try:
+            value, start = scan_once(text, start)
+        except StopIteration as error:
+            raise json.JSONDecodeError("Expecting value", text, error.value) from None
+        values.append(value)
+        start = _after_blanks(text, start)
+        if text.startswith("]", start):
+            return values, start + 1
+        if not text.startswith(",", start):
+            raise json.JSONDecodeError("Expecting ',' delimiter", text, start)
+        start = _after_blanks(text, start + 1)
+
+
+def _next_element(text: str, start: int) -> int:
+    """Return where another element of a list may begin, as far behind `start` as a call of C may go, or `start`."""
+    end, mark = start + _AT_ONCE, text[start : start + 1]
+    if mark == "{":
+        key = text.find(":", start, start + _FIRST_PIECE)  # objects of a list begin with the same one in most
+        return start if key < 0 else max(start, text.rfind(text[start:key], start + 1, end))
+    opening, closing = (mark, {"[": "]"}.get(mark, mark)) if mark in ('"', "[") else ("", "")
+    between = (f"{closing},{blank}{opening}" for blank in ("", " "))
+    return max(start, *(text.rfind(each, start, end) + len(each) - len(opening) for each in between))
+
+
+def _elements(decode_whole: Callable[[str], list[Any]], text: str) -> list[Any]:
+    """Return the elements in a part of a list that ends in a comma; none if it is no such part."""
+    part = text.rstrip(_BLANKS)
+    if not part.endswith(","):
+        return []
+    with contextlib.suppress(ValueError, RecursionError):  # what is no JSON at all is refused by the caller
+        return decode_whole(f"[{part[:-1]}]")
+    return []
+
+
+def _after_blanks(text: str, start: int) -> int:
+    blanks = _UP_TO_BLANKS.match(text, start)
+    return start if blanks is None else blanks.end()
+
+
 def _before_escape(text: str, begin: int, end: int) -> int:
     """Return where to cut a string of JSON, at `end` or a little before it, so that no escape is cut."""
     rest = _ESCAPE_AT_END.search(text, max(begin, end - _LONGEST_ESCAPE), end)
@@ -160,9 +237,10 @@ def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
         if values < 0:
             break
         for each in part.values() if isinstance(part, dict) else part:
-            if isinstance(each, str):
+            kind = type(each)  # every request comes here several times
+            if kind is str:
                 chars -= len(each)
-            elif isinstance(each, _CONTAINERS):
+            elif kind is dict or kind is list:
                 left.append(each)
     return values < 0 or chars < 0
 
@@ -171,17 +249,36 @@ def dumps(content: Any) -> str:
     """Return JSON; of many values or long strings patiently, so that other threads run meanwhile."""
     if not holds_more(content, MANY, _VERY_LONG):
         return json.dumps(content)
-    encode = json.JSONEncoder()
-    separators = encode.key_separator, encode.item_separator
-    write = _make_iterencode({}, encode.default, _quoted, None, json.dumps, *separators, False, False, False)
-    return "".join(write(content, 0))
+    return "".join(_pieces(content))
 
 
-def _quoted(text: str) -> str:
-    if len(text) <= _AT_ONCE:
-        return encode_basestring_ascii(text)
-    pieces = (encode_basestring_ascii(text[start : start + _AT_ONCE]) for start in range(0, len(text), _AT_ONCE))
-    return '"' + "".join(piece[1:-1] for piece in pieces) + '"'
+def _pieces(content: Any) -> Iterator[str]:
+    """Return JSON in pieces, each of which takes C less than a millisecond."""
+    if not holds_more(content, _FEW, _AT_ONCE):
+        yield json.dumps(content)
+    elif isinstance(content, str):
+        yield '"'
+        for start in range(0, len(content), _AT_ONCE):
+            yield encode_basestring_ascii(content[start : start + _AT_ONCE])[1:-1]
+        yield '"'
+    elif isinstance(content, dict):
+        for number, (key, value) in enumerate(content.items()):
+            yield ", " if number else "{"
+            yield from _pieces(key) if isinstance(key, str) else [json.dumps({key: 0})[1:-4]]
+            yield ": "
+            yield from _pieces(value)
+        yield "}"
+    else:
+        for start in range(0, len(content), _ELEMENTS):
+            elements = content[start : start + _ELEMENTS]
+            yield ", " if start else "["
+            if not holds_more(elements, _FEW, _AT_ONCE):
+                yield json.dumps(elements)[1:-1]
+                continue
+            for number, element in enumerate(elements):
+                yield ", " if number else ""
+                yield from _pieces(element)
+        yield "]"
 
 
 class TooManyValuesError(ValueError):
@@ -226,6 +323,11 @@ async def to_json(content: Any) -> bytes:
     return await patiently(encode) if holds_more(content, MANY) else await _long.run(0, encode)
 
 
+@lru_cache(maxsize=16)
+def _usual_decoder(**options: Any) -> json.JSONDecoder:
+    return json.JSONDecoder(**options)
+
+
 async def parse_apart(
     text: bytes, parse: Callable[[json.JSONDecoder], T], *, most: float = math.inf, **options: Any
 ) -> T:
@@ -234,9 +336,9 @@ async def parse_apart(
     With `most`, raise TooManyValuesError for more values, BusyError where too much is waiting already.
     """
     if len(text) <= LONG:
-        return parse(json.JSONDecoder(**options))
+        return parse(_usual_decoder(**options))
     size = len(text) if most < math.inf else 0
-    values = await _long.run(size, partial(count_values, text, most))
+    values = await _long.run(size, partial(bound_values, text, most))
     if values > most:
         raise TooManyValuesError(f"more than {most:,} values")
     if values > MANY:

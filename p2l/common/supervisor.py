@@ -33,10 +33,16 @@ _SWITCH_SECONDS = 0.0005
 Python's own 5 ms each time make 30 ms."""
 
 
-def ignore_hangups() -> None:
-    """Let SIGHUP end neither this process nor those that it starts, until each says what it means to it."""
+def hold_hangups() -> None:
+    """Let SIGHUP wait, here and in processes started from now on, until each calls `take_hangups`."""
     if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+
+
+def take_hangups() -> None:
+    """Let SIGHUP in, one that has waited at once; call it in the main thread when what handles it is installed."""
+    if hasattr(signal, "SIGHUP"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
 
 class DrainingServer(Server):
@@ -90,6 +96,12 @@ def serve_here(config: Config) -> None:
 class _Worker(multiprocess.Process):
     """A process with a draining server."""
 
+    def start(self) -> None:
+        """Start it. A new process has no handler of SIGHUP yet and would die of it."""
+        hold_hangups()
+        super().start()
+        take_hangups()
+
     @property
     def server(self) -> Server:
         if self._server is None:
@@ -107,6 +119,7 @@ class Supervisor(multiprocess.Multiprocess):
         """Supervise the workers of a configuration at bound sockets; with `reloads` they take SIGHUP themselves."""
         super().__init__(config, sockets)
         self._reloads = reloads
+        take_hangups()
 
     def terminate_all(self) -> None:
         """Stop listening, then tell every worker to end when its requests are answered."""

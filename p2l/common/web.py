@@ -11,7 +11,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import Awaitable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import asdict, dataclass
 from functools import partial
 from logging import Logger
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from p2l.common.protocol import ErrorBody
 
 T = TypeVar("T")
+_UNHEARD_SECONDS = 0.05  # for which a client that leaves is not noticed: what is over by then needs no listener
 
 # A request lives as long as its client is connected and its deadline has not passed. Its own task does the work: a
 # timer and a listener for the end of the connection cancel that task, so nothing else has to be cleaned up.
@@ -59,12 +61,17 @@ class Deadline:
 
 
 class _Cancellation:
-    """Cancels the current task for a reason, and tells it from other cancellations."""
+    """Runs a block in the current task, which is cancelled for a reason; other cancellations stay what they are.
+
+    Every request enters some, so that this is a class: a generator, or a cancel scope of anyio, takes several times as
+    long.
+    """
 
     def __init__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
+        self._before = _cancellations(task)
         self._reason: Exception | None = None
 
     def cancel(self, reason: Exception) -> None:
@@ -73,47 +80,67 @@ class _Cancellation:
             self._reason = reason
             self._task.cancel()
 
-    @contextlib.contextmanager
-    def translated(self) -> Iterator[None]:
+    def __enter__(self) -> None:
+        """Begin the block."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Raise the reason in place of the cancellation that `cancel` caused."""
-        try:
-            yield
-        except asyncio.CancelledError:
-            if self._reason is None:
-                raise
-            if hasattr(self._task, "uncancel"):  # from Python 3.11
-                self._task.uncancel()
+        if self._reason is None or not isinstance(error, asyncio.CancelledError):
+            return
+        if hasattr(self._task, "uncancel"):  # from Python 3.11
+            self._task.uncancel()
+        if _cancellations(self._task) <= self._before:  # else somebody has cancelled the block around this one
             raise self._reason from None
 
 
-@contextlib.contextmanager
-def time_limit(seconds: float, late: Exception) -> Iterator[None]:
-    """Run the block, or raise `late` when it takes longer; a fifth of the cost of a cancel scope of anyio."""
-    cancellation = _Cancellation()
-    timer = asyncio.get_running_loop().call_later(seconds, cancellation.cancel, late)
-    try:
-        with cancellation.translated():
-            yield
-    finally:
-        timer.cancel()
+def _cancellations(task: asyncio.Task[Any]) -> int:
+    return task.cancelling() if hasattr(task, "cancelling") else 0  # from Python 3.11
 
 
-@contextlib.asynccontextmanager
-async def alive(receive: Receive, deadline: Deadline, late: Exception) -> AsyncIterator[None]:
-    """Run the block, or raise ClientGoneError when the client leaves, or `late` at the deadline.
+class _TimeLimit(_Cancellation):
+    def __init__(self, seconds: float, late: Exception) -> None:
+        super().__init__()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.cancel, late)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._timer.cancel()
+        super().__exit__(kind, error, trace)
+
+
+def time_limit(seconds: float, late: Exception) -> AbstractContextManager[None]:
+    """Run the block, or raise `late` when it takes longer."""
+    return _TimeLimit(seconds, late)
+
+
+class _Life(_Cancellation):
+    def __init__(self, receive: Receive, deadline: Deadline, late: Exception) -> None:
+        super().__init__()
+        self._receive = receive
+        self._listener: asyncio.Future[None] | None = None
+        loop = asyncio.get_running_loop()
+        self._timers = loop.call_at(deadline.at, self.cancel, late), loop.call_later(_UNHEARD_SECONDS, self._listen)
+
+    def _listen(self) -> None:
+        self._listener = asyncio.ensure_future(_disconnected(self._receive))
+        self._listener.add_done_callback(lambda task: None if task.cancelled() else self.cancel(ClientGoneError()))
+
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        if self._listener is not None:
+            self._listener.cancel()
+        self.__exit__(kind, error, trace)
+
+
+def alive(receive: Receive, deadline: Deadline, late: Exception) -> AbstractAsyncContextManager[None]:
+    """Run the block, or raise ClientGoneError soon after the client has left, or `late` at the deadline.
 
     The body must have been read: what arrives after it can only be the end of the connection.
     """
-    cancellation = _Cancellation()
-    listener = asyncio.ensure_future(_disconnected(receive))
-    listener.add_done_callback(lambda task: None if task.cancelled() else cancellation.cancel(ClientGoneError()))
-    timer = asyncio.get_running_loop().call_at(deadline.at, cancellation.cancel, late)
-    try:
-        with cancellation.translated():
-            yield
-    finally:
-        timer.cancel()
-        listener.cancel()
+    return _Life(receive, deadline, late)
 
 
 async def within(request: Request, seconds: float, work: Awaitable[T]) -> T:
@@ -142,10 +169,9 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
     """
     # The rest of a refused body is never read, so the connection cannot be used again.
     close = {"connection": "close"}
-    large = HTTPException(413, f"the request is larger than {max_bytes / 2**20:g} MiB; send less at once", close)
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
-        raise large
+        raise _too_large(max_bytes, close)
     chunks: list[bytes] = []
     size = 0
     try:
@@ -158,7 +184,7 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
                 size += len(chunks[-1])
                 _Bodies.size += len(chunks[-1])
                 if size > max_bytes:
-                    raise large
+                    raise _too_large(max_bytes, close)
                 if not message.get("more_body", False):
                     return b"".join(chunks)
                 if _Bodies.size > _Bodies.most:
@@ -166,6 +192,10 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
                     raise HTTPException(503, text, {**close, "retry-after": "1"})
     finally:
         _Bodies.size -= size
+
+
+def _too_large(max_bytes: int, headers: dict[str, str]) -> HTTPException:
+    return HTTPException(413, f"the request is larger than {max_bytes / 2**20:g} MiB; send less at once", headers)
 
 
 class BodyLimit:
@@ -214,6 +244,8 @@ def bearer_of(headers: Headers) -> str | None:
 
 _SETTINGS = "P2L_SERVICE_SETTINGS"
 """Environment variable with the path of a worker's settings."""
+_WORKER_SECONDS = 30
+"""For a worker to say that it lives, before its supervisor takes it for hung: it says nothing yet while it imports."""
 _ORPHAN_SECONDS = 1.0
 S = TypeVar("S")
 
@@ -287,6 +319,7 @@ def run_server(
         "access_log": False,
         "use_colors": False,  # escape sequences, which `p2l.common.display` lets nobody print
         "timeout_graceful_shutdown": int(request_seconds) + 1,
+        "timeout_worker_healthcheck": _WORKER_SECONDS,
         "timeout_keep_alive": math.ceil(limits.idle_seconds),
         "http": protocol,
         "ws": "none",

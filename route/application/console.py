@@ -1,15 +1,14 @@
 """The operator's console: what the router does, spends and decides, live; keys and reload.
 
 It is there where the configuration has an admin key. The key is brought once and starts a session; whatever changes
-something must besides come from a page of the router itself (`is_same_origin`). Live parts are rendered here and pushed
-as server-sent events, each only when it has changed.
+something must besides come from a page of the router itself (`is_same_origin`). Live parts (`Feed`) are pushed as
+server-sent events.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +18,10 @@ from starlette.routing import Route
 
 from p2l.common.access import matches
 from p2l.common.errors import InputError, P2LError
-from p2l.common.pages import Sessions, form_fields, fragment, is_same_origin, page, send_asset
+from p2l.common.pages import Sessions, form_fields, fragment, interval_svg, is_same_origin, page, send_asset
 from p2l.common.report import render
 from route.application import views
-from route.observability.recent import POINT_SECONDS
+from route.application.feed import Feed
 from route.providers.base import JSON
 from route.routing.candidates import NoModelError
 from route.service.admin import change_key, end_key, make_key, reload_now
@@ -39,8 +38,7 @@ _STREAM_SECONDS = 12.0
 _WRONG_KEY_SECONDS = 0.5
 _STEPS = 100  # of the budget slider
 _NUMBERS = ("spend_per_day", "requests_per_minute", "tokens_per_minute", "votes_per_day", "budget_usd")
-_PARTS = ("tiles", "models", "frontier", "health", "budgets", "requests")
-"""Parts of the page that are pushed."""
+_LISTED = 200  # keys to choose from; of more the name is typed
 _Handler = Callable[["Console", Request], Awaitable[Response]]
 
 
@@ -49,6 +47,12 @@ class Console:
     """The console of one worker."""
 
     live: Live
+    feed: Feed
+
+    @classmethod
+    def of(cls, live: Live) -> Console:
+        """Return the console of a service."""
+        return cls(live, Feed(live))
 
     def routes(self) -> list[Route]:
         """Return its routes."""
@@ -126,16 +130,16 @@ async def _whole(console: Console, request: Request) -> Response:
 
 async def _page(console: Console, request: Request, *, status: int = 200, **more: Any) -> Response:
     service = console.service
-    parts = {name: await part(service, name) for name in _PARTS}
+    names = sorted(service.ledger.names)
     settings = {
         "title": "Router console",
-        "parts": parts,
+        "parts": await console.feed.whole(),
         "series": views.series(service.recent),
         "lines": views.lines(service.recent),
         "limits": _NUMBERS,
         "teams": sorted(service.config.teams),
         "can_make": service.config.database is not None,
-        "names": sorted(record.name for record in service.ledger.records),
+        "names": names if len(names) <= _LISTED else [],
         "problem": "",
         "done": "",
         "new_key": None,
@@ -144,47 +148,9 @@ async def _page(console: Console, request: Request, *, status: int = 200, **more
     return page(request, "route.application/console.html", status=status, **settings | more)
 
 
-async def part(service: Service, name: str) -> str:
-    """Return a part of the page, rendered."""
-    context: dict[str, Any] = {}
-    if name == "tiles":
-        context = views.tiles(service)
-    elif name == "models":
-        context = {"rows": await views.models(service)}
-    elif name == "frontier":
-        context = views.frontier_of_the_hour(service)
-    elif name == "health":
-        context = views.health(service)
-    elif name == "budgets":
-        context = await views.budgets(service)
-    elif name == "requests":
-        context = {"requests": views.requests(service.recent)}
-    return render("route.application/parts.html", part=name, **context)
-
-
 async def _events(console: Console, _: Request) -> Response:
-    """Push parts when they change, and each new point of the charts."""
-
-    async def stream() -> AsyncIterator[bytes]:
-        loop = asyncio.get_running_loop()
-        end, sent = loop.time() + _STREAM_SECONDS, dict.fromkeys(_PARTS, "")
-        while loop.time() < end:
-            service = console.service
-            for name in _PARTS:
-                html = await part(service, name)
-                if html != sent[name]:
-                    sent[name] = html
-                    yield _event(name, html)
-            yield _event("point", json.dumps(service.recent.points[-1] if service.recent.points else None))
-            await asyncio.sleep(POINT_SECONDS)
-
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(stream(), media_type="text/event-stream", headers=headers)
-
-
-def _event(name: str, content: str) -> bytes:
-    lines = "".join(f"data: {line}\n" for line in content.split("\n"))
-    return f"retry: 100\nevent: {name}\n{lines}\n".encode()
+    return StreamingResponse(console.feed.events(_STREAM_SECONDS), media_type="text/event-stream", headers=headers)
 
 
 async def _frontier(console: Console, request: Request) -> Response:
@@ -233,6 +199,7 @@ def _slider(decision: Any, prompt: str, step: int, trouble: str = "") -> dict[st
         "trouble": trouble,
         "mixture_svg": "" if decision is None else views.frontier_of(decision),
         "mixture": [] if decision is None else views.reasons(decision),
+        "share_svg": interval_svg,
     }
 
 

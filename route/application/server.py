@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l.common.connections import ConnectionLimits
 from p2l.common.errors import InputError, P2LError
-from p2l.common.supervisor import ignore_hangups
+from p2l.common.supervisor import hold_hangups
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
 from route.application.app import build_app
 from route.config import load_config
@@ -28,7 +28,7 @@ from route.service.state import Service
 def serve(settings: Settings, host: str, port: int, limits: ConnectionLimits, *, reload: bool) -> int | None:
     """Serve until stopped by SIGINT or SIGTERM; what was accepted is answered first."""
     set_up_logs()
-    ignore_hangups()  # a reload that comes before the service can take it
+    hold_hangups()  # a reload that comes before the service can take it waits
     several = settings.workers > 1 or reload
     with control_folder("p2l-router-", shared=several) as control:
         if not several:

@@ -14,6 +14,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Any
 
 import numpy as np
@@ -22,14 +23,17 @@ from p2l.common.pages import Dot, frontier_svg, interval_svg, line_svg
 from route.observability.recent import Recent, RecentRequest
 from route.routing.decision import Decision
 from route.routing.optimizers import hull
-from route.service.admin import keys_of
 from route.service.state import Service
 from route.storage.database import DatabaseError
+from route.storage.ledger import KeyRecord, team_account
 
 SHOWN_POINTS = 300  # ten minutes
-_SHOWN_REQUESTS = 25
+SHOWN_REQUESTS = 25
 _VOTED_SECONDS = 15.0  # all votes are read for it
+_VOTED_SHARE = 0.01  # of the time, at most
 _SHOWN_MODELS = 12  # of a decision
+_SHOWN_KEYS = 100
+_LIMITS = ("team", "requests_per_minute", "tokens_per_minute", "votes_per_day", "budget_usd")
 _Z = 1.6449  # of 90 % intervals
 _VOTED = """
 SELECT model, sum(points), count(*) FROM (
@@ -127,12 +131,13 @@ async def _voted(service: Service, fresh: bool) -> Mapping[str, tuple[float, int
 
     While the database cannot be read they stay as they were.
     """
-    recent = service.recent
-    if fresh or time.time() - recent.voted_at > _VOTED_SECONDS:
+    recent, now = service.recent, time.time()
+    if fresh or now >= recent.voted_until:
+        recent.voted_until = now + _VOTED_SECONDS  # for others who ask while the votes are read
         with contextlib.suppress(DatabaseError):
             rows = await service.database.read(lambda connection: connection.execute(_VOTED).fetchall())
             recent.voted = {name: (float(points), int(number)) for name, points, number in rows}
-        recent.voted_at = time.time()
+        recent.voted_until = now + max(_VOTED_SECONDS, (time.time() - now) / _VOTED_SHARE)
     return recent.voted
 
 
@@ -148,22 +153,17 @@ def _wilson(won: float, number: int) -> tuple[float, float]:
 
 def frontier_of_the_hour(service: Service) -> dict[str, Any]:
     """Return the frontier of mean scores and costs, over a sample of the last hour's decisions."""
-    decisions = service.recent.decisions()
-    if not decisions:
+    sums = service.recent.hour()
+    if not sums.decisions:
         return {"svg": "", "decisions": 0, "cost": None, "score": None}
-    names = sorted({name for decision in decisions for name in decision.scores})
     means = {
-        name: (
-            _mean([each.costs[name] for each in decisions if name in each.costs]),
-            _mean([each.scores[name] for each in decisions if name in each.scores]),
-        )
-        for name in names
+        name: (_mean(*sums.costs.get(name, (0, 0.0))), _mean(number, total))
+        for name, (number, total) in sorted(sums.scores.items())
     }
     priced = {name: point for name, point in means.items() if not any(map(math.isnan, point))}
-    cost = _mean([each.expected_cost for each in decisions])
-    score = _mean([each.expected_score for each in decisions if each.expected_score is not None])
+    cost, score = _mean(sums.decisions, sums.cost), _mean(sums.scored, sums.score)
     mark = None if math.isnan(score) else (cost, score)
-    return {"svg": _frontier(priced, mark, "last hour"), "decisions": len(decisions), "cost": cost, "score": score}
+    return {"svg": _frontier(priced, mark, "last hour"), "decisions": sums.decisions, "cost": cost, "score": score}
 
 
 def frontier_of(decision: Decision) -> str:
@@ -186,8 +186,8 @@ def _frontier(points: Mapping[str, tuple[float, float]], mark: tuple[float, floa
     return frontier_svg(dots, mark, x="cost of an answer", y="expected score", title=f"Cost and quality, {what}")
 
 
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values) if values else math.nan
+def _mean(number: int, total: float) -> float:
+    return total / number if number else math.nan
 
 
 def health(service: Service) -> dict[str, Any]:
@@ -199,7 +199,7 @@ def health(service: Service) -> dict[str, Any]:
             "label": each.label,
             "state": each.breaker.state,
             "failures": each.breaker.failures,
-            "opens_in": each.breaker.opens_in,
+            "opens_in": round(each.breaker.opens_in),
             "in_flight": each.in_flight,
             "latency": max((seconds for seconds, _ in each.activity.seconds.values()), default=None),
             "is_full": each.is_full,
@@ -212,54 +212,47 @@ def health(service: Service) -> dict[str, Any]:
         "fallback": service.fallback,
         "models": len(service.routable),
         "deployments": sorted(deployments, key=lambda each: (each["state"] == "closed", each["model"])),
-        "uptime": time.time() - service.started,
+        "uptime": round((time.time() - service.started) / 3600, 1),
         "workers": service.settings.workers,
     }
 
 
-async def budgets(service: Service) -> dict[str, Any]:
-    """Return keys and teams with what they spent today and may spend."""
-    listed = await keys_of(service)
-    records = {record.name: record for record in service.ledger.records}
-    keys = []
-    for card in listed["data"]:
-        record = records.get(card["name"])
-        limits = (
-            {}
-            if record is None
-            else {
-                name: getattr(record, name)
-                for name in (
-                    "team",
-                    "spend_per_day",
-                    "requests_per_minute",
-                    "tokens_per_minute",
-                    "votes_per_day",
-                    "budget_usd",
-                )
-                if getattr(record, name) is not None
-            }
-        )
-        if record is not None and record.models is not None:
-            limits["models"] = ", ".join(sorted(record.models))
-        keys.append({**card, "limits": limits, "revoked": card.get("revoked"), **_spent(card["spent_today"], limits)})
-    teams = [{**team, **_spent(team["spent_today"], team)} for team in listed["teams"]]
-    keys.sort(key=lambda key: (key["revoked"] is not None, -key["spent_today"], key["name"]))
-    return {"keys": keys, "teams": teams, "can_make": service.config.database is not None}
+def budgets(service: Service) -> dict[str, Any]:
+    """Return keys and teams with what they spent today and may spend: of many keys those that spent most."""
+    ledger = service.ledger
+    records = nlargest(_SHOWN_KEYS, ledger.records, key=lambda record: (ledger.spent_of(record.name), record.name))
+    keys = [_key(service, record) for record in records]
+    keys.sort(key=lambda key: (-key["spent_today"], key["name"]))
+    revoked = [
+        {"name": name, "revoked": True, "limits": {}, "spent_today": spent, **_spent(spent, None)}
+        for name in service.keys.revoked[: _SHOWN_KEYS - len(keys)]
+        for spent in [ledger.spent_of(name)]
+    ]
+    teams = [
+        {"name": name, "spent_today": spent, **_spent(spent, team.spend_per_day)}
+        for name, team in service.config.teams.items()
+        for spent in [ledger.spent_of(team_account(name))]
+    ]
+    others = len(ledger.names) + len(service.keys.revoked) - len(keys) - len(revoked)
+    return {"keys": keys + revoked, "teams": teams, "others": others}
 
 
-def _spent(spent: float, limits: Mapping[str, Any]) -> dict[str, Any]:
-    most = limits.get("spend_per_day")
+def _key(service: Service, record: KeyRecord) -> dict[str, Any]:
+    limits = {name: most for name in _LIMITS if (most := getattr(record, name)) is not None}
+    if record.models is not None:
+        limits["models"] = ", ".join(sorted(record.models))
+    spent = service.ledger.spent_of(record.name)
+    shown = {"name": record.name, "revoked": False, "limits": limits, "spent_today": spent}
+    return {**shown, **_spent(spent, record.spend_per_day)}
+
+
+def _spent(spent: float, most: float | None) -> dict[str, Any]:
     share = None if most is None else min(1.0, spent / most if most else 1.0)
     return {"most": most, "spent_svg": "" if share is None else interval_svg(share, None, None), "spent_share": share}
 
 
-def requests(recent: Recent) -> list[dict[str, Any]]:
-    """Return the latest requests, newest first, each with why its model was taken and the others were left."""
-    return [_request(each) for each in list(recent.requests)[: -_SHOWN_REQUESTS - 1 : -1]]
-
-
-def _request(recent: RecentRequest) -> dict[str, Any]:
+def request(recent: RecentRequest) -> dict[str, Any]:
+    """Return a request with why its model was taken and the others were left."""
     record, decision = recent.record, recent.decision
     answered = (record.model or "").split(",")
     return {
@@ -308,7 +301,6 @@ def reasons(decision: Decision, tried: Sequence[str] = (), faults: Sequence[str]
             "score": decision.scores.get(name),
             "cost": decision.costs[name],
             "share": decision.probabilities.get(name, 0.0),
-            "share_svg": interval_svg(decision.probabilities.get(name, 0.0), None, None),
             "is_taken": name == decision.model,
             "reason": f"failed: {failed[name]}" if name in failed else _reason(name, decision),
         }

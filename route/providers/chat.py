@@ -165,8 +165,18 @@ _SIGNATURES = "extra_content"
 
 
 def for_another_model(request: JSON, keep: Collection[str]) -> JSON:
-    """Return a copy of the request without what only another provider's answers have in assistant messages."""
+    """Return the request without what only another provider's answers have in assistant messages."""
+    if not _has_role(request, "assistant"):
+        return request
     return _with_messages(request, lambda message: _cleaned(message, keep))
+
+
+def _has_role(request: JSON, *roles: str) -> bool:
+    """Return whether a message has one of these roles; of very many, most conversations have none."""
+    messages = request.get("messages")
+    return isinstance(messages, list) and any(
+        message.get("role") in roles for message in messages if isinstance(message, dict)
+    )
 
 
 TOOL_IDS = {"usual": re.compile(r"[!-~]{1,40}"), "nine": re.compile(r"[A-Za-z0-9]{9}")}
@@ -175,6 +185,8 @@ TOOL_IDS = {"usual": re.compile(r"[!-~]{1,40}"), "nine": re.compile(r"[A-Za-z0-9
 
 def with_tool_ids(request: JSON, form: str) -> JSON:
     """Return the request with other identifiers for the tool calls of other providers, in calls and results alike."""
+    if not _has_role(request, "assistant", "tool"):
+        return request
     pattern = TOOL_IDS[form]
 
     def fitting(identifier: Any) -> Any:

@@ -20,12 +20,12 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
-import anyio
 from yarl import URL
 
 from p2l.common.files import DEEPEST_JSON, is_deeper
 from p2l.common.long_texts import exceeds, parse_apart, to_json
 from p2l.common.version import __version__
+from p2l.common.web import time_limit
 from route.providers.base import JSON, TRACE_HEADERS, Account, Fault, Forwarded, ProviderError, Timeouts
 from route.providers.chat import SHAPE_ERRORS
 from route.providers.errors import refusal
@@ -166,7 +166,7 @@ class Transport:
 
     async def answer(self, url: str, body: JSON, timeouts: Timeouts) -> JSON:
         """Post JSON and return the JSON object that the provider answers with. Raise ProviderError if there is none."""
-        with self._translated(), anyio.fail_after(min(timeouts.first_token, timeouts.total)):
+        with self._translated(), time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
             answer = await self.loaded(await self._text("POST", url, timeouts, await to_json(body)))
         if answer.get("error"):
             raise self.failure(answer)
@@ -174,7 +174,7 @@ class Transport:
 
     async def fetch(self, url: str, timeouts: Timeouts) -> object:
         """Get the JSON at an address. Raise ProviderError if there is none."""
-        with self._translated(), anyio.fail_after(min(timeouts.first_token, timeouts.total)):
+        with self._translated(), time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
             return self._loaded(await self._text("GET", url, timeouts))
 
     async def events(self, url: str, body: JSON, timeouts: Timeouts) -> AsyncGenerator[Event, None]:
@@ -189,7 +189,7 @@ class Transport:
         response, complete = None, False
         try:
             with self._translated():
-                with anyio.fail_after(first - clock()):
+                with time_limit(first - clock(), TimeoutError()):
                     response = await self._open("POST", url, timeouts, await to_json(body))
                     is_whole = response.content_type == "application/json"
                     whole = await _whole(response, timeouts.max_bytes) if is_whole else None
@@ -227,7 +227,7 @@ class Transport:
         end = clock() + timeouts.total
         try:
             with self._translated():
-                with anyio.fail_after(min(timeouts.first_token, timeouts.total)):
+                with time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
                     response = await self._open("POST", url, timeouts, data, {"Content-Type": content_type})
                     first = await response.content.readany()
                 yield response.headers.get("Content-Type", "application/octet-stream").encode("latin-1", "replace")
@@ -416,7 +416,7 @@ async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
-    with contextlib.suppress(aiohttp.ClientError, OSError), anyio.move_on_after(_DRAIN):
+    with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError), time_limit(_DRAIN, TimeoutError()):
         while await response.content.readany():
             pass
 

@@ -77,7 +77,7 @@ class Trouble:
         except ValueError:
             raise ConfigError(f"mock: {text!r}: the text after the colon is no number") from None
         if name not in TROUBLES:
-            raise ConfigError(f"mock: there is no trouble {name!r}; choose from {', '.join(TROUBLES)}")
+            raise ConfigError(f"mock: unknown failure {name!r}; choose from {', '.join(TROUBLES)}")
         return trouble
 
 
@@ -175,7 +175,8 @@ class Mock:
         return translated("the mock", self._completion, request)
 
     def _completion(self, request: JSON) -> JSON:
-        prompt = sum(len(joined_text(message.get("content")).split()) for message in request.get("messages", []))
+        contents = [message.get("content") for message in request.get("messages", [])]
+        prompt = sum(len((each if isinstance(each, str) else joined_text(each)).split()) for each in contents)
         calls = _calls(request)
         message = answer_message(None if calls else self._text(request), calls=calls)
         finish = "tool_calls" if calls else "stop"
@@ -322,7 +323,7 @@ def server_parser(module: str, description: str) -> Parser:
 def build_parser() -> argparse.ArgumentParser:
     """Return the command line of the server."""
     line = server_parser("route.providers.mock", "Serve scripted answers over OpenAI's protocol, for tests and demos.")
-    line.add_argument("--text", help="what it answers; as many words as --tokens says if not given")
+    line.add_argument("--text", help="a fixed answer (default: as many words as --tokens says)")
     line.add_argument("--tokens", type=positive, default=16, help="words of an answer")
     line.add_argument("--token-seconds", type=float, default=0.0, metavar="S", help="seconds between two tokens")
     line.add_argument(
@@ -330,7 +331,7 @@ def build_parser() -> argparse.ArgumentParser:
         nargs="*",
         default=(),
         metavar="TROUBLE",
-        help="troubles of the first requests, such as status:503",
+        help="failures of the first requests, such as status:503",
     )
     line.add_argument("--failure", default="status:500", metavar="TROUBLE", help="how --failure-rate fails")
     line.arrange({"answers": ("--text", "--tokens", "--token-seconds"), "failures": ("--failures", "--failure")})

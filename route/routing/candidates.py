@@ -99,6 +99,7 @@ class Menu:
         leaves no request without a model.
         """
         fits_all = self._fits_all(demand)
+        allowed = None if allowed is None or self.places.keys() <= set(allowed) else set(allowed)
         # Most requests leave out no model.
         if fits_all and (scored is None or scored.all()) and allowed is None and not without:
             return self._everything

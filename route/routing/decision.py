@@ -7,6 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
 
 FEATURES = (
     *("images", "audio", "files", "video"),
@@ -92,6 +96,11 @@ class Coefficients:
     revision: str = ""
     is_average: bool = False
     """Whether they are the mean of other prompts'."""
+
+    @cached_property
+    def array(self) -> npt.NDArray[np.float64]:
+        """Return them without their names, in the order of the list."""
+        return np.fromiter(self.coefs.values(), np.float64, len(self.coefs))
 
 
 @dataclass(frozen=True)

@@ -280,7 +280,9 @@ class Router:
             coefs = np.fromiter(map(coefficients.coefs.get, names, repeat(np.nan)), np.float64, len(names))
             if np.isfinite(coefs).any():
                 return _weighted(coefs, weights)
-        coefs = np.fromiter(coefficients.coefs.values(), np.float64, len(coefficients.coefs))
+        coefs = coefficients.array
+        if len(coefs) and math.isfinite(np.add.reduce(coefs)):
+            return Opponents(coefs, np.full(len(coefs), 1.0 / len(coefs)))
         return _weighted(coefs, np.ones(len(coefs)))
 
     def _problem(

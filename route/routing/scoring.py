@@ -182,7 +182,7 @@ class Scorer:
         return self.model_list is not None and not self._trouble
 
     async def start(self) -> None:
-        """Connect or load; raise InputError for what waiting does not mend: a refused key, a model of another kind."""
+        """Connect or load; raise InputError for what waiting does not fix: a refused key, a model of another kind."""
 
     async def close(self) -> None:
         """Release connections and threads."""

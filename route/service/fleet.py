@@ -189,6 +189,8 @@ class Deployment:
     @property
     def is_full(self) -> bool:
         """Return whether one of its own limits is reached."""
+        if self.max_in_flight is None and self.per_minute is None and self.tokens_per_minute is None:
+            return False  # every request asks every model, and most have no limits
         return self._has_too_many or self._wait() > 0.0
 
     @property

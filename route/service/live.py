@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2l.common.errors import ConfigError, P2LError
+from p2l.common.supervisor import hold_hangups, take_hangups
 from route.config import RouterConfig, line_of, load_config
 from route.observability.logs import LOGGER
 from route.observability.recent import POINT_SECONDS
@@ -68,9 +69,11 @@ class Live:
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError, AttributeError):
             # There is no such signal on Windows, and none for a loop outside the main thread.
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
+            take_hangups()
 
     async def close(self) -> None:
         """Write what has gathered and close every connection."""
+        hold_hangups()
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError, AttributeError):
             asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
         for task in self._tasks:

@@ -197,7 +197,7 @@ class Service:
         with self.metrics.scoring.time():
             coefficients = await self.scorer.coefficients(turns, self.config.score_timeout_ms / 1000)
         if coefficients is not None:
-            self.average.add(coefficients)
+            asyncio.get_running_loop().call_soon(self.average.add, coefficients)  # while the provider answers
             return coefficients
         return self.average.coefficients if self.fallback == "average" else None
 

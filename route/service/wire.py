@@ -90,7 +90,7 @@ class Incoming:
     @cached_property
     def has_many_values(self) -> bool:
         """Return whether walking through the body takes so long that others would notice."""
-        return holds_more(self.body, MANY)
+        return self.size > MANY and holds_more(self.body, MANY)
 
     async def apart(self, function: Callable[[], T]) -> T:
         """Call a function that walks through the body, in a thread where that takes long."""
@@ -210,8 +210,10 @@ def prompt_of(incoming: Incoming) -> Prompt:
 def prompt_tokens_of(body: JSON) -> int:
     """Estimate the tokens of a prompt; four bytes of text count as one."""
     texts = len(dumps(body["tools"])) // BYTES_PER_TOKEN if body.get("tools") else 0
-    for message in body["messages"]:
-        texts += count_bytes(_text(message.get("content"))) // BYTES_PER_TOKEN
+    for message in body["messages"]:  # of which there may be very many
+        content = message.get("content")
+        plain = content if isinstance(content, str) else _text(content)
+        texts += (len(plain) if plain.isascii() else count_bytes(plain)) // BYTES_PER_TOKEN
         if message.get("tool_calls"):
             texts += len(dumps(message["tool_calls"])) // BYTES_PER_TOKEN
     held = attachments_of(body)
@@ -248,7 +250,8 @@ def _check_messages(messages: Any) -> None:
 
 def turns_of(messages: list[JSON]) -> tuple[str, ...]:
     """Return the text of the user's turns, P2L's input."""
-    return tuple(_text(message.get("content")) for message in messages if message["role"] == "user") or ("",)
+    contents = [message.get("content") for message in messages if message["role"] == "user"]
+    return tuple([content if isinstance(content, str) else _text(content) for content in contents]) or ("",)
 
 
 def _text(content: Any) -> str:

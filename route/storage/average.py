@@ -57,10 +57,10 @@ class Average(WriteBehind):
 
     def add(self, coefficients: Coefficients) -> None:
         """Count the coefficients of one prompt."""
-        coefs = np.fromiter(coefficients.coefs.values(), np.float64, len(coefficients.coefs))
+        coefs = coefficients.array
         if coefficients.revision != self._revision or len(coefs) != len(self._names):
             self._change(coefficients)
-        if not np.isfinite(coefs).all():
+        if not math.isfinite(np.add.reduce(coefs)):
             return
         self._prompts = min(self._prompts + 1, _MOST)
         self._mean += (coefs - self._mean) / self._prompts

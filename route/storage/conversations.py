@@ -42,8 +42,13 @@ def is_tool_round(body: Mapping[str, Any]) -> bool:
 
     Text of the user may follow them, as in the Messages API.
     """
-    newest = takewhile(lambda message: _role(message) != "assistant", reversed(body.get("messages") or []))
-    return any(_role(message) in ("tool", "function") for message in newest)
+    for message in reversed(body.get("messages") or []):
+        role = message.get("role") if isinstance(message, dict) else None
+        if role == "assistant":
+            return False
+        if role in ("tool", "function"):
+            return True
+    return False
 
 
 class Last(NamedTuple):

@@ -144,7 +144,9 @@ class RedisLimits:
                 decode_responses=True,
             )
         except ValueError as error:
-            raise ConfigError(f"shared_limits: {self.name}: is no URL of Redis: {self._text(error)}") from None
+            raise ConfigError(
+                f"shared_limits: {self.name}: is not the URL of a Redis server: {self._text(error)}"
+            ) from None
         self._count = self._client.register_script(_COUNT)
         self._lease = self._client.register_script(_LEASE)
 

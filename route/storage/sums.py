@@ -32,7 +32,13 @@ class Usage:
     cost: float
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
+        return Usage(
+            self.answers + other.answers,
+            self.measured + other.measured,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cost + other.cost,
+        )
 
     @classmethod
     def of(cls, answers: int, cost: float, prompt_tokens: int | None, completion_tokens: int | None) -> Usage:

@@ -21,6 +21,7 @@ from p2l.common.long_texts import (
     TooManyValuesError,
     apart,
     beside,
+    bound_values,
     count_bytes,
     count_values,
     decode,
@@ -44,13 +45,37 @@ BOOK = b'"' + b"All work and no play\\n" * 700_000 + b'"'
 """One string of 15 MB."""
 
 
+def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in {"MANY": 0, "_FEW": 1, "_ELEMENTS": 2, "_AT_ONCE": 24}.items():
+        monkeypatch.setattr(long_texts, name, size)
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=ANYTHING)
 def test_patience_changes_no_value(content: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_texts, "MANY", 0)
+    in_small_pieces(monkeypatch)
     text = dumps(content)
     assert text == json.dumps(content)
-    assert patient_decoder().decode(text) == content
+    for spaces in (None, 1):
+        assert patient_decoder().decode(json.dumps(content, indent=spaces)) == content
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.lists(ANYTHING, max_size=8), data=st.data())
+def test_patience_refuses_what_the_usual_parser_refuses(
+    content: Any, data: st.DataObject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_small_pieces(monkeypatch)
+    text = json.dumps(content)
+    place = data.draw(st.integers(0, len(text)))
+    text = text[:place] + data.draw(st.text(', []{}":1', max_size=3)) + text[data.draw(st.integers(place, len(text))) :]
+    try:
+        expected = json.loads(text)
+    except ValueError:
+        with pytest.raises(json.JSONDecodeError):
+            patient_decoder().decode(text)
+    else:
+        assert patient_decoder().decode(text) == expected
 
 
 SPECIAL = ["\\", "\\\\", '\\"', "\\n", "\\u00e9", "\\ud83d", "\\ude00", "\\ud83d\\ude00", "ud83d", "é", "🙂", "a", "u"]
@@ -104,6 +129,13 @@ def test_values_are_counted_without_going_through_all(content: Any, most: int) -
         return 1 + sum(map(values, inner))
 
     assert holds_more(content, most) == (values(content) > most)
+
+
+@given(content=ANYTHING, most=st.integers(0, 15))
+def test_a_bound_of_the_values_lets_pass_what_counting_them_does(content: Any, most: int) -> None:
+    body = json.dumps(content).encode()
+    assert bound_values(body, most) >= min(count_values(body, most), most)
+    assert (bound_values(body, most) > most) == (count_values(body, most) > most)
 
 
 def test_long_texts_count_by_their_characters() -> None:

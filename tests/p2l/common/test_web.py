@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Coroutine
 from typing import Any
 
@@ -60,6 +61,19 @@ def test_a_block_that_takes_too_long_ends_with_the_error_given() -> None:
             await asyncio.sleep(60)
 
     with pytest.raises(ValueError, match="late"):
+        asyncio.run(main())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a task counts its cancellations from Python 3.11")
+def test_a_cancellation_from_elsewhere_at_the_same_moment_stays_one() -> None:
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        with time_limit(0.0, ValueError("late")):
+            asyncio.get_running_loop().call_soon(task.cancel)
+            await asyncio.sleep(60)
+
+    with pytest.raises(asyncio.CancelledError):
         asyncio.run(main())
 
 

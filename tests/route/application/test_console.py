@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 import pytest
 
 from p2l.common.pages import Dot, frontier_svg
-from route.application.views import frontier_of_the_hour, reasons
+from route.application.feed import Feed
+from route.application.views import budgets, frontier_of_the_hour, reasons
 from route.observability.logs import RequestRecord
 from route.observability.metrics import RouterMetrics
 from route.observability.recent import Recent, quantile
@@ -114,21 +115,62 @@ def test_prompts_are_shown_only_where_they_are_stored(tmp_path: Path, stored: bo
 
 
 def test_events_push_what_changed_and_end_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("route.application.console._STREAM_SECONDS", 0.4)
-    monkeypatch.setattr("route.application.console.POINT_SECONDS", 0.1)
+    monkeypatch.setattr("route.application.feed.POINT_SECONDS", 0.1)
+    monkeypatch.setattr("route.service.live.POINT_SECONDS", 0.1)
 
     async def check(router: Running) -> None:
         cookie = await session(router)
         async with router.http.get(f"{router.url}/console/events", headers=cookie) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
+            before = await answer.content.readuntil(b"event: requests")
+            for name in ("tiles", "models", "frontier", "health", "budgets"):
+                assert f"event: {name}\n".encode() in before
             await router.ask()
-            text = await answer.text()
-        names = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
-        assert {"tiles", "models", "frontier", "health", "budgets", "requests"} <= set(names)
-        assert names.count("requests") == 2
-        assert names.count("point") > 2
+            after = await answer.content.readuntil(b"event: requests")
+            assert b"event: frontier" not in after, "which changes slowly"
+            for _ in range(2):
+                await answer.content.readuntil(b"event: point")
+        monkeypatch.setattr("route.application.console._STREAM_SECONDS", 0.2)
+        async with router.http.get(f"{router.url}/console/events", headers=cookie) as answer:
+            await answer.text()  # to its end
 
     run(tmp_path, check, admin_key=ADMIN)
+
+
+def test_viewers_share_one_rendering_a_tick_of_what_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("route.application.feed.POINT_SECONDS", 0.1)
+
+    async def look(feed: Feed) -> list[bytes]:
+        return [event async for event in feed.events(0.25)]
+
+    async def check(router: Running) -> None:
+        feed, recent = Feed(router.app.state.live), router.service.recent
+        one, two = await asyncio.gather(look(feed), look(feed))
+        assert one == two
+        assert [part.version for part in feed.parts] == [1] * 6, "nothing has changed, so nothing was rendered again"
+        await feed.whole()
+        for number in range(40):
+            recent.note(RequestRecord(f"r{number}", f"key-{number}", 200, 0.1), DECISION, None)
+        pushed = [event.decode() for event in await look(feed) if b"event: requests" in event][-1]
+        assert pushed.count("<details") == 5, "more in one tick than anybody could read"
+        for number in range(10):
+            recent.note(RequestRecord(f"s{number}", "", 200, 0.1), DECISION, None)
+        pushed = [event.decode() for event in await look(feed) if b"event: requests" in event][-1]
+        assert (pushed.count("<details"), "the page shows some" in pushed) == (10, True)
+        shown = (await feed.whole())["requests"]
+        assert (shown.count("<details"), "the page shows some" in shown) == (25, False)
+
+    run(tmp_path, check, admin_key=ADMIN)
+
+
+def test_of_many_keys_those_that_spent_most_are_shown(tmp_path: Path) -> None:
+    async def check(router: Running) -> None:
+        shown = budgets(router.service)
+        assert (len(shown["keys"]), shown["others"]) == (100, 51)  # with the key of the tests
+
+    run(tmp_path, check, admin_key=ADMIN, keys=[{"key": f"key-{n}", "name": f"name-{n}"} for n in range(150)])
 
 
 def test_points_are_rates_of_the_metrics() -> None:
@@ -197,5 +239,7 @@ def test_a_picture_escapes_names_and_bears_one_point_or_none() -> None:
     assert "<b>" not in one
     assert "nan" not in one
     assert 'aria-label="&#34;"' in one
+    crowd = frontier_svg([Dot("a-name", 1.0, 0.5)] * 20, None, x="x", y="y", title="t")
+    assert 0 < crowd.count('<text class="dot"') < 7, "a name has room of its own, or none"
     many = frontier_svg([Dot(str(n), 10.0**n, n / 9, True) for n in range(9)], None, x="x", y="y", title="t")
     assert many.count('class="corner" cx') == 9

@@ -24,12 +24,12 @@ def test_the_benchmark_runs_from_start_to_finish(
         answers(60).to_parquet(tmp_path / SETS[name].file)
     flags = ["--sets", "routerbench,routerdc", "--folds", "2", "--output", str(tmp_path / "out"), "--quiet"]
     main([str(tmp_path), *flags, "--told"])
-    printed = capsys.readouterr().out
-    assert "### routerdc, category told" in printed
+    printed, details = capsys.readouterr()
+    assert "### routerdc, category told" in details
     assert "The category is not told" in printed
     assert printed.count("Not behind best single model by an interval: holds") == 2
     assert printed.count("Not behind k-means leaderboards by an interval:") == 2
-    assert "What bounds routing: of the variance of models' deviations" in printed
+    assert "What bounds routing: of the variance of models' deviations" in details
     assert (tmp_path / "out" / "routing.png").stat().st_size > 1000
     assert (tmp_path / "out" / "routerbench-told" / "curves.svg").is_file()
     main([str(tmp_path), "--sets", "routerbench", *flags[2:]])

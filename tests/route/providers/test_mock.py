@@ -139,7 +139,7 @@ def test_a_trouble_can_be_told_later() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"failures": ["explosion"]}, "no trouble 'explosion'"),
+        ({"failures": ["explosion"]}, "unknown failure 'explosion'"),
         ({"failure": "status:x"}, "no number"),
         ({"txt": "a"}, "options are text, tokens"),
     ],
@@ -182,5 +182,5 @@ def test_the_command_serves_until_it_is_told_to_stop() -> None:
 
 
 def test_the_command_refuses_what_it_does_not_know() -> None:
-    with pytest.raises(ConfigError, match="no trouble 'fire'"):
+    with pytest.raises(ConfigError, match="unknown failure 'fire'"):
         main(["--failures", "fire"])

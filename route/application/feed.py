@@ -1,0 +1,151 @@
+"""The live parts of the console, rendered once a tick for everybody who looks, and only those that have changed.
+
+Nothing runs while nobody looks: whoever comes first after a tick renders it, and the others take what is there. Between
+two parts the event loop goes on, so that no request waits for more than one. What changes slowly, or in most rows at
+once, is rendered less often.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from markupsafe import Markup
+
+from p2l.common.report import render
+from route.application import views
+from route.observability.recent import POINT_SECONDS, RecentRequest
+from route.service.live import Live
+from route.service.state import Service
+
+_FRONTIER_SECONDS = 10.0
+_NEW_REQUESTS = 5  # of a tick, at most
+_Values: TypeAlias = "dict[str, Any]"
+
+
+@dataclass
+class Part:
+    """One part of the page."""
+
+    name: str
+    read: Callable[[Service], Awaitable[_Values]]
+    pause: float = 0.0
+    """Seconds between two readings, at least."""
+    values: _Values | None = None
+    html: str = ""
+    event: bytes = b""
+    version: int = 0
+    """How often it has changed."""
+    read_at: float = field(default=float("-inf"))
+
+    async def refresh(self, service: Service) -> None:
+        """Read its values, and render it if they are others."""
+        values = await self.read(service)
+        if values == self.values:
+            return
+        self.values, self.version = values, self.version + 1
+        self.html = render("route.application/parts.html", part=self.name, **values)
+        self.event = event(self.name, self.html)
+
+
+class Feed:
+    """The live parts for all who look at the console of one worker."""
+
+    def __init__(self, live: Live, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Render nothing yet."""
+        self.parts = [
+            Part("tiles", _now(views.tiles)),
+            Part("models", _models),
+            Part("frontier", _now(views.frontier_of_the_hour), _FRONTIER_SECONDS),
+            Part("health", _now(views.health)),
+            Part("budgets", _now(views.budgets)),
+            Part("requests", _now(self._requests)),
+        ]
+        self._tick = POINT_SECONDS
+        self._live = live
+        self._clock = clock
+        self._rendered = float("-inf")
+        self._one_turn = asyncio.Lock()
+        self._rows: dict[int, Markup] = {}
+        """The requests of the page by their numbers, newest last: each is rendered once."""
+        self._seen = 0
+        self._is_whole = True
+        """Whether the present turn is for a page that opens."""
+
+    async def whole(self) -> dict[str, str]:
+        """Return all parts as they are now."""
+        async with self._one_turn:
+            self._is_whole = True
+            for part in self.parts:
+                await self._refresh(part)
+        return {part.name: part.html for part in self.parts}
+
+    async def events(self, seconds: float) -> AsyncIterator[bytes]:
+        """Yield parts whenever they change, and each new point of the charts, for some time."""
+        end, sent, last = self._clock() + seconds, dict.fromkeys((part.name for part in self.parts), 0), 0.0
+        while self._clock() < end:
+            await self._turn()
+            for part in self.parts:
+                if part.version != sent[part.name]:
+                    sent[part.name] = part.version
+                    yield part.event
+            recent = self._live.service.recent
+            for point in recent.since(last) if last else list(recent.points)[-1:]:
+                last = point["time"] or 0.0
+                yield event("point", json.dumps(point))
+            await asyncio.sleep(max(0.01, self._rendered + self._tick - self._clock()))
+
+    async def _turn(self) -> None:
+        """Refresh the parts that are due, if nobody has in this tick."""
+        async with self._one_turn:
+            now = self._clock()
+            if now < self._rendered + self._tick:
+                return
+            self._rendered, self._is_whole = now, False
+            for part in self.parts:
+                if now - part.read_at >= part.pause:
+                    await self._refresh(part)
+                    await asyncio.sleep(0)
+
+    async def _refresh(self, part: Part) -> None:
+        part.read_at = self._clock()
+        await part.refresh(self._live.service)
+
+    def _requests(self, service: Service) -> _Values:
+        """Return the latest requests: of many in one tick only some, since nobody could read them."""
+        recent = service.recent
+        first, end = recent.noted - len(recent.requests), recent.noted
+        if self._is_whole:
+            numbers = list(range(max(first, end - views.SHOWN_REQUESTS), end))
+        else:
+            new = range(max(first, self._seen, end - _NEW_REQUESTS), end)
+            numbers = [*self._rows, *new][-views.SHOWN_REQUESTS :]
+        self._rows = {number: self._rows.get(number) or _row(recent.requests[number - first]) for number in numbers}
+        self._seen = end
+        is_sample = bool(numbers) and numbers[-1] - numbers[0] >= len(numbers)
+        return {"requests": list(self._rows.values())[::-1], "is_sample": is_sample}
+
+
+def _row(request: RecentRequest) -> Markup:
+    return Markup(render("route.application/request.html", each=views.request(request)))
+
+
+def event(name: str, content: str) -> bytes:
+    """Return a server-sent event, after whose end a page soon asks for more."""
+    lines = "".join(f"data: {line}\n" for line in content.split("\n"))
+    return f"retry: 100\nevent: {name}\n{lines}\n".encode()
+
+
+def _now(read: Callable[[Service], _Values]) -> Callable[[Service], Awaitable[_Values]]:
+    async def later(service: Service) -> _Values:
+        return read(service)
+
+    return later
+
+
+async def _models(service: Service) -> _Values:
+    return {"rows": await views.models(service)}
