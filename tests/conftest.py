@@ -12,10 +12,15 @@ import pytest
 import yaml
 from hypothesis import settings
 
-from tests.warm import can_fork, run_forked
+from tests.warm import warm_python
+
+# Test processes share the cores already; threads of theirs would wait for each other. Read while torch is imported.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["HF_HUB_OFFLINE"] = "1"
 
 ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("ant", "bee", "cat", "dog")
+LONG = {"e2e", "training", "online_training", "serving", "view"}
 
 # The same examples on every machine, and no clock: a slow machine is no failure.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
@@ -24,15 +29,20 @@ settings.load_profile("repeatable")
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Of a run in several processes the first starts what all of them fork from."""
+    if config.getoption("numprocesses", None):
+        warm_python()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What starts whole commands comes first: a long file begun last would keep one worker at the end of a run."""
-    items.sort(key=lambda item: "/e2e/" not in item.path.as_posix())
+    """What starts whole commands or trains comes first: a long file begun last would keep one worker at the end."""
+    items.sort(key=lambda item: not any(part in LONG for part in item.path.parts))
 
 
 @pytest.fixture(autouse=True)
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test may reach a hub, and none inherits a launcher's variables."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test inherits a launcher's variables, not even from one that trained in this process."""
     for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
 
@@ -51,13 +61,16 @@ def command() -> Command:
     def run(
         *words: str | Path, cwd: Path = ROOT, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **(env or {})}
-        environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-        line = [sys.executable if word == "python" else str(word) for word in words]
-        if line[0] == "deepspeed" and not any(word.startswith("--master_port") for word in line):
-            line.insert(1, f"--master_port={free_port()}")  # two test runs on one machine must not meet
-        if can_fork(line) and not env:  # what is set for this command may be read while packages are imported
-            return run_forked(line, cwd, environment)
+        environment = {**os.environ, **(env or {})}
+        binaries = Path(sys.executable).parent
+        environment["PATH"] = f"{binaries}{os.pathsep}{environment['PATH']}"
+        line = [str(word) for word in words]
+        if line[0] == "python":  # code of a test may ask what is imported
+            line[0] = sys.executable if line[1] == "-c" else warm_python()
+        elif line[0] == "deepspeed":
+            if not any(word.startswith("--master_port") for word in line):
+                line.insert(1, f"--master_port={free_port()}")  # two test runs on one machine must not meet
+            line[:1] = [warm_python(), str(binaries / "deepspeed")]
         return subprocess.run(line, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
     return run

@@ -22,7 +22,27 @@ from tests.route.router_helpers import a_router
 
 AXE = Path(__file__).parent / "axe" / "axe.min.js"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-SIZES = [(360, "light"), (360, "dark"), (1400, "light"), (1400, "dark")]
+SIZES = [
+    (360, "light"),
+    (1400, "dark"),
+    pytest.param(360, "dark", marks=pytest.mark.slow),
+    pytest.param(1400, "light", marks=pytest.mark.slow),
+]
+"""Each width and each scheme once, the other two among the slow tests: widths move things, schemes color them."""
+
+
+def transferred(browser: Any, url: str) -> list[float]:
+    """Return the bytes of each thing that the first visit of a page fetches."""
+    context = browser.new_context()
+    page = context.new_page()
+    session = context.new_cdp_session(page)
+    session.send("Network.enable")
+    sizes: list[float] = []
+    session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
+    page.goto(url)
+    page.wait_for_load_state("networkidle")
+    context.close()
+    return sizes
 
 
 # Not for the session: Playwright's event loop runs in this thread until it ends, and other files need their own.

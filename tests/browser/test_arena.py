@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from tests.browser.conftest import SIZES, Visits, router_in_a_thread
+from tests.browser.conftest import SIZES, Visits, router_in_a_thread, transferred
 from tests.browser.test_endpoint_page import HOSTILE
 
 
@@ -72,3 +73,9 @@ def test_it_is_accessible_and_fits(visit: Visits, arena: str, width: int, scheme
     opened.page.wait_for_selector("#verdict table")
     assert opened.violations() == []
     assert opened.overflow() <= 0
+
+
+def test_the_first_load_is_small(browser: Any, arena: str) -> None:
+    sizes = transferred(browser, arena)
+    assert len(sizes) >= 2
+    assert sum(sizes) < 100_000

@@ -13,7 +13,7 @@ import torch
 from p2l.common.access import digest_of
 from p2l.inference import P2L
 from p2l.serving.settings import Settings
-from tests.browser.conftest import SIZES, Visit, Visits
+from tests.browser.conftest import SIZES, Visit, Visits, transferred
 from tests.p2l.serving.conftest import Running, make_model, serving
 from tests.p2l.serving.test_uncertainty import with_posterior
 
@@ -223,15 +223,7 @@ def test_the_key_opens_the_page_once(visit: Visits, folder: Path, tmp_path: Path
 
 
 def test_the_first_load_is_small(browser: Any, endpoint: Running) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    session = context.new_cdp_session(page)
-    session.send("Network.enable")
-    sizes: list[float] = []
-    session.on("Network.loadingFinished", lambda event: sizes.append(event["encodedDataLength"]))
-    page.goto(endpoint.url)
-    page.wait_for_load_state("networkidle")
-    context.close()
+    sizes = transferred(browser, endpoint.url)
     assert len(sizes) >= 4
     assert sum(sizes) < 100_000
 

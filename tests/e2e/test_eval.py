@@ -7,7 +7,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from p2l.batch_inference.output import PartFolder
 from tests.conftest import ROOT, Command, free_port
 from tests.p2l.eval_helpers import make_model, prompt_rows, write_jsonl
+from tests.warm import warm_python
 
 IN_SMALL_CHUNKS = "tests/e2e/eval_in_small_chunks.py"
 COUNT = 200
@@ -60,9 +60,9 @@ def test_a_killed_run_is_gone_on_with_by_two_processes(
     flags = ["--model", model, "--dataset", data, "--output-dir", tmp_path]
     parts = PartFolder(tmp_path / "tiny.parts")
     running = subprocess.Popen(
-        [sys.executable, IN_SMALL_CHUNKS, *map(str, flags)],
+        [warm_python(), IN_SMALL_CHUNKS, *map(str, flags)],
         cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "EVAL_REST": "0.1"},
+        env={**os.environ, "EVAL_REST": "0.1"},
         stderr=subprocess.PIPE,
         text=True,
     )

@@ -1,12 +1,14 @@
 """The commands typed the documented way, through the DeepSpeed launcher, with two processes on a CPU."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Command, Configure, free_port, make_configure
 from tests.e2e.test_train import largest_difference, lines, train
+from tests.warm import warm_python
 
 pytestmark = pytest.mark.launcher
 
@@ -42,8 +44,10 @@ def test_two_processes_take_the_steps_of_one(
 
 def test_a_full_disk_stops_two_processes_with_one_line(command: Command, configure: Configure) -> None:
     config = configure(zero={"zero_optimization": {"stage": 1}})
-    line = f"deepspeed --num_gpus=2 --master_port={free_port()} p2l.train --config {config} --no-eval --save-steps 2"
-    done = command("bash", "-c", f"ulimit -f 20; exec {line}")
+    launcher = f"{warm_python()} {Path(sys.executable).with_name('deepspeed')} --num_gpus=2 --master_port={free_port()}"
+    line = f"{launcher} p2l.train --config {config} --no-eval --save-steps 2"
+    # No bytecode: a file of it that is cut short is taken for whole later.
+    done = command("bash", "-c", f"ulimit -f 20; exec {line}", env={"PYTHONDONTWRITEBYTECODE": "1"})
     assert done.returncode == 2
     assert done.stderr.count("error: ") + done.stdout.count("error: ") == 1
     assert "checkpoint-2: cannot be saved" in done.stderr + done.stdout

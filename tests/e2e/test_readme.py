@@ -1,7 +1,6 @@
 """The clients that README and docs show, run as they are printed but for ports and keys."""
 
 import contextlib
-import os
 import re
 import subprocess
 import sys
@@ -9,12 +8,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 import yaml
 
 from tests.conftest import ROOT, free_port
 from tests.p2l.serving_models import NAMES, tiny
+from tests.serving_process import answers
 
 KEY = "a-key"
 
@@ -31,12 +30,9 @@ def snippet(page: str, heading: str) -> str:
 def server(*words: str, health: str) -> Iterator[int]:
     port = free_port()
     line = [sys.executable, "-m", *words, "--host", "127.0.0.1", "--port", str(port), "--api-key", KEY]
-    with subprocess.Popen(line, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}) as process:
+    with subprocess.Popen(line, cwd=ROOT) as process:
         try:
-            while process.poll() is None:
-                with contextlib.suppress(httpx2.TransportError):
-                    if httpx2.get(f"http://127.0.0.1:{port}/{health}", timeout=30).status_code == 200:
-                        break
+            while process.poll() is None and not answers(f"http://127.0.0.1:{port}/{health}"):
                 time.sleep(0.05)
             yield port
         finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,10 @@ async def ask_until_refused(port: int, seen: Counter[str], pause: float) -> None
     while True:
         try:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        except ConnectionRefusedError:
+        except (
+            ConnectionRefusedError,
+            ConnectionResetError,
+        ):  # reset: made in the moment of the end, and nothing asked
             seen["refused"] += 1
             return
         head = b""
@@ -94,3 +98,23 @@ def test_a_hangup_reloads_every_worker_under_load_without_a_request_that_fails(t
         assert {name for name in seen if name.startswith("broken")} == set()
 
     asyncio.run(main())
+
+
+def test_hangups_while_workers_start_end_none_of_them(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    flags = (*FLAGS, "--api-key", "k", "--workers", "2", "-c", write(tmp_path, "old"))
+    with serving("route.openai_server", *flags, probe="/ready", log=log, begun="Started parent process") as (
+        _,
+        process,
+    ):
+        text = ""
+        while text.count("Application startup complete") < 2 and "died" not in text:
+            process.send_signal(signal.SIGHUP)
+            time.sleep(0.02)
+            text = log.read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait() == 0
+    events = [json.loads(line)["event"] for line in log.read_text().splitlines()]
+    assert "the configuration was reloaded" in events
+    assert [event for event in events if "died" in event] == []
+    assert sum(event.startswith("Started server process") for event in events) == 2

@@ -16,6 +16,7 @@ from p2l.training.run_folder import read_state
 from p2l.votes import open_votes
 from tests.conftest import MODELS, Command, Configure, vote_rows, write_votes
 from tests.in_turn import run_in_turn
+from tests.warm import warm_python
 
 PINNED = [1.669548, 1.245659, 1.202638, 1.005676, 1.002834, 0.902266, 0.724854, 0.948481]
 
@@ -80,13 +81,15 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(
     rates = {"head_learning_rate": 1e-2, "weight_decay": 0.1, "lr_schedule": "cosine", "warmup_steps": 3}
     config = configure(num_train_epochs=2, shuffle=True, init_type="marginal", **rates)
     whole = train(command, config, "--no-eval", "--save-steps", "5")
-    killed = tmp_path / "killed"
+    killed = whole.with_name("killed")
     shutil.copytree(whole / "checkpoint-5", killed / "checkpoint-5")
     # A line cut in half and lines beyond the checkpoint are what a kill leaves behind.
     text = (whole / "metrics.jsonl").read_text(encoding="utf-8")
     (killed / "metrics.jsonl").write_text("".join(text.splitlines(keepends=True)[:7]) + '{"step": 8, "lo', "utf-8")
     (killed / ".checkpoint-10.unfinished").mkdir()
-    resumed = train(command, config, "--no-eval", "--save-steps", "5", "--checkpoint", killed)
+    again = tmp_path / "again.yaml"
+    again.write_text(config.read_text(encoding="utf-8").replace("proj_name: run", "proj_name: killed"), "utf-8")
+    resumed = train(command, again, "--no-eval", "--save-steps", "5", "--resume")
     assert resumed == killed
     for part in (".", "checkpoint-10", "checkpoint-15"):
         assert (whole / part / "model.safetensors").read_bytes() == (killed / part / "model.safetensors").read_bytes()
@@ -161,8 +164,9 @@ def test_a_full_disk_keeps_the_last_checkpoint(command: Command, configure: Conf
     shutil.rmtree(folder / "checkpoint-6")
     before = (folder / "checkpoint-3" / "model.safetensors").read_bytes()
     limit = len(before) // 2 // 1024
-    resume = f"python -m p2l.train --config {config} --no-eval --save-steps 3 --checkpoint {folder}"
-    done = command("bash", "-c", f"ulimit -f {limit}; exec {resume}")
+    resume = f"{warm_python()} -m p2l.train --config {config} --no-eval --save-steps 3 --checkpoint {folder}"
+    # No bytecode: a file of it that is cut short is taken for whole later.
+    done = command("bash", "-c", f"ulimit -f {limit}; exec {resume}", env={"PYTHONDONTWRITEBYTECODE": "1"})
     assert done.returncode == 2, done.stderr
     assert "checkpoint-6" in done.stderr
     assert "checkpoint-3" in done.stderr

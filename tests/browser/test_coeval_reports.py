@@ -1,0 +1,30 @@
+"""The pages of `coeval analyze all` in a browser: each can be read on every screen, and loads nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.browser.conftest import SIZES, Visits
+from tests.coeval.helpers import coeval
+from tests.coeval.view.hostile_runs import write_hostile_run
+
+
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("analysis")
+    assert coeval("analyze", "all", "--run", write_hostile_run(root / "hostile"), "--out", root / "reports") == 0
+    return sorted((root / "reports").rglob("index.html"))
+
+
+@pytest.mark.parametrize(("width", "scheme"), SIZES)
+def test_every_page_is_accessible_and_fits(visit: Visits, reports: list[Path], width: int, scheme: str) -> None:
+    assert len(reports) > 10
+    opened = visit(reports[0].as_uri(), width=width, scheme=scheme)
+    for path in reports:
+        opened.page.goto(path.as_uri())
+        opened.page.evaluate("document.querySelectorAll('details').forEach(part => part.open = true)")
+        assert opened.violations() == [], path
+        assert opened.overflow() <= 0, path
+        assert opened.page.evaluate("window.planted") is None
