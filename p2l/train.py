@@ -9,10 +9,15 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError
 from p2l.training.recipe import SIZES
+
+if TYPE_CHECKING:
+    from p2l.training.loop import RunOptions
 
 _EXPERIMENTAL = (
     "GPUs, bfloat16 on a GPU, varlen attention kernels and `compile: true` are experimental: never run on a GPU yet "
@@ -45,6 +50,12 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
         help="the run, or its checkpoint-N, to resume; or, with --config, a folder or hub id with plain weights: "
         "weights and model list are used, everything else starts anew",
     )
+    flags.add_argument(
+        "--resume",
+        action="store_true",
+        help="with --config: go on with the configuration's run from its newest checkpoint, or begin it, in the folder "
+        "output_dir/proj_name; for launchers that start processes again (torchrun --max-restarts)",
+    )
     flags.add_argument("--push-to-hf", action="store_true", help="push the result to the configuration's repo_id")
     flags.add_argument(
         "--eval-steps", type=positive, metavar="N", help="validate after every N steps (60; with --votes 4 times a run)"
@@ -63,7 +74,9 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
     )
     flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
     flags.add_argument("--local_rank", type=int, default=0, help="set by the DeepSpeed launcher")
-    flags.arrange({"checkpoints and validation": ("--checkpoint", "--eval-steps", "--no-eval", "--save-steps")})
+    flags.arrange(
+        {"checkpoints and validation": ("--checkpoint", "--resume", "--eval-steps", "--no-eval", "--save-steps")}
+    )
     return flags
 
 
@@ -128,10 +141,28 @@ def main(argv: Sequence[str] | None = None) -> None:
         save_steps=flags.save_steps if flags.save_steps and flags.save_steps > 0 else None,
         quiet=flags.quiet,
     )
-    train(flags.config, options)
+    if not flags.resume:
+        train(flags.config, options)
+    elif (resumed := _resumed(flags.config, options)) is not None:
+        train(flags.config, resumed)
+
+
+def _resumed(config: str, options: RunOptions) -> RunOptions | None:
+    """Return the options with the run of the configuration, begun or stopped; None for one that has ended."""
+    from p2l.training.config import load_config
+    from p2l.training.prepare import take_up
+
+    if options.checkpoint is not None:
+        raise ConfigError("--resume finds the checkpoint itself; leave out --checkpoint or --resume")
+    if options.save_steps is None:
+        raise ConfigError("--resume needs checkpoints to go on from; add --save-steps N")
+    run = take_up(load_config(config), validate=options.eval_steps is not None)
+    return None if run is None else replace(options, folder=run[0], checkpoint=run[1])
 
 
 def _train_on_votes(flags: argparse.Namespace) -> None:
+    if flags.resume:
+        raise ConfigError("--resume goes with --config; with --votes a run that was stopped goes on as it is")
     if flags.push_to_hf:
         raise ConfigError("--push-to-hf goes with --config; train, then add repo_id to the run's training.yaml")
     if flags.no_eval and flags.val:

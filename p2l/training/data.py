@@ -22,6 +22,7 @@ from torch import Tensor
 from p2l.common.cache import LRUCache
 from p2l.model.batching import Batch, collate, plan_batches
 from p2l.model.encoding import Encoding, PromptTokenizer
+from p2l.votes import VoteStore
 from p2l.votes.schema import hash_turns
 
 Ids = NDArray[np.int64]
@@ -77,15 +78,15 @@ class Windows:
     """Read the next window while the caller computes; off where asking for it may mean waiting for votes."""
     covariates: Callable[[Ids], Tensor] | None = None
     """The scaled covariates (n, C) of votes, turned as their labels are; None: none are trained."""
+    local_rank: int = 0
+    local_size: int = 1
+    """Processes of this node, among which its prompts are dealt where votes are spread over nodes."""
     _recent: LRUCache[int, Encoding] = field(default_factory=lambda: LRUCache(_MOST_RECENT, _size))
     """Encodings by the hash of their prompt."""
 
     def read(self, ids: Ids) -> list[MicroBatch]:
         """Return this rank's micro-batches for the votes `ids` (N,); empty if it has none of their prompts."""
-        prompts, about = distinct(self.votes.prompts(ids))
-        # In characters: all ranks have to deal alike, and each tokenises its own prompts alone.
-        sizes = [sum(map(len, prompt)) for prompt in prompts]
-        mine = deal(sizes, self.world_size)[self.rank]
+        prompts, about, mine = self._deal(ids)
         encodings = self._encode([prompts[number] for number in mine])
         lengths = [len(encoding.ids) for encoding in encodings]
         plan = plan_batches(lengths, max_tokens=self.max_tokens, packed=self.packed)
@@ -93,13 +94,25 @@ class Windows:
         for rows in plan:
             place = np.full(len(prompts), -1)
             place[[mine[row] for row in rows]] = np.arange(len(rows))
-            votes = np.flatnonzero(place[about] >= 0)
+            votes = np.flatnonzero((about >= 0) & (place[about] >= 0))
             batch = collate([encodings[row] for row in rows], self.tokenizer.pad_token_id, packed=self.packed)
             if self.covariates is not None:
                 batch["covariates"] = self.covariates(ids[votes])
             tokens = sum(lengths[row] for row in rows)
             micro_batches.append(MicroBatch(batch, votes, torch.from_numpy(place[about[votes]]), tokens))
         return micro_batches
+
+    def _deal(self, ids: Ids) -> tuple[list[Sequence[str]], Ids, list[int]]:
+        """Return the prompts of this node, which of them each vote (N,) is about (-1: none), and those of this rank."""
+        held = self.votes.held(ids) if isinstance(self.votes, VoteStore) else None
+        here = np.arange(len(ids)) if held is None else np.flatnonzero(held)
+        prompts, about_here = distinct(self.votes.prompts(ids[here]))
+        about = np.full(len(ids), -1)
+        about[here] = about_here
+        # In characters: all ranks have to deal alike, and each tokenises its own prompts alone.
+        sizes = [sum(map(len, prompt)) for prompt in prompts]
+        hands, hand = (self.world_size, self.rank) if held is None else (self.local_size, self.local_rank)
+        return prompts, about, deal(sizes, hands)[hand]
 
     def _encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
         """Encode prompts that are not among the recent ones: a later epoch reads the same ones again."""

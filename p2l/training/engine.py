@@ -48,6 +48,12 @@ def world_size() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def local_size() -> int:
+    """Return the number of processes of this run on this node, as torchrun or DeepSpeed's launcher says."""
+    size = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE")
+    return int(size) if size else world_size()
+
+
 def choose_device(name: str) -> torch.device:
     """Return the device of this process; ConfigError if `cuda` is absent, or this rank has no GPU of its own."""
     available = torch.cuda.is_available()

@@ -28,7 +28,7 @@ from p2l.model.scratch import sample_prompts
 from p2l.model.sentence import MODULES_FILE, pooling_of
 from p2l.training.comparison import HeldOutComparison
 from p2l.training.data import Votes
-from p2l.training.engine import world_size
+from p2l.training.engine import local_size, world_size
 from p2l.training.recipe import BackboneFacts, Machine, VoteFacts
 from p2l.votes import VoteStore
 from p2l.votes.splitting import hash_prompts
@@ -46,9 +46,8 @@ def measure_machine() -> Machine:
     if torch.cuda.is_available():
         memory = torch.cuda.get_device_properties(0).total_memory
         return Machine(processes, memory, gpu=True, bfloat16=torch.cuda.is_bf16_supported())
-    here = int(os.environ.get("LOCAL_SIZE", processes))  # set by the DeepSpeed launcher: processes of this node
     installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return Machine(processes, min([installed, *memory_limits()]) // here, gpu=False)
+    return Machine(processes, min([installed, *memory_limits()]) // local_size(), gpu=False)
 
 
 def memory_limits(system: Path = Path("/")) -> list[int]:

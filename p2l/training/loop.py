@@ -48,6 +48,7 @@ from p2l.training.deepspeed_config import (
 from p2l.training.engine import (
     Engine,
     choose_device,
+    local_size,
     make_scheduler,
     parameter_groups,
     peers,
@@ -204,10 +205,13 @@ def check_options(config: TrainConfig, config_path: str, options: RunOptions) ->
         check_can_push(config.repo_id)
 
 
-def open_train_votes(config: TrainConfig, model_list: list[str] | None = None) -> VoteStore:
-    """Open the votes to train on; InputError if they cannot be read or lack the weights that they need."""
+def open_train_votes(config: TrainConfig, model_list: list[str] | None = None, *, spread: bool = False) -> VoteStore:
+    """Open the votes to train on; InputError if they cannot be read or lack the weights that they need.
+
+    With `spread` each of several nodes holds the prompts of its part of a lake.
+    """
     votes = open_votes_together(
-        config.train_data_path, model_list=model_list, from_disk=config.load_train_data_from_disk
+        config.train_data_path, model_list=model_list, from_disk=config.load_train_data_from_disk, spread=spread
     )
     check_number_of_models(len(votes.model_list), config.train_data_path)
     if config.weighted_loss and not votes.has_weights:
@@ -315,6 +319,8 @@ def start_trainer(
         max_tokens=config.micro_batch_tokens or max_tokens,
         rank=engine.rank,
         world_size=engine.world_size,
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        local_size=local_size(),
         ahead=ahead,
         covariates=covariates,
     )
@@ -340,9 +346,13 @@ def run_folder(engine: Engine, config: TrainConfig, options: RunOptions, start: 
     return Path(engine.broadcast(folder))
 
 
-def global_batch(config: TrainConfig) -> int:
-    """Return the votes of one optimizer step over all processes."""
-    return config.batch_size * config.gradient_accumulation_steps * world_size()
+def global_batch(config: TrainConfig, resume: Path | None = None) -> int:
+    """Return the votes of one optimizer step over all processes; of a run to resume, over those that it began with."""
+    processes = world_size()
+    if resume is not None:
+        state = read_state(resume)
+        processes = state.processes or processes
+    return config.batch_size * config.gradient_accumulation_steps * processes
 
 
 def note(text: str) -> None:

@@ -30,7 +30,7 @@ from p2l.training.engine import peers
 from p2l.training.facts import Forecast, check_counted, compare
 from p2l.training.loop import Hardware, RunOptions, Start
 from p2l.training.posterior import write_posterior
-from p2l.training.run_folder import TrainerState, check_same_configuration, check_shared, read_state
+from p2l.training.run_folder import TrainerState, alone_in, check_same_configuration, check_shared, read_state
 from p2l.training.selection import POINTS, BestStep, CrossFit, cross_fit_sources, fold_in, hold_out, one_leaderboard
 from p2l.training.trainer import Trainer
 from p2l.votes import VoteStore, open_votes_together
@@ -71,7 +71,14 @@ class _OfflineRun(loop.Run):
         )
 
     def state(self, step: int) -> TrainerState:
-        return replace(super().state(step), selection=None if self.best is None else self.best.record())
+        schedule, config = self.trainer.schedule, self.config
+        assert isinstance(schedule, OfflineSchedule)
+        return replace(
+            super().state(step),
+            selection=None if self.best is None else self.best.record(),
+            global_batch=schedule.global_batch,
+            processes=schedule.global_batch // (config.batch_size * config.gradient_accumulation_steps),
+        )
 
     def resume(self, checkpoint: Path | None) -> int:
         step = super().resume(checkpoint)
@@ -168,7 +175,7 @@ class _Setup:
         config = self.config
         schedule = OfflineSchedule(
             num_votes=len(votes),
-            global_batch=loop.global_batch(config),
+            global_batch=loop.global_batch(config, self.start.resume),
             epochs=config.num_train_epochs,
             shuffle=bool(config.shuffle),
             seed=config.seed,
@@ -217,14 +224,13 @@ def train(config_path: str, options: RunOptions) -> Path:
         run = _OfflineRun(config, options, trainer, folder, validation, all_votes, votes, **more)
         if parts is not None:
             run.best = BestStep(config, parts[1], one_leaderboard(votes, config), whole, sources)
-        if crossed is not None:
-            _stop_at(trainer, crossed)
-            _write_cross_fit(run, crossed)
-        first = run.resume(start.resume)
-        run.settle(
-            run.train(first, len(votes) * config.num_train_epochs * (trainer.schedule.total_steps or 0) // whole)
-        )
-        run.finish()
+        with alone_in(folder, trainer.engine):
+            if crossed is not None:
+                _stop_at(trainer, crossed)
+                _write_cross_fit(run, crossed)
+            first, steps = run.resume(start.resume), trainer.schedule.total_steps or 0
+            run.settle(run.train(first, len(votes) * config.num_train_epochs * steps // whole))
+            run.finish()
     return folder
 
 
@@ -254,7 +260,9 @@ def _write_cross_fit(run: _OfflineRun, crossed: CrossFit) -> None:
 
 
 def _open_train(config: TrainConfig, model_list: list[str] | None) -> VoteStore:
-    votes = loop.open_train_votes(config, model_list)
+    # What covariates, judges and voters are fitted by is in the rows, and few votes are cross-fitted.
+    needs_rows = config.covariates or has_sources(config) or config.cross_fit
+    votes = loop.open_train_votes(config, model_list, spread=not needs_rows)
     if votes.is_time_sorted and not config.shuffle:
         loop.note(
             "warning: votes are sorted by time and used in that order; a model forgets its oldest votes this way "

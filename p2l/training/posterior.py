@@ -118,7 +118,9 @@ def fit_posterior(
     fitted = marginal_board(votes, model.likelihood.name, weighted=weighted)
     board = HeadStart(fitted.coefs, fitted.eta, fitted.gamma)
     rng = np.random.default_rng(seed)
-    ids = np.sort(rng.permutation(len(votes))[:MOST_VOTES])
+    held = votes.held() if isinstance(votes, VoteStore) else None
+    # Of votes that are spread over nodes, those of this one: prompts are dealt to nodes by chance.
+    ids = np.sort(rng.permutation(len(votes) if held is None else np.flatnonzero(held))[:MOST_VOTES])
     prompts, about = distinct(votes.prompts(ids))
     rows = rng.permutation(len(prompts))[:most]
     place = np.full(len(prompts), -1)

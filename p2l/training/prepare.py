@@ -7,6 +7,7 @@ so a run that was stopped is either absent or can be resumed.
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
@@ -23,6 +24,7 @@ from p2l.model.sentence import NO_ENCODER, find_encoder, pooling_of
 from p2l.people.sources import VOTER, by_people, find_people, sources_of
 from p2l.training import facts, recipe
 from p2l.training.comparison import COMPARISON_FILE
+from p2l.training.config import TrainConfig
 from p2l.training.engine import choose_device, on_first, start_processes, world_size
 from p2l.training.recipe import BackboneFacts, Machine, Plan, Size
 from p2l.training.run_folder import candidates, newest_checkpoint
@@ -90,6 +92,33 @@ def prepare(request: Request, checkpoint: str | None = None, *, quiet: bool = Fa
         return _prepare(request, checkpoint, quiet=quiet)
     start_processes(choose_device("auto"))
     return on_first(lambda: _prepare(request, checkpoint, quiet=quiet))
+
+
+def take_up(config: TrainConfig, *, validate: bool) -> tuple[Path, str | None] | None:
+    """Return the folder of a configuration's run and its newest checkpoint, None before the first; None if it ended.
+
+    Every process calls this, and the first one looks, so that all go on from the same checkpoint.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ.get("TORCHELASTIC_MAX_RESTARTS") != "0":
+        # The store of torchrun still has the addresses of the processes before, and those after would call them.
+        raise ConfigError("set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or it cannot start processes again")
+    folder = config.output_dir / config.run_name
+
+    def look() -> tuple[Path, str | None] | None:
+        if (folder / (COMPARISON_FILE if validate else "config.json")).exists():
+            print(f"{folder}: is trained; another proj_name starts a new run", file=sys.stderr)
+            return None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be made: {error.strerror}; change 'output_dir'") from error
+        newest = newest_checkpoint(folder)
+        return folder, str(newest) if newest else None
+
+    if world_size() == 1:
+        return look()
+    start_processes(choose_device(config.device))
+    return on_first(look)
 
 
 def dry_run(request: Request) -> str:

@@ -120,7 +120,7 @@ SIZES = {
         ),
         Size(
             "small",
-            "SmolLM2-135M-Instruct fine-tuned: hours on a CPU, minutes on a GPU",
+            "SmolLM2-135M-Instruct fine-tuned: for a GPU, hours on a CPU",
             "HuggingFaceTB/SmolLM2-135M-Instruct",
             single=Recipe(1e-4, 3e-3, 0.1, epochs=2),
             smallest_step=32,

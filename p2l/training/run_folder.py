@@ -13,7 +13,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass
 from itertools import count
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Any
 from torch import Tensor
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError
-from p2l.common.files import atomic_path, disk_error, parse_json, sync_path, sync_tree
+from p2l.common.files import atomic_path, disk_error, locked, parse_json, sync_path, sync_tree
 from p2l.model.checkpoint import write_json
 from p2l.model.manifest import seal
 from p2l.training.config import TrainConfig
@@ -52,6 +52,8 @@ class TrainerState:
     """Clipping, optimizer and scheduler as passed to DeepSpeed; None in checkpoints of older versions."""
     selection: dict[str, Any] | None = None
     """The best step so far and its loss; None where no votes are held out to choose it."""
+    processes: int | None = None
+    """Processes that the run began with, which its steps are counted by; None where their number may not change."""
 
     def check_continues(self, now: TrainerState, folder: Path) -> None:
         """Raise CheckpointError if a run with the settings `now` cannot resume from this state."""
@@ -63,8 +65,11 @@ class TrainerState:
         # One by one, so that the message names the setting and not the whole rule.
         if self.update_rule is not None and now.update_rule is not None:
             mine, other = {**mine, **self.update_rule}, {**other, **now.update_rule}
+        free = {"step", "votes", "update_rule", "selection"}
+        if self.processes is not None and not self.zero_stage:  # every process has the whole state, and steps stay
+            free.add("world_size")
         for key, value in mine.items():
-            if key not in {"step", "votes", "update_rule", "selection"} and value != other.get(key):
+            if key not in free and value != other.get(key):
                 raise CheckpointError(
                     f"{folder}: was trained with {key} = {value}, this run has {other.get(key)}; "
                     "resume with the same votes, configuration and number of processes"
@@ -220,6 +225,15 @@ def check_shared(engine: Engine, folder: Path) -> None:
         raise ConfigError(
             f"{folder}: is not there on node {hosts[0]}; key 'output_dir' must name a folder that all nodes share"
         )
+
+
+@contextmanager
+def alone_in(folder: Path, engine: Engine) -> Iterator[None]:
+    """Keep other runs out of the folder until the block ends (every rank must call this)."""
+    with locked(folder, wait=False) if engine.is_main else nullcontext(True) as is_alone:
+        if not engine.broadcast(is_alone):
+            raise InputError(f"{folder}: another process is training in it; stop that one first")
+        yield
 
 
 def _appears(folder: Path) -> bool:

@@ -113,6 +113,10 @@ def test_an_error_that_is_none_of_the_disk_passes_as_it_is(tmp_path: Path, error
 
 def test_a_run_goes_on_only_as_it_began(tmp_path: Path) -> None:
     state().check_continues(state(9), tmp_path)
+    state(processes=1).check_continues(state(processes=1, world_size=2), tmp_path)  # each has the whole state
+    split = {"processes": 1, "zero_stage": 1}
+    with pytest.raises(CheckpointError, match="world_size = 1"):
+        state(**split).check_continues(state(**split, world_size=2), tmp_path)
     with pytest.raises(CheckpointError, match="world_size = 1"):
         state().check_continues(state(world_size=2), tmp_path)
 

@@ -73,6 +73,7 @@ def memorised(folder: Path) -> Path:
 
 
 OVERFIT = {"num_train_epochs": 20, "learning_rate": 1e-2, "shuffle": True, "head_type": "bt", "loss_type": "bt"}
+OVERFIT |= {"batch_size": 16, "gradient_accumulation_steps": 1}
 
 
 @pytest.mark.parametrize("chosen_by", [{"selection_share": 0.3}, {"cross_fit": 2, "num_train_epochs": 8}])

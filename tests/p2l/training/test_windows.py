@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2l.commands.votes import main as vote_files
 from p2l.model.encoding import PromptTokenizer
 from p2l.training.data import Windows, deal
-from p2l.votes import VoteStore, open_votes
+from p2l.votes import VoteStore, open_votes, open_votes_together
 from tests.conftest import write_votes
 
 
@@ -34,6 +35,25 @@ def test_every_vote_of_a_window_is_in_one_micro_batch(votes: VoteStore, tokenize
         ranks = [Windows(tokenizer, votes, True, 100, rank, world_size).read(ids) for rank in range(world_size)]
         taken = np.concatenate([part.votes for parts in ranks for part in parts])
         assert sorted(taken) == list(range(len(ids)))
+
+
+def test_nodes_share_the_votes_of_a_window_by_the_prompts_that_they_hold(
+    votes: VoteStore, tokenizer: PromptTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_votes(tmp_path / "votes.jsonl", votes.rows())
+    vote_files(["lake", str(tmp_path / "votes.jsonl"), "--output", str(tmp_path / "lake")])
+    ids, taken, encoded = np.arange(3, 40), list[int](), 0
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    for node in (0, 1):
+        monkeypatch.setenv("GROUP_RANK", str(node))
+        store = open_votes_together(str(tmp_path / "lake"), spread=True)
+        for rank in (0, 1):
+            windows = Windows(tokenizer, store, True, 100, 2 * node + rank, 4, local_rank=rank, local_size=2)
+            parts = windows.read(ids)
+            taken += [vote for part in parts for vote in part.votes.tolist()]
+            encoded += sum(len(part.batch["lengths"]) for part in parts)
+    assert sorted(taken) == list(range(len(ids)))
+    assert encoded == 7
 
 
 def test_a_prompt_is_encoded_once_and_its_votes_point_at_it(votes: VoteStore, tokenizer: PromptTokenizer) -> None:
