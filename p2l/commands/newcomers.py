@@ -20,14 +20,16 @@ def add_parser() -> argparse.ArgumentParser:
     flags.add_argument("--model", required=True, metavar="DIR", help="the folder of a trained model")
     flags.add_argument("--name", required=True, metavar="NAME", help="of the new model, as votes or answers name it")
     source = flags.add_mutually_exclusive_group(required=True)
-    source.add_argument("--votes", metavar="FILE", help="votes between it and known models; others are passed over")
+    source.add_argument("--votes", metavar="FILE", help="votes between it and known models; others are ignored")
     source.add_argument(
         "--answers",
         metavar="FILE",
         help="graded answers: rows of prompt, model and score in [0, 1]; those of known models on the same prompts say "
         "how hard these are, and on further prompts how scores follow from coefficients",
     )
-    flags.add_argument("--organisation", metavar="NAME", help="whose model it is (default: as its name begins)")
+    flags.add_argument(
+        "--organisation", metavar="NAME", help="organisation of the model (default: the first word of its name)"
+    )
     flags.add_argument("--output", required=True, metavar="DIR", help="folder of the larger model; must not exist")
     return flags
 
@@ -64,7 +66,7 @@ def probes_parser() -> argparse.ArgumentParser:
         "each is",
     )
     flags.add_argument("--count", type=positive, default=20, metavar="N", help="prompts to choose")
-    flags.add_argument("--limit", type=positive, default=5000, metavar="N", help="look at a sample of so many prompts")
+    flags.add_argument("--limit", type=positive, default=5000, metavar="N", help="use a sample of this many prompts")
     flags.add_argument("--seed", type=whole, default=0, help="of the sample")
     flags.add_argument("--output", required=True, metavar="FILE", help="JSON lines of prompt, most telling first")
     return flags

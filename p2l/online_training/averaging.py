@@ -131,6 +131,7 @@ class PublishedAverage:
                 "use stage 0, 1 or 2, or remove the key"
             )
         self._engine = engine
+        self.horizon = horizon
         self._average = AveragedWeights(horizon, engine.model.row_names)
 
     def update(self) -> None:

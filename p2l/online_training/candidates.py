@@ -107,7 +107,7 @@ def complete(
     """
     facts: dict[str, float | int] = {}
     if held is not None and len(arrived):
-        facts = _shrink(folder, arrived, held, device, weighted=weighted)
+        facts = shrink(folder, arrived, held, device, weighted=weighted)
     if len(arrived) >= FEWEST_VOTES:
         model = P2L.from_pretrained(folder, device=device, dtype=torch.float32).members[0]
         posterior = fit_posterior(model.model, model.tokenizer, arrived, weighted=weighted, most_prompts=MOST_READ)
@@ -115,9 +115,10 @@ def complete(
     return facts
 
 
-def _shrink(
+def shrink(
     folder: Path, arrived: ArrivedVotes, held: HeldOutVotes, device: torch.device, *, weighted: bool
 ) -> dict[str, float | int]:
+    """Shrink the model in `folder` by held-out votes; return the factor, and the votes that chose it."""
     model = P2L.from_pretrained(folder, device=device)
     labels = translate_labels(held.labels, held.model_list, model.model_list)
     kept = np.flatnonzero((labels[:, :2] >= 0).all(axis=1) & (counted(model.likelihood, held.labels) > 0))

@@ -245,6 +245,11 @@ class LineVotes:
         self._count = 0
 
     @property
+    def path(self) -> Path:
+        """The file."""
+        return self._file.path
+
+    @property
     def model_list(self) -> list[str]:
         """Names of all models so far."""
         return list(self._codes)

@@ -4,8 +4,9 @@ At its 1st, 2nd, 4th, ... vote, up to the 512th, a new model's row is set to the
 far (`p2l.leaderboard.newcomers`): the steps of an optimizer would take thousands of votes to where some twenty say it
 is. Between these votes, and after the last of them, the row trains like any other.
 
-Known are the models that the run began with, and those with more votes than that; where they are fewer than eight the
-row stays at their mean.
+Known are the models that the run began with, and those with more votes than that. A run that began with fewer than
+eight leaves the rows at the mean: its own rows of models with some hundred votes are too rough for a prior, and its
+forecasts of the next votes were worse with it (docs/experiments.md).
 """
 
 from __future__ import annotations
@@ -76,6 +77,13 @@ class NewRows:
         """Count the votes that had arrived before this process."""
         self._count(arrived)
 
+    def renew(self) -> None:
+        """Set the rows of all models with too few votes for gradients, in a model that was trained anew."""
+        known = self._known()
+        if len(known) >= FEWEST_KNOWN:
+            for model in sorted(set(self._own) - set(known)):
+                self._set(model, known)
+
     def update(self, arrived: int) -> list[int]:
         """Take over the votes that have arrived; set and return the rows of models that reached a power of two."""
         before = {model: len(votes) for model, votes in self._own.items()}
@@ -85,12 +93,15 @@ class NewRows:
             for model, votes in sorted(self._own.items())
             if before.get(model, 0).bit_length() < len(votes).bit_length() and before.get(model, 0) < OWN_VOTES
         ]
-        known = [model for model in range(len(self.trainer.engine.model.model_list)) if self._is_known(model)]
+        known = self._known()
         if len(known) < FEWEST_KNOWN:
             return []
         for model in due:
             self._set(model, known)
         return due
+
+    def _known(self) -> list[int]:
+        return [model for model in range(len(self.trainer.engine.model.model_list)) if self._is_known(model)]
 
     def _is_known(self, model: int) -> bool:
         return model < self.began_with or len(self._own.get(model, ())) >= OWN_VOTES

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from p2l.online_training.candidates import HeldVotes
     from p2l.online_training.config import OnlineConfig
     from p2l.online_training.live_votes import LiveVotes
+    from p2l.online_training.retraining import Retraining
     from p2l.online_training.stream import Publisher, VoteStream
-    from p2l.training.loop import RunOptions
+    from p2l.training.loop import RunOptions, Start
 
 
 DEFAULT_SHARE = 0.02
+DEFAULT_TIMES = 2.0
 
 
 def add_follow_flags(flags: argparse.ArgumentParser) -> None:
@@ -39,19 +41,24 @@ def add_follow_flags(flags: argparse.ArgumentParser) -> None:
         "--follow",
         metavar="FILE",
         type=Path,
-        help="train on votes as they come into this JSONL file, or into this database of a router; in place of "
+        help="train on votes as they arrive in this JSONL file, or in this database of a router; in place of "
         "train_data_path",
     )
     live.add_argument(
-        "--stop-when-idle", metavar="SECONDS", type=amount, help="end when no vote has come for so long (never)"
+        "--stop-when-idle",
+        metavar="SECONDS",
+        type=amount,
+        help="end when no vote has arrived for this long (default: never)",
     )
-    live.add_argument("--poll", metavar="SECONDS", type=amount, default=1.0, help="time between two looks")
+    live.add_argument(
+        "--poll", metavar="SECONDS", type=amount, default=1.0, help="pause between two checks for new votes"
+    )
     live.add_argument(
         "--publish", metavar="DIR", type=Path, help="folder for models to serve, with `p2l endpoint --watch DIR`"
     )
-    live.add_argument("--publish-votes", metavar="N", type=positive, help="publish whenever N more votes have come")
-    live.add_argument("--publish-minutes", metavar="M", type=above_zero, help="publish whenever M minutes have passed")
-    live.add_argument("--publish-keep", metavar="N", type=positive, default=5, help="newest models that stay there")
+    live.add_argument("--publish-votes", metavar="N", type=positive, help="publish after every N votes")
+    live.add_argument("--publish-minutes", metavar="M", type=above_zero, help="publish every M minutes")
+    live.add_argument("--publish-keep", metavar="N", type=positive, default=5, help="newest models to keep there")
     live.add_argument(
         "--hold-out",
         metavar="SHARE",
@@ -72,6 +79,16 @@ def add_follow_flags(flags: argparse.ArgumentParser) -> None:
         "--gate-votes", metavar="N", type=positive, default=1000, help="newest held-out votes to shrink and judge by"
     )
 
+    live.add_argument(
+        "--retrain",
+        metavar="TIMES",
+        type=above_zero,
+        nargs="?",
+        const=DEFAULT_TIMES,
+        help="train anew on all votes in the background where that gains, take the model over if it is better beyond "
+        f"noise, and spend at most TIMES ({DEFAULT_TIMES:g}) the compute of training on each vote once",
+    )
+
 
 def check_follow_flags(flags: argparse.Namespace) -> None:
     """Raise ConfigError, naming both, for a flag without the other one that it needs."""
@@ -88,8 +105,14 @@ def check_follow_flags(flags: argparse.Namespace) -> None:
         raise ConfigError("--gate judges by held-out votes; leave out --hold-out 0")
     if flags.publish is not None and flags.publish_votes is None and flags.publish_minutes is None:
         raise ConfigError("--publish needs --publish-votes N or --publish-minutes M: how often")
+    if flags.retrain is not None and (flags.follow is None or not _held_share(flags)):
+        raise ConfigError(
+            "--retrain judges by held-out votes of a stream; give --follow FILE and --publish DIR with it"
+        )
+    if flags.retrain is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise ConfigError("--retrain goes with a run of one process; start the run without a launcher")
     if flags.sort and flags.follow:
-        raise ConfigError("--sort does not go with --follow: votes are taken as they come; leave out one of the two")
+        raise ConfigError("--sort does not go with --follow: votes are taken as they arrive; leave out one of the two")
 
 
 class _LiveRun:
@@ -173,6 +196,21 @@ class _LiveRun:
             stop=self.waiting.stop,
             tell=self.tell,
         )
+
+    def retraining(self, config: OnlineConfig, folder: Path, start: Start, began_with: int) -> Retraining | None:
+        """Return what trains models anew beside the run in `folder`."""
+        from p2l.online_training.retraining import Retraining, RetrainingState
+
+        flags, past = self.flags, config.past_data_path
+        if flags.retrain is None or self.followed is None:
+            return None
+        if start.resume is not None:
+            state = RetrainingState.of_checkpoint(start.resume)
+        else:
+            state = RetrainingState.of_model(Path(start.weights or "").expanduser(), has_past=past is not None)
+        served = flags.publish.expanduser()
+        where = (config, folder / ".retraining", served, self.followed, past)
+        return Retraining(*where, state, flags.retrain, flags.gate_votes, began_with, self.tell)
 
 
 def stop_on_signals(stop: Callable[[], None], is_stopping: Callable[[], bool]) -> None:

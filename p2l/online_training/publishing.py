@@ -115,7 +115,7 @@ def publish(
             _prune(folder, keep)
         for left in [*folder.glob(".checkpoint-*"), *folder.glob("..checkpoint-*")]:  # refused, or of a killed run
             shutil.rmtree(left, ignore_errors=True)
-        _log(folder, **entry, **verdict.numbers, **facts)
+        log_event(folder, **entry, **verdict.numbers, **facts)
     except OSError as error:
         raise _unwritable(folder, error) from error
     return verdict
@@ -149,7 +149,7 @@ def roll_back(folder: Path) -> Rollback:
             _touch(before, now)  # from here on it is the one that is served
             now.rename(away)
             sync_path(folder)
-            _log(folder, event="rolled back", taken_out=now.name, revision=revision, back_to=before.name)
+            log_event(folder, event="rolled back", taken_out=now.name, revision=revision, back_to=before.name)
         except OSError as error:
             raise _unwritable(folder, error) from error
     return Rollback(away, revision, before, back_revision)
@@ -194,7 +194,8 @@ def _place_away(folder: Path, name: str) -> Path:
     return away / (f"{name}.{number}" if number else name)
 
 
-def _log(folder: Path, **entry: Any) -> None:
+def log_event(folder: Path, **entry: Any) -> None:
+    """Append a line to the log of a served folder."""
     line = json.dumps({"time": round(time.time(), 3), **entry}) + "\n"
     with (folder / PUBLICATIONS_FILE).open("a", encoding="utf-8") as file:
         file.write(line)
@@ -360,6 +361,12 @@ class FolderPublisher:
             self._publish(trainer)
         if stop:
             raise StopRequestedError
+
+    def publish(self, step: int, arrived: int, trainer: Trainer) -> None:
+        """Publish the model of a step now, if anything is published."""
+        self._newest = (step, arrived)
+        if self.folder is not None:
+            self._publish(trainer)
 
     def finish(self, trainer: Trainer) -> None:
         """Publish the newest step, if nothing was decided on it."""

@@ -12,8 +12,8 @@ starts again with it. Nothing else changes, so a run that had to grow ends where
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -23,17 +23,16 @@ import torch
 from torch import Tensor
 
 from p2l.common.errors import CheckpointError, InputError, VoteError
-from p2l.common.files import locked
 from p2l.model.checkpoint import MODEL_LIST_FILE
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import last_layer, new_rows
-from p2l.model.model import P2LModel
+from p2l.model.model import P2LModel, to_dtype
 from p2l.online_training.averaging import PublishedAverage
 from p2l.online_training.buffer import Buffer
 from p2l.online_training.buffers import make_buffer
 from p2l.online_training.config import OnlineConfig
-from p2l.online_training.newcomers import NewRows
-from p2l.online_training.past import StreamWithPast, open_past
+from p2l.online_training.newcomers import FEWEST_KNOWN, NewRows
+from p2l.online_training.retraining import Retraining, arrange
 from p2l.online_training.schedule import (
     STREAM_STATE,
     OnlineSchedule,
@@ -47,8 +46,10 @@ from p2l.online_training.stream import (
     Publisher,
     StaticStream,
     StopRequestedError,
+    StreamWithPast,
     VoteStream,
     in_time_order,
+    open_past,
     published_order,
 )
 from p2l.training import covariates as nuisance
@@ -57,7 +58,14 @@ from p2l.training.config import load_config_as
 from p2l.training.engine import Engine, parameter_groups, peers
 from p2l.training.facts import check_counted
 from p2l.training.loop import Run, RunOptions, Start
-from p2l.training.run_folder import TrainerState, check_same_configuration, check_shared, read_state, whole_or_absent
+from p2l.training.run_folder import (
+    TrainerState,
+    alone_in,
+    check_same_configuration,
+    check_shared,
+    read_state,
+    whole_or_absent,
+)
 from p2l.training.trainer import StepResult, Trainer
 from p2l.votes import VoteStore, open_votes_together
 
@@ -157,6 +165,9 @@ class Live(Protocol):
     def publisher(self, config: OnlineConfig, folder: Path) -> Publisher:
         """Return what publishes the models of the run in this folder."""
 
+    def retraining(self, config: OnlineConfig, folder: Path, start: Start, began_with: int) -> Retraining | None:
+        """Return what trains models anew beside the run in this folder; None: nothing does."""
+
     def values(self) -> Mapping[str, float]:
         """Return further columns of `metrics.jsonl`."""
 
@@ -174,6 +185,14 @@ class OnlineOptions:
     """None: the votes are the data set `train_data_path`."""
 
 
+class _BetterModelError(Exception):
+    """Raised after a step where the run is to go on with a model that was trained anew."""
+
+    def __init__(self, model: Path) -> None:
+        super().__init__(model)
+        self.model = model
+
+
 @dataclass
 class _OnlineRun(Run):
     """A run whose stream, model and folder are there."""
@@ -183,8 +202,13 @@ class _OnlineRun(Run):
     stream: VoteStream
     schedule: OnlineSchedule
     fingerprint: StreamFingerprint
+    new_trainer: Callable[[P2LModel, PromptTokenizer], Trainer]
+    """Starts DeepSpeed with another model, for the same votes and schedule."""
     average: PublishedAverage | None = None
     publisher: Publisher | None = None
+    retraining: Retraining | None = None
+    unsaved: bool = False
+    """Whether a model was taken over since the last checkpoint."""
     is_stream: ClassVar[bool] = True
 
     def votes_at(self, step: int) -> tuple[int, str]:
@@ -197,6 +221,8 @@ class _OnlineRun(Run):
         write_stream_state(folder, self.schedule.state(step), model.model_list, model.num_rows)
         if self.average is not None:
             self.average.save(folder)
+        if self.retraining is not None:
+            self.retraining.save(folder)
 
     def published_models(self) -> list[str]:
         return published_order(self.trainer.engine.model.model_list, self.schedule.began_with)
@@ -213,8 +239,16 @@ class _OnlineRun(Run):
         return {"arrived": facts.arrived, "waiting": facts.waiting, "models": facts.models, **lag, **live}
 
     def after_step(self, result: StepResult) -> None:
+        facts = self.schedule.facts(result.step)
+        if self.unsaved:  # or a kill would lose the model that was taken over
+            self.unsaved = False
+            self.save(result.step)
         if self.publisher is not None:
-            self.publisher.after_step(result, self.schedule.facts(result.step), self.trainer)
+            self.publisher.after_step(result, facts, self.trainer)
+        if self.retraining is not None:
+            model = self.retraining.after_step(result.votes, result.step, facts.arrived, self.trainer)
+            if model is not None:
+                raise _BetterModelError(model)
 
 
 def train_online(config_path: str, options: OnlineOptions) -> Path:
@@ -238,28 +272,23 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     votes: Any = stream if past is None else StreamWithPast(past, stream)
     values = _covariates(config, model, stream, votes)
     validation = _open_validation(config, stream, model) if options.run.eval_steps is not None else None
-    parts = (hardware, model, tokenizer, votes, schedule)
-    trainer = loop.start_trainer(config, *parts, ahead=not stream.grows, covariates=values)
+    options_of_trainer: dict[str, Any] = {"ahead": not stream.grows, "covariates": values}
+
+    def new_trainer(model: P2LModel, tokenizer: PromptTokenizer) -> Trainer:
+        return loop.start_trainer(config, hardware, model, tokenizer, votes, schedule, **options_of_trainer)
+
+    trainer = new_trainer(model, tokenizer)
     engine = trainer.engine
     with peers():
         folder = loop.run_folder(engine, config, options.run, start)
         check_shared(engine, folder)
-        follow = (options.live, stream, schedule, StreamFingerprint(stream))
+        follow = (options.live, stream, schedule, StreamFingerprint(stream), new_trainer)
         run = _OnlineRun(config, options.run, trainer, folder, validation, *follow)
         if config.average_steps is not None:
             run.average = trainer.published = PublishedAverage(engine, config.average_steps)
-        with _alone_in(folder, engine):
+        with alone_in(folder, engine):
             _train(run, start)
     return folder
-
-
-@contextmanager
-def _alone_in(folder: Path, engine: Engine) -> Iterator[None]:
-    """Keep other runs out of the folder until the block ends (every rank must call this)."""
-    with locked(folder, wait=False) if engine.is_main else nullcontext(True) as is_alone:
-        if not engine.broadcast(is_alone):
-            raise InputError(f"{folder}: another process is training in it; stop that one first")
-        yield
 
 
 def find_online_start(checkpoint: str | None) -> Start:
@@ -397,9 +426,36 @@ def _open_validation(config: OnlineConfig, stream: VoteStream, model: P2LModel) 
 
 
 def _train(run: _OnlineRun, start: Start) -> None:
+    began_with = run.schedule.began_with
+    if run.live is not None:
+        run.publisher = run.live.publisher(run.config, run.folder)
+        run.retraining = run.live.retraining(run.config, run.folder, start, began_with)
+    rows = _follow_models(run)
+    first = run.resume(start.resume)
+    if start.resume is not None and run.average is not None:
+        run.average.load(start.resume)
+    if rows is not None:
+        rows.resume(run.schedule.arrived)
+    if run.publisher is not None:
+        run.publisher.begin(first, run.schedule.arrived, run.trainer, began_with=began_with)
+    with closing(run.retraining) if run.retraining is not None else nullcontext():
+        try:
+            done = _train_to_the_end(run, first)
+        except StopRequestedError:
+            _stop(run)
+            return
+    if done > first and not (run.options.save_steps and done % run.options.save_steps == 0):
+        run.save(done)
+    if run.publisher is not None:
+        run.publisher.finish(run.trainer)
+    run.finish()
+
+
+def _follow_models(run: _OnlineRun) -> NewRows | None:
+    """Let the head grow with the models of the stream; return what sets their rows."""
     growth = Growth(run.config, run.trainer, run.folder / ".growing")
     growth.clear()
-    rows = NewRows(run.trainer, run.schedule.began_with, run.average) if run.config.new_models == "prior" else None
+    rows = _new_rows(run)
 
     def meet(step: int) -> None:
         facts = run.schedule.facts(step + 1)
@@ -408,26 +464,53 @@ def _train(run: _OnlineRun, start: Start) -> None:
             rows.update(facts.arrived)
 
     run.trainer.before_step = meet
-    if run.live is not None:
-        run.publisher = run.live.publisher(run.config, run.folder)
-    first = run.resume(start.resume)
-    if start.resume is not None and run.average is not None:
-        run.average.load(start.resume)
+    return rows
+
+
+def _train_to_the_end(run: _OnlineRun, first: int) -> int:
+    """Train until the stream ends, taking over what was trained anew; return the steps done."""
+    steps = run.schedule.total_steps
+    num_votes = None if steps is None else steps * run.schedule.buffer.full_size  # with replayed ones
+    while True:
+        try:
+            first = run.train(first, num_votes)
+            model = None
+            if run.retraining is not None:
+                model = run.retraining.finish(first, run.schedule.arrived, run.trainer)
+            if model is None:
+                return first
+        except _BetterModelError as better:
+            model = better.model
+        first = run.schedule.done
+        _take_over(run, model)
+
+
+def _take_over(run: _OnlineRun, folder: Path) -> None:
+    """Go on with the weights of a model that was trained anew; the votes that it has not seen come next."""
+    retraining, old = run.retraining, run.trainer
+    assert retraining is not None
+    start = Start(None, str(folder))
+    tokenizer = loop.make_tokenizer(run.config, start)
+    model = loop.trained_model(run.config, start, tokenizer, to_dtype(old.engine.precision))
+    arrange(model, old.engine.model.model_list, old.engine.model.num_rows)
+    run.trainer = run.new_trainer(model, tokenizer)
+    if run.average is not None:
+        run.average = run.trainer.published = PublishedAverage(run.trainer.engine, run.average.horizon)
+    rows = _follow_models(run)
     if rows is not None:
         rows.resume(run.schedule.arrived)
+        rows.renew()
+    run.schedule.repeat(np.arange(retraining.state.tried, run.schedule.arrived))
+    run.unsaved = True
     if run.publisher is not None:
-        run.publisher.begin(first, run.schedule.arrived, run.trainer, began_with=run.schedule.began_with)
-    try:
-        steps = run.schedule.total_steps
-        done = run.train(first, None if steps is None else steps * run.schedule.buffer.full_size)  # with replayed ones
-    except StopRequestedError:
-        _stop(run)
-        return
-    if done > first and not (run.options.save_steps and done % run.options.save_steps == 0):
-        run.save(done)
-    if run.publisher is not None:
-        run.publisher.finish(run.trainer)
-    run.finish()
+        run.publisher.publish(run.schedule.done, run.schedule.arrived, run.trainer)
+
+
+def _new_rows(run: _OnlineRun) -> NewRows | None:
+    """Return what sets the rows of new models; None where they start at the mean or at random."""
+    began_with = run.schedule.began_with
+    is_known = run.config.new_models == "prior" and began_with >= FEWEST_KNOWN
+    return NewRows(run.trainer, began_with, run.average) if is_known else None
 
 
 def _stop(run: _OnlineRun) -> None:

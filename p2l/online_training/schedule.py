@@ -67,6 +67,12 @@ class OnlineSchedule:
                 self._kept[self._done] = self._state()
             yield ids
 
+    def repeat(self, ids: Ids) -> None:
+        """Train on votes that have arrived once more, in the next steps."""
+        size = self.buffer.batch_size
+        again = [ids[start : start + size] for start in range(0, len(ids), size)]
+        self._ready.extendleft(reversed(again))
+
     @property
     def began_with(self) -> int:
         """Models that the run knew before its first vote."""

@@ -8,7 +8,7 @@ Shapes: n votes asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import listed
 from p2l.common.errors import VoteError
+from p2l.votes import VoteStore, open_votes_together
 from p2l.votes.schema import hash_turns
 
 if TYPE_CHECKING:
     from p2l.training.trainer import StepResult, Trainer
-    from p2l.votes import VoteStore
 
 
 Ids = Sequence[int] | NDArray[np.int64] | None
@@ -111,6 +111,9 @@ class Publisher(Protocol):
         `trainer.engine.model.model_list` is the list of this step; `write_model` of `p2l.training.run_folder` makes a
         model folder.
         """
+
+    def publish(self, step: int, arrived: int, trainer: Trainer) -> None:
+        """Called after a step where another model takes the place of the run's own."""
 
     def finish(self, trainer: Trainer) -> None:
         """Called once after the last step."""
@@ -264,3 +267,54 @@ def hold_out(stream: StaticStream, share: float) -> tuple[StaticStream, HeldOut 
     order = np.arange(len(stream)) if stream.order is None else stream.order
     places = np.cumsum(~held)[held]
     return StaticStream(stream.votes, order[~held]), HeldOut(stream.votes, order[held], places)
+
+
+# The votes that a run's model was trained on before, for replay, have ids below zero: -1 is the last of P past votes,
+# -P the first. So places in the stream, which fingerprints, gates and the counts of models refer to, are what they are
+# without a past.
+
+_ManyIds = Sequence[int] | NDArray[np.int64]
+
+
+def open_past(path: str, model_list: Sequence[str]) -> VoteStore:
+    """Open the past votes between models of this list; VoteError where there are none."""
+    return open_votes_together(path, model_list=model_list, drop_unknown=True)
+
+
+@dataclass(frozen=True)
+class StreamWithPast:
+    """The votes of a stream, and below zero those before it."""
+
+    past: VoteStore
+    stream: VoteStream
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+    def prompts(self, ids: _ManyIds) -> list[list[str]]:
+        """Return the user's turns of each vote."""
+        return self._rows(ids, self.past.prompts, self.stream.prompts)
+
+    def rows(self, ids: _ManyIds) -> list[dict[str, Any]]:
+        """Return all columns of each vote."""
+        return self._rows(ids, self.past.rows, self.stream.rows)
+
+    def labels(self, ids: _ManyIds) -> NDArray[Any]:
+        """Return `[winner, loser, tie]` (n, 3) int32."""
+        return np.array(self._rows(ids, self.past.labels, self.stream.labels), dtype=np.int32).reshape(-1, 3)
+
+    def weights(self, ids: _ManyIds) -> NDArray[np.float64]:
+        """Return weights (n,)."""
+        return np.array(self._rows(ids, self.past.weights, self.stream.weights), dtype=np.float64)
+
+    def _rows(self, ids: Ids, past: Callable[[Any], Any], stream: Callable[[Any], Any]) -> list[Any]:
+        """Return what both sources have of some votes, in the order of the ids."""
+        wanted = np.asarray(ids, dtype=np.int64)
+        before = np.flatnonzero(wanted < 0)
+        after = np.flatnonzero(wanted >= 0)
+        entries: list[Any] = [None] * len(wanted)
+        for places, source, shift in ((before, past, len(self.past)), (after, stream, 0)):
+            if len(places):
+                for place, entry in zip(places.tolist(), source(wanted[places] + shift), strict=True):
+                    entries[place] = entry
+        return entries

@@ -27,7 +27,11 @@ def build_parser(prog: str = "p2l visualize") -> argparse.ArgumentParser:
         prog, "Draw the results of `p2l eval-chrono`: how well each checkpoint forecasts the votes of each slice."
     )
     flags.add_argument(
-        "--eval-folder", nargs="+", required=True, metavar="DIR", help="a run each: the --output-dir of eval-chrono"
+        "--eval-folder",
+        nargs="+",
+        required=True,
+        metavar="DIR",
+        help="the --output-dir of eval-chrono, one for each run",
     )
     flags.add_argument(
         "--output-file", required=True, metavar="DIR", help="folder for the results, which go below loss/ or accuracy/"
@@ -36,7 +40,7 @@ def build_parser(prog: str = "p2l visualize") -> argparse.ArgumentParser:
     flags.add_argument("--metric", metavar="NAME", help="a metric of votes (default: Loss)")
     flags.add_argument("--extract-accuracy", action="store_true", help="the same as --metric Accuracy")
     flags.add_argument("--oracle", metavar="NAME", help="the run on shuffled votes, to which gaps are measured")
-    flags.add_argument("--naive", metavar="NAME", help="the run whose gap the others close in part (with --oracle)")
+    flags.add_argument("--naive", metavar="NAME", help="the run whose gap to --oracle the others are to close")
     flags.add_argument(
         "--loss-type", "-lt", metavar="TYPE", help="likelihood of outputs that do not say theirs (default: grk)"
     )

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from safetensors.numpy import load_file
 
@@ -27,6 +25,7 @@ from p2l.serving.watching import newest_model
 from p2l.training.run_records import read_run
 from tests.conftest import ROOT
 from tests.p2l.online_training.live_helpers import add, line
+from tests.warm import warm_python
 
 QUIET = ["--no-eval", "--quiet", "--poll", "0.05"]
 
@@ -112,11 +111,10 @@ def test_a_stop_in_between_changes_nothing(tmp_path: Path, config: Path) -> None
     follow(config, whole)
     votes = add(tmp_path / "votes.jsonl", lines[:50])
     flags = ("--config", config, "--follow", votes, *QUIET)
-    words = [sys.executable, "-m", "p2l.online_training.online_train", *map(str, flags)]
+    words = [warm_python(), "-m", "p2l.online_training.online_train", *map(str, flags)]
     # The run in this process has set a launcher's variables, and may still listen on its port.
     launcher = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
     own = {name: value for name, value in os.environ.items() if name not in launcher}
-    own["OMP_NUM_THREADS"] = str(torch.get_num_threads())  # sums are taken in another order with another number
     with subprocess.Popen(words, cwd=ROOT, env=own, stderr=subprocess.PIPE) as run:
         log = tmp_path / "out" / "run_1" / "metrics.jsonl"
         while run.poll() is None and not (log.exists() and log.read_text(encoding="utf-8").count("\n") >= 6):

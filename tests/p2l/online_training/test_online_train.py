@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +12,7 @@ from p2l.common.errors import InputError
 from p2l.common.files import try_lock
 from p2l.online_training.online_train import main
 from p2l.training.run_folder import read_state
-from tests.conftest import ROOT, Command, Configure, make_configure, write_votes
+from tests.conftest import Command, Configure, make_configure, write_votes
 from tests.e2e.test_planted import Planted
 from tests.e2e.test_train import largest_difference, lines, weights
 from tests.p2l.online_training.online_helpers import ORDER, STAGE_1, online, run_all, stream_rows, write_stream
@@ -256,14 +254,14 @@ def test_a_checkpoint_of_something_else_is_refused(runs: Path, tmp_path: Path, c
     assert "offline" in refused(config, "--checkpoint", cut)
 
 
-def test_a_folder_that_another_run_trains_in_is_refused(runs: Path, configure: Configure) -> None:
+def test_a_folder_that_another_run_trains_in_is_refused(command: Command, runs: Path, configure: Configure) -> None:
     folder = runs / "out" / "small"
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         assert try_lock(descriptor)
         config = online(configure, runs / "stream.jsonl", "small", model_capacity=2)
-        line = [sys.executable, "-m", "p2l.online_training.online_train", "--config", config, "--checkpoint", folder]
-        ended = subprocess.run([*map(str, line), "--no-eval", "--quiet"], cwd=ROOT, capture_output=True, text=True)
+        line = ["python", "-m", "p2l.online_training.online_train", "--config", config, "--checkpoint", folder]
+        ended = command(*line, "--no-eval", "--quiet")
         assert ended.returncode == 2
         assert f"{folder}: another process is training in it" in ended.stderr
     finally:

@@ -1,11 +1,9 @@
 """Kill -9 at any moment: an online run goes on to the weights of one that never stopped, bit for bit."""
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +14,7 @@ from p2l.training.run_folder import newest_checkpoint
 from tests.conftest import ROOT, Command, Configure, make_configure
 from tests.e2e.test_train import largest_difference, lines
 from tests.p2l.online_training.online_helpers import online, run_all, write_stream
+from tests.warm import warm_python
 
 REPLAY = {"type": "replay", "epsilon": 0.4, "limit": 30, "min_batches": 1, "on": {"type": "geometric", "epsilon": 0.3}}
 
@@ -29,10 +28,9 @@ def long_run(folder: Path, configure: Configure, name: str, **changes: object) -
 
 
 def start(config: Path, *flags: str | Path) -> subprocess.Popen[bytes]:
-    line = [sys.executable, "-m", "p2l.online_training.online_train", "--config", str(config), "--no-eval"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    line = [warm_python(), "-m", "p2l.online_training.online_train", "--config", str(config), "--no-eval"]
     quiet = subprocess.DEVNULL
-    return subprocess.Popen([*line, *map(str, flags)], cwd=ROOT, env=environment, stdout=quiet, stderr=quiet)
+    return subprocess.Popen([*line, *map(str, flags)], cwd=ROOT, stdout=quiet, stderr=quiet)
 
 
 def same_bytes(one: Path, other: Path) -> bool:
