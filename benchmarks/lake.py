@@ -63,8 +63,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.phase:
         _PHASES[args.phase](args)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-        print(f"    most memory of this phase: {peak:.2f} GB", flush=True)
+        print(f"{args.phase}: most memory {peak:.2f} GB", file=sys.stderr, flush=True)
         return
+    print("| | |\n|---|---|", flush=True)
     with tempfile.TemporaryDirectory(prefix="p2l-lake-") as name:
         args.keep = args.keep or name
         for phase in _PHASES:
@@ -75,8 +76,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _timed(what: str, work: Any) -> Any:
     started = time.perf_counter()
     outcome = work()
-    print(f"{what}: {time.perf_counter() - started:.2f} s", flush=True)
+    _row(what, f"{time.perf_counter() - started:.1f} s")
     return outcome
+
+
+def _row(what: str, value: str) -> None:
+    """Print a row of the table, to which every phase adds."""
+    print(f"| {what} | {value} |", flush=True)
 
 
 def _make(args: Any) -> None:
@@ -88,7 +94,7 @@ def _make(args: Any) -> None:
         votes = _votes(rng, args.votes // _DAYS, _FIRST + day, args.models)
         lake.add(votes, name=f"day-{day:03}", source="-", identity=str(day))
     size = sum(path.stat().st_size for path in Path(args.keep).rglob("*.parquet"))
-    print(f"{lake.rows:,} votes written in {time.perf_counter() - started:.0f} s, {size / 1e9:.2f} GB", flush=True)
+    _row(f"{lake.rows:,} votes written, {size / 1e9:.2f} GB", f"{time.perf_counter() - started:.0f} s")
 
 
 def _votes(rng: np.random.Generator, count: int, day: int, models: int) -> Iterator[Any]:
@@ -128,11 +134,12 @@ def _scan(args: Any) -> None:
             for batch in lake.batches(part, _COLUMNS, 1 << 20, read_dictionary=_COLUMNS)
         )
 
-    _timed("the floor: reading four columns", rows)
+    _timed("reading four columns alone", rows)
 
 
 def _cold(args: Any) -> None:
-    _boards(Lake(args.keep), "cold")
+    _boards(Lake(args.keep), "counts, and overall, weekly and category boards with sandwich intervals, cold")
+    _row("most memory of that", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB (aim: 2 GB)")
 
 
 def _day(args: Any) -> None:
@@ -140,7 +147,7 @@ def _day(args: Any) -> None:
     if lake.commits[-1].name != "new":
         votes = _votes(np.random.default_rng(1), args.day, _FIRST + _DAYS, args.models)
         lake.add(votes, name="new", source="-", identity="new")
-    _boards(lake, f"one more day of {args.day:,} votes")
+    _boards(lake, f"the same after one more day of {args.day:,} votes (aim: 2 s)")
 
 
 def _boards(lake: Lake, what: str, *, is_warm: bool = True) -> list[Leaderboard]:
@@ -164,21 +171,19 @@ def _boards(lake: Lake, what: str, *, is_warm: bool = True) -> list[Leaderboard]
         starts.add(group.by, group.value, boards[-1])
     starts.keep()
     ended, computed = time.perf_counter(), time.process_time() - computed
-    print(
-        f"{what}: {ended - started:.2f} s, of which counts {counted - started:.2f} s, {len(boards)} boards "
-        f"({computed:.2f} s of computing)",
-        flush=True,
-    )
+    counts = f"of which counts {counted - started:.1f} s, {len(boards)} boards, {computed:.1f} s of computing"
+    _row(what, f"{ended - started:.1f} s, {counts}")
     return boards
 
 
 def _check(args: Any) -> None:
     """Compare the boards with fits from nothing, and the last day's with that of its votes in memory."""
     lake = Lake(args.keep)
-    pairs = zip(_boards(lake, "as it was"), _boards(lake, "from nothing", is_warm=False), strict=True)
+    warm, cold = _boards(lake, "the same again"), _boards(lake, "the same, fits begun from nothing", is_warm=False)
+    pairs = zip(warm, cold, strict=True)
     ends = ("coefs", "lower", "upper")
     gap = max(float(np.abs(getattr(one, end) - getattr(two, end)).max()) for one, two in pairs for end in ends)
-    print(f"greatest difference to fits from nothing, intervals included: {gap:.1e}")
+    _row("greatest difference to fits from nothing, intervals included", f"{gap:.1e}")
     part = next(part for part in reversed(lake.parts) if part.day == lake.parts[-1].day)
     names = [f"model-{number:03}" for number in range(args.models)]
     batches = list(lake.batches(part, _COLUMNS[:3], 1 << 22, read_dictionary=_COLUMNS[:3]))
@@ -192,7 +197,8 @@ def _check(args: Any) -> None:
     table, models = days.counter.table(days.groups[newest], list(days.names))
     ours = fit_table(table, models=models, likelihood=memory.likelihood)
     assert models == names
-    print(f"greatest difference of a coefficient to the fit in memory: {np.abs(ours.coefs - memory.coefs).max():.1e}")
+    apart = np.abs(ours.coefs - memory.coefs).max()
+    _row("greatest difference of a coefficient to the fit in memory, one day's votes", f"{apart:.1e}")
 
 
 def _codes(column: Any, texts: list[str]) -> Any:
@@ -203,7 +209,7 @@ def _codes(column: Any, texts: list[str]) -> Any:
 def _polars(args: Any) -> None:
     """Count the same votes with polars: by pair and winner, with the week, and with the category."""
     if importlib.util.find_spec("polars") is None:
-        print("polars is not installed")
+        _row("polars", "not installed")
         return
     import polars
 
@@ -220,15 +226,14 @@ def _polars(args: Any) -> None:
         polars.scan_parquet(parts, hive_partitioning=False).group_by(keys).len().collect(engine="streaming")
     seconds = time.perf_counter() - started
     whole = seconds * lake.rows / rows
-    print(
-        f"polars, the counts alone: {seconds:.1f} s for {rows:,} votes, multiplied up {whole:.0f} s for {lake.rows:,}"
-    )
+    about = f"polars, the counts alone, for {rows:,} votes (multiplied up for {lake.rows:,})"
+    _row(about, f"{seconds:.1f} s ({whole:.0f} s)")
 
 
 def _evalica(args: Any) -> None:
     """Fit the same votes with evalica, three times each: overall, weekly, by category; without intervals."""
     if importlib.util.find_spec("evalica") is None:
-        print("evalica is not installed")
+        _row("evalica", "not installed")
         return
     import evalica
 
@@ -240,7 +245,8 @@ def _evalica(args: Any) -> None:
     evalica.bradley_terry(*names, winners)
     seconds, rows = time.perf_counter() - started, Lake(args.keep).rows
     whole = 3 * seconds * rows / len(winners)
-    print(f"evalica: {seconds:.2f} s for {len(winners):,} votes, multiplied up {whole:,.0f} s for {rows:,} three times")
+    about = f"evalica, one fit of {len(winners):,} votes (multiplied up for {rows:,} votes three times)"
+    _row(about, f"{seconds:.1f} s ({whole:,.0f} s)")
 
 
 _PHASES = {

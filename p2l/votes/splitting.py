@@ -27,6 +27,7 @@ from p2l.votes.store import VoteStore
 from p2l.votes.writing import open_writer, write_votes
 
 _CHUNK = 1 << 16
+_ODD = np.uint64(0x9E3779B97F4A7C15)  # numbers times it are in an order of their own
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -82,7 +83,11 @@ def split_votes(
 
 
 def hash_prompts(store: VoteStore, seed: int = 0, *, quiet: bool = True) -> IntArray:
-    """Return `hash_turns` (N,) of each vote's prompt, on disk."""
+    """Return `hash_turns` (N,) of each vote's prompt, on disk; of a lake, a hash of that which knows the seed."""
+    if store.is_lake and seed:  # nodes have one hash of each prompt, and the text of some
+        return np.asarray((hash_prompts(store, quiet=quiet) ^ np.uint64(seed)) * _ODD)
+    if (spread := store.prompt_hashes) is not None:
+        return spread
     hashes = RecordFile(np.dtype("<u8"))
     with progress(description="hash prompts", total=len(store), unit="votes", quiet=quiet) as bar:
         for start in range(0, len(store), _CHUNK):

@@ -23,23 +23,47 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.lib.recfunctions import append_fields, repack_fields
+from numpy.typing import NDArray
 
 from p2l.common import errors
 from p2l.common.cli import listed, progress
 from p2l.common.errors import InputError, VoteError
 from p2l.votes.arrow_files import RecordFile, RowFile, conform
+from p2l.votes.lake import is_lake
 from p2l.votes.reading import VoteBatch, model_codes, read_votes
-from p2l.votes.schema import WINNERS, IntArray, Source, name_lookup, numbers
+from p2l.votes.schema import WINNERS, IntArray, Source, hash_turns, name_lookup, numbers
 from p2l.votes.sources import open_source
 
 Ids = Sequence[int] | IntArray | None
 RECORD = np.dtype([("a", "<i4"), ("b", "<i4"), ("winner", "i1"), ("weight", "<f8"), ("tstamp", "<f8")])
+HASHED = np.dtype([*RECORD.descr, ("prompt", "<u8")])
+"""Of votes whose rows are spread over nodes: with `hash_turns` of the prompt."""
 _CHUNK = 1 << 20  # votes looked at together in a pass over the records
+
+
+class Shard(NamedTuple):
+    """The part of the prompts that a node holds, of a launch on several: by the remainder of their hash."""
+
+    part: int
+    parts: int
+
+    @classmethod
+    def of_node(cls) -> Shard | None:
+        """Return the part of this node by the variables of torchrun, or DeepSpeed's launcher; None for one node."""
+        for node, nodes in (("GROUP_RANK", "GROUP_WORLD_SIZE"), ("CROSS_RANK", "CROSS_SIZE")):
+            if int(os.environ.get(nodes, "1")) > 1:
+                return cls(int(os.environ[node]), int(os.environ[nodes]))
+        return None
+
+    def holds(self, hashes: Any) -> NDArray[np.bool_]:
+        """Return which prompts (n,) are in it, by their hashes."""
+        return np.asarray(hashes % np.uint64(self.parts) == self.part)
 
 
 def open_votes(
@@ -71,9 +95,9 @@ def open_votes(
     return VoteStore(spool, model_list, drop_unknown)
 
 
-def _spool(opened: Source, *, quiet: bool = True, **reading: Any) -> VoteSpool:
+def _spool(opened: Source, *, quiet: bool = True, shard: Shard | None = None, **reading: Any) -> VoteSpool:
     """Read all votes of a source into temporary files; `reading` are options of `read_votes`."""
-    spool = VoteSpool(opened.name, RowFile(), RecordFile(RECORD))
+    spool = VoteSpool(opened.name, RowFile(), RecordFile(RECORD if shard is None else HASHED), shard=shard)
     codes: dict[str, int] = {}
     try:
         votes = read_votes(opened, **reading)
@@ -102,6 +126,9 @@ class VoteSpool:
     prompt_is_text: list[bool] = field(default_factory=list)
     """Of each batch."""
     dropped_bad: int = 0
+    shard: Shard | None = None
+    """Of the prompts whose rows are here; there is a record of every vote. None: all rows are."""
+    is_lake: bool = False
     on_close: Callable[[], None] = lambda: None
     """Called by `close`, before the files are closed."""
 
@@ -110,8 +137,13 @@ class VoteSpool:
 
     def append(self, batch: VoteBatch, codes: dict[str, int]) -> None:
         """Write a batch; `codes` grows as models come."""
-        self.rows.append(batch.batch)
-        self.records.append(_record(batch, codes))
+        record, rows = _record(batch, codes), batch.batch
+        if self.shard is not None:
+            hashes = np.array([hash_turns(turns) for turns in rows.column("prompt").to_pylist()], dtype="<u8")
+            record = append_fields(record, "prompt", hashes, usemask=False)
+            rows = rows.filter(pa.array(self.shard.holds(hashes)))
+        self.rows.append(rows)
+        self.records.append(record)
         self.weights |= "weight" in batch.batch.schema.names
         self.tstamps |= "tstamp" in batch.batch.schema.names
         self.prompt_is_text.append(batch.prompt_is_text)
@@ -146,12 +178,14 @@ class VoteStore:
     def __init__(self, spool: VoteSpool, model_list: Sequence[str] | None, drop_unknown: bool) -> None:
         self.name, self.has_weights, self.dropped_bad = spool.name, spool.weights, spool.dropped_bad
         self.model_list = sorted(spool.models) if model_list is None else list(model_list)
-        self._spool, self._rows = spool, spool.rows
+        self._spool, self._rows, self.is_lake = spool, spool.rows, spool.is_lake
         self._turns: dict[int, tuple[IntArray, Any]] = {}
         try:
             self._record = spool.records.mapped()
             self._lookup = name_lookup(spool.models, self.model_list)
             self._kept = self._choose(drop_unknown)
+            holds = None if spool.shard is None else spool.shard.holds
+            self._here = None if holds is None else self._rows_where(lambda part: holds(part["prompt"]))
         except BaseException:
             spool.close()
             raise
@@ -169,15 +203,18 @@ class VoteStore:
                 f"{self.name}: {len(unknown)} of its {len(names)} models are not in the model list "
                 f"of {len(self.model_list)}: {first}; drop such votes (drop_unknown) or train on them"
             )
-        chosen = RecordFile(np.dtype("<i8"))
-        for start in range(0, len(self._record), _CHUNK):
-            part = self._record[start : start + _CHUNK]
-            is_listed = (self._lookup[part["a"]] >= 0) & (self._lookup[part["b"]] >= 0)
-            chosen.append(np.flatnonzero(is_listed) + start)
-        rows = chosen.mapped()
-        chosen.close()
+        rows = self._rows_where(lambda part: (self._lookup[part["a"]] >= 0) & (self._lookup[part["b"]] >= 0))
         if not len(rows):
             raise VoteError(f"{self.name}: no vote is left: none is between two models of the list")
+        return rows
+
+    def _rows_where(self, is_chosen: Callable[[Any], NDArray[np.bool_]]) -> IntArray:
+        """Return the rows that are chosen by their records, in a file."""
+        chosen = RecordFile(np.dtype("<i8"))
+        for start in range(0, len(self._record), _CHUNK):
+            chosen.append(np.flatnonzero(is_chosen(self._record[start : start + _CHUNK])) + start)
+        rows = chosen.mapped()
+        chosen.close()
         return rows
 
     def __len__(self) -> int:
@@ -193,7 +230,7 @@ class VoteStore:
         """Free the disk space; the store cannot be read afterwards."""
         self._turns.clear()
         self._record = np.empty(0, dtype=RECORD)
-        self._kept = None
+        self._kept = self._here = None
         self._spool.close()
 
     def _source_rows(self, ids: Ids) -> IntArray:
@@ -202,12 +239,33 @@ class VoteStore:
             raise IndexError(f"vote ids must lie in 0 .. {len(self) - 1}")
         return chosen if self._kept is None else self._kept[chosen]
 
+    def held(self, ids: Ids = None) -> NDArray[np.bool_] | None:
+        """Return which votes have their row on this node; None where all have."""
+        if self._spool.shard is None:
+            return None
+        return self._spool.shard.holds(self._record["prompt"][self._source_rows(ids)])
+
+    @property
+    def prompt_hashes(self) -> NDArray[np.uint64] | None:
+        """`hash_turns` (N,) of each vote's prompt, where they were kept; None where all prompts are here."""
+        return None if self._spool.shard is None else np.array(self._record["prompt"][self._source_rows(None)])
+
+    def _places(self, ids: Ids) -> IntArray:
+        """Return where the rows of votes are among those of this node."""
+        rows = self._source_rows(ids)
+        if self._here is None:
+            return rows
+        held = self.held(ids)
+        if held is None or not held.all():
+            raise LookupError("rows of these votes are on another node")
+        return np.searchsorted(self._here, rows)
+
     def prompts(self, ids: Ids = None) -> list[list[str]]:
         """Return the user's turns of each vote."""
-        return [self._prompt(row) for row in self._source_rows(ids).tolist()]
+        return [self._prompt(place) for place in self._places(ids).tolist()]
 
-    def _prompt(self, row: int) -> list[str]:
-        number, position = self._rows.locate(row)
+    def _prompt(self, place: int) -> list[str]:
+        number, position = self._rows.locate(place)
         if number not in self._turns:
             column = self._rows.batch(number).column("prompt")
             self._turns[number] = (column.offsets.to_numpy(), column.values)
@@ -268,11 +326,21 @@ class VoteStore:
     def fingerprint(self) -> str:
         """Tells these votes from others: a hash of names, winners, weights and times of all, and of 1,000 prompts."""
         digest = hashlib.blake2b(json.dumps([len(self), self._spool.models]).encode(), digest_size=16)
+        names = list(RECORD.names or ())
         for start in range(0, len(self._record), _CHUNK):
-            digest.update(self._record[start : start + _CHUNK].tobytes())
+            part = self._record[start : start + _CHUNK]
+            digest.update((part if self._here is None else repack_fields(part[names])).tobytes())
         sample = np.unique(np.linspace(0, len(self) - 1, 1000).astype(np.int64))
-        digest.update(json.dumps(self.prompts(sample)).encode())
+        digest.update(json.dumps(self._told_by(sample)).encode())
         return digest.hexdigest()
+
+    def _told_by(self, ids: IntArray) -> list[Any]:
+        """Return prompts, of a lake their hashes: the same on one node and on several."""
+        if not self.is_lake:
+            return self.prompts(ids)
+        if self._here is None:
+            return [hash_turns(turns) for turns in self.prompts(ids)]
+        return list(self._record["prompt"][self._source_rows(ids)].tolist())
 
     @property
     def is_time_sorted(self) -> bool:
@@ -282,7 +350,7 @@ class VoteStore:
 
     def rows(self, ids: Ids = None) -> list[dict[str, Any]]:
         """Return all columns of each vote as the source has them; a prompt that is text there is text here."""
-        places = [self._rows.locate(row) for row in self._source_rows(ids).tolist()]
+        places = [self._rows.locate(place) for place in self._places(ids).tolist()]
         positions_in: dict[int, list[int]] = {}
         for number, position in places:
             positions_in.setdefault(number, []).append(position)
@@ -301,6 +369,7 @@ class VoteStore:
 
     def batches(self) -> Iterator[tuple[IntArray, Any]]:
         """Yield all votes in order as (ids, pyarrow.RecordBatch) in the form of the schema, mapped from disk."""
+        self._check_all_here()
         row = first = 0
         for batch in self._rows.batches():
             row += len(batch)
@@ -311,9 +380,13 @@ class VoteStore:
             yield np.arange(first, last), batch.take(self._kept[first:last] - (row - len(batch)))
             first = last
 
+    def _check_all_here(self) -> None:
+        if self._here is not None:
+            raise LookupError("rows of these votes are on other nodes")
+
     def take(self, ids: Ids) -> Any:
         """Return some votes, in any order, as a pyarrow.RecordBatch in the form of the schema."""
-        return self._rows.take(self._source_rows(ids), self.schema)
+        return self._rows.take(self._places(ids), self.schema)
 
     @property
     def columns(self) -> list[str]:
@@ -324,6 +397,7 @@ class VoteStore:
         """Return one column of all votes as a NumPy array, in memory."""
         if name not in self.columns:
             raise VoteError(f"{self.name}: no column {name!r}; columns: {listed(self.columns)}")
+        self._check_all_here()
         schema = pa.schema([self.schema.field(name)])
         parts = [conform(batch, schema) for batch in self._rows.batches()]
         values = pa.Table.from_batches(parts, schema).column(0).to_numpy()
@@ -338,7 +412,7 @@ class VoteStore:
 # and a kill leaves nothing behind: if the reading process goes, another one reads. Where there are no such
 # sockets each process reads for itself.
 
-_SHARED = ("name", "models", "weights", "tstamps", "prompt_is_text", "dropped_bad")
+_SHARED = ("name", "models", "weights", "tstamps", "prompt_is_text", "dropped_bad", "shard", "is_lake")
 
 
 def open_votes_together(
@@ -348,13 +422,21 @@ def open_votes_together(
     model_list: Sequence[str] | None = None,
     drop_unknown: bool = False,
     from_disk: bool = False,
+    spread: bool = False,
 ) -> VoteStore:
-    """Open votes in a process of a launch: they are read once on each machine, and every process has the errors."""
+    """Open votes in a process of a launch: they are read once on each machine, and every process has the errors.
+
+    With `spread`, the rows of a lake are spread over the nodes by prompt: none holds all, and each has all records.
+    """
+    of_lake = is_lake(source)
+    shard = Shard.of_node() if spread and of_lake else None
 
     def read() -> VoteSpool:
-        return _spool(open_source(source, split=split, from_disk=from_disk), label_list=model_list)
+        spool = _spool(open_source(source, split=split, from_disk=from_disk), label_list=model_list, shard=shard)
+        spool.is_lake = of_lake
+        return spool
 
-    address = _address(source, [split, from_disk, model_list])
+    address = _address(source, [split, from_disk, model_list, shard])
     return VoteStore(read() if address is None else _spool_together(address, read), model_list, drop_unknown)
 
 
@@ -454,7 +536,9 @@ def _received(reader: socket.socket) -> VoteSpool:
             raise getattr(errors, about["kind"])(about["error"])
         stack.pop_all()
     rows = RowFile(files[0], about.pop("offsets"), about.pop("starts"))
-    return VoteSpool(rows=rows, records=RecordFile(RECORD, files[1]), **about)
+    shard = about.pop("shard")
+    records = RecordFile(RECORD if shard is None else HASHED, files[1])
+    return VoteSpool(rows=rows, records=records, shard=None if shard is None else Shard(*shard), **about)
 
 
 def _is_ours(other: socket.socket) -> bool:

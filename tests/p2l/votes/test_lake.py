@@ -18,6 +18,8 @@ from p2l.commands.votes import main as votes
 from p2l.common.errors import InputError, VoteError
 from p2l.votes.lake import Lake
 from p2l.votes.reading import read_votes
+from p2l.votes.splitting import hash_prompts
+from p2l.votes.store import open_votes_together
 
 MODELS = ["ant", "bee", "cat", "dog"]
 CATEGORIES = ["sums", "poems", None]
@@ -274,3 +276,37 @@ def test_counts_of_several_machines_add_up(tmp_path: Path) -> None:
         board("--from-counts", *days, output=tmp_path / "a.json")
     with pytest.raises(VoteError, match="holds no counts of votes"):
         board("--from-counts", whole, output=tmp_path / "a.json")
+
+
+def test_nodes_hold_the_prompts_of_their_part_and_know_of_all_votes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = table(3000, 1)
+    prompts = pa.array([f"prompt {number % 500}" for number in range(len(rows))])
+    lake = tmp_path / "lake"
+    votes(["lake", str(file(tmp_path, "votes.parquet", rows.append_column("prompt", prompts))), "--output", str(lake)])
+    whole = open_votes_together(str(lake), spread=True)
+    held = []
+    for number, names in enumerate([("GROUP_RANK", "GROUP_WORLD_SIZE"), ("CROSS_RANK", "CROSS_SIZE")]):
+        with monkeypatch.context() as launcher:  # torchrun's names, and those of DeepSpeed's launcher
+            for name, content in zip(names, (number, 2), strict=True):
+                launcher.setenv(name, str(content))
+            store = open_votes_together(str(lake), spread=True)
+            assert open_votes_together(str(lake)).held() is None
+        np.testing.assert_array_equal(store.labels(), whole.labels())
+        np.testing.assert_array_equal(store.tstamps(), whole.tstamps())
+        for seed in (0, 7):
+            np.testing.assert_array_equal(hash_prompts(store, seed), hash_prompts(whole, seed))
+        assert store.fingerprint == whole.fingerprint
+        mask = store.held()
+        assert mask is not None
+        own, other = np.flatnonzero(mask), np.flatnonzero(~mask)
+        assert store.prompts(own[::-1]) == whole.prompts(own[::-1])
+        assert store.rows(own[:9]) == whole.rows(own[:9])
+        with pytest.raises(LookupError, match="on another node"):
+            store.prompts(other[:1])
+        with pytest.raises(LookupError, match="on other nodes"):
+            store.column("category")
+        held.append(mask)
+    assert (held[0] != held[1]).all()
+    assert 0.4 < held[0].mean() < 0.6

@@ -446,7 +446,8 @@ from p2l.commands.votes import main
 from p2l.common.cli import run
 run(main, ["split", {str(path)!r}, "--by", "prompt", "--val", "9", "--train-output", "t.csv", "--val-output", "v.csv"])
 """
-        env = {**ENV, "TMPDIR": str(tmp_path)}
+        # No bytecode: a file of it that is cut short is taken for whole later.
+        env = {**ENV, "TMPDIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path, env=env
         )
