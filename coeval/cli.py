@@ -63,7 +63,7 @@ def add_keys(flags: ArgumentParser) -> None:
 
 def add_log_level(flags: ArgumentParser) -> None:
     """Add `--log-level`."""
-    flags.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="least that is printed")
+    flags.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="lowest level to print")
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -101,11 +101,14 @@ GROUPS = {
             "coeval.commands.plan:describe_main",
             "show a configuration as a page: models, tasks, prompts, costs",
         ),
-        "probe": ("coeval.commands.plan:probe_main", "ask every provider whether it has the models, without a token"),
-        "plan": ("coeval.commands.plan", "print what a run will do, cost and take"),
-        "run": ("coeval.commands.run", "run an experiment, or go on with one"),
-        "status": ("coeval.commands.run:status_main", "print how far a run is; fetch what batches have brought"),
-        "repair": ("coeval.commands.run:repair_main", "reopen what is broken or missing in a run"),
+        "probe": ("coeval.commands.plan:probe_main", "ask every provider whether it has the models, at no cost"),
+        "plan": ("coeval.commands.plan", "print what a run will do, what it will cost and how long it takes"),
+        "run": ("coeval.commands.run", "run an experiment, or continue one"),
+        "status": ("coeval.commands.run:status_main", "print the progress of a run; fetch answers of batch jobs"),
+        "repair": (
+            "coeval.commands.run:repair_main",
+            "find broken or missing records of a run, for the next run to make",
+        ),
         "view": (
             "coeval.commands.view",
             "look at a run in a browser: from any score to prompt, answers and rationales",
@@ -114,7 +117,7 @@ GROUPS = {
     },
     "more": {
         "compare": ("coeval.commands.compare", "compare two runs; fails where a student became worse"),
-        "ingest": ("coeval.commands.ingest", "take the items of a benchmark, or of any file of prompts, into a run"),
+        "ingest": ("coeval.commands.ingest", "add the items of a benchmark, or of a file of prompts, to a run"),
         "models": ("coeval.commands.plan:models_main", "list the models that your keys can reach"),
     },
 }

@@ -102,7 +102,7 @@ async def _listed(catalogue: Catalogue, model: Model, listed: Collection[str]) -
         return OK
     for name, roles in model.asked_for.items():
         if not _is_listed(name, listed) and not await catalogue.has(name, PATIENCE):
-            return f"{model.interface} has no model {name!r}{nearest(name, listed)}; mend {_key_of(model, roles)}"
+            return f"{model.interface} has no model {name!r}{nearest(name, listed)}; correct {_key_of(model, roles)}"
     return OK
 
 
@@ -142,7 +142,7 @@ async def _at_hub(name: str, key: str, account: Account) -> str:
         await transport.fetch(f"{account.base_url}/api/models/{quote(name, safe='/')}", PATIENCE)
     except ProviderError as error:
         if error.fault in (Fault.UNSUPPORTED, Fault.CREDENTIALS):
-            return f"the hub shows no model {name!r}; mend {key}, or set HF_TOKEN where it is not public"
+            return f"the hub shows no model {name!r}; correct {key}, or set HF_TOKEN where it is not public"
         return str(error)
     finally:
         await transport.close()

@@ -115,7 +115,7 @@ def _configured(options: Options) -> Config:
     if options.join and options.only:
         raise RunInputError("--join shares the work of all models already; leave --only-models out")
     if options.resume and options.continue_in_place:
-        raise RunInputError("--resume starts a new run and --continue goes on with one; leave one of the two out")
+        raise RunInputError("--resume starts a new run and --continue continues one; leave one of the two out")
     config = load_config(
         options.config,
         keys=options.keys,
@@ -188,7 +188,7 @@ async def _probe(start: _Start) -> dict[str, Any] | None:
         if start.stored is not None:
             start.log.keep_in(start.run.log(only))
             write_json(start.run.probe, report)
-        raise RunError(f"not available: {', '.join(failed)}; mend this, or use --probe-on-fail warn")
+        raise RunError(f"not available: {', '.join(failed)}; fix this, or use --probe-on-fail warn")
     return report if results else None
 
 

@@ -54,6 +54,12 @@ class Header:
     """Task -> how judges grade, where it is not by levels alone."""
     prompts: int = 0  # distinct ones, near duplicates being one
 
+    @property
+    def may_change(self) -> str:
+        """Why figures of a partial run may change, as the end of a sentence that begins with the run."""
+        state = f"is {self.status}, not completed" if self.status != "unknown" else "has no meta.json that can be read"
+        return f"{state}: all figures may change"
+
 
 Codes: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]

@@ -99,9 +99,7 @@ def _add_choices(flags: ArgumentParser, name: str) -> None:
         flags.add_argument(
             "--theta", type=float, help="instead: all pairs have judges within this distance of the mean"
         )
-        flags.add_argument(
-            "--q-fraction", type=float, default=0.5, help="share of these judges that must be of one mind"
-        )
+        flags.add_argument("--q-fraction", type=float, default=0.5, help="share of these judges that must agree")
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
@@ -127,8 +125,7 @@ def _load(args: Namespace) -> LoadedRun:
     loaded = load_run(args.run)
     header = loaded.header
     if header.partial and not args.partial_ok:
-        warning = f"{args.run} is {header.status}, not completed: all figures may change"
-        _print(args, "WARNING", f"{warning}; --partial-ok if that is known")
+        _print(args, "WARNING", f"{args.run} {header.may_change}; --partial-ok if that is known")
     counts = f"{header.units} scores from {header.valid_evaluations} of {header.evaluations} evaluations"
     counts = counts if header.evaluations else "no scores"
     counts += f", {header.verdicts} verdicts on pairs" if header.verdicts else ""

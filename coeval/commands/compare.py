@@ -24,7 +24,7 @@ def build_parser() -> ArgumentParser:
     flags.add_argument("--before", required=True, type=Path, metavar="PATH", help="folder of the earlier run")
     flags.add_argument("--after", required=True, type=Path, metavar="PATH", help="folder of the later run")
     flags.add_argument(
-        "--threshold", type=amount, default=0.02, help="a drop of the mean score up to this is no regression"
+        "--threshold", type=amount, default=0.02, help="largest drop of the mean score that is not a regression"
     )
     flags.add_argument("--students", metavar="A,B", help="only these count; all that both runs have")
     flags.add_argument("--per-task", action="store_true", help="a regression in a single task counts too")

@@ -50,12 +50,14 @@ def add_selection(flags: Parser) -> None:
         help="native: verdicts on pairs; derived: from scores; auto: verdicts for tasks that have them, else scores",
     )
     flags.add_argument(
-        "--rows", choices=("judge", "majority"), default="judge", help="a vote of each judge, or one of all together"
+        "--rows", choices=("judge", "majority"), default="judge", help="one vote of each judge, or one majority vote"
     )
     flags.add_argument("--judges", type=names, default=(), metavar="A,B", help="of these judges alone")
     flags.add_argument("--keep-self-judged", action="store_true", help="keep what a judge says about its own answers")
-    flags.add_argument("--margin", type=amount, default=0.1, help="derived: the better has to be ahead by more")
-    flags.add_argument("--bad", type=amount, default=0.25, help="derived: a tie of scores up to this is of both bad")
+    flags.add_argument(
+        "--margin", type=amount, default=0.1, help="derived: difference of scores above which the higher one wins"
+    )
+    flags.add_argument("--bad", type=amount, default=0.25, help="derived: ties of scores up to this count as both bad")
     flags.add_argument(
         "--factor-weight",
         type=_weight,
@@ -192,8 +194,7 @@ def tables_main(argv: Sequence[str] | None = None) -> int:
     if not tables:
         raise RunInputError(f"{arguments.run}: has no scores to make tables of")
     if loaded.header.partial:
-        status = loaded.header.status
-        print(f"warning: {arguments.run} is {status}, not completed: all figures may change", file=sys.stderr)
+        print(f"warning: {arguments.run} {loaded.header.may_change}", file=sys.stderr)
     text = "\n".join(FORMATS[arguments.format](table, arguments.digits) for table in tables)
     if arguments.out is None:
         print(text, end="")

@@ -44,7 +44,11 @@ def build_parser() -> argparse.ArgumentParser:
         "--config", type=Path, metavar="PATH", help="its configuration, YAML: a run that is not there yet is begun"
     )
     flags.add_argument(
-        "--storage-folder", type=Path, default=Path("benchmark/runs"), metavar="PATH", help="where --run-id is"
+        "--storage-folder",
+        type=Path,
+        default=Path("benchmark/runs"),
+        metavar="PATH",
+        help="folder that holds the run of --run-id",
     )
     what = flags.add_mutually_exclusive_group(required=True)
     what.add_argument("--benchmarks", nargs="+", metavar="NAME", help=f"some of {', '.join(_NAMES)}")

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def build_parser() -> ArgumentParser:
     """Return the flags of `coeval plan`."""
     flags = config_flags("plan", "Say what a run will do, what it will cost and how long it will take.")
-    flags.add_argument("--continue", dest="go_on", action="store_true", help="what is left of the run in its folder")
+    flags.add_argument(
+        "--continue", dest="go_on", action="store_true", help="plan only what is left of the run in its folder"
+    )
     flags.add_argument(
         "--estimate-samples",
         type=whole,

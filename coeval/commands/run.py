@@ -26,7 +26,7 @@ def build_parser() -> ArgumentParser:
     flags = config_flags("run", "Run an experiment: five phases, each stored as it goes; a stopped run can go on.")
     flags.add_argument("--resume", metavar="ID", help="start a new run from the records of this earlier one")
     flags.add_argument(
-        "--continue", dest="continue_in_place", action="store_true", help="go on with the run that is in the folder"
+        "--continue", dest="continue_in_place", action="store_true", help="continue the run in the folder"
     )
     flags.add_argument(
         "--only-models",
@@ -52,7 +52,7 @@ def build_parser() -> ArgumentParser:
     flags.add_argument("--skip-probe", action="store_true", help="deprecated: the same as --probe disable")
     flags.add_argument("--estimate-only", action="store_true", help="print what the run will cost, and end")
     flags.add_argument("--estimate-samples", type=whole, metavar="N", help="calls for each model to measure its speed")
-    flags.add_argument("--log-level", choices=LOG_LEVELS, help="least that is logged")
+    flags.add_argument("--log-level", choices=LOG_LEVELS, help="lowest level to log")
     flags.arrange(
         {
             "an earlier run": ("--resume", "--continue", "--only-models"),
@@ -113,7 +113,7 @@ def generate_main(argv: Sequence[str] | None = None) -> int:
     mode = arguments.probe or config.experiment.probe_mode
     failed = log_probe(run_probe(config, keys, mode, PHASES[:2]), log)
     if failed and (arguments.probe_on_fail or config.experiment.probe_on_fail) != "warn":
-        log.error(f"not available: {', '.join(failed)}; mend this, or use --probe-on-fail warn")
+        log.error(f"not available: {', '.join(failed)}; fix this, or use --probe-on-fail warn")
         return 1
     raw, changes = asyncio.run(generate(config, keys, log))
     with atomic_path(out) as temporary:
@@ -160,10 +160,10 @@ def repair_parser() -> ArgumentParser:
     )
     flags.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     flags.add_argument("--stats", action="store_true", help="print counts alone, change nothing")
-    flags.add_argument("--examples", type=_count, default=5, metavar="N", help="records of no use to show; -1: all")
-    flags.add_argument("--phase", choices=tuple(_KINDS), help="look at one phase alone")
+    flags.add_argument("--examples", type=_count, default=5, metavar="N", help="invalid records to show; -1: all")
+    flags.add_argument("--phase", choices=tuple(_KINDS), help="only this phase")
     flags.add_argument("--breakdown", action="store_true", help="count by file, and gaps by task and model")
-    flags.add_argument("--show-valid", type=whole, default=0, metavar="N", help="sound records to show")
+    flags.add_argument("--show-valid", type=whole, default=0, metavar="N", help="valid records to show")
     return flags
 
 

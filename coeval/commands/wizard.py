@@ -23,6 +23,7 @@ def build_parser() -> ArgumentParser:
         "comments, and says what the run will cost.",
     )
     flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="the configuration to write, YAML")
+    flags.add_argument("--overwrite", action="store_true", help="replace what --out names, if it is there")
     flags.add_argument("--answers", type=Path, metavar="FILE", help="answers, one a line, in place of the terminal's")
     flags.add_argument("--sentence", metavar="TEXT", help="what the test is for: a model makes the task of it")
     flags.add_argument("--model", metavar="NAME", help="with --sentence: who does, as `provider:model`")
@@ -36,12 +37,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = flags.parse_args(argv)
     if (arguments.sentence is None) != (arguments.model is None):
         flags.error("--sentence and --model go together")
+    if arguments.out.exists() and not arguments.overwrite:
+        flags.error(f"--out {arguments.out} is there already; choose another name, or add --overwrite to replace it")
     from coeval.config.loading import load_config
     from coeval.planning.estimate import dollars, estimate_text, minutes, static_estimate
     from coeval.wizard import Wizard, config_text
     from p2l.common.files import atomic_path, check_can_write
 
-    keys, out = keys_of(arguments.keys), check_can_write(arguments.out)
+    keys, out = keys_of(arguments.keys), check_can_write(arguments.out, arguments.answers)
     wizard = Wizard(_answers(arguments.answers), print, keys)
     task = wizard.task() if arguments.sentence is None else _from_sentence(arguments.sentence, arguments.model, keys)
     models = wizard.models()

@@ -162,7 +162,7 @@ def find_source(run: Experiment, problems: Problems) -> Path | None:
     source = next((folder for folder in folders if is_folder(folder)), None)
     if source is None:
         if not problems.at("experiment", "storage_folder"):
-            message = f"there is no run {run.resume_from!r} at {folders[0]} or {folders[1]}; mend the name"
+            message = f"there is no run {run.resume_from!r} at {folders[0]} or {folders[1]}; correct the name"
             problems.add(where, message, "V-10")
     elif run.id and source.resolve() == run.folder.resolve():
         problems.add(where, "is this run itself; use --continue to go on with it", "V-10")
@@ -185,15 +185,26 @@ def check_reachable(run: Experiment, problems: Problems) -> None:
         problems.add(("experiment", "storage_folder"), f"cannot be used: {error.strerror}; choose another folder")
 
 
+def check_states(run: Experiment, problems: Problems, *, continue_in_place: bool) -> None:
+    """Check that the state of the run, and of the one that a new run starts from, can be read where there is one."""
+    if not _has_folder(problems):
+        return
+    folders = {"id": (run.folder, "V-14")}
+    if run.resume_folder is not None and not continue_in_place:
+        folders["resume_from"] = run.resume_folder, "V-10"
+    for key, (folder, rule) in folders.items():
+        if is_there(Run(folder).meta) and stored_meta(Run(folder)) is None:
+            other = "choose another id" if key == "id" else "name another run"
+            problems.add(("experiment", key), f"{Run(folder).meta} cannot be read; repair it, or {other}", rule)
+
+
 def check_folder(run: Experiment, problems: Problems, *, continue_in_place: bool) -> None:
     """Check that the run's folder is as a new run, or one that goes on, needs it."""
     if not _has_folder(problems):
         return
     where, meta, path = ("experiment", "id"), stored_meta(Run(run.folder)), run.folder / "meta.json"
     exists = is_there(path)
-    if exists and meta is None:
-        problems.add(where, f"{path} cannot be read; mend it, or choose another id", "V-14")
-    elif not continue_in_place:
+    if not continue_in_place:
         writes_all = run.written_phases == frozenset(PHASES) or problems.within("experiment", "phases")
         if exists and (run.resume_from or not writes_all):
             ways = "use --continue to go on with it, choose another id, or write the mode of every phase"

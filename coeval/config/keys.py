@@ -170,7 +170,7 @@ def load_keys(path: str | Path | None, env: Mapping[str, str], *, folder: Path |
         candidates = [Path(named).expanduser()]
         if not candidates[0].is_file():
             source = "--keys" if path else "COEVAL_KEYS_FILE"
-            raise ConfigErrors([f"{source}: there is no file {candidates[0]}; mend the path, or leave it out"])
+            raise ConfigErrors([f"{source}: there is no file {candidates[0]}; correct the path, or leave it out"])
     else:
         home = Path(env.get("HOME") or Path.home())
         candidates = [(folder or Path.cwd()) / "keys.yaml", home / ".coeval" / "keys.yaml"]

@@ -19,6 +19,7 @@ from coeval.config.checks import (
     check_keys,
     check_packages,
     check_reachable,
+    check_states,
     check_together,
     find_source,
 )
@@ -80,6 +81,7 @@ def load_config(
         check_packages(models, tasks, problems)
         check_items(tasks, run, problems)
         check_keys(models, keys, problems)
+        check_states(run, problems, continue_in_place=continue_in_place)
         if in_use or continue_in_place:
             check_folder(run, problems, continue_in_place=continue_in_place)
     problems.raise_any()

@@ -29,7 +29,7 @@ _LONGEST = 80  # letters of a name in a message
 
 
 class ConfigErrors(P2LError):  # noqa: N818 - there are several of them
-    """A configuration cannot be used; `messages` holds one line for each thing to mend."""
+    """A configuration cannot be used; `messages` holds one line for each mistake."""
 
     def __init__(self, messages: Sequence[str]) -> None:
         super().__init__("\nerror: ".join(messages))
@@ -113,7 +113,7 @@ def read_yaml(path: Path) -> tuple[Any, Problems]:
         raw, node = parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigErrors([f"{path}:{line}: is no YAML: {error.problem or error.context}; mend this line"]) from None
+        raise ConfigErrors([f"{path}:{line}: is no YAML: {error.problem or error.context}; fix this line"]) from None
     except (yaml.YAMLError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigErrors([f"{path}: is no YAML: {reason}"]) from None
@@ -131,7 +131,7 @@ def _text(path: Path) -> str:
     except ConfigError as error:
         raise ConfigErrors([str(error)]) from None
     except FileNotFoundError:
-        raise ConfigErrors([f"{path}: there is no such file; mend --config"]) from None
+        raise ConfigErrors([f"{path}: there is no such file; correct --config"]) from None
     except OSError as error:
         raise ConfigErrors([f"{path}: cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError as error:

@@ -178,9 +178,6 @@ class TaskEntry(Entry):
     documents: list[Text] = Field(default_factory=list)
 
 
-TASK_KEYS = tuple(TaskEntry.model_fields)
-
-
 def read_tasks(entries: list[Any], problems: Problems, models: Collection[str] | None) -> tuple[Task, ...]:
     """Return every task, with prompts for these models at most; None: they are not known (tasks of an earlier run)."""
     tasks: list[Task] = []

@@ -240,7 +240,7 @@ def generic(teacher: str, task: str, description: str | None, labels: tuple[str,
         "completeness": "Nothing that was asked for is missing.",
     }
     if metric is not None:
-        rubric[_FACTORS[metric]] = {"metric": metric, "description": f"{metric} against the reference answer."}
+        rubric[FACTORS[metric]] = {"metric": metric, "description": f"{metric} against the reference answer."}
     out = "An answer to the prompt, as good as you can make it."
     return Benchmark(
         *(teacher, task, "", description or "Answer the prompt.", out, rubric, _row),
@@ -250,7 +250,8 @@ def generic(teacher: str, task: str, description: str | None, labels: tuple[str,
     )
 
 
-_FACTORS = {"bertscore": "bertscore_f1", "bleu": "bleu4", "exact_match": "exact_match"}
+FACTORS = {"bertscore": "bertscore_f1", "bleu": "bleu4", "exact_match": "exact_match"}
+"""Metric -> the name of its factor."""
 
 
 def _row(row: Mapping[str, Any], number: int) -> BenchmarkItem:

@@ -15,6 +15,7 @@ from typing import Any
 from coeval.errors import RunInputError
 from coeval.ingest.adapters import (
     BENCHMARKS,
+    FACTORS,
     MMLU,
     BadRowError,
     Benchmark,
@@ -218,8 +219,8 @@ def _claim(labels: Mapping[str, str], *keys: str) -> Read:
         value = next((row[key] for key in keys if row.get(key) is not None), None)
         if value is None or str(value) not in labels:
             return None
-        label = labels[str(value)]
-        return _free(f"Claim: {text_of(row, 'claim')}", label, f"{_id(row, number, 'id')}-{number}", label=label)
+        label = labels[str(value)]  # of the claim, which has a row for each piece of evidence
+        return _free(f"Claim: {text_of(row, 'claim')}", label, _id(row, number, "id"), label=label)
 
     return read
 
@@ -263,9 +264,9 @@ _GOOD_SUMMARY = {
     "brevity": "It is as short as what it says allows.",
 }
 _METRICS = {
-    "bertscore": ("bertscore_f1", "closeness in meaning to the reference"),
-    "bleu": ("bleu4", "words in common with the reference"),
-    "exact_match": ("exact_match", "the reference, or one of its alternatives, word for word"),
+    "bertscore": "closeness in meaning to the reference",
+    "bleu": "words in common with the reference",
+    "exact_match": "the reference, or one of its alternatives, word for word",
 }
 
 
@@ -281,12 +282,10 @@ def _set(
     metric: str | None = None,
     label: str | None = None,
 ) -> Benchmark:
-    computed: dict[str, Any] = {}
+    whole: dict[str, Any] = dict(rubric)
     if metric is not None:
-        factor, text = _METRICS[metric]
-        computed[factor] = {"metric": metric, "description": f"{text}."}
+        whole[FACTORS[metric]] = {"metric": metric, "description": f"{_METRICS[metric]}."}
     labels = () if label is None else (label,)
-    whole = {**rubric, **computed}
     return Benchmark(name, task, split, *about, whole, read, {}, labels, metric, sample=SAMPLE, hub=hub)
 
 
@@ -339,7 +338,7 @@ _SETS = (
     ),
     _set(
         "mbpp",
-        "google-research-datasets/mbpp",
+        "google-research-datasets/mbpp:full",
         "python_problems",
         _mbpp,
         ("Write a Python function.", "The function alone, without explanation."),
@@ -356,9 +355,13 @@ _SETS = (
         metric="bleu",
     ),
     _name(
-        "wikitablequestions", "stanfordnlp/wikitablequestions", "data_interpretation", "Answer from a table.", _table
+        "wikitablequestions",
+        "stanfordnlp/wikitablequestions:random-split-1",
+        "data_interpretation",
+        "Answer from a table.",
+        _table,
     ),
-    _name("bigbench_hard", "lukaemon/bbh:*", "hard_reasoning", "Solve a puzzle of reasoning.", _bbh),
+    _name("bigbench_hard", "SaylorTwift/bbh:*", "hard_reasoning", "Solve a puzzle of reasoning.", _bbh),
     _name(
         "trivia_qa", "mandarjoshi/trivia_qa:rc.nocontext", "trivia", "Answer a trivia question.", _trivia, "validation"
     ),
@@ -387,8 +390,8 @@ _SETS = (
     _choose(
         "cosmos_qa", "allenai/cosmos_qa", "reading_between_lines", "Read between the lines.", _cosmos, "validation"
     ),
-    _choose("bbq", "heegyu/bbq", "social_bias", "Answer from what is told, and from nothing else.", _bbq),
-    _choose("mathqa", "allenai/math_qa", "quantitative_problems", "Solve a problem of an exam.", _mathqa),
+    _choose("bbq", "heegyu/bbq:*", "social_bias", "Answer from what is told, and from nothing else.", _bbq),
+    _choose("mathqa", "regisss/math_qa", "quantitative_problems", "Solve a problem of an exam.", _mathqa),
     _set("math", "nlile/hendrycks-MATH-benchmark", "competition_mathematics", _math, _NUMBER, _WORKED, label="answer"),
     _set("mgsm", "juletxara/mgsm:en", "multilingual_mathematics", _mgsm, _NUMBER, _WORKED, label="answer"),
     _set(

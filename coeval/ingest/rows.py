@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from coeval.errors import RunInputError
 from coeval.ingest.adapters import Benchmark
+from p2l.common.cli import need
 from p2l.common.files import LONGEST_LINE, bounded_lines, parse_json
 
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
@@ -76,7 +78,12 @@ def _saved(path: Path, split: str) -> Rows:
         if split not in loaded:
             raise RunInputError(f"{path}: has no split {split!r}; there are {', '.join(loaded)}, see --split")
         loaded = loaded[split]
-    return _numbered(loaded)
+    return enumerate(loaded, start=1)
+
+
+_LONGEST_REASON = 300
+_CONVERTED = "refs/convert/parquet"
+"""Branch on which the hub has data sets as CONFIGURATION/SPLIT/*.parquet, also those whose own branch has a script."""
 
 
 def hub_rows(benchmark: Benchmark) -> Rows:
@@ -84,17 +91,42 @@ def hub_rows(benchmark: Benchmark) -> Rows:
     address ends in `:*`. Raise RunInputError where the hub does not give them."""
     if not benchmark.hub:
         raise RunInputError(f"--from-hub: {benchmark.name} is read from files alone, see --data-dir")
-    from datasets import get_dataset_config_names, load_dataset
-
+    need("datasets")
     name, _, configuration = benchmark.hub.partition(":")
     try:
-        if configuration != "*":
-            return _numbered(load_dataset(name, configuration or None, split=benchmark.split))
-        parts = {task: load_dataset(name, task, split=benchmark.split) for task in get_dataset_config_names(name)}
-        return _numbered({"task": task, **row} for task, rows in parts.items() for row in rows)
+        yield from enumerate(_published(name, configuration, benchmark.split), start=1)
     except Exception as error:
-        raise RunInputError(f"{benchmark.hub}, split {benchmark.split}: cannot be loaded: {error}") from None
+        why = " ".join(str(error).split())[:_LONGEST_REASON]
+        raise RunInputError(f"{benchmark.hub}, split {benchmark.split}: cannot be loaded: {why}") from None
 
 
-def _numbered(rows: Iterable[Any]) -> Rows:
-    return enumerate(rows, start=1)
+def _published(name: str, configuration: str, split: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of a split; nothing but its files is read."""
+    from datasets import get_dataset_config_names, load_dataset
+
+    is_every = configuration == "*"
+    try:
+        parts = get_dataset_config_names(name) if is_every else [configuration]
+        loaded = {part: load_dataset(name, part or None, split=split, streaming=True) for part in parts}
+    except RuntimeError as error:
+        if "script" not in str(error):  # which `datasets` no longer runs
+            raise
+        loaded = _converted(name, configuration or "default", split)
+    for part, rows in loaded.items():
+        for row in rows:
+            yield {"task": part, **row} if is_every else row
+
+
+def _converted(name: str, configuration: str, split: str) -> dict[str, Iterable[Any]]:
+    """Return the rows of a split by configuration, as the hub has converted them."""
+    from datasets import load_dataset
+    from huggingface_hub import HfFileSystem
+
+    parts = defaultdict[str, list[str]](list)
+    for file in sorted(HfFileSystem().glob(f"datasets/{name}@{_CONVERTED}/{configuration}/{split}/*.parquet")):
+        parts[file.split("/")[-3]].append(f"hf://{file}")
+    if not parts:
+        raise FileNotFoundError(f"the hub has no Parquet files of configuration {configuration!r} and this split")
+    return {
+        part: load_dataset("parquet", data_files=files, split="train", streaming=True) for part, files in parts.items()
+    }

@@ -323,18 +323,32 @@ def _check_names(benchmark: Benchmark) -> None:
             raise RunInputError(f"{what} {name!r}: use letters, digits and {' '.join(more)}, and no __")
 
 
+_ODD_ROWS = 0.05
+"""Share of the rows of a published data set that may lack something, which nobody here can mend; they are skipped."""
+
+
 def read_items(benchmark: Benchmark, path: Path, rows: Rows | None = None) -> tuple[list[BenchmarkItem], int]:
-    """Return the items of a file of rows, and how many rows have none. Raise RunInputError if one cannot be used."""
-    entries = []
+    """Return the items of a file of rows, each once, and how many rows have none.
+
+    Raise RunInputError if a row cannot be used, or of a published data set more than a few.
+    """
+    items, odd, count = dict[str, BenchmarkItem](), list[str](), 0
     for number, (line, row) in enumerate(rows or rows_at(path, benchmark.split)):
+        count += 1
         try:
-            entries.append(benchmark.read(row, number))
+            entry = benchmark.read(row, number)
         except BadRowError as error:
-            raise RunInputError(f"{path}: line {line}: {error}") from None
-    whole = [entry for entry in entries if entry is not None]
-    if not whole:
+            odd.append(f"{path}: line {line}: {error}")
+            if benchmark.sample is None:
+                break
+            continue
+        if entry is not None:
+            items.setdefault(entry.native_id, entry)
+    if len(odd) > (0 if benchmark.sample is None else _ODD_ROWS * count):
+        raise RunInputError(f"{odd[0]}{f'; {len(odd)} of {count} rows cannot be used' if len(odd) > 1 else ''}")
+    if not items:
         raise RunInputError(f"{path}: holds no items")
-    return whole, len(entries) - len(whole)
+    return list(items.values()), count - len(items)
 
 
 def _identity(benchmark: Benchmark, native: str) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 PAUSE = 60.0
 """Seconds between two lines."""
+_BAR = "{desc} |{bar}| {n_fmt}/{total_fmt}{postfix}"
+"""Without share, speed and time of the phase, so that those of the run fit beside it into 80 columns."""
 _LEAST_SHARE = 0.005  # of the run, of which the time left is told
 
 
@@ -52,7 +54,7 @@ class Progress:
         if self._bar is None:
             from p2l.common.cli import progress
 
-            self._bar = progress(description=self._phase, total=self._expected, unit="rec")
+            self._bar = progress(description=self._phase, total=self._expected, form=_BAR)
         else:
             self._bar.total = self._expected
             self._bar.refresh()

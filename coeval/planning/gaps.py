@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coeval.interfaces import VIRTUAL
@@ -99,9 +99,9 @@ def find_gaps(run: Run, kinds: Collection[str] = tuple(RECORD_FOLDERS)) -> Itera
     config = _StoredConfig(entries_of(raw, "tasks"), entries_of(raw, "models"))
     for task in config.tasks:
         present = _present(run, config, task, with_answers=bool(set(kinds) - {"data_generation"}))
-        for kind, missing_by_model in _MISSING.items():
-            for model, missing in missing_by_model(config, present) if kind in kinds else ():
-                if missing > 0:
+        for kind, needs_of in _NEEDS.items():
+            for model, missing, _ in needs_of(config, present) if kind in kinds else ():
+                if missing:
                     yield Gap(kind, present.name, model, missing)
 
 
@@ -122,35 +122,43 @@ def missing_text(run: Run) -> str:
     return ", ".join(f"{count} {WORDS[kind]} of {model}" for (kind, model), count in counts.items())
 
 
-def expected_missing(run: Run) -> dict[str, int]:
-    """Return how many records of each kind a run lacks, those of items included that are still to be written."""
-    missing: dict[str, int] = defaultdict(int)
-    items: dict[str, int] = defaultdict(int)
-    for gap in find_gaps(run):
-        missing[gap.kind] += gap.missing
-        if gap.kind == "data_generation":
-            items[gap.task] += gap.missing
-    raw = stored_config(run)
+def progress_of(run: Run) -> dict[str, tuple[int, int]]:
+    """Return kind of record -> how many are missing and how many there should be, in the end: those included that rest
+    on records still to be made."""
+    raw, counts = stored_config(run), dict.fromkeys(_NEEDS, (0, 0))
     config = _StoredConfig(entries_of(raw, "tasks"), entries_of(raw, "models"))
-    students = sum(interface != "answers" for _, interface, _ in config.names("student"))
     for task in config.tasks:
-        answers = items[str(task.get("name"))] * students
-        missing["response_collection"] += answers
-        for _, interface, metric in config.judges(task):
-            if task.get("evaluation_mode") == "pairwise" and interface not in VIRTUAL:
-                missing["pairwise"] += answers * (students - 1) // 2
-            elif _factors_of(run, task, interface, metric):
-                missing["evaluation"] += answers
-    return dict(missing)
+        present = _present(run, config, task, with_answers=True)
+        for kind, needs_of in _NEEDS.items():
+            needs = list(needs_of(config, present))
+            missing, expected = counts[kind]
+            counts[kind] = missing + sum(one for _, one, _ in needs), expected + sum(one for *_, one in needs)
+            if kind == "data_generation":
+                present = _with_items(present, {teacher: count for teacher, count, _ in needs})
+            elif kind == "response_collection":
+                present = _with_answers(present, [student for student, count, _ in needs if count])
+    return counts
 
 
-def _factors_of(run: Run, task: Mapping[str, Any], interface: str, metric: Any) -> Collection[str]:
-    """Return the factors that a judge scores; one unknown, where the rubric is not written yet."""
-    rubric = read_json(run.rubric(str(task.get("name"))))
-    definitions = rubric if isinstance(rubric, dict) else task.get("rubric")
-    if not isinstance(definitions, dict):
-        return () if interface in VIRTUAL else ("",)
-    return factors_for(interface, metric, task.get("label_attributes") or (), definitions)
+def _with_items(present: _Present, missing: Mapping[str, int]) -> _Present:
+    """Return what there is with the items that teachers will have written."""
+    added = {
+        teacher: {f"{present.name}__{teacher}__to come {number}" for number in range(count)}
+        for teacher, count in missing.items()
+    }
+    labels = tuple(present.task.get("label_attributes") or ())
+    items = {identity: ItemMark("", "", labels) for identities in added.values() for identity in identities}
+    by_teacher = {
+        teacher: {*present.by_teacher.get(teacher, ()), *added.get(teacher, ())}
+        for teacher in {*present.by_teacher, *added}
+    }
+    return replace(present, items={**present.items, **items}, by_teacher=by_teacher)
+
+
+def _with_answers(present: _Present, students: Iterable[str]) -> _Present:
+    """Return what there is with the answers that students will have given."""
+    answers = {f"{item}__{student}": AnswerMark("", "") for student in students for item in present.items}
+    return replace(present, answers={**answers, **present.answers})
 
 
 def _present(run: Run, config: _StoredConfig, task: Mapping[str, Any], *, with_answers: bool) -> _Present:
@@ -173,33 +181,41 @@ def _valid(run: Run, kind: str, task: Mapping[str, Any], needed: str) -> Iterato
         yield from (record for record in read_records(path) if not is_failed(record) and record.get(needed))
 
 
-def _items(config: _StoredConfig, present: _Present) -> Iterator[tuple[str, int]]:
+_Needs = Iterator[tuple[str, int, int]]
+"""Models, with how many of their records are missing, and how many there should be."""
+
+
+def _items(config: _StoredConfig, present: _Present) -> _Needs:
     sampling = present.task.get("sampling")
     total = int(sampling.get("total") or 0) if isinstance(sampling, dict) else 0
     for teacher, interface, _ in config.names("teacher"):
-        if interface != "benchmark":
-            yield teacher, total - len(present.by_teacher.get(teacher, ()))
+        stored = len(present.by_teacher.get(teacher, ()))
+        expected = stored if interface == "benchmark" else max(total, stored)
+        yield teacher, expected - stored, expected
 
 
-def _answers(config: _StoredConfig, present: _Present) -> Iterator[tuple[str, int]]:
+def _answers(config: _StoredConfig, present: _Present) -> _Needs:
     for student, interface, _ in config.names("student"):
-        if interface == "answers":  # there is what was ingested
-            continue
         answered = {one.rpartition("__")[0] for one in present.by_student.get(student, ())}
-        yield student, len(present.items.keys() - answered)
+        is_made = interface == "answers"  # there is what was ingested
+        expected = answered if is_made else present.items.keys()
+        yield student, len(expected - answered), len(expected)
 
 
-def _scores(config: _StoredConfig, present: _Present) -> Iterator[tuple[str, int]]:
-    rubric = read_json(present.run.rubric(present.name))
-    definitions, labels = rubric if isinstance(rubric, dict) else {}, present.task.get("label_attributes") or ()
+def _scores(config: _StoredConfig, present: _Present) -> _Needs:
+    rubric, labels = read_json(present.run.rubric(present.name)), present.task.get("label_attributes") or ()
+    definitions = rubric if isinstance(rubric, dict) else present.task.get("rubric")
     for judge, interface, metric in config.judges(present.task):
         if present.task.get("evaluation_mode") != "pairwise" or interface in VIRTUAL:
-            factors = factors_for(interface, metric, labels, definitions)
-            yield judge, _unscored(judge, set(factors), present) if factors else 0
+            factors = set(factors_for(interface, metric, labels, definitions if isinstance(definitions, dict) else {}))
+            if not isinstance(definitions, dict) and interface not in VIRTUAL:
+                factors = {""}  # unknown, as long as the rubric is not written
+            if factors:
+                yield judge, *_unscored(judge, factors, present)
 
 
-def _pairs(config: _StoredConfig, present: _Present) -> Iterator[tuple[str, int]]:
-    """Yield the gaps in verdicts: all pairs of answers to an item are due, or as many as the schedule has."""
+def _pairs(config: _StoredConfig, present: _Present) -> _Needs:
+    """Yield what is needed of verdicts: all pairs of answers to an item are due, or as many as the schedule has."""
     if present.task.get("evaluation_mode") != "pairwise":
         return
     pairwise = present.task.get("pairwise")
@@ -214,20 +230,22 @@ def _pairs(config: _StoredConfig, present: _Present) -> Iterator[tuple[str, int]
         if interface not in VIRTUAL:
             files = present.run.record_files("pairwise", present.name, judge)
             verdicts = read_verdicts(files, judge, is_current).winners
-            yield judge, sum(Schedule(part, verdicts, most, seed=0).left for part in possible)
+            expected = sum(len(part) if most is None else min(len(part), most) for part in possible)
+            yield judge, sum(Schedule(part, verdicts, most, seed=0).left for part in possible), expected
 
 
-def _unscored(judge: str, factors: set[str], present: _Present) -> int:
-    """Return how many answers lack a score of a judge for one of these factors."""
+def _unscored(judge: str, factors: set[str], present: _Present) -> tuple[int, int]:
+    """Return how many answers lack a score of a judge for one of these factors, and how many need one."""
     left = {response: present.required(response, factors) for response in present.answers}
+    expected = sum(map(bool, left.values()))
     for path in present.run.record_files("evaluation", present.name, judge):
         for record in read_records(path):
             if record.get("judge_model_id") == judge and not is_failed(record) and present.has(record):
                 scores = record.get("scores")
                 factor_scores = scores.items() if isinstance(scores, dict) else ()
                 left[record["response_id"]] -= {factor for factor, score in factor_scores if is_score(score)}
-    return sum(map(bool, left.values()))
+    return sum(map(bool, left.values())), expected
 
 
-_MISSING = {"data_generation": _items, "response_collection": _answers, "evaluation": _scores, "pairwise": _pairs}
-"""Kind of record -> function that yields models and how many records they lack."""
+_NEEDS = {"data_generation": _items, "response_collection": _answers, "evaluation": _scores, "pairwise": _pairs}
+"""Kind of record -> function that yields what is needed of each model."""

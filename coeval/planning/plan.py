@@ -11,7 +11,7 @@ from coeval.judging.prompts import grading_text
 from coeval.phases.progress import time_text
 from coeval.planning.counting import Remaining, Work, remaining
 from coeval.planning.estimate import grid
-from coeval.planning.gaps import WORDS, expected_missing
+from coeval.planning.gaps import WORDS, progress_of
 from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Sampling, Task
 from coeval.storage.jsonl import read_json, read_records
 from coeval.storage.meta import Meta
@@ -141,12 +141,10 @@ def _about(meta: Meta) -> str:
 
 
 def _phase_lines(run: Run, meta: Meta) -> str:
-    lines, missing = [], expected_missing(run)
+    lines, progress = [], progress_of(run)
     since = (datetime.now(timezone.utc) - timedelta(seconds=_RECENT)).strftime("%Y-%m-%dT%H:%M:%SZ")
     for phase in PHASES:
-        counted = [
-            line for kind in KINDS_OF.get(phase, ()) if (line := _counted(run, kind, missing.get(kind, 0), since))
-        ]
+        counted = [line for kind in KINDS_OF.get(phase, ()) if (line := _counted(run, kind, *progress[kind], since))]
         folder = {"attribute_mapping": "phase1_attributes", "rubric_mapping": "phase2_rubric"}.get(phase)
         maps = None if folder is None else len(list((run.folder / folder).glob("[!.]*.json")))
         state = _state(
@@ -166,10 +164,10 @@ def _state(meta: Meta, phase: str, *, has_files: bool) -> str:
     return "not completed" if has_files else "not begun"
 
 
-def _counted(run: Run, kind: str, missing: int, since: str) -> str:
-    """Return a line about the records of one kind: those with a valid one, expected, and failed alone; bad lines."""
+def _counted(run: Run, kind: str, missing: int, expected: int, since: str) -> str:
+    """Return a line about the records of one kind: those that are there, expected, and failed alone; bad lines."""
     files, bad = run.record_files(kind), list[int]()
-    if not files and not missing:
+    if not files and not expected:
         return ""
     ids: dict[bool, set[str]] = {True: set(), False: set()}
     recent: list[str] = []
@@ -179,11 +177,10 @@ def _counted(run: Run, kind: str, missing: int, since: str) -> str:
             at = next((record[key] for key in _TIMES if isinstance(record.get(key), str)), "")
             if at >= since:
                 recent.append(at)
-    done, failed = len(ids[False]), len(ids[True] - ids[False])
+    valid, failed = len(ids[False]), len(ids[True] - ids[False])
+    done, expected = (expected - missing, expected) if expected else (valid, valid)  # of a task nobody knows any more
     repeats = sum(1 for _ in read_records(run.repeats)) if kind == "data_generation" else 0
-    line = f"    {done} of {done + missing} {WORDS[kind]} in {len(files)} files" + (
-        f", {failed} failed" if failed else ""
-    )
+    line = f"    {done} of {expected} {WORDS[kind]} in {len(files)} files" + (f", {failed} failed" if failed else "")
     line += _speed(recent, missing)
     line += f", {repeats} refused as they repeat others" if repeats else ""
     return line + (f", {len(bad)} lines that are no record" if bad else "")
@@ -193,7 +190,10 @@ def _speed(recent: Sequence[str], missing: int) -> str:
     """Return how fast records with these times came, and when the missing ones will be there at that speed."""
     if len(recent) < 2 or not missing:
         return ""
-    first, last = (datetime.fromisoformat(at.replace("Z", "+00:00")) for at in (min(recent), max(recent)))
+    try:
+        first, last = (datetime.fromisoformat(at.replace("Z", "+00:00")) for at in (min(recent), max(recent)))
+    except (TypeError, ValueError):  # of a record that somebody else wrote
+        return ""
     seconds = max((last - first).total_seconds(), 1.0)
     a_minute = 60 * (len(recent) - 1) / seconds
     return f", {a_minute:,.0f} a minute, {time_text(60 * missing / a_minute)} left"

@@ -58,7 +58,7 @@ def test_a_name_may_differ_from_the_listed_one_in_what_means_nothing(tmp_path: P
 def test_a_model_that_is_not_there_is_named_with_the_nearest(tmp_path: Path, server: Lists) -> None:
     found = probed(tmp_path, at(server, "wsp", "wasp"))
     assert found["bee"] == "ok"
-    assert found["ant"] == "openai has no model 'wsp' (did you mean 'wasp'?); mend parameters.model"
+    assert found["ant"] == "openai has no model 'wsp' (did you mean 'wasp'?); correct parameters.model"
 
 
 def test_a_missing_key_and_a_dead_provider_are_told_each_for_itself(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ const levelsTable = (rows, by) => {
   }
   const heads = [by, "shares of levels", "High", "Medium", "Low", "mean", "scores"];
   const head = element("tr", {}, ...heads.map((text, index) => element("th", index > 1 ? { class: "number" } : {}, text)));
-  return element("div", { class: "scroll" }, element("table", {}, element("thead", {}, head), body));
+  return element("div", { class: "scroll", tabindex: "0" }, element("table", {}, element("thead", {}, head), body));
 };
 
 const gridTable = (rows, down, across, deviation) => {
@@ -122,7 +122,7 @@ const gridTable = (rows, down, across, deviation) => {
   }
   const longest = Math.max(...acrosses.map((other) => data.names[across][other].length));
   const long = acrosses.length > 8 || longest > 18 || (acrosses.length > 4 && longest > 14);
-  return element("div", { class: "scroll" }, element("table", { class: long ? "grid turned" : "grid" }, element("thead", {}, head), body));
+  return element("div", { class: "scroll", tabindex: "0" }, element("table", { class: long ? "grid turned" : "grid" }, element("thead", {}, head), body));
 };
 
 const panels = [...document.querySelectorAll(".live")].map((panel) => [panel, [...panel.childNodes]]);

@@ -62,9 +62,9 @@ const drawRanking = (rows) => {
       ...[number(one.mean, 3), number(one.macro, 3), number(one.scores), before === undefined ? "\u2013" : String(before)].map((text) => element("td", { class: "number" }, text)),
       element("td", { class: moved > 0 ? "good" : "bad" }, change)));
   });
-  const heads = ["rank", "student", "", "mean", "mean over tasks", "scores", "rank on all", "moved"];
+  const heads = ["rank", "student", "from 0 to 1", "mean", "mean over tasks", "scores", "rank on all", "moved"];
   const head = element("tr", {}, ...heads.map((text, index) => element("th", [0, 3, 4, 5, 6].includes(index) ? { class: "number" } : {}, text)));
-  return byId("live-ranking").replaceChildren(element("div", { class: "scroll" }, element("table", {}, element("thead", {}, head), body)));
+  return byId("live-ranking").replaceChildren(element("div", { class: "scroll", tabindex: "0" }, element("table", {}, element("thead", {}, head), body)));
 };
 const redraw = () => {
   Object.keys(groups).forEach(drawChips);

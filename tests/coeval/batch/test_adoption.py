@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -21,6 +19,7 @@ from coeval.storage.jsonl import read_json
 from tests.coeval.batch.batch_helpers import INTERFACES, KINDS, batched, config, killed_at
 from tests.coeval.batch.servers import BatchServer
 from tests.coeval.helpers import STATIC_TASK, coeval, ids, meta_of, records, run_of
+from tests.warm import warm_python
 
 
 @pytest.fixture
@@ -32,12 +31,13 @@ def server() -> Any:
 @contextlib.contextmanager
 def started(path: Path, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
     """A run in another process, killed at the end of the block."""
-    command = [sys.executable, "-m", "coeval", "run", "--config", str(path), *flags]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ) as process:
+    command = [warm_python(), "-m", "coeval", "run", "--config", str(path), *flags]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         try:
             yield process
         finally:
             process.send_signal(signal.SIGKILL)
+            process.communicate()  # until nobody can write any more
 
 
 def wait_until(true: Callable[[], object]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import random
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +26,7 @@ from coeval.storage.meta import main_process
 from coeval.storage.run import Run
 from tests.coeval.commands.test_kill import ALL, TASKS, content
 from tests.coeval.helpers import STATIC_TASK, coeval, ids, meta_of, model, records, run_of, write_config
+from tests.warm import warm_python
 
 KINDS = ("data_generation", "response_collection", "evaluation", "pairwise")
 
@@ -34,7 +39,7 @@ def server() -> Iterator[MockServer]:
 
 
 def joined(config: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "coeval", "run", "--config", str(config), "--join", "--log-level", "ERROR"]
+    command = [warm_python(), "-m", "coeval", "run", "--config", str(config), "--join", "--log-level", "ERROR"]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL)
 
 
@@ -124,7 +129,7 @@ def test_a_process_for_some_models_says_what_the_run_lacks(tmp_path: Path, capsy
     assert coeval("status", "--run", run_of(tmp_path).folder) == 0
     status = capsys.readouterr().out
     assert "4 of 8 responses" in status
-    assert "4 of 8 evaluations" in status
+    assert "4 of 16 evaluations" in status
     assert coeval("run", "--config", config, "--continue", "--only-models", "bee") == 0
     assert "the run still lacks 4 evaluations of ant" in capsys.readouterr().out
     assert coeval("run", "--config", config, "--continue", "--only-models", "ant") == 0
@@ -141,6 +146,10 @@ def test_status_tells_speed_and_the_time_left(tmp_path: Path, capsys: pytest.Cap
     line = next(line for line in capsys.readouterr().out.splitlines() if "responses" in line)
     assert re.search(r"10 of 12 responses in 2 files, [\d,]+ a minute, \d+ s left", line)
     assert len(records(run_of(tmp_path), "response_collection")) == 10
+    with run_of(tmp_path).records("response_collection", "mail", "ant").open("a") as file:
+        file.write('{"id": "x", "generated_at": "tomorrow"}\n')
+    assert coeval("status", "--run", run_of(tmp_path).folder) == 0
+    assert "10 of 12 responses in 2 files\n" in capsys.readouterr().out
 
 
 def test_progress_weighs_phases_by_what_is_left_of_them() -> None:
@@ -161,6 +170,29 @@ def test_progress_weighs_phases_by_what_is_left_of_them() -> None:
     progress.close()
     assert progress.share == 1.0
     assert [time_text(seconds) for seconds in (0.2, 100, 7200, 10**6)] == ["1 s", "2 min", "2.0 h", "11.6 days"]
+
+
+def test_a_bar_has_dollars_and_the_time_left_within_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen, terminal = os.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    now = 0.0
+    with os.fdopen(screen, "rb", buffering=0) as shown, os.fdopen(terminal, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        progress = Progress({"response_collection": 1.0}, lambda: 123.4567, lambda: now)
+        progress.begin("response_collection")
+        progress.expect(10_000)
+        now = 600.0
+        for number in range(1_000):
+            progress.advance(failed=number < 20)
+        progress.expect(0)  # draws it anew
+        drawn = ""
+        while not ("1000/10000" in drawn and drawn.endswith(" failed")):  # a busy machine hands it on in pieces
+            drawn += shown.read(1 << 16).decode()
+        bar = drawn.split("\r")[-1]
+        progress.close()
+    assert bar.startswith("response_collection |")
+    assert bar.endswith("| 1000/10000, run 10%, $123.4567, 1.5 h left, 20 failed")
+    assert len(bar) < 80
 
 
 def test_a_plan_of_a_run_to_join_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

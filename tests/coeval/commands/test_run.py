@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ import yaml
 from coeval.mock.server import MockServer
 from coeval.storage.meta import main_process
 from tests.coeval.helpers import STATIC_TASK, calls, coeval, ids, meta_of, model, records, run_of, write_config
+from tests.warm import warm_python
 
 AUTO_TASK = {
     **STATIC_TASK,
@@ -204,7 +204,7 @@ def test_a_quota_of_nothing_for_any_role_ends_partial(tmp_path: Path, server: Mo
 def test_a_new_run_and_one_that_goes_on_are_not_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_config(tmp_path, [model("ant", roles=ALL)])
     assert coeval("run", "--config", path, "--continue", "--resume", "other") == 1
-    assert "--resume starts a new run and --continue goes on with one" in capsys.readouterr().err
+    assert "--resume starts a new run and --continue continues one" in capsys.readouterr().err
 
 
 def test_a_process_for_some_models_tells_of_them_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -337,7 +337,7 @@ def test_processes_side_by_side_ask_nothing_twice(tmp_path: Path) -> None:
         assert coeval("run", "--config", write_config(tmp_path, models[:1])) == 0
         config = write_config(tmp_path, models)
         calls(server)
-        command = [sys.executable, "-m", "coeval", "run", "--config", str(config), "--continue"]
+        command = [warm_python(), "-m", "coeval", "run", "--config", str(config), "--continue"]
         extra: list[list[str]] = [[], ["--only-models", "bee"], ["--only-models", "cow,ant"]]
         started = [subprocess.Popen([*command, *words], stdout=subprocess.DEVNULL) for words in extra]
         assert [process.wait() for process in started] == [0, 0, 0]

@@ -93,6 +93,21 @@ def test_a_start_from_half_a_run_is_no_whole_one(
     assert meta_of(run_of(tmp_path, "two"))["status"] == "completed"
 
 
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_a_start_from_a_run_whose_state_is_broken_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    config = write_config(tmp_path, [model("ant", roles=ALL)], name="two.yaml", id="two")
+    for name, flags in (("one", ("--resume", "one")), ("two", ())):
+        meta = run_of(tmp_path, name).meta
+        meta.parent.mkdir(parents=True)
+        meta.write_text('{"status": ')
+        assert coeval("run", "--config", config, *flags, *words) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"{meta} cannot be read; repair it, or" in line
+        meta.unlink()
+
+
 def test_a_keep_that_is_written_stays(tmp_path: Path, server: MockServer, capsys: pytest.CaptureFixture[str]) -> None:
     models = [model("ant", server, roles=ALL)]
     assert coeval("run", "--config", write_config(tmp_path, models)) == 0
@@ -222,7 +237,7 @@ def test_a_run_that_cannot_be_read_is_said_alike_with_and_without_continue(
     for extra in ([], ["--continue"]):
         assert coeval("run", "--config", config, *extra) == 1
         said = capsys.readouterr().err
-        assert "meta.json cannot be read; mend it, or choose another id" in said
+        assert "meta.json cannot be read; repair it, or choose another id" in said
         assert "--continue to" not in said
 
 

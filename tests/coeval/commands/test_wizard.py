@@ -77,6 +77,21 @@ def test_no_more_than_a_dozen_questions_are_asked(tmp_path: Path, capsys: pytest
     assert 6 < capsys.readouterr().out.count("]: ") + 2 <= 12
 
 
+def test_a_file_that_is_there_is_replaced_only_where_one_is_told_to(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = tmp_path / "made.yaml"
+    made.write_text("mine")
+    with pytest.raises(SystemExit) as left:
+        answer(tmp_path, "Sum up a text.", *[""] * 5, "mock:ant")
+    assert (left.value.code, made.read_text()) == (2, "mine")
+    assert "made.yaml is there already; choose another name, or add --overwrite" in capsys.readouterr().err
+    assert coeval("wizard", "--out", made, "--answers", tmp_path / "answers.txt", "--overwrite") == 0
+    assert made.read_text().startswith("# A configuration of CoEval")
+    assert coeval("wizard", "--out", made, "--answers", made, "--overwrite") == 1  # its own answers
+    assert made.read_text().startswith("# A configuration of CoEval")
+
+
 @pytest.mark.parametrize(
     ("lines", "why"),
     [([], "no answer to: What do they have to do"), (["Sum up.", *[""] * 5], "no answer to: Which models answer?")],

@@ -80,7 +80,7 @@ def test_what_is_no_yaml_is_told_with_its_line(tmp_path: Path, text: str, messag
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigErrors, match=r"none\.yaml: there is no such file; mend --config"):
+    with pytest.raises(ConfigErrors, match=r"none\.yaml: there is no such file; correct --config"):
         load_config(tmp_path / "none.yaml", keys=Keys())
 
 

@@ -66,7 +66,7 @@ def test_a_probe_looks_for_the_models_of_the_roles_that_are_needed(tmp_path: Pat
         assert asyncio.run(probe_models(config, Keys(), ("data_generation",))) == {"ant": "ok"}
         found = asyncio.run(probe_models(config, Keys()))
     assert found["ant"].startswith("openai has no model 'bee'")
-    assert found["ant"].endswith("mend role_parameters.judge.model")
+    assert found["ant"].endswith("correct role_parameters.judge.model")
     assert [model.roles for model in models_needed(config, ("evaluation",))] == [("judge",)]
 
 

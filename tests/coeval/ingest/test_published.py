@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from datasets import Dataset
 
 from coeval.commands.ingest import _NAMES
 from coeval.errors import RunInputError
 from coeval.ingest.adapters import BadRowError, BenchmarkItem
 from coeval.ingest.published import ALL, PUBLISHED, stratified
 from coeval.ingest.rows import find_rows, hub_rows, rows_at
+from coeval.ingest.writing import read_items
 from coeval.judging.labels import predicted_label
 from coeval.judging.metrics import METRICS
 from tests.coeval.helpers import coeval, model, records, run_of, write_config
+from tests.coeval.ingest.hub import CONVERTED, Hub, branch_folder
 
 ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
     "xsum": ({"document": "It rained.", "summary": "Rain.", "id": "3"}, "It rained.", "Rain."),
@@ -208,25 +215,84 @@ def test_rows_are_read_wherever_they_were_stored(tmp_path: Path, form: str) -> N
 
 def test_what_is_published_nowhere_is_not_loaded_from_the_hub() -> None:
     with pytest.raises(RunInputError, match="mmlu is read from files alone"):
-        hub_rows(ALL["mmlu"])
+        list(hub_rows(ALL["mmlu"]))
 
 
-def test_rows_of_all_configurations_come_with_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets = pytest.importorskip("datasets")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    row = ROWS["bigbench_hard"][0]
-    for name in ("puns", "sums"):
-        (tmp_path / "bbh").mkdir(exist_ok=True)
-        (tmp_path / "bbh" / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-    parts = "".join(
-        f"- config_name: {name}\n  data_files: [{{split: test, path: {name}.jsonl}}]\n" for name in ("puns", "sums")
-    )
-    (tmp_path / "bbh" / "README.md").write_text(f"---\nconfigs:\n{parts}---\n")
-    address = PUBLISHED["bigbench_hard"].hub
-    assert address.endswith(":*")  # it cannot be loaded without a configuration
-    bench = replace(PUBLISHED["bigbench_hard"], hub=f"{tmp_path / 'bbh'}:*")
-    items = [bench.read(row, number) for number, row in hub_rows(bench)]
-    assert [item and item.attributes for item in items] == [{"subject": "puns"}, {"subject": "sums"}]
+# Sets whose own branch has a script alone, which `datasets` does not run any more: their rows are in the hub's Parquet.
+SCRIPTS = ("xsum", "wikitablequestions", "logiqa", "cosmos_qa", "bbq", "fever", "scifact")
+EVERY = {"bigbench_hard": ("boolean_expressions", "word_sorting"), "bbq": ("Age", "Religion")}
+
+
+def publish(root: Path, name: str) -> list[dict[str, Any]]:
+    """Lay out a repository as that of a published data set is laid out; its rows."""
+    bench, published = PUBLISHED[name], []
+    repository, _, configuration = bench.hub.partition(":")
+    main, converted = branch_folder(root, repository), branch_folder(root, repository, CONVERTED)
+    main.mkdir(parents=True)
+    configs = []
+    for part in EVERY.get(name, (configuration or "default",)):
+        for split in ("train", bench.split):
+            row = {**ROWS[name][0], **({"category": part} if name == "bbq" else {})}
+            file = main / part / f"{split}-00000-of-00001.parquet"
+            if name in SCRIPTS:
+                file = converted / part / split / "0000.parquet"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            Dataset.from_list([row] * (1 if split == bench.split else 3)).to_parquet(str(file))
+            published += [row] * (split == bench.split)
+        configs.append(
+            {
+                "config_name": part,
+                "data_files": [{"split": one, "path": f"{part}/{one}-*"} for one in ("train", bench.split)],
+            }
+        )
+    if name in SCRIPTS:
+        (main / f"{repository.partition('/')[2]}.py").write_text("raise SystemExit('no script is run')\n")
+    else:
+        (main / "README.md").write_text(f"---\n{yaml.safe_dump({'configs': configs})}---\n")
+    return published
+
+
+def from_hub(folder: Path, names: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """What `coeval ingest --from-hub` takes into a run, by name; in a process that knows no other hub."""
+    config = write_config(folder, [model("ant"), model("jay", roles=["judge"])], [])
+    words = ["ingest", "--config", str(config), "--from-hub", "--benchmarks", *names]
+    with Hub(folder / "hub") as hub:
+        settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "0"}
+        settings |= {"HF_UPDATE_DOWNLOAD_COUNTS": "0", "NO_PROXY": "127.0.0.1"}
+        line = [sys.executable, "-m", "coeval", *words]
+        done = subprocess.run(line, env={**os.environ, **settings}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    taken: dict[str, list[dict[str, Any]]] = {}
+    for record in records(run_of(folder), "data_generation"):
+        taken.setdefault(record["teacher_model_id"], []).append(record)
+    return taken
+
+
+@pytest.mark.parametrize("names", [("bbq", "mgsm"), pytest.param(sorted(PUBLISHED), marks=pytest.mark.slow)])
+def test_a_set_is_loaded_from_a_hub_as_it_is_published(tmp_path: Path, names: Sequence[str]) -> None:
+    rows = {name: publish(tmp_path / "hub", name) for name in names}
+    taken = from_hub(tmp_path, names)
+    assert taken.keys() == rows.keys()
+    for name, items in taken.items():
+        assert len(items) == len(rows[name])
+        assert {(item["prompt"], item["reference_response"]) for item in items} == {ROWS[name][1:]}
+    assert {item["sampled_target_attributes"]["category"] for item in taken["bbq"]} == set(EVERY["bbq"])
+    for item in taken.get("bigbench_hard", []):
+        assert item["sampled_target_attributes"]["subject"] in EVERY["bigbench_hard"]
+
+
+def test_a_claim_with_several_pieces_of_evidence_is_one_item(tmp_path: Path) -> None:
+    rows = [{**ROWS["fever"][0], "id": n // 3, "claim": f"Claim {n // 3}", "evidence_id": n} for n in range(12)]
+    items, skipped = read_items(PUBLISHED["fever"], tmp_path, enumerate(rows, start=1))
+    assert ([item.prompt for item in items], skipped) == ([f"Claim: Claim {n}" for n in range(4)], 8)
+
+
+def test_an_odd_row_of_a_published_set_is_skipped_and_many_are_an_error(tmp_path: Path) -> None:
+    good, odd = ROWS["samsum"][0], {"id": "x", "dialogue": None, "summary": "None."}
+    rows = [{**good, "id": str(n)} for n in range(30)]
+    assert read_items(PUBLISHED["samsum"], tmp_path, enumerate([*rows, odd]))[1] == 1
+    with pytest.raises(RunInputError, match=r"line 30: no dialogue; 3 of 33 rows cannot be used"):
+        read_items(PUBLISHED["samsum"], tmp_path, enumerate([*rows, odd, odd, odd]))
 
 
 def test_a_published_set_is_taken_into_a_run(tmp_path: Path) -> None:

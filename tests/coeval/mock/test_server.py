@@ -11,6 +11,7 @@ import pytest
 
 from coeval.mock.server import MockServer
 from tests.conftest import ROOT
+from tests.warm import warm_python
 
 
 def post(url: str, body: dict[str, Any], key: str | None = None) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def test_a_port_that_is_taken_is_an_error() -> None:
 
 
 def test_it_is_a_command_as_well() -> None:
-    words = [sys.executable, "-m", "coeval.mock.server", "--port", "0"]
+    words = [warm_python(), "-m", "coeval.mock.server", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         try:
             assert process.stdout is not None
