@@ -1,6 +1,7 @@
 """P2L on Ray Serve beside the plain endpoint, in one run: requests a second, two replicas beside one, faults.
 
     python -m benchmarks.ray_serve [--shapes tfidf 135m] [--clients 1 8] [--requests 400] [--rounds 3]
+    python -m benchmarks.ray_serve --parts overhead --shapes 135m --forms haproxy --rounds 1    # one form alone
 
 In each round every server is started, warmed up, asked and ended, one after the other, so that none runs beside
 another: the plain endpoint; `p2l endpoint --ray`; and the Serve application behind Ray Serve's own HTTP, in Python and
@@ -30,6 +31,7 @@ import numpy as np
 from benchmarks.serving.__main__ import serving
 from benchmarks.serving.folders import prompts, write_folders, write_tfidf
 from benchmarks.serving.load import Measured, bodies, drive
+from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 
 __all__ = ["main"]
@@ -40,7 +42,12 @@ _HAPROXY = {
     "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
     "RAY_SERVE_HAPROXY_NBTHREAD": "1",
 }
-_MODES = ("plain endpoint", "endpoint --ray", "Serve, Python proxy", "Serve, HAProxy")
+_FORMS = {
+    "plain": "plain endpoint",
+    "ray": "endpoint --ray",
+    "serve": "Serve, Python proxy",
+    "haproxy": "Serve, HAProxy",
+}
 _PARTS = ("overhead", "scaling", "faults", "autoscaling")
 _BAR = 1.6
 
@@ -49,6 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of the benchmark."""
     flags = parser("python -m benchmarks.ray_serve", "Time P2L on Ray Serve beside the plain endpoint.")
     flags.add_argument("--shapes", choices=["tfidf", "135m", "tiny"], nargs="+", default=["tfidf", "135m"])
+    flags.add_argument("--forms", choices=list(_FORMS), nargs="+", default=list(_FORMS), help="timed as overhead")
     flags.add_argument("--clients", type=positive, nargs="+", default=[1, 8])
     flags.add_argument("--requests", type=positive, default=400, help="of each server in a round, half of it for 135m")
     flags.add_argument("--rounds", type=positive, default=3)
@@ -150,18 +158,22 @@ def _free_port() -> int:
 def _overhead(flags: argparse.Namespace, pool: ProcessPoolExecutor, shape: str, model: Path) -> None:
     count = flags.requests if shape == "tfidf" else flags.requests // 2
     cells: dict[tuple[str, int], list[Measured]] = {}
+    modes = [_FORMS[form] for form in flags.forms]
     for round_number in range(flags.rounds):
-        for mode in _MODES:
+        for mode in modes:
             with _started(mode, model) as port:
                 _warm_up(pool, port)
                 for clients in flags.clients:
                     requests = bodies(prompts(count, 0.8, round_number))
                     cells.setdefault((mode, clients), []).append(pool.submit(drive, port, requests, clients).result())
+    rows = [[mode, *(text for clients in flags.clients for text in _figures(cells[mode, clients]))] for mode in modes]
+    header = [text for clients in flags.clients for text in (f"{clients} clients", "p50, ms", "p99, ms", "failures")]
+    print(f"\n{table([shape, *header], rows)}\n", flush=True)
     for clients in flags.clients:
-        for mode in _MODES:
-            print(f"{shape:>5}  {clients:>2} clients  {mode:<20} {_figures(cells[mode, clients])}", flush=True)
-        plain, ray = (float(np.median([one.median for one in cells[mode, clients]])) for mode in _MODES[:2])
-        print(f"{shape:>5}  {clients:>2} clients  --ray adds {(ray - plain) * 1e3:.1f} ms to the median", flush=True)
+        if {"plain", "ray"} <= set(flags.forms):
+            medians = [[one.median for one in cells[_FORMS[form], clients]] for form in ("plain", "ray")]
+            added = (np.median(medians[1]) - np.median(medians[0])) * 1e3
+            print(f"--ray adds {added:.1f} ms to the median of {clients} clients", flush=True)
 
 
 def _warm_up(pool: ProcessPoolExecutor, port: int) -> None:
@@ -174,14 +186,11 @@ def _warm_up(pool: ProcessPoolExecutor, port: int) -> None:
     raise SystemExit("a server does not stay up")
 
 
-def _figures(rounds: Sequence[Measured]) -> str:
+def _figures(rounds: Sequence[Measured]) -> list[str]:
     rates = sorted(one.requests_per_second for one in rounds)
     p50, p99 = (float(np.median([getattr(one, name) for one in rounds])) * 1e3 for name in ("median", "p99"))
     failures = sum(one.failures for one in rounds)
-    return (
-        f"{np.median(rates):7.1f}/s [{rates[0]:.1f}, {rates[-1]:.1f}]  p50 {p50:6.1f} ms  p99 {p99:6.1f} ms"
-        f"  failures {failures}"
-    )
+    return [f"{np.median(rates):,.1f}/s [{rates[0]:,.1f}, {rates[-1]:,.1f}]", f"{p50:.1f}", f"{p99:.1f}", f"{failures}"]
 
 
 def _scaling(flags: argparse.Namespace, pool: ProcessPoolExecutor, model: Path, shape: str) -> float:
@@ -195,10 +204,12 @@ def _scaling(flags: argparse.Namespace, pool: ProcessPoolExecutor, model: Path, 
                     requests = bodies(prompts(flags.requests // 2, 0.8, round_number))
                     measured.append(pool.submit(drive, port, requests, 8).result())
     ratios = [two.requests_per_second / one.requests_per_second for one, two in zip(*rates.values(), strict=True)]
-    for replicas, measured in rates.items():
-        print(f"{shape:>5}   8 clients  {replicas} replicas of one thread   {_figures(measured)}", flush=True)
     ratio = float(np.median(ratios))
-    print(f"{shape:>5}  two replicas: {ratio:.2f} times one [{min(ratios):.2f}, {max(ratios):.2f}]", flush=True)
+    times = ["1", f"{ratio:.2f} [{min(ratios):.2f}, {max(ratios):.2f}]"]
+    names = ("one replica of one thread", "two of them")
+    rows = [[name, *_figures(rates[n + 1]), times[n]] for n, name in enumerate(names)]
+    header = [f"{shape}, 8 clients", "requests/s", "p50, ms", "p99, ms", "failures", f"times (aim {_BAR:g})"]
+    print(f"\n{table(header, rows)}\n", flush=True)
     return ratio
 
 
@@ -236,7 +247,7 @@ def _metric(port: int, name: str) -> float:
 
 
 def _autoscaling(pool: ProcessPoolExecutor, model: Path) -> None:
-    """Print how long requests queue until a second replica is there."""
+    """Print how soon a second replica is there while requests queue, and how soon it is gone when they do not."""
     more = ("--max-workers", "2", "--queue-per-worker", "2")
     with _started("endpoint --ray", model, *more) as port:
         before = len(_replicas(os.getpid()))
@@ -244,9 +255,16 @@ def _autoscaling(pool: ProcessPoolExecutor, model: Path) -> None:
         driving = pool.submit(_drive_until, port, bodies(prompts(50_000, 0.2, 6, longest=100)), 8, 90.0)
         while len(_replicas(os.getpid())) < 2 and not driving.done():
             time.sleep(0.2)
-        seconds, after = time.monotonic() - started, len(_replicas(os.getpid()))
-        _, failures = driving.result()
-    print(f"autoscaling: from {before} replica to {after} after {seconds:.0f} s of 8 clients; {failures} failed")
+        came, most = time.monotonic() - started, len(_replicas(os.getpid()))
+        answered, failures = driving.result()
+        ended = time.monotonic()
+        while len(_replicas(os.getpid())) > before:
+            time.sleep(0.2)
+        gone = time.monotonic() - ended
+    print(
+        f"autoscaling: from {before} replica to {most} after {came:.0f} s of 8 clients, back to {before} {gone:.0f} s "
+        f"after the last of {answered} requests, {failures} failed"
+    )
 
 
 def _replicas(parent: int) -> list[int]:

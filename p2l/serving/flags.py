@@ -37,10 +37,10 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--cuda", action=argparse.BooleanOptionalAction, help="the GPU (default: if there is one)")
     group.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="auto measures")
     group.add_argument(
-        "--quantize", choices=["int8"], help="smaller and faster on a CPU; refused where it errs too much"
+        "--quantize", choices=["int8"], help="smaller and faster on a CPU; refused where the error is too large"
     )
     group.add_argument(
-        "--watch", metavar="DIR", help="serve the newest complete model in DIR, now and whenever one comes"
+        "--watch", metavar="DIR", help="serve the newest complete model in DIR, and each that arrives later"
     )
 
 
@@ -141,7 +141,9 @@ def _score_cache(url: str | None) -> str | None:
     if url is None:
         return None
     if not url.startswith(("redis://", "rediss://", "unix://")):
-        raise ConfigError("--score-cache (or $P2L_SCORE_CACHE): no URL of a Redis; write redis://HOST:6379/0")
+        raise ConfigError(
+            "--score-cache (or $P2L_SCORE_CACHE): not the URL of a Redis server; write redis://HOST:6379/0"
+        )
     if importlib.util.find_spec("redis") is None:
         raise ConfigError("--score-cache needs a package: pip install 'p2l[ray]'")
     return url

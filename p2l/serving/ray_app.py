@@ -40,6 +40,7 @@ _HEALTH_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 5.0
 _TRIES = 3
 _UPSCALE_SECONDS = 10.0  # that requests queue before a replica is added
+_DOWNSCALE_SECONDS = 60.0  # that fewer would do before one goes; Ray Serve's own ten minutes are long for a GPU
 _METRICS = "PROMETHEUS_MULTIPROC_DIR"
 _QUIET = {"log_level": "WARNING", "enable_access_log": False}
 
@@ -195,8 +196,8 @@ def deployment(settings: Settings, scaling: Scaling, name: str, *, has_http: boo
     count: dict[str, Any] = {"num_replicas": scaling.least}
     if scaling.most > scaling.least:
         bounds = {"min_replicas": scaling.least, "max_replicas": scaling.most}
-        queue = {"target_ongoing_requests": scaling.queue, "upscale_delay_s": _UPSCALE_SECONDS}
-        count = {"autoscaling_config": {**bounds, **queue}}
+        delays = {"upscale_delay_s": _UPSCALE_SECONDS, "downscale_delay_s": _DOWNSCALE_SECONDS}
+        count = {"autoscaling_config": {**bounds, **delays, "target_ongoing_requests": scaling.queue}}
     options = {
         **count,
         "name": name,

@@ -61,7 +61,7 @@ class ScoreCache:
             options: dict[str, Any] = {"socket_timeout": _SECONDS, "socket_connect_timeout": _SECONDS}
             pool = BlockingConnectionPool.from_url(url, max_connections=_CONNECTIONS, timeout=_SECONDS, **options)
         except ValueError as error:  # its text may have the password
-            raise ConfigError("--score-cache: no URL of a Redis; write redis://HOST:6379/0") from error
+            raise ConfigError("--score-cache: not the URL of a Redis server; write redis://HOST:6379/0") from error
         self._redis = Redis.from_pool(pool)  # which it closes
         self._secret = hashlib.blake2b(secret.encode(), digest_size=32).digest()
         self._dtype = dtype.replace(" ", "")

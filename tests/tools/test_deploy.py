@@ -122,6 +122,32 @@ def test_arguments_of_serve_applications_are_flags_of_an_endpoint() -> None:
     assert service["rayClusterConfig"]["rayVersion"] == version[1]
 
 
+# Keys of KubeRay's API, ray.io/v1: its operator is not here, and its schema is in no package.
+_SERVICE = {"serveConfigV2", "rayClusterConfig", "serveService", "upgradeStrategy", "excludeHeadPodFromServeSvc"}
+_CLUSTER = {"headGroupSpec", "workerGroupSpecs", "rayVersion", "enableInTreeAutoscaling", "autoscalerOptions"}
+_HEAD = {"rayStartParams", "template", "headService", "serviceType"}
+_WORKERS = {"groupName", "replicas", "minReplicas", "maxReplicas", "numOfHosts", "rayStartParams", "template"}
+
+
+def test_a_ray_service_is_made_of_pods_and_an_application_of_serve() -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="needs `pip install kubernetes-validate`")
+    schema = pytest.importorskip("ray.serve.schema", reason="needs `pip install ray[serve]`")
+    service = documents(DEPLOY / "ray" / "rayservice.yaml")[0]
+    assert (service["apiVersion"], service["kind"]) == ("ray.io/v1", "RayService")
+    spec, cluster = service["spec"], service["spec"]["rayClusterConfig"]
+    head, workers = cluster["headGroupSpec"], cluster["workerGroupSpecs"]
+    assert spec.keys() <= _SERVICE
+    assert cluster.keys() <= _CLUSTER
+    assert {"rayStartParams", "template"} <= head.keys() <= _HEAD
+    assert all({"groupName", "rayStartParams", "template"} <= group.keys() <= _WORKERS for group in workers)
+    for group in (head, *workers):
+        assert all(isinstance(text, str) for text in group["rayStartParams"].values())
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, **group["template"]}
+        validate.validate(pod, validate.latest_version(), strict=True)
+    for config in (yaml.safe_load(spec["serveConfigV2"]), *documents(DEPLOY / "ray" / "serve.yaml")):
+        schema.ServeDeploySchema.model_validate(config)
+
+
 def test_compose_mounts_what_there_is_and_starts_what_is_understood() -> None:
     for service in COMPOSE["services"].values():
         for volume in service.get("volumes", []):

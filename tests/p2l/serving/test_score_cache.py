@@ -63,7 +63,7 @@ def test_without_redis_answers_go_on(model: P2L, caplog: pytest.LogCaptureFixtur
 
 
 def test_what_is_no_redis_is_refused_without_its_password() -> None:
-    with pytest.raises(ConfigError, match="no URL of a Redis") as error:
+    with pytest.raises(ConfigError, match="not the URL of a Redis server") as error:
         ScoreCache("http://user:secret@127.0.0.1/0")
     assert "secret" not in str(error.value)
 
