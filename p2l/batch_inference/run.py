@@ -210,7 +210,7 @@ def _join(run: _InferenceRun, parts: PartFolder, info: dict[str, Any]) -> None:
     parts.remove()
     if whole["not_finite"]:
         run.say(
-            f"warning: {whole['not_finite']} prompts have coefficients that are no finite numbers; try --dtype float32"
+            f"warning: {whole['not_finite']} prompts have coefficients that are not finite numbers; try --dtype float32"
         )
     cut = f", {whole['truncated']} of them cut at the maximal length" if whole["truncated"] else ""
     if not run.options.quiet:

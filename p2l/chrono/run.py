@@ -260,7 +260,7 @@ class _Answers:
 
     def _keep(self, places: IntArray, predictions: Prediction) -> None:
         if not np.isfinite(predictions.coefs).all():
-            raise _NotFiniteError("gives coefficients that are no finite numbers; try --dtype float32")
+            raise _NotFiniteError("gives coefficients that are not finite numbers; try --dtype float32")
         for name in ("coefs", "eta", "gamma", "truncated"):
             values = getattr(predictions, name)
             if name not in self._columns:

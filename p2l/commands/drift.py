@@ -65,14 +65,14 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
     _add_follow_flags(flags)
     flags.add_argument("--likelihood", metavar="NAME", help="with --votes or --follow: of the fits (default: bt-tie)")
     flags.add_argument(
-        "--min-prompts", type=positive, default=20, metavar="N", help="different prompts that a cell needs"
+        "--min-prompts", type=positive, default=20, metavar="N", help="fewest different prompts of a cell"
     )
     flags.add_argument("--level", type=float, default=0.95, help="coverage of each interval")
     flags.add_argument(
         "--fdr", type=float, default=0.05, help="false discovery rate: share of false findings to expect"
     )
     flags.add_argument(
-        "--least-change", type=float, default=0.0, metavar="POINTS", help="changes of no more than this do not count"
+        "--least-change", type=float, default=0.0, metavar="POINTS", help="changes up to this do not count"
     )
     flags.add_argument("--all", action="store_true", help="print every cell, not only the changed ones")
     add_rows_flag(flags)
@@ -88,7 +88,7 @@ def _add_follow_flags(flags: argparse.ArgumentParser) -> None:
     flags.add_argument(
         "--follow",
         metavar="FILE",
-        help="watch votes as they come into this JSONL file, or this database of a router: each window of them against "
+        help="watch votes as they arrive in this JSONL file, or this database of a router: each window of them against "
         "those before it; --fdr is then the chance that a run without changes ever reports one",
     )
     flags.add_argument(
@@ -102,7 +102,10 @@ def _add_follow_flags(flags: argparse.ArgumentParser) -> None:
         "--window", type=positive, default=5000, metavar="N", help="with --follow: votes between two comparisons"
     )
     flags.add_argument(
-        "--stop-when-idle", metavar="SECONDS", type=amount, help="with --follow: end when no vote has come for so long"
+        "--stop-when-idle",
+        metavar="SECONDS",
+        type=amount,
+        help="with --follow: end when no vote has arrived for this long",
     )
 
 

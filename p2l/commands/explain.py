@@ -52,19 +52,19 @@ def build_parser() -> argparse.ArgumentParser:
         "--by",
         choices=["words", "nearest"],
         default="words",
-        help="how a measured prompt comes into its cluster: by its words alone, or by what was clustered; see the docs "
-        "before you trust the second",
+        help="how a measured prompt is assigned to its cluster: by its words alone, or by what was clustered; see the "
+        "docs before you trust the second",
     )
     group.add_argument("--seed", type=whole, default=0, help="of the halves and of the bootstrap")
     group = flags.add_argument_group("findings")
     group.add_argument("--level", type=float, default=0.95, help="coverage of each interval")
-    group.add_argument("--fdr", type=float, default=0.05, help="share of false ones to expect among the findings")
+    group.add_argument("--fdr", type=float, default=0.05, help="share of false findings to expect")
     group.add_argument(
         "--least-change", type=amount, default=20.0, metavar="POINTS", help="differences up to this do not count"
     )
     group.add_argument("--min-prompts", type=positive, default=20, metavar="N", help="prompts that a cluster needs")
     group.add_argument(
-        "--votes", metavar="FILE", help="votes that the model was not trained on: do they bear the findings out?"
+        "--votes", metavar="FILE", help="votes that the model was not trained on, to test the findings with"
     )
     group.add_argument(
         "--min-votes", type=positive, default=20, metavar="N", help="of a model in a cluster, to compare"

@@ -158,7 +158,9 @@ def _add_history_flags(flags: argparse.ArgumentParser) -> None:
 def _add_output_flags(flags: Parser) -> None:
     flags.add_argument("--intervals", choices=["sandwich", "bootstrap", "none"], default="sandwich", help="which kind")
     flags.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
-    flags.add_argument("--min-votes", type=int, default=1, metavar="N", help="list only models with as many votes")
+    flags.add_argument(
+        "--min-votes", type=int, default=1, metavar="N", help="list only models with at least this many votes"
+    )
     add_rows_flag(flags, "--top", what="models to print and draw")
     flags.add_argument("--seed", type=whole, default=0, help="of the bootstrap")
     flags.add_argument(

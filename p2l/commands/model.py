@@ -28,7 +28,7 @@ def init_parser() -> ArgumentParser:
     flags.add_argument("--votes", required=True, help="votes whose prompts the vocabulary is made from")
     flags.add_argument("--output", required=True, help="folder to make, to be used as pretrain_model_name")
     flags.add_argument("--model-type", default="qwen2", help="qwen2, qwen3, llama, bert, modernbert, tfidf or reader")
-    flags.add_argument("--seed", type=int, default=42, help="draws weights and the sample of prompts")
+    flags.add_argument("--seed", type=int, default=42, help="seed of the weights and of the sample of prompts")
     flags.add_argument(
         "--max-prompts", type=int, default=200_000, help="make the vocabulary from a sample of this size"
     )

@@ -76,7 +76,7 @@ def _add_from_scores(commands: Any) -> None:
     )
     one.add_argument("--only", nargs="+", default=[], metavar="NAME", help="take these categories alone")
     one.add_argument("--without", nargs="+", default=[], metavar="NAME", help="leave these categories out")
-    one.add_argument("--seed", type=int, default=42, help="draws the pairs and their sides")
+    one.add_argument("--seed", type=int, default=42, help="seed of the pairs and their sides")
 
 
 def _add_sample(commands: Any) -> None:
@@ -96,7 +96,11 @@ def _add_split(commands: Any) -> None:
     one.add_argument("--train-output", required=True, metavar="FILE", help="train votes; the ending names the format")
     one.add_argument("--val-output", required=True, metavar="FILE", help="validation votes")
     one.add_argument(
-        "--min-votes-per-model", type=int, default=1, metavar="K", help="models with fewer train votes leave both parts"
+        "--min-votes-per-model",
+        type=int,
+        default=1,
+        metavar="K",
+        help="remove models with fewer training votes from both parts",
     )
     one.add_argument("--seed", type=int, default=42, help="order in which prompts are taken")
     one.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
@@ -110,9 +114,7 @@ def _add_slice(commands: Any) -> None:
         "slice",
         "Cut held-out votes into slices by the time of VOTES, a stream in time order, for `p2l eval-chrono`.",
     )
-    one.add_argument(
-        "--held-out", required=True, metavar="VOTES", help="votes of the same time that are not trained on"
-    )
+    one.add_argument("--held-out", required=True, metavar="VOTES", help="held-out votes of the same time")
     one.add_argument("--output", required=True, metavar="DIR", help="folder for validation-N.csv and timestamps.json")
     one.add_argument("--batch-size", type=positive, default=512, metavar="N", help="votes of the stream in a batch")
     one.add_argument("--every", type=positive, default=256, metavar="N", help="batches between slices")

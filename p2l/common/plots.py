@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from collections.abc import Iterator
 from functools import lru_cache
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,22 +48,44 @@ def check_outputs(table: str | None, plot: str | None, *inputs: str | None) -> N
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, inches wide and high, whose parts make room for each other."""
+    """Return an empty figure, inches wide and high, whose parts make room for each other; notebooks show it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = _figure_class()(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)  # attaches itself; pyplot, which would do it, keeps every figure alive
     return figure
 
 
-def save_figure(figure: Figure, *paths: Path) -> None:
-    """Write a figure, in the format that each path's ending names; the same figure gives the same bytes."""
+@lru_cache(maxsize=1)
+def _figure_class() -> type[Figure]:
+    from matplotlib.figure import Figure
+
+    class NotebookFigure(Figure):
+        """A figure that a notebook shows even where nobody has imported pyplot."""
+
+        def _repr_png_(self) -> bytes:
+            content = BytesIO()
+            with _settings():
+                _set_fallback_fonts(self)
+                self.savefig(content, format="png", dpi=100, metadata=_NO_DATE[".png"])
+            return content.getvalue()
+
+    return NotebookFigure
+
+
+@contextlib.contextmanager
+def _settings() -> Iterator[None]:
     from matplotlib import rc_context
 
     with rc_context(_SETTINGS), warnings.catch_warnings():
         # A name in a script that no font has comes out as boxes; that is no reason to stop.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        yield
+
+
+def save_figure(figure: Figure, *paths: Path) -> None:
+    """Write a figure, in the format that each path's ending names; the same figure gives the same bytes."""
+    with _settings():
         for path in sorted(paths, key=lambda path: path.suffix.lower() != ".svg"):
             ending = path.suffix.lower()
             if ending != ".svg":  # whose text the reader's program draws, with its own fonts

@@ -242,7 +242,7 @@ class EvaluationSettings:
         self._check_draws("rand_subset_metrics", "rand_subset_sizes", "rand_num_samples")
         self._check_draws("aggr_scale_metrics", "aggr_scale_subset_sizes", "aggr_scale_num_samples")
         if not 0.0 < self.level < 1.0:
-            raise ConfigError(f"--level {self.level} is no coverage; use a number between 0 and 1, such as 0.95")
+            raise ConfigError(f"--level {self.level} is not a coverage; use a number between 0 and 1, such as 0.95")
         if self.bootstrap == 1:
             raise ConfigError("--bootstrap 1 is too few; use 100 or more, or 0 for no intervals")
 

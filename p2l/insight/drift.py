@@ -210,7 +210,7 @@ class _Side:
         """Add the model's predictions for some prompts; InputError if they are not finite."""
         predictions = self.model.predict(prompts)
         if not np.isfinite(predictions.coefs).all():
-            raise InputError("a model gives coefficients that are no finite numbers; compare another checkpoint")
+            raise InputError("a model gives coefficients that are not finite numbers; compare another checkpoint")
         coefs = predictions.coefs[:, self.columns].astype(np.float64)
         self.coefs.append(coefs - coefs.mean(axis=1, keepdims=True))
         self.rates.append(win_rates(coefs, self.model.likelihood, predictions.eta, predictions.gamma))

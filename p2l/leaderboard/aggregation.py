@@ -133,7 +133,7 @@ class _Blocks:
             wrong = ~np.isfinite(block).all(axis=1)
             if wrong.any():
                 row = number + int(np.argmax(wrong)) + 1
-                raise InputError(f"prompt {row} has coefficients that are no finite numbers")
+                raise InputError(f"prompt {row} has coefficients that are not finite numbers")
             for start in range(0, len(block), _PROMPTS):
                 part = block[start : start + _PROMPTS]
                 where = slice(number + start, number + start + len(part))
@@ -153,7 +153,7 @@ def _parameter(name: str, argument: npt.ArrayLike | None, likelihood: Likelihood
         raise InputError(f"likelihood {likelihood.name} needs {name}: one number, or one for each prompt")
     values = np.asarray(argument, dtype=np.float64)
     if not np.isfinite(values).all():
-        raise InputError(f"{name} has values that are no finite numbers")
+        raise InputError(f"{name} has values that are not finite numbers")
     return values.reshape(-1) if values.ndim else values
 
 

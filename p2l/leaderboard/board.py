@@ -101,6 +101,7 @@ class Leaderboard:
             self.models,
             self.win_rates(),
             self.win_rate_limits(),
+            self.level,
         )
 
     def log_probs(self, model_a: npt.ArrayLike, model_b: npt.ArrayLike, covariates: Covariates | None = None) -> Floats:

@@ -55,7 +55,7 @@ def covariates_of(columns: Covariates | Mapping[str, npt.ArrayLike] | None, numb
         raise InputError(f"covariates have shape {covariates.values.shape} for {number} votes")
     wrong = ~np.isfinite(covariates.values).all(axis=0)
     if wrong.any():
-        raise InputError(f"covariate {covariates.names[int(np.argmax(wrong))]} has values that are no finite numbers")
+        raise InputError(f"covariate {covariates.names[int(np.argmax(wrong))]} has values that are not finite numbers")
     return covariates
 
 

@@ -26,6 +26,8 @@ SHOWN = 10
 _PLOTTED = 30
 _BAR = "#b9d3e8"
 _LINE = "#0b5c96"
+_LEFT = "text-align:left"
+_MEANING = "chance of beating another model drawn at random"
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Rates:
     rates: Floats
     lower: Floats
     upper: Floats
+    level: float = 0.95
+    """Coverage of the intervals."""
 
     @classmethod
     def of(
@@ -45,13 +49,14 @@ class Rates:
         models: Sequence[str],
         rates: npt.ArrayLike,
         limits: tuple[npt.ArrayLike, npt.ArrayLike] | None = None,
+        level: float = 0.95,
     ) -> Rates:
         """Sort the models by their rates."""
         values = np.asarray(rates, dtype=np.float64)
         order = np.argsort(-values, kind="stable")
         none = np.full(len(values), math.nan)
         lower, upper = (none, none) if limits is None else (np.asarray(end, dtype=np.float64) for end in limits)
-        return cls(title, [models[place] for place in order], values[order], lower[order], upper[order])
+        return cls(title, [models[place] for place in order], values[order], lower[order], upper[order], level)
 
     def text(self) -> str:
         """Return the title and the first models as a table."""
@@ -59,18 +64,20 @@ class Rates:
             [str(rank), model, f"{rate:.1%}", *([f"{low:.1%} to {high:.1%}"] if self._has_limits else [])]
             for rank, (model, rate, low, high) in enumerate(self._rows(SHOWN), 1)
         ]
-        head = ["rank", "model", "beats the field", *(["interval"] if self._has_limits else [])]
+        head = ["rank", "model", "beats the field", *([self._interval] if self._has_limits else [])]
         return "\n".join([self.title, *text_table(head, rows, left={1}), *self._rest(SHOWN)])
 
     def html(self) -> str:
         """Return the same as HTML with bars, for a notebook."""
         cells = "".join(
-            f"<tr><td>{rank}</td><td style='text-align:left'>{html.escape(model)}</td><td>{_bar(rate, low, high)}</td>"
+            f"<tr><td>{rank}</td><td style='{_LEFT}'>{html.escape(model)}</td><td>{_bar(rate, low, high)}</td>"
             f"<td>{rate:.1%}</td></tr>"
             for rank, (model, rate, low, high) in enumerate(self._rows(SHOWN), 1)
         )
-        named = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("model", "beats the field"))
-        rest = "".join(f"<p>{html.escape(line)}</p>" for line in self._rest(SHOWN))
+        named = "".join(f"<th style='{_LEFT}'>{name}</th>" for name in ("model", "beats the field"))
+        line = f"; the line is the {self._interval}" if self._has_limits else ""
+        notes = [*self._rest(SHOWN), f"The bar is the {_MEANING}, a tie counting half{line}."]
+        rest = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
         title = f"<p><b>{html.escape(self.title)}</b></p>"
         return f"{title}<table><tr><th></th>{named}<th></th></tr>{cells}</table>{rest}"
 
@@ -88,11 +95,16 @@ class Rates:
         axes.set_yticks(places, [plain(row[0], 40) for row in rows])
         axes.invert_yaxis()
         axes.set_xlim(0, 1)
-        axes.set_xlabel("chance of beating another model drawn at random")
+        axes.set_xlabel(_MEANING + (f", with {self._interval}" if self._has_limits else ""))
+        axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
         axes.set_title(plain(self.title, 80), loc="left")
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
         return figure
+
+    @property
+    def _interval(self) -> str:
+        return f"{self.level:.0%} interval"
 
     @property
     def _has_limits(self) -> bool:

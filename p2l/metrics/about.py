@@ -32,7 +32,7 @@ class About:
         """Return a value as it is printed: `48.1%`, `1.1023`, `173 points`."""
         if self.unit == "share":
             return f"{value:.1%}"
-        return f"{_POINTS * value:.0f} points" if self.unit == "points" else f"{value:.4f}"
+        return f"{_POINTS * value:,.0f} points" if self.unit == "points" else f"{value:.4f}"
 
     @property
     def sentence(self) -> str:

@@ -191,9 +191,9 @@ def vote_values(name: str, votes: ScoredVotes) -> Floats:
     """
     metric = _find(name)
     if metric.per_vote is None:
-        raise ConfigError(f"metric {name} is no mean over votes: it has no value for a single vote")
+        raise ConfigError(f"metric {name} is not a mean over votes: it has no value for a single vote")
     if not metric.applies(votes.likelihood):
-        raise ConfigError(f"metric {name} means nothing under likelihood {votes.likelihood.name}")
+        raise ConfigError(f"metric {name} is not defined under likelihood {votes.likelihood.name}")
     counts = votes.known & (counted(votes.likelihood, votes.labels) > 0)
     return np.where(counts, metric.per_vote(votes), np.nan)
 

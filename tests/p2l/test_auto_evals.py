@@ -203,7 +203,7 @@ def test_a_bad_output_does_not_stop_the_others(tmp_path):
         (["--model_type", "marginal"], "--train_path"),
         (["--model_type", "arena"], "--arena_path"),
         (["--train_checkpoints", "1"], "--train_path"),
-        (["--level", "2"], "no coverage"),
+        (["--level", "2"], "not a coverage"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_line(tmp_path, words, said):

@@ -15,11 +15,11 @@ from itertools import groupby
 from markupsafe import Markup, escape
 
 from p2l.common.report.drawing import Axis
+from p2l.common.report.labels import Room
 from p2l.common.report.tables import Scale, number_text
 
 _COLOURS = 8  # that the style has
-_LABELLED = 30  # dots with names; more would cover each other
-_ROOM = (16.0, 7.0)  # percent across and up that the name of a dot needs
+_SIZE = (560.0, 260.0)  # pixels of a chart, for the room that the names of dots need
 Text = Callable[[float], str]
 
 
@@ -216,8 +216,13 @@ def _path(points: Iterable[tuple[float, float]]) -> str:
 
 def _dots(series: Sequence[Series], across: Axis, up: Axis, axes: Axes) -> list[str]:
     """Return dots with their whiskers and, as far as there is room, their names."""
-    parts, names = [], []
+    parts, names, room = [], [], Room(*_SIZE)
+    has_names = any(one.labels for one in series)
     for one, style in zip(series, _styles(series), strict=True):
+        if one.has_line and has_names:
+            xs = [across.place(x) if x > 0 or not across.is_log else math.nan for x in one.x]
+            for run in _runs(list(zip(xs, map(up.place, one.y), strict=True))):
+                room.keep_line([(x, y) for x, y in run])
         for place in range(len(one.x)) if one.has_dots else ():
             x, y = one.x[place], one.y[place]
             if not (math.isfinite(x) and math.isfinite(y)) or (across.is_log and x <= 0):
@@ -232,26 +237,9 @@ def _dots(series: Sequence[Series], across: Axis, up: Axis, axes: Axes) -> list[
                 f"{label}: " * bool(label) + f"{(axes.x_text or short_number)(x)}, {(axes.y_text or short_number)(y)}"
             )
             parts.append(_mark(style, f"{left:.2f}%", f"{top:.2f}%", f"<title>{escape(about)}</title>"))
-            names += [(left, top, label)] * bool(label)
-    return [*parts, *_named(names)]
-
-
-def _named(names: Sequence[tuple[float, float, str]]) -> list[str]:
-    """Return the names that find room; those of high dots go first."""
-    parts: list[str] = []
-    places: list[tuple[float, float]] = []
-    for left, top, name in sorted(names, key=lambda one: one[1])[:_LABELLED]:
-        if any(abs(left - x) < _ROOM[0] and abs(top - y) < _ROOM[1] for x, y in places):
-            continue
-        places.append((left, top))
-        side, shift = ("end", -8) if left > 60 else ("start", 8)
-        at = f'x="{left:.2f}%" y="{top:.2f}%" dx="{shift}" dy="4"'
-        parts.append(f'<text class="name" {at} text-anchor="{side}">{escape(_cut(name))}</text>')
-    return parts
-
-
-def _cut(name: str, most: int = 28) -> str:
-    return name if len(name) <= most else f"{name[: most - 1]}…"
+            names += [((left, top), label)] * bool(label)
+            room.keep_point((left, top))
+    return [*parts, *room.names(names, "name")]
 
 
 def _styles(series: Sequence[Series]) -> list[str]:

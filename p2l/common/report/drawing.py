@@ -12,6 +12,8 @@ from itertools import pairwise
 
 from markupsafe import Markup, escape
 
+from p2l.common.report.labels import Point, Room
+
 
 def interval_svg(
     share: float, lower: float | None = None, upper: float | None = None, mark: float | None = None
@@ -46,7 +48,7 @@ class Dot:
 
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 9.0, 97.0, 6.0, 84.0  # percent of the picture that the axes span
-_ROOM = (25.0, 5.0)  # percent across and up that a name needs
+_SIZE = (420.0, 320.0)  # pixels of the picture, for the room that names need
 _STEPS = 12  # of a curve between two corners
 
 
@@ -67,8 +69,14 @@ def frontier_svg(dots: Sequence[Dot], mark: tuple[float, float] | None, *, x: st
     for tick in up.ticks():
         at = f'x="{_LEFT - 1}%" y="{up.place(tick):.2f}%"'
         parts.append(f'<text class="tick" {at} text-anchor="end">{tick:.3g}</text>')
-    parts += _edges(dots, across, up)
-    parts += _named_dots(dots, across, up)
+    room, path = Room(*_SIZE), _frontier(dots, across, up)
+    room.keep_line(path)
+    if mark is not None:
+        room.keep_point((across.place(mark[0]), up.place(mark[1])), 9)
+    for one, two in pairwise(path):
+        ends = f'x1="{one[0]:.2f}%" y1="{one[1]:.2f}%" x2="{two[0]:.2f}%" y2="{two[1]:.2f}%"'
+        parts.append(f'<line class="edge" {ends}/>')
+    parts += _named_dots(dots, across, up, room)
     if mark is not None:
         parts.append(f'<circle class="mark" cx="{across.place(mark[0]):.2f}%" cy="{up.place(mark[1]):.2f}%" r="8"/>')
     parts.append(f'<text class="tick" x="{_RIGHT}%" y="98%" text-anchor="end">{escape(x)} →</text>')
@@ -77,34 +85,29 @@ def frontier_svg(dots: Sequence[Dot], mark: tuple[float, float] | None, *, x: st
     return Markup(f"{head}{''.join(parts)}</svg>")
 
 
-def _edges(dots: Sequence[Dot], across: Axis, up: Axis) -> list[str]:
+def _frontier(dots: Sequence[Dot], across: Axis, up: Axis) -> list[Point]:
     """Return the frontier: mixtures are straight in cost, and so curved where the axis is logarithmic."""
     corners = sorted((dot for dot in dots if dot.is_corner), key=lambda dot: dot.x)
     steps = _STEPS if across.is_log else 1
-    path = [
+    return [
         (across.place(one.x + (two.x - one.x) * step / steps), up.place(one.y + (two.y - one.y) * step / steps))
         for one, two in pairwise(corners)
         for step in range(steps + 1)
     ]
-    return [
-        f'<line class="edge" x1="{one[0]:.2f}%" y1="{one[1]:.2f}%" x2="{two[0]:.2f}%" y2="{two[1]:.2f}%"/>'
-        for one, two in pairwise(path)
-    ]
 
 
-def _named_dots(dots: Sequence[Dot], across: Axis, up: Axis) -> list[str]:
+def _named_dots(dots: Sequence[Dot], across: Axis, up: Axis, room: Room) -> list[str]:
     """Return the points, with the names that find room, those of corners and of high points first."""
+    places = {dot: (across.place(dot.x), up.place(dot.y)) for dot in dots}
+    for place in places.values():
+        room.keep_point(place)
     parts: list[str] = []
-    labels: list[tuple[float, float]] = []
     for dot in sorted(dots, key=lambda dot: (not dot.is_corner, -dot.y)):
-        left, top = across.place(dot.x), up.place(dot.y)
-        kind, name = "corner" if dot.is_corner else "dot", escape(dot.name)
-        parts.append(f'<circle class="{kind}" cx="{left:.2f}%" cy="{top:.2f}%" r="5"><title>{name}</title></circle>')
-        if all(abs(left - x) > _ROOM[0] or abs(top - y) > _ROOM[1] for x, y in labels):
-            labels.append((left, top))
-            side, shift = ("end", -9) if left > 60 else ("start", 9)
-            label = f'x="{left:.2f}%" y="{top:.2f}%" dx="{shift}" dy="{14 if dot.is_corner else 4}"'
-            parts.append(f'<text class="{kind}" {label} text-anchor="{side}">{name}</text>')
+        left, top = places[dot]
+        kind = "corner" if dot.is_corner else "dot"
+        title = f"<title>{escape(dot.name)}</title>"
+        parts.append(f'<circle class="{kind}" cx="{left:.2f}%" cy="{top:.2f}%" r="5">{title}</circle>')
+        parts.append(room.name(places[dot], dot.name, kind))
     return parts
 
 

@@ -1,6 +1,7 @@
 """Batch inference over Ray Data: the output is that of one process."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,16 +21,8 @@ def test_workers_of_ray_write_what_one_process_writes(tmp_path: Path, command: C
     needs_ray()
     model, data = make_model(tmp_path / "model"), write_jsonl(tmp_path / "prompts.jsonl", prompt_rows(1300))
     main(flags(model, data, tmp_path / "one"))
-    done = command(
-        "python",
-        "-m",
-        "p2l.eval",
-        *flags(model, data, tmp_path / "ray"),
-        "--ray",
-        "--workers",
-        "2",
-        env={"PYTHONUNBUFFERED": "1"},
-    )
+    words = [*flags(model, data, tmp_path / "ray"), "--ray", "--workers", "2"]
+    done = command(sys.executable, "-m", "p2l.eval", *words)  # which Ray starts more of
     assert done.returncode == 0, done.stderr
     one, ray = ((tmp_path / name / "model.json").read_text(encoding="utf-8") for name in ("one", "ray"))
     assert len(json.loads(one)) == 1300

@@ -125,5 +125,5 @@ def test_a_covariate_that_never_varies_is_left_out_with_a_note_and_a_wrong_one_i
     board = fit(a, b, outcome, models=NAMES, covariates={**covariates, "bold": np.zeros(200)})
     assert [effect.name for effect in board.effects] == ["side", "length"]
     assert any("bold is zero in every vote" in note for note in board.notes)
-    with pytest.raises(InputError, match="bold has values that are no finite numbers"):
+    with pytest.raises(InputError, match="bold has values that are not finite numbers"):
         fit(a, b, outcome, models=NAMES, covariates={"bold": np.full(200, np.nan)})

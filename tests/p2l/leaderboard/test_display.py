@@ -68,7 +68,7 @@ def test_a_prediction_of_one_prompt_shows_its_leaderboard(model: P2L) -> None:
 
 def test_a_prediction_without_names_says_its_sizes() -> None:
     bare = Prediction(np.zeros((1, 3), np.float32), None, None, np.zeros(1, np.bool_))
-    assert repr(bare) == "Prediction of 1 prompts, 3 models"
+    assert repr(bare) == "Prediction of 1 prompt, 3 models"
     with pytest.raises(InputError, match="predict with a P2L model"):
         bare.plot()
 

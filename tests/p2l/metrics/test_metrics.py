@@ -184,9 +184,9 @@ def test_skill():
 def test_mistakes_are_named():
     with pytest.raises(ConfigError, match="did you mean 'Loss'"):
         evaluate("Los", scored("bt"))
-    with pytest.raises(ConfigError, match="no mean over votes"):
+    with pytest.raises(ConfigError, match="not a mean over votes"):
         vote_values("Std-BT", scored("bt"))
-    with pytest.raises(ConfigError, match="means nothing under likelihood bt"):
+    with pytest.raises(ConfigError, match="is not defined under likelihood bt"):
         vote_values("Tie_Loss", scored("bt"))
     with pytest.raises(ConfigError, match="did you mean 'Spearman-lbs'"):
         leaderboard_metrics(Standing(COEFS[0]), Standing(COEFS[1]), "abcd", likelihood="bt", names=["Spearman"])

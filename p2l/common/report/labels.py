@@ -1,0 +1,76 @@
+"""Where names stand in a picture: beside their points, off other names and points, and off lines where they can.
+
+A picture is as wide as its place, and its text keeps its size; so room is reckoned for a picture of a usual width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+from markupsafe import escape
+
+from p2l.common.display import columns_of
+
+Point: TypeAlias = "tuple[float, float]"
+"""Across and down, in percent of the picture."""
+_Box: TypeAlias = "tuple[float, float, float, float]"
+"""Left, top, right and bottom, in pixels."""
+_LETTER, _LINE = 6.8, 14.0  # pixels of a letter and of a line
+_LONGEST = 28  # letters of a name; the whole is shown when the pointer rests on its point
+_PLACES = (("start", 9, 4), ("end", -9, 4), ("start", 7, 15), ("end", -7, -7), ("start", 7, -7), ("end", -7, 15))
+"""Of a name beside its point, the best first: its anchor, and pixels across and down."""
+
+
+class Room:
+    """What is free of a picture of some pixels."""
+
+    def __init__(self, width: float, height: float) -> None:
+        """Begin with nothing in it."""
+        self.width, self.height = width, height
+        self._taken: list[_Box] = []
+        self._lines: list[_Box] = []
+
+    def keep_point(self, point: Point, reach: float = 5.0) -> None:
+        """Let no name cover a point, and `reach` pixels around it."""
+        self._taken.append(self._around(point, reach))
+
+    def keep_line(self, points: Iterable[Point]) -> None:
+        """Let names stay off a line where they can."""
+        for (left, top), (right, bottom) in pairwise(points):
+            steps = 1 + int(max(abs(right - left) * self.width, abs(bottom - top) * self.height) / (100 * _LINE))
+            for step in range(steps + 1):
+                share = step / steps
+                place = left + (right - left) * share, top + (bottom - top) * share
+                self._lines.append(self._around(place, 2.0))
+
+    def name(self, point: Point, name: str, kind: str) -> str:
+        """Return the name of a point as SVG of the class `kind`, in a place that it takes; empty without room."""
+        short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
+        width = columns_of(short) * _LETTER
+        for obstacles in ([*self._taken, *self._lines], self._taken):
+            for anchor, across, down in _PLACES:
+                box = self._box(point, width, anchor, across, down)
+                if box[0] > 0 and box[2] < self.width and not any(_meet(box, other) for other in obstacles):
+                    self._taken.append(box)
+                    at = f'x="{point[0]:.2f}%" y="{point[1]:.2f}%" dx="{across}" dy="{down}"'
+                    return f'<text class="{kind}" {at} text-anchor="{anchor}">{escape(short)}</text>'
+        return ""
+
+    def names(self, named: Sequence[tuple[Point, str]], kind: str) -> list[str]:
+        """Return the names that find room; those of high points go first."""
+        return [self.name(point, name, kind) for point, name in sorted(named, key=lambda one: one[0][1])]
+
+    def _around(self, point: Point, reach: float) -> _Box:
+        left, top = point[0] * self.width / 100, point[1] * self.height / 100
+        return left - reach, top - reach, left + reach, top + reach
+
+    def _box(self, point: Point, width: float, anchor: str, across: int, down: int) -> _Box:
+        left, top = point[0] * self.width / 100, point[1] * self.height / 100
+        start = left + across - (width if anchor == "end" else 0.0)
+        return start, top + down - _LINE + 3, start + width, top + down + 3
+
+
+def _meet(one: _Box, two: _Box) -> bool:
+    return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
