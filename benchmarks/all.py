@@ -1,11 +1,12 @@
 """Every benchmark of docs/results.md, in its order: `make bench-all`, or `python -m benchmarks.all --data DATA_DIR`.
 
 The commands are read from the page, so that none is forgotten. Each writes what it prints to OUTPUT/NAME.txt, under the
-command, the seconds that it took, the commit and the machine. What stands on the page under a comment
+command, the seconds that it took, the commit and the machine, and its progress to OUTPUT/NAME.log. What stands on the
+page under a comment
 `<!-- measured: COMMAND -->` is replaced: a block of text by all that the command printed, Markdown tables by those that
 it printed, in their order. The comment then names commit, seconds and load; one that names none stands above figures
-that were copied by hand, as all figures without such a comment were (`--list` says which). One that fails is listed at
-the end, and the next one runs.
+that were copied by hand, as all figures without such a comment were (`--list` says which). One that fails, or misses a
+bar, is listed as failed, and the next one runs.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ _MEASURED = re.compile(
 )
 _TABLE = re.compile(r"(?:^\|[^\n]*\n)+", re.MULTILINE)
 _DATA = "DATA_DIR"
-_BEFORE = "../before"
 
 
 class Benchmark(NamedTuple):
@@ -50,8 +50,6 @@ class Benchmark(NamedTuple):
         """Return what it needs that is not there, or None."""
         if _DATA in self.command and data is None:
             return "needs real data: --data DATA_DIR"
-        if _BEFORE in self.command:
-            return "compares with a worktree of an earlier commit"
         return None
 
     def words(self, data: str | None) -> list[str]:
@@ -71,10 +69,11 @@ class MissingTablesError(ValueError):
     """A command printed fewer tables than the page has of it."""
 
 
-def included(page: str, command: str, printed: str, stamp: str = "") -> str:
+def included(page: str, command: str, printed: str, stamp: str = "", *, is_whole: bool = True) -> str:
     """Return the page with this command's block or tables replaced by what it printed.
 
-    stamp: what the comment above them says of the run.
+    stamp: what the comment above them says of the run. is_whole: false for a command that failed, whose text may
+    break off: its block stays, its tables are counted.
 
     Raises:
         MissingTablesError: the page has more tables of the command than it printed.
@@ -87,6 +86,8 @@ def included(page: str, command: str, printed: str, stamp: str = "") -> str:
         if match["command"] != command:
             return match[0]
         if match["table"] is None:
+            if not is_whole:
+                return match[0]
             return f"{about}```text\n{text}```\n"
         body = next(tables, None)
         if body is None:
@@ -109,25 +110,28 @@ def _commit() -> str:
 
 
 def measure(one: Benchmark, data: str | None, output: Path) -> float | None:
-    """Run a benchmark, write what it printed, update the page; return its seconds, or None if it failed."""
+    """Run a benchmark, write what it printed, update the page; return its seconds, or None if it failed.
+
+    One that misses a bar ends with another code than 0: it has failed, but the page gets its tables.
+    """
     started = time.monotonic()
-    done = subprocess.run(
-        one.words(data), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
-    )
+    with (output / f"{one.name}.log").open("w", encoding="utf-8") as log:
+        done = subprocess.run(
+            one.words(data), cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True, encoding="utf-8", check=False
+        )
     seconds = time.monotonic() - started
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     head = f"$ {one.command}\n{seconds:.0f} seconds, exit code {done.returncode}, {_commit()}, {machine}\n\n"
     (output / f"{one.name}.txt").write_text(head + done.stdout, encoding="utf-8")
-    if done.returncode:
-        return None
     stamp = f"commit {_commit()}, {seconds:.0f} s, load {os.getloadavg()[1]:.1f}"
     page = PAGE.read_text(encoding="utf-8")
     try:
-        PAGE.write_text(included(page, one.command, done.stdout, stamp), encoding="utf-8")
+        text = included(page, one.command, done.stdout, stamp, is_whole=not done.returncode)
+        PAGE.write_text(text, encoding="utf-8")
     except MissingTablesError as error:
         print(f"{'':>8}  {error}", flush=True)
         return None
-    return seconds
+    return None if done.returncode else seconds
 
 
 def main() -> int:

@@ -2,12 +2,13 @@
 
     python -m benchmarks.attack [--seconds 60] [--rest 60] [--clients 8] [--cases half-open deep-json ...]
 
-Both services run here, the endpoint with a bag-of-words model, the router before it with mock providers. Eight clients
-send one case again and again from an address of their own, while another asks `/health` over a new connection each
-time; in the case "all" they send all the others in turn, so that eight different ones are under way at any time. The
-table has the time of an attempt until it was answered, refused or cut off, the times of `/health`, and the memory of
-the service before, at most meanwhile, and after a rest. Below floods of spend and of votes stands what the router's
-database holds of them. To add a case, add a line to `CASES`; files are in `benchmarks.attack_files`.
+Both services run here, the endpoint with a bag-of-words model, the router before it with a mock provider in a process
+of its own. Eight clients send one case again and again from an address of their own, while another asks `/health` over
+a new connection each time; in the case "all" they send all the others in turn, so that eight different ones are under
+way at any time. The table has the time of an attempt until it was answered, refused or cut off, the times of `/health`,
+and the memory of the service before, at most meanwhile, and after a rest. The same prompts sent straight to the mock
+say how long a provider alone takes for them. Below floods of spend and of votes stands what the router's database holds
+of them. To add a case, add a line to `CASES`; files are in `benchmarks.attack_files`.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ import numpy as np
 import yaml
 
 from benchmarks.serving.folders import write_tfidf
+from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 
 __all__ = ["main"]
@@ -200,6 +202,8 @@ OF_THE_ROUTER = {
     "vote-flood": "SELECT count(*) || ' votes on ' || count(DISTINCT request_id) || ' answers' FROM votes",
 }
 """Cases that the endpoint does not have, and what the router's database says of them."""
+OF_THE_MOCK = ("combining-marks", "long-prompt", "empty-turns", "many-turns", "large-body")
+"""Prompts, which a provider gets as well."""
 ALL = "all"
 
 
@@ -210,7 +214,8 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--rest", type=positive, default=60, help="seconds after each case, before memory is read again")
     flags.add_argument("--clients", type=positive, default=8)
     flags.add_argument("--cases", nargs="+", choices=[*CASES, ALL], default=[*CASES, ALL])
-    flags.add_argument("--services", nargs="+", choices=["endpoint", "router"], default=["endpoint", "router"])
+    names = ["endpoint", "mock", "router"]
+    flags.add_argument("--services", nargs="+", choices=names, default=names, help="mock: the provider by itself")
     flags.add_argument("--same-address", action="store_true", help="ask /health from the attackers' address")
     return flags
 
@@ -218,9 +223,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     flags = build_parser().parse_args(argv)
-    print(f"{'':27} {'an attempt, ms':>19}  {'':34} {'/health, ms':>19}        {'MB':>24}")
-    columns = f"{'p50':>12} {'p99':>6}"
-    print(f"{'':27} {columns}  {'answers':34} {columns}  lost  {'before':>9} {'most':>5} {'after':>6}")
+    rows: list[list[str]] = []
     with (
         tempfile.TemporaryDirectory() as name,
         ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
@@ -229,29 +232,39 @@ def main(argv: Sequence[str] | None = None) -> None:
         for service in services:
             if service.name in flags.services:
                 for case in flags.cases:
-                    if service.name == "router" or case not in OF_THE_ROUTER:
-                        _print_case(service, case, pool, flags)
+                    if case in (*_cases_of(service), ALL):
+                        rows.append(_case(service, case, pool, flags))
                     if service.name == "router" and case in OF_THE_ROUTER:
                         with contextlib.closing(sqlite3.connect(Path(name) / "router.sqlite")) as database:
-                            print(f"{'':27} {database.execute(OF_THE_ROUTER[case]).fetchone()[0]}", flush=True)
+                            rows[-1][3] += f"; {database.execute(OF_THE_ROUTER[case]).fetchone()[0]}"
+    header = ["service, case", "attempt p50, ms", "p99", "answers", "`/health` p50, ms", "p99", "lost"]
+    print(table([*header, "MB before", "most", "after"], rows))
+
+
+def _cases_of(service: Service) -> list[str]:
+    if service.name == "mock":
+        return list(OF_THE_MOCK)
+    return [name for name in CASES if service.name == "router" or name not in OF_THE_ROUTER]
 
 
 @contextlib.contextmanager
 def _services(folder: Path) -> Iterator[list[Service]]:
-    """Start an endpoint of a random model, and a router that asks it for scores."""
+    """Start an endpoint of a random model, a provider, and a router that asks both."""
     common = ["--host", "127.0.0.1"]
-    model = {"name": "m", "type": "mock", "cost": 1e-4, "options": {"text": "hello"}}
-    models = {name: {**model, "price": {"input": 1, "output": 10}} for name in ("model-0", "model-1")}
-    spender = {"key": SPENDER, "name": "spender", "spend_per_day": LIMIT}
-    config = folder / "router.yaml"
-    config.write_text(yaml.safe_dump({"model_configs": models, "keys": [spender], "database": "router.sqlite"}))
-    with _running(
-        "endpoint", folder, ["-m", "p2l.endpoint", "-m", str(write_tfidf(folder)), "-a", KEY, *common]
-    ) as endpoint:
+    with contextlib.ExitStack() as stack:
+        words = ["-m", "p2l.endpoint", "-m", str(write_tfidf(folder)), "-a", KEY, *common]
+        endpoint = stack.enter_context(_running("endpoint", folder, words))
+        words = ["-m", "route.providers.mock", "--text", "hello", *common]
+        mock = stack.enter_context(_running("mock", folder, words))
+        model = {"name": "m", "type": "openai", "base_url": f"http://127.0.0.1:{mock.port}/v1", "api_key": "none"}
+        model |= {"cost": 1e-4, "price": {"input": 1, "output": 10}}
+        spender = {"key": SPENDER, "name": "spender", "spend_per_day": LIMIT}
+        models = {"model-0": model, "model-1": model}
+        config = folder / "router.yaml"
+        config.write_text(yaml.safe_dump({"model_configs": models, "keys": [spender], "database": "router.sqlite"}))
         words = ["-m", "route.openai_server", "-c", str(config), "--api-key", KEY, "--router-api-key", KEY, *common]
         words += ["--router-model-endpoint", f"http://127.0.0.1:{endpoint.port}"]
-        with _running("router", folder, words) as router:
-            yield [endpoint, router]
+        yield [endpoint, mock, stack.enter_context(_running("router", folder, words))]
 
 
 @contextlib.contextmanager
@@ -279,7 +292,7 @@ def _health(service: Service, address: str) -> float | None:
     connection = HTTPConnection("127.0.0.1", service.port, timeout=10, source_address=(address, 0))
     try:
         connection.request("GET", "/health")
-        answered = connection.getresponse().status == 200
+        answered = connection.getresponse().status in (200, 404)  # the mock has no such path
     except (OSError, HTTPException):
         return None
     finally:
@@ -293,8 +306,8 @@ def _memory(service: Service) -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1000
 
 
-def _print_case(service: Service, case: str, pool: ProcessPoolExecutor, flags: argparse.Namespace) -> None:
-    """Attack, measure and print a line."""
+def _case(service: Service, case: str, pool: ProcessPoolExecutor, flags: argparse.Namespace) -> list[str]:
+    """Attack, measure and return a row of the table."""
     address = ATTACKER if flags.same_address else NEIGHBOUR
     before = most = _memory(service)
     attempts: Future[Attempts] = pool.submit(_attack, service, case, flags.clients, flags.seconds)
@@ -307,23 +320,23 @@ def _print_case(service: Service, case: str, pool: ProcessPoolExecutor, flags: a
     time.sleep(flags.rest)
     answered = [seconds for seconds in health if seconds is not None]
     outcomes = ", ".join(f"{name} {count}" for name, count in tries.outcomes.most_common(4))
-    print(
-        f"{service.name:9}{case:18} {_milliseconds(tries.seconds)}  {outcomes:34} {_milliseconds(answered)}"
-        f"  {len(health) - len(answered):4}  {before:9.0f} {most:5.0f}  {_memory(service):5.0f}",
-        flush=True,
-    )
+    row = [f"{service.name}, {case}", *_milliseconds(tries.seconds), outcomes, *_milliseconds(answered)]
+    row += [f"{len(health) - len(answered)}", *(f"{megabytes:.0f}" for megabytes in (before, most, _memory(service)))]
+    print("  ".join(row), file=sys.stderr, flush=True)
+    return row
 
 
-def _milliseconds(seconds: Sequence[float]) -> str:
+def _milliseconds(seconds: Sequence[float]) -> list[str]:
+    """Return the median and the 99th percentile."""
     if not seconds:
-        return f"{'-':>12} {'-':>6}"
-    return "{:12.1f} {:6.1f}".format(*np.quantile(np.array(seconds) * 1000, [0.5, 0.99]))
+        return ["-", "-"]
+    return [f"{value:,.1f}" for value in np.quantile(np.array(seconds) * 1000, [0.5, 0.99])]
 
 
 def _attack(service: Service, case: str, clients: int, seconds: float) -> Attempts:
     """Attack for some seconds from a process of its own."""
     attempts = Attempts()
-    names = [name for name in CASES if service.name == "router" or name not in OF_THE_ROUTER] if case == ALL else [case]
+    names = _cases_of(service) if case == ALL else [case]
     attacks = cycle([CASES[name](service) for name in names])
     asyncio.run(_attack_together(lambda: _try(service, next(attacks), attempts), clients, seconds))
     return attempts

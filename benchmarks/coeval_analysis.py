@@ -25,6 +25,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks.tables import table
 from coeval.analysis.tables import write_tables
 from coeval.analysis.units import LoadedRun, load_run
 from coeval.reports.registry import REPORTS, build
@@ -109,11 +110,11 @@ def analyze_all(run: Path, out: Path) -> Usage:
 
 
 def steps(loaded: LoadedRun, folder: Path) -> None:
-    """Print the seconds of each report with its JSON and CSV."""
+    """Tell the seconds of each report with its JSON and CSV."""
     for name in REPORTS:
         start = time.perf_counter()
         write_tables(build(name, loaded), folder / REPORTS[name].folder)
-        print(f"  {name:26s} {time.perf_counter() - start:7.2f} s")
+        print(f"{name:26s} {time.perf_counter() - start:7.2f} s", file=sys.stderr)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -128,6 +129,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the seconds of the command and of its steps."""
     args = build_parser().parse_args(argv)
+    rows = []
     with tempfile.TemporaryDirectory() as temporary:
         for models in args.models:
             run, out = Path(temporary) / f"run-{models}", Path(temporary) / f"out-{models}"
@@ -136,18 +138,16 @@ def main(argv: Sequence[str] | None = None) -> None:
             size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file()) / 1e6
             seconds = [usage.seconds for usage in taken]
             times = f"{statistics.median(seconds):.1f} s [{min(seconds):.1f}, {max(seconds):.1f}]"
-            memory = f"{max(usage.gigabytes for usage in taken):.2f} GB of memory"
+            memory = f"{max(usage.gigabytes for usage in taken):.2f} GB"
             start = time.perf_counter()
             loaded = load_run(run)
-            reading = time.perf_counter() - start
-            print(
-                f"{models} models, {len(loaded.units):,} scores: analyze all {times}, {memory}, {size:.1f} MB written"
-            )
-        print(f"  {'reading':26s} {reading:7.2f} s")
+            reading = f"{time.perf_counter() - start:.1f} s"
+            rows.append([f"{models} models, {len(loaded.units):,} scores", times, reading, memory, f"{size:.1f} MB"])
+        print(table(["`coeval analyze all`", "seconds", "of which reading", "memory", "written"], rows))
         steps(loaded, Path(temporary))
     looked_at, loops = baseline(loaded, BASELINE)
     scaled = loops * (len(loaded.units) / looked_at) ** 2
-    print(f"loops over pairs, equal share only: {loops:.2f} s for {looked_at:,}, so {scaled:,.0f} s for all")
+    print(f"\nloops over pairs, equal share only: {loops:.2f} s for {looked_at:,}, so {scaled:,.0f} s for all")
 
 
 if __name__ == "__main__":

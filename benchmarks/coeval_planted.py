@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.tables import share, table
 from coeval.analysis.bias import family_rows, self_preference_rows
 from coeval.analysis.judge_tests import bias_tests
 from coeval.analysis.statistics import kendall
@@ -38,6 +40,14 @@ JUDGES = ("honest-1", "random", "verbose", "honest-2", "selfish", "constant")
 """All six judge and answer; in the order of their true skill as students, best first."""
 STRONG = {"teacher-0", "teacher-1"}
 PLANTED = {"selfish": "self-preference", "verbose": "verbosity", "constant": "constant", "random": "random"}
+HONEST = ("honest-1", "honest-2")
+ESTIMATES = (
+    "the fit",
+    "the fit at equal length",
+    "mean of all scores (before)",
+    "mean of the two honest judges, if one knew them",
+)
+Row = tuple[str, str, str]
 
 
 @dataclass
@@ -229,7 +239,7 @@ def differences(loaded: LoadedRun) -> tuple[StudentPair, ...]:
     return student_pairs(loaded, by_datapoint(loaded))
 
 
-def balance(runs: int) -> None:
+def balance(runs: int) -> Iterator[Row]:
     """Three students of equal skill, of whom a severe judge scored one, half of one and none."""
     old, new, ranges = [], [], []
     for _, loaded in runs_of(gapped, runs):
@@ -237,62 +247,65 @@ def balance(runs: int) -> None:
         new += [pair.p_value < 0.05 for pair in differences(loaded)]
         fitted = [row.fit or 0.0 for row in student_rows(loaded)]
         ranges.append((np.ptp(plain_means(loaded)), np.ptp(fitted)))
-    print("balance: equal students, of whom a severe judge with a quota scored one, half of one and none")
-    print(f"  false positives at 5 %: {np.mean(new):.1%} (plain means {np.mean(old):.1%})")
     plain, fit = np.mean(ranges, axis=0)
-    print(f"  range of the three scores: {fit:.3f} (plain means {plain:.3f})")
+    about = "equal students, of whom a severe judge with a quota scored one, half of one and none"
+    yield f"{about}: false positives at 5 %", share(np.mean(new), 1), share(np.mean(old), 1)
+    yield "range of their three scores", f"{fit:.3f}", f"{plain:.3f}"
 
 
-def duplicates(runs: int) -> None:
-    """Equal students on sixty items that repeat prompts."""
-    print("duplicates: equal students, sixty items; false positives at 5 % (before: items drawn singly)")
+def duplicates(runs: int) -> Iterator[Row]:
+    """Equal students on sixty items that repeat prompts; before, items were drawn singly."""
     for distinct in (40, 20, 10):
         old, new = [], []
         for _, loaded in runs_of(partial(repeated, distinct=distinct), runs):
             old += [p < 0.05 for p in old_p_values(loaded)]
             new += [pair.p_value < 0.05 for pair in differences(loaded)]
-        print(f"  {distinct} distinct prompts: {np.mean(new):.1%} (before {np.mean(old):.1%}), {len(new)} tests")
+        about = f"equal students, sixty items of {distinct} distinct prompts: false positives at 5 %"
+        yield about, share(np.mean(new), 1), share(np.mean(old), 1)
 
 
-def ranking(runs: int) -> None:
-    """Two honest judges among six."""
-    for high in (0.65, 0.82):
-        taus: dict[str, list[float]] = {"fit": [], "at equal length": [], "plain mean": [], "honest judges alone": []}
-        found, flagged, sharp, teachers = (Counter[str]() for _ in range(4))
-        for run, loaded in runs_of(partial(arena, high=high), runs):
-            truth = np.array([run.truth[name] for name in loaded.students])
-            rows = {row.student: row for row in student_rows(loaded)}
-            honest = np.isin(loaded.units.judge, [loaded.judges.index(name) for name in ("honest-1", "honest-2")])
-            scores = {
-                "fit": np.array([rows[name].fit for name in loaded.students], dtype=np.float64),
-                "at equal length": np.array([rows[name].length_controlled for name in loaded.students], np.float64),
-                "plain mean": plain_means(loaded),
-                "honest judges alone": plain_means(loaded.with_units(loaded.units.where(honest))),
-            }
-            for name, values in scores.items():
-                taus[name].append(kendall(truth, values) or 0.0)
-            tests = [row for row in bias_tests(loaded) if row.flagged]
-            found.update(
-                name for name, bias in PLANTED.items() if any((t.judge, t.bias) == (name, bias) for t in tests)
-            )
-            flagged.update({test.judge for test in tests} - set(PLANTED))
-            teachers["separation"] += leads(loaded, "v1")
-            teachers["spread"] += leads(loaded, "s2")
-            for name in ("v1", "s2"):
-                best = sorted(teacher_rows(loaded), key=lambda row: -getattr(row, name))[:2]
-                teachers[name] += {row.teacher for row in best} == STRONG
-            sharp.update(row.judge for row in self_preference_rows(loaded) if row.lower > 0 or row.upper < 0)
-        print(f"ranking: six students, two honest judges of six, {high:.0%} High; Kendall's tau to the truth")
-        print("  " + ", ".join(f"{name} {np.mean(values):.3f}" for name, values in taus.items()))
-        print("  found: " + ", ".join(f"{PLANTED[name]} {found[name] / runs:.0%}" for name in PLANTED))
-        honest_names = ("honest-1", "honest-2")
-        print("  honest judges flagged: " + ", ".join(f"{name} {flagged[name] / runs:.0%}" for name in honest_names))
-        print("  by the raw self-preference: " + ", ".join(f"{name} {sharp[name] / runs:.0%}" for name in honest_names))
-        shares = ", ".join(f"{name} {teachers[name] / runs:.0%}" for name in ("separation", "spread", "v1", "s2"))
-        print(f"  runs in which the two strong teachers lead: {shares}")
+def ranking(runs: int) -> Iterator[Row]:
+    """Six students, two honest judges among six: Kendall's tau to the truth, and the biases found."""
+    columns = [_ranking(runs, high) for high in (0.65, 0.82)]
+    for name in columns[0]:
+        yield name, *(column[name] for column in columns)
 
 
-def families(runs: int) -> None:
+def _ranking(runs: int, high: float) -> dict[str, str]:
+    """Return what was measured, by what it is of."""
+    taus: dict[str, list[float]] = {name: [] for name in ESTIMATES}
+    found, flagged, sharp, teachers = (Counter[str]() for _ in range(4))
+    for run, loaded in runs_of(partial(arena, high=high), runs):
+        truth = np.array([run.truth[name] for name in loaded.students])
+        rows = {row.student: row for row in student_rows(loaded)}
+        honest = np.isin(loaded.units.judge, [loaded.judges.index(name) for name in HONEST])
+        estimates = (
+            [rows[name].fit for name in loaded.students],
+            [rows[name].length_controlled for name in loaded.students],
+            plain_means(loaded),
+            plain_means(loaded.with_units(loaded.units.where(honest))),
+        )
+        for name, values in zip(ESTIMATES, estimates, strict=True):
+            taus[name].append(kendall(truth, np.array(values, dtype=np.float64)) or 0.0)
+        tests = [row for row in bias_tests(loaded) if row.flagged]
+        found.update(name for name, bias in PLANTED.items() if any((t.judge, t.bias) == (name, bias) for t in tests))
+        flagged.update({test.judge for test in tests} - set(PLANTED))
+        teachers["separation"] += leads(loaded, "v1")
+        teachers["spread"] += leads(loaded, "s2")
+        for name in ("v1", "s2"):
+            best = sorted(teacher_rows(loaded), key=lambda row: -getattr(row, name))[:2]
+            teachers[name] += {row.teacher for row in best} == STRONG
+        sharp.update(row.judge for row in self_preference_rows(loaded) if row.lower > 0 or row.upper < 0)
+    cells = {f"Kendall's tau to the truth, {name}": f"{np.mean(values):.3f}" for name, values in taus.items()}
+    shares = {f"planted {PLANTED[name]} found": [found[name]] for name in PLANTED}
+    shares["honest judges flagged, by any test"] = [flagged[name] for name in HONEST]
+    shares["honest judges whose raw self-preference leaves zero out (before)"] = [sharp[name] for name in HONEST]
+    for name in ("separation", "spread", "v1", "s2"):
+        shares[f"the two strong teachers lead, by {name}"] = [teachers[name]]
+    return cells | {name: ", ".join(share(one / runs) for one in counts) for name, counts in shares.items()}
+
+
+def families(runs: int) -> Iterator[Row]:
     """Six judges of three families, of whom one favours its own."""
     found, flagged, raw = 0, Counter[str](), Counter[str]()
     for _, loaded in runs_of(kin, runs):
@@ -300,10 +313,9 @@ def families(runs: int) -> None:
         found += (FAVOURED, "family-preference") in tests
         flagged.update({judge for judge, _ in tests} - {FAVOURED})
         raw.update(row.judge for row in family_rows(loaded) if row.lower > 0 or row.upper < 0)
-    print("families: six judges of three families, of whom one favours the others of its own")
-    print(f"  found: {found / runs:.0%}; honest judges flagged: {sum(flagged.values()) / runs / (len(KIN) - 1):.1%}")
     honest = [raw[name] / runs for name in KIN[:-1] if name != FAVOURED]  # the last has no family
-    print(f"  honest judges whose raw gap leaves zero out (before): {np.mean(honest):.0%}")
+    yield "a judge that favours its family, of six judges of three families: found", share(found / runs), ""
+    yield "honest judges flagged", share(sum(flagged.values()) / runs / (len(KIN) - 1), 1), share(np.mean(honest))
 
 
 def leads(loaded: LoadedRun, formula: str) -> bool:
@@ -311,9 +323,8 @@ def leads(loaded: LoadedRun, formula: str) -> bool:
     return {row.teacher for row in teacher_rows(loaded, formula)[:2]} == STRONG
 
 
-def coverage(runs: int) -> None:
-    """How often 95 % intervals hold the truth."""
-    print("coverage of 95 % intervals (before: percentiles of 1,000 draws of items)")
+def coverage(runs: int) -> Iterator[Row]:
+    """How often 95 % intervals hold the truth; before, percentiles of 1,000 draws of items."""
     for high in (0.65, 0.82):
         for items in (5, 10, 20):
             hits: dict[str, list[bool]] = {"mean": [], "fit": [], "difference": [], "before": []}
@@ -327,14 +338,16 @@ def coverage(runs: int) -> None:
                 pair = differences(loaded)[0]
                 gap = run.truth[pair.better] - run.truth[pair.worse]
                 hits["difference"].append(pair.lower <= gap <= pair.upper)
-            shares = ", ".join(f"{name} {np.mean(values):.3f}" for name, values in hits.items())
-            print(f"  {items} items, {high:.0%} High: {shares}")
+            about = f"95 % intervals that hold the truth, {items} items, {share(high)} High"
+            for name, column in {"means": "mean", "fits": "fit", "differences": "difference"}.items():
+                before = f"{np.mean(hits['before']):.3f}" if column == "mean" else ""
+                yield f"{about}, of {name}", f"{np.mean(hits[column]):.3f}", before
 
 
-SECTIONS: Mapping[str, Callable[[int], None]] = {
+SECTIONS: Mapping[str, Callable[[int], Iterator[Row]]] = {
+    "ranking": ranking,
     "balance": balance,
     "duplicates": duplicates,
-    "ranking": ranking,
     "families": families,
     "coverage": coverage,
 }
@@ -351,8 +364,20 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print every bar beside what was done before."""
     args = build_parser().parse_args(argv)
-    for name in args.only:
-        SECTIONS[name](args.runs)
+    beside: list[Row] = []
+    for name in SECTIONS:
+        if name not in args.only:
+            continue
+        rows = []
+        for row in SECTIONS[name](args.runs):
+            print("  ".join(row), file=sys.stderr, flush=True)
+            rows.append(row)
+        if name == "ranking":
+            print(f"{table(['six students, two honest judges of six', '65 % High', '82 % High'], rows)}\n")
+        else:
+            beside += rows
+    if beside:
+        print(table(["", "now", "before"], beside))
 
 
 if __name__ == "__main__":

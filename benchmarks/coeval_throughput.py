@@ -23,7 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from benchmarks.tables import share, table
 from coeval.calling.caller import make_caller
 from coeval.config.keys import Keys
 from coeval.phases.responses import collect_responses
@@ -65,18 +67,22 @@ def main(argv: Sequence[str] | None = None) -> None:
             seconds, _ = _respond(Path(name) / f"round-{number}" / "run", url, flags.calls, flags.concurrency)
             ours.append(flags.calls / seconds)
             theirs.append(flags.baseline_calls / _pool_of_threads(Path(name), url, flags.baseline_calls))
-    _tell(f"response phase, concurrency {flags.concurrency}", ours)
-    _tell(f"{_THREADS} threads with OpenAI's client", theirs)
-    print(f"ratio: {np.median(np.array(ours) / np.array(theirs)):.1f}", flush=True)
+    ratios = np.array(ours) / np.array(theirs)
+    rows = [
+        [f"response phase, `concurrency: {flags.concurrency}`", _spread(ours), _spread(ratios, 1)],
+        [f"{_THREADS} threads with OpenAI's client", _spread(theirs), "1"],
+    ]
+    print(f"{table(['', 'calls a second', 'times'], rows)}\n", flush=True)
     if flags.records:
         with tempfile.TemporaryDirectory() as name, _provider(0.0) as url:
             seconds, memory = _respond(Path(name) / "long", url, flags.records, flags.concurrency)
-        told = ", ".join(f"{memory[int(share * flags.records)]:.0f} MB after {share:.0%}" for share in _SHARES)
-        print(f"{flags.records} records, provider without latency: {flags.records / seconds:.0f} calls/s, {told}")
+        cells = [f"{memory[int(one * flags.records)]:.0f} MB" for one in _SHARES]
+        header = ["records, no latency", "calls a second", *(f"memory after {share(one)}" for one in _SHARES)]
+        print(table(header, [[f"{flags.records:,}", f"{flags.records / seconds:,.0f}", *cells]]))
 
 
-def _tell(what: str, rates: Sequence[float]) -> None:
-    print(f"{what}: {np.median(rates):.0f} calls/s [{min(rates):.0f}, {max(rates):.0f}]", flush=True)
+def _spread(values: Sequence[float] | NDArray[np.float64], digits: int = 0) -> str:
+    return f"{np.median(values):.{digits}f} [{min(values):.{digits}f}, {max(values):.{digits}f}]"
 
 
 @contextlib.contextmanager

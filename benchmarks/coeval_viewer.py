@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.coeval_analysis import write_run
 from benchmarks.serving.__main__ import serving
+from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 
 if TYPE_CHECKING:
@@ -51,12 +52,15 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     flags = build_parser().parse_args(argv)
+    cells: list[dict[str, str]] = []
     with tempfile.TemporaryDirectory() as name:
         for models in flags.models:
             folder = Path(name) / f"run-{models}"
             write_run(folder, flags.units, models)
             _lengthen(folder)
-            _measure(folder, models, flags.units, flags.repeats)
+            cells.append(_measure(folder, flags.repeats))
+    header = [f"{flags.units:,} scores", *(f"{models} models" for models in flags.models)]
+    print(table(header, [[what, *(column[what] for column in cells)] for what in cells[0]]))
 
 
 def _lengthen(folder: Path) -> None:
@@ -69,28 +73,33 @@ def _lengthen(folder: Path) -> None:
             )
 
 
-def _measure(folder: Path, models: int, units: int, repeats: int) -> None:
+def _measure(folder: Path, repeats: int) -> dict[str, str]:
+    """Return what was measured on a run, in words, by what it is of."""
     from playwright.sync_api import sync_playwright
 
     size = sum(path.stat().st_size for path in folder.rglob("*.jsonl")) / 1e6
     reading = [_read(folder) for _ in range(repeats)]
-    print(f"{models} models, {units:,} scores: {size:.0f} MB of JSONL, read as JSON in {_text(reading)}", flush=True)
+    cells = {"reading every line of the run's files as JSON": f"{_text(reading)}, {size:.0f} MB"}
     start = time.perf_counter()
     with serving(["-m", "coeval", "view", "--run", str(folder), "--port"]) as port, sync_playwright() as playwright:
         url = f"http://127.0.0.1:{port}/"
         with urllib.request.urlopen(url) as answer:
             answer.read()
-        print(f"  from the command to the first page {time.perf_counter() - start:.2f} s", flush=True)
+        cells["from the command to the first page, once"] = f"{time.perf_counter() - start:.1f} s"
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         for what, path, ready in _PAGES:
             times, sizes = zip(*(_open(browser, url, path, ready) for _ in range(repeats)), strict=True)
-            print(f"  {what}: {_text(times)}, {np.median(sizes) / 1e3:,.0f} kB transferred", flush=True)
+            cells[what] = f"{_text(times)}, {np.median(sizes) / 1e3:,.0f} kB"
         browser.close()
     started_at = time.perf_counter()
     out = folder.with_name(f"{folder.name}-bundle")
     words = [sys.executable, "-m", "coeval", "view", "--run", str(folder), "--bundle", str(out)]
-    done = subprocess.run(words, check=True, capture_output=True, text=True)
-    print(f"  --bundle in {time.perf_counter() - started_at:.1f} s: {done.stdout.partition(';')[0]}", flush=True)
+    subprocess.run(words, check=True, capture_output=True)
+    seconds = time.perf_counter() - started_at
+    files = [path for path in out.rglob("*") if path.is_file()]
+    written = sum(path.stat().st_size for path in files) / 1e6
+    cells["`--bundle`, once"] = f"{seconds:.0f} s, {len(files):,} files, {written:.1f} MB"
+    return cells
 
 
 def _read(folder: Path) -> float:
@@ -124,10 +133,10 @@ def _listed(page: Page) -> object:
 
 
 _PAGES: tuple[tuple[str, str, Callable[[Page], object]], ...] = (
-    ("ranking", "", lambda page: page.wait_for_selector(".standings tbody tr >> nth=-1")),
-    ("list of items", "items.html", lambda page: page.wait_for_selector("#filters:not([hidden])")),
-    ("filtered by student and judge, lowest first", "items.html#student=model-0&judge=model-1&sort=low", _listed),
-    ("searched through all texts", "items.html#search=model-4%20on", _listed),
+    ("ranking opens", "", lambda page: page.wait_for_selector(".standings tbody tr >> nth=-1")),
+    ("list of items opens", "items.html", lambda page: page.wait_for_selector("#filters:not([hidden])")),
+    ("list filtered by student and judge, lowest first", "items.html#student=model-0&judge=model-1&sort=low", _listed),
+    ("list searched through all texts", "items.html#search=model-4%20on", _listed),
 )
 
 

@@ -28,9 +28,9 @@ import pandas as pd
 import yaml
 
 from benchmarks.covariates import EFFECTS, FOLDS
+from benchmarks.tables import table
 from p2l import likelihood as likelihoods
 from p2l.common.bootstrap import bootstrap_mean
-from p2l.common.text_table import text_table
 from p2l.leaderboard import fit
 from p2l.metrics import ScoredVotes, vote_values
 from p2l.votes import WINNERS, encode_votes
@@ -105,7 +105,7 @@ def planted(chosen: list[str], simulations: int, votes: int) -> None:
         print("  ".join(cells), file=sys.stderr, flush=True)
     print(f"\nPlanted effects, {simulations} simulations of {votes:,} votes on {PROMPTS} prompts: share inside 95 %\n")
     header = ["likelihood", *EFFECTS, "all", "mean errors", "one leaderboard, all", "seconds a training"]
-    print("\n".join(text_table(header, rows, left={0})))
+    print(table(header, rows))
 
 
 def _leaderboard_holds(frame: pd.DataFrame, likelihood: str) -> list[bool]:
@@ -144,7 +144,7 @@ def side_of(data: Path, size: str) -> None:
     names = ("without side", "side trained, left out", "side trained, as it was")
     rows = [[name, f"{loss.mean():.4f}"] for name, loss in zip(names, losses, strict=True)]
     print(f"\nHeld-out loss of {file.stem}, {size}, {FOLDS} folds of prompts, {seconds / 2 / FOLDS:.0f} s a training\n")
-    print("\n".join(text_table(["model", "loss"], rows, left={0})))
+    print(f"{table(['model', 'loss'], rows)}\n")
     for what, base in (("a model without it", 0), ("leaving it out", 1)):
         gain = losses[base] - losses[2]
         ends = bootstrap_mean(gain, clusters=prompts)

@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.real_votes.sets import arena_votes
+from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 from p2l.common.text_table import text_table
 from p2l.leaderboard import Leaderboard, fit_labels
@@ -104,11 +105,11 @@ def _checkpoint(place: Path, seed: int, number: int) -> list[float]:
     if not held.is_file():
         models = ("--models", 15, "--seed", seed + 1, "--quiet")
         command("simulate", "--votes", BEFORE + AFTER, "--output", votes, "--val", HELD, "--val-output", held, *models)
-    table, test = pd.read_parquet(votes), pd.read_parquet(held)
-    newest = sorted({*table.model_a})[-3:]
-    is_new = table.model_a.isin(newest) | table.model_b.isin(newest)
-    first = table[~is_new].iloc[:BEFORE]
-    later = table.drop(first.index).iloc[: AFTER * number // CHECKPOINTS]
+    every, test = pd.read_parquet(votes), pd.read_parquet(held)
+    newest = sorted({*every.model_a})[-3:]
+    is_new = every.model_a.isin(newest) | every.model_b.isin(newest)
+    first = every[~is_new].iloc[:BEFORE]
+    later = every.drop(first.index).iloc[: AFTER * number // CHECKPOINTS]
     first.to_json(place / "first.jsonl", orient="records", lines=True)
     later.to_json(place / f"later-{number}.jsonl", orient="records", lines=True)
     pd.concat([first, later]).sample(frac=1, random_state=0).to_json(
@@ -159,11 +160,15 @@ def newcomers(data: Path, folder: Path, models: int) -> Iterator[str]:
         own = own[~pd.Series(others, index=own.index).isin(newest)].sample(frac=1, random_state=1)
         row = [_excess(folder, known, own, name, count) for count in COUNTS]
         rows.append(row)
-        yield f"  {name:44} {len(own):6,} votes  {'  '.join(f'{excess:+.4f}' for excess in row)}"
-    mean = np.nanmean(np.array(rows), axis=0)
-    yield f"  {'mean':44} {'':12}  {'  '.join(f'{excess:+.4f}' for excess in mean)}"
-    for count, column in zip(COUNTS, np.array(rows).T, strict=True):
-        yield f"at most 0.003 nats after {count:,} votes: {(column <= 0.003).sum()} of {(~np.isnan(column)).sum()}"
+        cells = "  ".join(f"{excess:+.4f}" for excess in row)
+        print(f"{name:44} {len(own):6,} votes  {cells}", file=sys.stderr, flush=True)
+    columns = np.array(rows).T
+    lines = [
+        ["mean of the models", *(f"{np.nanmean(column):+.4f}" for column in columns)],
+        ["least, largest", *(f"{np.nanmin(column):+.4f}, {np.nanmax(column):+.4f}" for column in columns)],
+        ["at most 0.003", *(f"{(column <= 0.003).sum()} of {(~np.isnan(column)).sum()}" for column in columns)],
+    ]
+    yield table(["", f"{COUNTS[0]:,} votes", *(f"{count:,}" for count in COUNTS[1:])], lines)
 
 
 def _excess(folder: Path, known: Any, own: Any, name: str, count: int) -> float:

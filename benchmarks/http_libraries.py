@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.serving.__main__ import serving
 from benchmarks.serving.load import bodies, drive
+from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 
 BODY = {"model": "mock", "messages": [{"role": "user", "content": "What is 2 + 2?"}], "temperature": 0.5}
@@ -55,7 +56,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def time_clients(pool: ProcessPoolExecutor, flags: argparse.Namespace) -> None:
-    """Print a line for each number of concurrent calls."""
+    """Print a table of wall times of concurrent calls, and of the processor time of calls one at a time."""
+    rows = []
     with serving(["-m", "route.providers.mock", "--port"]) as port:
         for concurrent in (1, 32):
             for name in ("aiohttp", "httpx2"):
@@ -65,15 +67,16 @@ def time_clients(pool: ProcessPoolExecutor, flags: argparse.Namespace) -> None:
                 for _ in range(flags.rounds)
             ]
             aio, httpx = (np.array(side) * 1e6 for side in zip(*rounds, strict=True))
-            print(
-                f"{concurrent} calls at a time: aiohttp {spread(aio[:, 0])} us a call (CPU {spread(aio[:, 1])}), "
-                f"httpx2 {spread(httpx[:, 0])} us (CPU {spread(httpx[:, 1])}), {spread(httpx[:, 0] / aio[:, 0], 2)} x",
-                flush=True,
-            )
+            for column, what in enumerate(("", ", on the processor")):
+                cells = [f"{spread(side[:, column])} us" for side in (aio, httpx)]
+                times = spread(httpx[:, column] / aio[:, column], 1)
+                rows.append([f"{concurrent} at a time{what}", *cells, times])
+    print(f"\n{table(['a call of a mock provider', 'aiohttp', 'httpx2', 'times'], rows)}\n", flush=True)
 
 
 def time_frameworks(pool: ProcessPoolExecutor, flags: argparse.Namespace) -> None:
-    """Print a line for each number of clients."""
+    """Print a table with a row for each number of clients."""
+    rows = []
     words = ["-m", "benchmarks.http_libraries", "--serve"]
     with serving([*words, "fastapi", "--port"]) as fast, serving([*words, "starlette", "--port"]) as star:
         for clients in (1, 8):
@@ -87,16 +90,17 @@ def time_frameworks(pool: ProcessPoolExecutor, flags: argparse.Namespace) -> Non
                 ]
             )
             fastapi, starlette = rates.T
-            print(
-                f"{clients} clients: FastAPI {spread(fastapi)} requests/s, Starlette {spread(starlette)}, "
-                f"{spread(starlette / fastapi, 2)} x; {spread(1e6 / fastapi - 1e6 / starlette)} us a request",
-                flush=True,
-            )
+            name = f"{clients} client{'s' if clients > 1 else ''}"
+            cells = [f"{spread(rate)} requests/s" for rate in (fastapi, starlette)]
+            apart = f"{spread(1e6 / fastapi - 1e6 / starlette)} us"
+            rows.append([name, *cells, spread(starlette / fastapi, 1), apart])
+    header = ["130 coefficients from memory", "FastAPI", "Starlette", "times", "apart, a request"]
+    print(table(header, rows), flush=True)
 
 
 def spread(figures: np.ndarray, digits: int = 0) -> str:
     """Median, and least and greatest in brackets."""
-    return f"{np.median(figures):.{digits}f} [{figures.min():.{digits}f}, {figures.max():.{digits}f}]"
+    return f"{np.median(figures):,.{digits}f} [{figures.min():,.{digits}f}, {figures.max():,.{digits}f}]"
 
 
 def call(name: str, port: int, calls: int, concurrent: int) -> tuple[float, float]:
@@ -147,17 +151,17 @@ def fastapi_app() -> Any:
     from fastapi import FastAPI
     from fastapi.responses import Response
 
-    from p2l.serving.app import Prediction, PromptRequest
+    from p2l.serving.app import PredictResponse, PromptRequest
 
     app = FastAPI()
 
     async def predict(body: PromptRequest) -> Response:
         assert body.prompt
-        prediction = Prediction(coefs=COEFS, eta=0.5, truncated=False, revision="r")
+        prediction = PredictResponse(coefs=COEFS, eta=0.5, truncated=False, revision="r")
         return Response(prediction.model_dump_json(exclude_unset=True), media_type="application/json")
 
     predict.__annotations__.update(body=PromptRequest)  # a local name, which FastAPI cannot resolve as text
-    app.post("/predict", response_model=Prediction)(predict)
+    app.post("/predict", response_model=PredictResponse)(predict)
     return app
 
 
@@ -168,12 +172,12 @@ def starlette_app() -> Any:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from p2l.serving.app import Prediction, PromptRequest
+    from p2l.serving.app import PredictResponse, PromptRequest
 
     async def predict(request: Request) -> Response:
         body = PromptRequest.model_validate_json(await request.body())
         assert body.prompt
-        prediction = Prediction(coefs=COEFS, eta=0.5, truncated=False, revision="r")
+        prediction = PredictResponse(coefs=COEFS, eta=0.5, truncated=False, revision="r")
         return Response(prediction.model_dump_json(exclude_unset=True), media_type="application/json")
 
     return Starlette(routes=[Route("/predict", predict, methods=["POST"])])

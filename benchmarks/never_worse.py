@@ -19,6 +19,7 @@ import contextlib
 import io
 import json
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -134,7 +135,8 @@ def _finished(data: Path, folder: Path, name: str, number: int, more: list[str])
     done = train_on(train, held, work, more, name, SIZES[number])
     with log.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(done)) + "\n")
-    print(f"{name} {done.votes}: {done.gain[0]:+.4f}, factor {done.factor}, {done.seconds:.0f} s", flush=True)
+    told = f"{name} {done.votes}: {done.gain[0]:+.4f}, factor {done.factor}, {done.seconds:.0f} s"
+    print(told, file=sys.stderr, flush=True)
     return done
 
 

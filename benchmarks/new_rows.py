@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 from p2l.leaderboard.fitting import fit
 from p2l.leaderboard.newcomers import (
@@ -79,11 +80,12 @@ def arena(data: Path, orders: int) -> None:
     for model in np.argsort(first)[::-1][:NEWEST].tolist():
         for name, row in _excess(names, a, b, outcome, model, orders).items():
             excess.setdefault(name, []).append(row)
-    print(f"arena140k: excess loss after {COUNTS} votes, mean of {NEWEST} models, {orders} orders each [largest]")
+    print(f"arena140k: excess loss, mean of {NEWEST} models, {orders} orders each [largest]\n")
+    lines = []
     for name, rows in excess.items():
-        table = np.array(rows)
-        cells = (f"{mean:.4f} [{top:.3f}]" for mean, top in zip(table.mean(axis=0), table.max(axis=0), strict=True))
-        print(f"  {name:28} {'  '.join(cells)}", flush=True)
+        means, tops = np.mean(rows, axis=0), np.max(rows, axis=0)
+        lines.append([name, *(f"{mean:.4f} [{top:.3f}]" for mean, top in zip(means, tops, strict=True))])
+    print(table(["prior", f"{COUNTS[0]} votes", *map(str, COUNTS[1:])], lines))
 
 
 def _excess(names: list[str], a: Any, b: Any, outcome: Any, model: int, orders: int) -> dict[str, Floats]:
@@ -107,10 +109,10 @@ def _excess(names: list[str], a: Any, b: Any, outcome: Any, model: int, orders: 
     alone = fit_row_prior(board.coefs[None])
     kin = [organisation_of(name) for name in others]
     priors = {
-        "fitted prior, organisations": fit_row_prior(board.coefs[None], kin, organisation_of(names[model])),
-        "fitted prior": alone,
+        "fitted, with organisations": fit_row_prior(board.coefs[None], kin, organisation_of(names[model])),
+        "fitted": alone,
         "N(0, 5)": _bare(alone, 5.0, -float(board.coefs.mean())),
-        "mean row": _bare(alone, 1e-4, 0.0),
+        "the mean row, whatever the votes": _bare(alone, 1e-4, 0.0),
     }
     base = loss(_bare(alone, 100.0, 0.0), np.arange(len(known)))
     draws = [np.random.default_rng(seed).permutation(len(known)) for seed in range(orders)]
@@ -125,9 +127,9 @@ def answers(data: Path, orders: int) -> None:
     import pandas as pd
 
     columns = ["question_id", "category", "model", "score", "prompt"]
-    table = pd.read_parquet(data / "mmlu_pro_scores.parquet", columns=columns)
-    scores = table.pivot_table(index="question_id", columns="model", values="score")
-    questions = table.drop_duplicates("question_id").set_index("question_id").loc[scores.index]
+    graded = pd.read_parquet(data / "mmlu_pro_scores.parquet", columns=columns)
+    scores = graded.pivot_table(index="question_id", columns="model", values="score")
+    questions = graded.drop_duplicates("question_id").set_index("question_id").loc[scores.index]
     _, subject = np.unique(questions.category, return_inverse=True)
     rng = np.random.default_rng(0)
     is_test = rng.random(len(scores)) < 0.2
@@ -136,14 +138,15 @@ def answers(data: Path, orders: int) -> None:
     known = np.delete(every, hidden, axis=1)
     by = {
         "subject": _by_subject(known, subject, is_test),
-        "text": _by_text(known, list(questions.prompt), subject, is_test),
+        "words": _by_text(known, list(questions.prompt), subject, is_test),
     }
-    print(f"mmlu_pro: loss an answer after {ASKED} graded ones, mean of {NEWCOMERS} models, {orders} draws each")
+    print(f"mmlu_pro: loss an answer, mean of {NEWCOMERS} models, {orders} draws each\n")
+    lines = []
     for name, coefs in by.items():
-        new = [_NewModel(coefs, known, every[:, model], is_test) for model in hidden]
-        rows = [one.losses(orders) for one in new]
+        rows = [_NewModel(coefs, known, every[:, model], is_test).losses(orders) for model in hidden]
         for way in rows[0]:
-            print(f"  by {name}, {way:44} {'  '.join(f'{value:.4f}' for value in np.mean([r[way] for r in rows], 0))}")
+            lines.append([name, way, *(f"{value:.4f}" for value in np.mean([row[way] for row in rows], axis=0))])
+    print(table(["coefficients by", "prompts", f"{ASKED[0]} graded answers", *map(str, ASKED[1:])], lines))
 
 
 def _by_subject(known: Floats, subject: Any, is_test: Any) -> Floats:
@@ -224,22 +227,25 @@ class _NewModel:
             return np.array([np.mean([measured(way(count, seed)) for seed in range(orders)]) for count in ASKED])
 
         return {
-            "prompts at random": mean(after, drawn),
-            "chosen prompts": mean(after, chosen),
-            "at random, known models graded there too": mean(beside, drawn),
-            "chosen, known models graded there too": mean(beside, chosen),
-            "the mean row": np.full(3, loss(scale.chances(self.coefs[tests].mean(axis=1)))),
-            "the row of all its answers": np.full(3, after(graded)),
+            "drawn at random": mean(after, drawn),
+            "chosen": mean(after, chosen),
+            "drawn, known models graded on the other fifth too": mean(beside, drawn),
+            "chosen, known models graded on the other fifth too": mean(beside, chosen),
+            "the mean row, no answers": np.full(3, loss(scale.chances(self.coefs[tests].mean(axis=1)))),
+            "all its answers": np.full(3, after(graded)),
         }
 
 
 def live(folder: Path, seeds: int) -> None:
     """Print the losses of a followed model and of one that is trained anew."""
+    lines = []
     for seed in range(seeds):
         place = folder / str(seed)
         place.mkdir(parents=True, exist_ok=True)
-        for name, (loss, newcomers, seconds) in _live_once(place, seed).items():
-            print(f"live, seed {seed}: {name:34} {loss:.4f}, on newcomers {newcomers:.4f}, {seconds:.0f} s", flush=True)
+        for name, (*losses, seconds) in _live_once(place, seed).items():
+            cells = ("-" if np.isnan(loss) else f"{loss:.4f}" for loss in losses)
+            lines.append([str(seed), name, *cells, f"{seconds:.0f}"])
+    print(table(["seed", "model", "all votes", "known models", "newcomers", "seconds"], lines))
 
 
 def _command(*words: object) -> float:
@@ -252,34 +258,39 @@ def _command(*words: object) -> float:
     return time.monotonic() - started
 
 
-def _live_once(place: Path, seed: int) -> dict[str, tuple[float, float, float]]:
+def _live_once(place: Path, seed: int) -> dict[str, tuple[float, float, float, float]]:
     import pandas as pd
 
     votes, held = place / "votes.parquet", place / "held.parquet"
     total = BEFORE + AFTER
     models = ("--models", 15, "--seed", seed + 1, "--quiet")
     _command("simulate", "--votes", total, "--output", votes, "--val", 3000, "--val-output", held, *models)
-    table, test = pd.read_parquet(votes), pd.read_parquet(held)
-    newest = sorted({*table.model_a})[-3:]
-    is_new = table.model_a.isin(newest) | table.model_b.isin(newest)
-    first = table[~is_new].iloc[:BEFORE]
-    later = table.drop(first.index).reset_index(drop=True)
-    for name, part in (("first", first), ("later", later), ("all", table)):
+    every, test = pd.read_parquet(votes), pd.read_parquet(held)
+    newest = sorted({*every.model_a})[-3:]
+    is_new = every.model_a.isin(newest) | every.model_b.isin(newest)
+    first = every[~is_new].iloc[:BEFORE]
+    later = every.drop(first.index).reset_index(drop=True)
+    for name, part in (("first", first), ("later", later), ("all", every)):
         part.to_json(place / f"{name}.jsonl", orient="records", lines=True)
     size = ("--size", "tiny", "--quiet")
     seconds = {
         "as it was": _command("train", "--votes", place / "first.jsonl", "--output", place / "first", *size),
-        "trained anew on all": _command("train", "--votes", place / "all.jsonl", "--output", place / "all", *size),
+        f"one line on all {total:,} votes": _command(
+            "train", "--votes", place / "all.jsonl", "--output", place / "all", *size
+        ),
     }
     follow = ("--no-eval", "--follow", place / "later.jsonl", "--stop-when-idle", 0, "--quiet")
-    for name, more in (("live line", ()), ("live line without the past", ("--past", "none"))):
+    for name, more in (("live line", ()), ("live line without the past (`--past none`)", ("--past", "none"))):
         seconds[name] = _command("online-train", "--checkpoint", place / "first", *follow, *more)
     folders = dict(zip(seconds, ("first", "all", "first-online", "first-online_1"), strict=True))
     return {name: (*_losses(place / folders[name], test, newest), took) for name, took in seconds.items()}
 
 
-def _losses(folder: Path, test: Any, newest: Sequence[str]) -> tuple[float, float]:
-    """Return the loss of all held-out votes whose models the folder knows, and of those on newcomers."""
+def _losses(folder: Path, test: Any, newest: Sequence[str]) -> tuple[float, float, float]:
+    """Return the loss of all held-out votes, of those between known models, and of those on newcomers.
+
+    The first and the last are not numbers for a model that knows no newcomer.
+    """
     from p2l import P2L
 
     model = P2L.from_pretrained(folder, device="cpu")
@@ -290,7 +301,10 @@ def _losses(folder: Path, test: Any, newest: Sequence[str]) -> tuple[float, floa
     outcome = np.array([place[int(np.flatnonzero(names == winner)[0])] for winner in own.winner])
     losses = -np.log(probs[np.arange(len(own)), outcome])
     is_new = (own.model_a.isin(newest) | own.model_b.isin(newest)).to_numpy()
-    return float(losses.mean()), float(losses[is_new].mean()) if is_new.any() else float("nan")
+    between_known = float(losses[~is_new].mean())
+    if not is_new.any():
+        return float("nan"), between_known, float("nan")
+    return float(losses.mean()), between_known, float(losses[is_new].mean())
 
 
 def build_parser() -> argparse.ArgumentParser:

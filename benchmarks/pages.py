@@ -1,11 +1,14 @@
 """What pages cost: the time from a keystroke to its leaderboard, and what an open console takes of a router.
 
-    python -m benchmarks.pages [--keys 200] [--rounds 5] [--models tfidf tiny]
+    python -m benchmarks.pages [--keys 200] [--rounds 10] [--viewers 1] [--models tfidf tiny]
 
 Ten characters a second are typed in Chromium (`make browser`) on the page of an endpoint with 12 or more models. A
 keystroke counts as answered when its leaderboard stands in the page; one that the next overtakes counts as late. Beside
-it stands the same prompt asked as JSON from the same page. The console's cost is the router's throughput while the
-console is open against that while it is not, in turns.
+it stands the same prompt asked as JSON from the same page.
+
+The console's cost is the processor time that the router's process takes of a second while the console is open, beyond
+what the same requests take without it, in turns; as a share of what 1,000 requests take. Throughput is told beside it:
+it also holds what the console's readers take, which have these cores to share with the router.
 """
 
 from __future__ import annotations
@@ -15,17 +18,19 @@ import contextlib
 import shutil
 import tempfile
 import threading
+import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import Executor, ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.route_overhead import Ports, body, routing
-from benchmarks.serving.__main__ import serving
+from benchmarks.serving.__main__ import Server, serving
 from benchmarks.serving.folders import write_folders, write_tfidf
 from benchmarks.serving.load import drive
 from benchmarks.shapes import SHAPES
@@ -60,8 +65,11 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of the benchmark."""
     flags = parser("python -m benchmarks.pages", "Time the endpoint's page and the router's console.")
     flags.add_argument("--keys", type=positive, default=200, help="characters typed")
-    flags.add_argument("--rounds", type=positive, default=5, help="of load on the router, with the console and without")
-    flags.add_argument("--requests", type=positive, default=2000, help="in each round")
+    flags.add_argument(
+        "--rounds", type=positive, default=10, help="of load on the router, with the console and without"
+    )
+    flags.add_argument("--requests", type=positive, default=5000, help="in each half of a round")
+    flags.add_argument("--viewers", type=positive, default=1, help="of the console")
     flags.add_argument("--models", nargs="*", default=["tfidf", "tiny"], help=f"tfidf, {', '.join(SHAPES)}, or folders")
     return flags
 
@@ -113,33 +121,66 @@ def _keystrokes(model: str, port: int, keys: int) -> None:
     )
 
 
+@dataclass(frozen=True)
+class _Half:
+    """Requests with the console open or without."""
+
+    seconds: float
+    requests: int
+    cpu: float
+    """Seconds of the router's process."""
+    readers: float
+    """Seconds of processor time of the console's readers."""
+
+
 def _console(root: Path, flags: argparse.Namespace) -> None:
-    """Throughput with and without an open console, in turns."""
+    """Print what an open console takes of a router, in turns with none."""
     with contextlib.ExitStack() as stack:
         pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
         mock = stack.enter_context(serving(["-m", "route.providers.mock", "--port"]))
         ports = stack.enter_context(routing(root, "tfidf", Ports(mock, mock, mock, mock), admin_key=_ADMIN))
-        requests = [body("fast", "hello")] * flags.requests
-        pool.submit(drive, ports.router, requests[:200], _CLIENTS).result()
-        shares, rates = [], []
+        router = next(iter(ports.routers.values()))
+        _half(pool, router, 500, flags.viewers)  # which compiles the templates
+        rounds = []
         for number in range(flags.rounds):
-            speed = {}
-            for is_open in (True, False) if number % 2 else (False, True):
-                with _looking(ports.router) if is_open else contextlib.nullcontext():
-                    measured = pool.submit(drive, ports.router, requests, _CLIENTS).result()
-                speed[is_open] = measured.requests_per_second
-            shares.append(1 - speed[True] / speed[False])
-            rates.append(speed[False])
+            viewers = (flags.viewers, 0) if number % 2 else (0, flags.viewers)
+            halves = {each: _half(pool, router, flags.requests, each) for each in viewers}
+            rounds.append((halves[flags.viewers], halves[0]))
+    each = float(np.median([without.cpu / without.requests for _, without in rounds]))
+    added = [(with_.cpu - without.cpu) / with_.seconds for with_, without in rounds]
+    rates = [with_.requests / with_.seconds / (without.requests / without.seconds) for with_, without in rounds]
     print(
-        f"console open: {np.median(shares):.1%} of the throughput [{min(shares):.1%}, {max(shares):.1%}] of a router "
-        f"that answers {np.median(rates):,.0f} requests a second without",
+        f"console open, viewers {flags.viewers}: {_range(added, 1000, ' ms')} of the router's processor time a second, "
+        f"{_range(added, 0.1 / each, ' %')} of what 1,000 requests take ({each * 1e3:.2f} ms each); throughput "
+        f"{_range(rates, 100, ' %')} of that without, {np.median([w.requests / w.seconds for _, w in rounds]):,.0f} a "
+        f"second; readers {np.median([with_.readers / with_.seconds for with_, _ in rounds]) * 1e3:.1f} ms a second",
         flush=True,
     )
 
 
+def _range(values: Sequence[float], by: float, unit: str) -> str:
+    """Median and quartiles."""
+    low, middle, high = np.quantile(values, [0.25, 0.5, 0.75]) * by
+    return f"{middle:.1f}{unit} [{low:.1f}, {high:.1f}]"
+
+
+def _half(pool: Executor, router: Server, number: int, viewers: int) -> _Half:
+    requests = [body("fast", "hello")] * number
+    readers = [0.0] * viewers
+    with contextlib.ExitStack() as stack:
+        for place in range(viewers):
+            stack.enter_context(_looking(router.port, readers, place))
+        started, before = time.perf_counter(), router.seconds
+        measured = pool.submit(drive, router.port, requests, _CLIENTS).result()
+        seconds, cpu = time.perf_counter() - started, router.seconds - before
+    if measured.failures:
+        raise SystemExit(f"{measured.failures} of {number} requests failed")
+    return _Half(seconds, number, cpu, sum(readers))
+
+
 @contextlib.contextmanager
-def _looking(port: int) -> Iterator[None]:
-    """Read the console's events in a thread, as its page does."""
+def _looking(port: int, seconds: list[float], place: int) -> Iterator[None]:
+    """Read the console's events in a thread, as its page does; note the processor time of that."""
     url = f"http://127.0.0.1:{port}/console"
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     form = urllib.parse.urlencode({"key": _ADMIN}).encode()
@@ -151,6 +192,7 @@ def _looking(port: int) -> Iterator[None]:
             with opener.open(f"{url}/events") as events:
                 while not stop.is_set() and events.readline():
                     pass
+        seconds[place] = time.thread_time()
 
     thread = threading.Thread(target=read)
     thread.start()

@@ -1,10 +1,11 @@
 """What the router adds to a call: latency, lost throughput, time to first token, cost of a chunk.
 
-    python -m benchmarks.route_overhead [--requests 400] [--rounds 3] [--endpoints tfidf tiny 135m]
+    python -m benchmarks.route_overhead [--requests 400] [--rounds 3] [--endpoints tfidf tiny 135m] [--beside ../before]
 
 Everything runs on this machine: a mock provider, a P2L endpoint and the router (with keys, spend, metrics and its
 database on), and clients in a process of their own. Every figure stands beside the same load sent straight to the mock
-in the same round; medians over rounds, least and greatest in brackets.
+in the same round; medians over rounds, least and greatest in brackets. `--beside` times the router of another checkout
+too, round by round in turns with this one's, at the same mock and endpoint. The processor's time is the router's alone.
 """
 
 from __future__ import annotations
@@ -13,21 +14,24 @@ import argparse
 import asyncio
 import contextlib
 import json
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 import yaml
 
-from benchmarks.serving.__main__ import serving
+from benchmarks.serving.__main__ import Server, serving, started
 from benchmarks.serving.folders import prompts, write_folders, write_tfidf
 from benchmarks.serving.load import Measured, drive
 from benchmarks.shapes import SHAPES
+from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
 
 __all__ = ["main"]
@@ -44,23 +48,43 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--requests", type=positive, default=400, help="in each round of one client")
     flags.add_argument("--rounds", type=positive, default=3)
     flags.add_argument("--endpoints", nargs="*", choices=["tfidf", *SHAPES], default=["tfidf", "tiny", "135m"])
+    flags.add_argument(
+        "--beside", type=Path, nargs="*", default=[], help="other checkouts, whose routers are timed too"
+    )
     return flags
 
 
 @dataclass(frozen=True)
 class Ports:
-    """Where the mocks and the router listen."""
+    """Where the mocks and the routers listen."""
 
     fast: int
     slow: int
     talking: int
     paced: int
-    router: int = 0
+    routers: Mapping[str, Server] = field(default_factory=dict)
+    """By what stands behind the names of their figures, this checkout's first."""
+
+    @property
+    def router(self) -> int:
+        """Return the port of this checkout's router."""
+        return next(iter(self.routers.values())).port
+
+
+@dataclass(frozen=True)
+class Round:
+    """The same requests to a router and straight to the mock."""
+
+    ours: Measured
+    direct: Measured
+    cpu: float
+    """Milliseconds of the router's processor for a request."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     flags = build_parser().parse_args(argv)
+    rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
         paces = ([], ["--latency", str(SLOW)], ["--tokens", "500"], ["--tokens", "20", "--token-seconds", "0.005"])
@@ -68,19 +92,20 @@ def main(argv: Sequence[str] | None = None) -> None:
             *(stack.enter_context(serving(["-m", "route.providers.mock", *words, "--port"])) for words in paces)
         )
         for shape in flags.endpoints:
-            with routing(Path(name), shape, mocks) as ports:
+            with routing(Path(name), shape, mocks, flags.beside) as ports:
                 if shape == flags.endpoints[0]:
-                    _cached(pool, ports, flags)
-                    _throughput(pool, ports, flags)
-                    _streaming(pool, ports, flags)
-                _uncached(pool, ports, flags, shape)
-        with routing(Path(name), flags.endpoints[0], mocks, score_timeout_ms=1) as ports:
-            _uncached(pool, ports, flags, f"{flags.endpoints[0]}, score_timeout_ms 1")
+                    rows += _cached(pool, ports, flags)
+                    rows += _throughput(pool, ports, flags)
+                    rows += _streaming(pool, ports, flags)
+                rows += _uncached(pool, ports, flags, shape)
+        with routing(Path(name), flags.endpoints[0], mocks, flags.beside, score_timeout_ms=1) as ports:
+            rows += _uncached(pool, ports, flags, f"{flags.endpoints[0]}, `score_timeout_ms: 1`")
+    print(table(["", "added", "direct", "processor, ms", "failures"], rows))
 
 
 @contextlib.contextmanager
-def routing(root: Path, shape: str, mocks: Ports, **options: object) -> Iterator[Ports]:
-    """An endpoint of a random model of this shape and a router before it."""
+def routing(root: Path, shape: str, mocks: Ports, others: Sequence[Path] = (), **options: object) -> Iterator[Ports]:
+    """An endpoint of a random model of this shape and a router before it, and those of other checkouts."""
     folder = root / f"{shape}-{len(list(root.iterdir()))}"
     folder.mkdir()
     ours = write_tfidf(folder) if shape == "tfidf" else write_folders(folder, shape)[0]
@@ -91,94 +116,125 @@ def routing(root: Path, shape: str, mocks: Ports, **options: object) -> Iterator
             [(kind, getattr(mocks, kind), cost) for cost, kind in enumerate(_KINDS, 1)]
         )
     }
-    config = {"model_configs": models, "database": str(folder / "router.db"), **options}
-    config["keys"] = [{"key": KEY, "name": "bench", "spend_per_day": 1e9, "requests_per_minute": 10_000_000}]
-    (folder / "router.yaml").write_text(yaml.safe_dump(config))
-    with serving(["-m", "p2l.endpoint", "-m", str(ours), "--host", "127.0.0.1", "--port"]) as endpoint:
-        url = f"http://127.0.0.1:{endpoint}"
-        words = ["-m", "route.openai_server", "-c", str(folder / "router.yaml"), "--router-type", "bt-endpoint"]
-        words += ["--router-model-endpoint", url, "--router-api-key", "none", "--host", "127.0.0.1", "--port"]
-        with serving(words) as port:
-            yield replace(mocks, router=port)
+    keys = [{"key": KEY, "name": "bench", "spend_per_day": 1e9, "requests_per_minute": 10_000_000}]
+    with contextlib.ExitStack() as stack:
+        words = ["-m", "p2l.endpoint", "-m", str(ours), "--host", "127.0.0.1", "--port"]
+        url = f"http://127.0.0.1:{stack.enter_context(serving(words))}"
+        routers = {}
+        for number, checkout in enumerate([None, *others]):
+            file = folder / f"router-{number}.yaml"
+            config = {"model_configs": models, "keys": keys, "database": str(file.with_suffix(".db")), **options}
+            file.write_text(yaml.safe_dump(config))
+            words = ["-m", "route.openai_server", "-c", str(file), "--router-type", "bt-endpoint"]
+            words += ["--router-model-endpoint", url, "--router-api-key", "none", "--host", "127.0.0.1", "--port"]
+            place = None if checkout is None else checkout.resolve()
+            routers[_commit(place)] = stack.enter_context(started(words, place))
+        yield replace(mocks, routers=routers)
 
 
-def _cached(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace) -> None:
+def _commit(checkout: Path | None) -> str:
+    """What stands behind the figures of a checkout: nothing for this one."""
+    if checkout is None:
+        return ""
+    words = ["git", "-C", str(checkout), "rev-parse", "--short", "HEAD"]
+    return f" ({subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()})"
+
+
+def _cached(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace) -> Iterator[list[str]]:
     """One client, one prompt: its scores are known after the first request."""
-    rounds = _rounds(pool, flags, ports.router, ports.fast, lambda _: [body("fast", "hello")] * flags.requests, 1)
-    _print_added("scores cached, 1 client", rounds)
+    rounds = _rounds(pool, flags, ports, ports.fast, lambda _: [body("fast", "hello")] * flags.requests, 1)
+    return _added("scores cached, one client", rounds)
 
 
-def _uncached(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace, what: str) -> None:
+def _uncached(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace, what: str) -> Iterator[list[str]]:
     """One client, every prompt new."""
     count = max(20, flags.requests // 8)
 
     def ask(number: int) -> list[bytes]:
         return [body("fast", prompt) for prompt in prompts(count, 0.8, number)]
 
-    _print_added(f"scores by {what}, 1 client", _rounds(pool, flags, ports.router, ports.fast, ask, 1))
+    return _added(f"scores by {what}, one client", _rounds(pool, flags, ports, ports.fast, ask, 1))
 
 
-def _throughput(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace) -> None:
+def _throughput(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace) -> Iterator[list[str]]:
     """Many clients on an upstream that takes its time."""
     for clients in (32, 128):
-        rounds = _rounds(
-            pool, flags, ports.router, ports.slow, lambda _, n=clients: [body("slow", "hello")] * (n * 12), clients
+        by_router = _rounds(
+            pool, flags, ports, ports.slow, lambda _, n=clients: [body("slow", "hello")] * (n * 12), clients
         )
-        shares = sorted(ours.requests_per_second / direct.requests_per_second for ours, direct in rounds)
-        print(
-            f"{SLOW * 1e3:.0f} ms upstream, {clients} clients: {np.median(shares):.1%} of direct throughput "
-            f"[{shares[0]:.1%}, {shares[-1]:.1%}]; {_failures(rounds)} failures",
-            flush=True,
-        )
+        for commit, rounds in by_router.items():
+            shares = sorted(each.ours.requests_per_second / each.direct.requests_per_second for each in rounds)
+            middle, least, greatest = (share(one, 1) for one in (np.median(shares), shares[0], shares[-1]))
+            rate = float(np.median([each.direct.requests_per_second for each in rounds]))
+            about = f"{SLOW * 1e3:.0f} ms upstream, {clients} clients{commit}"
+            cells = [f"{middle} of direct throughput [{least}, {greatest}]", f"{rate:,.0f} requests/s"]
+            yield [about, *cells, *_others(rounds)]
 
 
-def _streaming(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace) -> None:
+def _streaming(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace) -> Iterator[list[str]]:
     """Time to the first of tokens that come every 5 ms, and what each of 500 costs that come as fast as they can."""
     count = max(10, flags.requests // 10)
-    found: dict[str, list[tuple[float, float]]] = {}
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for kind, mock in (("paced", ports.paced), ("talking", ports.talking)):
         request = body(kind, "hello", stream=True)
-        for _ in range(flags.rounds):
-            ours, direct = (pool.submit(_stream, port, request, count).result() for port in (ports.router, mock))
-            found.setdefault(kind, []).append((ours[0] - direct[0], ours[1] - direct[1]))
-    first = np.median([first for first, _ in found["paced"]])
-    chunk = np.median([chunk for _, chunk in found["talking"]])
-    print(f"streaming: first token {first * 1e3:.2f} ms over direct, {chunk * 1e3:.3f} ms a chunk", flush=True)
+        for number in range(flags.rounds):
+            for commit, router in _in_turn(ports, number):
+                ours, direct = (pool.submit(_stream, port, request, count).result() for port in (router.port, mock))
+                found.setdefault((commit, kind), []).append((ours[0] - direct[0], ours[1] - direct[1]))
+    for commit in ports.routers:
+        first = np.median([first for first, _ in found[commit, "paced"]])
+        yield [f"streaming, first token{commit}", f"{first * 1e3:.2f} ms", "", "", ""]
+    for commit in ports.routers:
+        chunk = np.median([chunk for _, chunk in found[commit, "talking"]])
+        yield [f"streaming, 500 tokens at once, each{commit}", f"{chunk * 1e3:.3f} ms", "", "", ""]
+
+
+def _in_turn(ports: Ports, number: int) -> list[tuple[str, Server]]:
+    """The routers in the order of a round: another one is first each time."""
+    routers = list(ports.routers.items())
+    first = number % len(routers)
+    return routers[first:] + routers[:first]
 
 
 def _rounds(
     pool: ProcessPoolExecutor,
     flags: argparse.Namespace,
-    router: int,
+    ports: Ports,
     mock: int,
     ask: Callable[[int], list[bytes]],
     clients: int,
-) -> list[tuple[Measured, Measured]]:
-    """The same requests to the router and straight to the mock, in turns."""
-    for port in (router, mock):
+) -> dict[str, list[Round]]:
+    """The same requests to each router and straight to the mock, in turns; by router."""
+    for port in (*(router.port for router in ports.routers.values()), mock):
         pool.submit(drive, port, ask(10_000)[: 4 * clients], clients).result()
-    return [
-        (
-            pool.submit(drive, router, ask(number), clients).result(),
-            pool.submit(drive, mock, ask(number), clients).result(),
-        )
-        for number in range(flags.rounds)
-    ]
+    rounds: dict[str, list[Round]] = {commit: [] for commit in ports.routers}
+    for number in range(flags.rounds):
+        for commit, router in _in_turn(ports, number):
+            # New prompts to each: what one router has asked for, the endpoint they share remembers.
+            place = list(ports.routers).index(commit) * 100 * flags.rounds
+            requests, before = ask(number + place), router.seconds
+            ours = pool.submit(drive, router.port, requests, clients).result()
+            cpu = (router.seconds - before) / len(requests) * 1e3
+            direct = pool.submit(drive, mock, requests, clients).result()
+            rounds[commit].append(Round(ours, direct, cpu))
+    return rounds
 
 
-def _print_added(what: str, rounds: Sequence[tuple[Measured, Measured]]) -> None:
-    added = np.array([[ours.median - direct.median, ours.p99 - direct.p99] for ours, direct in rounds]) * 1e3
-    p50, p99 = np.median(added, axis=0)
-    direct = np.median([direct.median for _, direct in rounds]) * 1e3
-    print(
-        f"{what}: p50 {p50:.2f} ms [{added[:, 0].min():.2f}, {added[:, 0].max():.2f}], p99 {p99:.2f} ms over direct "
-        f"({direct:.2f} ms); {_failures(rounds)} failures",
-        flush=True,
-    )
+def _added(what: str, by_router: Mapping[str, Sequence[Round]]) -> Iterator[list[str]]:
+    for commit, rounds in by_router.items():
+        pairs = [(each.ours, each.direct) for each in rounds]
+        added = np.array([[ours.median - direct.median, ours.p99 - direct.p99] for ours, direct in pairs]) * 1e3
+        p50, p99 = np.median(added, axis=0)
+        direct = np.median([direct.median for _, direct in pairs]) * 1e3
+        cell = f"p50 {p50:.2f} ms [{added[:, 0].min():.2f}, {added[:, 0].max():.2f}], p99 {p99:.2f} ms"
+        print(f"{what}{commit}: {cell}", file=sys.stderr, flush=True)
+        yield [f"{what}{commit}", cell, f"p50 {direct:.2f} ms", *_others(rounds)]
 
 
-def _failures(rounds: Sequence[tuple[Measured, Measured]]) -> int:
-    return sum(ours.failures + direct.failures for ours, direct in rounds)
+def _others(rounds: Sequence[Round]) -> tuple[str, str]:
+    """The processor's time of a request, and failures."""
+    failures = sum(each.ours.failures + each.direct.failures for each in rounds)
+    return f"{np.median([each.cpu for each in rounds]):.2f}", str(failures)
 
 
 def body(model: str, prompt: str, **options: object) -> bytes:

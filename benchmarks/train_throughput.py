@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from benchmarks.shapes import SHAPES
+from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
 from p2l.likelihood import get
 from p2l.model.backbones import P2L_ATTENTION, register_attention
@@ -92,9 +93,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         given = sys.argv[1:] if argv is None else list(argv)
         rounds = [{way: _in_a_process(way, flags.folder, given) for way in WAYS} for _ in range(flags.rounds)]
-        for way in WAYS:
-            print(_line(way, rounds, flags), flush=True)
-        print(f"input pipeline alone    {pipeline(flags):12,.0f} tokens/s")
+        header = ["way", "tokens/s", "times padded", "times one by one", "peak memory", "loss"]
+        header += ["share of the peak"] if flags.peak_tflops else []
+        print(f"\n{table(header, [_row(way, rounds, flags) for way in WAYS])}\n", flush=True)
+        print(f"input pipeline alone: {pipeline(flags):,.0f} tokens/s")
 
 
 def write_prompts(folder: Path, count: int) -> NDArray[np.int64]:
@@ -292,23 +294,23 @@ def _in_a_process(way: str, folder: Path, given: list[str]) -> Measured:
     return measured
 
 
-def _line(way: str, rounds: list[dict[str, Measured]], flags: argparse.Namespace) -> str:
+def _row(way: str, rounds: list[dict[str, Measured]], flags: argparse.Namespace) -> list[str]:
     def median(of: Callable[[dict[str, Measured]], float]) -> float:
         return float(np.median([of(r) for r in rounds]))
 
     rate = median(lambda r: r[way].tokens_per_second)
     ratios = sorted(r[way].tokens_per_second / r["padded"].tokens_per_second for r in rounds)
-    line = f"{way:<11} {rate:12,.0f} tokens/s   {np.median(ratios):5.2f} x padded [{ratios[0]:.2f}, {ratios[-1]:.2f}]"
     beside = median(lambda r: r[way].tokens_per_second / r["one by one"].tokens_per_second)
-    line += f"   {beside:5.2f} x one by one   peak memory {median(lambda r: r[way].peak_memory_mb):8,.0f} MB"
-    line += f"   loss {median(lambda r: r[way].loss):.5f}"
+    memory = f"{median(lambda r: r[way].peak_memory_mb) / 1e3:.1f} GB"
+    padded = f"{np.median(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}]"
+    row = [way, f"{rate:,.0f}", padded, f"{beside:.2f}", memory, f"{median(lambda r: r[way].loss):.5f}"]
     if flags.peak_tflops:
         shape = SHAPES[flags.shape]
         width = shape["hidden_size"]
-        shared = shape.get("num_key_value_heads", shape["num_attention_heads"]) / shape["num_attention_heads"]
-        weights = shape["num_hidden_layers"] * width * (width * (2 + 2 * shared) + 3 * shape["intermediate_size"])
-        line += f"   {6 * weights * rate / flags.peak_tflops / 1e12:.1%} of the peak"
-    return line
+        grouped = shape.get("num_key_value_heads", shape["num_attention_heads"]) / shape["num_attention_heads"]
+        weights = shape["num_hidden_layers"] * width * (width * (2 + 2 * grouped) + 3 * shape["intermediate_size"])
+        row.append(share(6 * weights * rate / flags.peak_tflops / 1e12, 1))
+    return row
 
 
 if __name__ == "__main__":

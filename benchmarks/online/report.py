@@ -11,6 +11,7 @@ import numpy as np
 
 from benchmarks.online.measures import Measured, Table
 from benchmarks.online.streams import SLICES
+from benchmarks.tables import table as markdown
 from p2l.chrono.matrix import Matrix
 from p2l.chrono.report import draw_heat_map
 from p2l.common.files import atomic_path
@@ -18,20 +19,20 @@ from p2l.common.files import atomic_path
 __all__ = ["Bar", "bars", "bars_text", "draw", "table_text", "write_json"]
 
 _COLUMNS = (
-    ("strategy", 47),
-    ("mean", 8),
-    ("gap closed", 22),
-    ("before drain", 13),
-    ("on the way", 22),
-    ("newest", 8),
-    ("next", 8),
-    ("few votes (lower than naive by)", 32),
-    ("backward", 9),
-    ("dropped", 8),
-    ("waiting", 8),
-    ("lag", 7),
-    ("compute", 8),
-    ("seeds", 6),
+    "strategy",
+    "mean loss",
+    "gap closed, %",
+    "before the drain",
+    "on the way",
+    "newest slice",
+    "next slice",
+    "few votes",
+    "backward",
+    "dropped, %",
+    "waits, %",
+    "lag, %",
+    "compute",
+    "seeds",
 )
 _BATCHES_PER_SLICE = 256
 _SLACK = 0.002
@@ -47,14 +48,12 @@ class Bar:
 
 
 def table_text(table: Table) -> str:
-    """One line per strategy."""
-    lines = ["| " + " | ".join(name for name, _ in _COLUMNS) + " |", "|" + "---|" * len(_COLUMNS)]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in table.rows]
-    lines.append(
-        f"\ngap between naive and oracle {table.gap:.4f} nats, standard error over seeds {table.gap_error:.4f}; "
-        f"loss of the truth {table.best:.4f}"
+    """One row per strategy."""
+    return (
+        f"{markdown(_COLUMNS, [_cells(row) for row in table.rows])}\n\n"
+        f"gap between naive and oracle {table.gap:.4f} nats, standard error over seeds {table.gap_error:.4f}; "
+        f"loss of the truth {table.best:.4f}\n"
     )
-    return "\n".join(lines)
 
 
 def _cells(row: Measured) -> list[str]:
@@ -62,22 +61,22 @@ def _cells(row: Measured) -> list[str]:
         row.name,
         f"{row.mean:.4f}",
         _with_interval(row.gap_closed, row.interval),
-        f"{row.gap_closed_before_drain:.1%}",
+        f"{100 * row.gap_closed_before_drain:.1f}",
         _with_interval(row.gap_closed_on_the_way, row.interval_on_the_way),
         f"{row.newest:.4f}",
         f"{row.next_slice:.4f}",
-        f"{row.few_votes:.4f} ({row.few_votes_gain[0]:+.4f} to {row.few_votes_gain[1]:+.4f})",
+        f"{row.few_votes:.4f}",
         f"{row.backward_transfer:+.4f}",
-        f"{row.dropped:.1%}",
-        f"{row.most_waiting:.1%}",
-        f"{row.median_lag:.2%}",
+        f"{100 * row.dropped:.1f}",
+        f"{100 * row.most_waiting:.1f}",
+        f"{100 * row.median_lag:.1f}",
         f"{row.compute:.2f}",
         str(row.seeds),
     ]
 
 
 def _with_interval(value: float, interval: tuple[float, float]) -> str:
-    return "-" if value != value else f"{value:.1%} ({interval[0]:.1%} to {interval[1]:.1%})"
+    return "-" if value != value else f"{100 * value:.1f} [{100 * interval[0]:.0f}, {100 * interval[1]:.0f}]"
 
 
 def bars(table: Table, ours: str) -> list[Bar]:
@@ -134,8 +133,9 @@ def _bars_of(row: Measured, naive: Measured) -> list[Bar]:
 
 
 def bars_text(found: Sequence[Bar]) -> str:
-    """One line per bar."""
-    return "\n".join(f"{'pass' if bar.holds else 'MISS'}  {bar.text}: {bar.value}" for bar in found)
+    """One row per bar."""
+    rows = [[bar.text, bar.value, "holds" if bar.holds else "missed"] for bar in found]
+    return markdown(["bar", "figure", ""], rows)
 
 
 def write_json(table: Table, path: Path) -> None:

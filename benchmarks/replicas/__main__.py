@@ -27,6 +27,7 @@ import aiohttp
 import psycopg
 
 from benchmarks.replicas.cluster import Cluster
+from benchmarks.tables import table
 from p2l.common.cli import above_zero, parser, positive, run
 from route.providers.base import JSON
 from route.providers.mock import Mock, Script, Trouble, running
@@ -207,18 +208,22 @@ def _report(tally: Tally, cluster: Cluster, provider: CountingMock, limit: float
     answered = (tally.first + tally.second) / max(1, tally.requests)
     limited = [f"key-{number}" for number in range(1, _KEYS, 2)]
     over = {name: (spent.get(name, 0.0) / limit - 1, provider.counts[name] / limit - 1) for name in limited}
-    print(f"kills: {', '.join(f'{count} of {name}' for name, count in tally.kills.items())}")
-    print(
-        f"requests: {tally.requests:,}; answered {answered:.3%} ({tally.second:,} at the second try, "
-        f"{tally.limited:,} of a limit that was reached); not: {dict(tally.failed)}"
-    )
-    print(
-        f"votes: {len(tally.votes):,} acknowledged, {tally.pending:,} of them while PostgreSQL was gone; {lost} lost, "
-        f"{len(stored) - len(verdicts)} twice; {tally.unacknowledged} not acknowledged"
-    )
-    for name, (book, truth) in over.items():
-        print(f"{name}: limit {limit:g}, over it by {book:+.2%} in the database, {truth:+.2%} at the provider")
-    worst = max(book for book, _ in over.values())
+    print(f"kills: {', '.join(f'{count} of {name}' for name, count in tally.kills.items())}\n")
+    worst, asked = (max(one[place] for one in over.values()) for place in (0, 1))
+    tries = f"{tally.second:,} at the second try, {tally.limited:,} of them a limit that was reached"
+    spend = f"{max(worst, 0.0):.2%} in the database, {max(asked, 0.0):.2%} by what the provider was asked"
+    rows = [
+        ["requests answered to a client that tries twice", f"{answered:.3%} of {tally.requests:,} ({tries})", "99.9 %"],
+        [
+            "votes that were acknowledged and lost",
+            f"{lost} of {len(tally.votes):,} ({tally.pending:,} given while PostgreSQL was gone)",
+            "0",
+        ],
+        ["votes stored twice", f"{len(stored) - len(verdicts)}", "0"],
+        [f"spend over the limit of {limit:g}, worst of {len(over)} keys", spend, "1 %"],
+    ]
+    print(f"{table(['', 'in the run', 'aim'], rows)}\n")
+    print(f"requests not answered: {dict(tally.failed)}; votes not acknowledged: {tally.unacknowledged}")
     bars = {
         "no acknowledged vote lost": lost == 0,
         "none twice": len(stored) == len(verdicts),

@@ -23,6 +23,7 @@ import numpy as np
 from benchmarks.route_overhead import Ports, body, routing
 from benchmarks.serving.__main__ import serving
 from benchmarks.serving.load import drive
+from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 from tools.services import Servers
 
@@ -67,10 +68,13 @@ def main(argv: Sequence[str] | None = None) -> int:
                     medians[label].append(measured.median * 1e3)
     direct = np.array(medians.pop("the mock alone"))
     added = {label: np.array(times) - direct for label, times in medians.items()}
-    for label, times in added.items():
-        print(f"{label}: adds {np.median(times):.2f} ms [{times.min():.2f}, {times.max():.2f}]")
+    rows = [
+        [f"a router on {label}", f"{np.median(times):.2f} ms [{times.min():.2f}, {times.max():.2f}]"]
+        for label, times in added.items()
+    ]
     ratio = float(np.median(added["PostgreSQL and Redis"]) / np.median(added["SQLite"]))
-    print(f"PostgreSQL and Redis add {ratio:.2f} times what SQLite adds (bar: at most {_BAR:g})")
+    rows.append([f"times (aim: at most {_BAR:g})", f"{ratio:.2f}"])
+    print(table(["", "added"], rows))
     return 0 if ratio <= _BAR else 1
 
 

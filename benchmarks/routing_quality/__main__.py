@@ -2,15 +2,17 @@
 
     python -m benchmarks.routing_quality DATA_DIR [--output DIR] [--sets routerbench,zeroeval] [--bf16] [--told]
 
-DATA_DIR holds the Parquet files that `--help` names. Prints the tables of `p2l eval-routing` for each set, with
-`--told` also those with the category in the prompt, then which bars hold: an area (or accuracy) of at least that of
-per-category best less 0.002 on every set and a larger one on three, and nowhere a smaller one than that of leaderboards
-of k-means clusters, of the best single model or of nearest neighbours whose interval leaves out zero.
+DATA_DIR holds the Parquet files that `--help` names. Prints all sets in one table, with `--told` also with the category
+in the prompt (those of `p2l eval-routing` for each set go to standard error), then which bars hold: an area (or
+accuracy) of at least that of per-category best less 0.002 on every set and a larger one on three, and nowhere a smaller
+one than that of leaderboards of k-means clusters, of the best single model or of nearest neighbours whose interval
+leaves out zero.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,14 +98,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _measured(flags: argparse.Namespace, tables: dict[str, ScoreTable], setup: Setup) -> dict[str, Results]:
-    """Results by set, printed and written as they come."""
+    """Results by set, told and written as they come."""
     from route.evaluation.measuring import within
     from route.evaluation.report import text, write
 
     found, about = {}, "category told" if setup.category else "category not told"
     for name, table in tables.items():
         found[name], _ = within(table, setup, share=0.2, folds=flags.folds, seed=flags.seed)
-        print(f"### {name}, {about}\n\n{text(found[name])}\n", flush=True)
+        print(f"### {name}, {about}\n\n{text(found[name])}\n", file=sys.stderr, flush=True)
         write(found[name], flags.output / f"{name}{'-told' if setup.category else ''}", figure=True)
     return found
 
@@ -114,7 +116,7 @@ def _moved(flags: argparse.Namespace, tables: dict[str, ScoreTable], setup: Setu
     from route.evaluation.report import text, write
 
     moved, _ = across(tables["mmlu_pro"], tables["zeroeval"], setup, seed=flags.seed)
-    print(f"### trained on mmlu_pro, tested on zeroeval\n\n{text(moved)}")
+    print(f"### trained on mmlu_pro, tested on zeroeval\n\n{text(moved)}\n")
     write(moved, flags.output / "mmlu_pro-zeroeval", figure=True)
 
 

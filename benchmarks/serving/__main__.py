@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -21,12 +22,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.serving.folders import prompts, write_folders, write_tfidf
 from benchmarks.serving.load import Measured, bodies, drive
 from benchmarks.shapes import SHAPES
+from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 
 __all__ = ["main"]
@@ -59,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     flags = build_parser().parse_args(argv)
+    rows: list[list[str]] = []
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         ours, plain = _folders(Path(name), flags)
         pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
@@ -75,7 +79,10 @@ def main(argv: Sequence[str] | None = None) -> None:
                 )
                 for number in range(flags.rounds)
             ]
-            print(_line(cell, rounds), flush=True)
+            rows.append(_row(cell, rounds))
+            print("  ".join(rows[-1]), file=sys.stderr, flush=True)
+    header = ["sigma", "clients", "requests/s", "of the handler", "times", "p50, ms", "of the handler", "p99, ms"]
+    print(f"{table([*header, 'of the handler', 'failures'], rows)}\n", flush=True)
     _repeated(flags)
 
 
@@ -99,13 +106,34 @@ def _folders(root: Path, flags: argparse.Namespace) -> tuple[Path, Path]:
 @contextlib.contextmanager
 def serving(words: Sequence[str]) -> Iterator[int]:
     """Run a server, the port last on its command line, until the block ends."""
+    with started(words) as server:
+        yield server.port
+
+
+class Server(NamedTuple):
+    """A server of a benchmark, in a process of its own."""
+
+    port: int
+    pid: int
+
+    @property
+    def seconds(self) -> float:
+        """Return the processor's seconds that it has had, to the hundredth."""
+        times = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return sum(map(int, times)) / os.sysconf("SC_CLK_TCK")
+
+
+@contextlib.contextmanager
+def started(words: Sequence[str], checkout: Path | None = None) -> Iterator[Server]:
+    """Run a server of this checkout or another one, the port last on its command line, until the block ends."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = int(free.getsockname()[1])
-    process = subprocess.Popen([sys.executable, *words, str(port)])
+    environment = os.environ if checkout is None else {**os.environ, "PYTHONPATH": str(checkout)}
+    process = subprocess.Popen([sys.executable, *words, str(port)], cwd=checkout, env=environment)
     try:
         _wait(process, port)
-        yield port
+        yield Server(port, process.pid)
     finally:
         process.terminate()
         process.wait()
@@ -124,21 +152,16 @@ def _measured(pool: ProcessPoolExecutor, port: int, cell: Cell, count: int, seed
     return pool.submit(drive, port, requests, cell.clients).result()
 
 
-def _line(cell: Cell, rounds: Sequence[tuple[Measured, Measured]]) -> str:
+def _row(cell: Cell, rounds: Sequence[tuple[Measured, Measured]]) -> list[str]:
     ratios = sorted(mine.requests_per_second / theirs.requests_per_second for mine, theirs in rounds)
     mine, theirs = zip(*rounds, strict=True)
     failures = sum(one.failures for one in (*mine, *theirs))
-    return (
-        f"sigma {cell.sigma:.1f}  {cell.clients:>2} clients  endpoint {_rate(mine)}  plain {_rate(theirs)}"
-        f"  {np.median(ratios):6.2f} x [{ratios[0]:.2f}, {ratios[-1]:.2f}]  failures {failures}"
+    times = f"{np.median(ratios):.2f} [{ratios[0]:.2f}, {ratios[-1]:.2f}]"
+    rates, p50, p99 = (
+        [f"{np.median([getattr(one, name) for one in side]) * scale:,.1f}" for side in (mine, theirs)]
+        for name, scale in (("requests_per_second", 1), ("median", 1e3), ("p99", 1e3))
     )
-
-
-def _rate(measured: Sequence[Measured]) -> str:
-    rate, p50, p99 = (
-        float(np.median([getattr(one, name) for one in measured])) for name in ("requests_per_second", "median", "p99")
-    )
-    return f"{rate:8.1f}/s  p50 {p50 * 1e3:7.1f} ms  p99 {p99 * 1e3:7.1f} ms"
+    return [f"{cell.sigma:.1f}", f"{cell.clients}", *rates, times, *p50, *p99, f"{failures}"]
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ PAGE_OF_ONE = """# Results
 the old figure
 ```
 
-`python -m benchmarks.votes DATA_DIR` and `python -m benchmarks.beside ../before`.
+`python -m benchmarks.votes DATA_DIR`.
 """
 
 

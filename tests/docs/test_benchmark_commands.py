@@ -1,11 +1,13 @@
-"""Commands of benchmarks, which few pages run: each exists, and takes the flags that a page gives it."""
+"""Commands of benchmarks, which few pages run: each exists, takes the flags of the pages, and imports what is there."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import re
 import shlex
+from pathlib import Path
 
 import pytest
 
@@ -33,3 +35,37 @@ def test_a_command_of_a_benchmark_is_understood(page: str, command: str) -> None
         parser.parse_args(words[1:])
     except SystemExit as stop:
         pytest.fail(f"{page}: `{command}` ends with {stop.code}")
+
+
+def test_what_benchmarks_import_of_us_exists() -> None:
+    """Also within functions, which a parser does not reach; files are read, since importing all takes seconds."""
+    lacking = [
+        f"{path.relative_to(ROOT)}: {node.module}.{alias.name}"
+        for path in sorted((ROOT / "benchmarks").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (place := ours(str(node.module))) is not None
+        for alias in node.names
+        if alias.name not in names_of(place) and not (place.parent / f"{alias.name}.py").is_file()
+    ]
+    assert lacking == []
+
+
+def ours(module: str) -> Path | None:
+    """The file of a module of this checkout."""
+    place = ROOT / module.replace(".", "/")
+    return next((file for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()), None)
+
+
+def names_of(file: Path) -> set[str]:
+    """The names that a module has, also those that it takes from others."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            names.add(node.value)  # a package that imports its names when they are asked for lists them
+    return names
