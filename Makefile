@@ -78,7 +78,7 @@ lint: $(READY)
 # What the benchmarks compare with pins versions of its own, so it gets an environment of its own.
 $(BENCH)/.ready: pyproject.toml benchmarks/requirements.txt
 	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/python -m pip install --quiet --editable '.[train,serve,cpu,route,lp,plot,coeval]' --requirement benchmarks/requirements.txt
+	$(BENCH)/bin/python -m pip install --quiet --editable '.[train,serve,cpu,route,replicas,ray,lp,plot,coeval]' --requirement benchmarks/requirements.txt
 	touch $(BENCH)/.ready
 
 bench: $(BENCH)/.ready

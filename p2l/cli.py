@@ -9,7 +9,7 @@ from p2l.common.cli import run
 
 GROUPS = {
     "first steps": {
-        "demo": ("p2l.demo.story", "the whole story on simulated votes, in minutes"),
+        "demo": ("p2l.demo.story", "everything on simulated votes, in a few minutes"),
         "votes": ("p2l.commands.votes", "sample, check, import, split or slice votes"),
         "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
         "leaderboard": ("p2l.commands.leaderboard", "fit a leaderboard to votes, or read one from a model"),
@@ -18,14 +18,14 @@ GROUPS = {
     "votes": {
         "simulate": ("p2l.simulate", "make votes of an arena whose truth is known"),
         "export-votes": ("p2l.commands.votes:export_main", "write the votes that a router has collected"),
-        "next-pairs": ("p2l.commands.next_pairs", "choose the pairs of models to show next by what votes would teach"),
+        "next-pairs": ("p2l.commands.next_pairs", "choose the pairs of models whose votes would tell most"),
     },
     "training": {
         "init": ("p2l.commands.model:init_main", "make a small backbone from scratch, without any download"),
         "report": ("p2l.commands.report", "write the page of a training run: verdict, loss, leaderboard"),
         "scaling": ("p2l.commands.scaling", "measure whether more votes, or another model, would help"),
-        "committee": ("p2l.commands.model:committee_main", "join models into one that averages their coefficients"),
-        "posterior": ("p2l.commands.model:posterior_main", "fit what the votes leave open about the coefficients"),
+        "committee": ("p2l.commands.model:committee_main", "combine models into one that averages their coefficients"),
+        "posterior": ("p2l.commands.model:posterior_main", "fit how uncertain the coefficients are after the votes"),
     },
     "use a model": {
         "endpoint": ("p2l.endpoint", "serve a trained model over HTTP"),
@@ -41,7 +41,7 @@ GROUPS = {
         "online-train": ("p2l.online_training.online_train", "train on a stream of votes, with models that join later"),
         "rollback": ("p2l.commands.model:rollback_main", "serve the model that was published before the current one"),
         "add-model": ("p2l.commands.newcomers:add_main", "add a new LLM to a model from a few votes or answers"),
-        "probes": ("p2l.commands.newcomers:probes_main", "choose the prompts that say most about a new LLM"),
+        "probes": ("p2l.commands.newcomers:probes_main", "choose the prompts that tell most about a new LLM"),
         "eval-chrono": ("p2l.eval_chrono", "evaluate every checkpoint of an online run on the votes of its time"),
         "visualize": ("p2l.online_training.visualize", "plot the results of eval-chrono, one run or several"),
         "buffer": ("p2l.online_training.reorder", "write votes in the order in which online training uses them"),

@@ -77,7 +77,8 @@ class Prediction:
         """Return how much there is, and the leaderboard of a single prompt."""
         parts = [name for name in ("eta", "gamma", "hidden") if getattr(self, name) is not None]
         parts += ["posterior"] if self.variances is not None else []
-        size = f"Prediction of {len(self.coefs)} prompts, {self.coefs.shape[1]} models"
+        prompts = "1 prompt" if len(self.coefs) == 1 else f"{len(self.coefs)} prompts"
+        size = f"Prediction of {prompts}, {self.coefs.shape[1]} models"
         heading = ", ".join([size, *parts])
         return self.rates().text() if len(self.coefs) == 1 and self.models else heading
 
@@ -99,7 +100,8 @@ class Prediction:
             reach = NormalDist().inv_cdf(0.5 + level / 2) * self.field_sd()[row]
             ends = [win_rates_if(coefs + sign * reach, coefs, self.likelihood, *sides) for sign in (-1, 1)]
             limits = ends[0], ends[1]
-        return Rates.of("Leaderboard of a prompt", self.models, win_rates(coefs, self.likelihood, *sides), limits)
+        rates = win_rates(coefs, self.likelihood, *sides)
+        return Rates.of("Leaderboard of a prompt", self.models, rates, limits, level)
 
     def field_sd(self) -> Floats:
         """Return the standard deviation (n, M) of each true coefficient less the mean of the others'."""

@@ -99,7 +99,7 @@ def bootstrap_ratio(
 def check_draws(level: float, replicates: int) -> None:
     """Raise ConfigError for a level or a number of replicates that no interval can be made with."""
     if not 0.0 < level < 1.0:
-        raise ConfigError(f"level {level} is no coverage; use a number between 0 and 1, such as 0.95")
+        raise ConfigError(f"level {level} is not a coverage; use a number between 0 and 1, such as 0.95")
     if replicates < 2:
         raise ConfigError(f"{replicates} bootstrap replicates are too few; use 100 or more")
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pandas", "pyarrow", "scipy", "threadpoolctl", "jinja2", "markupsafe"), ("data",)),
-    **dict.fromkeys(("deepspeed", "datasets", "tokenizers", "ninja"), ("train",)),
+    **dict.fromkeys(("deepspeed", "tokenizers", "ninja"), ("train",)),
+    "datasets": ("hub", "train"),
     **dict.fromkeys(("torch", "transformers", "safetensors", "huggingface_hub"), ("serve", "train", "huggingface")),
     **dict.fromkeys(("starlette", "uvicorn"), ("route", "serve", "coeval")),
     **dict.fromkeys(("httpx2", "prometheus_client"), ("route", "serve")),
@@ -149,12 +150,21 @@ def progress(
     total: int | None = None,
     unit: str = "it",
     quiet: bool = False,
+    form: str | None = None,
 ) -> tqdm[Any]:
-    """Return a progress bar on stderr, silent with `quiet` or when stderr is not a terminal."""
+    """Return a progress bar on stderr, silent with `quiet` or when stderr is not a terminal; `form` is tqdm's."""
     from tqdm import tqdm
 
-    disable = True if quiet else None  # None: tqdm itself looks whether stderr is a terminal
-    return tqdm(items, desc=description, total=total, unit=unit, disable=disable, leave=False, dynamic_ncols=True)
+    return tqdm(
+        items,
+        desc=description,
+        total=total,
+        unit=unit,
+        disable=True if quiet else None,  # None: tqdm itself looks whether stderr is a terminal
+        leave=False,
+        dynamic_ncols=True,
+        bar_format=form,
+    )
 
 
 def print_note(text: str) -> None:
@@ -249,4 +259,6 @@ def add_model_flags(flags: argparse.ArgumentParser) -> None:
         "--max-length", type=positive, metavar="N", help="tokens per prompt (default: the length of training)"
     )
     group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
-    group.add_argument("--dtype", help="float32 or bfloat16 (default: bfloat16 on a GPU that knows it, else float32)")
+    group.add_argument(
+        "--dtype", help="float32 or bfloat16 (default: bfloat16 on a GPU that supports it, else float32)"
+    )

@@ -119,17 +119,20 @@ def bounded_lines(file: IO[bytes], longest: int = LONGEST_LINE) -> Iterator[tupl
         yield line, length
 
 
+_CONTAINERS = (list, dict)
+
+
 def is_deeper(content: Any, levels: int) -> bool:
     """Whether lists and objects of JSON nest deeper than this."""
-    inner = [content]
-    for _ in range(levels + 1):
+    inner = [content] if isinstance(content, _CONTAINERS) else []
+    for _ in range(levels):
         inner = [
             part
             for outer in inner
-            if isinstance(outer, list | dict)
             for part in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(part, _CONTAINERS)
         ]
-    return bool(inner)
+    return any(inner)
 
 
 def no_nan(value: Any) -> Any:

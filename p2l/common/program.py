@@ -206,7 +206,7 @@ def _complete(program: str, about: str, commands: Commands, argv: Sequence[str])
     import shtab
 
     flags = Parser(prog=f"{program} completion", description="Print what your shell needs to complete them.")
-    flags.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell that reads it")
+    flags.add_argument("shell", choices=("bash", "zsh", "fish"), help="shell to complete in")
     shell = flags.parse_args(argv).shell
     root = Parser(prog=program, description=about)
     subparsers = root.add_subparsers()

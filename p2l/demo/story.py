@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 SIMULATION = {"models": 12, "topics": 6, "languages": 1, "effect": 1.2, "drift": 0.0, "seed": 1}
-VOTES = 30_000
+VOTES = 22_000
 HELD_OUT = 0.2
 """Held-out votes, as a share of those trained on."""
 STREAM = 4 / 15
@@ -62,7 +62,9 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the flags of `p2l demo`."""
     flags = parser("p2l demo", "Simulate votes, train a prompt-to-leaderboard model on them, and show what it learned.")
     flags.add_argument("--output", default="demo_output", help="folder for everything that the demo makes")
-    flags.add_argument("--votes", type=int, default=VOTES, help="training votes; fewer are faster and teach less")
+    flags.add_argument(
+        "--votes", type=int, default=VOTES, help="training votes; with fewer it is faster and learns less"
+    )
     return flags
 
 
