@@ -98,6 +98,12 @@ class Joined:
 
 
 @functools.cache
+def all_threads() -> int:
+    """Return how many threads torch computes with unless told otherwise: as it was at the first call."""
+    return torch.get_num_threads()
+
+
+@functools.cache
 def register_attention() -> None:
     """Register the attention with transformers as `P2L_ATTENTION`, once; transformers is slow to import."""
     from transformers import AttentionInterface, AttentionMaskInterface
