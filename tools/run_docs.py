@@ -100,8 +100,8 @@ def run_page(page: Path, folder: Path) -> int:
     to_run = runnable(page)
     lines = ["set -euo pipefail"]
     for number, block in enumerate(to_run):
-        lines += [f"echo '{_MARK} {number}'", block.script or ""]
-    lines.append(f"echo '{_MARK} {len(to_run)}'")
+        lines += [f"printf '\\n{_MARK} {number}\\n'", block.script or ""]  # after what may not end its line
+    lines.append(f"printf '\\n{_MARK} {len(to_run)}\\n'")
     started = time.monotonic()
     with (folder / "run_docs.log").open("w", encoding="utf-8") as log:
         shell = subprocess.Popen(
@@ -136,6 +136,7 @@ def _follow(shell: subprocess.Popen[str], to_run: list[Block], log: TextIO) -> i
     current, since = -1, time.monotonic()
     for line in _lines(shell):
         log.write(line)
+        log.flush()
         if line.startswith(_MARK):
             if current >= 0:
                 block = to_run[current]
