@@ -97,7 +97,7 @@ def aggregate(
         eta=float(point.theta[-1]) if has_eta(prompts.likelihood) else None,
         gamma=prompts.likelihood.board_gamma,
         likelihood=prompts.likelihood.name,
-        loss=objective.loss(point.theta),
+        loss=objective.loss(point),
         votes=None,
         components=np.zeros(len(models), dtype=np.int64),
         notes=() if len(models) > 1 else ("A single model: there is nobody to compare it with.",),

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import atomic_path, parse_json
-from p2l.leaderboard.pair_tables import VoteCounter, distinct, every_sum, split_keys
+from p2l.leaderboard.pair_tables import VoteCounter, distinct, every_sum, regrouped, split_keys
 from p2l.votes.schema import check_number_of_models
 
 Ints = npt.NDArray[np.int64]
@@ -66,8 +66,7 @@ class Counts:
         """Add counts whose models are numbered as these are."""
         codes = np.array([self.code(group) for group in other.groups], dtype=np.int64)
         keys, sums = other.counter.every_cell()
-        group, a, b, winner = split_keys(keys)
-        self.counter.add_cells(codes[group], a, b, winner, sums)
+        self.counter.add_keys(regrouped(keys, codes), sums)
 
     def table(self) -> Any:
         """Return all counts as an Arrow table."""
@@ -152,7 +151,7 @@ def read_counts(paths: Sequence[str | Path]) -> Counts:
             table = pq.read_table(path)
         except (OSError, pa.ArrowException) as error:
             raise VoteError(f"{path}: cannot be read: {(str(error).splitlines() or ['?'])[0]}") from error
-        over = mark_of(table, str(path)).get("over")
+        over = mark_of(table.schema, str(path)).get("over")
         if counts is None:
             counts = Counts(over)
         elif counts.over != over:
@@ -172,10 +171,10 @@ def marked(table: Any, about: dict[str, Any]) -> Any:
     return table.replace_schema_metadata({_KEY: json.dumps({"version": _VERSION, **about})})
 
 
-def mark_of(table: Any, source: str) -> dict[str, Any]:
-    """Return what `marked` wrote; raise VoteError for a table without it."""
+def mark_of(schema: Any, source: str) -> dict[str, Any]:
+    """Return what `marked` wrote, from the schema of a table; raise VoteError where it is not there."""
     try:
-        about = parse_json((table.schema.metadata or {})[_KEY])
+        about = parse_json((schema.metadata or {})[_KEY])
     except (KeyError, ValueError) as error:
         raise _no_counts(source) from error
     if not isinstance(about, dict) or about.get("version") != _VERSION:

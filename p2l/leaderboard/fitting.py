@@ -171,7 +171,7 @@ def fit_table(
         eta=objective.eta(point.theta),
         gamma=model.board_gamma,
         likelihood=model.name,
-        loss=objective.loss(point.theta),
+        loss=objective.loss(point),
         votes=table.votes_per_model(counted),
         components=_joined(objective, prior),
         notes=_notes(objective, point.theta, list(models), prior, constant),

@@ -34,7 +34,7 @@ from p2l.common.errors import ConfigError, InputError
 from p2l.leaderboard.board import Leaderboard, several
 from p2l.leaderboard.fitting import coefs_of, fit_table, prior_of, suited
 from p2l.leaderboard.newton import shift_invariant
-from p2l.leaderboard.pair_tables import PairTable, VoteCounter, distinct, fold, vote_keys
+from p2l.leaderboard.pair_tables import PairTable, VoteCounter, distinct, distinct_in, fold, vote_keys
 
 if TYPE_CHECKING:
     from p2l.leaderboard.controls import ControlledVotes, CountedVotes
@@ -119,34 +119,47 @@ class PeriodTable(NamedTuple):
     """Those with votes in the table, sorted."""
 
 
-def period_tables(
-    counter: VoteCounter, codes: Sequence[int], names: Sequence[str], *, cumulative: bool, first: int = 0
-) -> Iterator[PeriodTable]:
-    """Yield the table of each period of `codes` from the place `first` on: alone, or with all those before it."""
-    order = sorted(range(len(names)), key=lambda code: names[code])
-    rank = np.empty(len(names), dtype=np.int64)
-    rank[order] = np.arange(len(names))
-    pairs, columns, sums_of = list[Ints](), list[Ints](), list[Floats]()
-    for code in codes:
-        a, b, winner, sums = counter.cells(code)
-        pair, column = fold(rank[a], rank[b], winner, len(names))
-        pairs.append(pair)
-        columns.append(column.astype(np.int8))
-        sums_of.append(sums)
-    met, row_of = distinct(np.concatenate(pairs), len(names) ** 2)
-    cells = np.split(row_of * 4 + np.concatenate(columns), np.cumsum([len(pair) for pair in pairs])[:-1])
-    total: Floats = np.zeros((1, 4 * len(met)))
-    for number, (cell, sums) in enumerate(zip(cells, sums_of, strict=True)):
-        here: Floats = np.stack([np.bincount(cell, row, total.shape[1]).astype(np.float64) for row in sums])
-        total = total + here if cumulative else here
-        if number < first:
-            continue
-        used = total[0].reshape(-1, 4).sum(axis=1) > 0
-        models, ends = distinct(np.concatenate(np.divmod(met[used], len(names))), len(names))
-        one, other = ends.reshape(2, -1)
-        votes, weights, squares = ([row.reshape(-1, 4)[used] for row in total] * 3)[:3]
-        table = PairTable(len(models), one, other, weights, squares, votes)
-        yield PeriodTable(round(float(sums[0].sum())), table, [names[order[model]] for model in models])
+class PeriodCounts:
+    """The counts of T periods over the pairs that met in any of them."""
+
+    def __init__(self, counter: VoteCounter, codes: Sequence[int], names: Sequence[str]) -> None:
+        """Take the periods `codes` of a counter, whose models have `names`."""
+        order = sorted(range(len(names)), key=lambda code: names[code])
+        rank: Any = np.empty(len(names), dtype=np.int32)
+        rank[order] = np.arange(len(names))
+        self._names = [names[code] for code in order]
+        self.outcomes: Floats = np.zeros(4)
+        """How many votes have each winner."""
+        pairs, columns, self._sums = list[Any](), list[Any](), list[Floats]()
+        for code in codes:
+            a, b, winner, sums = counter.cells(code)
+            pair, column = fold(rank[a], rank[b], winner, len(names))
+            self.outcomes += np.bincount(column, sums[0], 4)
+            pairs.append(pair)
+            columns.append(column.astype(np.int8))
+            self._sums.append(sums)
+        self._met, self._cells = distinct_in(pairs, len(names) ** 2)
+        for cells, column in zip(self._cells, columns, strict=True):
+            cells *= 4
+            cells += column
+
+    def tables(self, *, cumulative: bool, first: int = 0) -> Iterator[PeriodTable]:
+        """Yield the table of each period from the place `first` on: alone, or with all those before it."""
+        total: Floats = np.zeros((1, 4 * len(self._met)))
+        for number, (cell, sums) in enumerate(zip(self._cells, self._sums, strict=True)):
+            if number < first and not cumulative:
+                continue
+            here: Floats = np.stack([np.bincount(cell, row, total.shape[1]).astype(np.float64) for row in sums])
+            total = total + here if cumulative else here
+            if number < first:
+                continue
+            used = total[0].reshape(-1, 4).sum(axis=1) > 0
+            size = len(self._names)
+            models, ends = distinct(np.concatenate(np.divmod(self._met[used], size)), size)
+            one, other = ends.reshape(2, -1)
+            votes, weights, squares = ([row.reshape(-1, 4)[used] for row in total] * 3)[:3]
+            table = PairTable(len(models), one, other, weights, squares, votes)
+            yield PeriodTable(round(float(sums[0].sum())), table, [self._names[model] for model in models])
 
 
 MODES = ("cumulative", "alone")
@@ -264,16 +277,17 @@ def history_of_counts(
     """
     if mode not in MODES:
         raise ConfigError(f"unknown mode {mode!r}; use {' or '.join(MODES)}")
-    likelihood = likelihood or suited(counter.outcomes())
-    fits = _Fits(likelihood, options, starts)
     indices = sorted(codes)
     ordered = [codes[index] for index in indices]
+    counts = PeriodCounts(counter, ordered, names)
+    likelihood = likelihood or suited(counts.outcomes)
+    fits = _Fits(likelihood, options, starts)
     if mode == "alone":
         # The leaderboard of all votes comes first, so that a mistake in the votes is reported at once.
         last = len(ordered) - 1
-        [everything] = _tables(counter, ordered, names, controlled, cumulative=True, first=last)
+        [everything] = _tables(counts, ordered, names, controlled, cumulative=True, first=last)
         fits.overall = fits.fit(everything, None, "", intervals=None)
-    tables = _tables(counter, ordered, names, controlled, cumulative=mode == "cumulative")
+    tables = _tables(counts, ordered, names, controlled, cumulative=mode == "cumulative")
     periods, failed = list[Period](), list[str]()
     for index, table in zip(each(indices), tables, strict=True):
         try:
@@ -293,7 +307,7 @@ def history_of_counts(
 
 
 def _tables(
-    counter: VoteCounter,
+    counts: PeriodCounts,
     codes: Sequence[int],
     names: Sequence[str],
     controlled: ControlledVotes | CountedVotes | None,
@@ -301,9 +315,8 @@ def _tables(
     cumulative: bool,
     first: int = 0,
 ) -> Iterator[PeriodTable]:
-    """Yield the tables of `period_tables`, with a row for each pair and covariates where there are any."""
-    tables = period_tables(counter, codes, names, cumulative=cumulative, first=first)
-    for number, period in enumerate(tables, start=first):
+    """Yield the tables of periods, with a row for each pair and covariates where there are any."""
+    for number, period in enumerate(counts.tables(cumulative=cumulative, first=first), start=first):
         if controlled is None:
             yield period
             continue

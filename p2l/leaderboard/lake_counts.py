@@ -26,11 +26,12 @@ import pyarrow as pa
 from p2l.common.errors import VoteError
 from p2l.leaderboard.counts import NO_PERIOD, Counts, Floats, Group, Ints, digest_of, mark_of, marked
 from p2l.leaderboard.history import parse_over
-from p2l.leaderboard.pair_tables import every_sum, split_keys
+from p2l.leaderboard.pair_tables import are_keys, every_sum, regrouped, split_keys
 from p2l.votes.lake import DAY, NO_DAY, Lake, Part
 from p2l.votes.schema import WINNERS, name_lookup, numbers
 
-_BATCH_ROWS = 1 << 20
+_BATCH_ROWS = 1 << 18  # arrays of a batch stay in the cache, and the allocator keeps their pages
+_PIECE_ROWS = 1 << 16
 _DENSE_CELLS = 1 << 23
 """So many cells are counted in an array; more are sorted."""
 _FEW = 8  # votes are added one by one to an array of so many times more cells
@@ -155,12 +156,12 @@ def _read(lake: Lake, file: str, counts: Counts, paths: set[str]) -> tuple[Count
     if not lake.files.get_file_info(f"{lake.root}/{file}").is_file:
         return counts, set()
     try:
-        table = pq.read_table(f"{lake.root}/{file}", filesystem=lake.files)
-        about = mark_of(table, file)
-        of = set(about["parts"])
-        if not of <= paths:
-            return counts, set()
-        _unpack(table, about, counts)
+        with pq.ParquetFile(f"{lake.root}/{file}", filesystem=lake.files) as table:
+            about = mark_of(table.schema_arrow, file)
+            of = set(about["parts"])
+            if not of <= paths:
+                return counts, set()
+            _unpack(table, about, counts)
     except (VoteError, OSError, KeyError, TypeError, ValueError, IndexError, pa.ArrowException):
         return Counts(counts.over, names=counts.names), set()  # it is made anew
     return counts, of
@@ -201,22 +202,37 @@ def _packed(counts: Counts, *, weighted: bool) -> Any:
 
 def _unpack(table: Any, about: dict[str, Any], counts: Counts) -> None:
     """Add counts that are kept; raise VoteError, or ValueError, for what cannot be counts."""
-    keys = table.column("key").to_numpy().astype(np.int64)
-    names = ["votes", "weights", "squares"] if "weights" in table.column_names else ["votes"]
-    sums = np.stack([table.column(name).to_numpy() for name in names]).astype(np.float64)
-    groups = [table.column(name).slice(0, about["groups"]).to_pylist() for name in ("by", "value", "period")]
-    own = np.array([counts.code(Group(*group)) for group in zip(*groups, strict=True)], dtype=np.int64)
+    names = ["votes", "weights", "squares"] if "weights" in table.schema_arrow.names else ["votes"]
+    rows = table.metadata.num_rows
+    keys, sums = np.empty(rows, dtype=np.int64), np.empty((len(names), rows))
+    own = np.array([counts.code(group) for group in _groups_of(table, about["groups"])], dtype=np.int64)
     models = counts.codes_of(about["models"])
-    group, a, b, winner = split_keys(keys)
-    is_sound = np.isfinite(sums).all() and (sums >= 0).all() and (a != b).all() and (keys >= 0).all()
-    if not is_sound:
-        raise VoteError("holds counts that no votes have")
-    if len(group) and group.max() >= len(own):
-        raise VoteError("holds counts of no group")
-    if all((codes == np.arange(len(codes))).all() for codes in (own, models)):
-        counts.counter.add_keys(keys, sums)
+    start, scratch = 0, np.empty((2, _PIECE_ROWS), dtype=np.int64)
+    # In small pieces, whose memory comes back: fresh pages cost more than what is read into them.
+    for batch in table.iter_batches(_PIECE_ROWS, columns=["key", *names]):
+        here = slice(start, start + len(batch))
+        keys[here], start = batch.column("key").to_numpy(), here.stop
+        for name, row in zip(names, sums, strict=True):
+            row[here] = batch.column(name).to_numpy()
+        is_sound = sums[:, here].min() >= 0 and sums[:, here].max() < np.inf
+        if not is_sound or not are_keys(keys[here], len(own), len(models), scratch):
+            raise VoteError("holds counts that no votes have")
+    if (models == np.arange(len(models))).all():
+        counts.counter.add_keys(regrouped(keys, own), sums)
     else:
+        group, a, b, winner = split_keys(keys)
         counts.counter.add_cells(own[group], models[a], models[b], winner, sums)
+
+
+def _groups_of(table: Any, number: int) -> Iterator[Group]:
+    """Yield the groups, which are in the first rows of a file; the others have none, and are not read."""
+    names = ["by", "value", "period"]
+    for batch in table.iter_batches(max(1, number), columns=names) if number else ():
+        columns = (batch.column(name).slice(0, number).to_pylist() for name in names)
+        yield from (Group(*group) for group in zip(*columns, strict=True))
+        number -= len(batch)
+        if number <= 0:
+            return
 
 
 class _Batch:
@@ -315,7 +331,7 @@ class _Tally:
         texts = column.dictionary.to_pylist()
         lookup = np.array([self._values.setdefault(text, len(self._values)) for text in texts], dtype=np.int32)
         if not column.indices.null_count:
-            return lookup[column.indices.to_numpy(zero_copy_only=False)], None
+            return lookup.take(column.indices.to_numpy(zero_copy_only=False), mode="clip"), None
         rows = np.flatnonzero(column.indices.is_valid().to_numpy(zero_copy_only=False))
         return lookup[column.indices.drop_null().to_numpy(zero_copy_only=False)], rows
 

@@ -57,6 +57,7 @@ Floats = npt.NDArray[np.float64]
 _LARGEST_STEP = 4.0
 _ROUNDING = 1e-13
 _NO_GRADIENT, _NOISE_STEP = 1e-15, 1e-2
+_LAST_STEP = 1e-9  # no step is worth another evaluation after one so short
 
 
 class Point(NamedTuple):
@@ -77,7 +78,7 @@ def minimise(
     `evaluate` may move its argument into the domain of the function: the point it returns says where it was taken.
     It ends with the first undamped step of at most `tolerance`; what is left after such a step is of the order of its
     square. The gradient there must be below a hundredth of `tolerance`, or ConvergenceError is raised, as it is after
-    `max_steps` steps.
+    `max_steps` steps. After a step of 1e-9 value and Hessian are those of the point before, which differ by no more.
     """
     point, damping = (start if isinstance(start, Point) else evaluate(start)), 0.0
     for _ in range(max_steps):
@@ -85,6 +86,8 @@ def minimise(
         if step is None:
             damping = _raised(damping)
             continue
+        if damping == 0.0 and np.abs(step).max(initial=0.0) <= min(_LAST_STEP, tolerance):
+            return point._replace(theta=point.theta + step, gradient=np.zeros_like(step))
         trial = evaluate(point.theta + step)
         step = trial.theta - point.theta
         length = float(np.abs(step).max(initial=0.0))
@@ -453,7 +456,7 @@ class Objective:
         offset = theta - self.mean
         precision = self.precision + self.ridge * self.total
         level = float(offset[: self.num_models].sum())
-        value = -likelihood + 0.5 * float(precision @ offset**2) - 0.5 * self.coupling * level**2
+        value = -likelihood + self._prior_value(theta)
         slope = precision * offset - self.scatter(per_row)
         slope[: self.num_models] -= self.coupling * level
         matrix = np.diag(precision) - self.scatter_square(curvature)
@@ -467,16 +470,17 @@ class Objective:
             point.hessian[place, place] = 1.0
         return point if self.gauge is None else self._held(point)
 
-    def loss(self, theta: Floats) -> float:
-        """Return the mean negative log-likelihood at theta (D,), without prior; NaN without pairs."""
+    def _prior_value(self, theta: Floats) -> float:
+        offset = theta - self.mean
+        level = float(offset[: self.num_models].sum())
+        return 0.5 * float((self.precision + self.ridge * self.total) @ offset**2) - 0.5 * self.coupling * level**2
+
+    def loss(self, point: Point) -> float:
+        """Return the mean negative log-likelihood at a point of this function, without prior; NaN without pairs."""
         if not len(self.first):
             return float("nan")
-        own = self._parameters(theta, slice(None))
-        sums = row_sums(self.likelihood, self.targets, *own)
-        if sums is not None:
-            return -float(sums.value.sum()) / self.total
-        log_probs = self.likelihood.log_probs(*own)
-        return -float(np.sum(self.targets * log_probs, where=self.targets > 0)) / self.total
+        gauge = 0.0 if self.gauge is None else self._gauge_value(point.theta)
+        return point.value - gauge - self._prior_value(point.theta) / self.total
 
     def _parameters(self, theta: Floats, rows: slice) -> tuple[Floats, Floats, Floats | None, float | None]:
         """Return both coefficients, eta and gamma of some rows."""
@@ -549,14 +553,22 @@ class Objective:
     def _held(self, point: Point) -> Point:
         """Give every direction that changes nothing a curvature, so that each component keeps its mean."""
         assert self.gauge is not None
-        sizes = np.bincount(self.gauge)
-        strength = 0.5 / sizes.astype(np.float64) ** 2
-        sums = np.bincount(self.gauge, (point.theta - self.mean)[: self.num_models])
+        strength, sums = self._gauge_terms(point.theta)
         gradient, hessian = point.gradient.copy(), point.hessian.copy()
         gradient[: self.num_models] += (strength * sums)[self.gauge]
         same = self.gauge[:, None] == self.gauge[None, :]
         hessian[: self.num_models, : self.num_models] += same * strength[self.gauge][:, None]
-        return Point(point.theta, point.value + 0.5 * float(strength @ sums**2), gradient, hessian)
+        return Point(point.theta, point.value + self._gauge_value(point.theta), gradient, hessian)
+
+    def _gauge_terms(self, theta: Floats) -> tuple[Floats, Floats]:
+        """Return, of each component, how much its mean costs, and its summed distance from the prior's."""
+        assert self.gauge is not None
+        strength = 0.5 / np.bincount(self.gauge).astype(np.float64) ** 2
+        return strength, np.bincount(self.gauge, (theta - self.mean)[: self.num_models]).astype(np.float64)
+
+    def _gauge_value(self, theta: Floats) -> float:
+        strength, sums = self._gauge_terms(theta)
+        return 0.5 * float(strength @ sums**2)
 
 
 def prior_terms(

@@ -8,6 +8,7 @@ a billion. Tables of parts of a stream add up to the table of the whole.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _DENSE_CELLS = 1 << 22  # a dense count array of up to 32 MB, whatever the number of votes
 MOST_MODELS = 10_000
+_FEW_STEPS = 4
 
 
 def check_number_of_models(number: int, name: str = "") -> None:
@@ -158,12 +160,20 @@ def table_from_keys(
 
 def distinct(codes: Ints, size: int) -> tuple[Ints, Ints]:
     """Return the distinct codes of [0, size), sorted, and the place (N,) of each code among them."""
+    unique, [place] = distinct_in([codes], size)
+    return unique, place.astype(np.int64)
+
+
+def distinct_in(parts: Sequence[Any], size: int) -> tuple[Ints, list[Any]]:
+    """Return the distinct codes of [0, size) in any part, sorted, and the places of each part's codes among them."""
     if size > _DENSE_CELLS:
-        unique, place = np.unique(codes, return_inverse=True)
-        return unique, place.reshape(-1)
+        unique, place = np.unique(np.concatenate(parts), return_inverse=True)
+        return unique, np.split(place.reshape(-1), np.cumsum([len(codes) for codes in parts])[:-1])
     is_there = np.zeros(size, dtype=bool)
-    is_there[codes] = True
-    return np.flatnonzero(is_there), (np.cumsum(is_there) - 1)[codes]
+    for codes in parts:
+        is_there[codes] = True
+    place_of = np.cumsum(is_there, dtype=np.int32) - np.int32(1)
+    return np.flatnonzero(is_there), [place_of[codes] for codes in parts]
 
 
 def table_cells(
@@ -191,6 +201,12 @@ def components(num_models: int, first: Ints, second: Ints, *, directed: bool = F
 
     Two models are in one component when a chain of pairs joins them; `directed`: in both directions.
     """
+    ways = [(first, second), (second, first)]
+    if not directed:
+        ways = [(np.concatenate(ways[0]), np.concatenate(ways[1]))]
+    if all(_reaches_all(num_models, *way) for way in ways):
+        return np.zeros(num_models, dtype=np.int64)
+    # Few leaderboards have more, and loading this takes longer than to fit ten of them.
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 
@@ -198,6 +214,14 @@ def components(num_models: int, first: Ints, second: Ints, *, directed: bool = F
     graph: Any = coo_array((ones, (first, second)), shape=(num_models, num_models)).tocsr()
     _, numbers = connected_components(graph, directed=True, connection="strong" if directed else "weak")
     return np.asarray(numbers, dtype=np.int64)
+
+
+def _reaches_all(num_models: int, first: Ints, second: Ints) -> bool:
+    """Whether edges lead from model 0 to all others in a few steps."""
+    is_reached = np.arange(num_models) == 0
+    for _ in range(_FEW_STEPS):
+        is_reached[second[is_reached[first]]] = True
+    return bool(is_reached.all())
 
 
 # Votes of a stream, counted per group: pair tables of a whole file and of each of its groups.
@@ -222,6 +246,7 @@ class VoteCounter:
     def __init__(self) -> None:
         self._keys: Ints = np.empty(0, dtype=np.int64)
         self._sums: Floats = np.empty((1, 0))
+        self._is_own = True  # sums that were handed over are not written to
         self._waiting: list[tuple[Ints, Floats]] = []
         self._number_waiting = 0
 
@@ -240,7 +265,10 @@ class VoteCounter:
         self.add_keys(((group << _MODEL_BITS | model_a.astype(np.int64)) << _MODEL_BITS | model_b) << 2 | winner, sums)
 
     def add_keys(self, keys: Ints, sums: Floats) -> None:
-        """Add sums (S, U) by keys (U,) of a counter whose groups and models are numbered as these are."""
+        """Add sums (S, U) by keys (U,) of a counter whose groups and models are numbered as these are.
+
+        Neither array may change afterwards.
+        """
         self._waiting.append((keys, sums))
         self._number_waiting += len(keys)
         if self._number_waiting > max(_PENDING, len(self._keys)):
@@ -250,19 +278,26 @@ class VoteCounter:
         if not self._waiting:
             return
         waiting, self._waiting, self._number_waiting = self._waiting, [], 0
-        if not len(self._keys) and _is_ordered(waiting[0][0]):  # counts that were kept
-            self._keys, self._sums = waiting[0][0], waiting[0][1].copy()
-            waiting = waiting[1:]
-        if not waiting:
+        if not len(self._keys) and _is_ordered([waiting[0][0]]):  # counts that were kept
+            (self._keys, self._sums), *waiting = waiting
+            self._is_own = False
+        keys_of, sums_of = [keys for keys, _ in waiting], [sums for _, sums in waiting]
+        if _is_ordered([self._keys[-1:], *keys_of]):
+            # Groups that come one after the other, as days do, are put behind each other: nothing is sorted.
+            if waiting:
+                self._keys = np.concatenate([self._keys, *keys_of])
+                self._sums = np.concatenate(_alike([self._sums, *sums_of]), axis=1)
+                self._is_own = True
             return
-        keys = np.concatenate([keys for keys, _ in waiting])
-        sums = np.concatenate(_alike([sums for _, sums in waiting]), axis=1)
-        if not _is_ordered(keys):
+        keys, sums = np.concatenate(keys_of), np.concatenate(_alike(sums_of), axis=1)
+        if not _is_ordered([keys]):
             keys, place = np.unique(keys, return_inverse=True)
             sums = np.stack([np.bincount(place.reshape(-1), row, len(keys)) for row in sums])
-        if not len(self._keys):
-            self._keys, self._sums = keys, sums
-            return
+        self._merge_ordered(keys, sums)
+
+    def _merge_ordered(self, keys: Ints, sums: Floats) -> None:
+        if not self._is_own:
+            self._sums, self._is_own = self._sums.copy(), True
         self._sums, sums = _alike([self._sums, sums])
         place = np.searchsorted(self._keys, keys)
         is_old = np.append(self._keys, -1)[place] == keys
@@ -280,15 +315,12 @@ class VoteCounter:
         votes = np.add.reduceat(self._sums[0], first) if len(first) else np.empty(0)
         return {int(number): round(float(count)) for number, count in zip(numbers[first], votes, strict=True)}
 
-    def outcomes(self) -> Floats:
-        """Return how many votes (4,) of all groups have each winner."""
-        self._merge()
-        return np.bincount(self._keys & 3, self._sums[0], 4).astype(np.float64)
-
     def table(self, group: int, names: Sequence[str]) -> tuple[PairTable, list[str]]:
         """Return the pair table of one group over the models it has votes of, and their names, sorted."""
         a, b, winner, sums = self.cells(group)
-        seen = sorted({names[code] for code in np.unique(np.concatenate([a, b]))})
+        is_there = np.zeros(len(names), dtype=bool)
+        is_there[a] = is_there[b] = True
+        seen = sorted(names[code] for code in np.flatnonzero(is_there).tolist())
         position = {name: index for index, name in enumerate(seen)}
         recode = np.array([position.get(name, -1) for name in names], dtype=np.int64)
         local = (recode[a] * len(seen) + recode[b]) * 4 + winner
@@ -316,8 +348,32 @@ def _alike(parts: Sequence[Floats]) -> list[Floats]:
     return list(parts) if len({len(part) for part in parts}) == 1 else [every_sum(part) for part in parts]
 
 
-def _is_ordered(keys: Ints) -> bool:
-    return bool((keys[1:] > keys[:-1]).all())
+def _is_ordered(parts: Sequence[Ints]) -> bool:
+    """Whether keys rise from each to the next, and from part to part."""
+    used = [keys for keys in parts if len(keys)]
+    return all(one[-1] < two[0] for one, two in itertools.pairwise(used)) and all(
+        bool((keys[1:] > keys[:-1]).all()) for keys in used
+    )
+
+
+def regrouped(keys: Ints, codes: Ints) -> Ints:
+    """Return keys of a counter whose groups 0, 1, ... are `codes` in another one."""
+    if len(codes) and codes.max() >= _GROUP_LIMIT:
+        raise VoteError(f"more than {_GROUP_LIMIT:,} groups")
+    shift = codes - np.arange(len(codes))
+    return keys + (shift << _GROUP_SHIFT)[keys >> _GROUP_SHIFT] if shift.any() else keys
+
+
+def are_keys(keys: Ints, groups: int, models: int, scratch: Ints) -> bool:
+    """Whether keys (U,) are of so many groups and models, of which none meets itself; `scratch` (2, U) is used."""
+    one, two = scratch[:, : len(keys)]
+    for place, out in ((_MODEL_BITS + 2, one), (2, two)):
+        np.right_shift(keys, place, out=out)
+        out &= (1 << _MODEL_BITS) - 1
+        if out.max() >= models:
+            return False
+    one -= two
+    return bool(one.all() and keys.min() >= 0 and keys.max() >> _GROUP_SHIFT < groups)
 
 
 def split_keys(keys: Ints) -> tuple[Ints, Ints, Ints, Ints]:

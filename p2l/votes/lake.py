@@ -196,7 +196,8 @@ class Lake:
             ):
                 names = votes.schema_arrow.names
                 chosen = names if columns is None else [name for name in columns if name in names]
-                yield from votes.iter_batches(rows, columns=chosen)
+                for batch in votes.iter_batches(rows, columns=chosen):
+                    yield _with_fields(batch, nullable=True)  # so that the votes of all files are of one schema
         except (OSError, pa.ArrowException) as error:
             raise VoteError(f"{self.name}: {part.path}: cannot be read: {_line(error)}") from error
 
@@ -267,7 +268,7 @@ class _PartWriter:
 
         for day, batches in sorted(self._waiting.items()):
             for schema in dict.fromkeys(batch.schema for batch in batches):
-                table = pa.Table.from_batches([batch for batch in batches if batch.schema == schema])
+                table = _with_fields(pa.Table.from_batches([batch for batch in batches if batch.schema == schema]))
                 path = f"day={day_text(day)}/{self.name}-{self._numbers[day]}.parquet"
                 self._numbers[day] += 1
                 with self.lake.output(path) as file:
@@ -285,6 +286,15 @@ class _PartWriter:
         for part in self._parts:
             with contextlib.suppress(OSError, pa.ArrowException):
                 self.lake.files.delete_file(f"{self.lake.root}/{part.path}")
+
+
+def _with_fields(rows: Any, *, nullable: bool = False) -> Any:
+    """Return a table or a batch whose fields may be null, or may not where none is: those are read twice as fast."""
+    fields = [
+        kind.with_nullable(nullable or column.null_count > 0 or pa.types.is_nested(kind.type))
+        for kind, column in zip(rows.schema, rows.columns, strict=True)
+    ]
+    return type(rows).from_arrays(rows.columns, schema=pa.schema(fields, rows.schema.metadata))
 
 
 def _days(batch: Any) -> Any:

@@ -215,13 +215,30 @@ def test_coefficients_that_are_kept_are_a_start_and_no_result(tmp_path: Path) ->
     lake, flags = tmp_path / "lake", ["--by", "category", "--likelihood", "rk"]
     votes(["lake", str(file(tmp_path, "votes.parquet", table(2000, 1))), "--output", str(lake)])
     first = board("--votes", lake, *flags, output=tmp_path / "first.json")
-    [kept] = [path for path in (lake / "_counts").iterdir() if "coef" in pq.read_schema(path).names]
-    columns = pq.read_table(kept)
-    wrong = pa.array(np.random.default_rng(0).normal(0, 3, len(columns)))
-    pq.write_table(columns.set_column(columns.column_names.index("coef"), "coef", wrong), kept)
-    same(board("--votes", lake, *flags, output=tmp_path / "second.json"), first)
-    kept.write_bytes(b"no table")
-    same(board("--votes", lake, *flags, output=tmp_path / "third.json"), first)
+    [kept] = (lake / "_counts").glob("*.json")
+    content, rng = json.loads(kept.read_text(encoding="utf-8")), np.random.default_rng(0)
+    assert [entry[:2] for entry in content["boards"]] == [["", "all"], ["category", "sums"], ["category", "poems"]]
+    for entry in content["boards"]:
+        entry[2] = {name: rng.normal(0, 3) for name in entry[2]}
+    damaged = [json.dumps(content), "no JSON", "[]", json.dumps({**content, "boards": [["", "all", {"ant": "x"}, 1]]})]
+    for text in damaged:
+        kept.write_text(text, encoding="utf-8")
+        same(board("--votes", lake, *flags, output=tmp_path / "again.json"), first)
+
+
+def test_votes_without_nulls_are_stored_so_and_read_alike(tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    whole, gaps = table(200, 1, days=1), table(200, 2, days=1)
+    whole = whole.set_column(whole.column_names.index("category"), "category", pa.array(["sums"] * 200))
+    votes(
+        ["lake", *(str(file(tmp_path, f"{n}.parquet", t)) for n, t in enumerate((whole, gaps))), "--output", str(lake)]
+    )
+    opened = Lake(lake)
+    stored = [pq.read_schema(lake / part.path) for part in opened.parts]
+    assert all(not schema.field("model_a").nullable for schema in stored)
+    assert sorted(schema.field("category").nullable for schema in stored) == [False, True]
+    batches = [batch for part in opened.parts for batch in opened.batches(part, None, 100)]
+    assert len(pa.Table.from_batches([batch.select(["category", "weight"]) for batch in batches])) == 400
 
 
 def test_rounding_is_what_the_flag_says(tmp_path: Path) -> None:
