@@ -75,10 +75,12 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# What the benchmarks compare with pins versions of its own, so it gets an environment of its own.
-$(BENCH)/.ready: pyproject.toml benchmarks/requirements.txt
+# What the benchmarks compare with pins versions of its own, so it gets an environment of its own; torch is that of the lock.
+$(BENCH)/.ready: pyproject.toml benchmarks/requirements.txt constraints.txt
 	$(PYTHON) -m venv $(BENCH)
-	$(BENCH)/bin/python -m pip install --quiet --editable '.[train,serve,cpu,route,replicas,ray,lp,plot,coeval]' --requirement benchmarks/requirements.txt
+	grep '^torch==' constraints.txt > $(BENCH)/torch.txt
+	$(BENCH)/bin/python -m pip install --quiet --constraint $(BENCH)/torch.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	$(BENCH)/bin/python -m pip install --quiet --constraint $(BENCH)/torch.txt --editable '.[train,serve,cpu,route,replicas,ray,lp,plot,coeval]' --requirement benchmarks/requirements.txt
 	touch $(BENCH)/.ready
 
 bench: $(BENCH)/.ready

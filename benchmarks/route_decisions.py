@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -110,7 +110,8 @@ def measure(case: Case, decisions: int) -> None:
     prompts = [Coefficients(dict(zip(names, row.tolist(), strict=True))) for row in case.coefs]
     for _ in range(ROUNDS):
         for number in range(decisions):
-            clocked(case, "router", partial(router.decide, prompts[number % PROMPTS], case.budget))
+            new = replace(prompts[number % PROMPTS])  # the router keeps scores with a prompt that it has seen
+            clocked(case, "router", partial(router.decide, new, case.budget))
         for said in prompts[: max(1, decisions // SLOW_SHARE)]:
             compare(case, router.decide(said, case.budget), names)
 

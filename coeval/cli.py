@@ -92,7 +92,7 @@ def load(arguments: Namespace, *, continue_in_place: bool = False) -> tuple[Conf
 
 GROUPS = {
     "one experiment, in this order": {
-        "wizard": ("coeval.commands.wizard", "write a configuration: a dozen questions, or one sentence and a model"),
+        "wizard": ("coeval.commands.wizard", "write a configuration from a dozen questions, or one sentence"),
         "generate": (
             "coeval.commands.run:generate_main",
             "let teachers write attributes and rubrics into a configuration",
@@ -111,7 +111,7 @@ GROUPS = {
         ),
         "view": (
             "coeval.commands.view",
-            "look at a run in a browser: from any score to prompt, answers and rationales",
+            "look at a run in a browser, down to prompts, answers, rationales",
         ),
         "analyze": ("coeval.commands.analyze", "make reports, tables, benchmarks and preferences of a run"),
     },

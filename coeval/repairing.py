@@ -1,7 +1,7 @@
-"""Find the records of a run that are of no use and what is missing, and open the run again for both.
+"""Find the unusable records of a run and what is missing, and open the run again for both.
 
-An item without reference, an answer without text, an evaluation without scores, a verdict without winner is of no use,
-and so is what was built on one, or on a text that has changed since. Items and answers of no use are marked as failed,
+An item without reference, an answer without text, an evaluation without scores, a verdict without winner is unusable,
+and so is what was built on one, or on a text that has changed since. Unusable items and answers are marked as failed,
 evaluations and verdicts are removed: `coeval run --continue` makes them anew.
 """
 
@@ -35,7 +35,7 @@ _UPSTREAM = {
 
 @dataclass(frozen=True)
 class BadLine:
-    """A line of no use."""
+    """An unusable line."""
 
     path: Path
     number: int
@@ -53,7 +53,7 @@ class Inspection:
     marks: dict[str, Any] = field(default_factory=dict, repr=False)
     """Id of a valid item or answer -> the mark of its texts."""
     bad: list[BadLine] = field(default_factory=list)
-    """Lines of no use whose record is nowhere else."""
+    """Unusable lines whose record is nowhere else."""
     gaps: list[Gap] = field(default_factory=list)
 
     @property
@@ -81,7 +81,7 @@ def examine(run: Run) -> dict[str, Inspection]:
                     continue
                 reason = _fault(kind, record)
                 if reason is None and any(str(record.get(parent)) in lost for parent in parents):
-                    reason = f"its {'item' if kind == 'response_collection' else 'response'} is of no use"
+                    reason = f"its {'item' if kind == 'response_collection' else 'response'} is unusable"
                 reason = reason or _fault_of_texts(kind, record, inspections)
                 if reason is not None:
                     inspection.bad.append(BadLine(path, number, str(record.get("id")), reason, record))
@@ -130,7 +130,7 @@ def _fault_of_texts(kind: str, record: Mapping[str, Any], inspections: Mapping[s
 
 
 def _fault(kind: str, record: Mapping[str, Any]) -> str | None:
-    """Return why a record is of no use; None where it is of use."""
+    """Return why a record is unusable; None for a usable one."""
     if is_failed(record):
         return "failed"
     if not record.get("id"):

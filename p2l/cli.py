@@ -42,7 +42,7 @@ GROUPS = {
         "rollback": ("p2l.commands.model:rollback_main", "serve the model that was published before the current one"),
         "add-model": ("p2l.commands.newcomers:add_main", "add a new LLM to a model from a few votes or answers"),
         "probes": ("p2l.commands.newcomers:probes_main", "choose the prompts that tell most about a new LLM"),
-        "eval-chrono": ("p2l.eval_chrono", "evaluate every checkpoint of an online run on the votes of its time"),
+        "eval-chrono": ("p2l.eval_chrono", "evaluate each checkpoint of an online run on votes of its time"),
         "visualize": ("p2l.online_training.visualize", "plot the results of eval-chrono, one run or several"),
         "buffer": ("p2l.online_training.reorder", "write votes in the order in which online training uses them"),
         "timestamps": ("p2l.online_training.timestamps", "write the last vote time of each training batch"),

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from p2l.common.access import check_address
-from p2l.common.cli import run
+from p2l.common.cli import need, run
 from p2l.common.connections import limits_of
 from p2l.common.errors import ConfigError
 from p2l.serving.flags import build_parser as build_parser
@@ -18,6 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     """Check everything, then serve until stopped."""
     flags = build_parser().parse_args(argv)
     _check(flags)
+    need("torch", "fastapi", "starlette")
     check_address(flags.host, flags.port)
     limits = limits_of(flags)
     settings = settings_of(flags)

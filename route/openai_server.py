@@ -65,7 +65,9 @@ def _add_server_flags(flags: argparse.ArgumentParser) -> None:
     group.add_argument("--workers", type=positive, default=1, help="processes that share limits and spend")
     group.add_argument("--reload", action=argparse.BooleanOptionalAction, default=False, help="restart on changed code")
     group.add_argument(
-        "--direct-by-name", action="store_true", help="a request's model calls that model, if there is one"
+        "--direct-by-name",
+        action="store_true",
+        help="a request whose `model` is a configured name goes to that model, not to the router's choice",
     )
     group.add_argument(
         "--traces", metavar="URL", help="send OpenTelemetry traces to this collector, such as http://localhost:4318"

@@ -96,12 +96,15 @@ def runnable(page: Path) -> list[Block]:
 
 
 def run_page(page: Path, folder: Path) -> int:
-    """Run a page's blocks in a folder; print each with its seconds; return the exit code of the shell."""
+    """Run a page's blocks in a folder; print each with its seconds; return the exit code of the shell.
+
+    Seconds of a core leave out what goes on in the background.
+    """
     to_run = runnable(page)
     lines = ["set -euo pipefail"]
     for number, block in enumerate(to_run):
-        lines += [f"echo '{_MARK} {number}'", block.script or ""]
-    lines.append(f"echo '{_MARK} {len(to_run)}'")
+        lines += [_mark(number), block.script or ""]
+    lines.append(_mark(len(to_run)))
     started = time.monotonic()
     with (folder / "run_docs.log").open("w", encoding="utf-8") as log:
         shell = subprocess.Popen(
@@ -131,16 +134,25 @@ def run_page(page: Path, folder: Path) -> int:
     return 0
 
 
+def _mark(number: int) -> str:
+    """Return the shell line that tells which block begins, and the ticks of a core that ended commands have taken."""
+    ticks = "$(cut -d' ' -f16,17 /proc/$$/stat 2> /dev/null || true)"
+    return f"printf '\\n{_MARK} {number} %s\\n' \"{ticks}\""  # what was printed before may not end its line
+
+
 def _follow(shell: subprocess.Popen[str], to_run: list[Block], log: TextIO) -> int:
     """Copy the shell's output to the log until the last block has ended or the shell has; return the block it is in."""
-    current, since = -1, time.monotonic()
+    current, since, before = -1, time.monotonic(), 0.0
     for line in _lines(shell):
         log.write(line)
+        log.flush()
         if line.startswith(_MARK):
+            number, *ticks = map(int, line.removeprefix(_MARK).split())
+            busy = sum(ticks) / os.sysconf("SC_CLK_TCK")
             if current >= 0:
-                block = to_run[current]
-                print(f"  {time.monotonic() - since:6.1f} s  {block.page}:{block.line}", flush=True)
-            current, since = int(line.split()[-1]), time.monotonic()
+                block, seconds = to_run[current], time.monotonic() - since
+                print(f"  {seconds:6.1f} s, {busy - before:6.1f} s of a core  {block.page}:{block.line}", flush=True)
+            current, since, before = number, time.monotonic(), busy
             if current == len(to_run):
                 break  # what still runs in the background holds the pipe open
     return current

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FORWARDED = {
     "calibrate": (
         "coeval.commands.calibrate:main",
-        "judges beside people who scored some answers, and scores put right",
+        "judges compared with people who scored some answers, and corrected scores",
     ),
     "tables": ("coeval.commands.export:tables_main", "tables for a paper, LaTeX or Markdown, with intervals and tests"),
     "export-units": ("coeval.commands.export:units_main", "all valid scores as one flat table, CSV or Parquet"),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def build_parser() -> ArgumentParser:
     """Return the flags of `coeval analyze calibrate`."""
-    flags = run_flags("analyze calibrate", "Set judges beside people who scored some of the answers.")
+    flags = run_flags("analyze calibrate", "Compare judges with people who scored some of the answers.")
     flags.add_argument(
         "--annotations",
         required=True,

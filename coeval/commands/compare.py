@@ -26,7 +26,7 @@ def build_parser() -> ArgumentParser:
     flags.add_argument(
         "--threshold", type=amount, default=0.02, help="largest drop of the mean score that is not a regression"
     )
-    flags.add_argument("--students", metavar="A,B", help="only these count; all that both runs have")
+    flags.add_argument("--students", metavar="A,B", help="compare only these (default: all that both runs have)")
     flags.add_argument("--per-task", action="store_true", help="a regression in a single task counts too")
     flags.add_argument("--format", choices=("table", "json"), default="table", help="what is printed")
     flags.add_argument("--out", type=Path, metavar="PATH", help="folder for report.json and changes.csv")

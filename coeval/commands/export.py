@@ -87,7 +87,7 @@ def filter_of(arguments: Namespace) -> PreferenceFilter:
 
 
 def _gather(arguments: Namespace) -> PreferenceSet:
-    """Gather the preferences; print to stderr which records were of no use, and how many are self-judged."""
+    """Gather the preferences; print to stderr which records were unusable, and how many are self-judged."""
     from coeval.pairs.preferences import gather
     from coeval.storage.run import Run
 

@@ -33,9 +33,9 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the flags of `coeval ingest`."""
     flags = parser(
         "coeval ingest",
-        "Take the items of benchmarks, or of your own file, into a run as a virtual teacher's, or answers that were "
-        "made elsewhere as a student's; what is there stays. Then `coeval run --config RUN/config.yaml --continue` "
-        "collects answers and scores.",
+        "Add items of benchmarks, or of your own file, to a run as those of a virtual teacher, or answers made "
+        "elsewhere as those of a student; records that are there stay. Then `coeval run --config "
+        "RUN/config.yaml --continue` collects answers and scores.",
     )
     where = flags.add_mutually_exclusive_group(required=True)
     where.add_argument("--run", type=Path, metavar="PATH", help="folder of the run")
@@ -71,7 +71,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--limit",
         type=positive,
         metavar="N",
-        help="new items at most, of each benchmark; all, of published data sets 620 spread evenly over attributes",
+        help="at most this many new items of each benchmark (default: all; of published data sets 620, spread evenly "
+        "over attributes)",
     )
     flags.add_argument("--verbose", action="store_true", help="print what is read, and what was there already")
     flags.arrange(

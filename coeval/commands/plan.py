@@ -98,7 +98,7 @@ def add_probe(flags: ArgumentParser) -> None:
     flags.add_argument(
         "--probe-on-fail",
         choices=("abort", "warn"),
-        help="what follows when a model is not available (default: what the file says, or abort)",
+        help="what to do when a model is not available (default: what the file says, or abort)",
     )
 
 
@@ -183,7 +183,7 @@ def models_parser() -> ArgumentParser:
     """Return the flags of `coeval models`."""
     flags = parser("coeval models", "List the models of every provider that there is a key for.")
     flags.add_argument(
-        "--providers", type=names, metavar="A,B", help="these interfaces alone (default: all with credentials)"
+        "--providers", type=names, metavar="A,B", help="only these providers (default: all that there is a key for)"
     )
     flags.add_argument("--verbose", action="store_true", help="with list prices and what a batch costs")
     add_keys(flags)

@@ -48,7 +48,7 @@ def build_parser() -> ArgumentParser:
         choices=("full", "resume", "disable"),
         help="which models are probed before phase 1",
     )
-    flags.add_argument("--probe-on-fail", choices=("abort", "warn"), help="what follows when a model is not available")
+    flags.add_argument("--probe-on-fail", choices=("abort", "warn"), help="what to do when a model is not available")
     flags.add_argument("--skip-probe", action="store_true", help="deprecated: the same as --probe disable")
     flags.add_argument("--estimate-only", action="store_true", help="print what the run will cost, and end")
     flags.add_argument("--estimate-samples", type=whole, metavar="N", help="calls for each model to measure its speed")
@@ -156,7 +156,7 @@ def repair_parser() -> ArgumentParser:
     """Return the flags of `coeval repair`."""
     flags = run_flags(
         "repair",
-        "Find records of no use and gaps; mark or remove the records, and open their phases for `run --continue`.",
+        "Find unusable and missing records; mark or remove the unusable, so that `run --continue` makes them again.",
     )
     flags.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
     flags.add_argument("--stats", action="store_true", help="print counts alone, change nothing")
@@ -204,12 +204,12 @@ def _print(folder: Run, inspections: Sequence[Inspection], arguments: Namespace)
 
 def _summary(folder: Run, inspection: Inspection, arguments: Namespace) -> Iterator[str]:
     gaps, bad = sum(gap.missing for gap in inspection.gaps), inspection.bad
-    yield f"{inspection.kind}: {len(inspection.valid)} valid, {len(bad)} of no use, {gaps} missing"
+    yield f"{inspection.kind}: {len(inspection.valid)} valid, {len(bad)} unusable, {gaps} missing"
     for reason, count in Counter(line.reason for line in bad).most_common():
         yield f"  {count} {reason}"
     if arguments.breakdown:
         files = Counter(line.path.name for line in bad)
-        yield from (f"  {name}: {count} of no use" for name, count in files.most_common())
+        yield from (f"  {name}: {count} unusable" for name, count in files.most_common())
         yield from (f"  {gap.task}, {gap.model}: {gap.missing} missing" for gap in inspection.gaps)
     if not arguments.stats:
         examples = bad if arguments.examples < 0 else bad[: arguments.examples]

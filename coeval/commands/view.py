@@ -1,4 +1,4 @@
-"""Command: `coeval view --run DIR`, a run in a browser: the ranking, and from any score the item that it is of.
+"""Command: `coeval view --run DIR`, a run in a browser: the ranking and, one click from any score, the item behind it.
 
 It is served read-only, or written to a folder for any web server with `--bundle`. Exit code 1 where the folder holds no
 run, or the other cannot be written.
@@ -26,7 +26,7 @@ _KEY = "COEVAL_VIEW_KEY"
 
 def build_parser() -> ArgumentParser:
     """Return the flags."""
-    flags = run_flags("view", "Show a run in a browser: the ranking, and from any score the item that it is of.")
+    flags = run_flags("view", "Show a run in a browser: the ranking and, one click from any score, the item behind it.")
     flags.add_argument(
         "--bundle", type=Path, metavar="DIR", help="write the pages to this new folder, for any web server, and end"
     )

@@ -26,7 +26,9 @@ def build_parser() -> ArgumentParser:
     flags.add_argument("--overwrite", action="store_true", help="replace what --out names, if it is there")
     flags.add_argument("--answers", type=Path, metavar="FILE", help="answers, one a line, in place of the terminal's")
     flags.add_argument("--sentence", metavar="TEXT", help="what the test is for: a model makes the task of it")
-    flags.add_argument("--model", metavar="NAME", help="with --sentence: who does, as `provider:model`")
+    flags.add_argument(
+        "--model", metavar="NAME", help="with --sentence: the model that writes the task, as `provider:model`"
+    )
     add_keys(flags)
     return flags
 

@@ -47,7 +47,7 @@ class Exported:
     models: tuple[str, ...]
     without_prompt: int  # votes left out because their item has no prompt
     self_judged: int  # votes left out because the judge is one of the two
-    skipped: tuple[Skipped, ...]  # records of the run that are of no use
+    skipped: tuple[Skipped, ...]  # records of the run that are unusable
 
 
 def export(run: Run, gathered: PreferenceSet, folder: Path, kind: Format, val_share: float) -> Exported:

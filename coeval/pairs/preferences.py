@@ -167,7 +167,7 @@ class PreferenceSet:
 
     preferences: list[Preference]
     self_judged: int = 0  # left out because the judge is one of the two
-    skipped: tuple[Skipped, ...] = ()  # records of the run that are of no use
+    skipped: tuple[Skipped, ...] = ()  # records of the run that are unusable
     flips: tuple[FlipRow, ...] = ()  # of these judges
     attributes: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     """Item -> target attribute -> value."""

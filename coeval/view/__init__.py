@@ -1,1 +1,1 @@
-"""A run in a browser: the ranking, and from any score the item that it is of."""
+"""A run in a browser: the ranking and, one click from any score, the item behind it."""

@@ -32,9 +32,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for path in new:
         with atomic_path(target / path.relative_to(source)) as temporary:
             temporary.write_bytes(path.read_bytes())
-    print(
-        f"{len(new)} files written, {len(files) - len(new)} were there: {', '.join(FOLDERS)} and {ROUTER} in {target}"
-    )
+    before = len(files) - len(new)
+    print(f"{len(new)} files written{f', {before} were there already' * bool(before)}, in {target}:")
+    print(f"  {', '.join(f'{name}/' for name in FOLDERS)}, {ROUTER}")
 
 
 def _is_new(path: Path, target: Path) -> bool:

@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         "Print the leaderboard of a file of votes, or what a trained model says of a prompt or a file of prompts.",
     )
     flags.epilog = " ".join(_SCORES.split())
-    flags.add_argument("prompt", nargs="*", help="with --model: a prompt whose leaderboard is wanted; may be repeated")
+    flags.add_argument("prompt", nargs="*", help="with --model: print the leaderboard of this prompt; may be repeated")
     source = flags.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--votes", metavar="FILE", help="votes: .parquet, .jsonl, .jsonl.gz, .csv, a lake, a folder or a hub id"

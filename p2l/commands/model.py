@@ -37,7 +37,7 @@ def init_parser() -> ArgumentParser:
     flags.add_argument("--quiet", action="store_true", help="no progress bar")
     group = flags.add_argument_group("transformers only")
     group.add_argument("--vocab-size", type=int, help="tokens, special ones included (4000)")
-    group.add_argument("--layers", type=int, help="(2)")
+    group.add_argument("--layers", type=int, help="transformer layers (2)")
     group.add_argument("--heads", type=int, help="attention heads (4)")
     group.add_argument("--intermediate-size", type=int, help="width of the feed-forward layers (3 x hidden size)")
     group.add_argument("--max-positions", type=int, help="longest input in tokens (2048)")
@@ -143,7 +143,9 @@ def committee_main(argv: Sequence[str] | None = None) -> None:
 def posterior_parser() -> argparse.ArgumentParser:
     """Return the flags of `p2l posterior`."""
     flags = parser("p2l posterior", "Fit what the votes leave open about a trained model's coefficients.")
-    flags.add_argument("model", metavar="DIR", help="the folder of a trained model or committee; the result is added")
+    flags.add_argument(
+        "model", metavar="DIR", help="folder of a trained model or committee; the posterior is written into it"
+    )
     flags.add_argument("--votes", required=True, metavar="FILE", help="the votes that it was trained on")
     flags.add_argument("--device", help="cpu, cuda or cuda:N (default: the GPU if there is one)")
     return flags

@@ -321,7 +321,7 @@ def export_parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--categories",
         metavar="DIR",
-        help="add a column `category`: the kind of each prompt, of those that `p2l explain` finds for this model",
+        help="add a column `category`: which of the clusters that `p2l explain` finds for this model a prompt is in",
     )
     return flags
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _EXTRAS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("pandas", "pyarrow", "scipy", "threadpoolctl", "jinja2", "markupsafe"), ("data",)),
+    **dict.fromkeys(("pandas", "pyarrow", "scipy", "threadpoolctl"), ("data", "train", "coeval")),
+    **dict.fromkeys(("jinja2", "markupsafe"), ("data",)),
     **dict.fromkeys(("deepspeed", "tokenizers", "ninja"), ("train",)),
     "datasets": ("hub", "train"),
     **dict.fromkeys(("torch", "transformers", "safetensors", "huggingface_hub"), ("serve", "train", "huggingface")),

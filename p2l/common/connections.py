@@ -161,12 +161,18 @@ class Turns:
         self._begun = 0
         self._waiting: OrderedDict[str, deque[Future[None]]] = OrderedDict()
 
+    def begins(self, loop: AbstractEventLoop) -> bool:
+        """Count a request that may begin at once, as most may; return False if it may not."""
+        if self._begun >= self._at_once or self._waiting:
+            return False
+        if not self._begun:
+            loop.call_soon(self._next, loop)
+        self._begun += 1
+        return True
+
     async def take(self, loop: AbstractEventLoop, peer: str) -> None:
         """Wait until a request of an address may begin; most need not."""
-        if self._begun < self._at_once and not self._waiting:
-            if not self._begun:
-                loop.call_soon(self._next, loop)
-            self._begun += 1
+        if self.begins(loop):
             return
         turn = loop.create_future()
         self._waiting.setdefault(peer, deque()).append(turn)

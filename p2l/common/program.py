@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import importlib
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -80,7 +82,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_usage(self) -> str:
         """Return the line of what a command cannot do without."""
-        return f"usage: {' '.join([self.prog, *self._needed(), '[FLAGS]'])}\n"
+        return _filled(" ".join(["usage:", self.prog, *self._needed(), "[FLAGS]"]), indent=7) + "\n"
 
     def format_help(self) -> str:
         """Return the help: examples, usage, what the command does, and its flags by group."""
@@ -148,6 +150,12 @@ def _hint(name: str, names: Iterable[str]) -> str:
     spelled = {one.replace("_", "-"): one for one in names}
     matches = difflib.get_close_matches(name.replace("_", "-"), spelled, n=1)
     return f" (did you mean {spelled[matches[0]]!r}?)" if matches else ""
+
+
+def _filled(text: str, indent: int) -> str:
+    """Return a text in lines that fit the terminal, those after the first indented."""
+    width = shutil.get_terminal_size().columns - 2  # as argparse does
+    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _typed(formatter: argparse.HelpFormatter, action: argparse.Action) -> str:
@@ -234,7 +242,14 @@ def _mark_paths(flags: Parser) -> None:
 def _usage(program: str, about: str, groups: Mapping[str, Commands]) -> str:
     """Return the text of `PROGRAM --help`."""
     first = [examples_of(f"{program} {name}")[0] for name in list(next(iter(groups.values())))[:2]]
-    lines = ["examples:", *(f"  {line}" for line in first), "", f"usage: {program} COMMAND [FLAGS]", "", about]
+    lines = [
+        "examples:",
+        *(f"  {line}" for line in first),
+        "",
+        f"usage: {program} COMMAND [FLAGS]",
+        "",
+        _filled(about, 0),
+    ]
     width = max(len(name) for group in groups.values() for name in group)
     for title, group in {**groups, "shell": dict([_with_module(_COMPLETION)])}.items():
         lines += ["", f"{title}:", *(f"  {name:<{width}}  {what}" for name, (_, what) in group.items())]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import httptools
 from starlette.responses import JSONResponse
@@ -27,6 +27,7 @@ _MOST_HEADER_BYTES = 65536
 _MOST_HEADERS = 128
 _MOST_AHEAD = 16  # requests that wait for the answer to an earlier one
 _MOST_IGNORED = 2**20  # bytes after those that were no request, while earlier requests are answered
+_MOST_JOINED = 2**16  # bytes: joining more takes longer than writing them apart
 _LAST_SECONDS = 1.0  # that a connection stays open at the end of the service, for a request that is on its way
 _SENTENCES = {
     HTTPStatus.BAD_REQUEST: "this is no HTTP request that can be read",
@@ -43,6 +44,62 @@ ErrorBody: TypeAlias = Callable[[int, str], dict[str, Any]]
 def detail_body(_status: int, sentence: str) -> dict[str, Any]:
     """Return the body that FastAPI's errors have."""
     return {"detail": sentence}
+
+
+class _JoinedWrites:
+    """A transport that sends what is written together in one piece.
+
+    Each write of its own is a system call that wakes the client: a sizeable part of what a short answer costs. So the
+    head of an answer waits for the beginning of its body, and each later piece for others of this turn of the event
+    loop.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._has_begun = False
+        """Whether the head of the answer is sent."""
+
+    def write(self, data: bytes) -> None:
+        """Send `data`, with what is written in this turn."""
+        if not self._pieces:
+            self._loop.call_soon(self.flush)
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size > _MOST_JOINED or (len(self._pieces) == 2 and not self._has_begun):
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was written."""
+        if not self._pieces:
+            return
+        pieces, self._pieces = self._pieces, []
+        self._has_begun = True
+        if self._size > _MOST_JOINED:
+            self._transport.writelines(pieces)  # joined they would take twice their memory
+        else:
+            self._transport.write(b"".join(pieces))
+        self._size = 0
+
+    def end_answer(self) -> None:
+        """Send what is left of an answer."""
+        self.flush()
+        self._has_begun = False
+
+    def close(self) -> None:
+        """Send what was written, then close."""
+        self.flush()
+        self._transport.close()
+
+    def get_write_buffer_size(self) -> int:
+        """Return the bytes that are not sent yet."""
+        return self._size + self._transport.get_write_buffer_size()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what else a transport has."""
+        return getattr(self._transport, name)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -73,10 +130,11 @@ class BoundedProtocol(HttpToolsProtocol):
         """See asyncio.Protocol."""
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if isinstance(address, tuple) else "a local socket"
-        self.transport = transport
+        self._joined = _JoinedWrites(transport, self.loop)
+        self.transport = cast("asyncio.Transport", self._joined)
         self._is_counted = self._all.admit(self)
         if self._is_counted:
-            super().connection_made(transport)
+            super().connection_made(self.transport)
             if self._all.are_last:  # it was accepted while the others were told to end
                 self.shutdown()
         else:
@@ -174,6 +232,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Turn to the next request."""
+        self._joined.end_answer()
         super().on_response_complete()
         self._note()
         if self._is_last and not self._answers() and not self.transport.is_closing():
@@ -224,8 +283,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
             self._refuse(HTTPStatus.BAD_REQUEST)
 
-    async def _in_turn(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request when it is its address's turn."""
+    def _in_turn(self, scope: Any, receive: Any, send: Any) -> Awaitable[None]:
+        """Answer a request when it is its address's turn, which for most is at once."""
+        if self._all.turns.begins(self.loop):
+            answer: Awaitable[None] = self._app(scope, receive, send)
+            return answer
+        return self._after_others(scope, receive, send)
+
+    async def _after_others(self, scope: Any, receive: Any, send: Any) -> None:
         await self._all.turns.take(self.loop, self.peer)
         await self._app(scope, receive, send)
 

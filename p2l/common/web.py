@@ -315,6 +315,7 @@ def run_server(
         "workers": workers,
         "reload": reload,
         "factory": isinstance(app, str),
+        "interface": "asgi3",
         "server_header": False,
         "access_log": False,
         "use_colors": False,  # escape sequences, which `p2l.common.display` lets nobody print

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l.common.text_table import text_table
+from p2l.evaluation.defaults import CATEGORIES
 from p2l.evaluation.inputs import EvaluationSettings
 from p2l.leaderboard import Leaderboard, to_score
 from p2l.metrics import Interval, Reliability, about
@@ -233,6 +234,12 @@ def _with_interval(name: str, score: Interval | None, value: float | None) -> st
 
 def _notes(result: OutputResult) -> list[str]:
     notes = list(result.notes)
+    lacking = [one.name for one in result.categories if one.problem and one.name in CATEGORIES]
     for one in result.categories:
-        notes += [f"{one.name} left out: {one.problem}"] if one.problem else [f"{one.name}: {n}" for n in one.notes]
+        if not one.problem:
+            notes += [f"{one.name}: {note}" for note in one.notes]
+        elif len(lacking) == 1 or one.name not in lacking:
+            notes.append(f"{one.name} left out: {one.problem}")
+    if len(lacking) > 1:  # the default asks for all that an arena may have
+        notes.append(f"no votes of the categories {', '.join(lacking)}; --categories names others")
     return [f"note: {note}" for note in notes]

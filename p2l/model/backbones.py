@@ -98,6 +98,12 @@ class Joined:
 
 
 @functools.cache
+def all_threads() -> int:
+    """Return how many threads torch computes with unless told otherwise: as it was at the first call."""
+    return torch.get_num_threads()
+
+
+@functools.cache
 def register_attention() -> None:
     """Register the attention with transformers as `P2L_ATTENTION`, once; transformers is slow to import."""
     from transformers import AttentionInterface, AttentionMaskInterface
@@ -303,7 +309,7 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
         weight_shapes(folder)  # its errors name the damaged file, those of transformers do not
         config = _config(folder, name)
         try:
-            with _quiet():
+            with quiet():
                 model, report = AutoModel.from_pretrained(
                     str(folder),
                     config=config,
@@ -430,8 +436,8 @@ def _config(folder: Path, name: str) -> Any:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence progress bar and report on unused weights: a backbone leaves its generation head behind on purpose."""
+def quiet() -> Iterator[None]:
+    """Silence transformers' progress bar and its remarks on heads and losses that a backbone has no use for."""
     logging: Any = importlib.import_module("transformers.utils.logging")
 
     level = logging.get_verbosity()

@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 
-from p2l.model.backbones import Joined, Packed
+from p2l.model.backbones import Joined, Packed, quiet
 from p2l.model.model import P2LModel
 from p2l.model.reader import ReaderBackbone
 
@@ -239,7 +239,7 @@ def _traced(backbone: Any) -> Any:
     width = int(backbone.get_input_embeddings().embedding_dim)
     example = (torch.zeros(1, len(owners), width), places, owners)
     module = Traced(backbone).eval()
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), quiet(), torch.no_grad():
         warnings.simplefilter("ignore")  # torch's tracer, of shapes that do not vary here
         module(*example)
         frontend = FrontEndManager().load_by_framework("pytorch")

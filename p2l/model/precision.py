@@ -317,7 +317,7 @@ def _on_a_card(model: P2LModel) -> Choice:
 def _reason(faster: bool, gain: float, timings: Sequence[Timing], found: Agreement) -> str:
     shown = min(timings, key=lambda timing: abs(timing.tokens - 60))
     pair = f"{shown.bfloat16 * 1e3:.3g} against {shown.float32 * 1e3:.3g} ms for {shown.tokens} tokens"
-    speed = f"{gain:.2g} times as fast as float32 here ({pair})"
+    speed = f"{gain:.2g} times as fast as float32 here on average ({pair})"
     error = f"coefficients differ by {found.error:.1%} of their spread on average"
     if faster:
         return f"bfloat16: {speed}, {error}"

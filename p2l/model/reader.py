@@ -229,10 +229,13 @@ class ReaderBackbone(nn.Module):
         """Return the encoder's states (N, D) of prompts, given by their tokens, in a few passes."""
         encodings = [Encoding(ids, None, False) for ids in tokens]
         states = np.zeros((len(tokens), len(self.state_mean)), dtype=np.float16)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(backbones.all_threads())  # the layers above it may be trained by one
         for rows in plan_batches([len(ids) for ids in tokens], max_tokens=_TOKENS_AT_ONCE, packed=True):
             batch = to_device(collate([encodings[row] for row in rows], 0, packed=True), device)
             with torch.no_grad():
                 states[rows] = self._read(batch).half().cpu().numpy()
+        torch.set_num_threads(threads)
         return states
 
     def _read(self, batch: Mapping[str, Tensor]) -> Tensor:

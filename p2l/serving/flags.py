@@ -30,7 +30,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--model-path", "-m", "--model", help="folder or hub id; may be left out with --watch")
-    group.add_argument("--model-type", "-mt", help="of the backbone; by default the model's own, like the next two")
+    group.add_argument(
+        "--model-type", "-mt", help="family of the backbone (default: as the checkpoint says, as with the next two)"
+    )
     group.add_argument("--head-type", "-ht", help="bt, rk or ba")
     group.add_argument("--loss-type", "-lt", help="the likelihood that the model was trained with")
     group.add_argument("--max-length", type=positive, help="tokens per prompt (default: as in training)")
@@ -89,7 +91,9 @@ def _add_ray_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ray", action="store_true", help="workers as replicas of Ray Serve, on this machine (pip install 'p2l[ray]')"
     )
-    group.add_argument("--max-workers", type=positive, help="as many workers while requests queue (default: --workers)")
+    group.add_argument(
+        "--max-workers", type=positive, help="start up to this many workers while requests queue (default: --workers)"
+    )
     group.add_argument(
         "--queue-per-worker", type=above_zero, help="requests at each worker beyond which another starts (default: 8)"
     )

@@ -70,6 +70,8 @@ from p2l.training.trainer import Schedule, StepResult, Trainer
 from p2l.votes import VoteStore, open_votes_together
 
 _ROWS = 1024  # votes predicted, and rows of the output file written, at a time
+_FEW_WEIGHTS = 1_000_000
+"""Dense weights of a model that one thread trains: those of the sizes reader and tiny, and of a bag of words."""
 
 # Validation: coefficients for every validation vote, their metrics, the two result files.
 
@@ -286,6 +288,26 @@ def prepare(model: P2LModel, config: TrainConfig, device: torch.device) -> None:
     if config.compile:
         compile_backbone(model.model, device)
     model.train()
+    if device.type == "cpu":
+        choose_threads(model)
+
+
+def choose_threads(model: torch.nn.Module) -> None:
+    """Train a small model on a CPU with one thread, unless OMP_NUM_THREADS says otherwise.
+
+    The operations of its step are so short that threads wait for one another more than they compute, and they wait by
+    spinning: where other work wants the cores, a step with two threads took ten times as long as with one.
+    """
+    several = backbones.all_threads()
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1 if _dense_weights(model) < _FEW_WEIGHTS else several)
+
+
+def _dense_weights(model: torch.nn.Module) -> int:
+    """Return how many weights each token is multiplied with in training: those of embeddings are looked up."""
+    return sum(
+        weights.numel() for name, weights in model.named_parameters() if weights.requires_grad and "embed" not in name
+    )
 
 
 def start_trainer(

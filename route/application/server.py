@@ -7,6 +7,8 @@ one another what cannot wait for it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
 
@@ -65,17 +67,17 @@ def _serve_here(settings: Settings, host: str, port: int, limits: ConnectionLimi
 def _without_traceback(app: Starlette) -> ASGIApp:
     """Wrap the application so that a start that fails with a `P2LError` is reported in one line."""
 
-    async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
+    async def started(scope: Scope, receive: Receive, send: Send) -> None:
         async def shortened(message: Message) -> None:
             if message["type"] == "lifespan.startup.failed" and hasattr(app.state, "problem"):
                 message = {**message, "message": str(app.state.problem)}
             await send(message)
 
-        try:
-            await app(scope, receive, shortened if scope["type"] == "lifespan" else send)
-        except P2LError:
-            if scope["type"] != "lifespan":
-                raise
+        with contextlib.suppress(P2LError):
+            await app(scope, receive, shortened)
+
+    def wrapped(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return (started if scope["type"] == "lifespan" else app)(scope, receive, send)
 
     return wrapped
 

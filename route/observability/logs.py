@@ -28,9 +28,9 @@ _TOGETHER_SECONDS = 0.05
 """Lines of this time are written together."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class RequestRecord:
-    """One request that has ended."""
+    """One request that has ended; nothing changes it afterwards."""
 
     request_id: str
     key: str
@@ -66,13 +66,16 @@ class RequestRecord:
 
 def log_request(record: RequestRecord) -> None:
     """Write one line; fields that are None, False or empty are left out."""
-    if LOGGER.isEnabledFor(logging.INFO):
-        entries = {name: _short(entry) for name, entry in vars(record).items() if _is_set(entry)}
-        LOGGER.info("request", extra={"fields": entries})
+    LOGGER.info("request", extra={"fields": record})
 
 
-def _is_set(entry: Any) -> bool:
-    return entry is not None and entry is not False and entry not in ("", ())
+def _entries(record: RequestRecord) -> dict[str, Any]:
+    """Return the fields of a record that say something."""
+    return {
+        name: entry if isinstance(entry, str) else _short(entry)
+        for name, entry in vars(record).items()
+        if entry is not None and entry is not False and entry != "" and entry != ()
+    }
 
 
 def _short(entry: Any) -> Any:
@@ -107,16 +110,16 @@ class _Together(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
-        self._lines: list[str] = []
+        self._records: list[logging.LogRecord] = []
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._lines.append(self.format(record) + self.terminator)
+            self._records.append(record)
             loop = _running_loop()
             if loop is None or record.levelno > logging.INFO:
                 self.flush()
-            elif len(self._lines) == 1 or loop is not self._loop:  # a loop that has ended flushes nothing
+            elif len(self._records) == 1 or loop is not self._loop:  # a loop that has ended flushes nothing
                 self._loop = loop
                 loop.call_later(_TOGETHER_SECONDS, self.flush)
         except Exception:  # as of any handler: what is logged ends nothing
@@ -125,13 +128,19 @@ class _Together(logging.StreamHandler[TextIO]):
     def flush(self) -> None:
         self.acquire()
         try:
-            if self._lines:
-                text = "".join(self._lines)
-                self._lines.clear()
-                self.stream.write(text)
+            if self._records:
+                records, self._records = self._records, []
+                self.stream.write("".join(map(self._line, records)))
             super().flush()
         finally:
             self.release()
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return self.format(record) + self.terminator
+        except Exception:
+            self.handleError(record)
+            return ""
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -153,7 +162,8 @@ class _JsonLines(logging.Formatter):
         }
         if record.name != LOGGER.name:
             line["logger"] = record.name
-        line.update(getattr(record, "fields", {}))
+        fields = getattr(record, "fields", {})
+        line.update(_entries(fields) if isinstance(fields, RequestRecord) else fields)
         if record.exc_info and record.exc_info[0]:
             line["error"], line["at"] = record.exc_info[0].__name__, _places(record.exc_info[2])
         return printable(_JSON.encode(line))  # JSON escapes all of it but DEL

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -317,7 +317,7 @@ class Transport:
             address,
             data=data,
             headers=headers,
-            timeout=aiohttp.ClientTimeout(total=None, connect=timeouts.connect),
+            timeout=_connecting(timeouts.connect),
             proxy=self._proxy,
             allow_redirects=False,  # the key is for this address alone
         )
@@ -370,6 +370,11 @@ class Transport:
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)
         task.add_done_callback(lambda _: response.close())  # not in the task: one that is cancelled early never runs
+
+
+@lru_cache(maxsize=16)
+def _connecting(seconds: float) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, connect=seconds)
 
 
 def too_large(max_bytes: int) -> ValueError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +97,8 @@ class Coefficients:
     revision: str = ""
     is_average: bool = False
     """Whether they are the mean of other prompts'."""
+    scored: list[Any] = field(default_factory=list, init=False, repr=False, compare=False)
+    """What a router keeps with them, for further requests with the same prompt."""
 
     @cached_property
     def array(self) -> npt.NDArray[np.float64]:

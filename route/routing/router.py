@@ -18,7 +18,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import repeat
+from typing import NamedTuple
 
 import numpy as np
 
@@ -50,6 +52,18 @@ from route.routing.optimizers import (
 
 _EMPTY: Indices = np.empty(0, dtype=np.intp)
 _NO_OPPONENTS = Opponents(np.empty(0), np.empty(0))
+
+
+class _Scored(NamedTuple):
+    """What the choices of one prompt have in common."""
+
+    coefs: Floats
+    """(M,)"""
+    mask: Mask | None
+    """(M,) of the models that have a coefficient; None for all."""
+    opponents: Opponents
+    scores: Floats
+    """(M,); NaN where there is no coefficient."""
 
 
 class Router:
@@ -145,21 +159,18 @@ class Router:
             dollars: what answers are expected to cost, in the unit of the budget or of a ceiling beside it.
         """
         check_budget(budget)
-        coefs, mask = self._coefs(coefficients)
-        places = self.menu.candidates(mask, allowed, without, demand)
+        scored = self._scored(coefficients)
+        places = self.menu.candidates(None if scored is None else scored.mask, allowed, without, demand)
         if dollars is not None:
             places = _in_dollars(places, dollars)
-        if coefficients is None or coefs is None:
+        if coefficients is None or scored is None:
             return self._unscored(places, budget, fixed, dollars)
-        return self._scored(coefficients, coefs, mask, places, budget, fixed, held, dollars)
+        return self._by_scores(coefficients, scored, places, budget, fixed, held, dollars)
 
     def scores(self, coefficients: Coefficients | None) -> Floats | None:
         """Return the scores (M,) of a prompt, NaN for models without a coefficient; None where there are none."""
-        coefs, mask = self._coefs(coefficients)
-        if coefficients is None or coefs is None:
-            return None
-        opponents = self._opponents(coefficients) if self.kind.compares else _NO_OPPONENTS
-        return self._scores(coefs, mask, opponents)
+        scored = self._scored(coefficients)
+        return None if scored is None else scored.scores
 
     def fitting(
         self, budget: float | None, allowed: Collection[str], without: Collection[str], demand: Demand
@@ -171,6 +182,23 @@ class Router:
         except (InfeasibleError, NoModelError):
             return set()
         return {self.menu.names[place] for place in places[positions]}
+
+    def _scored(self, coefficients: Coefficients | None) -> _Scored | None:
+        """Return a prompt's scores; None where no model has one. They are kept with the prompt while they last."""
+        if coefficients is None:
+            return None
+        kept = coefficients.scored
+        if kept and kept[0] is self.menu and (self.offsets is None or self.offsets.is_idle):
+            scored: _Scored = kept[1]
+            return scored
+        coefs, mask = self._coefs(coefficients)
+        if coefs is None:
+            return None
+        opponents = self._opponents(coefficients) if self.kind.compares else _NO_OPPONENTS
+        scored = _Scored(coefs, mask, opponents, self._scores(coefs, mask, opponents))
+        if self.offsets is None or self.offsets.is_idle:
+            kept[:] = self.menu, scored
+        return scored
 
     def _coefs(self, coefficients: Coefficients | None) -> tuple[Floats | None, Mask | None]:
         """Return coefficients (M,) and the mask of the models that have one; None for no model, and for all."""
@@ -184,19 +212,17 @@ class Router:
             return coefs, None
         return (coefs, mask) if mask.any() else (None, None)
 
-    def _scored(
+    def _by_scores(
         self,
         coefficients: Coefficients,
-        coefs: Floats,
-        mask: Mask | None,
+        scored: _Scored,
         places: Indices,
         budget: float | None,
         fixed: str | None,
         held: Held | None,
         dollars: Dollars | None,
     ) -> Decision:
-        opponents = self._opponents(coefficients) if self.kind.compares else _NO_OPPONENTS
-        scores = self._scores(coefs, mask, opponents)
+        coefs, _, opponents, scores = scored
         problem = self._problem(scores[places], places, budget, dollars)
         own = self._own_model(fixed, problem, places)
         mixture = own or self._solve(problem, places, dollars)
@@ -282,7 +308,7 @@ class Router:
                 return _weighted(coefs, weights)
         coefs = coefficients.array
         if len(coefs) and math.isfinite(np.add.reduce(coefs)):
-            return Opponents(coefs, np.full(len(coefs), 1.0 / len(coefs)))
+            return Opponents(coefs, _alike(len(coefs)))
         return _weighted(coefs, np.ones(len(coefs)))
 
     def _problem(
@@ -349,6 +375,12 @@ class Router:
 
     def _by_name(self, mixture: Mixture, places: Indices) -> dict[str, float]:
         return {self.menu.names[places[position]]: share for position, share in mixture.items()}
+
+
+@lru_cache(maxsize=8)
+def _alike(count: int) -> Floats:
+    """Return equal weights (count,), which nobody changes."""
+    return np.full(count, 1.0 / count)
 
 
 def _in_dollars(places: Indices, dollars: Dollars) -> Indices:

@@ -43,7 +43,7 @@ Ask: TypeAlias = "Callable[[Sequence[str]], Awaitable[Coefficients | None]]"
 class Memory:
     """A cache of the prompts used last in front of `ask`, for one event loop.
 
-    It holds digests of prompts only; an entry of 130 models takes about 8 kB. Concurrent requests for one prompt are
+    It holds digests of prompts only; an entry of 130 models takes about 10 kB. Concurrent requests for one prompt are
     asked once.
     """
 

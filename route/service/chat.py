@@ -96,8 +96,7 @@ class ChatEndpoint:
             await _report(exchange, ApiError(500, "internal_error", "an error of the router; its log says more"), reply)
         finally:
             service.metrics.running.dec()
-            # In the next turn of the event loop, which sends the answer at the end of this one.
-            asyncio.get_running_loop().call_soon(exchange.close)
+            exchange.close()  # after the answer: it is sent when its end is written
 
 
 @dataclass

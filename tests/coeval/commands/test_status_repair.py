@@ -76,7 +76,7 @@ def test_a_sound_run_has_nothing_to_repair(run: Run, capsys: pytest.CaptureFixtu
 
 
 def break_it(run: Run) -> None:
-    """An item without reference, an answer without text, two evaluations of no use, one that is not there."""
+    """An item without reference, an answer without text, two evaluations unusable, one that is not there."""
     change(run.records("data_generation", "mail", "gpt-3.5"), lambda lines: lines[0].update(reference_response=""))
     change(run.records("response_collection", "mail", "gpt-3"), lambda lines: lines[1].update(response=" "))
 
@@ -95,11 +95,11 @@ def test_repair_counts_and_shows_without_changing_anything(run: Run, capsys: pyt
     capsys.readouterr()
     assert coeval("repair", "--run", run.folder, "--dry-run", "--breakdown", "--show-valid", "1") == 0
     said = capsys.readouterr().out
-    assert "data_generation: 3 valid, 1 of no use" in said
+    assert "data_generation: 3 valid, 1 unusable" in said
     assert "  1 empty reference_response" in said
     assert "mail.gpt-3.5.datapoints.jsonl:1: mail__gpt-3.5__00001: empty reference_response" in said
-    assert "response_collection: 5 valid, 3 of no use" in said  # two of them answer the item of no use
-    assert "mail.gpt-3.5.gpt-3.5.evaluations.jsonl: 5 of no use" in said
+    assert "response_collection: 5 valid, 3 unusable" in said  # two of them answer the unusable item
+    assert "mail.gpt-3.5.gpt-3.5.evaluations.jsonl: 5 unusable" in said
     assert said.count("  valid: {") == 3
     assert coeval("repair", "--run", run.folder, "--stats", "--phase", "5") == 0
     said = capsys.readouterr().out
@@ -199,16 +199,16 @@ def test_repair_knows_verdicts_on_pairs(pairwise: Run, tmp_path: Path, capsys: p
     assert "    8 of 24 pairs in 1 files, 1 failed, " in capsys.readouterr().out
     assert coeval("repair", "--run", pairwise.folder, "--stats", "--breakdown", "--phase", "5") == 0
     said = capsys.readouterr().out
-    # Without the answer of one student each judge owes 10 verdicts for now; two of those of jay are of no use.
-    assert said.startswith("pairwise: 8 valid, 4 of no use, 12 missing\n")
-    for words in ("2 its response is of no use", "1 failed", "1 no winner", "mail, jay: 2 missing", "mail, kea: 10"):
+    # Without the answer of one student each judge owes 10 verdicts for now; two of those of jay are unusable.
+    assert said.startswith("pairwise: 8 valid, 4 unusable, 12 missing\n")
+    for words in ("2 its response is unusable", "1 failed", "1 no winner", "mail, jay: 2 missing", "mail, kea: 10"):
         assert words in said
     assert coeval("repair", "--run", pairwise.folder) == 0
     assert meta_of(pairwise)["phases_completed"] == ["attribute_mapping", "rubric_mapping", "data_generation"]
     assert coeval("run", "--config", tmp_path / "run.yaml", "--continue") == 0
     assert ids(pairwise, "pairwise") == wanted
     assert coeval("repair", "--run", pairwise.folder) == 0
-    assert "pairwise: 24 valid, 0 of no use, 0 missing" in capsys.readouterr().out
+    assert "pairwise: 24 valid, 0 unusable, 0 missing" in capsys.readouterr().out
 
 
 def test_a_gap_among_pairs_opens_the_phase(pairwise: Run, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,7 +216,7 @@ def test_a_gap_among_pairs_opens_the_phase(pairwise: Run, capsys: pytest.Capture
     file.write_text("".join(file.read_text().splitlines(keepends=True)[:-5]))
     capsys.readouterr()
     assert coeval("repair", "--run", pairwise.folder) == 0
-    assert "pairwise: 19 valid, 0 of no use, 5 missing" in capsys.readouterr().out
+    assert "pairwise: 19 valid, 0 unusable, 5 missing" in capsys.readouterr().out
     assert "evaluation" not in meta_of(pairwise)["phases_completed"]
 
 

@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import replace
 from functools import lru_cache
-from html.parser import HTMLParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,31 +23,10 @@ from coeval.reports.registry import PAGES, REPORTS, ReportEntry, build, resolve
 from coeval.reports.workbook import SHEETS, write_workbook
 from p2l.common.report.tables import number_text
 from tests.coeval.reports.helpers import HOSTILE, write_run
+from tests.parsed_page import Page
 
 SETTINGS = RobustSettings("top_half", "spa", "v1", 0.7, None, 0.5)
 NETWORK = re.compile(r"https?://|//cdn|@import|url\(\s*['\"]?(?!#)", re.IGNORECASE)
-
-
-class Page(HTMLParser):
-    """The elements, texts and attributes of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    def text(self) -> str:
-        return "\n".join(self.texts)
-
-    def count(self, tag: str) -> int:
-        return sum(name == tag for name, _ in self.tags)
 
 
 @lru_cache(maxsize=1)
@@ -101,7 +79,7 @@ def test_a_page_needs_no_network_and_takes_names_as_text(name: str) -> None:
     assert not NETWORK.search(text)
     assert not [attributes for _, attributes in page.tags if attributes.get("src")]
     assert page.count("script") == (1 if name == "portal" else 3)
-    assert HOSTILE in page.text()  # in the words at the foot
+    assert HOSTILE in page.text  # in the words at the foot
     assert not any("alert" in key for _, attributes in page.tags for key in attributes)
 
 
@@ -120,7 +98,7 @@ def test_a_run_that_is_not_finished_says_so_on_the_page(tmp_path: Path) -> None:
     result = reports()[0]["student_report"]
     header = replace(result.header, partial=True, status="in_progress")
     path = write("student_report", replace(result, header=header), tmp_path)
-    assert "Partial results: the run's status is in_progress" in Page(path.read_text("utf-8")).text()
+    assert "Partial results: the run's status is in_progress" in Page(path.read_text("utf-8")).text
 
 
 def test_numbers_on_the_page_are_those_of_the_results() -> None:
@@ -189,7 +167,7 @@ def test_names_of_models_are_escaped_too(tmp_path: Path) -> None:
     rows = (replace(hostile.students[0], student=HOSTILE), *hostile.students[1:])
     slices = replace(complete.raw, names={**complete.raw.names, "student": (HOSTILE,) * 4})
     text = write("student_report", replace(hostile, students=rows), tmp_path, slices).read_text("utf-8")
-    assert HOSTILE in Page(text).text()
+    assert HOSTILE in Page(text).text
     assert Page(text).count("script") == 3
     assert set(constant(text)["names"]["student"]) == {HOSTILE}
 
@@ -220,7 +198,7 @@ def test_a_page_with_nothing_to_show_is_not_written(tmp_path: Path) -> None:
     assert write("student_report", results["student_report"], tmp_path / "one") is None
     assert not (tmp_path / "one").exists()
     portal = Page((out / "index.html").read_text("utf-8"))
-    assert "nothing to show there: Summary, Students, Pairs" in portal.text()
+    assert "nothing to show there: Summary, Students, Pairs" in portal.text
     links = [attributes["href"] for tag, attributes in portal.tags if tag == "a" and "html" in str(attributes["href"])]
     assert links == ["coverage_summary/index.html"]
 
@@ -240,7 +218,7 @@ def test_two_models_make_pages_without_a_crowd(tmp_path: Path) -> None:
 def test_alpha_is_said_in_words(alpha: float, words: str, tmp_path: Path) -> None:
     report: Any = reports()[0]["student_report"]
     reliability = replace(report.reliability, alpha_interval=alpha, alpha_lower=alpha - 0.05, alpha_upper=alpha + 0.05)
-    text = Page(write("student_report", replace(report, reliability=reliability), tmp_path).read_text("utf-8")).text()
+    text = Page(write("student_report", replace(report, reliability=reliability), tmp_path).read_text("utf-8")).text
     figure = f"{alpha:.2f} [{alpha - 0.05:.2f}, {alpha + 0.05:.2f}]"
     assert f"{words} Krippendorff's α of 4 judges is {figure}." in text
 

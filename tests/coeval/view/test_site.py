@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +17,10 @@ from tests.coeval.analysis.runs import both, evaluation, response, verdict, writ
 from tests.coeval.analysis.runs import write_run as write_small_run
 from tests.coeval.helpers import STATIC_TASK, coeval, model, records, run_of, write_config
 from tests.coeval.view.hostile_runs import JUDGES, PLANT, STUDENTS, rewrite, write_hostile_run
+from tests.parsed_page import Page
 from tests.serving_process import serving
 
 LEVELS = {"High": 1.0, "Medium": 0.5, "Low": 0.0}
-
-
-class Page(HTMLParser):
-    """The elements and the text of a page."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: list[str] = []
-        self.feed(text)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
-
-    @property
-    def text(self) -> str:
-        return " ".join(" ".join(self.texts).split())
-
-    def values(self, tag: str, name: str) -> list[str]:
-        return [str(attributes[name]) for one, attributes in self.tags if one == tag and name in attributes]
 
 
 def page(path: Path) -> Page:

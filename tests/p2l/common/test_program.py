@@ -160,7 +160,9 @@ MISSING = "import sys; sys.modules[{package!r}] = None; from {program}.cli impor
             ["serve", "-c", "examples/router_mocks.yaml", "--router-type", "random", "--port", "{port}"],
             "route",
         ),
+        ("p2l", "pyarrow", ["init", "--votes", "{votes}", "--output", "{folder}-new"], "train"),
         ("coeval", "aiohttp", ["run", "--config", "{config}"], "coeval"),
+        ("coeval", "scipy", ["view", "--run", "{folder}"], "coeval"),
     ],
     ids=lambda value: value if isinstance(value, str) else value[0],
 )

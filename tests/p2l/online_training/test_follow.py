@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +27,6 @@ from tests.p2l.online_training.live_helpers import add, line
 from tests.warm import warm_python
 
 QUIET = ["--no-eval", "--quiet", "--poll", "0.05"]
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    """A run sets a launcher's variables, and takes signals; what comes after it has its own."""
-    kept, signals = dict(os.environ), {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    os.environ.clear()
-    os.environ.update(kept)
-    for number, handler in signals.items():
-        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="module")

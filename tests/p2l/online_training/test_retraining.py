@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +29,6 @@ from tests.conftest import Command, write_votes
 from tests.p2l.serving.conftest import NAMES, make_model
 
 KNOWN = [f"m{n:02}" for n in range(10)]
-
-
-@pytest.fixture(autouse=True)
-def nothing_left() -> Iterator[None]:
-    """A run sets a launcher's variables, and takes signals; what comes after it has its own."""
-    kept, signals = dict(os.environ), {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    yield
-    os.environ.clear()
-    os.environ.update(kept)
-    for number, handler in signals.items():
-        signal.signal(number, handler)
 
 
 def rows(count: int, seed: int, sign: float = 1.0) -> list[dict[str, object]]:

@@ -1,10 +1,13 @@
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 
 from p2l.common.errors import ConfigError, PeerError
+from p2l.model import backbones
 from p2l.training.engine import make_scheduler, peers
+from p2l.training.loop import choose_threads
 from tests.p2l.training.test_deepspeed_config import config
 
 
@@ -50,3 +53,34 @@ def test_only_the_error_of_a_lost_process_is_taken_for_one() -> None:
         raise RuntimeError("[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:11234")
     with pytest.raises(RuntimeError, match="shapes"), peers():
         raise RuntimeError("shapes differ")
+
+
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a process that began with two threads and without the variable that tests are run with."""
+    threads = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    torch.set_num_threads(2)
+    backbones.all_threads.cache_clear()
+    yield
+    torch.set_num_threads(threads)
+    backbones.all_threads.cache_clear()
+
+
+def threads_for(model: torch.nn.Module) -> int:
+    choose_threads(model)
+    return torch.get_num_threads()
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_small_model_is_trained_by_one_thread_and_a_large_one_by_all() -> None:
+    small, large = torch.nn.Linear(8, 8), torch.nn.Linear(2048, 2048)
+    words = torch.nn.ModuleDict({"embeddings": torch.nn.Embedding(100_000, 64), "layer": torch.nn.Linear(64, 64)})
+    assert [threads_for(model) for model in (small, large, words, large)] == [1, 2, 1, 2]
+    assert threads_for(large.requires_grad_(False)) == 1
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_number_of_threads_that_the_user_sets_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert threads_for(torch.nn.Linear(8, 8)) == 2
