@@ -28,7 +28,7 @@ from p2l.common.cli import choose
 from p2l.common.errors import InputError
 from p2l.leaderboard import Covariates, to_score
 from p2l.leaderboard.covariates import Effect, shifted
-from p2l.leaderboard.display import Rates
+from p2l.leaderboard.display import SHOWN, Rates, best_html, best_text
 from p2l.likelihood import win_rates, win_rates_if
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
@@ -74,17 +74,32 @@ class Prediction:
     likelihood: Likelihood | None = None
 
     def __repr__(self) -> str:
-        """Return how much there is, and the leaderboard of a single prompt."""
+        """Return how much there is, with the leaderboard of a single prompt or the best models of each of several."""
+        if not self.models:
+            return self._heading()
+        return (
+            self.rates().text()
+            if len(self.coefs) == 1
+            else best_text(self._heading(), self._first_rates(), len(self.coefs))
+        )
+
+    def _repr_html_(self) -> str:
+        if not self.models:
+            return f"<p>{html.escape(self._heading())}</p>"
+        return (
+            self.rates().html()
+            if len(self.coefs) == 1
+            else best_html(self._heading(), self._first_rates(), len(self.coefs))
+        )
+
+    def _heading(self) -> str:
         parts = [name for name in ("eta", "gamma", "hidden") if getattr(self, name) is not None]
         parts += ["posterior"] if self.variances is not None else []
         prompts = "1 prompt" if len(self.coefs) == 1 else f"{len(self.coefs)} prompts"
-        size = f"Prediction of {prompts}, {self.coefs.shape[1]} models"
-        heading = ", ".join([size, *parts])
-        return self.rates().text() if len(self.coefs) == 1 and self.models else heading
+        return ", ".join([f"Prediction of {prompts}, {self.coefs.shape[1]} models", *parts])
 
-    def _repr_html_(self) -> str:
-        many = f"<p>{html.escape(repr(self))}</p>"
-        return self.rates().html() if len(self.coefs) == 1 and self.models else many
+    def _first_rates(self) -> list[Rates]:
+        return [self.rates(row) for row in range(min(len(self.coefs), SHOWN))]
 
     def plot(self, row: int = 0) -> Figure:
         """Return the leaderboard of prompt `row`, win rates with 90 % intervals where there are any, as a figure."""

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 SHOWN = 10
-"""Models of a `repr`, and of HTML."""
+"""Models of a `repr`, and of HTML; prompts of one of several."""
+_BEST = 3
 _PLOTTED = 30
 _BAR = "#b9d3e8"
 _LINE = "#0b5c96"
@@ -115,7 +116,41 @@ class Rates:
         return list(zip(*(column[:most] for column in columns), strict=True))
 
     def _rest(self, most: int) -> list[str]:
-        return [f"... and {len(self.models) - most} more"] if len(self.models) > most else []
+        return _more(min(most, len(self.models)), len(self.models))
+
+
+def best_text(title: str, boards: Sequence[Rates], count: int) -> str:
+    """Return the best models of the first of `count` prompts, a row for each, under the title."""
+    rows = [[str(row), *best] for row, best in enumerate(_best(boards))]
+    head = ["row", *_places(rows)]
+    return "\n".join([title, *text_table(head, rows, left=set(range(1, len(head)))), *_more(len(boards), count)])
+
+
+def best_html(title: str, boards: Sequence[Rates], count: int) -> str:
+    """Return the same as HTML, for a notebook."""
+    rows = [[str(row), *best] for row, best in enumerate(_best(boards))]
+    head = "".join(f"<th style='{_LEFT}'>{name}</th>" for name in ("row", *_places(rows)))
+    cells = "".join(
+        f"<tr>{''.join(f'<td style={_LEFT!r}>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    notes = [*_more(len(boards), count), f"Percentages are the {_MEANING}, a tie counting half."]
+    rest = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
+    return f"<p><b>{html.escape(title)}</b></p><table><tr>{head}</tr>{cells}</table>{rest}"
+
+
+def _best(boards: Sequence[Rates]) -> list[list[str]]:
+    return [
+        [f"{model} {rate:.1%}" for model, rate in zip(board.models[:_BEST], board.rates[:_BEST], strict=True)]
+        for board in boards
+    ]
+
+
+def _places(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    return ("best", "second", "third")[: max((len(row) - 1 for row in rows), default=0)]
+
+
+def _more(shown: int, count: int) -> list[str]:
+    return [f"... and {count - shown} more"] if count > shown else []
 
 
 def _bar(rate: float, lower: float, upper: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
 import numpy as np
@@ -59,9 +60,19 @@ def test_a_prediction_of_one_prompt_shows_its_leaderboard(model: P2L) -> None:
     assert (rates.lower < rates.rates).all()
     assert (rates.rates < rates.upper).all()
     assert "<svg" in one._repr_html_()
-    two = model.predict(["one", "two"])
-    assert repr(two) == "Prediction of 2 prompts, 4 models, eta, posterior"
-    assert "<svg" not in two._repr_html_()
+
+
+def test_a_prediction_of_several_prompts_shows_the_best_models_of_each(model: P2L) -> None:
+    two = model.predict(["one", "what is 12 plus 34"])
+    title, _, *rows = repr(two).splitlines()
+    assert title == "Prediction of 2 prompts, 4 models, eta, posterior"
+    for row, line in enumerate(rows[-2:]):
+        rates = two.rates(row)
+        expected = [f"{name} {rate:.1%}" for name, rate in zip(rates.models[:3], rates.rates[:3], strict=True)]
+        assert line.split() == [str(row), *" ".join(expected).split()]
+        assert all(html.escape(cell) in two._repr_html_() for cell in expected)
+    many = model.predict([f"prompt {number}" for number in range(12)])
+    assert repr(many).endswith("... and 2 more")
     with pytest.raises(InputError, match="count from 0"):
         two.rates(2)
 
