@@ -327,7 +327,7 @@ class Connections:
 
 
 def _give_memory_back() -> None:
-    """Return the memory of requests that are gone to the system, which glibc does not do by itself."""
+    """Return the memory of what is gone to the system, which glibc does not do by itself."""
     with contextlib.suppress(OSError, AttributeError):  # other systems have no such call, or need none
         import ctypes
 

@@ -7,6 +7,7 @@ import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from route.providers.base import JSON, Provider, Timeouts
@@ -174,9 +175,12 @@ def for_another_model(request: JSON, keep: Collection[str]) -> JSON:
 def _has_role(request: JSON, *roles: str) -> bool:
     """Return whether a message has one of these roles; of very many, most conversations have none."""
     messages = request.get("messages")
-    return isinstance(messages, list) and any(
-        message.get("role") in roles for message in messages if isinstance(message, dict)
-    )
+    if not isinstance(messages, list):
+        return False
+    try:
+        return not {*roles}.isdisjoint(map(itemgetter("role"), messages))
+    except (KeyError, TypeError):  # of messages of other forms
+        return any(message.get("role") in roles for message in messages if isinstance(message, dict))
 
 
 TOOL_IDS = {"usual": re.compile(r"[!-~]{1,40}"), "nine": re.compile(r"[A-Za-z0-9]{9}")}

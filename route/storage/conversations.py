@@ -7,11 +7,13 @@ is always routed, because only a request that already holds an answer looks its 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
 from itertools import takewhile
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from p2l.common.cache import LRUCache
@@ -42,7 +44,11 @@ def is_tool_round(body: Mapping[str, Any]) -> bool:
 
     Text of the user may follow them, as in the Messages API.
     """
-    for message in reversed(body.get("messages") or []):
+    messages = body.get("messages") or []
+    with contextlib.suppress(KeyError, TypeError):  # of messages of other forms
+        if {"tool", "function"}.isdisjoint(map(itemgetter("role"), messages)):
+            return False  # as of nearly all, seen without a loop
+    for message in reversed(messages):
         role = message.get("role") if isinstance(message, dict) else None
         if role == "assistant":
             return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import gc
 import json
@@ -14,7 +15,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import uvicorn
@@ -30,8 +31,15 @@ PATIENT = ConnectionLimits(header_seconds=60, idle_seconds=60, total=100, peer=0
 
 
 async def hello(scope, receive, send) -> None:
-    """Answers `hello` when the body is there, or for `/early` before it, or with the body for `/echo`."""
+    """Answers `hello` when the body is there, or for `/early` before it, or with the body for `/echo`.
+
+    For `/head` the head comes before the body is read.
+    """
     assert scope["type"] == "http"
+    if scope["path"] == "/head":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+        await send({"type": "http.response.body", "body": (await receive())["body"]})
+        return
     body, more = b"", scope["path"] != "/early"
     while more:
         message = await receive()
@@ -447,3 +455,47 @@ def test_a_connection_that_is_gone_is_freed_at_once(sent: bytes) -> None:
                     time.sleep(0.01)
     finally:
         gc.enable()
+
+
+class Writes:
+    """A transport that notes what is written to it."""
+
+    pieces: ClassVar[list[bytes]] = []
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+
+    def write(self, data: bytes) -> None:
+        self.pieces.append(data)
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
+class Noted(BoundedProtocol):
+    """A protocol on such a transport."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(Writes(transport))  # type: ignore[arg-type]
+
+
+def test_an_answer_is_written_in_one_piece() -> None:
+    Writes.pieces.clear()
+    with served(PATIENT, protocol=Noted) as connect:
+        client = connect(WHOLE.replace(b"here", b"here\r\nconnection: close"))
+        answer = received(client)
+    assert [answer] == Writes.pieces
+    assert answer.startswith(OK)
+    assert answer.endswith(b"hello")
+
+
+def test_a_head_does_not_wait_for_a_body_that_comes_later() -> None:
+    with served(PATIENT) as connect:
+        client = connect(b"POST /head HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: 5\r\n\r\n")
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += client.recv(1000)
+        assert not head.endswith(b"world")
+        client.sendall(b"world")
+        assert received(client) == b"world"

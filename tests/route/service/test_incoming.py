@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from route.config import ModelConfig
 from route.service.errors import ApiError
 from route.service.wire import Incoming, parse_chat, request_for, tokens_of
+from route.storage.conversations import is_tool_round
 from tests.route.router_helpers import HELLO, a_router
 
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(max_size=5)
@@ -137,6 +138,42 @@ def test_more_values_than_any_provider_takes_are_refused_before_they_are_parsed(
             assert not any(router.counts().values())
 
     asyncio.run(main())
+
+
+PLAIN = st.fixed_dictionaries({"role": st.sampled_from(["user", "assistant", "x"]), "content": st.text(max_size=9)})
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+OTHERS = st.sampled_from(
+    [
+        {"role": "user", "content": [PICTURE]},
+        {"role": "user", "content": None},
+        {"role": "user"},
+        {"role": "user", "content": "a", "name": "b"},
+        {"role": "assistant", "tool_calls": [{"id": "1"}]},
+        {"role": "tool", "content": "c"},
+        {"role": 1, "content": "d"},
+        ["role", "content"],
+        "role",
+    ]
+)
+
+
+@given(st.lists(PLAIN, min_size=1, max_size=5), st.lists(OTHERS, max_size=1), st.integers(0, 5))
+def test_very_many_messages_are_understood_as_few_are(messages: list[Any], others: list[Any], place: int) -> None:
+    messages[place:place] = others
+    few = read(json.dumps({"messages": messages}).encode(), {})
+    many = read(json.dumps({"messages": messages, "padding": "p" * 40_000}).encode(), {})
+    assert type(few) is type(many)
+    if isinstance(few, Incoming) and isinstance(many, Incoming):
+        roles = [message["role"] for message in reversed(messages)]
+        for of in (few, many):
+            assert of.body["messages"] == messages
+            assert is_tool_round(of.body) is ("tool" in roles[: (*roles, "assistant").index("assistant")])
+        assert (few.turns, few.prompt_tokens, few.features, few.attachments) == (
+            many.turns,
+            many.prompt_tokens,
+            many.features,
+            many.attachments,
+        )
 
 
 def test_more_fields_than_any_api_has_are_refused() -> None:
