@@ -126,7 +126,7 @@ def outside_arenas() -> Iterator[None]:
 
 
 class BusyError(P2LError):
-    """Too much is waiting already, or the service is shutting down; the client may come again."""
+    """Too much is waiting already, or the service is shutting down; the client may try again."""
 
 
 class LongWork:

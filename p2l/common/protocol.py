@@ -34,7 +34,7 @@ _SENTENCES = {
     HTTPStatus.REQUEST_TIMEOUT: "the request did not arrive in time",
     HTTPStatus.REQUEST_URI_TOO_LONG: "the address of the request is too long",
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "the request has too many headers, or too large ones",
-    HTTPStatus.SERVICE_UNAVAILABLE: "too many connections are open; come again later",
+    HTTPStatus.SERVICE_UNAVAILABLE: "too many connections are open; try again later",
 }
 
 ErrorBody: TypeAlias = Callable[[int, str], dict[str, Any]]

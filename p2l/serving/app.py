@@ -248,7 +248,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
         408: "The body did not arrive in time.",
         413: "The request, or a prompt, is too large; the sentence names the limit.",
         422: "The request cannot be understood.",
-        503: "The queue is full, a reload is under way, or the service stops; come again after Retry-After seconds.",
+        503: "The queue is full, a reload is under way, or the service stops; try again after Retry-After seconds.",
         504: "The deadline passed before the answer was there.",
     }.items()
 }
@@ -411,7 +411,7 @@ async def reload(request: Request, body: ReloadRequest | None = None) -> ReloadR
     control = Control(Path(service.settings.control))
     with control.turn() as mine:
         if not mine:
-            raise HTTPException(503, "another reload is under way; come again when it is done", {"retry-after": "5"})
+            raise HTTPException(503, "another reload is under way; try again when it is done", {"retry-after": "5"})
         path = body.model_path if body and body.model_path else service.follower.served.path
         done = await _followed(control, control.set_target(path).generation, service.settings.workers)
     problems = [status.problem for status in done if status.problem]

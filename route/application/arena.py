@@ -180,7 +180,7 @@ class Arena:
         self.prompts.put(address, windows)
         wait = windows.wait("", now, most=arena.per_minute, more=1)
         if wait is not None:
-            message = f"at most {arena.per_minute} prompts a minute; come again in {wait:.0f} s"
+            message = f"at most {arena.per_minute} prompts a minute; try again in {wait:.0f} s"
             raise ApiError(429, "rate_limit_exceeded", message, retry_after=wait)
         windows.add("", int(now), 1)
 

@@ -198,8 +198,8 @@ def _measures(results: Results) -> Section:
         _measure(
             "Mean over budgets",
             router.area,
-            "Height of the curve over the logarithm of cost, between the cheapest and the dearest model: the score of "
-            "a user whose budget may be any order of magnitude there.",
+            "Height of the curve over the logarithm of cost, between the cheapest and the most expensive model: the "
+            "score of a user whose budget may be any order of magnitude there.",
         ),
         _measure(
             "At the single model's cost", router.at_equal_cost, "Mean score for what the best single model costs."

@@ -299,9 +299,9 @@ class Dispatcher:
         fault = soonest.breaker.fault
         is_limited = not soonest.breaker.is_blocked or (fault is not None and fault.fault is Fault.RATE_LIMIT)
         status, code = (429, "rate_limit_exceeded") if is_limited else (502, "models_unavailable")
-        text = "every model that this request could go to has been failing; come again later"
+        text = "every model that this request could go to has been failing; try again later"
         if is_limited:
-            text = "every model that this request could go to has reached a limit; come again later"
+            text = "every model that this request could go to has reached a limit; try again later"
         return ApiError(status, code, text, retry_after=soonest.free_in)
 
 

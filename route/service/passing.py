@@ -276,7 +276,9 @@ class _Passing:
             deployment = target.pick(stream=False, without=asked) or target.pick(stream=False)
             if deployment is None:
                 soonest = min(each.free_in for each in target.deployments)
-                raise ApiError(429, "rate_limit_exceeded", f"{name} rests; come again later", retry_after=soonest)
+                raise ApiError(
+                    429, "rate_limit_exceeded", f"no deployment of {name} is free; try again later", retry_after=soonest
+                )
             asked.append(deployment)
             try:
                 return await self._attempt(state, deployment, request, deadline)

@@ -530,7 +530,7 @@ def _shortage(shortage: Shortage, what: str, until_midnight: float) -> Refusal:
     if shortage.spent:
         message = f"what is left of {what} does not cover the request"
         return Refusal(429, "insufficient_quota", message, until_midnight)
-    message = f"other requests hold what is left of {what}; come again when they end"
+    message = f"other requests hold what is left of {what}; try again when they end"
     return Refusal(429, "insufficient_quota", message, 1.0)
 
 

@@ -204,7 +204,7 @@ class RedisLimits:
     async def draw(self, place: Place, *, limit: float, need: float) -> Lease:
         """Lease at least `need` of a day, if there is so much; raise LimitsUnavailableError if Redis cannot be asked.
 
-        A lease of nothing, with all of it elsewhere, asks to come again: replicas are telling Redis what they hold.
+        A lease of nothing, with all of it elsewhere, asks to try again: replicas are telling Redis what they hold.
         """
         async with self._one_call:
             granted, spent, elsewhere, young = await self._send(place, limit=limit, need=need)
