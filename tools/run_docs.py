@@ -50,6 +50,7 @@ p2l train --votes train.parquet --val held_out.parquet --size tiny --output outp
 for name in my-run may june; do cp -r outputs/first outputs/$name; done
 """
 _MARK = "== run_docs block"
+_END = "== run_docs end"  # of the shell; what it started in the background still holds the pipe
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def run_page(page: Path, folder: Path) -> int:
     Seconds of a core leave out what goes on in the background.
     """
     to_run = runnable(page)
-    lines = ["set -euo pipefail"]
+    lines = ["set -euo pipefail", f"trap 'echo; echo {_END}' EXIT"]
     for number, block in enumerate(to_run):
         lines += [_mark(number), block.script or ""]
     lines.append(_mark(len(to_run)))
@@ -127,7 +128,7 @@ def run_page(page: Path, folder: Path) -> int:
             print(f"  not run   {block.page}:{block.line}: {block.reason}")
     if current < len(to_run):
         where = to_run[current]
-        print(f"{where.page}:{where.line}: failed; {folder / 'run_docs.log'} has the output, which ends with\n")
+        print(f"{where.page}:{where.line}: failed; run_docs.log, which --keep DIR keeps, ends with\n")
         print("\n".join((folder / "run_docs.log").read_text(encoding="utf-8").splitlines()[-20:]))
         return code or 1
     print(f"{page.name}: {len(to_run)} blocks in {time.monotonic() - started:.0f} s")
@@ -146,6 +147,8 @@ def _follow(shell: subprocess.Popen[str], to_run: list[Block], log: TextIO) -> i
     for line in _lines(shell):
         log.write(line)
         log.flush()
+        if line.startswith(_END):
+            break
         if line.startswith(_MARK):
             number, *ticks = map(int, line.removeprefix(_MARK).split())
             busy = sum(ticks) / os.sysconf("SC_CLK_TCK")
