@@ -68,7 +68,9 @@ def is_zombie(pid: int) -> bool:
 
 def test_a_block_that_fails_is_named_with_its_output(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    page.write_text("```bash\nsleep 600 &\nprintf fine\n```\n\n```bash\necho what went wrong; false\necho unreached\n```\n", "utf-8")
+    page.write_text(
+        "```bash\nsleep 600 &\nprintf fine\n```\n\n```bash\necho what went wrong; false\necho unreached\n```\n", "utf-8"
+    )
     done = run(page, tmp_path / "run")
     assert done.returncode == 1
     assert "page.md:6: failed" in done.stdout  # though the pipe is still open, and the line before it without end
