@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 _MATH = re.compile(r"[=+*/^<>$\\{}|~%±×÷∑∫√≤≥∞-]")
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
@@ -16,11 +17,26 @@ _WORD = re.compile(r"\w+")
 _LARGEST = 12.0  # digits of a number that count
 _COUNTED = (",", "([{", "'\"", "$", "\\", "%", "=", "+-*/", "_", ":")
 _FIRST = 9
-FORM_FEATURES = _FIRST + 12 + len(_COUNTED)
+BETWEEN_TURNS = "\n\n"
+_OF_TEXT = _FIRST + 12 + len(_COUNTED)
+FORM_FEATURES = 2 * _OF_TEXT + 2
 """Counts of form; readers that were made before there were so many have the first ones."""
 
 
-def form_of(text: str) -> list[float]:
+def form_of(turns: Sequence[str]) -> list[float]:
+    """Return counts of the whole prompt, of its turns, and how those of its newest turn differ; 0 where it is alone.
+
+    What is asked stands in the newest turn, which an encoder and words do not tell from the others.
+    """
+    whole = _of_text(BETWEEN_TURNS.join(turns))
+    if len(turns) < 2:
+        return whole + [0.0] * (FORM_FEATURES - _OF_TEXT)
+    longer = math.log1p(sum(map(len, turns))) - math.log1p(len(turns[-1]))
+    newest = (own - of_all for own, of_all in zip(_of_text(turns[-1]), whole, strict=True))
+    return [*whole, math.log(len(turns)), longer, *newest]
+
+
+def _of_text(text: str) -> list[float]:
     """Return counts of a text: of its length, its shares of signs, its numbers, its words and its lines."""
     return [*_shares(text), *_sizes(text), *(math.log1p(sum(map(text.count, signs))) for signs in _COUNTED)]
 

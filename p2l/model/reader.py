@@ -42,7 +42,7 @@ from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import load_weights, read_object
 from p2l.model.encoding import Encoding, PromptTokenizer, check_turns, register, repair
-from p2l.model.form import FORM_FEATURES, form_of
+from p2l.model.form import BETWEEN_TURNS, FORM_FEATURES, form_of
 from p2l.model.heads import Float32Linear
 from p2l.model.sentence import StateCache, key_of, pooling_of
 from p2l.model.tfidf import TfidfTokenizer
@@ -54,7 +54,6 @@ LONGEST = 256
 """Tokens that the encoder reads, at most, unless it was trained with fewer."""
 READS = ("state", "words", "all")
 """What the members of a reader with an encoder read: those that read different things err differently."""
-_TURNS = "\n\n"
 _MOST_DEVIATIONS = 4.0  # of a feature: a prompt of another kind must not dwarf everything else
 _MOST_CHARS = 20_000  # of a prompt that encoder and form read
 _TOKENS_AT_ONCE = 2048  # of prompts that the encoder reads together
@@ -337,14 +336,19 @@ def raw_features(
     for row, weighted in enumerate(words.encode(turns)):
         assert weighted.values is not None
         features[row, : projection.shape[1]] = weighted.values @ projection[weighted.ids].astype(np.float32)
-        features[row, projection.shape[1] :] = form_of(text_of(turns[row]))[:form]
+        features[row, projection.shape[1] :] = form_of(_newest(turns[row]))[:form]
     return features
 
 
 def text_of(turns: Sequence[str]) -> str:
     """Return the newest characters of a prompt as one text: what encoder and form read."""
+    return BETWEEN_TURNS.join(_newest(turns))
+
+
+def _newest(turns: Sequence[str]) -> list[str]:
+    """Return the newest turns of a prompt, repaired, the oldest of them cut."""
     newest = newest_turns(turns, max_turns=_MOST_CHARS, max_chars=_MOST_CHARS)
-    return _TURNS.join(cut_marks(repair(turn)) for turn in newest)
+    return [cut_marks(repair(turn)) for turn in newest]
 
 
 def _borders(tokenizer: Any) -> tuple[list[int], list[int]]:

@@ -195,12 +195,23 @@ def test_it_is_served_as_it_answers(tmp_path, encoder):
 
 
 def test_form_counts_what_it_says():
-    form = form_of("Is 2+2=4?\n```A```")
+    form = form_of(["Is 2+2=4?\n```A```"])
     assert len(form) == FORM_FEATURES
     assert form[7] == 1.0
     assert form[3] == pytest.approx(3 / 18)
-    assert form_of("ünï")[4] == pytest.approx(2 / 4)
-    assert all(np.isfinite(form_of("")))
+    assert form_of(["ünï"])[4] == pytest.approx(2 / 4)
+    assert all(np.isfinite(form_of([""])))
+
+
+def test_form_tells_the_newest_turn_from_the_others():
+    alone, first, both = form_of(["bc 1?"]), form_of(["a"]), form_of(["a", "bc 1?"])
+    of_text = (FORM_FEATURES - 2) // 2
+    assert not any(alone[of_text:])
+    assert not any(first[of_text:])
+    assert both[:of_text] == form_of(["a\n\nbc 1?"])[:of_text]
+    assert both[of_text : of_text + 2] == pytest.approx([np.log(2), np.log(7 / 6)])
+    np.testing.assert_allclose(np.add(both[:of_text], both[-of_text:]), alone[:of_text], atol=1e-12)
+    assert form_of(["bc 1?", "a"])[-of_text:] != both[-of_text:]
 
 
 @pytest.mark.parametrize(
