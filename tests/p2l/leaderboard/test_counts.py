@@ -16,7 +16,7 @@ from p2l.common.errors import VoteError
 from p2l.leaderboard.controls import Controls, CountedVotes, rounded
 from p2l.leaderboard.counts import Counts, Group, read_counts, write_counts
 from p2l.leaderboard.lake_counts import Spec, lake_counts
-from p2l.leaderboard.pair_tables import VoteCounter, distinct, every_sum
+from p2l.leaderboard.pair_tables import VoteCounter, components, distinct, every_sum
 from p2l.votes.lake import DAY, NO_DAY, Lake
 from p2l.votes.schema import WINNERS
 
@@ -58,6 +58,35 @@ def test_counts_of_parts_add_up_whatever_their_codes(parts: list[list[Any]], ord
     same_models = Counts(names=dict(whole.names))
     same_models.absorb(whole)
     assert cells(same_models) == cells(whole)
+    before = cells(whole)
+    same_models.absorb(whole)  # what was handed over is not written to
+    assert cells(whole) == before
+    assert cells(same_models) == {key: tuple(2 * part for part in sums) for key, sums in before.items()}
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=20),
+    size=st.integers(9, 12),
+    directed=st.booleans(),
+)
+def test_components_are_models_that_reach_each_other(edges: list[tuple[int, int]], size: int, directed: bool) -> None:
+    reach = np.eye(size, dtype=bool)
+    for one, other in edges:
+        reach[one, other] = True
+        reach[other, one] |= not directed
+    for middle in range(size):
+        reach |= reach[:, middle, None] & reach[middle]
+    first, second = (np.array([edge[side] for edge in edges], dtype=np.int64) for side in (0, 1))
+    used = np.unique(np.concatenate([first, second, [0]]))
+    place = {int(model): number for number, model in enumerate(used)}
+    codes = [np.array([place[int(model)] for model in side], dtype=np.int64) for side in (first, second)]
+    for numbers, there in [
+        (components(size, first, second, directed=directed), reach),
+        # Without the models that no edge touches, so that all may be one.
+        (components(len(used), *codes, directed=directed), reach[np.ix_(used, used)]),
+    ]:
+        np.testing.assert_array_equal(numbers[:, None] == numbers[None, :], there & there.T)
 
 
 @settings(max_examples=60, deadline=None)
