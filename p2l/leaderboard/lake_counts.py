@@ -286,6 +286,8 @@ class _Tally:
         self._over = None if spec.over is None else parse_over(spec.over)
         self._skips = False
         self._dense: Ints | None = None
+        self._waiting: Ints = np.empty(0, dtype=np.int64)  # cells of votes that are counted together
+        self._number = 0
         self._shape = (0, 0)
         self._values: dict[Any, int] = {}
 
@@ -312,12 +314,23 @@ class _Tally:
             self.finish()
             self._shape = (groups, votes.models)
             self._dense = np.zeros(groups * votes.models**2 * 4, dtype=np.int64)
+            self._waiting = np.empty(max(len(self._dense), _BATCH_ROWS) if self.spec.by else 0, dtype=np.int64)
         assert self._dense is not None
         if group is None:
             self._dense += votes.histogram
             return
         cells = votes.cells if rows is None else votes.cells[rows]
-        keys = group * np.int32(votes.models**2 * 4) + cells
+        group *= np.int32(votes.models**2 * 4)
+        group += cells
+        if self._number + len(group) > len(self._waiting):
+            self._count_waiting()
+        self._waiting[self._number : self._number + len(group)] = group
+        self._number += len(group)
+
+    def _count_waiting(self) -> None:
+        """Count as many votes at once as the array has cells, since all of it is gone through each time."""
+        assert self._dense is not None
+        keys, self._number = self._waiting[: self._number], 0
         if len(keys) * _FEW < len(self._dense):
             np.add.at(self._dense, keys, 1)
         else:
@@ -358,6 +371,7 @@ class _Tally:
         """Add what was counted in the array to the counts."""
         if self._dense is None:
             return
+        self._count_waiting()
         keys = np.flatnonzero(self._dense)
         votes = self._dense[keys].astype(np.float64)
         _, models = self._shape
