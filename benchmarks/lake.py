@@ -85,6 +85,10 @@ def _row(what: str, value: str) -> None:
     print(f"| {what} | {value} |", flush=True)
 
 
+def _most_memory() -> str:
+    return f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB (aim: 2 GB)"
+
+
 def _make(args: Any) -> None:
     if (Path(args.keep) / "_lake.json").exists():
         return
@@ -139,7 +143,7 @@ def _scan(args: Any) -> None:
 
 def _cold(args: Any) -> None:
     _boards(Lake(args.keep), "counts, and overall, weekly and category boards with sandwich intervals, cold")
-    _row("most memory of that", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB (aim: 2 GB)")
+    _row("most memory of that", _most_memory())
 
 
 def _day(args: Any) -> None:
@@ -199,6 +203,7 @@ def _check(args: Any) -> None:
     assert models == names
     apart = np.abs(ours.coefs - memory.coefs).max()
     _row("greatest difference of a coefficient to the fit in memory, one day's votes", f"{apart:.1e}")
+    _row("most memory of these comparisons, boards of every day counted among them", _most_memory())
 
 
 def _codes(column: Any, texts: list[str]) -> Any:
