@@ -77,11 +77,13 @@ class _JoinedWrites:
             return
         pieces, self._pieces = self._pieces, []
         self._has_begun = True
-        if self._size > _MOST_JOINED:
+        is_large, self._size = self._size > _MOST_JOINED, 0
+        if self._transport.is_closing():
+            return  # the client has left since
+        if is_large:
             self._transport.writelines(pieces)  # joined they would take twice their memory
         else:
             self._transport.write(b"".join(pieces))
-        self._size = 0
 
     def end_answer(self) -> None:
         """Send what is left of an answer."""
