@@ -208,6 +208,8 @@ def count_bytes(text: str) -> int:
 
 def exceeds(body: bytes, marks: bytes, most: int) -> bool:
     """Return whether more than `most` of a text's bytes are among `marks`."""
+    if len(body) <= _AT_ONCE:
+        return sum(map(body.count, marks)) > most
     for start in range(0, len(body), _AT_ONCE):
         most -= sum(body.count(mark, start, start + _AT_ONCE) for mark in marks)
         if most < 0:

@@ -23,7 +23,7 @@ import aiohttp
 from yarl import URL
 
 from p2l.common.files import DEEPEST_JSON, is_deeper
-from p2l.common.long_texts import exceeds, parse_apart, to_json
+from p2l.common.long_texts import LONG, exceeds, parse_apart, to_json
 from p2l.common.version import __version__
 from p2l.common.web import time_limit
 from route.providers.base import JSON, TRACE_HEADERS, Account, Fault, Forwarded, ProviderError, Timeouts
@@ -244,6 +244,8 @@ class Transport:
 
     async def loaded(self, text: bytes) -> JSON:
         """Parse a JSON object, off the event loop where it is long. Raise ProviderError if it is none."""
+        if len(text) <= LONG:
+            return self.parsed(text)  # each of many chunks
         return await parse_apart(text, partial(self.parsed, text), parse_constant=_no_constant)
 
     def parsed(self, text: bytes, decoder: json.JSONDecoder = _DECODER) -> JSON:
