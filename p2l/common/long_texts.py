@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import chain
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from json.encoder import encode_basestring_ascii
@@ -45,86 +45,6 @@ _ESCAPE_AT_END = re.compile(r"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-f
 _LONGEST_ESCAPE = 12
 
 
-# What large requests have taken goes back to the system when they are gone. Python takes memory for small objects in
-# arenas of a megabyte, and gives one back when it is empty. A request of many thousands of messages fills a hundred of
-# them, and one object that stays (a connection, a sum, a timer) keeps an arena. So the objects of such requests come
-# from the C library's allocator, which gives back every page that is empty. It takes longer, so that other requests
-# have Python's own.
-
-_DOMAINS = {"raw": 0, "mem": 1, "object": 2}
-"""Of Python's allocators: `raw` is the C library, the others have the small objects."""
-
-
-class _Arenas:
-    """Python's allocator of small objects, which others can stand in for."""
-
-    def __init__(self) -> None:
-        import ctypes
-
-        class Functions(ctypes.Structure):
-            """See PyMemAllocatorEx in Python's C API."""
-
-            _fields_ = [(name, ctypes.c_void_p) for name in ("context", "malloc", "calloc", "realloc", "free")]
-
-        self._api: Any = ctypes.pythonapi  # whose calls hold the interpreter, as a change of allocator must
-        name = self._api._PyMem_GetCurrentAllocatorName
-        name.argtypes, name.restype = [], ctypes.c_char_p
-        if name() != b"pymalloc":
-            raise LookupError(f"objects come from {name()}")
-        self._reference = ctypes.byref
-        functions = {domain: Functions() for domain in _DOMAINS}
-        for domain, each in functions.items():
-            self._api.PyMem_GetAllocator(_DOMAINS[domain], ctypes.byref(each))
-        self._usual = {domain: functions[domain] for domain in ("mem", "object")}
-        # What frees and resizes stays Python's: it hands on whatever is in none of its arenas, as it does for objects
-        # that are too large for them.
-        raw = functions["raw"]
-        self._apart = {
-            domain: Functions(raw.context, raw.malloc, raw.calloc, each.realloc, each.free)
-            for domain, each in self._usual.items()
-        }
-        self._users = 0
-
-    def leave(self) -> None:
-        """Take memory from the C library from now on."""
-        self._users += 1
-        if self._users == 1:
-            self._set(self._apart)
-
-    def enter(self) -> None:
-        """Take memory from arenas again, once as many have entered as have left."""
-        self._users -= 1
-        if not self._users:
-            self._set(self._usual)
-
-    def _set(self, functions: dict[str, Any]) -> None:
-        for domain, each in functions.items():
-            self._api.PyMem_SetAllocator(_DOMAINS[domain], self._reference(each))
-
-
-@cache
-def _arenas() -> _Arenas | None:
-    """Return the allocator; None where another one is in use, or another Python."""
-    try:
-        return _Arenas()
-    except (ImportError, AttributeError, LookupError, OSError, TypeError):
-        return None
-
-
-@contextlib.contextmanager
-def outside_arenas() -> Iterator[None]:
-    """Take memory for objects, of all threads, from the C library until the end of the block; in the event loop."""
-    arenas = _arenas()
-    if arenas is None:
-        yield
-        return
-    arenas.leave()
-    try:
-        yield
-    finally:
-        arenas.enter()
-
-
 class BusyError(P2LError):
     """Too much is waiting already, or the service is shutting down; the client may try again."""
 
@@ -132,11 +52,8 @@ class BusyError(P2LError):
 class LongWork:
     """A few threads for work on long texts; use it inside one event loop."""
 
-    def __init__(
-        self, threads: int | None = None, max_waiting: int = _MAX_WAITING, *, makes_many: bool = False
-    ) -> None:
-        """Start no thread yet; by default there is one for each core, up to four; `makes_many`: objects."""
-        self._memory = outside_arenas if makes_many else contextlib.nullcontext
+    def __init__(self, threads: int | None = None, max_waiting: int = _MAX_WAITING) -> None:
+        """Start no thread yet; by default there is one for each core, up to four."""
         self._threads = ThreadPoolExecutor(threads or min(4, os.cpu_count() or 1), thread_name_prefix="p2l-long")
         self._max_waiting = max_waiting
         self._waiting = 0
@@ -147,8 +64,7 @@ class LongWork:
             raise BusyError("too many long texts are waiting already; try again in a moment")
         self._waiting += size
         try:
-            with self._memory():
-                return await asyncio.get_running_loop().run_in_executor(self._threads, function)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, function)
         finally:
             self._waiting -= size
 
@@ -382,7 +298,7 @@ class TooManyValuesError(ValueError):
 
 
 _long = LongWork(threads=2)
-_patient = LongWork(threads=1, makes_many=True)  # more threads that run Python would only wait for each other
+_patient = LongWork(threads=1)  # more threads that run Python would only wait for each other
 
 
 async def patiently(function: Callable[[], T]) -> T:
