@@ -134,7 +134,7 @@ def test_one_unknown_word_makes_no_strange_prompt(arena: Arena, fitted: P2L) -> 
     """All words of an arena are known: what an unknown one means is told by leaving topics out."""
     prompts = arena.texts(next(arena.chunks(validation=True))).to_pylist()[:100]
     with above_the_board(fitted) as posterior:
-        one = fitted.predict([[*turns, "zyxwvut"] for turns in prompts])
+        one = fitted.predict([[*turns[:-1], f"{turns[-1]} zyxwvut"] for turns in prompts])
         all_of_them = fitted.predict([" ".join(f"zyxw{number}vut" for number in range(20))])
     board = posterior.coefs.numpy()
     assert np.abs(one.coefs - board).mean() > 0.5
