@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, Command, Configure
+from tests.conftest import ROOT, Command, Configure, free_port
 from tests.e2e.nodes import INTERFACE, Node, can_make_nodes, two_nodes
 from tests.e2e.test_train import largest_difference, lines, train
 
@@ -89,10 +88,7 @@ def test_two_launchers_without_ssh_make_one_run(command: Command, configure: Con
     config = configure(proj_name="pair", gradient_accumulation_steps=2, zero={"zero_optimization": {"stage": 2}})
     hostfile = tmp_path / "hostfile"
     hostfile.write_text("one slots=1\nother slots=1\n", encoding="utf-8")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = ["--hostfile", hostfile, "--no_ssh", "--master_addr", "127.0.0.1", "--master_port", str(port)]
+    common = ["--hostfile", hostfile, "--no_ssh", "--master_addr", "127.0.0.1", "--master_port", str(free_port())]
     run = ["p2l.train", "--config", config, "--no-eval", "--save-steps", "4"]
     groups = [start(["deepspeed", *common, "--node_rank", str(rank), *run]) for rank in (0, 1)]
     for group in groups:

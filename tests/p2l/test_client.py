@@ -7,7 +7,6 @@ import gzip
 import json
 import resource
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -34,7 +33,7 @@ from p2l.common.errors import (
     UnavailableError,
 )
 from p2l.model.encoding import repair
-from tests.conftest import Command
+from tests.conftest import Command, free_port
 from tests.p2l.client_helpers import (
     ANSWER,
     NAMES,
@@ -346,12 +345,6 @@ def test_a_pause_that_lasts_too_long_leaves_no_time(opened: Open, endpoint: Endp
     endpoint.script += [Say(502), hang]
     with pytest.raises(AnswerTimeoutError, match=r"\[attempts: 2, seconds: 20.0\]"):
         opened(endpoint.url, pace=Slow(), timeout=10).predict(PROMPT)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 def test_nobody_there(opened: Open) -> None:
