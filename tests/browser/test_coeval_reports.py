@@ -28,3 +28,20 @@ def test_every_page_is_accessible_and_fits(visit: Visits, reports: list[Path], w
         assert opened.violations() == [], path
         assert opened.overflow() <= 0, path
         assert opened.page.evaluate("window.planted") is None
+
+
+def test_every_page_can_be_read_without_scripts(visit: Visits, reports: list[Path]) -> None:
+    page = visit(reports[0].as_uri(), java_script_enabled=False).page
+    for path in reports:
+        page.goto(path.as_uri())
+        assert page.locator("h1").is_visible(), path
+        closed = page.locator("details:not([open]) > summary")
+        while closed.count():  # what is folded within others too
+            closed.first.click()
+        rows = page.locator("table tbody tr")
+        assert rows.count() > 0, path
+        assert page.locator("table tbody tr:visible").count() == rows.count(), path
+        # Nothing is offered that does nothing.
+        assert page.locator("select:visible, input:visible, button:visible:not(th button)").count() == 0, path
+        heads = page.locator("th button").evaluate_all("all => all.map(one => getComputedStyle(one).pointerEvents)")
+        assert set(heads) <= {"none"}, path
