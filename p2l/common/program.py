@@ -213,7 +213,9 @@ def _complete(program: str, about: str, commands: Commands, argv: Sequence[str])
     """Print the completion script of a shell."""
     import shtab
 
-    flags = Parser(prog=f"{program} completion", description="Print what your shell needs to complete them.")
+    flags = Parser(
+        prog=f"{program} completion", description="Print what your shell needs to complete commands and flags."
+    )
     flags.add_argument("shell", choices=("bash", "zsh", "fish"), help="shell to complete in")
     shell = flags.parse_args(argv).shell
     root = Parser(prog=program, description=about)

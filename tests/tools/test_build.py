@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 
 from p2l.common.version import __version__
 from tests.conftest import ROOT
@@ -18,6 +20,7 @@ from tools.build import build, release_problem
 
 pytestmark = pytest.mark.skipif(not (ROOT / ".git").exists() or shutil.which("git") is None, reason="needs a checkout")
 CARRIED = ("examples", "training_configs", "validation_sets", "benchmark")
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +55,21 @@ def test_wheel_and_sdist_hold_what_the_pages_name(built: tuple[Path, Path]) -> N
         assert field in metadata
     with tarfile.open(built[1]) as sdist:
         held = {name.partition("/")[2] for name in sdist.getnames()}
-    assert committed() - held <= {".gitignore", ".ci/run", ".github/workflows/release.yml", "zensical.toml"}
+    workflows = committed(".github/workflows")
+    assert committed() - held <= {".gitignore", ".ci/run", "zensical.toml"} | workflows
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_a_workflow_calls_targets_that_exist_and_states_its_rights(path: Path) -> None:
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert "write" not in workflow["permissions"].values()
+    lines = [step["run"] for job in workflow["jobs"].values() for step in job["steps"] if "run" in step]
+    for line in lines:
+        words = shlex.split(line)
+        if words[0] == "make":
+            subprocess.run(["make", "--dry-run", *words[1:]], cwd=ROOT, check=True, capture_output=True)
+        else:
+            assert words[0].startswith(".venv/") or (ROOT / words[0]).is_file(), line
 
 
 def test_a_tag_the_version_and_the_changelog_follow_each_other() -> None:
