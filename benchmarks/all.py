@@ -4,9 +4,9 @@ The commands are read from the page, so that none is forgotten. Each writes what
 command, the seconds that it took, the commit and the machine, and its progress to OUTPUT/NAME.log. What stands on the
 page under a comment
 `<!-- measured: COMMAND -->` is replaced: a block of text by all that the command printed, Markdown tables by those that
-it printed, in their order. The comment then names commit, seconds and load; one that names none stands above figures
-that were copied by hand, as all figures without such a comment were (`--list` says which). One that fails, or misses a
-bar, is listed as failed, and the next one runs.
+it printed, in their order. The comment then names commit, seconds and how many cores other work kept busy meanwhile;
+one that names none stands above figures that were copied by hand, as all figures without such a comment were (`--list`
+says which). One that fails, or misses a bar, is listed as failed, and the next one runs.
 """
 
 from __future__ import annotations
@@ -109,21 +109,30 @@ def _commit() -> str:
     return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
 
 
+def _busy_seconds() -> tuple[float, float]:
+    """Return the seconds of a core that this machine has worked since it started, and those of our commands."""
+    user, nice, system, _, _, *interrupts = map(int, Path("/proc/stat").read_text().splitlines()[0].split()[1:8])
+    own = os.times()
+    machine = (user + nice + system + sum(interrupts)) / os.sysconf("SC_CLK_TCK")
+    return machine, own.user + own.system + own.children_user + own.children_system
+
+
 def measure(one: Benchmark, data: str | None, output: Path) -> float | None:
     """Run a benchmark, write what it printed, update the page; return its seconds, or None if it failed.
 
     One that misses a bar ends with another code than 0: it has failed, but the page gets its tables.
     """
-    started = time.monotonic()
+    started, (machine_before, own_before) = time.monotonic(), _busy_seconds()
     with (output / f"{one.name}.log").open("w", encoding="utf-8") as log:
         done = subprocess.run(
             one.words(data), cwd=ROOT, stdout=subprocess.PIPE, stderr=log, text=True, encoding="utf-8", check=False
         )
-    seconds = time.monotonic() - started
+    seconds, (machine_after, own_after) = time.monotonic() - started, _busy_seconds()
+    others = max(0.0, machine_after - machine_before - own_after + own_before) / seconds
     machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
     head = f"$ {one.command}\n{seconds:.0f} seconds, exit code {done.returncode}, {_commit()}, {machine}\n\n"
     (output / f"{one.name}.txt").write_text(head + done.stdout, encoding="utf-8")
-    stamp = f"commit {_commit()}, {seconds:.0f} s, load {os.getloadavg()[1]:.1f}"
+    stamp = f"commit {_commit()}, {seconds:.0f} s, {others:.1f} cores at other work"
     page = PAGE.read_text(encoding="utf-8")
     try:
         text = included(page, one.command, done.stdout, stamp, is_whole=not done.returncode)

@@ -51,7 +51,7 @@ PAGE_OF_TABLES = """`python -m benchmarks.two`:
 
 Words between them.
 
-<!-- measured: python -m benchmarks.two (commit 1, 2 s, load 0.1) -->
+<!-- measured: python -m benchmarks.two (commit 1, 2 s, 0.1 cores at other work) -->
 
 | b |
 |---|
@@ -65,13 +65,15 @@ Words between them.
 
 def test_tables_that_are_printed_replace_those_of_the_command_in_their_order() -> None:
     printed = "two cores\n\n| a |\n|---|\n| 1 |\n\nand\n\n| b |\n|---|\n| 2 |\n| 3 |\n"
-    page = included(PAGE_OF_TABLES, "python -m benchmarks.two", printed, "commit 2, 3 s, load 0.2")
-    about = "<!-- measured: python -m benchmarks.two (commit 2, 3 s, load 0.2) -->\n\n"
+    page = included(PAGE_OF_TABLES, "python -m benchmarks.two", printed, "commit 2, 3 s, 0.2 cores at other work")
+    about = "<!-- measured: python -m benchmarks.two (commit 2, 3 s, 0.2 cores at other work) -->\n\n"
     expected = PAGE_OF_TABLES.replace("| old |", "| 1 |", 1).replace("| old |", "| 2 |\n| 3 |")
     expected = expected.replace("<!-- measured: python -m benchmarks.two -->\n\n", about)
-    assert page == expected.replace(about.replace("2, 3 s, load 0.2", "1, 2 s, load 0.1"), about)
-    assert included(page, "python -m benchmarks.two", printed, "commit 2, 3 s, load 0.2") == page
-    assert stamps(page) == {"python -m benchmarks.two": "commit 2, 3 s, load 0.2"}
+    assert page == expected.replace(
+        about.replace("2, 3 s, 0.2 cores at other work", "1, 2 s, 0.1 cores at other work"), about
+    )
+    assert included(page, "python -m benchmarks.two", printed, "commit 2, 3 s, 0.2 cores at other work") == page
+    assert stamps(page) == {"python -m benchmarks.two": "commit 2, 3 s, 0.2 cores at other work"}
     with pytest.raises(MissingTablesError, match=r"benchmarks\.two printed fewer tables"):
         included(page, "python -m benchmarks.two", "| a |\n|---|\n| 1 |\n")
 
