@@ -100,8 +100,8 @@ def publish(
     newest `keep` stay, the served one and the one before it always. `facts` are further numbers for the log.
     InputError if the folder cannot be written.
     """
-    candidate, before = candidate_path(folder, step), served(folder)
-    verdict = judge(candidate, before)
+    candidate = candidate_path(folder, step)
+    before, verdict = _judged(folder, candidate, judge)
     entry = {
         "event": "published" if verdict.good else "refused",
         "step": step,
@@ -119,6 +119,22 @@ def publish(
     except OSError as error:
         raise _unwritable(folder, error) from error
     return verdict
+
+
+def _judged(
+    folder: Path, candidate: Path, judge: Callable[[Path, Path | None], Verdict]
+) -> tuple[Path | None, Verdict]:
+    """Return the served model and the verdict against it; one that is rolled back meanwhile no longer counts."""
+    while True:
+        before = served(folder)
+        try:
+            verdict = judge(candidate, before)
+        except (InputError, OSError):
+            if served(folder) == before:
+                raise
+        else:
+            if served(folder) == before:
+                return before, verdict
 
 
 def last_decision(folder: Path) -> dict[str, Any] | None:

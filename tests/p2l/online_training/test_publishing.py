@@ -25,15 +25,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "served"
 
 
-def offer(folder: Path, step: int, verdict: Verdict = GOOD, **options: int) -> None:
-    """What a run does: write a candidate, and have it judged."""
+def write(folder: Path, step: int) -> Path:
     model = candidate_path(folder, step)
     model.mkdir()
     (model / "model.safetensors").write_text(f"weights {step}", encoding="utf-8")
     (model / "model_list.json").write_text("[]", encoding="utf-8")
     (model / "config.json").write_text("{}", encoding="utf-8")
     seal(model)
-    before = served(folder)
+    return model
+
+
+def offer(folder: Path, step: int, verdict: Verdict = GOOD, **options: int) -> None:
+    """What a run does: write a candidate, and have it judged."""
+    model, before = write(folder, step), served(folder)
 
     def judge(candidate: Path, against: Path | None) -> Verdict:
         assert (candidate, against) == (model, before)
@@ -93,6 +97,30 @@ def test_a_step_may_be_rolled_back_twice(folder: Path) -> None:
         offer(folder, 2)
         roll_back(folder)
     assert names(folder / "rolled-back") == {"checkpoint-2", "checkpoint-2.1"}
+
+
+@pytest.mark.parametrize("is_loaded", [True, False])
+def test_a_candidate_is_judged_against_what_a_rollback_serves_meanwhile(folder: Path, is_loaded: bool) -> None:
+    for step in (1, 2):
+        offer(folder, step)
+    write(folder, 3)
+    against: list[Path | None] = []
+
+    def judge(_: Path, before: Path | None) -> Verdict:
+        against.append(before)
+        if len(against) > 1:
+            return GOOD
+        roll_back(folder)
+        if is_loaded:
+            return BAD
+        raise InputError(f"{before}: no such folder")
+
+    publish(folder, 3, judge)
+    assert against == [folder / "checkpoint-2", folder / "checkpoint-1"]
+    decided = last_decision(folder)
+    assert decided is not None
+    assert (decided["event"], decided["against"]) == ("published", "checkpoint-1")
+    assert newest_model(folder) == folder / "checkpoint-3"
 
 
 def test_a_clock_that_went_back_changes_nothing(folder: Path) -> None:
