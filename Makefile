@@ -91,7 +91,7 @@ bench: $(BENCH)/.ready
 
 # Every benchmark of docs/results.md in its order, with a time for each: hours. DATA=DIR for those on real votes.
 bench-all: $(BENCH)/.ready
-	$(BENCH)/bin/python -m benchmarks.all $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only $(ONLY))
+	$(BENCH)/bin/python -m benchmarks.all $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only '$(ONLY)')
 
 # What keeps the locks has a lock and an environment of its own: it must run when the other lock is out of date.
 $(TOOLS)/.ready: tools/requirements.lock

@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.tables import table
 from p2l.common.cli import parser, run
-from p2l.simulation.arena import simulate, vote_batch
+from p2l.simulation.arena import simulate
+from p2l.simulation.batches import vote_batch
 from p2l.simulation.config import SimulationConfig
 
 TRAINING = 88_000

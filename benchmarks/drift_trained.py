@@ -32,7 +32,7 @@ from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.likelihood import get
 from p2l.model.manifest import seal
 from p2l.simulation import SimulationConfig, simulate
-from p2l.simulation.arena import vote_batch
+from p2l.simulation.batches import vote_batch
 from p2l.train import main as train
 from p2l.votes import WINNERS
 

@@ -39,7 +39,7 @@ from p2l.common.cli import parser, positive, run
 from p2l.common.text_table import text_table
 from p2l.likelihood import get, vote_losses
 from p2l.simulation import Arena, SimulationConfig, simulate
-from p2l.simulation.arena import vote_batch
+from p2l.simulation.batches import vote_batch
 from p2l.votes import WINNERS
 
 __all__ = ["main"]

@@ -40,7 +40,8 @@ from p2l.inference import P2L
 from p2l.leaderboard import Leaderboard, fit
 from p2l.likelihood import get
 from p2l.metrics import bootstrap_mean
-from p2l.simulation.arena import Arena, simulate, vote_batch
+from p2l.simulation.arena import Arena, simulate
+from p2l.simulation.batches import vote_batch
 from p2l.simulation.config import SimulationConfig
 
 Floats = npt.NDArray[np.float64]

@@ -107,7 +107,7 @@ def write_arena(
     quiet: bool = True,
 ) -> ArenaReport:
     """Write the votes, and if wanted validation votes and truth, in one pass, whole or not at all, or InputError."""
-    from p2l.simulation.arena import truth_batch, vote_batch
+    from p2l.simulation.batches import truth_batch, vote_batch
     from p2l.simulation.report import ArenaReport
     from p2l.votes.sources import file_kind
     from p2l.votes.writing import open_writer

@@ -135,6 +135,19 @@ def test_other_shells_have_a_script_of_every_command(shell: str, command: Comman
             assert command(shell, "-n", "-c", done.stdout).returncode == 0
 
 
+WITHOUT_EXTRAS = (
+    "import sys; from p2l.common import cli; sys.modules.update(dict.fromkeys(cli._EXTRAS)); "
+    "from {program}.cli import main; main()"
+)
+
+
+@pytest.mark.parametrize("program", ["p2l", "route", "coeval"])
+def test_help_and_completion_need_no_extra(program: str, command: Command) -> None:
+    """A script of all commands asks each for its flags."""
+    done = command("python", "-c", WITHOUT_EXTRAS.format(program=program), "completion", "bash")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model")

@@ -20,7 +20,8 @@ from p2l.model.manifest import check_complete, seal
 from p2l.model.model import P2LModel
 from p2l.model.posterior import POSTERIOR_FILE, Posterior
 from p2l.model.scratch import READER_DEFAULTS, make_reader
-from p2l.simulation.arena import Arena, simulate, vote_batch
+from p2l.simulation.arena import Arena, simulate
+from p2l.simulation.batches import vote_batch
 from p2l.simulation.config import SimulationConfig
 from p2l.training.facts import marginal_board
 from p2l.votes import WINNERS, open_votes
