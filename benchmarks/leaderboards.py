@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import multiprocessing
 import os
 import resource
@@ -29,6 +30,7 @@ import numpy as np
 from benchmarks.tables import table
 from p2l import likelihood as likelihoods
 from p2l.leaderboard import aggregate, fit
+from p2l.leaderboard.newton import Prior
 from p2l.votes import WINNERS, encode_votes
 
 RESAMPLES = 2
@@ -57,9 +59,9 @@ def timed(run: Callable[[], Any], repeat: int) -> tuple[float, Any]:
     return statistics.median(seconds), result
 
 
-def ours(votes: tuple[Any, Any, Any], likelihood: str, intervals: str | None) -> Any:
+def ours(votes: tuple[Any, Any, Any], likelihood: str, intervals: str | None, prior: Prior | None = None) -> Any:
     codes = encode_votes(*votes)
-    return fit(*codes[1:], models=codes.models, likelihood=likelihood, intervals=intervals)
+    return fit(*codes[1:], models=codes.models, likelihood=likelihood, intervals=intervals, prior=prior)
 
 
 def evalica_point(votes: tuple[Any, Any, Any]) -> Any:
@@ -110,11 +112,14 @@ def measure_votes(args: argparse.Namespace) -> None:
         rows.append([f"p2l {likelihood}", "sandwich", f"{seconds:.2f}", f"{seconds / base:.1f}"])
     seconds, _ = timed(lambda: ours(votes, "bt-tie", "bootstrap"), 1)
     rows.append(["p2l bt-tie", "bootstrap, 200", f"{seconds:.1f}", f"{seconds / base:.1f}"])
-    differences = {}
+    plain = ours(votes, "bt-tie", None, Prior(sd=math.inf))  # as the others fit
+    differences = {
+        "ours with a fitted prior": largest_difference(plain, dict(zip(board.models, board.coefs, strict=True)))
+    }
     if importlib.util.find_spec("evalica"):
         name = f"evalica {version('evalica')}"
         seconds, scores = timed(lambda: evalica_point(votes), args.repeat)
-        differences[name] = largest_difference(board, scores)
+        differences[name] = largest_difference(plain, scores)
         rows.append([name, "none", f"{seconds:.2f}", f"{seconds / base:.1f}"])
         several, _ = timed(lambda: evalica_resamples(votes), 1)
         whole = seconds + (several - seconds) / RESAMPLES * 200
@@ -122,12 +127,12 @@ def measure_votes(args: argparse.Namespace) -> None:
     if importlib.util.find_spec("arena_rank"):
         name = f"arena-rank {version('arena-rank')}"
         seconds, scores = timed(lambda: arena_rank(votes), args.repeat)
-        differences[name] = largest_difference(board, scores)
+        differences[name] = largest_difference(plain, scores)
         rows.append([name, "sandwich", f"{seconds:.2f}", f"{seconds / base:.1f}"])
     print(f"\n{args.votes:,} votes, {args.models} models, from strings\n")
     print(table(["library and likelihood", "intervals", "seconds", "times p2l"], rows))
     for name, value in differences.items():
-        print(f"largest difference of coefficients to {name}: {value:.1e} logits")
+        print(f"largest difference of coefficients without a prior to {name}: {value:.1e} logits")
 
 
 def measure_aggregation(args: argparse.Namespace) -> None:
