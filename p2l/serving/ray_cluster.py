@@ -42,6 +42,8 @@ def local_cluster(folder: Path, cpus: int) -> Iterator[Any]:
         "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the address of this node is then loopback's
         "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that comes late would start another cluster
         "RAY_USAGE_STATS_ENABLED": "0",
+        # Ray lets its workers give way to all others (15); here a request waits for them.
+        "RAY_worker_niceness": os.environ.get("RAY_worker_niceness", "0"),
     }
     import ray
 

@@ -5,6 +5,7 @@ Here with one replica; `test_ray_replicas.py` runs the same with two of each of 
 
 import contextlib
 import ipaddress
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -81,6 +82,11 @@ def test_replicas_share_what_they_have_computed_and_no_prompt_is_in_redis(servic
     (key,) = set(redis.keys("p2l:score:*")) - keys
     assert b"secret" not in key + redis.get(key)
     assert redis.ttl(key) > 0
+
+
+def test_replicas_compute_with_the_priority_of_their_endpoint(service: Service) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, service.process.pid)
+    assert {os.getpriority(os.PRIO_PROCESS, pid) for pid in service.replicas()} == {own}
 
 
 def test_nothing_of_ray_can_be_reached_from_another_machine(service: Service) -> None:
