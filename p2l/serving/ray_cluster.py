@@ -18,6 +18,7 @@ from p2l.common.errors import ConfigError
 
 _STORE_BYTES = 2**27
 ADDRESS = "RAY_ADDRESS"
+_NICENESS = "RAY_worker_niceness"
 
 
 def check_installed() -> None:
@@ -43,7 +44,7 @@ def local_cluster(folder: Path, cpus: int) -> Iterator[Any]:
         "RAY_ENABLE_AUTO_CONNECT": "0",  # a thread that comes late would start another cluster
         "RAY_USAGE_STATS_ENABLED": "0",
         # Ray lets its workers give way to all others (15); here a request waits for them.
-        "RAY_worker_niceness": os.environ.get("RAY_worker_niceness", "0"),
+        _NICENESS: os.environ.get(_NICENESS, "0"),
     }
     import ray
 
