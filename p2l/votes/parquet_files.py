@@ -67,12 +67,16 @@ def _group_sizes(path: Path, columns: Sequence[str] | None) -> list[_Size]:
     import pyarrow.parquet as pq
 
     sizes = []
-    with pq.ParquetFile(path) as file:
-        for group in range(file.metadata.num_row_groups):
-            about = file.metadata.row_group(group)
-            chunks = (about.column(place) for place in range(about.num_columns))
-            read = [chunk for chunk in chunks if columns is None or _is_of(chunk.path_in_schema, columns)]
-            parts = [_chunk_size(path, group, chunk, about.num_rows) for chunk in read]
+    metadata = pq.read_metadata(path)
+    leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
+    places = [place for place, leaf in enumerate(leaves) if columns is None or _is_of(leaf.path, columns)]
+    texts = [leaves[place].path for place in places if leaves[place].physical_type == "BYTE_ARRAY"]
+    # Opened once: to parse the metadata for each chunk takes a time that grows with the square of the row groups.
+    options = {"metadata": metadata, "pre_buffer": False, "buffer_size": 1 << 20}
+    with pq.ParquetFile(path, read_dictionary=texts, **options) as file:
+        for group in range(metadata.num_row_groups):
+            about = metadata.row_group(group)
+            parts = [_chunk_size(file, group, about.column(place), about.num_rows) for place in places]
             longest = max(parts, key=lambda part: part.longest_cell, default=_Size())
             unpacked, longest_row = sum(part.unpacked for part in parts), sum(part.longest_row for part in parts)
             sizes.append(_Size(unpacked, longest_row, longest.longest_cell, longest.column))
@@ -83,7 +87,7 @@ def _is_of(leaf: str, columns: Sequence[str]) -> bool:
     return any(leaf == column or leaf.startswith(f"{column}.") for column in columns)
 
 
-def _chunk_size(path: Path, group: int, chunk: Any, rows: int) -> _Size:
+def _chunk_size(file: Any, group: int, chunk: Any, rows: int) -> _Size:
     """Return the size of one column of a row group."""
     stored, values = chunk.total_uncompressed_size, chunk.num_values + rows
     plain = stored + _LEVEL_BYTES * values
@@ -91,19 +95,16 @@ def _chunk_size(path: Path, group: int, chunk: Any, rows: int) -> _Size:
         return _Size(plain, plain / max(rows, 1), 0.0, chunk.path_in_schema)
     if stored > _SMALL_BYTES and stored > _MOST_PER_BYTE * chunk.total_compressed_size:
         return _Size(stored, stored, 0.0, chunk.path_in_schema)
-    lengths = _dictionary_lengths(path, group, chunk.path_in_schema)
+    lengths = _dictionary_lengths(file, group, chunk.path_in_schema)
     mean, longest = (pc.mean(lengths).as_py() or 0.0, pc.max(lengths).as_py() or 0.0) if len(lengths) else (0.0, 0.0)
     repeated = mean * chunk.num_values + _LEVEL_BYTES * values
     per_row = max(1.0, values / max(rows, 1))
     return _Size(max(plain, repeated), max(plain / max(rows, 1), longest * per_row), longest, chunk.path_in_schema)
 
 
-def _dictionary_lengths(path: Path, group: int, column: str) -> Any:
+def _dictionary_lengths(file: Any, group: int, column: str) -> Any:
     """Return the bytes of each text that a column of a row group holds once and refers to."""
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path, read_dictionary=[column], pre_buffer=False, buffer_size=1 << 20) as file:
-        batch = next(file.iter_batches(1, row_groups=[group], columns=[column]), None)
+    batch = next(file.iter_batches(1, row_groups=[group], columns=[column]), None)
     texts = batch.column(0) if batch is not None else pa.nulls(0, pa.string())
     while pa.types.is_nested(texts.type) and not pa.types.is_dictionary(texts.type):
         texts = texts.field(0) if pa.types.is_struct(texts.type) else texts.values
