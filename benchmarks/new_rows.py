@@ -8,9 +8,9 @@ arena    each of the twelve newest models of arena140k_votes is hidden in turn. 
          against the leaderboard of all votes without it. Printed: excess loss of all of its votes over the row that
          they all give, for the fitted prior, with and without organisations, N(0, 5), and the mean row
 answers  five models of mmlu_pro_scores, drawn by seed 0, are hidden. The known ones' coefficients are logits of their
-         shares of right answers by subject, or by words of the prompt, on four fifths of the prompts, on which their
-         answers are graded; a few graded answers there give the new row. Printed: loss of its answers on the other
-         fifth, for prompts drawn at random and chosen, and where the known models' answers to the other fifth are
+         shares of right answers by subject, or by words and form of the prompt, on four fifths of the prompts, on which
+         their answers are graded; a few graded answers there give the new row. Printed: loss of its answers on the
+         other fifth, for prompts drawn at random and chosen, and where the known models' answers to the other fifth are
          graded too, beside the mean row and the row that all answers to the four fifths give
 live     a simulated arena: a model is trained on 5,000 votes in one line, and follows 4,000 more, three new models
          among them, with the README's live line. Printed: loss on held-out votes, beside a model of one line on
@@ -49,12 +49,15 @@ from p2l.leaderboard.newcomers import (
     votes_on_new,
 )
 from p2l.likelihood import get
+from p2l.model.form import form_of
+from p2l.model.process import kernel, median_distance
 
 __all__ = ["main"]
 
 Floats = npt.NDArray[np.float64]
 NEWEST, COUNTS = 12, (5, 10, 40, 100)
 NEWCOMERS, ASKED = 5, (5, 20, 50)
+RIDGE = 4.0
 BEFORE, AFTER = 5000, 4000
 
 
@@ -138,7 +141,7 @@ def answers(data: Path, orders: int) -> None:
     known = np.delete(every, hidden, axis=1)
     by = {
         "subject": _by_subject(known, subject, is_test),
-        "words": _by_text(known, list(questions.prompt), subject, is_test),
+        "words and form": _by_text(known, list(questions.prompt), subject, is_test),
     }
     print(f"mmlu_pro: loss an answer, mean of {NEWCOMERS} models, {orders} draws each\n")
     lines = []
@@ -156,25 +159,38 @@ def _by_subject(known: Floats, subject: Any, is_test: Any) -> Floats:
 
 
 def _by_text(known: Floats, prompts: list[Any], subject: Any, is_test: Any) -> Floats:
-    """Return known models' coefficients (P, M) by ridge regression on words, pairs of words and subject.
+    """Return known models' coefficients (P, M) by kernel ridge regression on words, pairs of words, form and subject.
 
     Those of prompts that it is fitted to come from the other four fifths of these.
     """
-    from scipy.sparse import csr_matrix, hstack
-    from sklearn.feature_extraction.text import TfidfVectorizer
-    from sklearn.linear_model import Ridge
+    from scipy.linalg import cho_factor, cho_solve
 
-    texts = [prompt if isinstance(prompt, str) else "\n".join(prompt) for prompt in prompts]
-    words = TfidfVectorizer(ngram_range=(1, 2), min_df=3, sublinear_tf=True).fit_transform(texts)
-    features = hstack([words, csr_matrix(np.eye(subject.max() + 1)[subject])]).tocsr()
+    alike = _alike([prompt if isinstance(prompt, str) else "\n".join(prompt) for prompt in prompts], subject)
     filled = np.where(np.isnan(known), np.nanmean(known[~is_test], axis=0), known)
-    fold = np.where(is_test, 5, np.random.default_rng(1).permutation(len(texts)) % 5)
+    fold = np.where(is_test, 5, np.random.default_rng(1).permutation(len(known)) % 5)
     shares = np.empty_like(known)
     for one in range(6):
-        fitted = (fold != one) & ~is_test
-        shares[fold == one] = Ridge(alpha=2.0).fit(features[fitted], filled[fitted]).predict(features[fold == one])
+        fitted, told = np.flatnonzero((fold != one) & ~is_test), np.flatnonzero(fold == one)
+        mean = filled[fitted].mean(axis=0)
+        system = alike[np.ix_(fitted, fitted)]
+        system[np.diag_indices(len(fitted))] += RIDGE
+        weights = cho_solve(cho_factor(system, overwrite_a=True), (filled[fitted] - mean).astype(np.float32))
+        shares[told] = mean + alike[np.ix_(told, fitted)] @ weights
     shares = np.clip(shares, 0.03, 0.97)
     return np.asarray(np.log(shares / (1.0 - shares)))
+
+
+def _alike(texts: list[str], subject: Any) -> npt.NDArray[np.float32]:
+    """Return the kernel (P, P): words and pairs of words, the reader's counts of form, and subject, of equal weight."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+
+    words = TfidfVectorizer(ngram_range=(1, 2), min_df=3, sublinear_tf=True, dtype=np.float32).fit_transform(texts)
+    form = np.array([form_of([text]) for text in texts])
+    form = form[:, form.std(axis=0) > 1e-6]
+    form = np.clip((form - form.mean(axis=0)) / form.std(axis=0), -4.0, 4.0)
+    scaled = form / median_distance(form)
+    near = kernel(scaled, scaled)
+    return np.asarray((words @ words.T).toarray() + near + (subject[:, None] == subject), dtype=np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
