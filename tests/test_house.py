@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import json
 import re
 import sys
@@ -237,17 +238,40 @@ def test_no_part_imports_a_command() -> None:
         assert graph()[name] & (commands - {"p2l.simulate"}) == set(), name
 
 
+def requirements(*lines: str) -> set[str]:
+    """The distributions that lines of requirements name, spelled as modules are."""
+    return {re.split(r"[\s<>=\[;]", line)[0].lower().replace("-", "_") for line in lines}
+
+
+DISTRIBUTIONS = {
+    "yaml": "pyyaml",
+    "opentelemetry": "opentelemetry_sdk",
+    "google": "google_auth",
+    "ppi_py": "ppi_python",
+    "sklearn": "scikit_learn",
+}
+
+
 def test_what_is_imported_is_declared() -> None:
     """A package that only comes along with another may leave with it."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
-    declared_names = {re.split(r"[\s<>=\[;]", line)[0].lower().replace("-", "_") for line in lines}
-    distributions = {"yaml": "pyyaml", "opentelemetry": "opentelemetry_sdk", "google": "google_auth"}
+    extras = project["optional-dependencies"]
     names = {name.split(".")[0] for imports in graph().values() for name in imports} - sys.stdlib_module_names
-    missing = {
-        distributions.get(name, name) for name in names - {"p2l", "route", "coeval", "llvmlite"}
-    } - declared_names
-    assert missing == set()
+    missing = {DISTRIBUTIONS.get(name, name) for name in names - {"p2l", "route", "coeval", "llvmlite"}}
+    assert missing - requirements(*project["dependencies"], *itertools.chain(*extras.values())) == set()
+
+
+def test_what_benchmarks_import_is_installed_for_them() -> None:
+    """They have an environment of their own, of what the products take and a file beside them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name != "dev"}
+    beside = (ROOT / "benchmarks" / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    installed = requirements(*project["dependencies"], *itertools.chain(*extras.values()), *beside)
+    for path in (ROOT / "benchmarks").rglob("*.py"):
+        names = {name.split(".")[0] for name in imported(tree_of(path), str(path))} - sys.stdlib_module_names
+        others = names - {"p2l", "route", "coeval", "benchmarks", "tests", "tools"}
+        others -= {"nncf", "onnxruntime"}  # of a flag whose help says how to install them
+        assert {DISTRIBUTIONS.get(name, name) for name in others} - installed == set(), path
 
 
 def has_main(tree: ast.Module) -> bool:
