@@ -40,6 +40,8 @@ _COME_AGAIN = 5.0  # seconds
 _DELIVERY_SECONDS = 0.5  # between two looks at the journal
 ANSWER_SECONDS = 600.0
 """For which a vote of the journal waits for its answer, which another router may have in memory."""
+_WAITS = (2, 4, 8)
+"""Flushes between two looks for an answer that is not there, 1.4 s in all."""
 _LOGGER = logging.getLogger("route")
 _MOST_WAITING = 100_000
 _MOST_FORGOTTEN = 1_000  # in one transaction, so that none takes long
@@ -164,8 +166,10 @@ class Feedback(WriteBehind):
             if not await self._database.flush():  # the answer may be among what could not be written
                 return await self._keep_for_later(vote, key, most)
             stored = await self._store(vote, key, most)
-            if isinstance(stored, Refusal) and stored.status == 404:
-                await asyncio.sleep(2 * self._database.flush_seconds)  # another worker may be about to write the answer
+            for flushes in _WAITS:  # another worker may be about to write the answer, later where much is to be done
+                if not isinstance(stored, Refusal) or stored.status != 404:
+                    break
+                await asyncio.sleep(flushes * self._database.flush_seconds)
                 await self._write_something()  # or unable to: its disk is this one's
                 stored = await self._store(vote, key, most)
             return stored

@@ -325,6 +325,30 @@ def test_a_worker_on_a_full_disk_does_not_deny_answers_of_other_workers(tmp_path
         assert process.stdout.readline() == "503\n"
 
 
+def test_a_vote_waits_for_an_answer_that_a_busy_worker_writes_late(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "router.sqlite"
+        async with feedback(path) as busy:
+
+            async def answer_late() -> None:
+                await asyncio.sleep(0.5)
+                busy.remember(SINGLE)
+                await busy._database.flush()
+
+            opened = new_database(path, flush_seconds=0.1)
+            await opened.start()
+            other, late = Feedback(opened, clock=Clock()), asyncio.ensure_future(answer_late())
+            await other.start()
+            stored = await other.vote(Vote("one", "up"), key="ops")
+            assert isinstance(stored, StoredVote)
+            assert stored.models == ("ant",)
+            await late
+            await other.close()
+            await opened.close()
+
+    asyncio.run(main())
+
+
 VOTING = """
 import asyncio, itertools, sys
 from pathlib import Path
