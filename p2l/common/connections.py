@@ -1,7 +1,7 @@
 """Limits of an HTTP service's connections: how long each may send a request or do nothing, and how many may be open.
 
 A connection is in one state, and the states in which it waits for its client are queues in the order of arrival. So the
-ones whose time is up, and the one that makes room at a cap, are always the first of a queue.
+ones whose time is up, and the one that makes room at a cap, are always the first of a queue, or a peer's first in it.
 """
 
 from __future__ import annotations
@@ -136,14 +136,6 @@ class Connection(Protocol):
         ...
 
 
-class _Group:
-    """The connections of one peer, or all."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.queues: dict[State, OrderedDict[Connection, None]] = {state: OrderedDict() for state, _ in _EVICTION}
-
-
 # Which requests begin in which turn of the event loop, which runs whatever is ready before it looks for anything new:
 # hundreds that arrive together would all be worked on up to their first wait, for half a second, before a connection of
 # somebody else is accepted. So few of them begin in one turn, and those that wait begin address by address.
@@ -205,8 +197,9 @@ class Connections:
         """Whether the service ends, so that none is kept after its next answer."""
         self.turns = Turns()
         self._limits = limits
-        self._all = _Group()
-        self._peers: dict[str, _Group] = {}
+        self._count = 0
+        self._peers: dict[str, int] = {}
+        self._queues: dict[State, OrderedDict[Connection, None]] = {state: OrderedDict() for state, _ in _EVICTION}
         self._tick = min(1.0, limits.header_seconds / 5, limits.idle_seconds / 5)
         self._swept = False
         self._peak = 0
@@ -218,19 +211,18 @@ class Connections:
 
     def admit(self, connection: Connection) -> bool:
         """Count a connection whose client may send now; return False if it must be refused."""
-        own = self._peers.get(connection.peer)
-        limits = self._limits
-        if own is not None and 0 < limits.peer <= own.count and not self._evict(own):
-            self.report("--max-peer-connections", f"refused a connection of {connection.peer}: {own.count} are open")
+        peer, limits = connection.peer, self._limits
+        own = self._peers.get(peer, 0)
+        if 0 < limits.peer <= own and not self._evict(peer):
+            self.report("--max-peer-connections", f"refused a connection of {peer}: {own} are open")
             return False
-        if self._all.count >= limits.total and not self._evict(self._all):
-            self.report("--max-connections", f"refused a connection of {connection.peer}: {self._all.count} are open")
+        if self._count >= limits.total and not self._evict():
+            self.report("--max-connections", f"refused a connection of {peer}: {self._count} are open")
             return False
-        own = self._peers.setdefault(connection.peer, own or _Group())
+        self._count += 1
+        self._peers[peer] = self._peers.get(peer, 0) + 1  # now: one of them may have made room
         connection.state, connection.since = State.HEAD, _now()
-        for group in (own, self._all):
-            group.count += 1
-            group.queues[State.HEAD][connection] = None
+        self._queues[State.HEAD][connection] = None
         if not self._swept:
             self._swept = True
             _loop().call_later(self._tick, self._sweep)
@@ -244,36 +236,35 @@ class Connections:
         """Note what a connection waits for now; its time begins anew only with another state."""
         if state is connection.state:
             return
-        groups = (self._peers[connection.peer], self._all)
-        for group in groups:
-            if connection.state is not State.BUSY:
-                del group.queues[connection.state][connection]
-            if state is not State.BUSY:
-                group.queues[state][connection] = None
+        if connection.state is not State.BUSY:
+            del self._queues[connection.state][connection]
+        if state is not State.BUSY:
+            self._queues[state][connection] = None
         connection.state, connection.since = state, _now()
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
         self.move(connection, State.BUSY)
-        own = self._peers[connection.peer]
-        own.count -= 1
-        self._all.count -= 1
-        if not own.count:
+        self._count -= 1
+        self._peers[connection.peer] -= 1
+        if not self._peers[connection.peer]:
             del self._peers[connection.peer]
 
-    def _evict(self, group: _Group) -> bool:
-        """Close the connection of a group that has been waiting for its client longest; return whether there is one."""
+    def _evict(self, peer: str | None = None) -> bool:
+        """Close the connection, of a peer or any, that waits for its client longest; return whether there is one."""
         now = _now()
         for state, seconds in _EVICTION:
-            oldest = next(iter(group.queues[state]), None)
-            if oldest is not None and oldest.since + seconds <= now:
-                oldest.abort()
-                return True
+            for connection in self._queues[state]:
+                if connection.since + seconds > now:
+                    break
+                if peer is None or connection.peer == peer:
+                    connection.abort()
+                    return True
         return False
 
     def _sweep(self) -> None:
         """End the connections whose time is up."""
-        now, queues = _now(), self._all.queues
+        now, queues = _now(), self._queues
         for state, seconds in ((State.HEAD, self._limits.header_seconds), (State.IDLE, self._limits.idle_seconds)):
             while queues[state] and (oldest := next(iter(queues[state]))).since + seconds <= now:
                 if state is State.HEAD:
@@ -284,21 +275,21 @@ class Connections:
         closing = queues[State.CLOSING]
         while closing and (oldest := next(iter(closing))).since + _FLUSH_SECONDS <= now:
             self._abort_if_stuck(oldest, now)
-        self._peak = max(self._peak, self._all.count)
+        self._peak = max(self._peak, self._count)
         waiting = sum(map(len, queues.values()))
-        is_over = self._peak >= _MANY and self._all.count < self._peak // 8
-        if is_over or (self._bytes >= _MANY_BYTES and waiting == self._all.count):
+        is_over = self._peak >= _MANY and self._count < self._peak // 8
+        if is_over or (self._bytes >= _MANY_BYTES and waiting == self._count):
             self._peak = self._bytes = 0
             self._has_garbage = True
             _loop().run_in_executor(None, _give_memory_back)
         elif self._has_garbage:
-            if self._bytes < _FEW_BYTES and waiting == self._all.count:
+            if self._bytes < _FEW_BYTES and waiting == self._count:
                 # What refers to itself in a circle: looking for it takes a moment, for which nobody waits now.
                 self._has_garbage = False
                 gc.collect()
                 _loop().run_in_executor(None, _give_memory_back)
             self._bytes = 0
-        self._swept = self._all.count > 0 or self._has_garbage
+        self._swept = self._count > 0 or self._has_garbage
         if self._swept:
             _loop().call_later(self._tick, self._sweep)
 
@@ -308,8 +299,7 @@ class Connections:
             connection.abort()
             return
         connection.unsent, connection.since = unsent, now
-        for group in (self._peers[connection.peer], self._all):
-            group.queues[State.CLOSING].move_to_end(connection)
+        self._queues[State.CLOSING].move_to_end(connection)
 
     def report(self, flag: str, text: str) -> None:
         """Log a line, and further ones of the same flag or kind at most every ten seconds."""
