@@ -268,7 +268,7 @@ def test_a_request_whose_only_model_rests_is_told_when_to_come_again(tmp_path: P
 
 def test_only_one_request_tries_a_model_that_was_down(tmp_path: Path) -> None:
     async def main() -> None:
-        scripts = {"good": {"failures": ["status:503"], "latency": 0.2}}
+        scripts = {"good": {"failures": ["status:503"], "latency": 1.0}}
         async with a_router(tmp_path, scripts=scripts, breaker={"failures": 1, "seconds": 0.2}) as router:
             await router.ask()
             await asyncio.sleep(0.3)
