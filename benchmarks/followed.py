@@ -85,15 +85,18 @@ def _labels(votes: Any, place: dict[str, int]) -> tuple[npt.NDArray[np.int32], n
 def arenas(folder: Path, seeds: int) -> Iterator[str]:
     """Yield lines about followed and retrained models."""
     header = ["votes", "as it was", "live line", "trained anew", "live less anew", "newcomers: live", "anew"]
-    gaps = []
+    gaps: list[float] = []
+    among_new: list[float] = []
     for seed in range(seeds):
         rows = [_checkpoint(folder / str(seed), seed, number) for number in range(1, CHECKPOINTS + 1)]
         gaps += [row[2] - row[3] for row in rows]
+        among_new += [row[4] - row[5] for row in rows]
         yield f"arena of seed {seed + 1}"
         yield from text_table(header, [[f"{row[0]:.0f}", *(f"{cell:.4f}" for cell in row[1:4]),
             f"{row[2] - row[3]:+.4f}", *(f"{cell:.4f}" for cell in row[4:])] for row in rows])  # fmt: skip
     kept = sum(gap <= 0.01 for gap in gaps)
     yield f"within 0.01 nats of training anew: {kept} of {len(gaps)} checkpoints; largest {max(gaps):+.4f}"
+    yield f"mean {np.mean(gaps):+.4f}, of votes with a new model {np.mean(among_new):+.4f}"
 
 
 def _checkpoint(place: Path, seed: int, number: int) -> list[float]:
