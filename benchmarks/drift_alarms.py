@@ -27,7 +27,7 @@ import numpy as np
 
 from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
-from p2l.insight.drift_follow import FEWEST_WINDOWS, Watch, look_at
+from p2l.insight.drift_follow import FEWEST_WINDOWS, DriftSettings, look_at
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.online_training.live_votes import LiveVotes, Waiting
 
@@ -59,7 +59,7 @@ def _drifts(folder: Path, seed: int, looks: int, window: int, fall: float) -> li
         coefs[2, 3] -= fall / POINTS_PER_LOGIT
         _write(file, coefs, window, rng, steady)
     votes = LiveVotes(path, waiting=Waiting(0.0, 0.0))
-    drifts = list(look_at(votes, Watch(window=window, by=["topic"])))
+    drifts = list(look_at(votes, DriftSettings(window=window, by=["topic"])))
     votes.close()
     path.unlink()
     return drifts

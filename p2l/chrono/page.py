@@ -29,7 +29,7 @@ from p2l.common.report.reports import (
     Figure,
     Fold,
     Measure,
-    Metrics,
+    MetricTable,
     Part,
     Prose,
     Report,
@@ -74,7 +74,7 @@ def chrono_report(
     runs = [one.run for one in matrices]
     sections = [
         Section("Runs", [_summary(measures, metric.text)], f"{metric.title}: {metric.sentence}"),
-        Section("Measures", [Metrics(_meanings(measures, metric.text))]),
+        Section("Measures", [MetricTable(_meanings(measures, metric.text))]),
         Section("Checkpoints by slices", [_matrix(one, is_open=len(matrices) == 1) for one in matrices], _MATRIX_LEAD),
     ]
     return Report(

@@ -226,11 +226,11 @@ def _with_clusters(args: argparse.Namespace, path: str) -> tuple[Source | str, l
 
 def _follow(args: argparse.Namespace) -> int | None:
     """Print each comparison; return 1 at the first change where --alarm asks for that."""
-    from p2l.insight.drift_follow import Watch, look_at, send_alarm
+    from p2l.insight.drift_follow import DriftSettings, look_at, send_alarm
     from p2l.likelihood import get
     from p2l.online_training.stream import StopRequestedError
 
-    watch = Watch(
+    watch = DriftSettings(
         window=args.window,
         by=args.by,
         clusters=args.clusters,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from p2l.common.report.charts import Axes, Series
-from p2l.common.report.reports import Figure, Measure, Metrics, Notes, Section, Verdict, percents, span
+from p2l.common.report.reports import Figure, Measure, MetricTable, Notes, Section, Verdict, percents, span
 from p2l.common.report.tables import Cell, Column, Table, number_text
 from p2l.metrics import Interval
 from p2l.training.run_records import Publication
@@ -56,7 +56,7 @@ def publications_section(log: Sequence[Publication], picture: Figure | None) -> 
     """Return the decisions as a table below the picture, and counts with their meaning."""
     lead = "Before a candidate replaces the model that is served, both forecast the newest held-out votes."
     notes = [] if any(one.is_judged for one in log) else ["No candidate was judged: every one was published."]
-    return Section("Published models", [picture, _table(log), Metrics(_counts(log)), Notes(notes)], lead)
+    return Section("Published models", [picture, _table(log), MetricTable(_counts(log)), Notes(notes)], lead)
 
 
 def publications_figure(log: Sequence[Publication]) -> Figure | None:

@@ -16,7 +16,7 @@ from p2l.common.report.reports import (
     Forest,
     ForestRow,
     Links,
-    Metrics,
+    MetricTable,
     Notes,
     Part,
     Prose,
@@ -203,9 +203,9 @@ def metrics_section(result: OutputResult, main: CategoryResult) -> Section:
 def _measures(one: CategoryResult) -> list[Part]:
     parts: list[Part] = []
     if rows := tables.metrics(one):
-        parts += [Prose("Forecasts of votes", "heading"), Metrics(rows)]
+        parts += [Prose("Forecasts of votes", "heading"), MetricTable(rows)]
     if rows := tables.comparison(one):
-        parts += [Prose("Leaderboard against the ground truth", "heading"), Metrics(rows)]
+        parts += [Prose("Leaderboard against the ground truth", "heading"), MetricTable(rows)]
     return parts
 
 

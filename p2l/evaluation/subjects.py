@@ -17,8 +17,8 @@ from p2l.common.errors import ConvergenceError
 from p2l.evaluation.boards import standing
 from p2l.leaderboard import Leaderboard, aggregate
 from p2l.leaderboard.newton import (
+    Expansion,
     Objective,
-    Point,
     derivatives,
     has_eta,
     minimise,
@@ -105,7 +105,7 @@ class ManyFits:
         size, terms = self.num_models, (targets, mean, self.precision)
         objective = Objective(self.likelihood, size, first, second, *terms, gauge, self.ridge)
         try:
-            point: Point = minimise(objective, start, tolerance=_TOLERANCE / 10)
+            point: Expansion = minimise(objective, start, tolerance=_TOLERANCE / 10)
         except ConvergenceError:
             return np.full(self.size, np.nan)
         return point.theta

@@ -21,7 +21,7 @@ from p2l.common.report.reports import (
     Figure,
     Fold,
     Measure,
-    Metrics,
+    MetricTable,
     Part,
     Prose,
     Report,
@@ -257,7 +257,7 @@ def _course(run: RunRecords) -> Section:
         panels.append((title, chart_svg(series, Axes("step", unit, y_text=_short), f"{title} over the run")))
     caption = "Lines are means over neighbouring steps, bands their range." if len(x) > 200 else ""
     figure = Figure("", "Rate, gradient and speed by step", caption, panels=panels) if panels else None
-    return Section("Course of the training", [figure, Metrics(_course_measures(run))])
+    return Section("Course of the training", [figure, MetricTable(_course_measures(run))])
 
 
 def _short(value: float) -> str:
@@ -362,7 +362,7 @@ def _held_out_sections(run: RunRecords, result: OutputResult | None) -> list[Sec
     parts: list[Part] = []
     lead = ""
     if run.comparison is not None:
-        parts += [_comparison_table(run.comparison), Metrics(_comparison_measures(run))]
+        parts += [_comparison_table(run.comparison), MetricTable(_comparison_measures(run))]
         sizes = f"{run.comparison.votes:,} votes on {run.comparison.prompts:,} prompts"
         lead = f"{sizes}, which nothing was trained on."
         if run.comparison.folds is not None:
@@ -372,7 +372,7 @@ def _held_out_sections(run: RunRecords, result: OutputResult | None) -> list[Sec
         parts += list(metrics_section(result, main).parts)
         lead = lead or metrics_section(result, main).lead
     elif run.results:
-        parts.append(Metrics(_plain_measures(run)))
+        parts.append(MetricTable(_plain_measures(run)))
     if not parts:
         return []
     sections = [Section("Held-out votes", parts, lead)]

@@ -36,7 +36,7 @@ _REQUEST_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Watch:
+class DriftSettings:
     """What is looked at, and what counts as a change."""
 
     window: int = 5000
@@ -64,7 +64,7 @@ class _Windows:
     """The newest votes in windows, each an Arrow table of text, with hashes for prompts."""
 
     votes: LiveVotes
-    watch: Watch
+    watch: DriftSettings
     tables: list[Any] = field(default_factory=list)
     _kinds: Callable[[Sequence[list[str]]], list[str]] | None = None
     _bases: list[str] | None = None
@@ -114,7 +114,7 @@ def _flat(value: Any) -> str | None:
     return value if value is None or isinstance(value, str) else json.dumps(value)
 
 
-def look_at(votes: LiveVotes, watch: Watch, tell: Callable[[str], None] = print_note) -> Iterator[Drift]:
+def look_at(votes: LiveVotes, watch: DriftSettings, tell: Callable[[str], None] = print_note) -> Iterator[Drift]:
     """Yield the comparison of each window with those before it, until the stream ends.
 
     Its `fdr` is the share of this look. StopRequestedError on a signal, InputError where the votes cannot be read.
@@ -135,7 +135,9 @@ def look_at(votes: LiveVotes, watch: Watch, tell: Callable[[str], None] = print_
         yield drift
 
 
-def _compare(windows: _Windows, watch: Watch, fdr: float, arrived: int, tell: Callable[[str], None]) -> Drift | None:
+def _compare(
+    windows: _Windows, watch: DriftSettings, fdr: float, arrived: int, tell: Callable[[str], None]
+) -> Drift | None:
     newest = float(len(windows.tables) - 1)
     by = [*watch.by, *([CLUSTER] if watch.clusters is not None else [])]
     try:

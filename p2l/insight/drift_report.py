@@ -12,7 +12,7 @@ from p2l.common.report.reports import (
     Forest,
     ForestRow,
     Measure,
-    Metrics,
+    MetricTable,
     Notes,
     Part,
     Prose,
@@ -226,7 +226,7 @@ def _measures(drift: Drift) -> Section:
         "A change is that of a model's score against the field's: 400 points are odds of 10 to 1. It is seen, not "
         "explained: other opponents or prompts on one side can look like one."
     )
-    return Section("Metrics", [Metrics(rows), Notes([points])])
+    return Section("Metrics", [MetricTable(rows), Notes([points])])
 
 
 def _every_cell(drift: Drift) -> Section:

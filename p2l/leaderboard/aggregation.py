@@ -21,7 +21,7 @@ from p2l import likelihood as likelihoods
 from p2l.common.errors import InputError
 from p2l.leaderboard.board import Leaderboard
 from p2l.leaderboard.intervals import bounds, check_intervals
-from p2l.leaderboard.newton import Objective, Point, has_eta, minimise, shift_invariant
+from p2l.leaderboard.newton import Expansion, Objective, has_eta, minimise, shift_invariant
 from p2l.leaderboard.pair_tables import check_number_of_models
 from p2l.likelihood import Likelihood
 
@@ -78,7 +78,7 @@ def aggregate(
         raise InputError("intervals read the coefficients twice: give blocks as a list or an array, or intervals=None")
     sums, mean, number = _sum_outcomes(prompts)
     objective = _objective(prompts.likelihood, sums / number, mean)
-    point = minimise(objective, mean) if len(models) > 1 else Point(mean, np.nan, mean, np.eye(len(mean)))
+    point = minimise(objective, mean) if len(models) > 1 else Expansion(mean, np.nan, mean, np.eye(len(mean)))
     rng = np.random.default_rng(seed)
     ends = bounds(
         objective,
@@ -208,7 +208,7 @@ def _pairs(sums: Floats) -> Floats:
     return np.ascontiguousarray(np.moveaxis(sums[..., first, second], -2, -1))
 
 
-def _prompt_scores(objective: Objective, point: Point, prompts: _Blocks) -> Floats:
+def _prompt_scores(objective: Objective, point: Expansion, prompts: _Blocks) -> Floats:
     """Return the summed outer products (D, D) of the prompts' scores."""
     _, gradient, _ = objective.derivatives(point.theta)
     size = objective.num_models

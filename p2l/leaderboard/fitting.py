@@ -43,8 +43,8 @@ from p2l.leaderboard.intervals import (
 )
 from p2l.leaderboard.newton import (
     BROAD,
+    Expansion,
     Objective,
-    Point,
     Prior,
     has_eta,
     minimise,
@@ -233,7 +233,7 @@ def fit_covariance(
     return sandwich_covariance(objective, point, scores)[: len(models), : len(models)]
 
 
-def _scores(objective: Objective, point: Point, table: PairTable, units: Units | None) -> Floats:
+def _scores(objective: Objective, point: Expansion, table: PairTable, units: Units | None) -> Floats:
     return vote_scores(objective, point, table) if units is None else cluster_scores(objective, point, units)
 
 

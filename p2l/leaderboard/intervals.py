@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from p2l.common.bootstrap import check_draws
 from p2l.common.errors import ConfigError
-from p2l.leaderboard.newton import Objective, Point, minimise, one_blas_thread, winner_targets
+from p2l.leaderboard.newton import Expansion, Objective, minimise, one_blas_thread, winner_targets
 from p2l.leaderboard.pair_tables import Ints, PairTable, table_cells
 
 Floats = npt.NDArray[np.float64]
@@ -70,7 +70,7 @@ def check_intervals(intervals: str | None, level: float, replicates: int) -> Non
 
 def bounds(
     objective: Objective,
-    point: Point,
+    point: Expansion,
     intervals: str | None,
     level: float,
     scores: Callable[[], Floats],
@@ -103,7 +103,7 @@ def bounds(
 
 
 @one_blas_thread()
-def sandwich_covariance(objective: Objective, point: Point, scores: Floats) -> Floats:
+def sandwich_covariance(objective: Objective, point: Expansion, scores: Floats) -> Floats:
     """Return the covariance (D, D) from the scores' summed outer products (D, D), in units of target mass."""
     prior = np.diag(objective.precision)
     prior[: objective.num_models, : objective.num_models] -= objective.coupling
@@ -122,7 +122,7 @@ def _centred(objective: Objective, matrix: Floats) -> Floats:
     return np.asarray(project @ matrix @ project)
 
 
-def vote_scores(objective: Objective, point: Point, table: PairTable) -> Floats:
+def vote_scores(objective: Objective, point: Expansion, table: PairTable) -> Floats:
     """Return the summed outer products (D, D) of the scores of independent votes."""
     scores = _winner_scores(objective, point)
     weighted = scores * table.squares.T[:, None]
@@ -134,13 +134,13 @@ def vote_scores(objective: Objective, point: Point, table: PairTable) -> Floats:
     return objective.scatter_square(np.moveaxis(products, -1, 0))
 
 
-def _winner_scores(objective: Objective, point: Point) -> Floats:
+def _winner_scores(objective: Objective, point: Expansion) -> Floats:
     """Return the score (4, Q, P) of a vote of weight one, for each winner."""
     gradient = np.moveaxis(objective.gradients(point.theta), 0, -1)
     return np.asarray(np.tensordot(winner_targets(objective.likelihood), gradient, axes=1))
 
 
-def cluster_scores(objective: Objective, point: Point, units: Units) -> Floats:
+def cluster_scores(objective: Objective, point: Expansion, units: Units) -> Floats:
     """Return the summed outer products (D, D) of the scores of clusters."""
     from scipy.sparse import coo_array
 
@@ -162,7 +162,7 @@ def cluster_scores(objective: Objective, point: Point, units: Units) -> Floats:
 
 def _refit(
     objective: Objective,
-    point: Point,
+    point: Expansion,
     derived: tuple[Floats, Floats, Floats] | None,
     targets: Floats,
     rng: np.random.Generator,

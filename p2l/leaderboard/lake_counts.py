@@ -94,7 +94,7 @@ def _count(
         for tally in active:
             tally.enter(part.day)
         while (batch := next(batches)) is not None:
-            coded = _Batch(batch, names, lake.name)
+            coded = _CodedVotes(batch, names, lake.name)
             for tally in active:
                 tally.add(coded)
     for tally in tallies:
@@ -235,7 +235,7 @@ def _groups_of(table: Any, number: int) -> Iterator[Group]:
             return
 
 
-class _Batch:
+class _CodedVotes:
     """Votes as codes: of models, of winners, and of cells of an array of all pairs where these are few enough."""
 
     def __init__(self, batch: Any, names: dict[str, int], source: str) -> None:
@@ -301,7 +301,7 @@ class _Tally:
             self.finish()
             self._period = period
 
-    def add(self, votes: _Batch) -> None:
+    def add(self, votes: _CodedVotes) -> None:
         """Count a batch."""
         if self._skips or not len(votes) or (self.spec.by and self.spec.by not in votes.batch.schema.names):
             return
@@ -357,7 +357,7 @@ class _Tally:
             codes[place] = self._counts.code(Group(self.spec.by, texts[place], self._period))
         return np.asarray(codes[group])
 
-    def _sparse(self, votes: _Batch, group: Any, rows: Any) -> None:
+    def _sparse(self, votes: _CodedVotes, group: Any, rows: Any) -> None:
         self.finish()
         a, b, winner = (column.astype(np.int64) for column in votes.codes)
         has_weights = self.spec.weighted and "weight" in votes.batch.schema.names

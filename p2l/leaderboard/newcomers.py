@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l.common.errors import InputError
-from p2l.leaderboard.newton import Point, derivatives, minimise
+from p2l.leaderboard.newton import Expansion, derivatives, minimise
 from p2l.likelihood import Likelihood, targets
 
 Floats = npt.NDArray[np.float64]
@@ -159,12 +159,12 @@ def fit_row(prior: RowPrior, known: Floats, observe: Observe) -> NewRow:
     design, base = prior.design(known), known.mean(axis=1)
     precision = np.linalg.inv(prior.covariance)
 
-    def evaluate(theta: Floats) -> Point:
+    def evaluate(theta: Floats) -> Expansion:
         logs, slope, bend = observe(base + design @ theta)
         away = precision @ (theta - prior.mean)
         value = -float(logs.sum()) + 0.5 * float((theta - prior.mean) @ away)
         hessian = precision - (design * bend[:, None]).T @ design
-        return Point(theta, value, away - design.T @ slope, hessian)
+        return Expansion(theta, value, away - design.T @ slope, hessian)
 
     point = minimise(evaluate, prior.mean.copy())
     return NewRow(prior, point.theta, np.asarray(np.linalg.inv(point.hessian), dtype=np.float64))

@@ -60,7 +60,7 @@ _NO_GRADIENT, _NOISE_STEP = 1e-15, 1e-2
 _LAST_STEP = 1e-9  # no step is worth another evaluation after one so short
 
 
-class Point(NamedTuple):
+class Expansion(NamedTuple):
     """A function at one argument: value, gradient (D,), Hessian (D, D)."""
 
     theta: Floats
@@ -71,8 +71,8 @@ class Point(NamedTuple):
 
 @one_blas_thread()
 def minimise(
-    evaluate: Callable[[Floats], Point], start: Floats | Point, *, tolerance: float = 1e-7, max_steps: int = 200
-) -> Point:
+    evaluate: Callable[[Floats], Expansion], start: Floats | Expansion, *, tolerance: float = 1e-7, max_steps: int = 200
+) -> Expansion:
     """Find the local minimum that descent from `start` (D,), or from a point already evaluated, leads to.
 
     `evaluate` may move its argument into the domain of the function: the point it returns says where it was taken.
@@ -80,7 +80,7 @@ def minimise(
     square. The gradient there must be below a hundredth of `tolerance`, or ConvergenceError is raised, as it is after
     `max_steps` steps. After a step of 1e-9 value and Hessian are those of the point before, which differ by no more.
     """
-    point, damping = (start if isinstance(start, Point) else evaluate(start)), 0.0
+    point, damping = (start if isinstance(start, Expansion) else evaluate(start)), 0.0
     for _ in range(max_steps):
         step = _step(point, damping)
         if step is None:
@@ -111,7 +111,7 @@ def minimise(
     )
 
 
-def _step(point: Point, damping: float) -> Floats | None:
+def _step(point: Expansion, damping: float) -> Floats | None:
     """Return the damped Newton step, cut to a length probabilities can follow; None when H is not positive definite."""
     matrix = point.hessian
     if damping:
@@ -127,7 +127,7 @@ def _step(point: Point, damping: float) -> Floats | None:
     return np.asarray(step * min(1.0, _LARGEST_STEP / max(longest, 1e-300)))
 
 
-def _descends(point: Point, trial: Point, step: Floats) -> bool:
+def _descends(point: Expansion, trial: Expansion, step: Floats) -> bool:
     """Whether the step kept a tenth of a thousandth of what the quadratic model promised, rounding aside."""
     promised = -float(point.gradient @ step + 0.5 * step @ point.hessian @ step)
     slack = _ROUNDING * (1.0 + abs(point.value))
@@ -140,7 +140,7 @@ def _raised(damping: float) -> float:
     return max(10.0 * damping, 1e-4)
 
 
-def _checked(point: Point, tolerance: float) -> Point:
+def _checked(point: Expansion, tolerance: float) -> Expansion:
     size = float(np.abs(point.gradient).max(initial=0.0))
     if size > tolerance * max(1.0, float(np.abs(point.hessian).max(initial=0.0))):
         raise ConvergenceError(f"the fit stopped at a gradient of {size:.1e}")
@@ -413,7 +413,7 @@ class Objective:
         """Return eta of theta (D,), or None."""
         return float(theta[self.num_models]) if has_eta(self.likelihood) else None
 
-    def __call__(self, theta: Floats) -> Point:
+    def __call__(self, theta: Floats) -> Expansion:
         """Return value, gradient (D,) and Hessian (D, D) at theta (D,), its eta raised to the least that counts."""
         least = self.likelihood.eta_scale.least
         if least is not None and theta[self.num_models] < least:
@@ -422,7 +422,7 @@ class Objective:
         sums = [self._row_sums(theta, rows) for rows in self._blocks()]
         return self._with_prior(theta, sum(part[0] for part in sums), *self._stacked([part[1:] for part in sums]))
 
-    def combine(self, theta: Floats, derived: tuple[Floats, Floats, Floats]) -> Point:
+    def combine(self, theta: Floats, derived: tuple[Floats, Floats, Floats]) -> Expansion:
         """Return the same from the rows' `derivatives` at theta, which do not depend on the targets."""
         return self._with_prior(theta, *self._sums(derived, slice(None)))
 
@@ -452,7 +452,7 @@ class Objective:
         value = float(np.sum(own * log_probs, where=own > 0))
         return value, np.einsum("pk,pkq->pq", own, gradient), np.einsum("pk,pkqr->pqr", own, hessian)
 
-    def _with_prior(self, theta: Floats, likelihood: float, per_row: Floats, curvature: Floats) -> Point:
+    def _with_prior(self, theta: Floats, likelihood: float, per_row: Floats, curvature: Floats) -> Expansion:
         offset = theta - self.mean
         precision = self.precision + self.ridge * self.total
         level = float(offset[: self.num_models].sum())
@@ -461,7 +461,7 @@ class Objective:
         slope[: self.num_models] -= self.coupling * level
         matrix = np.diag(precision) - self.scatter_square(curvature)
         matrix[: self.num_models, : self.num_models] -= self.coupling
-        point = Point(theta, value / self.total, slope / self.total, matrix / self.total)
+        point = Expansion(theta, value / self.total, slope / self.total, matrix / self.total)
         least, place = self.likelihood.eta_scale.least, self.num_models
         if least is not None and theta[place] <= least and point.gradient[place] > 0:
             # Eta stays at its floor: what is left is a function of the other parameters alone.
@@ -475,7 +475,7 @@ class Objective:
         level = float(offset[: self.num_models].sum())
         return 0.5 * float((self.precision + self.ridge * self.total) @ offset**2) - 0.5 * self.coupling * level**2
 
-    def loss(self, point: Point) -> float:
+    def loss(self, point: Expansion) -> float:
         """Return the mean negative log-likelihood at a point of this function, without prior; NaN without pairs."""
         if not len(self.first):
             return float("nan")
@@ -550,7 +550,7 @@ class Objective:
         for place, role in enumerate(self.roles[:, : self.num_shared]):
             yield np.asarray((per_row @ role) * self.covariates[:, place, None])
 
-    def _held(self, point: Point) -> Point:
+    def _held(self, point: Expansion) -> Expansion:
         """Give every direction that changes nothing a curvature, so that each component keeps its mean."""
         assert self.gauge is not None
         strength, sums = self._gauge_terms(point.theta)
@@ -558,7 +558,7 @@ class Objective:
         gradient[: self.num_models] += (strength * sums)[self.gauge]
         same = self.gauge[:, None] == self.gauge[None, :]
         hessian[: self.num_models, : self.num_models] += same * strength[self.gauge][:, None]
-        return Point(point.theta, point.value + self._gauge_value(point.theta), gradient, hessian)
+        return Expansion(point.theta, point.value + self._gauge_value(point.theta), gradient, hessian)
 
     def _gauge_terms(self, theta: Floats) -> tuple[Floats, Floats]:
         """Return, of each component, how much its mean costs, and its summed distance from the prior's."""

@@ -47,7 +47,7 @@ _NAME = re.compile(r"checkpoint-(\d+)")
 _WEIGHTS = ("*.safetensors", "member-*/*.safetensors")
 
 
-class Verdict(NamedTuple):
+class GateDecision(NamedTuple):
     """Whether a candidate is published, with the reason as a sentence and as numbers."""
 
     good: bool
@@ -89,11 +89,11 @@ def candidate_path(folder: Path, step: int) -> Path:
 def publish(
     folder: Path,
     step: int,
-    judge: Callable[[Path, Path | None], Verdict],
+    judge: Callable[[Path, Path | None], GateDecision],
     *,
     keep: int = 5,
     **facts: float | int,
-) -> Verdict:
+) -> GateDecision:
     """Judge the candidate of a step against the served model, and publish it as `checkpoint-STEP` if it is good.
 
     The candidate is at `candidate_path` in the served `folder`; a refused one is removed. Of the published models the
@@ -122,8 +122,8 @@ def publish(
 
 
 def _judged(
-    folder: Path, candidate: Path, judge: Callable[[Path, Path | None], Verdict]
-) -> tuple[Path | None, Verdict]:
+    folder: Path, candidate: Path, judge: Callable[[Path, Path | None], GateDecision]
+) -> tuple[Path | None, GateDecision]:
     """Return the served model and the verdict against it; one that is rolled back meanwhile no longer counts."""
     while True:
         before = served(folder)
@@ -247,7 +247,7 @@ class Difference:
     served_loss: float
 
 
-def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str | None = None) -> Verdict:
+def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str | None = None) -> GateDecision:
     """Refuse a candidate that forecasts new votes worse than the served model, beyond noise.
 
     A share of the prompts, chosen by their hash, is never trained on; `votes` are the newest votes on them. With d_i
@@ -262,13 +262,13 @@ def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str
     Raise InputError if a folder cannot be loaded.
     """
     if served is None:
-        return Verdict(True, "the first one", {})
+        return GateDecision(True, "the first one", {})
     comparison = compare(candidate, served, votes, device)
     numbers: dict[str, float | int] = {"held_votes": comparison.votes, "held_prompts": comparison.prompts}
     if comparison.prompts < FEWEST_PROMPTS:
-        return Verdict(True, f"{comparison.prompts} held-out prompts are too few to judge by", numbers)
+        return GateDecision(True, f"{comparison.prompts} held-out prompts are too few to judge by", numbers)
     if not math.isfinite(comparison.mean):
-        return Verdict(False, f"its loss on {comparison.votes:,} held-out votes is no number", numbers)
+        return GateDecision(False, f"its loss on {comparison.votes:,} held-out votes is no number", numbers)
     numbers |= {"loss": comparison.candidate_loss, "served_loss": comparison.served_loss}
     numbers |= {"difference": comparison.mean, "error": comparison.error}
     sentence = (
@@ -276,7 +276,7 @@ def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str
         f"{comparison.votes:,} held-out votes: {comparison.mean:+.4f} +- {comparison.error:.4f}"
     )
     good = comparison.mean <= _ERRORS * comparison.error
-    return Verdict(good, sentence if good else f"{sentence}, worse beyond noise", numbers)
+    return GateDecision(good, sentence if good else f"{sentence}, worse beyond noise", numbers)
 
 
 def compare(candidate: Path, served: Path, votes: HeldOutVotes, device: str | None = None) -> Difference:
@@ -432,9 +432,9 @@ class FolderPublisher:
             self._last = (arrived, time.time())
         trainer.engine.barrier()
 
-    def _judge(self, candidate: Path, before: Path | None, held: HeldOutVotes | None, device: str) -> Verdict:
+    def _judge(self, candidate: Path, before: Path | None, held: HeldOutVotes | None, device: str) -> GateDecision:
         if before is None or held is None or not self.gate:
-            return Verdict(True, "the first one" if before is None else "not judged (no --gate)", {})
+            return GateDecision(True, "the first one" if before is None else "not judged (no --gate)", {})
         return judge(candidate, before, held, device)
 
 

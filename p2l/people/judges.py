@@ -31,7 +31,7 @@ from scipy import sparse
 from scipy.linalg import cho_factor, cho_solve
 
 from p2l.common.errors import InputError
-from p2l.leaderboard.newton import Point, derivatives, has_eta, one_blas_thread
+from p2l.leaderboard.newton import Expansion, derivatives, has_eta, one_blas_thread
 from p2l.likelihood import Likelihood, counted, get, targets, vote_losses
 from p2l.people.sources import PERSON, SourcedVotes
 from p2l.people.voters import Voter, VoterEvidence
@@ -153,7 +153,7 @@ def fit_sources(votes: SourcedVotes, likelihood: str, forecasts: Forecasts | Non
         raise InputError(f"no vote counts under likelihood {likelihood}")
     rows = _sample(votes)
     part = votes.take(rows)
-    problem = _Problem.of(part, model, None if forecasts is None else forecasts.take(rows))
+    problem = _PenalisedLikelihood.of(part, model, None if forecasts is None else forecasts.take(rows))
     theta, prior = problem.mean.copy(), problem.first_prior()
     weight, voters = np.ones(len(part)), list[Voter]()
     for _ in range(_MOST_ROUNDS):
@@ -166,7 +166,7 @@ def fit_sources(votes: SourcedVotes, likelihood: str, forecasts: Forecasts | Non
         if prior.is_near(last) and np.abs(weight - before).max() < _STEADY:
             break
     if len(part) < len(votes):
-        voters = _weighed(votes, model, -_Problem.of(votes, model, forecasts).losses(theta))
+        voters = _weighed(votes, model, -_PenalisedLikelihood.of(votes, model, forecasts).losses(theta))
     verdicts = np.bincount(votes.judge[~votes.by_people], minlength=len(votes.judges))
     return problem.result(theta, prior, tuple(voters), verdicts.tolist())
 
@@ -190,7 +190,7 @@ def _weighed(votes: SourcedVotes, model: Likelihood, log_likelihood: Floats) -> 
     return evidence.voters(log_likelihood[rows])
 
 
-class _Prior(NamedTuple):
+class _SourcePrior(NamedTuple):
     """What is fitted of the prior."""
 
     level: float
@@ -200,14 +200,14 @@ class _Prior(NamedTuple):
     tastes: Floats
     """(J,) of each judge's offsets."""
 
-    def is_near(self, other: _Prior) -> bool:
+    def is_near(self, other: _SourcePrior) -> bool:
         """Whether one more round would change little."""
         ratios = np.log(np.append(self.tastes / other.tastes, self.spread / other.spread))
         return bool(np.abs(ratios).max() < _STEADY) and abs(self.level - other.level) < _STEADY
 
 
 @dataclass(frozen=True)
-class _Problem:
+class _PenalisedLikelihood:
     """The penalised likelihood of votes, as a function of the D parameters."""
 
     votes: SourcedVotes
@@ -225,7 +225,7 @@ class _Problem:
     """Whether the leaderboard is added to forecasts."""
 
     @classmethod
-    def of(cls, votes: SourcedVotes, model: Likelihood, forecasts: Forecasts | None) -> _Problem:
+    def of(cls, votes: SourcedVotes, model: Likelihood, forecasts: Forecasts | None) -> _PenalisedLikelihood:
         size, number = len(votes.models), len(votes)
         rows, base, gamma = np.arange(number), np.zeros((number, 3)), None
         if forecasts is not None:
@@ -253,9 +253,9 @@ class _Problem:
     def has_eta(self) -> int:
         return int(has_eta(self.model))
 
-    def first_prior(self) -> _Prior:
+    def first_prior(self) -> _SourcePrior:
         spread = _CORRECTION if self.is_correction else 1.0
-        return _Prior(0.0, spread, np.full(len(self.votes.judges), _OWN_TASTE))
+        return _SourcePrior(0.0, spread, np.full(len(self.votes.judges), _OWN_TASTE))
 
     def _at(self, judge: int) -> int:
         """Return where the parameters of a judge begin."""
@@ -291,7 +291,7 @@ class _Problem:
         labels = np.column_stack([np.zeros(len(first)), np.ones(len(first)), self.votes.labels[:, 2]]).astype(np.int64)
         return np.asarray(vote_losses(self.model, np.stack([first, second], axis=1), labels, eta, gamma))
 
-    def minimise(self, theta: Floats, weight: Floats, prior: _Prior) -> Point:
+    def minimise(self, theta: Floats, weight: Floats, prior: _SourcePrior) -> Expansion:
         """Descend by Fisher scoring; the Hessian of the point is the information, the prior's included."""
         mean, precision = self._normal(prior)
         weight = weight * self.votes.weights
@@ -314,9 +314,9 @@ class _Problem:
             theta, value = theta + step, trial
             if float(np.abs(step).max()) < _SHORT:
                 break
-        return Point(theta, value, gradient, information)
+        return Expansion(theta, value, gradient, information)
 
-    def _normal(self, prior: _Prior) -> tuple[Floats, Floats]:
+    def _normal(self, prior: _SourcePrior) -> tuple[Floats, Floats]:
         """Return mean and precision (D,) of the parameters."""
         size, mean, sd = len(self.votes.models), self.mean.copy(), self.sd.copy()
         mean[:size], sd[:size] = prior.level, prior.spread
@@ -361,7 +361,7 @@ class _Problem:
             out.append(own_part + self.jacobians[place])
         return [*out, self.jacobians[2]]
 
-    def suited_prior(self, point: Point, prior: _Prior) -> _Prior:
+    def suited_prior(self, point: Expansion, prior: _SourcePrior) -> _SourcePrior:
         """Return the prior that suits the votes best, all parameters integrated out (one round of MacKay's update)."""
         covariance, size = np.linalg.inv(point.hessian), len(self.votes.models)
 
@@ -375,9 +375,9 @@ class _Problem:
         if self.is_correction:
             return prior._replace(tastes=np.array(tastes))
         level = float(point.theta[:size].mean())
-        return _Prior(level, sd_of(0, level, prior.spread, 1.0), np.array(tastes))
+        return _SourcePrior(level, sd_of(0, level, prior.spread, 1.0), np.array(tastes))
 
-    def result(self, theta: Floats, prior: _Prior, voters: tuple[Voter, ...], verdicts: list[int]) -> SourceFit:
+    def result(self, theta: Floats, prior: _SourcePrior, voters: tuple[Voter, ...], verdicts: list[int]) -> SourceFit:
         size, judges = len(self.votes.models), []
         for code, name in enumerate(self.votes.judges):
             log_scale, *scalars = theta[self._at(code) : self._at(code) + len(SCALARS)].tolist()

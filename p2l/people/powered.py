@@ -26,7 +26,7 @@ from p2l.common.errors import InputError
 from p2l.leaderboard import Leaderboard, Prior
 from p2l.leaderboard.newton import (
     BROAD,
-    Point,
+    Expansion,
     derivatives,
     extras,
     has_eta,
@@ -144,13 +144,13 @@ class _Problem:
             (self.others, self.others.outcomes * weight * share / len(self.others)),
         ]
 
-        def point(theta: Floats) -> Point:
+        def point(theta: Floats) -> Expansion:
             value = 0.5 * float(precision @ (theta - mean) ** 2)
             gradient, hessian = precision * (theta - mean), np.diag(precision)
             for battles, outcomes in parts if weight else parts[:1]:
                 own = self._sums(theta, battles, outcomes)
                 value, gradient, hessian = value + own[0], gradient + own[1], hessian + own[2]
-            return Point(theta, value, gradient, hessian)
+            return Expansion(theta, value, gradient, hessian)
 
         start = np.zeros(len(mean))
         if has_eta(self.model):

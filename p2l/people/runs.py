@@ -35,7 +35,7 @@ Floats = NDArray[np.floating]
 _fits: WeakKeyDictionary[VoteStore, SourceFit] = WeakKeyDictionary()
 
 
-class Settings(Protocol):
+class SourceSettings(Protocol):
     """What a training configuration says of sources."""
 
     @property
@@ -72,7 +72,7 @@ class Predictions(Protocol):
 
 
 @dataclass(frozen=True)
-class Terms:
+class VoteAdjustments:
     """What turns coefficients of people into those of N votes, and how much each counts."""
 
     scale: Tensor
@@ -82,61 +82,61 @@ class Terms:
     weight: NDArray[np.float64]
     """(N,)"""
 
-    def take(self, ids: Ids) -> Terms:
+    def take(self, ids: Ids) -> VoteAdjustments:
         """Return the terms of some votes."""
-        return Terms(self.scale[ids], self.shift[ids], self.weight[ids])
+        return VoteAdjustments(self.scale[ids], self.shift[ids], self.weight[ids])
 
     def scaled(self, coefs: Tensor, gamma: Tensor | None) -> Tensor:
         """Return coefficients (n, M) of people as those of the votes' sources, but for the shift."""
         scale = self.scale.to(coefs)[:, None]
         return coefs * scale if gamma is None else gamma.view(-1, 1) * (1 - scale) + coefs * scale
 
-    def repeated(self, members: int, device: torch.device) -> Terms:
+    def repeated(self, members: int, device: torch.device) -> VoteAdjustments:
         """Return them once for each member of a backbone."""
         return replace(
             self, scale=self.scale.repeat(members).to(device), shift=self.shift.repeat(members, 1).to(device)
         )
 
 
-def has_sources(config: Settings) -> bool:
+def has_sources(config: SourceSettings) -> bool:
     """Return whether votes have sources, or voters, that count."""
     return config.people is not None or config.weigh_voters
 
 
-def people_rows(votes: VoteStore, config: Settings) -> Ids:
+def people_rows(votes: VoteStore, config: SourceSettings) -> Ids:
     """Return the ids of the votes that people cast."""
     return np.flatnonzero(by_people(votes, config.people))
 
 
-def of_people(votes: VoteStore, config: Settings) -> VoteStore:
+def of_people(votes: VoteStore, config: SourceSettings) -> VoteStore:
     """Return the votes that people cast."""
     rows = people_rows(votes, config)
     return votes if len(rows) == len(votes) else votes.subset(rows)
 
 
-def sources_of(votes: VoteStore, config: Settings) -> SourceFit:
+def sources_of(votes: VoteStore, config: SourceSettings) -> SourceFit:
     """Return what one leaderboard of people says of the sources of votes; kept as long as the votes are."""
     if votes not in _fits:
         _fits[votes] = _steady(fit_sources(_read(votes, config), config.loss_type))
     return _fits[votes]
 
 
-def refitted(votes: VoteStore, config: Settings, forecast: Predictions) -> SourceFit:
+def refitted(votes: VoteStore, config: SourceSettings, forecast: Predictions) -> SourceFit:
     """Return the same by forecasts of the votes, by models that were not trained on their prompts."""
     forecasts = Forecasts(forecast.coefs, forecast.eta, forecast.gamma)
     return _steady(fit_sources(_read(votes, config), config.loss_type, forecasts))
 
 
-def terms_of(votes: VoteStore, config: Settings, fit: SourceFit | None = None) -> Terms | None:
+def terms_of(votes: VoteStore, config: SourceSettings, fit: SourceFit | None = None) -> VoteAdjustments | None:
     """Return the terms of votes by a fit, or by that of `sources_of`; None where there are no sources."""
     if not has_sources(config):
         return None
     terms = (fit or sources_of(votes, config)).terms(_read(votes, config), config.loss_type)
     scale, shift = (torch.as_tensor(part, dtype=torch.float32) for part in terms[:2])
-    return Terms(scale, shift, terms.weight)
+    return VoteAdjustments(scale, shift, terms.weight)
 
 
-def board_of(votes: VoteStore, config: Settings) -> Leaderboard:
+def board_of(votes: VoteStore, config: SourceSettings) -> Leaderboard:
     """Return the one leaderboard of what people say."""
     fit, likelihood = sources_of(votes, config), get(config.loss_type)
     coefs = fit.coefs - fit.coefs.mean() if shift_invariant(likelihood) else fit.coefs
@@ -155,7 +155,7 @@ def board_of(votes: VoteStore, config: Settings) -> Leaderboard:
     )
 
 
-def _read(votes: VoteStore, config: Settings) -> SourcedVotes:
+def _read(votes: VoteStore, config: SourceSettings) -> SourcedVotes:
     sourced = sourced_votes(votes, config.people)
     if not config.weighted_loss:
         sourced = replace(sourced, weights=np.ones(len(sourced)))

@@ -34,7 +34,7 @@ from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel, to_dtype
 from p2l.model.posterior import Posterior
 from p2l.model.reader import keep_states
-from p2l.people.runs import Terms
+from p2l.people.runs import VoteAdjustments
 from p2l.training import covariates as nuisance
 from p2l.training.config import TrainConfig
 from p2l.training.data import Votes, Windows
@@ -320,7 +320,7 @@ def start_trainer(
     *,
     ahead: bool = True,
     covariates: nuisance.Values | None = None,
-    terms: Terms | None = None,
+    terms: VoteAdjustments | None = None,
 ) -> Trainer:
     """Join the process group and start DeepSpeed with this model; ConfigError for unusable settings."""
     total_steps = schedule.total_steps

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from p2l.common.errors import TrainingError
 from p2l.likelihood import Likelihood, counted, vote_losses
-from p2l.people.runs import Terms
+from p2l.people.runs import VoteAdjustments
 from p2l.training.data import MicroBatch, Votes, Windows
 from p2l.training.engine import Engine
 
@@ -78,7 +78,7 @@ class Trainer:
     seed: int = 42
     before_step: Callable[[int], None] = lambda _: None
     """Called with the number of steps done, before the next."""
-    terms: Terms | None = None
+    terms: VoteAdjustments | None = None
     """Of the votes, where they have sources; None: all are people's, and count as they are."""
     published: Published | None = None
     """None: the newest weights are."""
@@ -137,7 +137,7 @@ class Trainer:
         part: MicroBatch,
         labels: NDArray[np.int32],
         shares: NDArray[np.float64],
-        terms: Terms | None,
+        terms: VoteAdjustments | None,
         *,
         last: bool,
     ) -> Tensor:

@@ -11,7 +11,7 @@ from p2l.common.report.reports import (
     Forest,
     ForestRow,
     Measure,
-    Metrics,
+    MetricTable,
     Part,
     Prose,
     Report,
@@ -222,7 +222,7 @@ def _measures(results: Results) -> Section:
         if bins is results.chosen:
             meaning += " Choosing the highest expectation picks those that are too high as well."
         rows.append(Measure(f"Calibration error {name}", percents(calibration_error(bins)), "", meaning))
-    return Section("Metrics", [Metrics([row for row in rows if row is not None])])
+    return Section("Metrics", [MetricTable([row for row in rows if row is not None])])
 
 
 def _measure(name: str, value: Interval | None, meaning: str) -> Measure | None:

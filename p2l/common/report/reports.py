@@ -1,6 +1,6 @@
 """Reports: a title with model, data and date, a verdict in one sentence, its picture, a leaderboard, then metrics.
 
-    sections = [Section("Leaderboard", [table]), Section("Metrics", [Metrics(rows)])]
+    sections = [Section("Leaderboard", [table]), Section("Metrics", [MetricTable(rows)])]
     report = Report("Evaluation", "my-model", "held_out.parquet", today(), Verdict("It wins."), picture, sections)
     save_report(report, "report.html")
 
@@ -28,7 +28,7 @@ from p2l.common.report.heat import Heat
 from p2l.common.report.tables import Scale, Table, page_policy, render, template_text
 
 
-class Bounds(Protocol):
+class IntervalLike(Protocol):
     """An estimate with the ends of its interval, such as `p2l.metrics.Interval`."""
 
     @property
@@ -147,7 +147,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Metrics:
+class MetricTable:
     """Metrics, each explained where it stands."""
 
     kind: ClassVar[str] = "metrics"
@@ -191,7 +191,7 @@ class Fold:
     is_open: bool = False
 
 
-Part: TypeAlias = "Figure | Table | Metrics | Prose | Notes | Links | Fold | None"
+Part: TypeAlias = "Figure | Table | MetricTable | Prose | Notes | Links | Fold | None"
 """What a section consists of; None is left out."""
 
 
@@ -277,13 +277,13 @@ def day_of(path: Path) -> date:
     return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).date()
 
 
-def with_interval(value: Bounds | ForestRow, text: Text) -> str:
+def with_interval(value: IntervalLike | ForestRow, text: Text) -> str:
     """Return `48.1% (46.0% to 50.2%)`, or the number alone where there is no interval."""
     middle = value.value if isinstance(value, ForestRow) else value.estimate
     return f"{text(middle)} ({span(value, text)})" if math.isfinite(value.lower) else text(middle)
 
 
-def span(value: Bounds | ForestRow, text: Text) -> str:
+def span(value: IntervalLike | ForestRow, text: Text) -> str:
     """Return the ends of an interval: `46.0% to 50.2%`."""
     return f"{text(value.lower)} to {text(value.upper)}"
 

@@ -14,7 +14,7 @@ import pytest
 
 from p2l.commands.drift import main
 from p2l.common.errors import ConfigError, InputError
-from p2l.insight.drift_follow import Watch
+from p2l.insight.drift_follow import DriftSettings
 from tests.conftest import write_votes
 from tests.p2l.commands.test_drift import MODELS, TOPICS, vote_rows
 from tests.p2l.eval_helpers import make_model
@@ -60,7 +60,7 @@ def test_votes_that_do_not_change_end_without_an_alarm(tmp_path: Path) -> None:
 
 
 def test_the_looks_of_a_run_share_the_rate_of_false_alarms() -> None:
-    watch = Watch(fdr=0.05)
+    watch = DriftSettings(fdr=0.05)
     shares = [watch.share(look) for look in range(1, 2000)]
     assert shares == sorted(shares, reverse=True)
     assert 0.0499 < sum(shares) < 0.05

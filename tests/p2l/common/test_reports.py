@@ -18,7 +18,7 @@ from p2l.common.report.reports import (
     ForestRow,
     Links,
     Measure,
-    Metrics,
+    MetricTable,
     Notes,
     Prose,
     Report,
@@ -61,7 +61,7 @@ def test_whatever_is_shown_is_escaped() -> None:
         series, Axes(EVIL, EVIL), EVIL, EVIL, numbers=[table], panels=[(EVIL, chart_svg(series, AXES, EVIL))]
     )
     forest = Figure(Forest([ForestRow(EVIL, 0.0, 1.0, 2.0, "bad", EVIL)], EVIL, EVIL), EVIL)
-    parts = [table, figure, forest, Metrics([Measure(EVIL, EVIL, EVIL, EVIL)]), Prose(EVIL, "quiet"), Notes([EVIL])]
+    parts = [table, figure, forest, MetricTable([Measure(EVIL, EVIL, EVIL, EVIL)]), Prose(EVIL, "quiet"), Notes([EVIL])]
     parts += [Fold(EVIL, [Links([(EVIL, EVIL, EVIL)])], EVIL, "key"), None]
     page = page_of(Section(EVIL, parts, EVIL), facts=((EVIL, EVIL),), notes=(EVIL,), home=(EVIL, EVIL))
     assert "<script>alert" not in page

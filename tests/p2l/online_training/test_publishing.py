@@ -12,11 +12,11 @@ import pytest
 from p2l.commands.model import rollback_main
 from p2l.common.errors import InputError
 from p2l.model.manifest import seal
-from p2l.online_training.publishing import Verdict, candidate_path, last_decision, publish, roll_back, served
+from p2l.online_training.publishing import GateDecision, candidate_path, last_decision, publish, roll_back, served
 from p2l.serving.watching import newest_model
 from tests.conftest import Command
 
-GOOD, BAD = Verdict(True, "good", {"loss": 1.0}), Verdict(False, "bad", {})
+GOOD, BAD = GateDecision(True, "good", {"loss": 1.0}), GateDecision(False, "bad", {})
 
 
 @pytest.fixture
@@ -35,11 +35,11 @@ def write(folder: Path, step: int) -> Path:
     return model
 
 
-def offer(folder: Path, step: int, verdict: Verdict = GOOD, **options: int) -> None:
+def offer(folder: Path, step: int, verdict: GateDecision = GOOD, **options: int) -> None:
     """What a run does: write a candidate, and have it judged."""
     model, before = write(folder, step), served(folder)
 
-    def judge(candidate: Path, against: Path | None) -> Verdict:
+    def judge(candidate: Path, against: Path | None) -> GateDecision:
         assert (candidate, against) == (model, before)
         return verdict
 
@@ -106,7 +106,7 @@ def test_a_candidate_is_judged_against_what_a_rollback_serves_meanwhile(folder: 
     write(folder, 3)
     against: list[Path | None] = []
 
-    def judge(_: Path, before: Path | None) -> Verdict:
+    def judge(_: Path, before: Path | None) -> GateDecision:
         against.append(before)
         if len(against) > 1:
             return GOOD

@@ -10,7 +10,7 @@ import torch
 
 from p2l.common.errors import ConfigError
 from p2l.online_training.config import OnlineConfig
-from p2l.people.runs import Terms, of_people, sources_of, terms_of
+from p2l.people.runs import VoteAdjustments, of_people, sources_of, terms_of
 from p2l.training.config import load_config, load_config_as
 from p2l.training.loop import RunOptions
 from p2l.training.offline import train
@@ -35,7 +35,7 @@ def votes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_terms_scale_coefficients_about_gamma() -> None:
-    terms = Terms(torch.tensor([2.0, 1.0]), torch.zeros(2, 3), np.ones(2))
+    terms = VoteAdjustments(torch.tensor([2.0, 1.0]), torch.zeros(2, 3), np.ones(2))
     coefs, gamma = torch.tensor([[1.0, 3.0], [1.0, 3.0]]), torch.tensor([1.0, 0.5])
     assert terms.scaled(coefs, None).tolist() == [[2.0, 6.0], [1.0, 3.0]]
     assert terms.scaled(coefs, gamma).tolist() == [[1.0, 5.0], [1.0, 3.0]]
