@@ -117,7 +117,8 @@ class _Parser:
             return None
         try:
             table = pj.read_json(io.BytesIO(block), read)
-        except pa.ArrowException:
+            str(table.schema)  # Arrow reads half of a surrogate pair in a key too, and fails when it shows that key
+        except (pa.ArrowException, UnicodeDecodeError):
             return None
         if any(_holds_timestamp(kind) for kind in table.schema.types):
             return None
@@ -188,6 +189,8 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
         raise VoteError(f"{path}: line {number}: is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise VoteError(f"{path}: line {number}: holds a {type(value).__name__}; every line must be an object")
+    if any(_has_surrogate(name) for name in value):
+        raise VoteError(f"{path}: line {number}: a key holds half of a surrogate pair, which is no text")
     return value
 
 
@@ -206,7 +209,7 @@ def _to_array(path: Path, line: int, name: str, values: list[Any]) -> Any:
 
 def _has_surrogate(value: Any) -> bool:
     if isinstance(value, str):
-        return any("\ud800" <= letter <= "\udfff" for letter in value)
+        return not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)
     if isinstance(value, dict):
         return any(_has_surrogate(part) for pair in value.items() for part in pair)
     return isinstance(value, list) and any(_has_surrogate(part) for part in value)
