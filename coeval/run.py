@@ -77,6 +77,7 @@ def launch(options: Options) -> int:
                 joining.enter_context(starting(folder) if not options.dry_run else contextlib.nullcontext())
             except OSError as error:
                 raise RunInputError(f"{folder.folder}: cannot be written: {error.strerror or error}") from error
+            # Another process was faster: what this one would have started it now continues.
             if folder.meta.exists():
                 options = replace(options, continue_in_place=True)
                 config = _configured(options)
@@ -212,6 +213,7 @@ def _run(start: _Start, files: Mapping[Path, Any], *, was_there: bool) -> int:
         temporary.write_text(snapshot_text(config, options.keys.secrets()), encoding="utf-8")
     for path, content in files.items():
         write_json(path, content)
+    # From here on another process may join: all that it reads is written.
     start.joining.close()
     with adding(run), claims or contextlib.nullcontext():
         return asyncio.run(_phases(start, meta, modes, claims))

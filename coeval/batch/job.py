@@ -154,6 +154,7 @@ class PendingJobs:
                 write_json(self.run.pending, stored)
             else:
                 self.run.pending.unlink(missing_ok=True)
+        # Files go last: a kill before this leaves files of no job, which `reconcile` removes.
         if instead is not None:
             self.tidy(instead.token)
 
@@ -284,6 +285,7 @@ class Charges:
 
     def _count(self, data: Data, calls: int, usd: float) -> None:
         data["quota_used"][self.model] = max(data["quota_used"].get(self.model, 0) + calls, 0)
+        # A refund of what was charged must leave 0, not 1e-17.
         data["spent_usd"] = round(data["spent_usd"] + usd, 9)
 
 

@@ -78,6 +78,7 @@ class JobContext:
 
 def backend_for(interface: str, account: Account) -> Backend:
     """Return the client of an interface that takes batch jobs; its protocol decides which."""
+    # Here, because a run without batch jobs needs none of these modules.
     from coeval.batch.anthropic import AnthropicBatches
     from coeval.batch.backends import AzureBatches, OpenAIBatches
     from coeval.batch.clouds import BedrockBatches, VertexBatches
@@ -102,6 +103,7 @@ async def submit(context: JobContext, job: Job) -> Job:
     """
     failed = 0
     while True:
+        # The attempt before may have uploaded the file already, and noted it.
         job = _stored(context, job)
         try:
             return _submitted(context, job, await context.backend.submit(_submission(context, job)))
@@ -127,6 +129,7 @@ def _stored(context: JobContext, job: Job) -> Job:
 
 
 def _submission(context: JobContext, job: Job) -> Submission:
+    # Where a provider lets nothing be attached to a job, ours is looked for among those that no other entry claims.
     known = frozenset(one.batch_id for one in context.pending.jobs() if one.batch_id is not None)
 
     def note_file(file: str) -> None:
@@ -170,6 +173,7 @@ async def wait_for(context: JobContext, job: Job) -> State:
         state = await look(context, job)
         if state.done:
             return state
+        # A job takes hours: a line only where something has changed since the last look.
         if state.counts != counts:
             counts = state.counts
             context.tell(job, f"batch job {job.batch_id}: {state.status}, {counts}", "DEBUG")
@@ -181,6 +185,7 @@ async def look(context: JobContext, job: Job) -> State:
     try:
         return await with_retries(context.retries, lambda: context.backend.look(str(job.batch_id)))
     except ProviderError as error:
+        # Providers delete old jobs; waiting for one would never end.
         if error.status == 404:
             return State("gone", True, "the provider knows it no more")
         raise CallError(Reason.FATAL, f"{error}; batch job {job.batch_id} stays noted for --continue") from None

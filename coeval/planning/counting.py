@@ -89,6 +89,7 @@ def _count_records(run: Run, stored: Stored) -> None:
         return item is None or (len(marks) == len(keys) and is_judgement_of(record, item, marks))
 
     for record, _ in _records(run.record_files("evaluation"), lambda record: is_current(record, "response_id")):
+        # A score names the answer, not the student, and an answer's id is made of both.
         student = str(record["response_id"]).removeprefix(f"{record['datapoint_id']}__")
         whose = (record["task_id"], record["teacher_model_id"], student, record["judge_model_id"])
         stored.scores[whose].update(record["scores"].keys())
@@ -138,6 +139,7 @@ def _records(paths: Iterable[Path], look: Callable[[dict[str, Any]], T | None]) 
         for record in read_records(path):
             is_valid = not is_failed(record) and _has_names(record)
             slim = {key: value for key, value in record.items() if key in _SLIM}
+            # A record that was asked for again stands under the same id further down, so the last one counts.
             last[str(record.get("id"))] = slim, look(record) if is_valid else None
         yield from ((record, mark) for record, mark in last.values() if mark)
 

@@ -81,9 +81,11 @@ def open_for_append(path: Path) -> int:
 
 def append_line(descriptor: int, line: bytes) -> None:
     """Write one line in one call, or nothing of it. Raise OSError if the disk is full, or broken."""
+    # One call: O_APPEND keeps it apart from the lines of other processes, and a kill leaves all of it or nothing.
     written = os.write(descriptor, line)
     if written == len(line):
         return
+    # A part of a line would run into the next one.
     os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
     raise OSError(errno.ENOSPC, "no space is left on the disk")
 
@@ -98,6 +100,7 @@ def repair_tail(path: Path) -> int:
         file.seek(start)
         if start == size:
             return 0
+        # Whole but for its end, as editors leave the last line of a file.
         if size - start <= LONGEST_RECORD and isinstance(_record(file.read()), dict):
             file.write(b"\n")
             return 0
@@ -111,6 +114,7 @@ def repair_tail(path: Path) -> int:
 
 def _start_of_last_line(descriptor: int, size: int) -> int:
     """Return the offset after the last newline."""
+    # Backwards: a file may have gigabytes, and its last line is near the end.
     end = size
     while end:
         start = max(end - _BLOCK, 0)

@@ -68,6 +68,7 @@ def _blocks(message: JSON) -> Iterator[JSON]:
 
 
 def _identifier(name: Any) -> str:
+    # Converse takes no others, and a conversation may have begun at a provider with longer ones.
     return re.sub(r"[^A-Za-z0-9_-]", "_", str(name))[:64]
 
 
@@ -96,6 +97,7 @@ def _document(file: JSON) -> JSON:
         base64.b64decode(inline[1], validate=True)
     except binascii.Error:
         raise translation.unsupported(_WHO, "a file that is no base64") from None
+    # Converse refuses a name with other characters.
     name = re.sub(r"[^A-Za-z0-9 -]", "-", str(file.get("filename") or "document").removesuffix(".pdf"))
     return {"document": {"format": "pdf", "name": name[:100], "source": {"bytes": inline[1]}}}
 
@@ -103,6 +105,7 @@ def _document(file: JSON) -> JSON:
 def _tools(request: JSON) -> JSON:
     tools = request.get("tools")
     choice = request.get("tool_choice")
+    # Converse has no choice `none`; a model that is told of no tools calls none.
     if not tools or choice == "none":
         return {}
     specs = []
@@ -236,6 +239,7 @@ class Bedrock(translation.TranslatingClient):
                 for part in self._transport.understood(translator.take, event):
                     yield part
         except ProviderError:
+            # After messageStop only the counts of tokens are missing: the answer is whole.
             if not translator.finished:
                 raise
         finally:
@@ -246,6 +250,7 @@ class Bedrock(translation.TranslatingClient):
             yield part
 
     async def _events(self, chunks: AsyncGenerator[bytes, None]) -> AsyncGenerator[JSON, None]:
+        # An extra, which routers without models at Bedrock do not need.
         from botocore.eventstream import EventStreamBuffer, ParserError
 
         buffer = EventStreamBuffer()
@@ -263,6 +268,7 @@ class Bedrock(translation.TranslatingClient):
                 yield {str(headers.get(":event-type")): content}
 
     def _url(self, request: JSON, *, stream: bool) -> str:
+        # A model may be named by its ARN, which holds slashes.
         return f"{self._base}/model/{quote(str(request.get('model')), safe='')}/converse{'-stream' if stream else ''}"
 
     def _translate(self, request: JSON) -> JSON:

@@ -170,12 +170,15 @@ class Offsets:
         _watch(first, gap, result)
         if sign < 0.0:
             _watch(second, -gap, 1.0 - result)
+        # At 30 the outcome is certain; math.exp overflows above 709.
         chance = 1.0 / (1.0 + math.exp(-max(-30.0, min(30.0, gap))))
+        # Without a floor one surprise at a certain outcome would move a belief as far as hundreds of ratings.
         weight = max(chance * (1.0 - chance), 0.02)
         spread = first.variance + second.variance + 1.0 / weight
         step = (result - chance) / weight / spread
         for belief, direction in ((first, 1.0), (second, sign)):
             belief.mean += direction * belief.variance * step
+            # Never nearly certain: a model that changes has to be able to move again.
             belief.variance = max(belief.variance - belief.variance**2 / spread, min(belief.variance, _LEAST_VARIANCE))
             belief.ratings += 1
 

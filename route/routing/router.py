@@ -188,6 +188,7 @@ class Router:
         if coefficients is None:
             return None
         kept = coefficients.scored
+        # A reload makes another menu, whose models stand in other places.
         if kept and kept[0] is self.menu and (self.offsets is None or self.offsets.is_idle):
             scored: _Scored = kept[1]
             return scored
@@ -196,6 +197,7 @@ class Router:
             return None
         opponents = self._opponents(coefficients) if self.kind.compares else _NO_OPPONENTS
         scored = _Scored(coefs, mask, opponents, self._scores(coefs, mask, opponents))
+        # With offsets, scores are good for one request alone: a rating moves them, and newcomers are drawn anew.
         if self.offsets is None or self.offsets.is_idle:
             kept[:] = self.menu, scored
         return scored
@@ -307,6 +309,7 @@ class Router:
             if np.isfinite(coefs).any():
                 return _weighted(coefs, weights)
         coefs = coefficients.array
+        # The sum is finite only if all of them are, and takes less time than a mask.
         if len(coefs) and math.isfinite(np.add.reduce(coefs)):
             return Opponents(coefs, _alike(len(coefs)))
         return _weighted(coefs, np.ones(len(coefs)))
@@ -361,6 +364,7 @@ class Router:
         share = self._explore if len(free) else 0.0
         explored = share > 0.0 and self._rng.random() < share
         position = int(free[self._rng.integers(len(free))]) if explored else mixture.draw(self._rng)
+        # Both ways to this model count: what is learned from votes later divides by how likely the choice was.
         propensity = (1.0 - share) * dict(mixture.items()).get(position, 0.0)
         if share > 0.0 and position in free:
             propensity += share / len(free)
