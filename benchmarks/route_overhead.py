@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,8 @@ from p2l.common.cli import parser, positive, run
 __all__ = ["main"]
 
 KEY = "a-key-of-the-benchmark"
+_EMPTY = re.compile(rb'"content": ?""')
+"""In the chunk that brings the role alone."""
 _KINDS = ("fast", "slow", "talking", "paced")
 SLOW = 0.2
 """Seconds of the slow upstream."""
@@ -264,7 +267,7 @@ async def _streams(port: int, request: bytes, count: int) -> tuple[float, float]
         writer.write(request)
         first, chunks = 0.0, 0
         while line := await reader.readline():
-            if b'"content"' in line:
+            if b'"content"' in line and not _EMPTY.search(line):
                 first = first or time.perf_counter()
                 chunks += 1
             if b"[DONE]" in line:

@@ -47,6 +47,7 @@ from route.service.wire import (
     demand_of,
     key_of,
     mark_answer,
+    mark_chunk,
     outputs_of,
     parse_chat,
     prompt_of,
@@ -128,13 +129,16 @@ class _Reply:
         raw = Headers(_STREAM_HEADERS | headers).raw
         await self.send({"type": "http.response.start", "status": 200, "headers": raw})
 
-    async def write(self, chunk: JSON) -> None:
+    async def write(self, chunks: Sequence[JSON], model: str) -> None:
+        events = [await self._event(mark_chunk(chunk, model)) for chunk in chunks]
+        if any(events):
+            await self.send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
+
+    async def _event(self, chunk: JSON) -> bytes:
         take = self.dialect.take
         # A provider may send anything in one chunk, but hardly any is long.
         is_long = holds_more(chunk, _MOST_OF_A_CHUNK, LONG)
-        event = await patiently(lambda: take(chunk, dumps)) if is_long else take(chunk)
-        if event:
-            await self.send({"type": "http.response.body", "body": event, "more_body": True})
+        return await patiently(lambda: take(chunk, dumps)) if is_long else take(chunk)
 
     async def end(self) -> None:
         await self.send({"type": "http.response.body", "body": self.dialect.end()})

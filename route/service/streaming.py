@@ -5,7 +5,7 @@ A later failure cannot be hidden: the stream ends with an error event, without a
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import cast
@@ -17,10 +17,10 @@ from route.service.dispatch import Trip
 from route.service.errors import of_fault
 from route.service.exchange import Exchange
 from route.service.fleet import Deployment
-from route.service.wire import is_usage_only, mark_chunk, outputs_of
+from route.service.wire import is_usage_only, outputs_of
 
-Write = Callable[[JSON], Awaitable[None]]
-"""Sends a chunk to the client."""
+Write = Callable[[Sequence[JSON], str], Awaitable[None]]
+"""Sends chunks of a model to the client, in one piece."""
 _BARE_DELTA = {"role", "content", "refusal"}
 
 
@@ -66,10 +66,11 @@ async def relay(exchange: Exchange, trip: Trip, deployment: Deployment, opened: 
     async with aclosing(opened.rest):
         try:
             opened.head[0] = {**opened.head[0], **outputs_of(trip.choice.decision, trip.tried)}
-            for chunk in opened.head:
-                await _relay_one(trip, deployment, chunk, write)
+            # In one write: the role, sent by itself, would wake the client before the token that it waits for.
+            await write([chunk for chunk in opened.head if _count(trip, chunk)], deployment.name)
             async for chunk in opened.rest:
-                await _relay_one(trip, deployment, chunk, write)
+                if _count(trip, chunk):
+                    await write([chunk], deployment.name)
             deployment.breaker.succeeded()
         except ProviderError as error:
             deployment.breaker.failed(error)
@@ -78,11 +79,12 @@ async def relay(exchange: Exchange, trip: Trip, deployment: Deployment, opened: 
             raise of_fault(error, deployment.name) from error
 
 
-async def _relay_one(trip: Trip, deployment: Deployment, chunk: JSON, write: Write) -> None:
+def _count(trip: Trip, chunk: JSON) -> bool:
+    """Count what a chunk brings; return whether the client gets it."""
     charge = trip.charges[-1]
     charge.count(chunk.get("choices"))
     if chunk.get("usage") is not None:
         charge.take_usage(chunk)
-        if is_usage_only(chunk) and not asks_for_usage(trip.incoming.body):
-            return  # the router asks for the usage of every stream
-    await write(mark_chunk(chunk, deployment.name))
+        # The router asks for the usage of every stream.
+        return not is_usage_only(chunk) or asks_for_usage(trip.incoming.body)
+    return True
