@@ -21,11 +21,12 @@ from itertools import chain
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from json.encoder import encode_basestring_ascii
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from p2l.common.errors import P2LError
 
 T = TypeVar("T")
+Scan: TypeAlias = Callable[[str, int], tuple[Any, int]]
 LONG = 32_000
 """Characters, or bytes, of a request that take more than a few milliseconds to work through."""
 MANY = 20_000
@@ -122,6 +123,11 @@ def count_bytes(text: str) -> int:
     return sum(len(piece.encode("utf-8", "replace")) for piece in pieces)
 
 
+def count_in(text: str, mark: str) -> int:
+    """Return how often a character is in a text; other threads run meanwhile."""
+    return sum(text.count(mark, start, start + _AT_ONCE) for start in range(0, len(text), _AT_ONCE))
+
+
 def exceeds(body: bytes, marks: bytes, most: int) -> bool:
     """Return whether more than `most` of a text's bytes are among `marks`."""
     if len(body) <= _AT_ONCE:
@@ -133,13 +139,36 @@ def exceeds(body: bytes, marks: bytes, most: int) -> bool:
     return False
 
 
-def patient_decoder(**options: Any) -> json.JSONDecoder:
-    """Return a decoder that lets other threads run between two pieces of a long list or string."""
-    decoder = json.JSONDecoder(**options)
-    decoder.parse_string = _scan_string  # type: ignore[attr-defined]
-    decoder.parse_array = partial(_scan_array, json.JSONDecoder(**options).decode)  # type: ignore[attr-defined]
-    decoder.scan_once = py_make_scanner(decoder)  # type: ignore[attr-defined]
-    return decoder
+class PatientDecoder(json.JSONDecoder):
+    """A decoder that lets other threads run between two pieces of a long list or string."""
+
+    def __init__(self, **options: Any) -> None:
+        """Take the options of `json.JSONDecoder`."""
+        super().__init__(**options)
+        self._decode_whole = json.JSONDecoder(**options).decode
+        self._long: list[tuple[list[Any], str, int, int]] = []
+        self.parse_string = _scan_string
+        self.parse_array = self._scan_array
+        self.scan_once = py_make_scanner(self)
+
+    def _scan_array(self, place: tuple[str, int], scan_once: Scan) -> tuple[list[Any], int]:
+        values, end = _scan_array(self._decode_whole, place, scan_once)
+        if end - place[1] > _AT_ONCE:
+            self._long.append((values, place[0], place[1] - 1, end))
+        return values, end
+
+    def text_of(self, values: Any) -> str | None:
+        """Return the JSON that a long list was parsed from; None for any other."""
+        return next((text[start:end] for each, text, start, end in self._long if each is values), None)
+
+
+class Verbatim(list[Any]):
+    """A list, and the JSON that stands for it, which is written as it is: change neither."""
+
+    def __init__(self, values: list[Any], text: str) -> None:
+        """Take over what `PatientDecoder.text_of` says of the values."""
+        super().__init__(values)
+        self.text = text
 
 
 def _scan_string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
@@ -161,7 +190,7 @@ def _scan_string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
 
 
 def _scan_array(
-    decode_whole: Callable[[str], list[Any]], place: tuple[str, int], scan_once: Callable[[str, int], tuple[Any, int]]
+    decode_whole: Callable[[str], list[Any]], place: tuple[str, int], scan_once: Scan
 ) -> tuple[list[Any], int]:
     """Return a list of JSON, and where it ends; see `json.decoder.JSONArray`.
 
@@ -243,7 +272,7 @@ def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
             kind = type(each)  # every request comes here several times
             if kind is str:
                 chars -= len(each)
-            elif kind is dict or kind is list:
+            elif kind is dict or kind is list or kind is Verbatim:
                 left.append(each)
     return values < 0 or chars < 0
 
@@ -257,7 +286,9 @@ def dumps(content: Any) -> str:
 
 def _pieces(content: Any) -> Iterator[str]:
     """Return JSON in pieces, each of which takes C less than a millisecond."""
-    if not holds_more(content, _FEW, _AT_ONCE):
+    if isinstance(content, Verbatim):
+        yield content.text
+    elif not holds_more(content, _FEW, _AT_ONCE):
         yield json.dumps(content)
     elif isinstance(content, str):
         yield '"'
@@ -315,7 +346,7 @@ async def from_json(text: str) -> Any:
     """Return what JSON of our own holds, read in a thread where it is long."""
     if len(text) <= LONG:
         return json.loads(text)
-    return await patiently(lambda: patient_decoder().decode(text))
+    return await patiently(lambda: PatientDecoder().decode(text))
 
 
 async def apart(content: Any, function: Callable[[], T]) -> T:
@@ -354,6 +385,6 @@ async def parse_apart(
     if values > most:
         raise TooManyValuesError(f"more than {most:,} values")
     if values > MANY:
-        return await _patient.run(size, partial(parse, patient_decoder(**options)))
-    decoder = patient_decoder(**options) if len(text) > _VERY_LONG else json.JSONDecoder(**options)
+        return await _patient.run(size, partial(parse, PatientDecoder(**options)))
+    decoder = PatientDecoder(**options) if len(text) > _VERY_LONG else json.JSONDecoder(**options)
     return await _long.run(size, partial(parse, decoder))

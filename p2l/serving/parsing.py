@@ -15,7 +15,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 
-from p2l.common.long_texts import LONG, BusyError, count_values, decode, patient_decoder
+from p2l.common.long_texts import LONG, BusyError, PatientDecoder, count_values, decode
 from p2l.common.web import ClientGoneError, within
 from p2l.serving.settings import Settings
 
@@ -80,4 +80,4 @@ def _parse(body: bytes, max_turns: int) -> Any:
     if count_values(body, most) > most:
         raise _too_many_turns(max_turns)
     # Other encodings, which the library would guess, hide what was counted.
-    return patient_decoder().decode(decode(body, "surrogatepass"))
+    return PatientDecoder().decode(decode(body, "surrogatepass"))

@@ -19,7 +19,19 @@ from starlette.types import Receive
 
 from p2l.common import web
 from p2l.common.files import DEEPEST_JSON, is_deeper
-from p2l.common.long_texts import LONG, MANY, count_bytes, decode, dumps, exceeds, holds_more, patiently
+from p2l.common.long_texts import (
+    LONG,
+    MANY,
+    PatientDecoder,
+    Verbatim,
+    count_bytes,
+    count_in,
+    decode,
+    dumps,
+    exceeds,
+    holds_more,
+    patiently,
+)
 from p2l.common.web import bearer_of
 from route.config import ModelConfig
 from route.providers.base import JSON
@@ -60,6 +72,19 @@ class PlainTexts(NamedTuple):
         """Return the text of the user's turns; see `turns_of`."""
         both = zip(self.roles, self.contents, strict=True)
         return tuple([content for role, content in both if role == "user"]) or ("",)
+
+    def verbatim(self, decoder: json.JSONDecoder | None) -> list[JSON]:
+        """Return the messages to be sent on in the words of the client where these are long and mean nothing else.
+
+        Of a key that stands twice a provider may read the other value; one more key has one more pair of quotation
+        marks.
+        """
+        text = decoder.text_of(self.messages) if isinstance(decoder, PatientDecoder) else None
+        if text is None or "\\u0022" in text:
+            return self.messages
+        inside = count_in("".join(self.contents), '"') + count_in("".join(self.roles), '"')
+        is_plain = count_in(text, '"') == _MARKS * len(self.messages) + inside
+        return Verbatim(self.messages, text) if is_plain else self.messages
 
 
 def plain_texts(messages: Any) -> PlainTexts | None:
@@ -216,6 +241,8 @@ def parse_chat(
         raise _bad("compare", "goes with neither stream, direct_model nor n")
     left_out = tuple(name for name in hints if name in sent)
     turns = turns_of(body["messages"]) if plain is None else plain.turns
+    if plain is not None:
+        body["messages"] = plain.verbatim(decoder)
     incoming = Incoming(body, turns, budget, direct, compare, stream, len(raw), left_out, budget_usd)
     if plain is not None:
         incoming.take_plain(plain)
@@ -370,6 +397,8 @@ def refuse_constant(name: str) -> NoReturn:
 
 _DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
+_MARKS = 8
+"""Quotation marks of a message that has a role and a text."""
 _MOST_TOKENS = 100_000_000
 _MOST_FIELDS = 1000
 _MOST_DOLLARS = 10_000.0  # no answer costs as much

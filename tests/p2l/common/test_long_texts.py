@@ -18,6 +18,7 @@ from p2l.common.long_texts import (
     MANY,
     BusyError,
     LongWork,
+    PatientDecoder,
     TooManyValuesError,
     apart,
     beside,
@@ -30,7 +31,6 @@ from p2l.common.long_texts import (
     from_json,
     holds_more,
     parse_apart,
-    patient_decoder,
     to_json,
 )
 
@@ -57,7 +57,7 @@ def test_patience_changes_no_value(content: Any, monkeypatch: pytest.MonkeyPatch
     text = dumps(content)
     assert text == json.dumps(content)
     for spaces in (None, 1):
-        assert patient_decoder().decode(json.dumps(content, indent=spaces)) == content
+        assert PatientDecoder().decode(json.dumps(content, indent=spaces)) == content
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -73,9 +73,9 @@ def test_patience_refuses_what_the_usual_parser_refuses(
         expected = json.loads(text)
     except ValueError:
         with pytest.raises(json.JSONDecodeError):
-            patient_decoder().decode(text)
+            PatientDecoder().decode(text)
     else:
-        assert patient_decoder().decode(text) == expected
+        assert PatientDecoder().decode(text) == expected
 
 
 SPECIAL = ["\\", "\\\\", '\\"', "\\n", "\\u00e9", "\\ud83d", "\\ude00", "\\ud83d\\ude00", "ud83d", "é", "🙂", "a", "u"]
@@ -95,9 +95,9 @@ def test_a_string_in_pieces_is_the_string(parts: list[str], size: int, monkeypat
         content = json.loads(text)
     except ValueError:
         with pytest.raises(json.JSONDecodeError):
-            patient_decoder().decode(text)
+            PatientDecoder().decode(text)
     else:
-        assert patient_decoder().decode(text) == content
+        assert PatientDecoder().decode(text) == content
         assert dumps(content) == json.dumps(content)
         assert count_values(body, 100) == 2
 
@@ -119,7 +119,7 @@ def test_counting_looks_at_each_byte_a_few_times(body: bytes) -> None:
 @pytest.mark.parametrize("text", ["", "[", '{"a"', "[1,]", "NaN,", "[" * 100_000, '{"a": 1} x'])
 def test_patience_refuses_what_is_no_json(text: str) -> None:
     with pytest.raises((ValueError, RecursionError)):
-        patient_decoder().decode(text)
+        PatientDecoder().decode(text)
 
 
 @given(content=ANYTHING, most=st.integers(0, 15))

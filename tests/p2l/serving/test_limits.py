@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from p2l.common.long_texts import LONG, BusyError, LongWork, count_values, patient_decoder
+from p2l.common.long_texts import LONG, BusyError, LongWork, PatientDecoder, count_values
 from p2l.inference import P2L
 from p2l.serving.app import BatchRequest, PromptRequest
 from p2l.serving.batcher import Batcher, BatchLimits
@@ -72,7 +72,7 @@ def test_more_turns_than_the_limit_are_refused_before_any_is_made(
 ) -> None:
     running = start()
     parsed: list[Any] = []
-    monkeypatch.setattr("p2l.serving.parsing.patient_decoder", lambda: SimpleNamespace(decode=parsed.append))
+    monkeypatch.setattr("p2l.serving.parsing.PatientDecoder", lambda: SimpleNamespace(decode=parsed.append))
     refused = running.client.post("/predict", content=body, headers=JSON)
     monkeypatch.undo()
     assert refused.status_code in {413, 422}
@@ -139,9 +139,9 @@ def test_long_bodies_are_parsed_and_long_prompts_logged_off_the_event_loop(
 
     def decoder() -> json.JSONDecoder:
         threads.add(threading.current_thread().name)
-        return patient_decoder()
+        return PatientDecoder()
 
-    monkeypatch.setattr("p2l.serving.parsing.patient_decoder", decoder)
+    monkeypatch.setattr("p2l.serving.parsing.PatientDecoder", decoder)
     assert running.predict(["long " * LONG]).status_code == 200
     assert threads
     assert [name for name in threads if "p2l-long" not in name] == []

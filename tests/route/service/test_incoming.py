@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from p2l.common.long_texts import PatientDecoder, dumps
 from route.config import ModelConfig
 from route.service.errors import ApiError
-from route.service.wire import Incoming, parse_chat, request_for, tokens_of
+from route.service.wire import Incoming, parse_chat, refuse_constant, request_for, tokens_of
 from route.storage.conversations import is_tool_round
 from tests.route.router_helpers import HELLO, a_router
 
@@ -174,6 +175,42 @@ def test_very_many_messages_are_understood_as_few_are(messages: list[Any], other
             many.features,
             many.attachments,
         )
+
+
+def sent_on(text: str) -> str:
+    """Return the body for a provider of OpenAI's protocol, of a request with these messages among other fields."""
+    raw = f'{{"model": "m", "messages": {text}, "temperature": 1}}'.encode()
+    incoming = parse_chat(raw, {}, {}, by_name=False, decoder=PatientDecoder(parse_constant=refuse_constant))
+    request, _ = request_for(ModelConfig(name="m", type="mock", cost=1), incoming)
+    written = dumps(request)
+    assert json.loads(written) == {**json.loads(raw), "model": "m"}
+    return written
+
+
+@pytest.mark.parametrize("content", ["a", "", 'say "é"\n\\', "\U0001f600", "\0"])
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_many_plain_messages_are_sent_on_in_the_words_of_the_client(content: str, is_ascii: bool) -> None:
+    turns = [{"role": role, "content": content} for role in ("user", "assistant")] * 4000
+    text = json.dumps(turns, ensure_ascii=is_ascii, separators=(" ,", ":"))
+    assert text in sent_on(text)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        '{"role": "user", "content": "a", "content": "b"}',
+        '{"role": "user", "content": [{"type": "image_url"}], "content": "b"}',
+        '{"role": "user", "c\\u006fntent": {"x": 1}, "content": "b"}',
+        '{"role": "user", "content": 5, "content": "\\u0022"}',
+        '{"role": "user", "content": "\\u0022", "role": "user"}',
+    ],
+)
+def test_no_provider_reads_other_messages_than_the_router(odd: str) -> None:
+    """Of a key that stands twice some take the first value, so the router writes what it has read itself."""
+    usual = json.dumps({"role": "user", "content": "a"})
+    written = sent_on(f"[{', '.join([usual] * 8000 + [odd])}]")
+    assert odd not in written
+    assert json.dumps(json.loads(odd)) in written
 
 
 def test_more_fields_than_any_api_has_are_refused() -> None:
