@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
 _MOST = 1024  # connections a process by default: some 7 MB
-_FILES_EACH = 2  # a connection to the router may need one to a provider
+_FILES_EACH = 3  # one to a provider of the router's, and another connection waits to be set up
 _OTHER_FILES = 128
 _ENOUGH_FILES = 65536
 _FLUSH_SECONDS = 5.0  # that the end of an answer may stand still in our buffer
@@ -144,6 +144,10 @@ _AT_ONCE = 4
 """Requests that begin in one turn: with a millisecond each, others wait some milliseconds."""
 
 
+_ARRIVALS_AT_ONCE = 16
+"""Connections of a burst that are set up in one turn, at a quarter of a millisecond each."""
+
+
 class Turns:
     """The requests of one process that wait for their turn; without any they can be pickled."""
 
@@ -196,7 +200,8 @@ class Connections:
         self.are_last = False
         """Whether the service ends, so that none is kept after its next answer."""
         self.turns = Turns()
-        self._limits = limits
+        self.arrivals = Turns(_ARRIVALS_AT_ONCE)
+        self.limits = limits
         self._count = 0
         self._peers: dict[str, int] = {}
         self._queues: dict[State, OrderedDict[Connection, None]] = {state: OrderedDict() for state, _ in _EVICTION}
@@ -211,7 +216,7 @@ class Connections:
 
     def admit(self, connection: Connection) -> bool:
         """Count a connection whose client may send now; return False if it must be refused."""
-        peer, limits = connection.peer, self._limits
+        peer, limits = connection.peer, self.limits
         own = self._peers.get(peer, 0)
         if 0 < limits.peer <= own and not self._evict(peer):
             self.report("--max-peer-connections", f"refused a connection of {peer}: {own} are open")
@@ -265,7 +270,7 @@ class Connections:
     def _sweep(self) -> None:
         """End the connections whose time is up."""
         now, queues = _now(), self._queues
-        for state, seconds in ((State.HEAD, self._limits.header_seconds), (State.IDLE, self._limits.idle_seconds)):
+        for state, seconds in ((State.HEAD, self.limits.header_seconds), (State.IDLE, self.limits.idle_seconds)):
             while queues[state] and (oldest := next(iter(queues[state]))).since + seconds <= now:
                 if state is State.HEAD:
                     self.report("--header-seconds", f"ended a connection of {oldest.peer} without a whole request")

@@ -8,10 +8,13 @@ for a request of its own.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from http import HTTPStatus
+from socket import socket
 from typing import Any, TypeAlias, cast
 
 import httptools
@@ -28,6 +31,7 @@ _MOST_HEADERS = 128
 _MOST_AHEAD = 16  # requests that wait for the answer to an earlier one
 _MOST_IGNORED = 2**20  # bytes after those that were no request, while earlier requests are answered
 _MOST_JOINED = 2**16  # bytes: joining more takes longer than writing them apart
+_MOST_TAKEN = 256  # connections at once: some milliseconds
 _LAST_SECONDS = 1.0  # that a connection stays open at the end of the service, for a request that is on its way
 _SENTENCES = {
     HTTPStatus.BAD_REQUEST: "this is no HTTP request that can be read",
@@ -345,3 +349,59 @@ class BoundedProtocol(HttpToolsProtocol):
         status = HTTPStatus.BAD_REQUEST
         response = JSONResponse(self._error_body(status.value, _SENTENCES[status]), status.value)
         await response(scope, receive, send)
+
+
+class Arrivals:
+    """Makes the protocol of each new connection, and takes what has arrived with it from the system's queue.
+
+    The event loop takes one connection each time it looks around, so that somebody behind a thousand of another address
+    would wait until each has been set up and has begun a request. Taking one is cheap; what has been taken is set up
+    address by address.
+    """
+
+    def __init__(self, connections: Connections, error_body: ErrorBody = detail_body) -> None:
+        """Hand these to every protocol; without listeners it can be pickled, for uvicorn's workers."""
+        self._all = connections
+        self._error_body = error_body
+        self._listeners: list[socket] = []
+        self._arriving: set[asyncio.Task[None]] = set()
+
+    def __call__(self, **options: Any) -> BoundedProtocol:
+        """Return the protocol of a connection; `options` are uvicorn's."""
+        make = partial(BoundedProtocol, self._all, self._error_body, **options)
+        loop = asyncio.get_running_loop()
+        for listener in self._listeners:
+            room = min(_MOST_TAKEN, self._all.limits.total - len(self._arriving))
+            for connection, peer in waiting_at(listener, room):
+                task = loop.create_task(self._set_up(connection, peer, make))
+                self._arriving.add(task)
+                task.add_done_callback(self._arriving.discard)
+        return make()
+
+    def take_from(self, listeners: list[socket]) -> None:
+        """Take connections from these too, which are copies of those that the event loop listens at."""
+        self._listeners = listeners
+
+    async def stop(self) -> None:
+        """Take no more, and wait until those that were taken are set up."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners = []
+        await asyncio.gather(*self._arriving)
+
+    async def _set_up(self, connection: socket, peer: str, make: Callable[[], BoundedProtocol]) -> None:
+        loop = asyncio.get_running_loop()
+        await self._all.arrivals.take(loop, peer)
+        try:
+            await loop.connect_accepted_socket(make, connection)
+        except OSError:  # its client has left
+            connection.close()
+
+
+def waiting_at(listener: socket, most: int) -> Iterator[tuple[socket, str]]:
+    """Take connections that wait at a socket, with their addresses."""
+    with contextlib.suppress(OSError):  # BlockingIOError: there is none any more
+        for _ in range(most):
+            connection, address = listener.accept()
+            connection.setblocking(False)
+            yield connection, str(address[0]) if isinstance(address, tuple) else "a local socket"

@@ -24,6 +24,8 @@ from uvicorn import Server
 from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import multiprocess
 
+from p2l.common.protocol import Arrivals, waiting_at
+
 if TYPE_CHECKING:
     from uvicorn import Config
 
@@ -52,36 +54,32 @@ class DrainingServer(Server):
         """Begin to listen."""
         sys.setswitchinterval(_SWITCH_SECONDS)
         await super().startup(sockets)
+        self._arrivals.take_from(self._copies())
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Stop listening, take the connections that wait, and end when all are answered."""
-        listeners = [listener for server in self.servers for listener in server.sockets]
-        copies = [socket(fileno=os.dup(listener.fileno())) for listener in listeners]
+        await self._arrivals.stop()
+        copies = self._copies()
         for server in self.servers:
             server.close()
         for each in copies:
-            for connection in _waiting(each):
-                await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+            with each:
+                for connection, _ in list(waiting_at(each, sys.maxsize)):
+                    await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
         await super().shutdown(sockets)
 
+    @property
+    def _arrivals(self) -> Arrivals:
+        arrivals: Any = self.config.http_protocol_class
+        assert isinstance(arrivals, Arrivals)
+        return arrivals
+
+    def _copies(self) -> list[socket]:
+        """Return copies of the sockets that it listens at."""
+        return [socket(fileno=os.dup(each.fileno())) for server in self.servers for each in server.sockets]
+
     def _protocol(self) -> asyncio.Protocol:
-        config: Any = self.config
-        protocol: asyncio.Protocol = config.http_protocol_class(
-            config=config, server_state=self.server_state, app_state=self.lifespan.state
-        )
-        return protocol
-
-
-def _waiting(listener: socket) -> list[socket]:
-    """Take the connections that wait at a socket that nobody else takes them from, and close it."""
-    connections = []
-    with contextlib.suppress(OSError):  # BlockingIOError: there is none any more
-        while True:
-            connections.append(listener.accept()[0])
-    listener.close()
-    for connection in connections:
-        connection.setblocking(False)
-    return connections
+        return self._arrivals(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
 
 
 def serve_here(config: Config) -> None:

@@ -14,7 +14,6 @@ import tempfile
 from collections.abc import Awaitable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import asdict, dataclass
-from functools import partial
 from logging import Logger
 from multiprocessing import parent_process
 from pathlib import Path
@@ -304,11 +303,11 @@ def run_server(
     """
     import uvicorn
 
-    from p2l.common.protocol import BoundedProtocol, detail_body
+    from p2l.common.protocol import Arrivals, detail_body
     from p2l.common.supervisor import Supervisor, serve_here
 
     # Uvicorn hands it to its workers.
-    protocol: Any = partial(BoundedProtocol, Connections(limits), error_body or detail_body)
+    protocol: Any = Arrivals(Connections(limits), error_body or detail_body)
     options |= {
         "host": host,
         "port": number,

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import pytest
 import uvicorn
 
-from p2l.common.connections import ConnectionLimits, Connections, add_connection_flags, limits_of
+from p2l.common.connections import ConnectionLimits, Connections, Turns, add_connection_flags, limits_of
 from p2l.common.errors import ConfigError
-from p2l.common.protocol import BoundedProtocol, ErrorBody, detail_body
+from p2l.common.protocol import Arrivals, BoundedProtocol, ErrorBody, detail_body
 
 WHOLE = b"GET / HTTP/1.1\r\nhost: here\r\n\r\n"
 OK = b"HTTP/1.1 200"
@@ -33,9 +33,11 @@ PATIENT = ConnectionLimits(header_seconds=60, idle_seconds=60, total=100, peer=0
 async def hello(scope, receive, send) -> None:
     """Answers `hello` when the body is there, or for `/early` before it, or with the body for `/echo`.
 
-    For `/head` the head comes before the body is read.
+    For `/head` the head comes before the body is read; `/pause` lets nothing else run for a moment.
     """
     assert scope["type"] == "http"
+    if scope["path"] == "/pause":
+        time.sleep(1.0)
     if scope["path"] == "/head":
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
         await send({"type": "http.response.body", "body": (await receive())["body"]})
@@ -59,9 +61,12 @@ def served(
     """A server in a thread; gives what opens a connection, of another peer if that is said, and sends bytes."""
     with socket.socket() as listener, contextlib.ExitStack() as stack:
         listener.bind(("127.0.0.1", 0))
-        http = partial(protocol, Connections(limits), error_body)
+        arrivals: Any = partial(protocol, Connections(limits), error_body)
+        if protocol is BoundedProtocol:
+            arrivals = Arrivals(Connections(limits), error_body)
+            arrivals.take_from([stack.enter_context(listener.dup())])
         config = uvicorn.Config(
-            hello, http=http, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
+            hello, http=arrivals, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],))
@@ -287,6 +292,46 @@ def test_a_peer_at_its_cap_is_refused_and_others_are_not(caplog: pytest.LogCaptu
     lines = [record.getMessage() for record in caplog.records if "--max-peer-connections" in record.getMessage()]
     assert len(lines) == 1
     assert "127.0.0.2" in lines[0]
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_a_burst_of_connections_of_one_address_does_not_delay_another(
+    monkeypatch: pytest.MonkeyPatch, leave: bool
+) -> None:
+    """The event loop accepts all of a burst at once, but sets up a few before it turns to others."""
+    peers, admit = list[str](), Connections.admit
+    monkeypatch.setattr(Connections, "admit", lambda all_, each: (peers.append(each.peer), admit(all_, each))[1])
+    with served(ConnectionLimits(60, 60, total=400, peer=0)) as connect:
+        pause = connect(WHOLE.replace(b"/", b"/pause", 1))
+        crowd = [connect(WHOLE, "127.0.0.2") for _ in range(300)]
+        neighbour = connect(WHOLE)
+        for client in crowd[::2] if leave else ():
+            client.close()
+        assert answered(pause)
+        assert answered(neighbour)
+        assert all(answered(client) for client in (crowd[1::2] if leave else crowd))
+        assert peers.index("127.0.0.1", 1) < 100
+
+
+def test_more_connections_than_may_wait_stay_in_the_queue_of_the_system(monkeypatch: pytest.MonkeyPatch) -> None:
+    waiting, take = list[int](), Turns.take
+
+    async def noted(turns: Turns, *words: Any) -> None:
+        waiting.append(1)
+        await take(turns, *words)
+        waiting.pop()
+
+    monkeypatch.setattr(Turns, "take", noted)
+    most, admit = list[int](), Connections.admit
+    monkeypatch.setattr(Connections, "admit", lambda all_, each: (most.append(len(waiting)), admit(all_, each))[1])
+    with served(ConnectionLimits(60, 60, total=20, peer=0)) as connect:
+        pause = connect(WHOLE.replace(b"/", b"/pause", 1))
+        crowd = [connect(WHOLE, "127.0.0.2") for _ in range(200)]
+        assert answered(pause)
+        while len(most) <= len(crowd):
+            time.sleep(0.01)
+        assert answered(crowd[0])
+    assert 0 < max(most) <= 20
 
 
 def test_closed_connections_no_longer_count() -> None:
