@@ -6,9 +6,10 @@ Both services run here, the endpoint with a bag-of-words model, the router befor
 of its own. Eight clients send one case again and again from an address of their own, while another asks `/health` over
 a new connection each time; in the case "all" they send all the others in turn, so that eight different ones are under
 way at any time. The table has the time of an attempt until it was answered, refused or cut off, the times of `/health`,
-and the memory of the service before, at most meanwhile, and after a rest. The same prompts sent straight to the mock
-say how long a provider alone takes for them. Below floods of spend and of votes stands what the router's database holds
-of them. To add a case, add a line to `CASES`; files are in `benchmarks.attack_files`.
+and the memory of the service before (after some hundred usual requests), at most meanwhile, and after a rest. The same
+prompts sent straight to the mock say how long a provider alone takes for them. Below floods of spend and of votes
+stands what the router's database holds of them. To add a case, add a line to `CASES`; files are in
+`benchmarks.attack_files`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from http.client import HTTPConnection, HTTPException
 from itertools import cycle
 from multiprocessing import get_context
@@ -52,6 +54,7 @@ _LONGEST_TRY = 30.0
 _HELD = 200  # connections of each client that holds some
 _AT_ONCE = 300  # requests of each client that spends
 _VOTES = 50  # on one answer
+_USUAL = 300  # requests before the attack
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ):
         for service in services:
             if service.name in flags.services:
+                _warm_up(service)
                 for case in flags.cases:
                     if case in (*_cases_of(service), ALL):
                         rows.append(_case(service, case, pool, flags))
@@ -298,6 +302,21 @@ def _health(service: Service, address: str) -> float | None:
     finally:
         connection.close()
     return time.perf_counter() - started if answered else None
+
+
+def _warm_up(service: Service) -> None:
+    """Ask as others do all the time, so that the memory before an attack is that of a service in use."""
+    for number in range(_USUAL):
+        connection = HTTPConnection("127.0.0.1", service.port, timeout=30)
+        with contextlib.closing(connection):
+            body = _body(partial(list, [f"hello {number}"]))(service)
+            path = _head(service).split()[1].decode()
+            headers = {"api-key": KEY, "authorization": f"Bearer {KEY}", "content-type": "application/json"}
+            connection.request("POST", path, body, headers)
+            answer = connection.getresponse()
+            answer.read()
+            if answer.status != 200:
+                raise SystemExit(f"{service.name} answers a usual request with {answer.status}")
 
 
 def _memory(service: Service) -> float:
