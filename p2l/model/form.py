@@ -18,8 +18,9 @@ _LARGEST = 12.0  # digits of a number that count
 _COUNTED = (",", "([{", "'\"", "$", "\\", "%", "=", "+-*/", "_", ":")
 _FIRST = 9
 BETWEEN_TURNS = "\n\n"
-_OF_TEXT = _FIRST + 12 + len(_COUNTED)
-FORM_FEATURES = 2 * _OF_TEXT + 2
+COUNTS_OF_TEXT = _FIRST + 12 + len(_COUNTED)
+"""Counts of the whole prompt, which come first."""
+FORM_FEATURES = 2 * COUNTS_OF_TEXT + 2
 """Counts of form; readers that were made before there were so many have the first ones."""
 
 
@@ -30,7 +31,7 @@ def form_of(turns: Sequence[str]) -> list[float]:
     """
     whole = _of_text(BETWEEN_TURNS.join(turns))
     if len(turns) < 2:
-        return whole + [0.0] * (FORM_FEATURES - _OF_TEXT)
+        return whole + [0.0] * (FORM_FEATURES - COUNTS_OF_TEXT)
     longer = math.log1p(sum(map(len, turns))) - math.log1p(len(turns[-1]))
     newest = (own - of_all for own, of_all in zip(_of_text(turns[-1]), whole, strict=True))
     return [*whole, math.log(len(turns)), longer, *newest]

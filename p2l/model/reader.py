@@ -54,7 +54,7 @@ LONGEST = 256
 """Tokens that the encoder reads, at most, unless it was trained with fewer."""
 READS = ("state", "words", "all")
 """What the members of a reader with an encoder read: those that read different things err differently."""
-_MOST_DEVIATIONS = 4.0  # of a feature: a prompt of another kind must not dwarf everything else
+MOST_DEVIATIONS = 4.0  # of a feature: a prompt of another kind must not dwarf everything else
 _MOST_CHARS = 20_000  # of a prompt that encoder and form read
 _TOKENS_AT_ONCE = 2048  # of prompts that the encoder reads together
 
@@ -324,7 +324,7 @@ class ReaderTokenizer(PromptTokenizer):
         projection = self.scaling["projection"]
         raw = raw_features(self.words, projection, turns, form=len(self.scaling["mean"]) - projection.shape[1])
         scaled = (raw - self.scaling["mean"]) * self.scaling["scale"]
-        limited: Floats = np.clip(scaled, -_MOST_DEVIATIONS, _MOST_DEVIATIONS).astype(np.float32)
+        limited: Floats = np.clip(scaled, -MOST_DEVIATIONS, MOST_DEVIATIONS).astype(np.float32)
         return limited
 
 
@@ -336,8 +336,13 @@ def raw_features(
     for row, weighted in enumerate(words.encode(turns)):
         assert weighted.values is not None
         features[row, : projection.shape[1]] = weighted.values @ projection[weighted.ids].astype(np.float32)
-        features[row, projection.shape[1] :] = form_of(_newest(turns[row]))[:form]
+        features[row, projection.shape[1] :] = newest_form(turns[row])[:form]
     return features
+
+
+def newest_form(turns: Sequence[str]) -> list[float]:
+    """Return the counts of form of the newest characters of a prompt."""
+    return form_of(_newest(turns))
 
 
 def text_of(turns: Sequence[str]) -> str:

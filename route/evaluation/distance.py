@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from p2l.model.tfidf import WordUsage
 
 
-INPUTS = ("encoder", "words")
+INPUTS = ("encoder", "words", "form")
 """What tells prompts apart, in the order of a reader's inputs."""
 MOST_VOTES = 40_000
 _LEAST_RATE = 1e-3  # mean scores of 0 and 1 would have infinite coefficients

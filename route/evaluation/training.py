@@ -42,7 +42,7 @@ from p2l.common.cli import nearest
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from route.evaluation.distance import shrunk
-from route.evaluation.features import CategoryReader, Clusters, Encoder, Reader, Words, untrained_reader
+from route.evaluation.features import CategoryReader, Clusters, Encoder, Form, Reader, Words, untrained_reader
 from route.evaluation.gaussian import fit_gaussian
 from route.evaluation.spending import Worth, Worths
 from route.evaluation.table import Floats, ScoreTable
@@ -127,12 +127,12 @@ class _Posterior:
 
 
 RECIPES: Mapping[str, tuple[str, ...]] = {
-    "committee": ("encoder", "words"),
+    "committee": ("encoder", "words", "form"),
     "encoder": ("encoder",),
-    "words": ("words",),
+    "words": ("words", "form"),
 }
 """The backbones of each recipe."""
-WEIGHTS: Mapping[str, float] = {"encoder": 1.0, "words": 0.5}
+WEIGHTS: Mapping[str, float] = {"encoder": 1.0, "words": 0.5, "form": 0.5}
 """Weights of the backbones' features without groups."""
 CATEGORY, CLUSTERS = "category", "clusters"
 """Features of a prompt's group, of which one is there at most, and comes last: `route.evaluation.features`."""
@@ -305,15 +305,16 @@ def _as_backbone(parts: Mapping[str, Reader]) -> tuple[str, tuple[Any, Any], dic
     """
     if isinstance(category := parts.get(CATEGORY), CategoryReader):
         return "tfidf", (_bag(category), category.tokenizer), {CATEGORY: (0, 1.0)}
-    encoder, words, clusters = parts.get("encoder"), parts.get("words"), parts.get(CLUSTERS)
+    encoder, words, form, clusters = (parts.get(name) for name in ("encoder", "words", "form", CLUSTERS))
     assert encoder is None or isinstance(encoder, Encoder)
     assert words is None or isinstance(words, Words)
+    assert form is None or isinstance(form, Form)
     assert clusters is None or isinstance(clusters, Clusters)
-    width = 0 if encoder is None else encoder.width
-    units = width + (0 if words is None else words.directions.shape[1])
+    *starts, units = np.cumsum([0, *(0 if part is None else part.width for part in (encoder, words, form))]).tolist()
     root = 1.0 if clusters is None else float(np.sqrt(len(clusters.centres)))
-    places = {"encoder": (0, 1.0), "words": (width, 1.0), CLUSTERS: (units, root)}
-    return "reader", untrained_reader(encoder, words, clusters), {name: places[name] for name in parts}
+    places = {name: (start, 1.0) for name, start in zip(("encoder", "words", "form"), starts, strict=True)}
+    places[CLUSTERS] = (units, root)
+    return "reader", untrained_reader(encoder, words, form, clusters), {name: places[name] for name in parts}
 
 
 def _bag(category: CategoryReader) -> TfidfBackbone:

@@ -16,7 +16,7 @@ from p2l.inference import P2L
 from p2l.model.scratch import make_transformer
 from route.evaluation.command import main
 from route.evaluation.distance import votes_between
-from route.evaluation.features import PARTITIONS, Clusters, Encoder, Words
+from route.evaluation.features import PARTITIONS, Clusters, Encoder, Form, Reader, Words
 from route.evaluation.measuring import across, explained_share, within
 from route.evaluation.page import routing_report
 from route.evaluation.policies import Setup, category_scores, clusters, learn, nearest, nearest_scores
@@ -116,14 +116,27 @@ def tiny_encoder(folder: Path) -> Encoder:
     return Encoder(folder, folder.parent / "cache", max_tokens=64)
 
 
-@pytest.mark.parametrize("names", [("encoder", "words", "clusters"), ("words", "clusters"), ("encoder",)])
-def test_the_saved_folder_says_what_the_fit_does(tmp_path: Path, names: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    ("names", "bases"),
+    [
+        (("encoder", "words", "form", "clusters"), ("encoder",)),
+        (("encoder", "words", "form", "clusters"), ("encoder", "words", "form")),
+        (("words", "form", "clusters"), ("words", "form")),
+        (("encoder",), ()),
+    ],
+)
+def test_the_saved_folder_says_what_the_fit_does(
+    tmp_path: Path, names: tuple[str, ...], bases: tuple[str, ...]
+) -> None:
     table = known_table()
     encoder, words = tiny_encoder(tmp_path / "encoder"), Words.of(table.prompts, rank=8)
-    base = encoder if "encoder" in names else words
-    parts = {"encoder": encoder, "words": words, "clusters": Clusters.of(base, table.prompts, 8)}
-    backbones = {name: parts[name] for name in names}
+    parts: dict[str, Encoder | Words | Form] = {"encoder": encoder, "words": words, "form": Form.of(table.prompts)}
+    backbones: dict[str, Reader] = {name: parts[name] for name in names if name in parts}
     states = {name: backbone.states(table.prompts) for name, backbone in backbones.items()}
+    if "clusters" in names:
+        clusters = Clusters.of({name: parts[name] for name in bases}, states, table.prompts, 8)
+        backbones["clusters"], states["clusters"] = clusters, clusters.shares(states)
+        np.testing.assert_allclose(clusters.states(table.prompts), states["clusters"])
     trained = train(table.models, states, table.scores, worth_on(table))
     save(trained, backbones, width_of_ties(table.scores), tmp_path / "p2l")
     said = P2L.from_pretrained(tmp_path / "p2l", device="cpu")
@@ -171,7 +184,8 @@ def test_answers_are_in_one_vote_at_most() -> None:
 def test_shares_of_clusters_add_up_to_one_for_each_partition() -> None:
     table = known_table()
     words = Words.of(table.prompts, rank=8)
-    shares = Clusters.of(words, table.prompts, 8).states(table.prompts).reshape(len(table.prompts), PARTITIONS, -1)
+    clusters = Clusters.of({"words": words}, {"words": words.states(table.prompts)}, table.prompts, 8)
+    shares = clusters.states(table.prompts).reshape(len(table.prompts), PARTITIONS, -1)
     np.testing.assert_allclose(shares.sum(axis=2), PARTITIONS**-0.5)
     assert (shares.max(axis=2) > 0.5 * PARTITIONS**-0.5).mean() > 0.5
 
