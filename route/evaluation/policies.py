@@ -281,8 +281,10 @@ def _read(table: ScoreTable, setup: Setup, worth: Worths) -> tuple[dict[str, Rea
 
 
 def _bases(backbones: Mapping[str, Reader]) -> list[tuple[str, ...]]:
-    """Return what clusters of prompts may go by."""
-    return [tuple(backbones), *([("encoder",)] if "encoder" in backbones and len(backbones) > 1 else [])]
+    """Return what clusters may go by: states, words with form (the template of a prompt, its language), or all."""
+    rest = tuple(name for name in backbones if name != "encoder")
+    bases = [("encoder",), rest, tuple(backbones)] if "encoder" in backbones else [rest]
+    return [names for names in dict.fromkeys(bases) if names]
 
 
 def _embedded(train_table: ScoreTable, table: ScoreTable, setup: Setup) -> Floats:

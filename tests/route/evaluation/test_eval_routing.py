@@ -17,6 +17,7 @@ from p2l.model.scratch import make_transformer
 from route.evaluation.command import main
 from route.evaluation.distance import votes_between
 from route.evaluation.features import PARTITIONS, Clusters, Encoder, Form, Reader, Words
+from route.evaluation.gaussian import fit_gaussian
 from route.evaluation.measuring import across, explained_share, within
 from route.evaluation.page import routing_report
 from route.evaluation.policies import Setup, category_scores, clusters, learn, nearest, nearest_scores
@@ -188,6 +189,26 @@ def test_shares_of_clusters_add_up_to_one_for_each_partition() -> None:
     shares = clusters.states(table.prompts).reshape(len(table.prompts), PARTITIONS, -1)
     np.testing.assert_allclose(shares.sum(axis=2), PARTITIONS**-0.5)
     assert (shares.max(axis=2) > 0.5 * PARTITIONS**-0.5).mean() > 0.5
+
+
+def test_form_tells_who_can_do_what_words_alone_do_not() -> None:
+    rng = np.random.default_rng(0)
+    names = [chr(97 + one % 26) + "word" + chr(97 + one // 26) for one in range(60)]
+    words, lined = rng.choice(names, (300, 12)), rng.random(300) < 0.5
+    prompts = tuple(("\n" if new else " ").join(row) for row, new in zip(words, lined, strict=True))
+    scores = np.stack([lined, ~lined], axis=1).astype(float)
+    table = replace(known_table(300), prompts=prompts, scores=scores)
+    readers = {"words": Words.of(prompts, rank=8), "form": Form.of(prompts)}
+    states = {name: reader.states(prompts) for name, reader in readers.items()}
+
+    def left_out(*names: str) -> float:
+        bases = {name: readers[name] for name in names}
+        shares = Clusters.of(bases, states, prompts, 8).shares(states)
+        told = fit_gaussian(shares - shares.mean(axis=0), table.scores).left_out
+        return float((told.argmax(axis=1) == table.scores.argmax(axis=1)).mean())
+
+    assert left_out("words", "form") > 0.95
+    assert left_out("words") < 0.7
 
 
 def test_as_many_clusters_are_taken_as_pay() -> None:
