@@ -342,6 +342,8 @@ class RouterConfig(_Section):
     """Whether a conversation keeps its model."""
     explore: Annotated[Number, Field(ge=0, le=1)] = 0.0
     """The share of requests that go to a random model within the budget."""
+    pairs: Path | None = None
+    """File of `p2l next-pairs`, by which the second model of a comparison is drawn; None: uniformly."""
     newcomers: bool = True
     """Whether models that P2L does not know are explored, and ratings move models beside P2L's coefficients."""
     pass_fields: list[str] = Field(default_factory=list)
@@ -487,9 +489,11 @@ def load_config(path: str | Path) -> RouterConfig:
         config = RouterConfig.model_validate(raw)
     except ValidationError as error:
         raise ConfigError(_first_problem(error, Path(path).expanduser())) from error
+    file = Path(path).expanduser()
+    if config.pairs is not None:
+        config = config.model_copy(update={"pairs": file.parent / config.pairs.expanduser()})
     if config.database is None:
         return config
-    file = Path(path).expanduser()
     journal = file.parent / (config.journal or Path(f"{file.stem}.journal.sqlite")).expanduser()
     return config.model_copy(update={"database": located(config.database, path), "journal": journal})
 

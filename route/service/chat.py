@@ -32,6 +32,7 @@ from route.config import ROUTER_NAME
 from route.observability.tracing import child
 from route.providers.base import JSON
 from route.routing.decision import Coefficients, Decision
+from route.routing.pair_shares import PairShares
 from route.routing.spending import Allowance
 from route.service.charges import ceiling_of, too_dear, worst_case
 from route.service.dialects import Dialect
@@ -356,8 +357,8 @@ async def _report(exchange: Exchange, error: ApiError, reply: _Reply) -> None:
 
 # `compare: true`: the answers of two models, in random order, so that a vote between them can be asked for.
 #
-# The first model is the one that the request would have gone to; the other is drawn uniformly from all models within
-# the budget by themselves, so that new models earn votes as well.
+# The first model is the one that the request would have gone to; the other is drawn from all models within the budget
+# by themselves, uniformly or by `pairs`, so that new models earn votes as well.
 
 _random = random.SystemRandom()
 
@@ -381,17 +382,20 @@ def sides_of(service: Service, trip: Trip) -> tuple[list[str], float]:
     assert choice.decision is not None
     blocked = service.fleet.blocked()
     candidates = service.router.fitting(choice.budget, choice.allowed, blocked, choice.demand)
-    others = sorted(candidates - {first})
+    shares = service.pair_shares
+    others = shares.seconds(first, candidates)
     if not others:
         raise ApiError(400, "nothing_to_compare", "compare: no second model keeps to the budget", param="compare")
-    sides = [first, _random.choice(others)]
+    sides = [first, *_random.choices([*others], [*others.values()])]
     explore = 0.0 if choice.decision.static else service.config.explore  # without scores nothing is explored
-    propensity = min(1.0, propensity_of(sides, choice.decision, candidates, explore))
+    propensity = min(1.0, propensity_of(sides, choice.decision, candidates, explore, shares))
     _random.shuffle(sides)
     return sides, propensity
 
 
-def propensity_of(pair: Sequence[str], decision: Decision, candidates: Collection[str], explore: float) -> float:
+def propensity_of(
+    pair: Sequence[str], decision: Decision, candidates: Collection[str], explore: float, shares: PairShares
+) -> float:
     """Return the probability of this pair: each may have been the first choice, and the other drawn."""
 
     def first_choice(name: str) -> float:
@@ -401,7 +405,7 @@ def propensity_of(pair: Sequence[str], decision: Decision, candidates: Collectio
         return (1 - explore) * decision.probabilities.get(name, 0.0) + explored
 
     def drawn_second(name: str, first: str) -> float:
-        return 1 / (len(candidates) - (first in candidates)) if name in candidates else 0.0
+        return shares.seconds(first, candidates).get(name, 0.0)
 
     a, b = pair
     return first_choice(a) * drawn_second(b, a) + first_choice(b) * drawn_second(a, b)

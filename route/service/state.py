@@ -21,6 +21,7 @@ from route.providers.base import JSON, ProviderError
 from route.routing.candidates import get, pair
 from route.routing.decision import Coefficients, Held, features_in
 from route.routing.offsets import Offsets
+from route.routing.pair_shares import PairShares
 from route.routing.refusals import REMEMBERED_SECONDS, Refusals
 from route.routing.router import Router
 from route.routing.scoring import make_scorer
@@ -75,6 +76,7 @@ class Service:
             config, os.environ, workers=settings.workers, before=None if before is None else before.fleet
         )
         self.router = make_router(config, settings)
+        self.pair_shares = make_pair_shares(config)
         self.routable = [model.name for model in config.routed_models()]
         """Models that requests may be routed to: all, until the model list of P2L is known."""
         self.chat_models = frozenset(self.routable)
@@ -317,6 +319,11 @@ def make_router(config: RouterConfig, settings: Settings) -> Router:
     )
 
 
+def make_pair_shares(config: RouterConfig) -> PairShares:
+    """Return how likely each pair is compared; raise ConfigError for a file that `p2l next-pairs` did not write."""
+    return PairShares() if config.pairs is None else PairShares.read(config.pairs)
+
+
 def check_together(config: RouterConfig, settings: Settings) -> None:
     """Raise ConfigError, with the flag or the line of the configuration, if the two do not go together."""
     kind = get(settings.router_type)
@@ -326,6 +333,7 @@ def check_together(config: RouterConfig, settings: Settings) -> None:
     try:
         make_fleet(config, os.environ)  # opens nothing yet
         make_router(config, settings)
+        make_pair_shares(config)
     except ConfigError as error:
         # The key that is wrong comes first: `model_configs.NAME: ...`, `limits need ...`, `explore must ...`.
         place = re.split(r": | (?=need|must)", str(error))[0].split(".")

@@ -18,9 +18,10 @@ import pytest
 from p2l.common.access import digest_of
 from p2l.common.errors import ConfigError
 from route.config import load_config
+from route.routing.pair_shares import PairShares
 from route.service.chat import propensity_of
 from route.service.settings import Settings
-from route.service.state import Service
+from route.service.state import Service, check_together
 from tests.route.router_helpers import COEFS, HELLO, Endpoint, a_router, model, served
 
 KEYS = [
@@ -247,8 +248,12 @@ def test_two_answers_can_be_compared_and_voted_on(tmp_path: Path) -> None:
     run(main)
 
 
+PLAN = PairShares({frozenset(("fair", "poor")): 0.1, frozenset(("fair", "cheap")): 0.5})
+
+
 @pytest.mark.parametrize("explore", [0.0, 0.2])
-def test_the_propensities_of_all_pairs_sum_to_one(explore: float) -> None:
+@pytest.mark.parametrize("shares", [PairShares(), PLAN])
+def test_the_propensities_of_all_pairs_sum_to_one(shares: PairShares, explore: float) -> None:
     mixture = {"good": 0.25, "fair": 0.75}
     candidates = {"fair", "poor", "cheap"}  # good is too dear by itself
     names = sorted({*mixture, *candidates})
@@ -260,10 +265,45 @@ def test_the_propensities_of_all_pairs_sum_to_one(explore: float) -> None:
 
     total = 0.0
     for pair in itertools.combinations(names, 2):
-        told = {round(propensity_of(pair, decided(name), candidates, explore), 12) for name in pair}
+        told = {round(propensity_of(pair, decided(name), candidates, explore, shares), 12) for name in pair}
         assert len(told) == 1  # whichever of the two was the first choice
         total += told.pop()
     assert total == pytest.approx(1)
+
+
+def test_the_second_answer_is_drawn_by_the_plan_of_pairs_and_a_reload_takes_a_new_plan(tmp_path: Path) -> None:
+    plan = tmp_path / "pairs.csv"
+
+    def write(fair: float, poor: float) -> None:
+        rows = f"fair,good,1,{fair}\ngood,poor,1,{poor}\nfair,poor,1,0.1\n"
+        plan.write_text(f"model_a,model_b,votes,propensity\n{rows}", encoding="utf-8")
+
+    async def main() -> None:
+        write(1e-9, 0.9)
+        settings = {"database": "route.sqlite", "pairs": "pairs.csv"}
+        async with a_router(tmp_path, **settings) as router:
+            for second in ("poor", "fair"):
+                names = {
+                    choice.message.model
+                    for _ in range(5)
+                    for choice in (await router.ask(extra_body={"compare": True})).choices
+                }
+                assert names == {"good", second}
+                write(0.9, 1e-9)
+                await router.app.state.live.reload()
+        with contextlib.closing(sqlite3.connect(tmp_path / "route.sqlite")) as connection:
+            drawn = connection.execute("SELECT propensity FROM answers").fetchall()
+        assert drawn == [(pytest.approx(1.0),)] * 10
+
+    run(main)
+
+
+def test_a_file_of_pairs_that_cannot_be_used_is_named_with_its_line_in_the_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "router.yaml"
+    path.write_text("model_configs:\n  one: {name: o, type: mock, cost: 1}\npairs: none.csv\n", encoding="utf-8")
+    settings = Settings(config=str(path), router_type="grk-endpoint", cost_optimizer="strict")
+    with pytest.raises(ConfigError, match=r"router.yaml:3: pairs: .*none.csv cannot be read"):
+        check_together(load_config(path), settings)
 
 
 def test_without_scores_two_answers_are_compared_and_nothing_is_explored(tmp_path: Path) -> None:
