@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2l.common.errors import ConfigError
+from p2l.common.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,6 +44,8 @@ TRANSFORMER_DEFAULTS: dict[str, Any] = {
 _PROMPTS_AT_ONCE = 256
 _MORE = 16  # directions beyond those that are kept, without which the last ones are imprecise
 _POWER_STEPS = 6
+DIRECTIONS = 128
+"""Of words, that a reader reads."""
 READER_DEFAULTS: dict[str, Any] = {"hidden_size": 128, "members": 6, "max_features": 20_000, "min_df": 3}
 TFIDF_DEFAULTS: dict[str, Any] = {"hidden_size": 32, "ngrams": (1, 1), "max_features": 50_000, "min_df": 3}
 
@@ -198,7 +200,7 @@ def make_reader(
     members: int,
     max_features: int,
     min_df: int,
-    directions: int = 128,
+    directions: int = DIRECTIONS,
     frozen: bool = True,
     seed: int = 42,
     quiet: bool = True,
@@ -241,6 +243,25 @@ def make_reader(
     return f"{words.vocab_size:,} words, an encoder of {parameters / 1e6:,.1f} million parameters"
 
 
+def words_and_form(prompts: Sequence[Sequence[str]], *, seed: int = 42) -> Floats:
+    """Return what a reader without encoder would read of these prompts (Q, F); form alone where no word is frequent."""
+    from p2l.model.form import form_of
+    from p2l.model.reader import raw_features
+    from p2l.model.tfidf import fit_vocabulary
+
+    try:
+        words = fit_vocabulary(prompts, max_features=READER_DEFAULTS["max_features"], min_df=READER_DEFAULTS["min_df"])
+    except InputError:
+        import numpy as np
+
+        raw, directions = np.array([form_of(turns) for turns in prompts], dtype=np.float32), 0
+    else:
+        projection = main_directions(words, prompts, DIRECTIONS, seed=seed)
+        raw, directions = raw_features(words, projection, prompts), projection.shape[1]
+    scaled: Floats = (raw - raw.mean(0)) * _scales(raw, directions)
+    return scaled
+
+
 def main_directions(words: TfidfTokenizer, prompts: Sequence[Sequence[str]], count: int, *, seed: int) -> Floats:
     """Return the main directions (V, K) of the prompts' TF-IDF, K at most `count`, by randomised subspace iteration."""
     import numpy as np
@@ -273,7 +294,7 @@ def _scales(raw: Floats, directions: int) -> Floats:
     deviations = raw.std(0)
     words = deviations[:directions]
     roots = np.sqrt(np.maximum(words, 1e-6))
-    words = 1 / (roots * max(float(np.sqrt(((words / roots) ** 2).mean())), 1e-6))
+    words = 1 / (roots * max(float(np.sqrt(((words / roots) ** 2).sum() / max(directions, 1))), 1e-6))
     scales: Floats = np.concatenate([words, 1 / np.maximum(deviations[directions:], 1e-6)]).astype(np.float32)
     # A count that no prompt differs in says nothing, and would be enormous in the first prompt that does.
     scales[directions:][deviations[directions:] < 1e-6] = 0

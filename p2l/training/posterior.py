@@ -7,7 +7,9 @@ then
     E[t_n t_m] = w_n w_m  z_n' C z_m  (v k(x_n, x_m) + u [same prompt]),      z_n = e_a - e_b,      n != m
 
 so that regressing the products of votes on different prompts on the right side estimates v, and those on one prompt
-v + u with a prompt's own part u, whatever the model has learned (Haseman and Elston, 1972). One vote a prompt says
+v + u with a prompt's own part u, whatever the model has learned (Haseman and Elston, 1972). That holds for a kernel
+that no vote has shaped: hidden states that were trained on the same votes lie apart where their scores do. So k reads
+the frozen inputs of a reader, and for any other backbone words and form as a reader would. One vote a prompt says
 nothing of u: then it is taken to be `OWN_SHARE` of v. Products shrink where p (1 - p) is concave, by 1 + (pi / 8) times
 the variance of d, which is undone.
 
@@ -43,6 +45,7 @@ from p2l.model.model import P2LModel
 from p2l.model.posterior import POSTERIOR_FILE, Posterior
 from p2l.model.process import Process, determined, median_distance
 from p2l.model.reader import ReaderTokenizer, keep_states
+from p2l.model.scratch import words_and_form
 from p2l.model.tfidf import WordUsage
 from p2l.training.data import distinct
 from p2l.training.facts import ListedVotes, marginal_board
@@ -78,6 +81,17 @@ class KnownPrompts(NamedTuple):
     """(Q, M)"""
     usage: WordUsage | None = None
     """The words that they use, of a model of words."""
+
+
+class PlainVotes(NamedTuple):
+    """Some votes, and inputs of their prompts that no vote has shaped."""
+
+    inputs: NDArray[np.floating]
+    """(Q, F)"""
+    prompt: Ints
+    """(N,) of each vote."""
+    labels: NDArray[Any]
+    """(N, 3)"""
 
 
 @dataclass(frozen=True)
@@ -122,12 +136,23 @@ def fit_posterior(
     # Of votes that are spread over nodes, those of this one: prompts are dealt to nodes by chance.
     ids = np.sort(rng.permutation(len(votes) if held is None else np.flatnonzero(held))[:MOST_VOTES])
     prompts, about = distinct(votes.prompts(ids))
-    rows = rng.permutation(len(prompts))[:most]
-    place = np.full(len(prompts), -1)
+    order = rng.permutation(len(prompts))
+    known = _read(model, tokenizer, [list(prompts[n]) for n in order[:most]])
+    prompt, labels = _among(order[:most], about, votes.labels(ids))
+    unshaped = None
+    if not model.has_frozen_inputs:
+        rows = order[: most_prompts or MOST_PROMPTS]
+        inputs = words_and_form([list(prompts[n]) for n in rows])
+        unshaped = PlainVotes(inputs, *_among(rows, about, votes.labels(ids)))
+    return posterior_of(known, prompt, labels, board, model.likelihood, len(votes), rng, unshaped)
+
+
+def _among(rows: Ints, about: Ints, labels: NDArray[Any]) -> tuple[Ints, NDArray[Any]]:
+    """Return the votes on the prompts `rows`: which of these each is on, and its label; `about` is by all prompts."""
+    place = np.full(int(about.max(initial=0)) + 1, -1)
     place[rows] = np.arange(len(rows))
-    taken = place[about] >= 0
-    known = _read(model, tokenizer, [list(prompts[n]) for n in rows])
-    return posterior_of(known, place[about[taken]], votes.labels(ids[taken]), board, model.likelihood, len(votes), rng)
+    within = place[about] >= 0
+    return place[about[within]], labels[within]
 
 
 def posterior_of(
@@ -138,16 +163,22 @@ def posterior_of(
     likelihood: Likelihood,
     num_votes: int,
     rng: np.random.Generator,
+    unshaped: PlainVotes | None = None,
 ) -> Posterior:
     """Fit the posterior to a sample of `num_votes` votes: labels (N, 3), each on one of Q prompts, by `prompt` (N,).
 
-    `board` is the one leaderboard of all votes, towards which strange prompts are shrunk.
+    `board` is the one leaderboard of all votes, towards which strange prompts are shrunk. `unshaped` are votes whose
+    inputs were not trained on them, where those of `prompts` were.
     """
     with one_blas_thread():
         sample = _sample(prompts, prompt, labels, board, likelihood)
-        information = _information(sample)
-        process = Process.of(sample.inputs, information, LENGTH * median_distance(sample.inputs), rng)
-        prior = _estimate(sample, process, rng)
+        process = _process(sample, rng)
+        if unshaped is None:
+            prior = _estimate(sample, sample, process, rng)
+        else:
+            level = KnownPrompts(unshaped.inputs, np.tile(board.coefs, (len(unshaped.inputs), 1)))
+            plain = _sample(level, unshaped.prompt, unshaped.labels, board, likelihood)
+            prior = _estimate(plain, sample, _process(plain, rng), rng)
         tensors = _components(sample, prior, process, num_votes, grounded=not shift_invariant(likelihood))
     coefs = board.coefs
     if shift_invariant(likelihood):
@@ -211,6 +242,10 @@ def _read(model: P2LModel, tokenizer: PromptTokenizer, prompts: list[list[str]])
     return KnownPrompts(np.stack(inputs), coefs, usage)
 
 
+def _process(sample: _Sample, rng: np.random.Generator) -> Process:
+    return Process.of(sample.inputs, _information(sample), LENGTH * median_distance(sample.inputs), rng)
+
+
 def _information(sample: _Sample) -> Floats:
     """Return the Fisher information (Q,) of the votes on each prompt."""
     return np.bincount(sample.prompt, weights=sample.fisher, minlength=len(sample.inputs)).astype(np.float64)
@@ -232,7 +267,8 @@ class _Prior(NamedTuple):
     """Variance of the level of all coefficients."""
 
 
-def _estimate(sample: _Sample, process: Process, rng: np.random.Generator) -> _Prior:
+def _estimate(sample: _Sample, trained: _Sample, process: Process, rng: np.random.Generator) -> _Prior:
+    """Estimate how prompts differ from `sample` and its process; `trained` has the coefficients of the model."""
     models, weights = _models(sample), _information(sample)
     mean = weights @ process.features / weights.sum()
     unit = _from_products(sample, process.features - mean, models, rng)
@@ -240,7 +276,9 @@ def _estimate(sample: _Sample, process: Process, rng: np.random.Generator) -> _P
     raw, own = _on_one_prompt(sample, models, max(unit * (1.0 - float(mean @ mean)), 1e-6))
     # Slopes are less where differences are large, so that products are smaller than the variance makes them.
     curved = max(1.0 - _CONCAVE * (raw + own), _MOST_CURVED)
-    return _Prior(models, max(raw / curved, _explained(sample), 1e-6), own / curved, float(sample.coefs.mean(1).var()))
+    return _Prior(
+        models, max(raw / curved, _explained(trained), 1e-6), own / curved, float(trained.coefs.mean(1).var())
+    )
 
 
 def _from_products(sample: _Sample, features: Floats, models: Floats, rng: np.random.Generator) -> float:
