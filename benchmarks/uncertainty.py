@@ -1,9 +1,10 @@
 """Whether intervals hold and strange prompts do no harm: simulated arenas, in distribution and with a topic left out.
 
-    python -m benchmarks.uncertainty [--arenas 6] [--votes 12000] [--votes-per-prompt 1] [--encoder none]
+    python -m benchmarks.uncertainty [--arenas 6] [--votes 12000] [--votes-per-prompt 1] [--encoder none] [--size tiny]
 
-For each arena, `p2l train --votes` trains a reader on all votes, and another on those whose prompts do not mention one
-topic. On held-out prompts the true log-odds of every pair are known. Printed are
+For each arena, `p2l train --votes` trains a model of that size (default: a reader; tfidf: a bag of words) on all votes,
+and another on those whose prompts do not mention one topic. On held-out prompts the true log-odds of every pair are
+known. Printed are
 
     coverage    share of the pairs' 90 % intervals that hold the true log-odds; bar: 85 to 95 %
     width       mean width of these intervals
@@ -127,16 +128,26 @@ def held_out(arena: Arena) -> Prompts:
     )
 
 
-def train(votes: pa.Table, folder: Path, encoder: str | None) -> P2L:
+def train(votes: pa.Table, folder: Path, size: str, encoder: str | None) -> P2L:
     """Run `p2l train --votes` and load what it wrote."""
     folder.mkdir()
     pq.write_table(votes.drop_columns(["topic", "mentioned"]), folder / "votes.parquet")
-    flags = ["--votes", str(folder / "votes.parquet"), "--output", str(folder / "run"), "--quiet"]
-    command = [sys.executable, "-m", "p2l.train", *flags, *([] if encoder is None else ["--encoder", encoder])]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    flags = ["--votes", str(folder / "votes.parquet"), "--quiet"]
+    own = [] if encoder is None else ["--encoder", encoder]
+    if size == "tfidf":
+        call("p2l.cli", "init", "--model-type", "tfidf", *flags, "--output", str(folder / "words"))
+        own = ["--size", "tiny", "--backbone", str(folder / "words")]
+    elif size == "tiny":
+        own = ["--size", "tiny"]
+    call("p2l.train", *flags, "--output", str(folder / "run"), *own)
+    return P2L.from_pretrained(folder / "run", device="cpu")
+
+
+def call(module: str, *arguments: str) -> None:
+    """Run a command; SystemExit with what it says if it fails."""
+    done = subprocess.run([sys.executable, "-m", module, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
-    return P2L.from_pretrained(folder / "run", device="cpu")
 
 
 def board_of(folder: Path, models: list[str]) -> Leaderboard:
@@ -213,12 +224,12 @@ def run(seed: int, flags: argparse.Namespace, folder: Path) -> Iterator[tuple[st
     votes, prompts = training_votes(arena, flags.votes_per_prompt), held_out(arena)
     names = arena.model_list
     everything = np.ones(len(prompts.turns), bool)
-    model = train(votes, folder / f"all-{seed}", flags.encoder)
+    model = train(votes, folder / f"all-{seed}", flags.size, flags.encoder)
     board = board_of(folder / f"all-{seed}", names)
     yield "all topics", "within", measure(model, board, prompts, everything, names)
     topic = arena.topics[seed % len(arena.topics)]
     rest = votes.filter(pc.invert(pc.match_substring_regex(votes["mentioned"], rf"(^|\+){topic}($|\+)")))
-    model = train(rest, folder / f"rest-{seed}", flags.encoder)
+    model = train(rest, folder / f"rest-{seed}", flags.size, flags.encoder)
     board = board_of(folder / f"rest-{seed}", names)
     mentions = np.array([topic in mentioned.split("+") for mentioned in prompts.mentioned])
     yield f"all but {topic}", "within", measure(model, board, prompts, ~mentions, names)
@@ -244,6 +255,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--prompts", type=int, default=2000)
     flags.add_argument("--models", type=int, default=16)
     flags.add_argument("--topics", type=int, default=6)
+    flags.add_argument("--size", choices=["reader", "tfidf", "tiny"], default="reader")
     flags.add_argument("--encoder", help="the reader's encoder (none; default: MiniLM if installed)")
     return flags
 
@@ -252,7 +264,8 @@ def main() -> None:
     """Print a row for each arena and kind of prompts, and whether the bars hold."""
     flags = build_parser().parse_args()
     each = f"{flags.votes_per_prompt} on each prompt"
-    print(f"{flags.arenas} arenas of {flags.votes:,} votes, {each}, {flags.models} models, {flags.topics} topics")
+    arenas = f"{flags.arenas} arenas of {flags.votes:,} votes, {each}"
+    print(f"{flags.size}: {arenas}, {flags.models} models, {flags.topics} topics")
     rows: list[tuple[str, ...]] = []
     harmed: list[bool] = []
     covered: dict[tuple[bool, str], list[float]] = defaultdict(list)
