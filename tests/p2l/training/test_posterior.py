@@ -24,6 +24,7 @@ from p2l.simulation.arena import Arena, simulate
 from p2l.simulation.batches import vote_batch
 from p2l.simulation.config import SimulationConfig
 from p2l.training.facts import marginal_board
+from p2l.training.posterior import KnownPrompts, PlainVotes, posterior_of
 from p2l.votes import WINNERS, open_votes
 from tests.conftest import Command
 
@@ -140,6 +141,28 @@ def test_one_unknown_word_makes_no_strange_prompt(arena: Arena, fitted: P2L) -> 
     board = posterior.coefs.numpy()
     assert np.abs(one.coefs - board).mean() > 0.5
     assert np.abs(all_of_them.coefs - board).max() < 0.01
+
+
+def test_states_that_votes_have_shaped_do_not_make_prompts_differ() -> None:
+    """All prompts are alike, but those with one outcome have learned states that lie together."""
+    rng, count, models = np.random.default_rng(0), 1500, 6
+    pairs = np.stack([rng.permutation(models)[:2] for _ in range(count)])
+    labels = np.column_stack([pairs, np.zeros(count, dtype=np.int64)])
+    outcome = np.eye(models)[pairs[:, 0]] - np.eye(models)[pairs[:, 1]]
+    learned = outcome + 0.1 * rng.standard_normal((count, models))
+    prompts = KnownPrompts(learned, np.zeros((count, models)))
+    plain = PlainVotes(rng.standard_normal((count, 8)), np.arange(count), labels)
+
+    def variance(unshaped: PlainVotes | None) -> float:
+        board, bt = HeadStart(np.zeros(models), None, None), get("bt")
+        own = np.random.default_rng(1)
+        posterior = posterior_of(prompts, np.arange(count), labels, board, bt, count, own, unshaped)
+        squares = posterior.squares(torch.from_numpy(learned))
+        components = posterior.variances(squares, torch.ones(count)).mean(0)
+        return float(components @ (posterior.basis[0] - posterior.basis[1]) ** 2)
+
+    assert variance(plain) < 0.2
+    assert variance(None) > 2 * variance(plain)
 
 
 def test_a_folder_without_posterior_says_how_to_get_one(untaught: tuple[Path, Path], tmp_path: Path) -> None:
