@@ -65,8 +65,8 @@ def benchmarks(page: str) -> list[Benchmark]:
     ]
 
 
-class MissingTablesError(ValueError):
-    """A command printed fewer tables than the page has of it."""
+class OtherTablesError(ValueError):
+    """A command printed more or fewer tables than the page has of it."""
 
 
 def included(page: str, command: str, printed: str, stamp: str = "", *, is_whole: bool = True) -> str:
@@ -76,10 +76,14 @@ def included(page: str, command: str, printed: str, stamp: str = "", *, is_whole
     break off: its block stays, its tables are counted.
 
     Raises:
-        MissingTablesError: the page has more tables of the command than it printed.
+        OtherTablesError: the page has more tables of the command than it printed, or fewer.
     """
     text = "".join(f"{line.rstrip()}\n" for line in printed.strip().splitlines())
-    tables = iter(_TABLE.findall(text))
+    printed_tables = _TABLE.findall(text)
+    places = sum(match["command"] == command and match["table"] is not None for match in _MEASURED.finditer(page))
+    if places and places != len(printed_tables):
+        raise OtherTablesError(f"{command} printed {len(printed_tables)} tables, {PAGE.name} has {places} of it")
+    tables = iter(printed_tables)
     about = f"<!-- measured: {command}{f' ({stamp})' if stamp else ''} -->\n"
 
     def replaced(match: re.Match[str]) -> str:
@@ -89,10 +93,7 @@ def included(page: str, command: str, printed: str, stamp: str = "", *, is_whole
             if not is_whole:
                 return match[0]
             return f"{about}```text\n{text}```\n"
-        body = next(tables, None)
-        if body is None:
-            raise MissingTablesError(f"{command} printed fewer tables than the page has of it")
-        return f"{about}\n{body}"
+        return f"{about}\n{next(tables)}"
 
     return _MEASURED.sub(replaced, page)
 
@@ -137,7 +138,7 @@ def measure(one: Benchmark, data: str | None, output: Path) -> float | None:
     try:
         text = included(page, one.command, done.stdout, stamp, is_whole=not done.returncode)
         PAGE.write_text(text, encoding="utf-8")
-    except MissingTablesError as error:
+    except OtherTablesError as error:
         print(f"{'':>8}  {error}", flush=True)
         return None
     return None if done.returncode else seconds

@@ -147,7 +147,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         steps(loaded, Path(temporary))
     looked_at, loops = baseline(loaded, BASELINE)
     scaled = loops * (len(loaded.units) / looked_at) ** 2
-    print(f"\nloops over pairs, equal share only: {loops:.2f} s for {looked_at:,}, so {scaled:,.0f} s for all")
+    row = [f"{loops:.2f} s", f"{looked_at:,}", f"{scaled:,.0f} s"]
+    print(f"\n{table(['one measure by loops over pairs', 'scores', 'so for all'], [row])}")
 
 
 if __name__ == "__main__":

@@ -116,8 +116,9 @@ def beside_arena_rank(votes: int) -> None:
     coefs = np.abs(board.coefs - board.coefs.mean() - ratings + ratings.mean()).max()
     effects = np.abs(np.array([effect.coef for effect in board.effects]) - np.asarray(model.params["coeffs"])).max()
     print(f"\nBeside arena-rank, {votes:,} votes of 20 models, side, length and bold controlled, no priors\n")
-    print(f"largest difference of coefficients {coefs:.1e}, of effects {effects:.1e}")
-    print(f"CPU seconds: arena-rank {middle - start:.2f} (no intervals), ours {end - middle:.2f}")
+    cells = [f"{coefs:.1e}", f"{effects:.1e}", f"{middle - start:.2f}", f"{end - middle:.2f}"]
+    beside = ["largest difference of coefficients", "of effects", "CPU seconds of arena-rank", "of p2l"]
+    print(table(beside, [cells]))
 
 
 def side_of(data: Path) -> None:

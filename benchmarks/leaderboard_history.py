@@ -32,6 +32,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.tables import table
 from p2l import likelihood as likelihoods
 from p2l.common.cli import parser, positive, run
 from p2l.leaderboard import History, fit, fit_history
@@ -134,7 +135,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{args.votes:,} votes, {args.models} models, {args.periods} weeks; {os.cpu_count()} cores, ", end="")
     print(f"load {os.getloadavg()[0]:.1f}; median of {args.repeat}\n")
     votes = simulate(args)
-    print("| likelihood | history | from scratch | times | largest difference (logits) |\n|---|---:|---:|---:|---:|")
+    rows = []
     for name in ("bt", "bt-tie", "grk"):
         ways = {
             "history": lambda name=name: history(votes, name),
@@ -143,15 +144,17 @@ def main(argv: list[str] | None = None) -> None:
         found = timed(ways, args.repeat)
         (quick, ours), (slow, boards) = found["history"], found["scratch"]
         off = largest_difference(ours, boards)
-        print(f"| {name} | {quick:.2f} s | {slow:.2f} s | {slow / quick:.1f} | {off:.1e} |", flush=True)
+        rows.append([name, f"{quick:.2f} s", f"{slow:.2f} s", f"{slow / quick:.1f}", f"{off:.1e}"])
+    print(table(["likelihood", "history", "from scratch", "times", "largest difference (logits)"], rows))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "votes.parquet"
         write_votes(votes, path)
         ways = {"over": lambda: command(path, "--over", "week"), "once": lambda: command(path)}
         commands = timed(ways, args.repeat)
     over, once = commands["over"][0], commands["once"][0]
-    print(f"\n`p2l leaderboard --over week`: {over:.1f} s; without `--over` {once:.1f} s, for every week about ")
-    print(f"{args.periods} times half of that, {args.periods * once / 2:.0f} s")
+    lines = [["with `--over week`", f"{over:.1f} s"], ["without", f"{once:.1f} s"]]
+    lines.append([f"without, once a week ({args.periods} times half of that)", f"{args.periods * once / 2:.0f} s"])
+    print(f"\n{table(['`p2l leaderboard` of the file', 'seconds'], lines)}")
 
 
 if __name__ == "__main__":

@@ -131,8 +131,8 @@ def measure_votes(args: argparse.Namespace) -> None:
         rows.append([name, "sandwich", f"{seconds:.2f}", f"{seconds / base:.1f}"])
     print(f"\n{args.votes:,} votes, {args.models} models, from strings\n")
     print(table(["library and likelihood", "intervals", "seconds", "times p2l"], rows))
-    for name, value in differences.items():
-        print(f"largest difference of coefficients without a prior to {name}: {value:.1e} logits")
+    apart = [[name, f"{value:.1e}"] for name, value in differences.items()]
+    print(f"\n{table(['coefficients of p2l without a prior beside', 'largest difference, logits'], apart)}")
 
 
 def measure_aggregation(args: argparse.Namespace) -> None:

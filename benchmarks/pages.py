@@ -7,7 +7,7 @@ keystroke counts as answered when its leaderboard stands in the page; one that t
 it stands the same prompt asked as JSON from the same page.
 
 The console's cost is the processor time that the router's process takes of a second while the console is open, beyond
-what the same requests take without it, in turns; as a share of what 1,000 requests take. Throughput is told beside it:
+what the same requests take without it, in turns; as a share of what 1,000 requests take. Throughput stands beside it:
 it also holds what the console's readers take, which have these cores to share with the router.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -34,6 +35,7 @@ from benchmarks.serving.__main__ import Server, serving
 from benchmarks.serving.folders import write_folders, write_tfidf
 from benchmarks.serving.load import drive
 from benchmarks.shapes import SHAPES
+from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
 
 __all__ = ["main"]
@@ -42,6 +44,15 @@ _TEXT = "Write a SQL query that finds customers without an order in the last yea
 _LIMIT, _LIMIT_OF_TRANSFORMERS = 50, 80  # milliseconds
 _SECONDS_A_KEY = 0.1
 _CLIENTS = 32
+_KEYSTROKES = [
+    "keystrokes answered in the page",
+    "models",
+    "in time",
+    "median",
+    "95th percentile",
+    "overtaken",
+    "as JSON alone",
+]
 _ADMIN = "the-admin-key-of-the-benchmark"
 _WATCH = """
 window.times = []; window.pressed = 0;
@@ -77,6 +88,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the benchmark."""
     flags = build_parser().parse_args(argv)
+    rows = []
     with tempfile.TemporaryDirectory() as name:
         for model in flags.models:
             root = Path(name) / Path(model).name
@@ -89,11 +101,14 @@ def main(argv: Sequence[str] | None = None) -> None:
                 else write_folders(root, model)[0]
             )
             with serving(["-m", "p2l.endpoint", "-m", str(folder), "--host", "127.0.0.1", "--port"]) as port:
-                _keystrokes(model, port, flags.keys)
+                rows.append(_keystrokes(model, port, flags.keys))
+                print("  ".join(rows[-1]), file=sys.stderr, flush=True)
+        print(f"{table(_KEYSTROKES, rows)}\n", flush=True)
         _console(Path(name), flags)
 
 
-def _keystrokes(model: str, port: int, keys: int) -> None:
+def _keystrokes(model: str, port: int, keys: int) -> list[str]:
+    """Return the row of a model."""
     from playwright.sync_api import sync_playwright
 
     text = (_TEXT * (keys // len(_TEXT) + 1))[:keys]
@@ -113,12 +128,11 @@ def _keystrokes(model: str, port: int, keys: int) -> None:
         browser.close()
     limit = _LIMIT_OF_TRANSFORMERS if model in SHAPES else _LIMIT
     within = float((times <= limit).sum()) / pressed
-    print(
-        f"{model}, {models} models, {pressed} keystrokes: {within:.1%} in the page within {limit} ms; median "
-        f"{np.median(times):.1f} ms, 95th percentile {np.quantile(times, 0.95):.1f} ms, {pressed - len(times)} "
-        f"overtaken; as JSON alone {np.median(plain):.1f} and {np.quantile(plain, 0.95):.1f} ms",
-        flush=True,
-    )
+    return [
+        *(f"{model}, within {limit} ms", f"{models}", share(within, 1), f"{np.median(times):.1f} ms"),
+        *(f"{np.quantile(times, 0.95):.1f} ms", f"{pressed - len(times)}"),
+        f"{np.median(plain):.1f} and {np.quantile(plain, 0.95):.1f} ms",
+    ]
 
 
 @dataclass(frozen=True)
@@ -149,13 +163,16 @@ def _console(root: Path, flags: argparse.Namespace) -> None:
     each = float(np.median([without.cpu / without.requests for _, without in rounds]))
     added = [(with_.cpu - without.cpu) / with_.seconds for with_, without in rounds]
     rates = [with_.requests / with_.seconds / (without.requests / without.seconds) for with_, without in rounds]
-    print(
-        f"console open, viewers {flags.viewers}: {_range(added, 1000, ' ms')} of the router's processor time a second, "
-        f"{_range(added, 0.1 / each, ' %')} of what 1,000 requests take ({each * 1e3:.2f} ms each); throughput "
-        f"{_range(rates, 100, ' %')} of that without, {np.median([w.requests / w.seconds for _, w in rounds]):,.0f} a "
-        f"second; readers {np.median([with_.readers / with_.seconds for with_, _ in rounds]) * 1e3:.1f} ms a second",
-        flush=True,
-    )
+    rate = np.median([without.requests / without.seconds for _, without in rounds])
+    readers = np.median([with_.readers / with_.seconds for with_, _ in rounds]) * 1e3
+    rows = [
+        ["requests a second with the console closed", f"{rate:,.0f}"],
+        ["throughput with it open", f"{_range(rates, 100, ' %')} of that"],
+        ["processor time of the router that it takes, a second", _range(added, 1000, " ms")],
+        [f"the same, of what 1,000 requests take ({each * 1e3:.2f} ms each)", _range(added, 0.1 / each, " %")],
+        ["processor time of its readers, a second", f"{readers:.1f} ms"],
+    ]
+    print(table([f"a console open, {flags.viewers} looking", "median [quartiles]"], rows), flush=True)
 
 
 def _range(values: Sequence[float], by: float, unit: str) -> str:

@@ -28,6 +28,7 @@ from scipy.stats import norm
 from transformers.modeling_outputs import BaseModelOutput
 
 from benchmarks.shapes import SHAPES
+from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 from p2l.model.backbones import P2L_ATTENTION, Packed, register_attention
 from p2l.model.batching import collate
@@ -57,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print a line per way."""
+    """Print the table."""
     flags = build_parser().parse_args(argv)
     torch.set_num_threads(flags.threads or torch.get_num_threads())
     models = make_models(flags.shape, others=flags.others)
@@ -65,19 +66,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     ways |= {name: packed(model) for name, model in models.items()}
     sets = {f"{tokens} tokens": [_prompt(tokens)] for tokens in LENGTHS}
     sets[f"{BATCH} at once"] = mixed_prompts()
-    table = {name: _times(ways, prompts, flags.rounds) for name, prompts in sets.items()}
-    print(f"{flags.shape} shape, {torch.get_num_threads()} threads; ms a prompt, median of {flags.rounds}")
-    print(f"{'':<24}" + "".join(f"{name:>17}" for name in table) + "   error, rank correlation")
+    times = {name: _times(ways, prompts, flags.rounds) for name, prompts in sets.items()}
     errors = errors_of(models)
     first = next(iter(ways))
+    rows = []
     for way in ways:
-        cells = [f"{times[way]:9.1f} ({times[first] / times[way]:4.2f})" for times in table.values()]
-        found = errors.get(way)
-        print(
-            f"{way:<24}"
-            + "".join(f"{c:>17}" for c in cells)
-            + (f"   {found.error:.2%}, {found.spearman:.4f}" if found else "")
-        )
+        cells = [f"{ms[way]:.1f} ({ms[first] / ms[way]:.2f})" for ms in times.values()]
+        error = errors.get(way)
+        rows.append([way, *cells, *((f"{error.error:.2%}", f"{error.spearman:.4f}") if error else ("", ""))])
+    print(f"{flags.shape} shape, {torch.get_num_threads()} threads; ms a prompt, median of {flags.rounds}\n")
+    print(table(["ms a prompt (times the first)", *times, "error", "rank correlation"], rows))
 
 
 def make_models(shape: str, *, others: bool = False) -> dict[str, P2LModel]:

@@ -167,13 +167,15 @@ def _overhead(flags: argparse.Namespace, pool: ProcessPoolExecutor, shape: str, 
                     requests = bodies(prompts(count, 0.8, round_number))
                     cells.setdefault((mode, clients), []).append(pool.submit(drive, port, requests, clients).result())
     rows = [[mode, *(text for clients in flags.clients for text in _figures(cells[mode, clients]))] for mode in modes]
+    if {"plain", "ray"} <= set(flags.forms):
+        added = [(_median(cells[_FORMS["ray"], one]) - _median(cells[_FORMS["plain"], one])) for one in flags.clients]
+        rows.append(["added by --ray", *(text for ms in added for text in ("", f"{ms:.1f}", "", ""))])
     header = [text for clients in flags.clients for text in (f"{clients} clients", "p50, ms", "p99, ms", "failures")]
     print(f"\n{table([shape, *header], rows)}\n", flush=True)
-    for clients in flags.clients:
-        if {"plain", "ray"} <= set(flags.forms):
-            medians = [[one.median for one in cells[_FORMS[form], clients]] for form in ("plain", "ray")]
-            added = (np.median(medians[1]) - np.median(medians[0])) * 1e3
-            print(f"--ray adds {added:.1f} ms to the median of {clients} clients", flush=True)
+
+
+def _median(rounds: Sequence[Measured]) -> float:
+    return float(np.median([one.median for one in rounds])) * 1e3
 
 
 def _warm_up(pool: ProcessPoolExecutor, port: int) -> None:
@@ -233,10 +235,9 @@ def _faults(flags: argparse.Namespace, pool: ProcessPoolExecutor, root: Path, mo
             _publish(model, published / f"model-{updates}")
         answered, failures = driving.result()
         reloads = _metric(port, 'p2l_reloads_total{result="done"}')
-    print(
-        f"faults: {kills} replicas killed, {updates} models published, {reloads:.0f} times taken over by a replica; "
-        f"{answered} requests, {failures} failed"
-    )
+    header = ["8 clients", "replicas killed", "models published", "taken over by a replica", "requests", "failed"]
+    row = [f"{flags.fault_seconds} s", *(f"{count:,.0f}" for count in (kills, updates, reloads, answered, failures))]
+    print(f"\n{table(header, [row])}\n", flush=True)
     return failures
 
 
@@ -261,10 +262,9 @@ def _autoscaling(pool: ProcessPoolExecutor, model: Path) -> None:
         while len(_replicas(os.getpid())) > before:
             time.sleep(0.2)
         gone = time.monotonic() - ended
-    print(
-        f"autoscaling: from {before} replica to {most} after {came:.0f} s of 8 clients, back to {before} {gone:.0f} s "
-        f"after the last of {answered} requests, {failures} failed"
-    )
+    header = ["8 clients", "replicas", "grown after", "shrunk again after", "requests", "failed"]
+    row = ["autoscaling", f"{before} to {most}", f"{came:.0f} s", f"{gone:.0f} s", f"{answered:,}", f"{failures}"]
+    print(f"\n{table(header, [row])}\n", flush=True)
 
 
 def _replicas(parent: int) -> list[int]:

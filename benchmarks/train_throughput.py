@@ -96,7 +96,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         header = ["way", "tokens/s", "times padded", "times one by one", "peak memory", "loss"]
         header += ["share of the peak"] if flags.peak_tflops else []
         print(f"\n{table(header, [_row(way, rounds, flags) for way in WAYS])}\n", flush=True)
-        print(f"input pipeline alone: {pipeline(flags):,.0f} tokens/s")
+        print(
+            table(["", "tokens/s"], [["reading, formatting, tokenising and packing alone", f"{pipeline(flags):,.0f}"]])
+        )
 
 
 def write_prompts(folder: Path, count: int) -> NDArray[np.int64]:

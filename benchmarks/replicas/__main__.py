@@ -208,11 +208,11 @@ def _report(tally: Tally, cluster: Cluster, provider: CountingMock, limit: float
     answered = (tally.first + tally.second) / max(1, tally.requests)
     limited = [f"key-{number}" for number in range(1, _KEYS, 2)]
     over = {name: (spent.get(name, 0.0) / limit - 1, provider.counts[name] / limit - 1) for name in limited}
-    print(f"kills: {', '.join(f'{count} of {name}' for name, count in tally.kills.items())}\n")
     worst, asked = (max(one[place] for one in over.values()) for place in (0, 1))
     tries = f"{tally.second:,} at the second try, {tally.limited:,} of them a limit that was reached"
     spend = f"{max(worst, 0.0):.2%} in the database, {max(asked, 0.0):.2%} by what the provider was asked"
     rows = [
+        ["processes killed with -9", ", ".join(f"{count} of {name}" for name, count in tally.kills.items()), ""],
         ["requests answered to a client that tries twice", f"{answered:.3%} of {tally.requests:,} ({tries})", "99.9 %"],
         [
             "votes that were acknowledged and lost",

@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import json
 import random
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from pathlib import Path
 from benchmarks.serving.__main__ import serving
 from benchmarks.serving.folders import prompts, write_folders
 from benchmarks.shapes import SHAPES
+from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 
 __all__ = ["main"]
@@ -67,11 +69,18 @@ async def _soak(port: int, flags: argparse.Namespace) -> None:
     for minute in range(1, flags.minutes + 1):
         await asyncio.sleep(60)
         kept.append(await _memory(port))
-        print(f"minute {minute:>2}: {sum(seen.statuses.values()):>8,} requests, {kept[-1]:7.1f} MB", flush=True)
+        so_far = sum(seen.statuses.values())
+        print(f"minute {minute:>2}: {so_far:>8,} requests, {kept[-1]:7.1f} MB", file=sys.stderr, flush=True)
     await asyncio.gather(*clients, reloads)
-    print(", ".join(f"{status}: {count:,}" for status, count in sorted(seen.statuses.items())))
-    print(f"failures that no client caused: {len(seen.unexpected)} {Counter(seen.unexpected).most_common(5)}")
-    print(f"memory: {kept[0]:.1f} MB after one minute, {kept[-1]:.1f} MB at the end ({kept[-1] / kept[0] - 1:+.1%})")
+    answers = ", ".join(f"{status}: {count:,}" for status, count in sorted(seen.statuses.items()))
+    causes = "".join(f", {cause} ({count})" for cause, count in Counter(seen.unexpected).most_common(5))
+    rows = [
+        ["requests", f"{sum(seen.statuses.values()):,} ({answers})"],
+        ["failures that no client caused", f"{len(seen.unexpected)}{causes}"],
+        ["memory after one minute", f"{kept[0]:.1f} MB"],
+        ["memory at the end", f"{kept[-1]:.1f} MB ({kept[-1] / kept[0] - 1:+.1%})"],
+    ]
+    print(table([f"{flags.minutes} minutes, {flags.clients} clients", ""], rows))
 
 
 async def _client(port: int, number: int, until: float, seen: Seen) -> None:
