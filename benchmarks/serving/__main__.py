@@ -82,21 +82,21 @@ def main(argv: Sequence[str] | None = None) -> None:
             rows.append(_row(cell, rounds))
             print("  ".join(rows[-1]), file=sys.stderr, flush=True)
     header = ["sigma", "clients", "requests/s", "of the handler", "times", "p50, ms", "of the handler", "p99, ms"]
+    rows.append(_repeated(flags))
     print(f"{table([*header, 'of the handler', 'failures'], rows)}\n", flush=True)
-    _repeated(flags)
 
 
-def _repeated(flags: argparse.Namespace) -> None:
-    """How long a prompt takes that was asked before."""
+def _repeated(flags: argparse.Namespace) -> list[str]:
+    """Return the row of one client that asks the same prompt again and again."""
     with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         ours, _ = _folders(Path(name), flags)
         words = ["-m", "p2l.endpoint", "--model-path", str(ours), "--host", "127.0.0.1", *flags.endpoint, "--port"]
         with serving(words) as port:
             request = bodies(prompts(1, 0.8, 7))
             pool.submit(drive, port, request * 20, 1).result()
-            found = pool.submit(drive, port, request * 1000, 1).result()
-    row = ["the same prompt, from the cache", f"{found.median * 1e3:.2f}", f"{found.p99 * 1e3:.2f}"]
-    print(table(["one client", "p50, ms", "p99, ms"], [row]), flush=True)
+            cached = pool.submit(drive, port, request * 1000, 1).result()
+    rate, median, p99 = cached.requests_per_second, cached.median * 1e3, cached.p99 * 1e3
+    return ["cached", "1", f"{rate:,.0f}", "", "", f"{median:.2f}", "", f"{p99:.2f}", "", f"{cached.failures}"]
 
 
 def _folders(root: Path, flags: argparse.Namespace) -> tuple[Path, Path]:
