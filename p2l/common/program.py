@@ -220,21 +220,26 @@ def _complete(program: str, about: str, commands: Commands, argv: Sequence[str])
     shell = flags.parse_args(argv).shell
     root = Parser(prog=program, description=about)
     subparsers = root.add_subparsers()
-    for name, (entry, what) in commands.items():
+    parsers = {name: (parser_of(entry), what) for name, (entry, what) in commands.items()}
+    for name, (one, what) in {**parsers, _COMPLETION[0]: (flags, _COMPLETION[1])}.items():
         subparsers.add_parser(name, help=what)
-        subparsers.choices[name] = parser_of(entry)
+        subparsers.choices[name] = one
+        one.description = what  # which zsh shows beside the name
     for one in [root, *subparsers.choices.values()]:
-        _mark_paths(one)
+        _mark_arguments(one)
     print(shtab.complete(root, shell))
 
 
-def _mark_paths(flags: Parser) -> None:
+def _mark_arguments(flags: Parser) -> None:
+    """Say which arguments are files or folders, and which are one of a few words."""
     import shtab
 
     for action in flags._actions:
         if isinstance(action.choices, dict):
             for one in action.choices.values():
-                _mark_paths(one)
+                _mark_arguments(one)
+        elif isinstance(action.metavar, str) and "|" in action.metavar:
+            action.choices = action.metavar.split("|")
         elif action.metavar in {"FILE", "PATH", "VOTES", "TABLE", "DATA"}:
             action.complete = shtab.FILE  # type: ignore[attr-defined]
         elif action.metavar in {"DIR", "MODEL", "RUN"}:

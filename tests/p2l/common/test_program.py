@@ -6,7 +6,6 @@ import argparse
 import importlib
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,41 +97,6 @@ def test_programs_list_their_commands_by_purpose(program: str, command: Command)
     assert f"usage: {program} COMMAND [FLAGS]" in done.stdout
     listed = re.findall(r"^  ([\w-]+)  +\w", done.stdout.split("usage:")[1], re.MULTILINE)
     assert listed == [*commands, "completion"]
-
-
-COMPLETE = """
-{script}
-COMP_WORDS=({words}); COMP_CWORD={place}
-{function}
-echo "${{COMPREPLY[@]}}"
-"""
-
-
-def completed(command: Command, script: str, words: str) -> list[str]:
-    """What bash offers for the last word."""
-    function = re.findall(r"^complete .*-F (\w+)", script, re.MULTILINE)[0]
-    text = COMPLETE.format(script=script, words=words, place=len(words.split()) - 1, function=function)
-    done = command("bash", "-c", text)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
-
-
-def test_bash_completes_commands_subcommands_and_flags(command: Command) -> None:
-    script = command("python", "-m", "p2l.cli", "completion", "bash").stdout
-    assert completed(command, script, "p2l lead") == ["leaderboard"]
-    assert completed(command, script, "p2l votes sp") == ["split"]
-    assert completed(command, script, "p2l train --vo") == ["--votes"]
-    assert set(completed(command, script, "p2l online-train --publish")) >= {"--publish", "--publish-votes"}
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_have_a_script_of_every_command(shell: str, command: Command) -> None:
-    for module, commands in (("p2l", COMMANDS), ("route", ROUTE), ("coeval", COEVAL)):
-        done = command("python", "-m", f"{module}.cli", "completion", shell)
-        assert done.returncode == 0, done.stderr
-        assert all(re.search(rf"\b{name}\b", done.stdout) for name in commands)
-        if shutil.which(shell):
-            assert command(shell, "-n", "-c", done.stdout).returncode == 0
 
 
 WITHOUT_EXTRAS = (
