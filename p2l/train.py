@@ -85,7 +85,7 @@ def _add_votes_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--size",
         metavar="|".join(SIZES),
-        help=f"{sizes} (reader; for a text model of your own small, and on a GPU base from 100,000 votes on)",
+        help=f"{sizes} (default: reader; for a --backbone small, and on a GPU base from 100,000 votes on)",
     )
     group.add_argument(
         "--val",

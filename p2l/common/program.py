@@ -65,6 +65,10 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
             return names
         return f"{names} {self._format_args(action, self._get_default_metavar_for_optional(action))}"
 
+    def _get_default_metavar_for_optional(self, action: argparse.Action) -> str:
+        """Return the last word of a flag's name: MS of --max-wait-ms."""
+        return super()._get_default_metavar_for_optional(action).rpartition("_")[2]
+
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
         choices = None if action.choices is None else ",".join(map(str, action.choices))
         if action.metavar is None and choices is not None and len(choices) > _ONE_LINE:
@@ -257,8 +261,9 @@ def _usage(program: str, about: str, groups: Mapping[str, Commands]) -> str:
         "",
         _filled(about, 0),
     ]
+    groups = {**groups, "shell": dict([_with_module(_COMPLETION)])}
     width = max(len(name) for group in groups.values() for name in group)
-    for title, group in {**groups, "shell": dict([_with_module(_COMPLETION)])}.items():
+    for title, group in groups.items():
         lines += ["", f"{title}:", *(f"  {name:<{width}}  {what}" for name, (_, what) in group.items())]
     return "\n".join([*lines, "", f"`{program} COMMAND --help` explains the flags of one."])
 

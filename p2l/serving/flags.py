@@ -29,7 +29,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_model_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--model-path", "-m", "--model", help="folder or hub id; may be left out with --watch")
+    group.add_argument(
+        "--model-path", "-m", "--model", metavar="MODEL", help="folder or hub id; may be left out with --watch"
+    )
     group.add_argument(
         "--model-type", "-mt", help="family of the backbone (default: as the checkpoint says, as with the next two)"
     )
