@@ -105,9 +105,11 @@ def stamps(page: str) -> dict[str, str]:
 
 @cache
 def _commit() -> str:
-    """Return the commit that this process measures: asked once, since what it writes into the page changes the tree."""
-    line = ["git", "describe", "--always", "--dirty"]
-    return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+    """Return the commit that is measured, `-dirty` if anything differs from it but the page that this writes."""
+    name = subprocess.run(["git", "describe", "--always"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+    others = [".", f":(exclude){PAGE.relative_to(ROOT)}"]
+    changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *others], cwd=ROOT, check=False).returncode
+    return name.strip() + ("-dirty" if changed else "")
 
 
 def _busy_seconds() -> tuple[float, float]:
