@@ -214,7 +214,9 @@ class Named(NamedTuple):
 
     @property
     def title(self) -> str:
-        """As it heads a table."""
+        """As it heads a table: a prompt in quotes."""
+        if self.by == "prompt":
+            return f'"{self.group}"'
         return f"{self.by} = {self.group}" if self.by else self.group
 
 
@@ -263,8 +265,9 @@ def table_of(named: Named, *, unit: str, top: int | None = None, min_votes: int 
 
 def _facts(named: Named, unit: str) -> str:
     board = named.board
-    counted = unit.removesuffix("s") if named.size == 1 else unit
-    facts = f"{named.size:,} {counted}, {len(board.models)} models, likelihood {board.likelihood}"
+    counted = f"{named.size:,} {unit.removesuffix('s') if named.size == 1 else unit}, "
+    is_prompt = (named.by, named.size, unit) == ("prompt", 1, "prompts")  # which goes without saying
+    facts = f"{'' if is_prompt else counted}{len(board.models)} models, likelihood {board.likelihood}"
     facts += f" ({board.not_counted:,} ties left out)" if board.not_counted else ""
     facts += f", loss {board.loss:.4f}" if math.isfinite(board.loss) else ""
     facts += "" if board.eta is None else f", eta {board.eta:.3f}"

@@ -255,7 +255,7 @@ def test_a_model_says_the_leaderboard_of_each_prompt(model_folder, tmp_path, cap
         assert sorted(frame.index) == MODELS
         np.testing.assert_allclose(frame["coef"], said["coef"][frame.index], atol=1e-6)
         np.testing.assert_allclose(frame["win_rate"], said["win_rate"][frame.index], atol=1e-6)
-        assert f"prompt = {prompt}: 1 prompt, 4 models" in printed
+        assert f'"{prompt}": 4 models, likelihood' in printed
 
 
 def test_a_model_says_the_leaderboards_of_a_file_of_prompts_and_its_groups(model_folder, votes_file, tmp_path, capsys):
