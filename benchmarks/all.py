@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "results.md"
+_PATH = "docs/results.md"
+PAGE = ROOT / _PATH
 _NAMED = r"python (?:-m benchmarks\.|benchmarks/)"
 _COMMAND = re.compile(rf"`({_NAMED}[^`]+)`|^({_NAMED}[^`\n]+)$", re.MULTILINE)
 _MEASURED = re.compile(
@@ -107,7 +108,7 @@ def stamps(page: str) -> dict[str, str]:
 def _commit() -> str:
     """Return the commit that is measured, `-dirty` if anything differs from it but the page that this writes."""
     name = subprocess.run(["git", "describe", "--always"], cwd=ROOT, capture_output=True, text=True, check=False).stdout
-    others = [".", f":(exclude){PAGE.relative_to(ROOT)}"]
+    others = [".", f":(exclude){_PATH}"]
     changed = subprocess.run(["git", "diff", "--quiet", "HEAD", "--", *others], cwd=ROOT, check=False).returncode
     return name.strip() + ("-dirty" if changed else "")
 

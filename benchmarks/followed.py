@@ -31,7 +31,6 @@ import numpy.typing as npt
 from benchmarks.real_votes.sets import arena_votes
 from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
-from p2l.common.text_table import text_table
 from p2l.leaderboard import Leaderboard, fit_labels
 from p2l.likelihood import Likelihood, vote_losses
 
@@ -83,24 +82,27 @@ def _labels(votes: Any, place: dict[str, int]) -> tuple[npt.NDArray[np.int32], n
 
 
 def arenas(folder: Path, seeds: int) -> Iterator[str]:
-    """Yield lines about followed and retrained models."""
-    header = ["votes", "as it was", "live line", "trained anew", "live less anew", "newcomers: live", "anew"]
-    gaps: list[float] = []
-    among_new: list[float] = []
+    """Yield the table of what the live line loses to training anew, by arena and checkpoint."""
+    runs = np.empty((seeds, CHECKPOINTS, 6))
     for seed in range(seeds):
-        rows = [_checkpoint(folder / str(seed), seed, number) for number in range(1, CHECKPOINTS + 1)]
-        gaps += [row[2] - row[3] for row in rows]
-        among_new += [row[4] - row[5] for row in rows]
-        yield f"arena of seed {seed + 1}"
-        yield from text_table(header, [[f"{row[0]:.0f}", *(f"{cell:.4f}" for cell in row[1:4]),
-            f"{row[2] - row[3]:+.4f}", *(f"{cell:.4f}" for cell in row[4:])] for row in rows])  # fmt: skip
-    kept = sum(gap <= 0.01 for gap in gaps)
-    yield f"within 0.01 nats of training anew: {kept} of {len(gaps)} checkpoints; largest {max(gaps):+.4f}"
-    yield f"mean {np.mean(gaps):+.4f}, of votes with a new model {np.mean(among_new):+.4f}"
+        for number in range(CHECKPOINTS):
+            runs[seed, number] = _checkpoint(folder / str(seed), seed, number + 1)
+            cells = "  ".join(f"{loss:.4f}" for loss in runs[seed, number, 1:])
+            print(f"arena {seed + 1}, {runs[seed, number, 0]:,.0f} votes: {cells}", file=sys.stderr, flush=True)
+    gaps, among_new = runs[:, :, 2] - runs[:, :, 3], runs[:, :, 4] - runs[:, :, 5]
+    rows = [[f"{votes:,.0f}", *(f"{gap:+.4f}" for gap in gaps[:, n])] for n, votes in enumerate(runs[0, :, 0])]
+    rows.append(["at most 0.01", *(f"{(own <= 0.01).sum()} of {CHECKPOINTS}" for own in gaps)])
+    rows.append(["mean", *(f"{own.mean():+.4f}" for own in gaps)])
+    rows.append(["mean of votes with a new model", *(f"{own.mean():+.4f}" for own in among_new)])
+    rows.append(["loss at the end: live line, anew", *(f"{run[-1, 2]:.4f}, {run[-1, 3]:.4f}" for run in runs)])
+    yield table(["votes", *(f"arena {seed + 1}" for seed in range(seeds))], rows)
 
 
 def _checkpoint(place: Path, seed: int, number: int) -> list[float]:
-    """Return votes and losses after so many eighths of the later votes."""
+    """Return the votes after so many eighths of the later ones, and losses.
+
+    Of all held-out votes as it was, of the live line and trained anew; of those with a new model, of the last two.
+    """
     import pandas as pd
 
     place.mkdir(parents=True, exist_ok=True)
