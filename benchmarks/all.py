@@ -100,8 +100,15 @@ def included(page: str, command: str, printed: str, stamp: str = "", *, is_whole
 
 
 def stamps(page: str) -> dict[str, str]:
-    """Return, for each command whose output the page takes in, what it says of the last run; empty before the first."""
-    return {match["command"]: match["stamp"] or "" for match in _MEASURED.finditer(page)}
+    """Return, for each command whose output the page takes in, what it says of the last run; empty before the first.
+
+    A command of which one table was copied by hand counts as not run.
+    """
+    latest = dict[str, str]()
+    for match in _MEASURED.finditer(page):
+        stamp = match["stamp"] or ""
+        latest[match["command"]] = stamp if latest.get(match["command"], stamp) else ""
+    return latest
 
 
 @cache

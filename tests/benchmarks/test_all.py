@@ -74,6 +74,7 @@ def test_tables_that_are_printed_replace_those_of_the_command_in_their_order() -
     )
     assert included(page, "python -m benchmarks.two", printed, "commit 2, 3 s, 0.2 cores at other work") == page
     assert stamps(page) == {"python -m benchmarks.two": "commit 2, 3 s, 0.2 cores at other work"}
+    assert stamps(PAGE_OF_TABLES) == {"python -m benchmarks.two": ""}  # one of its tables was copied by hand
     one = "| a |\n|---|\n| 1 |\n"
     for count in (1, 3):
         with pytest.raises(OtherTablesError, match=rf"benchmarks\.two printed {count} tables, \S+ has 2 of it"):
