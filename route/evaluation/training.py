@@ -15,11 +15,11 @@ likelihood above is then given the scores that this model expects, in place of t
 them within 0 and 1.
 
 The features are a prompt's group: the category in front of it, or how far it belongs to clusters, as many as pay, by
-states, by words and form, or by all. What else the backbones' states foresee lowers the squared error of scores, but also the worth of the choice. What clusters
-go by, their number, and how much of the differences between models counts, are chosen by leaving one prompt out, for the worth of
-what is expected then under the router's own optimizer. Of all that is as good as the best within a standard error, the
-fewest clusters and the smallest differences are taken: with few prompts the best is so by chance. The more prompts, the
-smaller that tolerance.
+states, by words and form, or by all. What else the backbones' states foresee lowers the squared error of scores, but
+also the worth of the choice. What clusters go by, their number, and how much of the differences between models
+counts, are chosen by leaving one prompt out, for the worth of what is expected then under the router's own optimizer.
+Of all that is as good as the best within a standard error, the fewest clusters and the smallest differences are
+taken: with few prompts the best is so by chance. The more prompts, the smaller that tolerance.
 
 The folder holds a reader. Only a category in front of the prompt is read by a bag of words beside it, in a committee
 (`p2l committee`), whose coefficients are averaged: each member carries its part of the sum times their number.
