@@ -258,8 +258,8 @@ class Battle:
     async def _answer(self, side: str, trip: Trip) -> bool:
         """Put the pieces of one answer into the queue; return whether it is complete."""
 
-        async def write(chunk: JSON) -> None:
-            for choice in chunk.get("choices") or []:
+        async def write(chunks: Sequence[JSON]) -> None:
+            for choice in (choice for chunk in chunks for choice in chunk.get("choices") or []):
                 text = (choice.get("delta") or {}).get("content")
                 if isinstance(text, str) and text:
                     await self.queue.put((side, text))

@@ -142,7 +142,7 @@ class Words:
     @property
     def width(self) -> int:
         """Return D."""
-        return self.directions.shape[1]
+        return int(self.directions.shape[1])
 
     @staticmethod
     def of(prompts: Sequence[str], *, rank: int = RANK, min_df: int = 3, seed: int = 0) -> Words:

@@ -48,7 +48,6 @@ from route.service.wire import (
     demand_of,
     key_of,
     mark_answer,
-    mark_chunk,
     outputs_of,
     parse_chat,
     prompt_of,
@@ -130,8 +129,8 @@ class _Reply:
         raw = Headers(_STREAM_HEADERS | headers).raw
         await self.send({"type": "http.response.start", "status": 200, "headers": raw})
 
-    async def write(self, chunks: Sequence[JSON], model: str) -> None:
-        events = [await self._event(mark_chunk(chunk, model)) for chunk in chunks]
+    async def write(self, chunks: Sequence[JSON]) -> None:
+        events = [await self._event(chunk) for chunk in chunks]
         if any(events):
             await self.send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
 

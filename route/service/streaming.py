@@ -17,10 +17,10 @@ from route.service.dispatch import Trip
 from route.service.errors import of_fault
 from route.service.exchange import Exchange
 from route.service.fleet import Deployment
-from route.service.wire import is_usage_only, outputs_of
+from route.service.wire import is_usage_only, mark_chunk, outputs_of
 
-Write = Callable[[Sequence[JSON], str], Awaitable[None]]
-"""Sends chunks of a model to the client, in one piece."""
+Write = Callable[[Sequence[JSON]], Awaitable[None]]
+"""Sends chunks to the client, in one piece."""
 _BARE_DELTA = {"role", "content", "refusal"}
 
 
@@ -67,10 +67,10 @@ async def relay(exchange: Exchange, trip: Trip, deployment: Deployment, opened: 
         try:
             opened.head[0] = {**opened.head[0], **outputs_of(trip.choice.decision, trip.tried)}
             # In one write: the role, sent by itself, would wake the client before the token that it waits for.
-            await write([chunk for chunk in opened.head if _count(trip, chunk)], deployment.name)
+            await write([mark_chunk(chunk, deployment.name) for chunk in opened.head if _count(trip, chunk)])
             async for chunk in opened.rest:
                 if _count(trip, chunk):
-                    await write([chunk], deployment.name)
+                    await write([mark_chunk(chunk, deployment.name)])
             deployment.breaker.succeeded()
         except ProviderError as error:
             deployment.breaker.failed(error)
