@@ -229,6 +229,8 @@ class WordUsage:
         _, sizes, right = svds(rows, directions, v0=rng.standard_normal(min(shape)))
         vectors = (sizes[:, None] * right).T
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        # The start of k-means divides by the distance to the nearest centre, which is zero once each word is one.
+        count = min(count, len(np.unique(vectors.round(6), axis=0)))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of a cluster that loses all its words
             return np.asarray(kmeans2(vectors, count, minit="++", seed=rng)[1], dtype=np.int64)

@@ -224,3 +224,11 @@ def test_a_topic_that_was_not_read_takes_its_words_along():
     usage = fit_vocabulary(prompts).usage(prompts)
     assert np.median(usage.known_alone()) == 1.0
     assert np.median(usage.known_without_topic(4, rng)) < 0.6
+
+
+def test_there_are_no_more_topics_than_different_words():
+    """Two words that always stand together are one to the directions of TF-IDF."""
+    prompts = [["red green"], ["blue"]] * 8
+    usage = fit_vocabulary(prompts, max_features=10, min_df=1).usage(prompts)
+    shares = usage.known_without_topic(8, np.random.default_rng(0))
+    assert ((shares >= 0) & (shares <= 1)).all()
