@@ -63,9 +63,10 @@ class DrainingServer(Server):
         for server in self.servers:
             server.close()
         for each in copies:
-            with each:
-                for connection, _ in list(waiting_at(each, sys.maxsize)):
-                    await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+            with each:  # closed before anything is awaited: who comes meanwhile would be cut off instead of refused
+                connections = [connection for connection, _ in waiting_at(each, sys.maxsize)]
+            for connection in connections:
+                await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
         await super().shutdown(sockets)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
@@ -82,6 +83,16 @@ def test_held_out_votes_without_times_or_for_a_slice_are_refused(tmp_path: Path)
             cut_slices(train, held, batch_size=2, every=2)
 
 
+def _cells(path: Path) -> list[list[str]]:
+    """All cells; of a time its milliseconds, since its last digit depends on how a processor adds."""
+    if path.suffix == ".json":
+        return [[path.read_text(encoding="utf-8")]]
+    with path.open(encoding="utf-8", newline="") as file:
+        head, *rows = csv.reader(file)
+    time = head.index("tstamp")
+    return [head, *([*row[:time], f"{float(row[time]):.3f}", *row[time + 1 :]] for row in rows)]
+
+
 def test_the_documented_commands_make_the_committed_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "validation_sets" / "README.md").read_text(encoding="utf-8")
     lines = text.split("```bash\n")[1].split("```")[0].replace("\\\n", " ").splitlines()
@@ -90,7 +101,7 @@ def test_the_documented_commands_make_the_committed_slices(tmp_path: Path, monke
         dispatch([*line.split()[1:], "--quiet"])
     made, kept = (sorted((root / "validation_sets").glob("*.*s*")) for root in (tmp_path, ROOT))
     assert [file.name for file in made] == [file.name for file in kept]
-    assert [file.name for file, old in zip(made, kept, strict=True) if file.read_bytes() != old.read_bytes()] == []
+    assert [file.name for file, old in zip(made, kept, strict=True) if _cells(file) != _cells(old)] == []
 
 
 def test_the_committed_slices_are_of_the_arena_of_the_demo() -> None:
