@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,9 @@ def in_bash(scripts: Path, line: str, folder: Path) -> list[str]:
 def in_fish(scripts: Path, line: str, folder: Path) -> list[str]:
     """What fish offers: it lists a word and its meaning, with a tab between."""
     text = f"set -p fish_complete_path {scripts}/fish; complete -C '{line}'"
-    environment = {**os.environ, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")}
+    # It completes only a program that it finds.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "HOME": str(folder), "XDG_CONFIG_HOME": str(folder / "config")}
     done = subprocess.run(
         ["fish", "--no-config", "-c", text], cwd=folder, env=environment, capture_output=True, text=True, check=True
     )
