@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from p2l.training.loop import RunOptions
 
 _EXPERIMENTAL = (
-    "GPUs, bfloat16 on a GPU, varlen attention kernels and `compile: true` are experimental: never run on a GPU yet "
+    "GPUs, bfloat16 on a GPU, varlen attention kernels and `compile: true` are experimental: tested on one GPU, once "
     "(docs/results.md lists the last runs)."
 )
 _VOTES_ONLY = ("size", "val", "backbone", "encoder", "control", "people", "output", "dry_run")

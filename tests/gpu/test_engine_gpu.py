@@ -51,19 +51,21 @@ def test_bfloat16_on_a_card_follows_the_reference(
     np.testing.assert_allclose(losses(on_card), losses(on_cpu), rtol=5e-2)
 
 
-def test_what_saves_memory_or_time_changes_no_step(command: Command, configure: Configure) -> None:
+SAVINGS: dict[str, dict[str, Any]] = {
+    "checkpointing": {"gradient_checkpointing": True},
+    "stage1": {"stage": 1},
+    "stage3": {"stage": 3},
+    "padded": {"packing": False},
+    "compile": {"compile": True},
+    "compile-checkpointing": {"compile": True, "gradient_checkpointing": True},
+}
+
+
+@pytest.mark.parametrize("name", SAVINGS)
+def test_what_saves_memory_or_time_changes_no_step(command: Command, configure: Configure, name: str) -> None:
     plain = run(command, configure, "plain")
-    variants: dict[str, dict[str, Any]] = {
-        "checkpointing": {"gradient_checkpointing": True},
-        "stage1": {"stage": 1},
-        "stage3": {"stage": 3},
-        "padded": {"packing": False},
-        "compile": {"compile": True},
-        "compile-checkpointing": {"compile": True, "gradient_checkpointing": True},
-    }
-    for name, changes in variants.items():
-        found = run(command, configure, name, **changes)
-        np.testing.assert_allclose(losses(found), losses(plain), rtol=1e-3, err_msg=name)
+    found = run(command, configure, name, **SAVINGS[name])
+    np.testing.assert_allclose(losses(found), losses(plain), rtol=1e-3)
 
 
 @pytest.mark.parametrize("stage", [2, 3])
