@@ -119,7 +119,7 @@ class Batching(Protocol):
 @cache
 def kind_of(name: KindName) -> Kind:
     """Return how records of a kind are made."""
-    # By name, as these modules import this one.
+    # Imported by name: these modules import this one, and a direct import would be circular.
     kind: Kind = importlib.import_module(_MODULES[name]).KINDS[name]
     return kind
 

@@ -219,7 +219,7 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
         "nearest": _nearest(train_table, points, queries, worth),
         "clusters": tuned_clusters(train_table.scores, points, queries, worth),
     }
-    # Under one price the budget is the one that buys any model.
+    # All models cost the same, so the only budget worth testing is the one that buys any of them.
     limits = np.array([float(costs.max())]) if train_table.one_price else budgets(costs)
     spent = {name: spend(tuned.expected, costs, test.scores, test.costs, limits) for name, tuned in expected.items()}
     spent["random"] = spend_at_random(costs, test.scores, test.costs, limits)

@@ -48,7 +48,7 @@ def draw_lease(
 ) -> Lease:
     """Lease as much of the day of a key as is needed, or what is left of it; inside a transaction."""
     connection.lock("ledger")  # before the first look, so that spend and leases are of one moment
-    # One that expires later than any lease is of a clock that jumped.
+    # A lease that expires later than any can was written by a worker whose clock had jumped ahead.
     connection.execute("DELETE FROM leases WHERE expires < ? OR expires > ?", (now, now + 2 * LEASE_SECONDS))
     row = connection.execute("SELECT cost FROM spend WHERE day = ? AND key = ?", place).fetchone()
     spent = 0.0 if row is None else float(row[0])
