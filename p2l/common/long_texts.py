@@ -33,13 +33,13 @@ MANY = 20_000
 """Values of JSON that take more than a few milliseconds to parse or write."""
 _CONTAINERS = (list, dict)
 _MAX_WAITING = 2**26  # characters that may wait for the threads, at most 256 MB
-_AT_ONCE = 2**15
+AT_ONCE = 2**15
 """Characters, or bytes, that take less than a millisecond to go through in one call."""
 _VERY_LONG = 2**18  # characters that take a few of them
 _FIRST_PIECE = 2**8
 _FEW = 2**12  # values that take less than a millisecond
 _ELEMENTS = 2**8  # of a list, which are few values in most
-_BLANKS = " \t\n\r"
+BLANKS = " \t\n\r"
 _UP_TO_BLANKS = re.compile(r"[ \t\n\r]*")
 _ESCAPE_AT_END = re.compile(r"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z")
 """An escape that goes on after the end, or half a character whose other half may follow."""
@@ -91,8 +91,8 @@ def count_values(body: bytes, most: float) -> int:
 def bound_values(body: bytes, most: float) -> int:
     """Return what `count_values` does or, at most `most`, something above it: marks inside of strings are counted."""
     quotes = separators = 0
-    for start in range(0, len(body), _AT_ONCE):
-        end = start + _AT_ONCE
+    for start in range(0, len(body), AT_ONCE):
+        end = start + AT_ONCE
         quotes += body.count(b'"', start, end)
         separators += body.count(b",", start, end) + body.count(b"[", start, end) + body.count(b"{", start, end)
     bound = max((quotes + 1) // 2, separators)
@@ -101,7 +101,7 @@ def bound_values(body: bytes, most: float) -> int:
 
 def _piece(body: bytes, start: int) -> bytes:
     """Return the next bytes, so few that other threads need not wait; no escape is cut."""
-    piece = body[start : start + _AT_ONCE]
+    piece = body[start : start + AT_ONCE]
     ends_in_escape = (len(piece) - len(piece.rstrip(b"\\"))) % 2
     return body[start : start + len(piece) + 1] if ends_in_escape else piece
 
@@ -111,7 +111,7 @@ def decode(body: bytes, errors: str = "strict") -> str:
     if len(body) <= _VERY_LONG:
         return body.decode("utf-8-sig", errors)
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors)
-    pieces = [decoder.decode(body[start : start + _AT_ONCE]) for start in range(0, len(body), _AT_ONCE)]
+    pieces = [decoder.decode(body[start : start + AT_ONCE]) for start in range(0, len(body), AT_ONCE)]
     return "".join([*pieces, decoder.decode(b"", final=True)])
 
 
@@ -119,21 +119,21 @@ def count_bytes(text: str) -> int:
     """Return the bytes of a text in UTF-8."""
     if text.isascii():
         return len(text)
-    pieces = (text[start : start + _AT_ONCE] for start in range(0, len(text), _AT_ONCE))
+    pieces = (text[start : start + AT_ONCE] for start in range(0, len(text), AT_ONCE))
     return sum(len(piece.encode("utf-8", "replace")) for piece in pieces)
 
 
 def count_in(text: str, mark: str) -> int:
     """Return how often a character is in a text; other threads run meanwhile."""
-    return sum(text.count(mark, start, start + _AT_ONCE) for start in range(0, len(text), _AT_ONCE))
+    return sum(text.count(mark, start, start + AT_ONCE) for start in range(0, len(text), AT_ONCE))
 
 
 def exceeds(body: bytes, marks: bytes, most: int) -> bool:
     """Return whether more than `most` of a text's bytes are among `marks`."""
-    if len(body) <= _AT_ONCE:
+    if len(body) <= AT_ONCE:
         return sum(map(body.count, marks)) > most
-    for start in range(0, len(body), _AT_ONCE):
-        most -= sum(body.count(mark, start, start + _AT_ONCE) for mark in marks)
+    for start in range(0, len(body), AT_ONCE):
+        most -= sum(body.count(mark, start, start + AT_ONCE) for mark in marks)
         if most < 0:
             return True
     return False
@@ -145,30 +145,25 @@ class PatientDecoder(json.JSONDecoder):
     def __init__(self, **options: Any) -> None:
         """Take the options of `json.JSONDecoder`."""
         super().__init__(**options)
-        self._decode_whole = json.JSONDecoder(**options).decode
-        self._long: list[tuple[list[Any], str, int, int]] = []
+        self.decode_whole = json.JSONDecoder(**options).decode
+        """Decodes what is short."""
         self.parse_string = _scan_string
         self.parse_array = self._scan_array
-        self.scan_once = py_make_scanner(self)
+        self.scan_once: Scan = py_make_scanner(self)
 
     def _scan_array(self, place: tuple[str, int], scan_once: Scan) -> tuple[list[Any], int]:
-        values, end = _scan_array(self._decode_whole, place, scan_once)
-        if end - place[1] > _AT_ONCE:
-            self._long.append((values, place[0], place[1] - 1, end))
+        values: list[Any] = []
+        end = scan_array(self.decode_whole, place, scan_once, lambda elements, *_: values.extend(elements))
         return values, end
 
-    def text_of(self, values: Any) -> str | None:
-        """Return the JSON that a long list was parsed from; None for any other."""
-        return next((text[start:end] for each, text, start, end in self._long if each is values), None)
 
+class JsonText:
+    """A long list that is kept as JSON, which is written as it is."""
 
-class Verbatim(list[Any]):
-    """A list, and the JSON that stands for it, which is written as it is: change neither."""
-
-    def __init__(self, values: list[Any], text: str) -> None:
-        """Take over what `PatientDecoder.text_of` says of the values."""
-        super().__init__(values)
-        self.text = text
+    @property
+    def text(self) -> str:
+        """Return the JSON of the list."""
+        raise NotImplementedError
 
 
 def _scan_string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
@@ -184,40 +179,42 @@ def _scan_string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
         pieces.append(piece)
         if end <= cut - begin:
             return "".join(pieces), begin + end
-        begin, size = cut, min(2 * size, _AT_ONCE)
+        begin, size = cut, min(2 * size, AT_ONCE)
     piece, end = scanstring(text, begin, strict)
     return "".join([*pieces, piece]), end
 
 
-def _scan_array(
-    decode_whole: Callable[[str], list[Any]], place: tuple[str, int], scan_once: Scan
-) -> tuple[list[Any], int]:
-    """Return a list of JSON, and where it ends; see `json.decoder.JSONArray`.
+def scan_array(
+    decode_whole: Callable[[str], list[Any]],
+    place: tuple[str, int],
+    scan_once: Scan,
+    take: Callable[[list[Any], int, int], None],
+) -> int:
+    """Give the elements of a list of JSON to `take`, with where they begin and end; return where the list ends.
 
     Elements that are short go through C together. Where they are cut within one of them, what is cut off is no JSON, so
-    that they go through Python one by one.
+    that they go through Python one by one. See `json.decoder.JSONArray`.
     """
     text, start = place[0], _after_blanks(*place)
-    values: list[Any] = []
     if text.startswith("]", start):
-        return values, start + 1
+        return start + 1
     next_try = start
     while True:
         if start >= next_try:
             cut = _next_element(text, start)
             if elements := _elements(decode_whole, text[start:cut]):
-                values += elements
+                take(elements, start, cut)
                 start = next_try = _after_blanks(text, cut)
                 continue
-            next_try = cut if cut > start else start + _AT_ONCE
+            next_try = cut if cut > start else start + AT_ONCE
         try:
-            value, start = scan_once(text, start)
+            value, end = scan_once(text, start)
         except StopIteration as error:
             raise json.JSONDecodeError("Expecting value", text, error.value) from None
-        values.append(value)
-        start = _after_blanks(text, start)
+        take([value], start, end)
+        start = _after_blanks(text, end)
         if text.startswith("]", start):
-            return values, start + 1
+            return start + 1
         if not text.startswith(",", start):
             raise json.JSONDecodeError("Expecting ',' delimiter", text, start)
         start = _after_blanks(text, start + 1)
@@ -225,7 +222,7 @@ def _scan_array(
 
 def _next_element(text: str, start: int) -> int:
     """Return where another element of a list may begin, as far behind `start` as a call of C may go, or `start`."""
-    end, mark = start + _AT_ONCE, text[start : start + 1]
+    end, mark = start + AT_ONCE, text[start : start + 1]
     if mark == "{":
         key = text.find(":", start, start + _FIRST_PIECE)  # objects of a list begin with the same one in most
         return start if key < 0 else max(start, text.rfind(text[start:key], start + 1, end))
@@ -236,7 +233,7 @@ def _next_element(text: str, start: int) -> int:
 
 def _elements(decode_whole: Callable[[str], list[Any]], text: str) -> list[Any]:
     """Return the elements in a part of a list that ends in a comma; none if it is no such part."""
-    part = text.rstrip(_BLANKS)
+    part = text.rstrip(BLANKS)
     if not part.endswith(","):
         return []
     with contextlib.suppress(ValueError, RecursionError):  # what is no JSON at all is refused by the caller
@@ -259,6 +256,8 @@ def _before_escape(text: str, begin: int, end: int) -> int:
 
 def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
     """Return whether parsed JSON holds more values, or characters in them, without looking at the rest."""
+    if isinstance(content, JsonText):
+        return True
     if isinstance(content, str):
         chars -= len(content)
     left = [content] if isinstance(content, _CONTAINERS) else []
@@ -272,8 +271,10 @@ def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
             kind = type(each)  # every request comes here several times
             if kind is str:
                 chars -= len(each)
-            elif kind is dict or kind is list or kind is Verbatim:
+            elif kind is dict or kind is list:
                 left.append(each)
+            elif isinstance(each, JsonText):
+                return True
     return values < 0 or chars < 0
 
 
@@ -286,14 +287,14 @@ def dumps(content: Any) -> str:
 
 def _pieces(content: Any) -> Iterator[str]:
     """Return JSON in pieces, each of which takes C less than a millisecond."""
-    if isinstance(content, Verbatim):
+    if isinstance(content, JsonText):
         yield content.text
-    elif not holds_more(content, _FEW, _AT_ONCE):
+    elif not holds_more(content, _FEW, AT_ONCE):
         yield json.dumps(content)
     elif isinstance(content, str):
         yield '"'
-        for start in range(0, len(content), _AT_ONCE):
-            yield encode_basestring_ascii(content[start : start + _AT_ONCE])[1:-1]
+        for start in range(0, len(content), AT_ONCE):
+            yield encode_basestring_ascii(content[start : start + AT_ONCE])[1:-1]
         yield '"'
     elif isinstance(content, dict):
         for number, (key, value) in enumerate(content.items()):
@@ -306,7 +307,7 @@ def _pieces(content: Any) -> Iterator[str]:
         for start in range(0, len(content), _ELEMENTS):
             elements = content[start : start + _ELEMENTS]
             yield ", " if start else "["
-            if _are_short_texts(elements) or not holds_more(elements, _FEW, _AT_ONCE):
+            if _are_short_texts(elements) or not holds_more(elements, _FEW, AT_ONCE):
                 yield json.dumps(elements)[1:-1]
                 continue
             for number, element in enumerate(elements):
@@ -321,7 +322,7 @@ def _are_short_texts(elements: list[Any]) -> bool:
         texts = list(chain.from_iterable(map(dict.values, elements)))
     except TypeError:  # some are no objects
         return False
-    return len(texts) <= _FEW and set(map(type, texts)) <= {str} and sum(map(len, texts)) <= _AT_ONCE
+    return len(texts) <= _FEW and set(map(type, texts)) <= {str} and sum(map(len, texts)) <= AT_ONCE
 
 
 class TooManyValuesError(ValueError):
@@ -372,9 +373,14 @@ def _usual_decoder(**options: Any) -> json.JSONDecoder:
 
 
 async def parse_apart(
-    text: bytes, parse: Callable[[json.JSONDecoder], T], *, most: float = math.inf, **options: Any
+    text: bytes,
+    parse: Callable[[json.JSONDecoder], T],
+    *,
+    most: float = math.inf,
+    patient: type[PatientDecoder] = PatientDecoder,
+    **options: Any,
 ) -> T:
-    """Call `parse` with a decoder that suits a text, in a thread where it is long.
+    """Call `parse` with a decoder that suits a text, in a thread where it is long; for very long ones, `patient`.
 
     With `most`, raise TooManyValuesError for more values, BusyError where too much is waiting already.
     """
@@ -385,6 +391,6 @@ async def parse_apart(
     if values > most:
         raise TooManyValuesError(f"more than {most:,} values")
     if values > MANY:
-        return await _patient.run(size, partial(parse, PatientDecoder(**options)))
-    decoder = PatientDecoder(**options) if len(text) > _VERY_LONG else json.JSONDecoder(**options)
+        return await _patient.run(size, partial(parse, patient(**options)))
+    decoder = patient(**options) if len(text) > _VERY_LONG else json.JSONDecoder(**options)
     return await _long.run(size, partial(parse, decoder))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import TypeAlias
@@ -43,7 +43,7 @@ class RecentRequest:
     time: float
     """Seconds since 1970, of its end."""
     decision: Decision | None
-    prompt: tuple[str, ...] | None = None
+    prompt: Sequence[str] | None = None
     """Only where prompts are stored."""
 
 
@@ -143,7 +143,7 @@ class Recent:
         self._sampled = 0.0
         self._before: tuple[float, Counts] | None = None
 
-    def note(self, record: RequestRecord, decision: Decision | None, prompt: tuple[str, ...] | None) -> None:
+    def note(self, record: RequestRecord, decision: Decision | None, prompt: Sequence[str] | None) -> None:
         """Remember a request that has ended."""
         now = time.time()
         self.noted += 1

@@ -7,10 +7,10 @@ import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 from route.providers.base import JSON, Provider, Timeouts
+from route.providers.plain_messages import PlainMessages, has_role
 
 SYSTEM_ROLES = ("system", "developer")
 SHAPE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
@@ -57,6 +57,9 @@ def named_by(options: Mapping[str, Any], option: str) -> frozenset[str]:
 def renamed(request: JSON, roles: Mapping[str, str]) -> JSON:
     """Return the request with other roles in its messages."""
 
+    if not has_role(request.get("messages"), *roles):
+        return request  # of very many messages too
+
     def rename(message: Any) -> Any:
         role = message.get("role") if isinstance(message, dict) else None
         return {**message, "role": roles[role]} if isinstance(role, str) and role in roles else message
@@ -66,7 +69,9 @@ def renamed(request: JSON, roles: Mapping[str, str]) -> JSON:
 
 def _with_messages(request: JSON, change: Callable[[Any], Any]) -> JSON:
     messages = request.get("messages")
-    return {**request, "messages": [change(message) for message in messages]} if isinstance(messages, list) else request
+    if not isinstance(messages, list | PlainMessages):
+        return request
+    return {**request, "messages": [change(message) for message in messages]}
 
 
 def without(request: JSON, omit: Collection[str]) -> JSON:
@@ -167,20 +172,10 @@ _SIGNATURES = "extra_content"
 
 def for_another_model(request: JSON, keep: Collection[str]) -> JSON:
     """Return the request without what only another provider's answers have in assistant messages."""
-    if not _has_role(request, "assistant"):
+    messages = request.get("messages")
+    if isinstance(messages, PlainMessages) or not has_role(messages, "assistant"):
         return request
     return _with_messages(request, lambda message: _cleaned(message, keep))
-
-
-def _has_role(request: JSON, *roles: str) -> bool:
-    """Return whether a message has one of these roles; of very many, most conversations have none."""
-    messages = request.get("messages")
-    if not isinstance(messages, list):
-        return False
-    try:
-        return not {*roles}.isdisjoint(map(itemgetter("role"), messages))
-    except (KeyError, TypeError):  # of messages of other forms
-        return any(message.get("role") in roles for message in messages if isinstance(message, dict))
 
 
 TOOL_IDS = {"usual": re.compile(r"[!-~]{1,40}"), "nine": re.compile(r"[A-Za-z0-9]{9}")}
@@ -189,7 +184,7 @@ TOOL_IDS = {"usual": re.compile(r"[!-~]{1,40}"), "nine": re.compile(r"[A-Za-z0-9
 
 def with_tool_ids(request: JSON, form: str) -> JSON:
     """Return the request with other identifiers for the tool calls of other providers, in calls and results alike."""
-    if not _has_role(request, "assistant", "tool"):
+    if not has_role(request.get("messages"), "assistant", "tool"):
         return request
     pattern = TOOL_IDS[form]
 

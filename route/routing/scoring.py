@@ -28,6 +28,7 @@ from p2l.common.errors import (
 )
 from p2l.common.prompts import MAX_CHARS, MAX_TURNS, newest_turns
 from route.providers.base import TRACE_HEADERS
+from route.providers.plain_messages import UserTurns
 from route.routing.candidates import Kind
 from route.routing.decision import Coefficients
 
@@ -131,7 +132,8 @@ class PromptLimits:
 
     def newest(self, turns: Sequence[str]) -> Sequence[str]:
         """Return what is scored of a prompt; the provider gets all of it."""
-        return newest_turns(turns, max_turns=self.turns, max_chars=self.chars)
+        newest = newest_turns(turns, max_turns=self.turns, max_chars=self.chars)
+        return tuple(newest) if isinstance(newest, UserTurns) else newest
 
 
 N = TypeVar("N", int, float)
@@ -180,6 +182,10 @@ class Scorer:
     def is_well(self) -> bool:
         """Return whether prompts are scored now."""
         return self.model_list is not None and not self._trouble
+
+    def newest(self, turns: Sequence[str]) -> Sequence[str]:
+        """Return what is scored of a prompt."""
+        return PromptLimits().newest(turns)
 
     async def start(self) -> None:
         """Connect or load; raise InputError for what waiting does not fix: a refused key, a model of another kind."""
@@ -247,9 +253,13 @@ class EndpointScorer(Scorer):
         await self._memory.close()
         await self._client.aclose()
 
+    def newest(self, turns: Sequence[str]) -> Sequence[str]:
+        """See `Scorer`."""
+        return self._limits.newest(turns)
+
     async def coefficients(self, turns: Sequence[str], timeout: float | None) -> Coefficients | None:
         """See `Scorer`."""
-        turns = self._limits.newest(turns)
+        turns = self.newest(turns)
         coefficients = self._memory.recall(turns, self._revision)
         if coefficients is not None or self.trouble:
             return coefficients
@@ -365,7 +375,7 @@ class LocalScorer(Scorer):
         """See `Scorer`."""
         if self._model is None:
             return None
-        turns = PromptLimits().newest(turns)
+        turns = self.newest(turns)
         coefficients = self._memory.recall(turns, self._model.revision)
         if coefficients is not None:
             return coefficients

@@ -17,8 +17,9 @@ from p2l.common.long_texts import count_bytes
 from route.config import ModelConfig
 from route.observability.tracing import CallTrace
 from route.providers.base import JSON
+from route.providers.plain_messages import BYTES_PER_TOKEN
 from route.service.errors import ApiError
-from route.service.wire import BYTES_PER_TOKEN, Incoming, cached_of, count_of, dollars_of, usage_of
+from route.service.wire import Incoming, cached_of, count_of, dollars_of, usage_of
 from route.storage.ledger import KeyRecord
 from route.storage.reservations import Reservation, Worst
 

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from p2l.common.long_texts import (
     LONG,
     BusyError,
+    PatientDecoder,
     TooManyValuesError,
     dumps,
     holds_more,
@@ -204,13 +205,15 @@ async def read_chat(service: Service, headers: Headers, receive: Receive, dialec
             decoder=decoder,
         )
 
-    return await parse_long(raw, parse)
+    return await parse_long(raw, parse, dialect.decoder)
 
 
-async def parse_long(raw: bytes, parse: Callable[[json.JSONDecoder], T]) -> T:
+async def parse_long(
+    raw: bytes, parse: Callable[[json.JSONDecoder], T], patient: type[PatientDecoder] = PatientDecoder
+) -> T:
     """Parse a body beside the event loop where it is long; raise `ApiError` 413 for one of too many values, 503."""
     try:
-        return await parse_apart(raw, parse, most=MOST_VALUES, parse_constant=refuse_constant)
+        return await parse_apart(raw, parse, most=MOST_VALUES, patient=patient, parse_constant=refuse_constant)
     except TooManyValuesError:
         text = f"the request holds more than {MOST_VALUES:,} values, which no provider takes; send fewer messages"
         raise ApiError(413, "request_too_large", text) from None
@@ -242,7 +245,8 @@ async def choose_for(
         turn = last
         held = await incoming.apart(lambda: service.held(turn, incoming.body))
     with child(exchange.trace, "score", is_call=True):
-        coefficients = await service.coefficients(incoming.turns)
+        turns = await incoming.apart(lambda: service.scorer.newest(incoming.turns))
+        coefficients = await service.coefficients(turns)
     menu = service.router.menu
     demand = await incoming.apart(lambda: demand_of(incoming, service.refusals, menu.rare, menu.least_window))
     allowance = _allowance(exchange, incoming, coefficients, key, allowed)

@@ -7,9 +7,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from p2l.common.errors import InputError
+from p2l.common.long_texts import PatientDecoder
 from route.messages import HINTS, MessageStream, chat_request, error_of, message_of
 from route.providers.base import JSON, Fault, ProviderError
 from route.providers.chat import SHAPE_ERRORS
+from route.providers.plain_messages import MessagesDecoder
 from route.service.errors import ApiError
 from route.service.state import Service
 from route.service.wire import Incoming
@@ -24,6 +26,8 @@ class Dialect:
 
     hints: Collection[str] = ()
     """Fields that `request` leaves out."""
+    decoder: type[PatientDecoder] = MessagesDecoder
+    """Reads very long requests."""
 
     def request(self, body: JSON) -> JSON:
         """Return the body of a chat completion for that of a request; raise `ApiError` for a malformed one."""
@@ -64,6 +68,7 @@ class Messages(Dialect):
     """Anthropic's Messages API."""
 
     hints = HINTS
+    decoder = PatientDecoder
 
     def __init__(self) -> None:
         self._stream = MessageStream()

@@ -30,6 +30,7 @@ from route.observability.metrics import NOBODY
 from route.observability.tracing import CallTrace, RequestTrace, passed_on
 from route.providers.base import JSON, Forwarded, Forwarding, ProviderError
 from route.providers.chat import SHAPE_ERRORS
+from route.providers.plain_messages import BYTES_PER_TOKEN
 from route.routing.spending import Allowance
 from route.service.charges import UNKNOWN_LONGEST
 from route.service.chat import authenticate, check_room, parse_long
@@ -38,7 +39,7 @@ from route.service.fields import header_of
 from route.service.fleet import Deployment
 from route.service.live import Live
 from route.service.state import Service
-from route.service.wire import BYTES_PER_TOKEN, count_of, parse_object, read_body
+from route.service.wire import count_of, parse_object, read_body
 from route.storage.ledger import KeyRecord, Refusal
 from route.storage.reservations import Reservation, Worst
 

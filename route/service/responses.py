@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from p2l.common.errors import InputError
-from p2l.common.long_texts import apart, to_json
+from p2l.common.long_texts import PatientDecoder, apart, to_json
 from route.providers.base import JSON, Fault, ProviderError
 from route.providers.chat import SHAPE_ERRORS
 from route.responses import HINTS, ResponseStream, answer_of, chat_request, input_items, messages_of
@@ -30,6 +30,7 @@ class Responses(Dialect):
     """OpenAI's Responses API."""
 
     hints = HINTS - {"store", "metadata"}
+    decoder = PatientDecoder
 
     def __init__(self) -> None:
         self._sent: JSON = {}

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from starlette.datastructures import Headers
@@ -22,10 +21,7 @@ from p2l.common.files import DEEPEST_JSON, is_deeper
 from p2l.common.long_texts import (
     LONG,
     MANY,
-    PatientDecoder,
-    Verbatim,
     count_bytes,
-    count_in,
     decode,
     dumps,
     exceeds,
@@ -36,6 +32,7 @@ from p2l.common.web import bearer_of
 from route.config import ModelConfig
 from route.providers.base import JSON
 from route.providers.chat import image_url
+from route.providers.plain_messages import BYTES_PER_TOKEN, PlainMessages, has_role
 from route.routing.decision import NO_DEMAND, Decision, Demand
 from route.routing.dollars import Prompt
 from route.routing.refusals import Refusals, answer_of
@@ -43,7 +40,6 @@ from route.service.errors import ApiError
 from route.service.fields import features_of, passed
 
 T = TypeVar("T")
-BYTES_PER_TOKEN = 4
 MOST_VALUES = 1_000_000
 """Of a body: more than 100,000 messages with all their fields, which is the most that any provider takes."""
 _TOKENS_PER_ATTACHMENT = 1000
@@ -60,51 +56,13 @@ class Attachments(NamedTuple):
     """Those of the others that the provider fetches, so that nobody here knows how long they are."""
 
 
-class PlainTexts(NamedTuple):
-    """Messages that have a role and a text and nothing else, as all have where there are very many."""
-
-    messages: list[JSON]
-    roles: list[str]
-    contents: list[str]
-
-    @property
-    def turns(self) -> tuple[str, ...]:
-        """Return the text of the user's turns; see `turns_of`."""
-        both = zip(self.roles, self.contents, strict=True)
-        return tuple([content for role, content in both if role == "user"]) or ("",)
-
-    def verbatim(self, decoder: json.JSONDecoder | None) -> list[JSON]:
-        """Return the messages to be sent on in the words of the client where these are long and mean nothing else.
-
-        Of a key that stands twice a provider may read the other value; one more key has one more pair of quotation
-        marks.
-        """
-        text = decoder.text_of(self.messages) if isinstance(decoder, PatientDecoder) else None
-        if text is None or "\\u0022" in text:
-            return self.messages
-        inside = count_in("".join(self.contents), '"') + count_in("".join(self.roles), '"')
-        is_plain = count_in(text, '"') == _MARKS * len(self.messages) + inside
-        return Verbatim(self.messages, text) if is_plain else self.messages
-
-
-def plain_texts(messages: Any) -> PlainTexts | None:
-    """Return roles and texts of messages if all are plain; the loops are Python's own, which take a tenth of ours."""
-    if not isinstance(messages, list) or set(map(type, messages)) != {dict} or set(map(len, messages)) != {2}:
-        return None
-    try:
-        roles, contents = list(map(itemgetter("role"), messages)), list(map(itemgetter("content"), messages))
-    except KeyError:
-        return None
-    return PlainTexts(messages, roles, contents) if {*map(type, roles), *map(type, contents)} == {str} else None
-
-
 @dataclass(frozen=True)
 class Incoming:
     """One chat request."""
 
     body: JSON
     """The body for a provider, without the router's own fields."""
-    turns: tuple[str, ...]
+    turns: Sequence[str]
     """The text of the user's turns, P2L's input."""
     budget: float | None
     direct: str | None
@@ -118,14 +76,11 @@ class Incoming:
     budget_usd: float | None = None
     """Expected dollars that the answer may cost; it takes the place of the budget in the unit of the costs."""
 
-    def take_plain(self, plain: PlainTexts) -> None:
+    def take_plain(self, plain: PlainMessages) -> None:
         """Take over what is known of messages that are all plain, without walking through them again."""
         rest = {**self.body, "messages": ()}
-        texts = sum(
-            [(len(text) if text.isascii() else count_bytes(text)) // BYTES_PER_TOKEN for text in plain.contents]
-        )
         vars(self).update(
-            prompt_tokens=prompt_tokens_of(rest) + texts,
+            prompt_tokens=prompt_tokens_of(rest) + plain.tokens,
             features=features_of(rest),
             attachments=Attachments(0, 0, 0, 0),
         )
@@ -215,14 +170,14 @@ def parse_chat(
     Raise `ApiError` 400 if a field cannot be used, 404 if there is no such model.
     """
     sent = _object(raw, decoder)
-    plain = plain_texts(sent.get("messages")) if len(raw) > LONG else None
-    _check_depth(raw, sent if plain is None else {**sent, "messages": []})
+    _check_depth(raw, sent)
     if len(sent) > _MOST_FIELDS:
         raise ApiError(400, "invalid_value", f"the request has {len(sent):,} fields, more than any API knows")
     body = translate(sent)
-    if plain is None or body.get("messages") is not plain.messages:
-        plain = None
-        _check_messages(body.get("messages"))
+    messages = body.get("messages")
+    plain = messages if isinstance(messages, PlainMessages) else None
+    if plain is None:
+        _check_messages(messages)
     model = body.pop("model", None)
     direct = body.pop("direct_model", None)
     if direct is None and by_name and isinstance(model, str) and model in models:
@@ -241,8 +196,6 @@ def parse_chat(
         raise _bad("compare", "goes with neither stream, direct_model nor n")
     left_out = tuple(name for name in hints if name in sent)
     turns = turns_of(body["messages"]) if plain is None else plain.turns
-    if plain is not None:
-        body["messages"] = plain.verbatim(decoder)
     incoming = Incoming(body, turns, budget, direct, compare, stream, len(raw), left_out, budget_usd)
     if plain is not None:
         incoming.take_plain(plain)
@@ -397,8 +350,6 @@ def refuse_constant(name: str) -> NoReturn:
 
 _DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
-_MARKS = 8
-"""Quotation marks of a message that has a role and a text."""
 _MOST_TOKENS = 100_000_000
 _MOST_FIELDS = 1000
 _MOST_DOLLARS = 10_000.0  # no answer costs as much
@@ -415,7 +366,7 @@ def request_for(model: ModelConfig, incoming: Incoming, listed: Collection[str] 
     """
     body, dropped = passed(incoming.body, listed)
     request = {**model.extra_fields, **body, **_sampling(model, body), "model": model.name}
-    if model.system_prompt and not any(message["role"] in ("system", "developer") for message in body["messages"]):
+    if model.system_prompt and not has_role(body["messages"], "system", "developer"):
         request["messages"] = [{"role": "system", "content": model.system_prompt}, *body["messages"]]
     if incoming.stream:
         options = body.get("stream_options") or {}

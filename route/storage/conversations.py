@@ -7,16 +7,15 @@ is always routed, because only a request that already holds an answer looks its 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
 from itertools import takewhile
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 from p2l.common.cache import LRUCache
+from route.providers.plain_messages import has_role
 from route.storage.database import Connection, Database, DatabaseError, WriteBehind
 
 HEADER = "x-p2l-conversation"
@@ -36,7 +35,7 @@ def conversation_of(body: Mapping[str, Any], *, key: str, header: str | None = N
 
 def goes_on(body: Mapping[str, Any], *, header: str | None = None) -> bool:
     """Return whether a request continues a conversation: it holds an answer, or HEADER names one."""
-    return bool(header) or any(_role(message) == "assistant" for message in body.get("messages") or [])
+    return bool(header) or has_role(body.get("messages"), "assistant")
 
 
 def is_tool_round(body: Mapping[str, Any]) -> bool:
@@ -45,9 +44,8 @@ def is_tool_round(body: Mapping[str, Any]) -> bool:
     Text of the user may follow them, as in the Messages API.
     """
     messages = body.get("messages") or []
-    with contextlib.suppress(KeyError, TypeError):  # of messages of other forms
-        if {"tool", "function"}.isdisjoint(map(itemgetter("role"), messages)):
-            return False  # as of nearly all, seen without a loop
+    if not has_role(messages, "tool", "function"):
+        return False
     for message in reversed(messages):
         role = message.get("role") if isinstance(message, dict) else None
         if role == "assistant":

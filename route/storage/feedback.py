@@ -69,7 +69,7 @@ class ShownAnswer:
     """Of the models, in the same order; "" where none is configured."""
     revision: str = ""
     """Of the P2L model that chose."""
-    prompt: tuple[str, ...] | None = None
+    prompt: Sequence[str] | None = None
     """The user's turns; stored only with `store_prompts`."""
     time: float | None = None
     """Seconds since 1970; None: now."""
@@ -301,7 +301,7 @@ def _row_of(answer: ShownAnswer, *, with_prompt: bool, now: float) -> _Row:
     )
 
 
-def _text_of(turns: tuple[str, ...] | None) -> str | None:
+def _text_of(turns: Sequence[str] | None) -> str | None:
     """Return the turns of a prompt as JSON; in the thread, since it may be long."""
     # JSON can hold half a surrogate pair, and no text file can.
     return dumps([turn.encode("utf-8", "replace").decode() for turn in turns]) if turns else None

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2l.common.long_texts import PatientDecoder, dumps
+from p2l.common.long_texts import dumps
 from route.config import ModelConfig
+from route.providers.plain_messages import MessagesDecoder
 from route.service.errors import ApiError
 from route.service.wire import Incoming, parse_chat, refuse_constant, request_for, tokens_of
 from route.storage.conversations import is_tool_round
@@ -180,7 +181,7 @@ def test_very_many_messages_are_understood_as_few_are(messages: list[Any], other
 def sent_on(text: str) -> str:
     """Return the body for a provider of OpenAI's protocol, of a request with these messages among other fields."""
     raw = f'{{"model": "m", "messages": {text}, "temperature": 1}}'.encode()
-    incoming = parse_chat(raw, {}, {}, by_name=False, decoder=PatientDecoder(parse_constant=refuse_constant))
+    incoming = parse_chat(raw, {}, {}, by_name=False, decoder=MessagesDecoder(parse_constant=refuse_constant))
     request, _ = request_for(ModelConfig(name="m", type="mock", cost=1), incoming)
     written = dumps(request)
     assert json.loads(written) == {**json.loads(raw), "model": "m"}
