@@ -161,6 +161,11 @@ class JsonText:
     """A long list that is kept as JSON, which is written as it is."""
 
     @property
+    def values(self) -> int:
+        """Return as how many values it counts, which are parsed anew whenever somebody goes through them."""
+        raise NotImplementedError
+
+    @property
     def text(self) -> str:
         """Return the JSON of the list."""
         raise NotImplementedError
@@ -255,9 +260,12 @@ def _before_escape(text: str, begin: int, end: int) -> int:
 
 
 def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
-    """Return whether parsed JSON holds more values, or characters in them, without looking at the rest."""
+    """Return whether parsed JSON holds more values, or characters in them, without looking at the rest.
+
+    A list that is kept as JSON counts as one of endless characters, so that writing it is left to `_pieces`.
+    """
     if isinstance(content, JsonText):
-        return True
+        return chars < math.inf or content.values > values
     if isinstance(content, str):
         chars -= len(content)
     left = [content] if isinstance(content, _CONTAINERS) else []
@@ -274,7 +282,8 @@ def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
             elif kind is dict or kind is list:
                 left.append(each)
             elif isinstance(each, JsonText):
-                return True
+                values -= each.values
+                chars -= math.inf if chars < math.inf else 0
     return values < 0 or chars < 0
 
 

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from p2l.common import long_texts
 from p2l.common.long_texts import dumps
 from route.config import ModelConfig
+from route.providers import plain_messages
 from route.providers.plain_messages import MessagesDecoder
 from route.service.errors import ApiError
 from route.service.wire import Incoming, parse_chat, refuse_constant, request_for, tokens_of
-from route.storage.conversations import is_tool_round
+from route.storage.conversations import goes_on, is_tool_round
 from tests.route.router_helpers import HELLO, a_router
 
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(max_size=5)
@@ -41,9 +43,9 @@ BODIES = st.fixed_dictionaries({}, optional={"messages": MESSAGES | ANYTHING, **
 MODEL = ModelConfig(name="m", type="mock", cost=1, temp=0.5, max_tokens=7, system_prompt="s", context_window=9)
 
 
-def read(raw: bytes, headers: dict[str, str]) -> Incoming | ApiError:
+def read(raw: bytes, headers: dict[str, str], decoder: json.JSONDecoder | None = None) -> Incoming | ApiError:
     try:
-        return parse_chat(raw, headers, {"m": None}, by_name=True)
+        return parse_chat(raw, headers, {"m": None}, by_name=True, decoder=decoder)
     except ApiError as error:
         return error
 
@@ -159,19 +161,28 @@ OTHERS = st.sampled_from(
 )
 
 
-@given(st.lists(PLAIN, min_size=1, max_size=5), st.lists(OTHERS, max_size=1), st.integers(0, 5))
-def test_very_many_messages_are_understood_as_few_are(messages: list[Any], others: list[Any], place: int) -> None:
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(PLAIN, min_size=1, max_size=9), st.lists(OTHERS, max_size=1), st.integers(0, 5), st.integers(16, 99))
+def test_very_many_messages_are_understood_as_few_are(
+    monkeypatch: pytest.MonkeyPatch, messages: list[Any], others: list[Any], place: int, at_once: int
+) -> None:
     messages[place:place] = others
-    few = read(json.dumps({"messages": messages}).encode(), {})
-    many = read(json.dumps({"messages": messages, "padding": "p" * 40_000}).encode(), {})
+    raw = json.dumps({"messages": messages, "padding": "p" * 40_000}).encode()
+    few = read(raw, {})
+    for module in (long_texts, plain_messages):
+        monkeypatch.setattr(module, "AT_ONCE", at_once)
+    many = read(raw, {}, MessagesDecoder())
     assert type(few) is type(many)
     if isinstance(few, Incoming) and isinstance(many, Incoming):
         roles = [message["role"] for message in reversed(messages)]
         for of in (few, many):
-            assert of.body["messages"] == messages
+            assert list(of.body["messages"]) == messages
             assert is_tool_round(of.body) is ("tool" in roles[: (*roles, "assistant").index("assistant")])
-        assert (few.turns, few.prompt_tokens, few.features, few.attachments) == (
-            many.turns,
+            assert goes_on(of.body) is ("assistant" in roles)
+            assert of.ends_with_assistant is (roles[0] == "assistant")
+        assert [*few.turns] == [*many.turns]
+        assert [*few.turns[-3:]] == [*many.turns[-3:]]
+        assert (few.prompt_tokens, few.features, few.attachments) == (
             many.prompt_tokens,
             many.features,
             many.attachments,
