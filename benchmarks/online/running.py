@@ -130,7 +130,7 @@ class _Run:
     def between_steps(self, done: int, wanted: set[int]) -> None:
         """What happens after `done` steps."""
         if self._means is not None and done:
-            self._means.update(self._weights, models=int(self._known[done]))
+            self._means.update(self._averaged, models=int(self._known[done]))
         if done in wanted:
             self._found[done, False] = self._read()
             if self._means is not None:
@@ -140,7 +140,7 @@ class _Run:
         if self._new_rows is not None and done + 1 < len(self._arrived):
             for row in self._new_rows.update(int(self._arrived[done + 1])):
                 if self._means is not None:
-                    self._means.restart(row, self._weights)
+                    self._means.restart(row, self._averaged)
 
     def losses(self, ends: list[int], *, averaged: bool) -> Floats:
         """(E, n); of checkpoints that were not read, those of the last one."""
@@ -149,6 +149,11 @@ class _Run:
     @property
     def _weights(self) -> dict[str, Tensor]:
         return dict(self.trainer.engine.model.named_parameters())
+
+    @property
+    def _averaged(self) -> dict[str, Tensor]:
+        words = self.trainer.engine.model.word_names
+        return {name: own for name, own in self._weights.items() if name not in words}
 
     def _welcome(self, first: int, last: int) -> None:
         def mean(values: Tensor) -> None:
@@ -159,10 +164,10 @@ class _Run:
 
     def _read_means(self) -> Floats:
         assert self._means is not None
-        kept = {name: value.detach().clone() for name, value in self._weights.items()}
-        _assign(self._weights, self._means.means)
+        kept = {name: value.detach().clone() for name, value in self._averaged.items()}
+        _assign(self._averaged, self._means.means)
         found = self._read()
-        _assign(self._weights, kept)
+        _assign(self._averaged, kept)
         return found
 
     def _read(self) -> Floats:

@@ -350,6 +350,13 @@ class P2LModel(nn.Module):
         )
         return weight, bias
 
+    @property
+    def word_names(self) -> frozenset[str]:
+        """Names of the backbone's matrices that have a row for each token or word."""
+        rows = getattr(self.model.config, "vocab_size", None)
+        own = self.model.named_parameters(prefix="model")
+        return frozenset(name for name, weight in own if weight.ndim == 2 and len(weight) == rows)
+
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> P2LModel:
         """Move or cast the model; rotary frequencies, and the posterior, stay float32: bfloat16 loses far positions."""
         exact = [

@@ -1,6 +1,6 @@
 """Averaged weights: what is published is the mean of the weights over the recent steps, not those of the last one.
 
-    mean_t = mean_{t-1} + (w_t - mean_{t-1}) / min(horizon, 1 + t / 10)
+    mean_t = mean_{t-1} + (w_t - mean_{t-1}) / min(horizon, 1 + b + t / 10)
 
 With a constant learning rate the weights never settle: they circle around an optimum that moves with the newest votes.
 Their mean lies nearer to it, and it forgets more slowly than they do. Training itself does not see the mean. In the
@@ -8,7 +8,13 @@ first steps the mean looks back on the latest tenth of them, since what came bef
 counts its own steps, from the first one with a vote on it, and looks back on a twentieth of them, or a new model would
 drag its start along: with a fifth, forecasts for new models were worse than without a mean (docs/experiments.md).
 
-Costs one more copy of the weights and one pass over them a step.
+b is 100 in a run that begins with a trained model, for the body and the rows that it has: the mean begins with its
+weights, and they count as so many steps, since they are better than those of the first steps after them. Else b is 0.
+
+Weights with a row for each word are published as they are: the row of a rare word moves in few and large steps, and a
+mean over the steps between trails so far behind that votes on new subjects were forecast worse.
+
+Costs one more copy of the other weights and one pass over them a step.
 
 Shapes: M rows, one for each model.
 """
@@ -29,6 +35,7 @@ from p2l.online_training.buffer import saved_arrays, with_prefix, without_prefix
 from p2l.training.engine import Engine
 
 _LATEST, _LATEST_OF_ROWS = 10.0, 20.0
+_TRAINED = 100.0  # steps that the weights of a trained model count as
 
 
 class AveragedWeights:
@@ -45,15 +52,23 @@ class AveragedWeights:
         self._row_names = frozenset(rows)
         self._means: dict[str, Tensor] = {}
         self._steps = 0
-        self._born = torch.zeros(0)
+        self._before = 0.0
+        self._born, self._rows_before = torch.zeros(0), torch.zeros(0)
+
+    def begin(self, weights: Mapping[str, Tensor], models: int) -> None:
+        """Begin with the weights of a trained model that knows this many models."""
+        with torch.no_grad():
+            self._meet(weights, models)
+        self._before = _TRAINED
+        self._rows_before[:models] = _TRAINED
 
     def update(self, weights: Mapping[str, Tensor], models: int | None = None) -> None:
         """Add the weights after a step; `models` of the M rows are in use (None: all), and rows are only added."""
         with torch.no_grad():
             self._meet(weights, models)
             self._steps += 1
-            share = self._share(torch.tensor(float(self._steps)), _LATEST)
-            row_share = self._share(self._steps - self._born, _LATEST_OF_ROWS)
+            share = self._share(torch.tensor(float(self._steps)), _LATEST, torch.tensor(self._before))
+            row_share = self._share(self._steps - self._born, _LATEST_OF_ROWS, self._rows_before)
             for name, value in weights.items():
                 mean = self._means[name]
                 if name in self._row_names:
@@ -72,14 +87,16 @@ class AveragedWeights:
         """Begin the mean of a model's row anew, with its present weights."""
         if row >= len(self._born):
             return  # it will begin with the next step
-        self._born[row] = float(self._steps)
+        self._born[row], self._rows_before[row] = float(self._steps), 0.0
         for name in self._row_names & weights.keys():
             self._means[name][row] = weights[name][row].detach().float()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next means depend on, as arrays and numbers for `np.savez`."""
         means = with_prefix("mean.", {name: mean.cpu().numpy().copy() for name, mean in self._means.items()})
-        return {**means, "horizon": self.horizon, "steps": self._steps, "born": self._born.numpy().copy()}
+        counts = {"horizon": self.horizon, "steps": self._steps, "before": self._before}
+        rows = {"born": self._born.numpy().copy(), "rows_before": self._rows_before.numpy().copy()}
+        return {**means, **counts, **rows}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state; CheckpointError if the state has another horizon."""
@@ -87,11 +104,15 @@ class AveragedWeights:
             raise CheckpointError(f"the averaged weights look back {int(state['horizon'])} steps, not {self.horizon}")
         self._steps = int(state["steps"])
         self._born = torch.from_numpy(np.array(state["born"], dtype=np.float32))
+        self._before, self._rows_before = 0.0, torch.zeros(len(self._born))
+        if "before" in state:  # absent in checkpoints of older versions
+            self._before = float(state["before"])
+            self._rows_before = torch.from_numpy(np.array(state["rows_before"], dtype=np.float32))
         self._means = {name: torch.from_numpy(np.array(mean)) for name, mean in without_prefix("mean.", state).items()}
 
-    def _share(self, steps: Tensor, latest: float) -> Tensor:
-        """Return the weight of the newest of this many steps."""
-        return 1 / (1 + (steps - 1) / latest).clamp(max=self.horizon)
+    def _share(self, steps: Tensor, latest: float, before: Tensor) -> Tensor:
+        """Return the weight of the newest of this many steps, after a start that counts as `before` steps."""
+        return 1 / (1 + before + (steps - 1) / latest).clamp(max=self.horizon)
 
     def _meet(self, weights: Mapping[str, Tensor], models: int | None) -> None:
         """Add weights and rows that are new, as they are."""
@@ -109,19 +130,20 @@ class AveragedWeights:
                 self._means[name][len(self._born) : used] = weights[name][len(self._born) : used].float()
             new = torch.full((used - len(self._born),), float(self._steps))
             self._born = torch.cat([self._born, new])
+            self._rows_before = torch.cat([self._rows_before, torch.zeros(len(new))])
 
 
 AVERAGE_STATE = "averaged_weights.npz"
 
 
 class PublishedAverage:
-    """The `Published` of a trainer: a running mean of its trainable weights, on every process.
+    """The `Published` of a trainer: a running mean of its trainable weights but those of words, on every process.
 
     A run publishes, saves and validates the mean; training goes on from the newest weights, in the engine's own state.
     """
 
     def __init__(self, engine: Engine, horizon: int) -> None:
-        """Start empty; until the first step the newest weights are published.
+        """Start with the weights of a model that knows others, or empty: the first step's are then taken as they are.
 
         Raise ConfigError if `horizon` is below 1, or no process holds whole weights (ZeRO 3).
         """
@@ -133,14 +155,16 @@ class PublishedAverage:
         self._engine = engine
         self.horizon = horizon
         self._average = AveragedWeights(horizon, engine.model.row_names)
+        if engine.model.model_list:
+            self._average.begin(self._averaged(), len(engine.model.model_list))
 
     def update(self) -> None:
         """Add the weights after a step."""
-        self._average.update(self._trained(), len(self._engine.model.model_list))
+        self._average.update(self._averaged(), len(self._engine.model.model_list))
 
     def restart(self, row: int) -> None:
         """Begin the mean of a model's row anew, with its present weights."""
-        self._average.restart(row, self._trained())
+        self._average.restart(row, self._averaged())
 
     def weights(self) -> dict[str, Tensor]:
         """Return the whole model's weights, averaged, on the CPU of rank 0; nothing on other ranks."""
@@ -151,7 +175,7 @@ class PublishedAverage:
     @contextmanager
     def in_place(self) -> Iterator[None]:
         """Let the model predict with averaged weights until the block ends."""
-        newest = {name: weight.detach().clone() for name, weight in self._trained().items()}
+        newest = {name: weight.detach().clone() for name, weight in self._averaged().items()}
         try:
             self._put(self._average.means)
             yield
@@ -167,14 +191,18 @@ class PublishedAverage:
         """Continue from what `save` wrote; CheckpointError if the file is missing, damaged, or of another horizon."""
         with saved_arrays(folder / AVERAGE_STATE) as state:
             self._average.load_state_dict(state)
-        means = self._average.means
+        means, words = self._average.means, self._engine.model.word_names
+        for name in words & means.keys():  # of checkpoints of older versions
+            del means[name]
         means |= {name: mean.to(self._engine.device) for name, mean in means.items()}
 
-    def _trained(self) -> dict[str, Tensor]:
-        return {name: weight for name, weight in self._engine.model.named_parameters() if weight.requires_grad}
+    def _averaged(self) -> dict[str, Tensor]:
+        model = self._engine.model
+        words = model.word_names
+        return {name: own for name, own in model.named_parameters() if own.requires_grad and name not in words}
 
     def _put(self, values: dict[str, Tensor]) -> None:
-        weights = self._trained()
+        weights = self._averaged()
         with torch.no_grad():
             for name, value in values.items():
                 weights[name][: len(value)].copy_(value)

@@ -71,6 +71,28 @@ def test_a_row_that_is_set_begins_its_mean_anew() -> None:
     mean.state_dict()  # as a checkpoint saves it
 
 
+def test_the_weights_of_a_trained_model_count_as_a_hundred_steps() -> None:
+    means = AveragedWeights(500, ["head", "bias"])
+    means.begin(weights(0.0), models=2)
+    for _ in range(20):
+        means.update(weights(1.0), models=3)
+    body = rows = 0.0
+    for step in range(20):
+        body += (1 - body) / (101 + step / 10)
+        rows += (1 - rows) / (101 + step / 20)
+    assert means.means["body"].flatten().tolist() == pytest.approx([body] * 4, rel=1e-4)
+    assert means.means["bias"].tolist() == pytest.approx([rows, rows, 1.0], rel=1e-4)  # the third joined later
+
+
+def test_a_row_that_is_set_forgets_the_trained_model() -> None:
+    means = AveragedWeights(500, ["head"])
+    means.begin({"head": torch.zeros(2, 3)}, models=2)
+    means.restart(1, {"head": torch.ones(2, 3)})
+    means.update({"head": torch.full((2, 3), 2.0)}, models=2)
+    assert means.means["head"][1].tolist() == [2.0] * 3
+    assert float(means.means["head"][0, 0]) < 0.1
+
+
 def test_rows_that_join_when_the_head_grows_start_as_they_are() -> None:
     means = AveragedWeights(1000, ["head", "bias"])
     for _ in range(100):
@@ -92,6 +114,34 @@ def test_a_saved_mean_goes_on_as_if_it_had_never_stopped() -> None:
     for value in values[17:]:
         resumed.update(weights(value))
     assert all(torch.equal(mean, whole.means[name]) for name, mean in resumed.means.items())
+
+
+def test_a_saved_mean_that_began_with_a_trained_model_goes_on() -> None:
+    def begun() -> AveragedWeights:
+        means = AveragedWeights(500, ["head", "bias"])
+        means.begin(weights(0.0), models=2)
+        for value in (1.0, 3.0):
+            means.update(weights(value))
+        return means
+
+    whole, saved = begun(), io.BytesIO()
+    np.savez(saved, **begun().state_dict())
+    saved.seek(0)
+    resumed = AveragedWeights(500, ["head", "bias"])
+    resumed.load_state_dict(np.load(saved))
+    for means in (whole, resumed):
+        means.update(weights(2.0))
+    assert all(torch.equal(mean, whole.means[name]) for name, mean in resumed.means.items())
+
+
+def test_a_state_of_an_older_version_began_with_nothing() -> None:
+    state = averaged([1.0, 2.0]).state_dict()
+    older = {name: value for name, value in state.items() if name not in ("before", "rows_before")}
+    resumed, usual = AveragedWeights(20, ["head", "bias"]), averaged([1.0, 2.0])
+    resumed.load_state_dict(older)
+    for means in (resumed, usual):
+        means.update(weights(5.0))
+    assert all(torch.equal(mean, usual.means[name]) for name, mean in resumed.means.items())
 
 
 def test_what_cannot_be_is_refused() -> None:
