@@ -492,10 +492,14 @@ def _take_over(run: _OnlineRun, folder: Path) -> None:
     start = Start(None, str(folder))
     tokenizer = loop.make_tokenizer(run.config, start)
     model = loop.trained_model(run.config, start, tokenizer, to_dtype(old.engine.precision))
-    arrange(model, old.engine.model.model_list, old.engine.model.num_rows)
+    names = old.engine.model.model_list
+    unknown = [row for row, name in enumerate(names) if name not in model.model_list]
+    arrange(model, names, old.engine.model.num_rows)
     run.trainer = run.new_trainer(model, tokenizer)
     if run.average is not None:
         run.average = run.trainer.published = PublishedAverage(run.trainer.engine, run.average.horizon)
+        for row in unknown:  # at the mean row, which a mean should leave as fast as training does
+            run.average.restart(row)
     rows = _follow_models(run)
     if rows is not None:
         rows.resume(run.schedule.arrived)
