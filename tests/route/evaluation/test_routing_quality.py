@@ -36,6 +36,10 @@ def test_the_benchmark_runs_from_start_to_finish(
     assert "told" not in capsys.readouterr().out.replace("category not told", "").replace("category is not told", "")
     with pytest.raises(InputError, match=r"'routerdcs' is unknown \(did you mean 'routerdc'\?\)"):
         main([str(tmp_path), "--sets", "routerdcs"])
+    with pytest.raises(SystemExit) as asked:
+        main(["--help"])
+    assert asked.value.code == 0
+    assert "--folds" in capsys.readouterr().out
 
 
 def test_figures_and_bars_say_what_was_found(tmp_path: Path) -> None:
