@@ -179,6 +179,11 @@ class Member:
     model: P2LModel
     tokenizer: PromptTokenizer
 
+    def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
+        """Encode prompts for the model, and for its posterior."""
+        encodings = self.tokenizer.encode(prompts)
+        return encodings if self.model.posterior is None else self.model.posterior.with_known(prompts, encodings)
+
 
 class P2L:
     """A trained prompt-to-leaderboard model, or a committee, whose members' outputs are averaged."""
@@ -320,7 +325,7 @@ class P2L:
 
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoded]:
         """Encode prompts, each the list of its user turns, for every member; InputError as `check_turns`."""
-        by_member = [member.tokenizer.encode(prompts) for member in self.members]
+        by_member = [member.encode(prompts) for member in self.members]
         return [Encoded(encodings) for encodings in zip(*by_member, strict=True)]
 
     def answer(self, encoded: Sequence[Encoded], *, max_batch_tokens: int = 32_768) -> Prediction:
@@ -375,10 +380,12 @@ class P2L:
         self, member: Member, encodings: list[Encoding], batch_size: int, max_batch_tokens: int
     ) -> Iterator[tuple[list[int], P2LOutput]]:
         """Yield one member's outputs batch by batch, with the rows of each batch."""
-        packed = backbones.get(member.model.record.model_type).packs
+        packed, posterior = backbones.get(member.model.record.model_type).packs, member.model.posterior
         lengths = [len(encoding.ids) for encoding in encodings]
         for rows in plan_batches(lengths, max_tokens=max_batch_tokens, max_rows=batch_size, packed=packed):
             batch = collate([encodings[row] for row in rows], member.tokenizer.pad_token_id, packed=packed)
+            if posterior is not None and posterior.vocabulary is not None:
+                batch["known"] = torch.tensor([encodings[row].known for row in rows])
             with torch.inference_mode():
                 yield rows, member.model(to_device(batch, self.device))
 

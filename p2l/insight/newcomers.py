@@ -229,7 +229,7 @@ def _with_row(posterior: Posterior, row: NewRow, order: Sequence[int]) -> Poster
     tensors["kept"] = torch.cat([posterior.kept, torch.zeros_like(posterior.kept[:1])])
     for key in ("offset", "least"):
         tensors[key] = torch.cat([tensors[key], torch.ones(1)])
-    return Posterior(tensors)
+    return Posterior(tensors, posterior.vocabulary)
 
 
 def choose_probes(model: str, prompts: str, count: int, *, limit: int = 5000, seed: int = 0) -> list[list[str]]:

@@ -19,16 +19,23 @@ Shapes: B prompts, F inputs, K points, M models, R components of the covariance.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from p2l.common.errors import CheckpointError
 
+if TYPE_CHECKING:
+    from p2l.model.encoding import Encoding
+    from p2l.model.tfidf import TfidfTokenizer
+
 POSTERIOR_FILE = "posterior.safetensors"
 VERSION = 1
+_TERMS, _IDF = "vocabulary", "vocabulary_idf"
 _SHAPES = {
     "centre": "F", "scale": "", "points": "KF", "axes": "KK", "kept": "RK", "offset": "R", "least": "R", "basis": "MR",
     "share": "K", "low": "", "high": "", "strange": "", "words": "W", "coefs": "M", "eta": "", "gamma": "",
@@ -68,9 +75,13 @@ class Posterior(nn.Module):
     eta: Tensor
     gamma: Tensor
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take the tensors by name; CheckpointError unless all are there, finite, and fit together."""
+    def __init__(self, tensors: Mapping[str, Tensor], vocabulary: TfidfTokenizer | None = None) -> None:
+        """Take the tensors by name; CheckpointError unless all are there, finite, and fit together.
+
+        `vocabulary` has the words of the training votes' prompts, for a model that does not read words itself.
+        """
         super().__init__()
+        self.vocabulary = vocabulary
         sizes: dict[str, int] = {}
         for name, letters in _SHAPES.items():
             tensor = tensors.get(name)
@@ -94,7 +105,8 @@ class Posterior(nn.Module):
         if not file.is_file():
             return None
         try:
-            posterior = cls(load_file(file))
+            tensors = load_file(file)
+            posterior = cls(tensors, _vocabulary(tensors))
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: damaged or cut short ({error}); copy it again") from error
         if len(posterior.coefs) != num_models:
@@ -119,7 +131,18 @@ class Posterior(nn.Module):
 
         tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _SHAPES}
         tensors["points"] = tensors["points"].half()
+        if self.vocabulary is not None:
+            terms, idf = self.vocabulary.contents()
+            tensors[_TERMS] = torch.frombuffer(bytearray("\n".join(terms).encode()), dtype=torch.uint8)
+            tensors[_IDF] = torch.from_numpy(idf).float()
         save_file(tensors, folder / POSTERIOR_FILE, metadata={"format": "pt", "version": str(VERSION)})
+
+    def with_known(self, prompts: Sequence[Sequence[str]], encodings: list[Encoding]) -> list[Encoding]:
+        """Return the encodings of prompts with the share of each one's words that the training votes had."""
+        if self.vocabulary is None:
+            return encodings
+        words = self.vocabulary.encode(prompts)
+        return [own._replace(known=one.known) for own, one in zip(encodings, words, strict=True)]
 
     def squares(self, inputs: Tensor) -> Tensor:
         """Return the squared eigenfunctions (B, K) at the inputs (B, F)."""
@@ -167,4 +190,20 @@ def _rise(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 def known_share(batch: Mapping[str, Tensor]) -> Tensor | None:
     """Return the shares (B,) of known words, which stand behind the other features of a reader's prompts."""
-    return batch["features"][:, -1] if "features" in batch else None
+    return batch["features"][:, -1] if "features" in batch else batch.get("known")
+
+
+def _vocabulary(tensors: Mapping[str, Tensor]) -> TfidfTokenizer | None:
+    """Return the words in a file; CheckpointError if they are none."""
+    if _TERMS not in tensors:
+        return None
+    from p2l.model.tfidf import TfidfTokenizer
+
+    try:
+        terms = tensors[_TERMS].numpy().tobytes().decode().split("\n")
+        idf = tensors[_IDF].double().numpy()
+    except (KeyError, UnicodeDecodeError, TypeError) as error:
+        raise CheckpointError(f"{POSTERIOR_FILE}: has a damaged vocabulary; fit it again") from error
+    if idf.shape != (len(terms),) or not np.isfinite(idf).all():
+        raise CheckpointError(f"{POSTERIOR_FILE}: its vocabulary does not fit its weights; fit it again")
+    return TfidfTokenizer(terms, idf)

@@ -144,7 +144,8 @@ def _clusters(scaled: Floats, rng: np.random.Generator) -> list[Ints]:
     """Return the prompts of each cluster of some size."""
     from scipy.cluster.vq import kmeans2
 
-    if len(scaled) < 4 * CLUSTERS:
+    # A model that learned nothing gives all prompts one state, and k-means divides by its distance from itself.
+    if len(scaled) < 4 * CLUSTERS or len(np.unique(scaled.sum(1).round(9))) < CLUSTERS:
         return []
     _, label = kmeans2(scaled, CLUSTERS, minit="++", seed=rng)
     clusters = [np.flatnonzero(label == number) for number in range(CLUSTERS)]

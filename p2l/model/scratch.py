@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -243,23 +244,26 @@ def make_reader(
     return f"{words.vocab_size:,} words, an encoder of {parameters / 1e6:,.1f} million parameters"
 
 
-def words_and_form(prompts: Sequence[Sequence[str]], *, seed: int = 42) -> Floats:
-    """Return what a reader without encoder would read of these prompts (Q, F); form alone where no word is frequent."""
+def words_and_form(prompts: Sequence[Sequence[str]], *, seed: int = 42) -> tuple[Floats, TfidfTokenizer | None]:
+    """Return what a reader without encoder would read of these prompts (Q, F), and its words.
+
+    Where no word is frequent that is form alone.
+    """
+    import numpy as np
+
     from p2l.model.form import form_of
     from p2l.model.reader import raw_features
     from p2l.model.tfidf import fit_vocabulary
 
-    try:
+    words: TfidfTokenizer | None = None
+    with suppress(InputError):
         words = fit_vocabulary(prompts, max_features=READER_DEFAULTS["max_features"], min_df=READER_DEFAULTS["min_df"])
-    except InputError:
-        import numpy as np
-
+    if words is None:
         raw, directions = np.array([form_of(turns) for turns in prompts], dtype=np.float32), 0
     else:
         projection = main_directions(words, prompts, DIRECTIONS, seed=seed)
         raw, directions = raw_features(words, projection, prompts), projection.shape[1]
-    scaled: Floats = (raw - raw.mean(0)) * _scales(raw, directions)
-    return scaled
+    return (raw - raw.mean(0)) * _scales(raw, directions), words
 
 
 def main_directions(words: TfidfTokenizer, prompts: Sequence[Sequence[str]], count: int, *, seed: int) -> Floats:

@@ -153,6 +153,10 @@ class TfidfTokenizer(PromptTokenizer):
         content = {"ngrams": list(self.ngrams), "terms": self._terms, "idf": self._idf.round(6).tolist()}
         write_json(Path(directory) / VOCABULARY_FILE, content)
 
+    def contents(self) -> tuple[list[str], npt.NDArray[np.float64]]:
+        """Return the terms and their idf (V,)."""
+        return self._terms, self._idf
+
     def usage(self, prompts: Sequence[Sequence[str]]) -> WordUsage:
         """Return which words these prompts use."""
         counted = [self._count(check_turns(prompt, number)) for number, prompt in enumerate(prompts)]

@@ -46,7 +46,7 @@ from p2l.model.posterior import POSTERIOR_FILE, Posterior
 from p2l.model.process import Process, determined, median_distance
 from p2l.model.reader import ReaderTokenizer, keep_states
 from p2l.model.scratch import words_and_form
-from p2l.model.tfidf import WordUsage
+from p2l.model.tfidf import TfidfTokenizer, WordUsage
 from p2l.training.data import distinct
 from p2l.training.facts import ListedVotes, marginal_board
 from p2l.votes import VoteStore
@@ -65,6 +65,7 @@ _CONCAVE = math.pi / 8.0
 _MOST_CURVED = 0.5  # of a correction that would grow without bound
 _BOARD_PRECISION = 0.1  # of the prior of one leaderboard: a model with few votes has a standard deviation of 3
 _UNKNOWN = 0.8  # share of the usual known words at which a prompt is as good as unread
+_HALF_KNOWN = 0.5  # below this share of them always
 _FEW_KNOWN, _LEAST_KNOWN = 0.02, 0.2  # where most prompts have hardly a known word, that says nothing
 TOPICS = 8  # clusters of words
 _MOST_STRANGE = 0.9  # of the prompts of a topic that was not read
@@ -92,6 +93,9 @@ class PlainVotes(NamedTuple):
     """(N,) of each vote."""
     labels: NDArray[Any]
     """(N, 3)"""
+    words: TfidfTokenizer | None = None
+    """What is known of prompts, for a model that is not one of words; `usage` is of these."""
+    usage: WordUsage | None = None
 
 
 @dataclass(frozen=True)
@@ -142,8 +146,10 @@ def fit_posterior(
     unshaped = None
     if not model.has_frozen_inputs:
         rows = order[: most_prompts or MOST_PROMPTS]
-        inputs = words_and_form([list(prompts[n]) for n in rows])
-        unshaped = PlainVotes(inputs, *_among(rows, about, votes.labels(ids)))
+        turns = [list(prompts[n]) for n in rows]
+        inputs, words = words_and_form(turns)
+        usage = None if words is None else words.usage(turns)
+        unshaped = PlainVotes(inputs, *_among(rows, about, votes.labels(ids)), words, usage)
     return posterior_of(known, prompt, labels, board, model.likelihood, len(votes), rng, unshaped)
 
 
@@ -184,13 +190,15 @@ def posterior_of(
     if shift_invariant(likelihood):
         coefs = coefs + sample.coefs.mean() - coefs.mean()
     scalars = [math.nan if value is None else float(value) for value in (board.eta, board.gamma)]
+    limits = _words(prompts.usage if unshaped is None else unshaped.usage, rng)
     tensors |= {
-        "words": _words(prompts, rng),
+        "words": limits,
         "coefs": coefs,
         "eta": np.float64(scalars[0]),
         "gamma": np.float64(scalars[1]),
     }
-    return Posterior({name: torch.tensor(value, dtype=torch.float32) for name, value in tensors.items()})
+    vocabulary = None if unshaped is None or limits[1] < 0 else unshaped.words
+    return Posterior({name: torch.tensor(value, dtype=torch.float32) for name, value in tensors.items()}, vocabulary)
 
 
 def write_posterior(folder: Path, votes: VoteStore, device: torch.device, *, weighted: bool = False) -> None:
@@ -395,18 +403,18 @@ def _components(
     }
 
 
-def _words(prompts: KnownPrompts, rng: np.random.Generator) -> Floats:
+def _words(usage: WordUsage | None, rng: np.random.Generator) -> Floats:
     """Return the share of known words at which coefficients are those of one leaderboard, and from which their own.
 
     Nearly every prompt would reach the upper share had it alone not been read, and nine in ten would not exceed the
-    lower one had the words of their topic not been read.
+    lower one had the words of their topic not been read. That is never less than half of the upper share: where
+    clusters of words are languages, prompts without theirs would have no word left at all.
     """
-    usage = prompts.usage
     high = 0.0 if usage is None else float(np.quantile(usage.known_alone(), _FEW_KNOWN))
     if usage is None or high < _LEAST_KNOWN:
         return np.array([-2.0, -1.0])
     low = float(np.quantile(usage.known_without_topic(TOPICS, rng), _MOST_STRANGE))
-    return np.array([min(low, _UNKNOWN * high), high])
+    return np.array([min(max(low, _HALF_KNOWN * high), _UNKNOWN * high), high])
 
 
 def _differences_of(basis: Floats, pairs: Ints) -> Floats:

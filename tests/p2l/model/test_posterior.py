@@ -2,11 +2,15 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from p2l.common.errors import CheckpointError
+from p2l.model.encoding import Encoding
 from p2l.model.posterior import POSTERIOR_FILE, Posterior
+from p2l.model.tfidf import TfidfTokenizer
 
 INPUTS, POINTS, MODELS, PARTS = 3, 4, 5, 2
 
@@ -78,6 +82,36 @@ def test_a_folder_gives_back_what_was_saved(tmp_path: Path) -> None:
     difference = again.variances(again.squares(inputs), trust) - posterior.variances(posterior.squares(inputs), trust)
     assert float(difference.abs().max()) < 1e-2
     assert Posterior.load(tmp_path / "none", MODELS) is None
+
+
+def test_the_words_of_a_model_that_does_not_read_them_are_kept_in_the_file(tmp_path: Path) -> None:
+    words = TfidfTokenizer(["one", "two", "ключ"], [1.0, 2.0, 3.0])
+    Posterior(tensors(), words).save(tmp_path)
+    posterior = Posterior.load(tmp_path, MODELS)
+    assert posterior is not None
+    assert posterior.vocabulary is not None
+    assert posterior.vocabulary.contents()[0] == ["one", "two", "ключ"]
+    prompts = [["one two"], ["ключ three"], ["three four"]]
+    plain = [Encoding(np.zeros(1, np.int64), None, False) for _ in prompts]
+    known = [encoding.known for encoding in posterior.with_known(prompts, plain)]
+    assert known == pytest.approx([1.0, 0.5, 0.0])
+    assert posterior.without_shrinking().vocabulary is None
+    assert Posterior(tensors()).with_known(prompts, plain) == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "fault"),
+    [
+        ("vocabulary", torch.tensor([255, 254], dtype=torch.uint8), "damaged vocabulary"),
+        ("vocabulary_idf", torch.ones(3), "does not fit its weights"),
+        ("vocabulary_idf", torch.tensor([1.0, float("inf")]), "does not fit its weights"),
+    ],
+)
+def test_damaged_words_are_refused(tmp_path: Path, name: str, value: torch.Tensor, fault: str) -> None:
+    Posterior(tensors(), TfidfTokenizer(["one", "two"], [1.0, 2.0])).save(tmp_path)
+    save_file({**load_file(tmp_path / POSTERIOR_FILE), name: value}, tmp_path / POSTERIOR_FILE)
+    with pytest.raises(CheckpointError, match=fault):
+        Posterior.load(tmp_path, MODELS)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,14 @@ from p2l.model.heads import HeadStart, last_layer
 from p2l.model.manifest import check_complete, seal
 from p2l.model.model import P2LModel
 from p2l.model.posterior import POSTERIOR_FILE, Posterior
-from p2l.model.scratch import READER_DEFAULTS, make_reader
+from p2l.model.scratch import (
+    READER_DEFAULTS,
+    TFIDF_DEFAULTS,
+    TRANSFORMER_DEFAULTS,
+    make_reader,
+    make_tfidf,
+    make_transformer,
+)
 from p2l.simulation.arena import Arena, simulate
 from p2l.simulation.batches import vote_batch
 from p2l.simulation.config import SimulationConfig
@@ -58,12 +65,18 @@ def untaught(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     backbone, folder = root / "backbone", root / "model"
     backbone.mkdir()
     make_reader(backbone, table["prompt"].to_pylist()[:1000], encoder=None, **READER_DEFAULTS)
+    save_one_leaderboard(backbone, folder, "reader", root / "votes.parquet")
+    return folder, root / "votes.parquet"
+
+
+def save_one_leaderboard(backbone: Path, folder: Path, model_type: str, file: Path) -> None:
+    """Write a model that gives every prompt the leaderboard of these votes."""
     tokenizer = PromptTokenizer.from_pretrained(backbone)
-    with open_votes(root / "votes.parquet") as votes:
+    with open_votes(file) as votes:
         board = marginal_board(votes, "grk")
         model = P2LModel.create(
             backbone,
-            model_type="reader",
+            model_type=model_type,
             head_type="rk",
             loss_type="grk",
             model_list=votes.model_list,
@@ -74,7 +87,6 @@ def untaught(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     seal(folder)
-    return folder, root / "votes.parquet"
 
 
 @pytest.fixture(scope="module")
@@ -141,6 +153,29 @@ def test_one_unknown_word_makes_no_strange_prompt(arena: Arena, fitted: P2L) -> 
     board = posterior.coefs.numpy()
     assert np.abs(one.coefs - board).mean() > 0.5
     assert np.abs(all_of_them.coefs - board).max() < 0.01
+
+
+@pytest.mark.parametrize("kind", ["tfidf", "qwen2"])
+def test_a_model_that_reads_no_words_by_itself_knows_strange_ones_too(
+    arena: Arena, untaught: tuple[Path, Path], tmp_path: Path, kind: str
+) -> None:
+    prompts = arena.texts(next(arena.chunks())).to_pylist()
+    if kind == "tfidf":
+        make_tfidf(tmp_path, prompts, **TFIDF_DEFAULTS)
+    else:
+        sizes = {**TRANSFORMER_DEFAULTS, "hidden_size": 16, "vocab_size": 600, "heads": 2, "max_positions": 128}
+        make_transformer(tmp_path, prompts, model_type=kind, seed=0, **sizes)
+    folder = tmp_path / "model"
+    save_one_leaderboard(tmp_path, folder, kind, untaught[1])
+    posterior_main([str(folder), "--votes", str(untaught[1]), "--device", "cpu"])
+    model = P2L.from_pretrained(folder, device="cpu")
+    usual = arena.texts(next(arena.chunks(validation=True))).to_pylist()[:50]
+    with above_the_board(model) as posterior:
+        assert posterior.vocabulary is not None
+        coefs = model.predict([*usual, " ".join(f"zyxw{number}vut" for number in range(20))]).coefs
+        distance = np.abs(coefs - posterior.coefs.numpy()).mean(1)
+    assert distance[-1] < 0.05
+    assert np.median(distance[:-1]) > 0.9
 
 
 def test_states_that_votes_have_shaped_do_not_make_prompts_differ() -> None:
