@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -157,18 +158,18 @@ class PatientDecoder(json.JSONDecoder):
         return values, end
 
 
-class JsonText:
+class JsonText(ABC):
     """A long list that is kept as JSON, which is written as it is."""
 
     @property
+    @abstractmethod
     def values(self) -> int:
         """Return as how many values it counts, which are parsed anew whenever somebody goes through them."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def text(self) -> str:
         """Return the JSON of the list."""
-        raise NotImplementedError
 
 
 def _scan_string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:

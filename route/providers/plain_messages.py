@@ -191,7 +191,6 @@ class MessagesDecoder(PatientDecoder):
         values: list[Any] = []
 
         def take(elements: list[Any], first: int, cut: int) -> None:
-            nonlocal plain
             if not values and plain.take(elements, first, cut):
                 return
             if not values:
