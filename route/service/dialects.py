@@ -17,8 +17,10 @@ from route.service.state import Service
 from route.service.wire import Incoming
 from route.storage.ledger import KeyRecord
 
-Dump: TypeAlias = Callable[..., str]
-"""`json.dumps`, or what writes long JSON."""
+Dump: TypeAlias = Callable[[JSON], str]
+"""Writes JSON."""
+compact: Dump = json.JSONEncoder(separators=(",", ":")).encode
+"""Made once: each token of a stream is written so."""
 
 
 class Dialect:
@@ -48,9 +50,9 @@ class Dialect:
         """Return the body of an error."""
         return error.body()
 
-    def take(self, chunk: JSON, dump: Dump = json.dumps) -> bytes:
+    def take(self, chunk: JSON, dump: Dump = compact) -> bytes:
         """Return the events of a chunk, possibly none; raise ProviderError for a malformed one."""
-        return b"data: " + dump(chunk, separators=(",", ":")).encode() + b"\n\n"
+        return b"data: " + dump(chunk).encode() + b"\n\n"
 
     def fail(self, error: ApiError) -> bytes:
         """Return the last event of a stream that broke, after which no end follows."""
@@ -91,7 +93,7 @@ class Messages(Dialect):
         """Return the body of an error."""
         return error_of(error.status, str(error), error.code)
 
-    def take(self, chunk: JSON, dump: Dump = json.dumps) -> bytes:
+    def take(self, chunk: JSON, dump: Dump = compact) -> bytes:
         """Return the events of a chunk."""
         try:
             return encode(self._stream.take(chunk), dump)
@@ -107,7 +109,7 @@ class Messages(Dialect):
         return encode(self._stream.end())
 
 
-def encode(events: Sequence[JSON], dump: Dump = json.dumps) -> bytes:
+def encode(events: Sequence[JSON], dump: Dump = compact) -> bytes:
     """Return events as a stream carries them."""
-    lines = (f"event: {event['type']}\ndata: {dump(event, separators=(',', ':'))}\n\n" for event in events)
+    lines = (f"event: {event['type']}\ndata: {dump(event)}\n\n" for event in events)
     return "".join(lines).encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 from starlette.requests import Request
@@ -15,7 +14,7 @@ from route.providers.chat import SHAPE_ERRORS
 from route.responses import HINTS, ResponseStream, answer_of, chat_request, input_items, messages_of
 from route.responses.response import frame_of, response_of
 from route.service.chat import authenticate
-from route.service.dialects import NO_COMPLETION, Dialect, Dump, encode
+from route.service.dialects import NO_COMPLETION, Dialect, Dump, compact, encode
 from route.service.errors import ApiError
 from route.service.state import Service
 from route.service.wire import Incoming, turns_of
@@ -98,7 +97,7 @@ class Responses(Dialect):
         except DatabaseError:
             self._frame["store"] = response["store"] = False  # it is answered all the same, and says that
 
-    def take(self, chunk: JSON, dump: Dump = json.dumps) -> bytes:
+    def take(self, chunk: JSON, dump: Dump = compact) -> bytes:
         """Return the events of a chunk."""
         try:
             return encode(self._stream.take(chunk), dump)

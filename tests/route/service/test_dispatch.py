@@ -87,6 +87,29 @@ async def events(http, url: str) -> list[str]:
     return [line.removeprefix("data: ") for line in text.split("\n\n") if line]
 
 
+@pytest.mark.parametrize("path", ["chat/completions", "messages", "responses"])
+def test_a_long_chunk_of_a_stream_reaches_the_client_whole(tmp_path: Path, path: str) -> None:
+    text = "as long as a provider sends that answers a stream in one piece " * 1000
+    prompt = {"input": "hello"} if path == "responses" else {"messages": HELLO}
+
+    async def answer(_: web.Request) -> web.Response:
+        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+        return web.json_response({"id": "c", "object": "chat.completion", "model": "m", "choices": [choice]})
+
+    async def main() -> None:
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", answer)
+        async with served(app) as upstream, a_router(tmp_path, {"whole": model(f"{upstream}/v1")}) as router:
+            body = {"model": "-", "stream": True, "direct_model": "whole", "max_tokens": 9, **prompt}
+            headers = {"authorization": "Bearer test-key"}
+            async with router.http.post(f"{router.url}/v1/{path}", json=body, headers=headers) as sent:
+                told = await sent.text()
+            assert sent.status == 200
+            assert text in told
+
+    asyncio.run(main())
+
+
 def test_the_budget_holds_for_the_model_that_steps_in(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_router(tmp_path, scripts={"fair": {"failures": ["reset"]}}) as router:
