@@ -14,7 +14,7 @@ import anyio
 
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Account, ProviderError, Timeouts
-from route.providers.http import Transport, too_large
+from route.providers.http import Translation, Transport, too_large
 from route.providers.registry import PROVIDERS, spec_of
 
 _BLOCK = 1 << 16
@@ -48,7 +48,7 @@ class FileTransport(Transport):
         with path.open("ab") as file:
             start = file.tell()
             try:
-                with self._translated():
+                with Translation(self):
                     await self._copy(url, file, timeouts)
             except BaseException:
                 file.flush()
@@ -60,7 +60,7 @@ class FileTransport(Transport):
         await self._sent("DELETE", url, timeouts)
 
     async def _sent(self, method: str, url: str, timeouts: Timeouts, *contents: Any) -> bytes:
-        with self._translated(), anyio.fail_after(timeouts.total):
+        with Translation(self), anyio.fail_after(timeouts.total):
             return await self._text(method, url, timeouts, *contents)
 
     async def _copy(self, url: str, file: Any, timeouts: Timeouts) -> None:

@@ -12,8 +12,7 @@ import io
 import json
 import math
 import re
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import lru_cache, partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
@@ -23,7 +22,7 @@ import aiohttp
 from yarl import URL
 
 from p2l.common.files import DEEPEST_JSON, is_deeper
-from p2l.common.long_texts import LONG, exceeds, parse_apart, to_json
+from p2l.common.long_texts import BLANKS, LONG, exceeds, parse_apart, to_json
 from p2l.common.version import __version__
 from p2l.common.web import time_limit
 from route.providers.base import JSON, TRACE_HEADERS, Account, Fault, Forwarded, ProviderError, Timeouts
@@ -166,7 +165,7 @@ class Transport:
 
     async def answer(self, url: str, body: JSON, timeouts: Timeouts) -> JSON:
         """Post JSON and return the JSON object that the provider answers with. Raise ProviderError if there is none."""
-        with self._translated(), time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
+        with Translation(self), time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
             answer = await self.loaded(await self._text("POST", url, timeouts, await to_json(body)))
         if answer.get("error"):
             raise self.failure(answer)
@@ -174,7 +173,7 @@ class Transport:
 
     async def fetch(self, url: str, timeouts: Timeouts) -> object:
         """Get the JSON at an address. Raise ProviderError if there is none."""
-        with self._translated(), time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
+        with Translation(self), time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
             return self._loaded(await self._text("GET", url, timeouts))
 
     async def events(self, url: str, body: JSON, timeouts: Timeouts) -> AsyncGenerator[Event, None]:
@@ -188,7 +187,7 @@ class Transport:
         first, end = clock() + min(timeouts.first_token, timeouts.total), clock() + timeouts.total
         response, complete = None, False
         try:
-            with self._translated():
+            with Translation(self):
                 with time_limit(first - clock(), TimeoutError()):
                     response = await self._open("POST", url, timeouts, await to_json(body))
                     is_whole = response.content_type == "application/json"
@@ -197,8 +196,14 @@ class Transport:
                     complete = True
                     yield Event(WHOLE, whole)
                     return
-                async with aclosing(_events(response.content, first, end, timeouts)) as events:
-                    async for event in events:
+                parser, begun, size, received = EventParser(), False, 0, b"begin"
+                while received:
+                    received = await _read(response.content, min(clock() + timeouts.stall, end) if begun else first)
+                    size += len(received)
+                    if size > timeouts.max_bytes:
+                        raise too_large(timeouts.max_bytes)
+                    for event in parser.feed(received) if received else parser.end():
+                        begun = True
                         complete = event.data == b"[DONE]" or event.name == "message_stop"
                         yield event
                         if complete:
@@ -226,7 +231,7 @@ class Transport:
         clock = asyncio.get_running_loop().time
         end = clock() + timeouts.total
         try:
-            with self._translated():
+            with Translation(self):
                 with time_limit(min(timeouts.first_token, timeouts.total), TimeoutError()):
                     response = await self._open("POST", url, timeouts, data, {"Content-Type": content_type})
                     first = await response.content.readany()
@@ -260,7 +265,12 @@ class Transport:
 
     def _loaded(self, text: bytes, decoder: json.JSONDecoder = _DECODER) -> object:
         try:
-            content = decoder.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
+            # Each token of a stream comes here, for most of which this is all of `detect_encoding` and `decode`.
+            encoding = "utf-8" if text[:1] == b"{" and text[1:2] > b"\0" else json.detect_encoding(text)
+            written = text.decode(encoding, "surrogatepass").strip(BLANKS)
+            content, end = decoder.raw_decode(written)
+            if end < len(written):
+                raise ValueError("more than one value")
         except (ValueError, RecursionError):
             raise self.malformed("what is no JSON") from None
         if exceeds(text, b"[{", DEEPEST_JSON) and is_deeper(content, DEEPEST_JSON):
@@ -343,24 +353,22 @@ class Transport:
             )
         return self._session
 
-    @contextlib.contextmanager
-    def _translated(self) -> Iterator[None]:
-        """Raise errors of the HTTP client as `ProviderError`, without their cause: its text may hold the headers."""
-        try:
-            yield
-        except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
-            reason = getattr(error, "strerror", None) or "no connection in time"
-            why = f"{self.host} cannot be reached: {reason}"
-            raise ProviderError(Fault.CONNECTION, why, host=self.host) from None
-        except (TimeoutError, asyncio.TimeoutError):
-            raise ProviderError(Fault.TIMEOUT, f"{self.host} took too long", host=self.host) from None
-        except aiohttp.ClientResponseError:
-            raise self.malformed("what is no HTTP") from None
-        except (aiohttp.ClientError, OSError) as error:
-            why = f"{self.host} broke the connection ({type(error).__name__})"
-            raise ProviderError(Fault.CONNECTION, why, host=self.host) from None
-        except ValueError as error:
-            raise self.malformed(str(error)) from None
+    def translated(self, error: BaseException | None) -> ProviderError | None:
+        """Return the `ProviderError` for an error of the HTTP client; None for any other."""
+        match error:
+            case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError():
+                reason = getattr(error, "strerror", None) or "no connection in time"
+                return ProviderError(Fault.CONNECTION, f"{self.host} cannot be reached: {reason}", host=self.host)
+            case TimeoutError() | asyncio.TimeoutError():
+                return ProviderError(Fault.TIMEOUT, f"{self.host} took too long", host=self.host)
+            case aiohttp.ClientResponseError():
+                return self.malformed("what is no HTTP")
+            case aiohttp.ClientError() | OSError():
+                why = f"{self.host} broke the connection ({type(error).__name__})"
+                return ProviderError(Fault.CONNECTION, why, host=self.host)
+            case ValueError():
+                return self.malformed(str(error))
+        return None
 
     def _release(self, response: aiohttp.ClientResponse, complete: bool) -> None:
         """Keep the connection of a complete answer for the next request; close any other."""
@@ -372,6 +380,24 @@ class Transport:
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)
         task.add_done_callback(lambda _: response.close())  # not in the task: one that is cancelled early never runs
+
+
+class Translation:
+    """Raises errors of the HTTP client as `ProviderError`, without their cause: its text may hold the headers.
+
+    It is no generator, which takes several times as long.
+    """
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        translated = self._transport.translated(error)
+        if translated is not None:
+            raise translated from None
 
 
 @lru_cache(maxsize=16)
@@ -393,24 +419,6 @@ async def _whole(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
         if size > max_bytes:
             raise too_large(max_bytes)
     return b"".join(chunks)
-
-
-async def _events(
-    reader: aiohttp.StreamReader, first: float, end: float, timeouts: Timeouts
-) -> AsyncGenerator[Event, None]:
-    """Yield events as they arrive; `first` and `end` are times of the loop's clock."""
-    clock = asyncio.get_running_loop().time
-    parser, begun, size = EventParser(), False, 0
-    while True:
-        received = await _read(reader, min(clock() + timeouts.stall, end) if begun else first)
-        size += len(received)
-        if size > timeouts.max_bytes:
-            raise too_large(timeouts.max_bytes)
-        for event in parser.feed(received) if received else parser.end():
-            begun = True
-            yield event
-        if not received:
-            return
 
 
 async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:

@@ -60,11 +60,11 @@ from route.storage.ledger import KeyRecord, Refusal
 
 _BODY_SECONDS = 60.0
 _MOST_OF_A_CHUNK = 1000  # values
-_STREAM_HEADERS = {
-    "content-type": "text/event-stream; charset=utf-8",
-    "cache-control": "no-cache",
-    "x-accel-buffering": "no",  # nginx would hold chunks back
-}
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # nginx would hold chunks back
+]
 _log = logging.getLogger("route.service")
 T = TypeVar("T")
 
@@ -127,7 +127,7 @@ class _Reply:
 
     async def start(self, headers: dict[str, str]) -> None:
         self.begun = True
-        raw = Headers(_STREAM_HEADERS | headers).raw
+        raw = _STREAM_HEADERS + [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": 200, "headers": raw})
 
     async def write(self, chunks: Sequence[JSON]) -> None:

@@ -316,11 +316,6 @@ class Target:
     config: ModelConfig
     deployments: tuple[Deployment, ...]
 
-    @property
-    def is_blocked(self) -> bool:
-        """Return whether no deployment may be asked now."""
-        return all(deployment.is_blocked for deployment in self.deployments)
-
     def pick(self, *, stream: bool, without: Collection[Deployment] = ()) -> Deployment | None:
         """Return the deployment that a request goes to; None if all but those of `without` are blocked."""
         free = [each for each in self.deployments if each not in without and not each.is_blocked]
@@ -333,16 +328,13 @@ class Fleet:
     def __init__(self, targets: Mapping[str, Target], providers: Mapping[str, Provider]) -> None:
         """Hold the targets by name, in the order of the configuration, and the providers by their account."""
         self.targets = dict(targets)
+        self.deployments = [deployment for target in targets.values() for deployment in target.deployments]
+        """Of all models."""
         self.providers = dict(providers)
-
-    @property
-    def deployments(self) -> list[Deployment]:
-        """Return the deployments of all models."""
-        return [deployment for target in self.targets.values() for deployment in target.deployments]
 
     def blocked(self) -> set[str]:
         """Return the names of the models that no request may go to now."""
-        return {name for name, target in self.targets.items() if target.is_blocked}
+        return self.targets.keys() - {each.name for each in self.deployments if not each.is_blocked}
 
     def failing(self) -> set[str]:
         """Return the names of the models all of whose circuit breakers are open."""
