@@ -25,7 +25,7 @@ from benchmarks.online.streams import ARENA, BATCHES, SLICES, Stream, real, simu
 from p2l.common.cli import parser, run
 from p2l.common.errors import ConfigError
 
-_QUICK = ("naive", "oracle", "replay 0.19", "replay 0.19, rows set", "geometric 0.995 0.001")
+_QUICK = ("naive", "oracle", "replay 0.19", "replay 0.19, larger steps", "geometric 0.995 0.001")
 _QUICK_BATCH = 8
 
 

@@ -27,7 +27,7 @@ from p2l.likelihood import get
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel, P2LOutput
 from p2l.online_training.averaging import AveragedWeights
-from p2l.online_training.newcomers import NewRows
+from p2l.online_training.larger_steps import LargerSteps
 from p2l.training.data import Windows
 from p2l.training.engine import Engine, choose_device, start_processes
 from p2l.training.trainer import Trainer
@@ -123,7 +123,9 @@ class _Run:
         self.stream, self.trainer, self._known = stream, trainer, known
         self._rows = trainer.engine.model.row_names
         self._means = AveragedWeights(HORIZON, self._rows) if strategy.average else None
-        self._new_rows = NewRows(trainer, 0) if strategy.new_rows else None
+        self._larger = LargerSteps(trainer, 0, stream.batch_size) if strategy.larger_steps else None
+        if self._larger is not None:
+            trainer.after_update = self._larger.end
         self._arrived = arrived
         self._found: dict[tuple[int, bool], Floats] = {}
 
@@ -137,10 +139,8 @@ class _Run:
                 self._found[done, True] = self._read_means() if done else self._found[done, False]
         if done + 1 < len(self._known) and 0 < self._known[done] < self._known[done + 1]:
             self._welcome(int(self._known[done]), int(self._known[done + 1]))
-        if self._new_rows is not None and done + 1 < len(self._arrived):
-            for row in self._new_rows.update(int(self._arrived[done + 1])):
-                if self._means is not None:
-                    self._means.restart(row, self._averaged)
+        if self._larger is not None and done + 1 < len(self._arrived):
+            self._larger.begin(int(self._arrived[done + 1]))
 
     def losses(self, ends: list[int], *, averaged: bool) -> Floats:
         """(E, n); of checkpoints that were not read, those of the last one."""

@@ -31,6 +31,7 @@ from p2l.online_training.averaging import PublishedAverage
 from p2l.online_training.buffer import Buffer
 from p2l.online_training.buffers import make_buffer
 from p2l.online_training.config import OnlineConfig
+from p2l.online_training.larger_steps import LargerSteps
 from p2l.online_training.newcomers import FEWEST_KNOWN, NewRows
 from p2l.online_training.retraining import Retraining, arrange
 from p2l.online_training.schedule import (
@@ -455,15 +456,23 @@ def _follow_models(run: _OnlineRun) -> NewRows | None:
     """Let the head grow with the models of the stream; return what sets their rows."""
     growth = Growth(run.config, run.trainer, run.folder / ".growing")
     growth.clear()
-    rows = _new_rows(run)
+    began_with, by_votes = run.schedule.began_with, run.config.new_models == "prior"
+    is_known = began_with >= FEWEST_KNOWN
+    rows = NewRows(run.trainer, began_with, run.average) if by_votes and is_known else None
+    size = loop.global_batch(run.config)
+    steps = LargerSteps(run.trainer, began_with, size) if by_votes and not is_known else None
 
     def meet(step: int) -> None:
         facts = run.schedule.facts(step + 1)
         growth.meet(run.stream.model_list[: facts.models])
         if rows is not None:
             rows.update(facts.arrived)
+        if steps is not None:
+            steps.begin(facts.arrived)
 
     run.trainer.before_step = meet
+    if steps is not None:
+        run.trainer.after_update = steps.end
     return rows
 
 
@@ -508,13 +517,6 @@ def _take_over(run: _OnlineRun, folder: Path) -> None:
     run.unsaved = True
     if run.publisher is not None:
         run.publisher.publish(run.schedule.done, run.schedule.arrived, run.trainer)
-
-
-def _new_rows(run: _OnlineRun) -> NewRows | None:
-    """Return what sets the rows of new models; None where they start at the mean or at random."""
-    began_with = run.schedule.began_with
-    is_known = run.config.new_models == "prior" and began_with >= FEWEST_KNOWN
-    return NewRows(run.trainer, began_with, run.average) if is_known else None
 
 
 def _stop(run: _OnlineRun) -> None:

@@ -300,12 +300,15 @@ class Engine:
         if path is None:
             raise CheckpointError(f"{folder}: holds no training state; resume from a folder 'checkpoint-N'")
 
+    def values(self, name: str) -> Tensor:
+        """Return a float32 copy of the weights called `name` (every rank must call this)."""
+        return read_full(self.model.get_parameter(name), self._optimizer)
+
     def edit(self, name: str, change: Callable[[Tensor], None]) -> None:
         """Let `change` set values in the float32 copy of the weights called `name` (every rank must call this)."""
-        parameter = self.model.get_parameter(name)
-        values = read_full(parameter, self._optimizer)
+        values = self.values(name)
         change(values)
-        write_full(parameter, self._optimizer, values)
+        write_full(self.model.get_parameter(name), self._optimizer, values)
 
     def save_whole(self, folder: Path) -> None:
         """Write trainable parameters and optimizer state, unpartitioned, below `folder` (every rank must call this)."""

@@ -78,6 +78,8 @@ class Trainer:
     seed: int = 42
     before_step: Callable[[int], None] = lambda _: None
     """Called with the number of steps done, before the next."""
+    after_update: Callable[[], None] = lambda: None
+    """Called when a step has changed the weights, before anything reads them."""
     terms: VoteAdjustments | None = None
     """Of the votes, where they have sources; None: all are people's, and count as they are."""
     published: Published | None = None
@@ -97,6 +99,7 @@ class Trainer:
                 seeds = np.random.SeedSequence([self.seed, number, self.engine.rank])
                 torch.manual_seed(int(seeds.generate_state(1)[0]))
                 result = self._step(number, ids, self.engine.even_out(parts, self.windows.filler))
+                self.after_update()
                 if self.published is not None:
                     self.published.update()
                 yield result
