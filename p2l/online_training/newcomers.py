@@ -5,8 +5,8 @@ far (`p2l.leaderboard.newcomers`): the steps of an optimizer would take thousand
 is. Between these votes, and after the last of them, the row trains like any other.
 
 Known are the models that the run began with, and those with more votes than that. A run that began with fewer than
-eight leaves the rows at the mean: its own rows of models with some hundred votes are too rough for a prior, and its
-forecasts of the next votes were worse with it (docs/experiments.md).
+eight starts the rows at the mean and lets them take larger steps (`LargerSteps`): its own rows of models with some
+hundred votes are too rough for a prior, and its forecasts of the next votes were worse with it (docs/experiments.md).
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ OWN_VOTES = 512
 """Votes from which on gradients alone move a row."""
 _BACKGROUND = 128  # newest prompts that say what the known models' rows are like
 _CHUNK = 1 << 16
+LARGEST = 3.0
+"""How many times as large the first steps of a row are, where nothing sets it."""
+STEPS = 120
+"""Steps with votes on a model after which its row's are as large as all."""
+_STEPS_AT_ONCE = 1 << 10  # whose votes are counted
 Ids = NDArray[np.int64]
 
 
@@ -166,3 +171,65 @@ def _row_of(
         None if values is None else values[:count].astype(np.float64) for values in (forecast.eta, forecast.gamma)
     )
     return fit_row(prior, coefs[:, known], votes_on_new(likelihood, others, is_first, labels[:, 2], eta, gamma))
+
+
+@dataclass
+class LargerSteps:
+    """Makes the steps of young rows larger: `begin` before each step, `end` after it (every rank calls both).
+
+        row <- row + f (row' - row),    f = LARGEST - (LARGEST - 1) min(1, u / STEPS)
+
+    row' is where the optimizer has moved the row of a model whose votes came in u steps so far. At the rate of all
+    weights a new row stays near the mean row for long, and its votes are forecast worse for it; with a larger rate for
+    all rows, for ever, the past is forgotten (docs/experiments.md). Costs a copy of such rows a step.
+
+    Shapes: M models of the list.
+    """
+
+    trainer: Trainer
+    began_with: int
+    """Models that the run knew before its first vote."""
+    votes_a_step: int
+    """New votes that a step takes."""
+    _seen: int = 0
+    _steps: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(M,) steps that brought votes on each model, so far."""
+    _rows: Tensor = field(default_factory=lambda: torch.zeros(0))
+    _factors: Tensor = field(default_factory=lambda: torch.zeros(0))
+    _before: dict[str, Tensor] = field(default_factory=dict)
+    """The rows of models that have just joined, how many times larger their steps are, and where they were."""
+
+    def begin(self, arrived: int) -> None:
+        """Count the votes that have arrived, and keep the rows of models that have just joined."""
+        self._count(arrived)
+        engine = self.trainer.engine
+        models = np.arange(self.began_with, min(len(self._steps), len(engine.model.model_list)))
+        young = models[self._steps[models] < STEPS]
+        self._before = {}
+        if len(young):
+            share = torch.from_numpy(self._steps[young] / STEPS).float()
+            self._factors = (LARGEST - (LARGEST - 1) * share).to(engine.device)
+            self._rows = torch.from_numpy(young).to(engine.device)
+            self._before = {name: engine.values(name)[self._rows] for name in engine.model.row_names}
+
+    def end(self) -> None:
+        """Make the step that was just done larger in these rows."""
+        for name, before in self._before.items():
+
+            def enlarge(values: Tensor, before: Tensor = before) -> None:
+                factors = self._factors.view(-1, *[1] * (values.ndim - 1))
+                values[self._rows] = before + factors * (values[self._rows] - before)
+
+            self.trainer.engine.edit(name, enlarge)
+
+    def _count(self, arrived: int) -> None:
+        size = self.votes_a_step
+        whole = arrived - arrived % size  # of a step that is not full yet, nothing is counted
+        for start in range(self._seen, whole, _STEPS_AT_ONCE * size):
+            ids = np.arange(start, min(start + _STEPS_AT_ONCE * size, whole))
+            labels: NDArray[Any] = self.trainer.votes.labels(ids)[:, :2].astype(np.int64)
+            pairs = np.unique(np.stack([np.repeat(ids // size, 2), labels.ravel()], axis=1), axis=0)
+            counts = np.bincount(pairs[:, 1], minlength=len(self._steps))
+            counts[: len(self._steps)] += self._steps
+            self._steps = counts
+        self._seen = max(self._seen, whole)

@@ -31,8 +31,7 @@ from p2l.online_training.averaging import PublishedAverage
 from p2l.online_training.buffer import Buffer
 from p2l.online_training.buffers import make_buffer
 from p2l.online_training.config import OnlineConfig
-from p2l.online_training.larger_steps import LargerSteps
-from p2l.online_training.newcomers import FEWEST_KNOWN, NewRows
+from p2l.online_training.newcomers import FEWEST_KNOWN, LargerSteps, NewRows
 from p2l.online_training.retraining import Retraining, arrange
 from p2l.online_training.schedule import (
     STREAM_STATE,
