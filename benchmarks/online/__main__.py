@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             runs.setdefault(strategy.name, []).append(outcome)
     table = _measured(stream, runs)
     print(table_text(table), flush=True)
-    if stream.name == "simulated" and not flags.quick and OURS in {row.name for row in table.rows}:
+    if stream.name == "simulated" and not (flags.quick or flags.arena) and OURS in {row.name for row in table.rows}:
         print(bars_text(bars(table, OURS)))
     write_json(table, stream.folder / "results.json")
     paths = draw(table, stream.folder / "figures")

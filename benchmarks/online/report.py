@@ -111,25 +111,27 @@ def bars(table: Table, ours: str) -> list[Bar]:
 
 
 def _bars_of(row: Measured, naive: Measured) -> list[Bar]:
+    """The bars of one strategy; that of the way only where oracles on the way were run."""
     after, before = row.newest - naive.newest, row.newest_before_drain - naive.newest_before_drain
-    next_slice = row.next_slice - naive.next_slice
-    return [
+    next_slice, way, gain = row.next_slice - naive.next_slice, row.gap_closed_on_the_way, row.few_votes_gain
+    found = [
         Bar("ours closes at least 90 %", f"{row.gap_closed:.1%}", row.gap_closed >= 0.9),
         Bar("before the drain too", f"{row.gap_closed_before_drain:.1%}", row.gap_closed_before_drain >= 0.9),
-        Bar("on the way too", f"{row.gap_closed_on_the_way:.1%}", row.gap_closed_on_the_way >= 0.9),
+        None if np.isnan(way) else Bar("on the way too", f"{way:.1%}", way >= 0.9),
         Bar("newest slice at most 0.002 above naive", f"{after:+.4f}", after <= _SLACK),
         Bar("before the drain too", f"{before:+.4f}", before <= _SLACK),
         Bar("the next slice too, on the way", f"{next_slice:+.4f}", next_slice <= _SLACK),
         Bar(
             "votes with a model that has had few: better than naive by an interval",
-            f"{row.few_votes:.4f} against {naive.few_votes:.4f}",
-            not row.few_votes_gain[0] <= 0,  # no such votes, no bar
+            f"{row.few_votes:.4f} against {naive.few_votes:.4f}, gain {gain[0]:.3f} to {gain[1]:.3f}",
+            not gain[0] <= 0,  # no such votes, no bar
         ),
         Bar("drops nothing", f"{row.dropped:.1%}", row.dropped == 0),
         Bar("at most 10 % of the stream waits", f"{row.most_waiting:.1%}", row.most_waiting <= 0.1),
         Bar("median lag at most 2 % of the stream", f"{row.median_lag:.2%}", row.median_lag <= 0.02),
         Bar("at most 1.25 times the compute of naive", f"{row.compute:.3f}", row.compute <= 1.25),
     ]
+    return [bar for bar in found if bar is not None]
 
 
 def bars_text(found: Sequence[Bar]) -> str:
