@@ -162,8 +162,8 @@ def _all() -> list[Strategy]:
         for epsilon in (*REPLAY_GRID, _OURS)
     ]
     found += [
-        Strategy(f"{name}, larger steps", _buffered(settings), seeds=3, average=True, larger_steps=True)
-        for name, settings in (("naive", _always(BufferSettings())), (f"replay {_OURS:g}", _replay(_OURS)))
+        Strategy(f"{name}, larger steps", _buffered(settings), seeds=seeds, average=True, larger_steps=True)
+        for name, settings, seeds in (("naive", _always(BufferSettings()), 1), (f"replay {_OURS:g}", _replay(_OURS), 3))
     ]
     found += [
         Strategy(f"geometric {gamma:g} {epsilon:g}", _buffered(_geometric(gamma, epsilon)))
