@@ -16,7 +16,7 @@ Shapes: M models in the order of the menu.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import astuple, dataclass
 
@@ -37,6 +37,9 @@ _CAUTION = 0.5
 _CHANGE = 0.5
 _THRESHOLD = 4.0
 _REMEMBERED = 20_000
+_ANSWER = struct.Struct("=qiidd")
+"""An answer that was shown: its key, the numbers of one model or two, and what P2L said of each."""
+_NO_MODEL = -1
 _CERTAIN, _OPTIMISM = 60, 1.0
 """After so many ratings a newcomer is taken to be this many standard deviations above its mean, which shrink."""
 RESULTS: Mapping[str, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "both_bad": 0.5, "up": 1.0, "down": 0.0}
@@ -64,7 +67,7 @@ class Offsets:
         self._rng = rng
         self._beliefs: dict[str, Belief] = {} if before is None else before._beliefs
         self._generosity: Belief = Belief(variance=_GENEROSITY_VARIANCE) if before is None else before._generosity
-        self._shown: OrderedDict[str, dict[str, float]] = OrderedDict() if before is None else before._shown
+        self._shown = _Shown() if before is None else before._shown
         self._newcomers: frozenset[str] = frozenset()
         self._means = np.zeros(len(menu.names))
         self.on_rating: Callable[[Mapping[str, float], str], None] | None = None
@@ -136,16 +139,14 @@ class Offsets:
         if not known:
             return
         mean = sum(known) / len(known)
-        self._shown[request_id] = {name: coefs.get(name, mean) - mean for name in models}
-        if len(self._shown) > _REMEMBERED:
-            self._shown.popitem(last=False)
+        self._shown.add(request_id, {name: coefs.get(name, mean) - mean for name in models})
 
     def rate(self, request_id: str, verdict: str, *, ask: bool = True) -> None:
         """Take over a rating of an answer that this worker gave; a second one of the same answer changes nothing.
 
         Others are told of it, and `ask` says whether they are asked where one of them gave the answer.
         """
-        shown = self._shown.pop(request_id, None)
+        shown = self._shown.pop(request_id)
         if shown is not None:
             self.take(shown, verdict)
             if self.on_rating is not None:
@@ -188,6 +189,56 @@ class Offsets:
             is_known = belief is not None and name not in self._newcomers
             self._means[place] = belief.mean if belief is not None and is_known else 0.0
         self.is_idle = not self._newcomers and not self._means.any()
+
+
+class _Shown:
+    """What P2L said of the models of the latest answers, one or two each.
+
+    They lie in one block of memory: objects of Python, which outlive the burst of requests that they came with, would
+    lie scattered over all the memory that it took, and keep tens of megabytes of it.
+    """
+
+    def __init__(self, most: int = _REMEMBERED) -> None:
+        self._most = most
+        self._block = bytearray(_ANSWER.size * most)
+        self._keys = np.frombuffer(self._block, dtype=np.int64)[:: _ANSWER.size // 8]
+        self._next = 0
+        self._names: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def add(self, request_id: str, coefs: Mapping[str, float]) -> None:
+        """Keep an answer in place of the oldest one."""
+        numbers, values = [self._number(name) for name in coefs], [*coefs.values()]
+        if len(numbers) == 1:
+            numbers, values = [*numbers, _NO_MODEL], [*values, 0.0]
+        _ANSWER.pack_into(self._block, self._next * _ANSWER.size, _key_of(request_id), *numbers, *values)
+        self._next = (self._next + 1) % self._most
+
+    def pop(self, request_id: str) -> dict[str, float] | None:
+        """Return what was said of the models of an answer, and forget it; None for an unknown one."""
+        key = _key_of(request_id)
+        places = np.flatnonzero(self._keys == key)
+        if not len(places):
+            return None
+        place = int(places[-1])
+        _, first, second, *values = _ANSWER.unpack_from(self._block, place * _ANSWER.size)
+        self._keys[place] = 0
+        return {
+            self._names[number]: value
+            for number, value in zip((first, second), values, strict=True)
+            if number != _NO_MODEL
+        }
+
+    def _number(self, name: str) -> int:
+        number = self._numbers.setdefault(name, len(self._names))
+        if number == len(self._names):
+            self._names.append(name)
+        return number
+
+
+def _key_of(request_id: str) -> int:
+    """Return a number for an answer in this process, never 0, which stands for none."""
+    return hash(request_id) | 1
 
 
 def _watch(belief: Belief, gap: float, result: float) -> None:
