@@ -22,6 +22,9 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--models", nargs="+", default=[], metavar="NAME", help="plan for the places of these models (default: all)"
     )
+    flags.add_argument(
+        "--new", nargs="+", default=[], metavar="NAME", help="plan for these models too, which have no vote yet"
+    )
     flags.add_argument("--likelihood", metavar="NAME", help="of the leaderboard (default: as the votes' outcomes ask)")
     flags.add_argument(
         "--random-share",
@@ -50,10 +53,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     check_can_write(args.output, args.votes)
     with open_votes(args.votes, need_prompt=False, quiet=args.quiet) as store:
-        names, labels = store.model_list, store.labels()
+        known, labels = store.model_list, store.labels()
+    voted = next((name for name in args.new if name in known), None)
+    if voted is not None:
+        raise ConfigError(f"--new {voted}: has votes already; name it by --models")
+    names = [*known, *dict.fromkeys(args.new)]
     board = fit_labels(labels, models=names, likelihood=args.likelihood, intervals=None)
     codes = {name: place for place, name in enumerate(names)}
-    places = [choose("model", name, codes) for name in args.models]
+    places = [choose("model", name, codes) for name in [*args.models, *args.new]]
     named = np.array(places) if places else None
     plan = plan_pairs(board, labels[:, :2], args.count, named=named, random_share=args.random_share)
     order = np.argsort(-plan.propensities, kind="stable")

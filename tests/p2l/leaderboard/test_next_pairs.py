@@ -75,3 +75,15 @@ def test_the_command_writes_every_pair_with_its_propensity(tmp_path: Path, capsy
         main([*flags, "--models", "cta"])
     with pytest.raises(ConfigError, match="--random-share"):
         main([*flags, "--random-share", "2"])
+    with pytest.raises(ConfigError, match="--new cat: has votes already"):
+        main([*flags, "--new", "cat"])
+
+
+def test_the_command_plans_for_models_that_have_no_vote_yet(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "model_a": "ant", "model_b": "cat", "winner": "model_a"}] * 50
+    source, output = write_votes(tmp_path / "votes.jsonl", rows), tmp_path / "pairs.csv"
+    main(["--votes", str(source), "--output", str(output), "--quiet", "--count", "40", "--new", "eel"])
+    with output.open(encoding="utf-8") as file:
+        votes = {(row["model_a"], row["model_b"]): int(row["votes"]) for row in csv.DictReader(file)}
+    assert sorted(votes) == [("ant", "cat"), ("ant", "eel"), ("cat", "eel")]
+    assert votes["ant", "eel"] + votes["cat", "eel"] == 40
