@@ -2,7 +2,7 @@
 
 `encoder` is a sentence encoder whose states are averaged over tokens. `words` is TF-IDF of the training prompts in the
 directions in which they differ most (a truncated singular value decomposition). `form` counts lines, digits, signs and
-the like. `clusters` has how far a prompt belongs to clusters of the training prompts by some of these. A trained router
+the like. `groups` has how far a prompt belongs to groups by some of these (`route.evaluation.groups`). A trained router
 reads all four as one reader (`p2l.model.reader`), whose hidden states they are. `category` reads only the line that
 `with_category` puts in front of a prompt, for routers on a platform that knows it:
 
@@ -18,12 +18,11 @@ Shapes: Q prompts, T training prompts, V vocabulary, D hidden, C categories.
 from __future__ import annotations
 
 import hashlib
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,22 +30,18 @@ from p2l.common.cli import progress
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from p2l.model.tfidf import split_words
-from route.evaluation.table import Floats, Rows, ScoreTable
+from route.evaluation.table import Floats, ScoreTable
 
 if TYPE_CHECKING:
     from p2l.model.reader import ReaderBackbone, ReaderTokenizer
     from p2l.model.tfidf import TfidfTokenizer, WordUsage
+    from route.evaluation.groups import Groups
 
 
 MAX_TOKENS = 256
 RANK = 256
 _POWER_STEPS = 3
 _MORE = 16  # directions beyond the rank, without which the last ones are imprecise
-PARTITIONS = 8
-SHARPNESS = 2.0
-"""Of clusters, over one by the mean squared distance from the centre."""
-_ROUNDS = 15  # of k-means
-_MOST_CLUSTERED = 3000  # prompts that centres are fitted to
 _AT_ONCE = 512
 _NO_SPREAD = 1e-9
 
@@ -210,82 +205,10 @@ def _counts_of_form(prompts: Sequence[str]) -> Floats:
     return np.array([newest_form([prompt])[:COUNTS_OF_TEXT] for prompt in prompts])
 
 
-def k_means(points: Floats, count: int, rng: np.random.Generator) -> tuple[Floats, Rows]:
-    """Return the centres (C, D) of at most `count` clusters of `points` (T, D), and the cluster of each point."""
-    from scipy.cluster import vq
-
-    count = min(count, len(np.unique(points, axis=0)))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # a cluster that loses all its points stays where it was
-        centres, own = vq.kmeans2(points, count, iter=_ROUNDS, minit="++", seed=rng, missing="warn")
-    return np.asarray(centres, dtype=np.float64), np.asarray(own, dtype=np.intp)
-
-
-@dataclass(frozen=True)
-class Clusters:
-    """Shares of clusters in a prompt, for several partitions of the training prompts by k-means.
-
-    A share falls with the squared distance from the centre: softmax(-sharpness |x - centre|^2), which is the softmax of
-    something linear in x, so that one layer of a reader computes it. Several bases stand side by side in x, in units in
-    which training prompts differ by as much in each.
-    """
-
-    bases: Mapping[str, Encoder | Words | Form]
-    """By the name of their states."""
-    scales: tuple[float, ...]
-    centres: Floats
-    """(R, C, D) for R partitions."""
-    sharpness: float
-
-    @staticmethod
-    def of(
-        bases: Mapping[str, Encoder | Words | Form],
-        states: Mapping[str, Floats],
-        prompts: Sequence[str],
-        count: int,
-        *,
-        seed: int = 0,
-    ) -> Clusters:
-        """Make `count` clusters of training prompts by their `states` (T, D), at most, in each partition."""
-        rng = np.random.default_rng(seed)
-        first = np.unique(np.array(prompts, dtype=object), return_index=True)[1]
-        some = first[rng.permutation(len(first))[:_MOST_CLUSTERED]]
-        scales = tuple(1.0 / max(_spread(states[name][first]), _NO_SPREAD) for name in bases)
-        points = np.concatenate([states[name][some] * one for name, one in zip(bases, scales, strict=True)], axis=1)
-        parts = [k_means(points, count, rng) for _ in range(PARTITIONS)]
-        within = float(np.mean([((points - centres[own]) ** 2).sum(axis=1).mean() for centres, own in parts]))
-        return Clusters(bases, scales, np.stack([centres for centres, _ in parts]), SHARPNESS / max(within, 1e-9))
-
-    @property
-    def layer(self) -> tuple[Floats, Floats]:
-        """Return weights (R C, D) of x and biases (R C,) of the layer that the shares are the softmax of."""
-        flat = self.centres.reshape(-1, self.centres.shape[2])
-        return 2.0 * self.sharpness * flat, -self.sharpness * (flat**2).sum(axis=1)
-
-    def states(self, prompts: Sequence[str]) -> Floats:
-        """Return the shares of `shares` for any prompts."""
-        return self.shares({name: base.states(prompts) for name, base in self.bases.items()})
-
-    def shares(self, states: Mapping[str, Floats]) -> Floats:
-        """Return the shares (Q, R C), divided by the root of R: a prompt in one cluster of each has length one."""
-        from scipy.special import softmax
-
-        points = np.concatenate([states[name] * one for name, one in zip(self.bases, self.scales, strict=True)], axis=1)
-        weights, biases = self.layer
-        logits = (points @ weights.T + biases).reshape(len(points), *self.centres.shape[:2])
-        shares = softmax(logits, axis=2) / np.sqrt(len(self.centres))
-        return np.asarray(shares.reshape(len(points), -1))
-
-
-def _spread(states: Floats) -> float:
-    """Return the root of the mean squared distance from the mean."""
-    return float(np.sqrt(((states - states.mean(axis=0)) ** 2).sum(axis=1).mean()))
-
-
 def untrained_reader(
-    encoder: Encoder | None, words: Words | None, form: Form | None = None, clusters: Clusters | None = None
+    encoder: Encoder | None, words: Words | None, form: Form | None = None, groups: Groups | None = None
 ) -> tuple[ReaderBackbone, ReaderTokenizer]:
-    """Return a reader whose hidden states are states, words, form and shares of clusters.
+    """Return a reader whose hidden states are states, words, form and shares of groups.
 
     InputError if the encoder's folder holds none.
     """
@@ -304,7 +227,7 @@ def untrained_reader(
     parts = {"projection": projection, "mean": mean, "scale": scale}
     scaling = {name: part.astype(np.float32) for name, part in parts.items()}
     tokenizer = TfidfTokenizer([], []) if words is None else words.tokenizer
-    partitions, count, _ = (1, 1, 0) if clusters is None else clusters.centres.shape
+    partitions, count = (1, 1) if groups is None else groups.biases.shape
     width = 0 if encoder is None else encoder.width
     keys: dict[str, Any] = {
         "hidden_size": width + len(scale) + partitions * count,
@@ -323,14 +246,13 @@ def untrained_reader(
     with torch.no_grad():
         backbone.layer.weight.zero_()
         backbone.layer.bias.zero_()
-        if clusters is not None:
-            weights, biases = clusters.layer
+        if groups is not None:
             inputs = {"encoder": (0, width), "words": (width, width + directions), "form": (width + directions, None)}
-            splits = np.cumsum([base.width for base in clusters.bases.values()])[:-1]
-            parts_of_layer = np.split(weights, splits, axis=1)
-            for name, factor, part in zip(clusters.bases, clusters.scales, parts_of_layer, strict=True):
+            splits = np.cumsum([base.width for base in groups.bases.values()])[:-1]
+            parts_of_layer = np.split(groups.weights.reshape(partitions * count, -1), splits, axis=1)
+            for name, factor, part in zip(groups.bases, groups.scales, parts_of_layer, strict=True):
                 backbone.layer.weight[:, slice(*inputs[name])] = torch.from_numpy(part * factor)
-            backbone.layer.bias.copy_(torch.from_numpy(biases))
+            backbone.layer.bias.copy_(torch.from_numpy(groups.biases.ravel()))
     return backbone, reader
 
 
@@ -375,10 +297,6 @@ class CategoryReader:
     def states(self, prompts: Sequence[str]) -> Floats:
         """Return (Q, C), 1 where the prompt begins with the category's line; zeros for a new category."""
         return np.asarray(_matrix(self.tokenizer, prompts).toarray())
-
-
-Reader: TypeAlias = Encoder | Words | Form | Clusters | CategoryReader
-"""The backbones of a P2L that is trained here."""
 
 
 def _header(category: str) -> str:

@@ -6,7 +6,7 @@
 whose errors coincide; what is foreseen of the difference between two models is shrunk as that difference deserves, so
 that two good models that hardly differ are not told apart by luck. Both maximise the restricted likelihood, by the
 minorise-maximise steps of Zhou, Hu, Zhou and Lange (2019). In the basis of models in which both are diagonal each
-column is a ridge regression of its own, as is leaving one prompt out.
+column is a ridge regression of its own.
 
 Shapes: Q prompts, M models, F features, D directions that prompts differ in.
 """
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from route.evaluation.table import Floats
+from route.evaluation.table import Floats, Rows
 
 STEPS = 60
 _FIRST_SHARE = 0.05  # of the variance of scores that the first step takes for signal
@@ -32,8 +32,6 @@ class Gaussian:
     """(M,)"""
     weights: Floats
     """(F, M)"""
-    left_out: Floats
-    """(Q, M) scores that are expected of each prompt when it is left out of the fit, its covariances kept."""
 
     def expected(self, features: Floats) -> Floats:
         """Return the expected scores (Q, M) of prompts with these features."""
@@ -50,13 +48,23 @@ def fit_gaussian(features: Floats, scores: Floats, *, steps: int = STEPS) -> Gau
     rows = features @ (basis / np.sqrt(lengths))
     along = rows.T @ centred
     basis_of_models = _Basis.learned(lengths, along, centred, steps=steps)
-    to, back = basis_of_models.to, basis_of_models.back
     keep = 1.0 - 1.0 / (lengths[:, None] * basis_of_models.ratios + 1.0)
-    kept = keep * (along @ to)
-    leverage = rows**2 @ keep
-    without = (rows @ kept - leverage * (centred @ to)) / np.maximum(1.0 - leverage, _LEAST)
-    weights = basis @ (kept / np.sqrt(lengths)[:, None]) @ back
-    return Gaussian(mean, weights, mean + without @ back)
+    kept = keep * (along @ basis_of_models.to)
+    return Gaussian(mean, basis @ (kept / np.sqrt(lengths)[:, None]) @ basis_of_models.back)
+
+
+def held_out(features: Floats, scores: Floats, parts: Rows) -> Floats:
+    """Return the scores (Q, M) that are expected of prompts by a fit to those of all other `parts` (Q,).
+
+    Leaving out one prompt would say too much: the covariances would have seen it.
+    """
+    expected = np.tile(scores.mean(axis=0), (len(scores), 1))
+    for part in np.unique(parts):
+        here, others = parts == part, parts != part
+        if others.any():
+            centre = features[others].mean(axis=0)
+            expected[here] = fit_gaussian(features[others] - centre, scores[others]).expected(features[here] - centre)
+    return expected
 
 
 @dataclass(frozen=True)

@@ -33,16 +33,17 @@ import numpy as np
 
 from p2l.common.errors import InputError
 from route.evaluation.distance import fit_distance, inputs_of
-from route.evaluation.features import CategoryReader, Clusters, Encoder, Form, Reader, Words, k_means
+from route.evaluation.features import CategoryReader, Encoder, Form, Words
+from route.evaluation.groups import Reader, categories_of, clusters_of, k_means
 from route.evaluation.spending import Spent, Worths, budgets, counted, spend, spend_at_random, worth_on
-from route.evaluation.table import Floats, Rows, ScoreTable
+from route.evaluation.table import Floats, Rows, ScoreTable, parts_of
 from route.evaluation.training import (
     CATEGORY,
-    CLUSTERS,
+    GROUPS,
     RECIPES,
     Trained,
     expected_by,
-    least_clusters,
+    simplest_groups,
     train,
     width_of_ties,
 )
@@ -235,7 +236,7 @@ def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths
     if setup.model is not None:
         return Learned(expected_by(setup.model, test), f"{setup.model}")
     backbones, states = _read(train_table, setup, worth)
-    trained = train(train_table.models, states, train_table.scores, worth)
+    trained = train(train_table, states, worth)
     words = backbones.get("words")
     if not setup.category:  # a category says where a prompt lies
         used = words.usage(train_table.prompts) if isinstance(words, Words) else None
@@ -270,21 +271,13 @@ def _read(table: ScoreTable, setup: Setup, worth: Worths) -> tuple[dict[str, Rea
     if setup.category:
         reader = CategoryReader.of(table.categories)
         return {**backbones, CATEGORY: reader}, {**states, CATEGORY: reader.states(table.prompts)}
-    tried = [
-        Clusters.of({name: backbones[name] for name in names}, states, table.prompts, count)
-        for count in COUNTS
-        for names in _bases(backbones)
-    ]
-    shares = [one.shares(states) for one in tried]
-    best = least_clusters(shares, table.scores, worth)
-    return {**backbones, CLUSTERS: tried[best]}, {**states, CLUSTERS: shares[best]}
-
-
-def _bases(backbones: Mapping[str, Reader]) -> list[tuple[str, ...]]:
-    """Return what clusters may go by: states, words with form (the template of a prompt, its language), or all."""
-    rest = tuple(name for name in backbones if name != "encoder")
-    bases = [("encoder",), rest, tuple(backbones)] if "encoder" in backbones else [rest]
-    return [names for names in dict.fromkeys(bases) if names]
+    basis = {name: backbones[name] for name in (["encoder"] if "encoder" in backbones else backbones)}
+    clusters = [clusters_of(basis, states, table.prompts, count) for count in COUNTS]
+    tried = [(one, one.shares(states)) for one in clusters]
+    if len(set(table.categories)) > 1:
+        tried.insert(0, categories_of(backbones, states, table.categories, parts_of(table.prompts)))
+    groups, shares = tried[simplest_groups([shares for _, shares in tried], table, worth)]
+    return {**backbones, GROUPS: groups}, {**states, GROUPS: shares}
 
 
 def _embedded(train_table: ScoreTable, table: ScoreTable, setup: Setup) -> Floats:

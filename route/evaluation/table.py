@@ -60,6 +60,13 @@ def splits(prompts: Sequence[str], *, share: float, folds: int, seed: int) -> It
         yield np.flatnonzero(~held), np.flatnonzero(held)
 
 
+def parts_of(prompts: Sequence[str], count: int = 5) -> Rows:
+    """Return which of `count` parts (Q,) each prompt is in, drawn at random; equal texts are in one."""
+    texts = np.unique(np.array(prompts, dtype=object), return_inverse=True)[1]
+    drawn = np.random.default_rng(0).permutation(int(texts.max()) + 1) % count
+    return np.asarray(drawn[texts], dtype=np.intp)
+
+
 CHARS_PER_TOKEN = 4.0
 """English prose has about four, code and numbers fewer, Chinese about one and a half."""
 

@@ -14,12 +14,12 @@ What is learned is decided in a linear model of scores (`route.evaluation.gaussi
 likelihood above is then given the scores that this model expects, in place of the answers, so that coefficients say
 them within 0 and 1.
 
-The features are a prompt's group: the category in front of it, or how far it belongs to clusters, as many as pay, by
-states, by words and form, or by all. What else the backbones' states foresee lowers the squared error of scores, but
-also the worth of the choice. What clusters go by, their number, and how much of the differences between models
-counts, are chosen by leaving one prompt out, for the worth of what is expected then under the router's own optimizer.
-Of all that is as good as the best within a standard error, the fewest clusters and the smallest differences are
-taken: with few prompts the best is so by chance. The more prompts, the smaller that tolerance.
+The features are a prompt's group: the category in front of it, or how far it belongs to the categories of the table, as
+recognised, or to clusters of the training prompts. What else the backbones' states foresee lowers the squared error of
+scores, but also the worth of the choice. Which groups, and how much of the differences between models counts, are
+chosen by folds of the training prompts, for the worth of what is expected then under the router's own optimizer. Of all
+that is as good as the best within a standard error, the simplest groups and the smallest differences are taken, none of
+them being one leaderboard: with few prompts the best is so by chance. The more prompts, the smaller that tolerance.
 
 The folder holds a reader. Only a category in front of the prompt is read by a bag of words beside it, in a committee
 (`p2l committee`), whose coefficients are averaged: each member carries its part of the sum times their number.
@@ -42,10 +42,11 @@ from p2l.common.cli import nearest
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from route.evaluation.distance import shrunk
-from route.evaluation.features import CategoryReader, Clusters, Encoder, Form, Reader, Words, untrained_reader
-from route.evaluation.gaussian import fit_gaussian
+from route.evaluation.features import CategoryReader, Encoder, Form, Words, untrained_reader
+from route.evaluation.gaussian import fit_gaussian, held_out
+from route.evaluation.groups import Groups, Reader
 from route.evaluation.spending import Worth, Worths
-from route.evaluation.table import Floats, ScoreTable
+from route.evaluation.table import Floats, ScoreTable, parts_of
 from route.routing.optimizers import Opponents, grounded_scores, scores_against
 
 if TYPE_CHECKING:
@@ -134,9 +135,9 @@ RECIPES: Mapping[str, tuple[str, ...]] = {
 """The backbones of each recipe."""
 WEIGHTS: Mapping[str, float] = {"encoder": 1.0, "words": 0.5, "form": 0.5}
 """Weights of the backbones' features without groups."""
-CATEGORY, CLUSTERS = "category", "clusters"
-"""Features of a prompt's group, of which one is there at most, and comes last: `route.evaluation.features`."""
-STRENGTHS = (0.3, 0.6, 1.0)
+CATEGORY, GROUPS = "category", "groups"
+"""Features of a prompt's group, of which one is there at most, and comes last: `route.evaluation.groups`."""
+STRENGTHS = (0.0, 0.3, 0.6, 1.0)
 """Of the differences between models that are foreseen, how much may count."""
 _DISTILLED = 0.03  # precision where the scores are those of a model, without luck
 MOST_PAIRS = 20_000
@@ -179,33 +180,33 @@ class Trained:
         return grounded_scores(coefs if self.posterior is None else shrunk(self.posterior, coefs, states, known))
 
 
-def train(models: tuple[str, ...], states: Mapping[str, Floats], scores: Floats, worth: Worths) -> Trained:
-    """Fit a head to the states (T, D) of each backbone and graded answers (T, M); `worth` selects what counts."""
+def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths) -> Trained:
+    """Fit a head to the states (T, D) of each backbone and the table's answers; `worth` selects what counts."""
     names = tuple(states)
-    group = next((name for name in (CATEGORY, CLUSTERS) if name in states), None)
+    group = next((name for name in (CATEGORY, GROUPS) if name in states), None)
     used = names if group is None else (group,)
     scaled = {name: _scaled(states[name], WEIGHTS.get(name, 1.0), unscaled=name == group) for name in used}
     features = _side_by_side(used, tuple(scaled.values()), states)
-    gaussian = fit_gaussian(features, scores)
-    deviations = gaussian.left_out - gaussian.mean
-    tried = {strength: worth(gaussian.mean + _told_apart(deviations, strength)) for strength in STRENGTHS}
-    best = max(tried.values(), key=lambda worth: worth.area)
-    strength = next(strength for strength, worth in tried.items() if _as_good(worth, best))
-    expected = gaussian.mean + features @ _told_apart(gaussian.weights, strength)
+    mean = table.scores.mean(axis=0)
+    deviations = held_out(features, table.scores, parts_of(table.prompts)) - mean
+    strength = STRENGTHS[_simplest([worth(mean + _told_apart(deviations, strength)) for strength in STRENGTHS])]
+    expected = mean + features @ _told_apart(fit_gaussian(features, table.scores).weights, strength)
     fit = fit_graded(features, expected.clip(_LEAST_RATE, 1.0 - _LEAST_RATE), _DISTILLED)
     about = ", ".join(f"{states[name].shape[1]} features of {name}" for name in scaled)
     about += f"; {strength:g} of the differences between models"
-    return Trained(models, names, *_with_unused(names, states, scaled, fit), about)
+    return Trained(table.models, names, *_with_unused(names, states, scaled, fit), about)
 
 
-def least_clusters(states: Sequence[Floats], scores: Floats, worth: Worths) -> int:
-    """Return which shares of clusters (T, D) to take: the first of those about as good as the best on their own."""
-    tried = []
-    for shares in states:
-        features = _scaled(shares, 1.0, unscaled=True).features(shares)
-        tried.append(worth(fit_gaussian(features, scores).left_out))
-    best = max(tried, key=lambda one: one.area)
-    return next(place for place, one in enumerate(tried) if _as_good(one, best))
+def simplest_groups(shares: Sequence[Floats], table: ScoreTable, worth: Worths) -> int:
+    """Return which shares of groups (T, F) to take: the first of those about as good as the best on their own."""
+    parts = parts_of(table.prompts)
+    return _simplest([worth(held_out(one, table.scores, parts)) for one in shares])
+
+
+def _simplest(worths: Sequence[Worth]) -> int:
+    """Return the place of the first that is as good as the best."""
+    best = max(worths, key=lambda worth: worth.area)
+    return next(place for place, worth in enumerate(worths) if _as_good(worth, best))
 
 
 def _told_apart(deviations: Floats, strength: float) -> Floats:
@@ -305,16 +306,16 @@ def _as_backbone(parts: Mapping[str, Reader]) -> tuple[str, tuple[Any, Any], dic
     """
     if isinstance(category := parts.get(CATEGORY), CategoryReader):
         return "tfidf", (_bag(category), category.tokenizer), {CATEGORY: (0, 1.0)}
-    encoder, words, form, clusters = (parts.get(name) for name in ("encoder", "words", "form", CLUSTERS))
+    encoder, words, form, groups = (parts.get(name) for name in ("encoder", "words", "form", GROUPS))
     assert encoder is None or isinstance(encoder, Encoder)
     assert words is None or isinstance(words, Words)
     assert form is None or isinstance(form, Form)
-    assert clusters is None or isinstance(clusters, Clusters)
+    assert groups is None or isinstance(groups, Groups)
     *starts, units = np.cumsum([0, *(0 if part is None else part.width for part in (encoder, words, form))]).tolist()
-    root = 1.0 if clusters is None else float(np.sqrt(len(clusters.centres)))
+    root = 1.0 if groups is None else float(np.sqrt(len(groups.biases)))
     places = {name: (start, 1.0) for name, start in zip(("encoder", "words", "form"), starts, strict=True)}
-    places[CLUSTERS] = (units, root)
-    return "reader", untrained_reader(encoder, words, form, clusters), {name: places[name] for name in parts}
+    places[GROUPS] = (units, root)
+    return "reader", untrained_reader(encoder, words, form, groups), {name: places[name] for name in parts}
 
 
 def _bag(category: CategoryReader) -> TfidfBackbone:

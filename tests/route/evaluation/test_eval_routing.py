@@ -16,13 +16,15 @@ from p2l.inference import P2L
 from p2l.model.scratch import make_transformer
 from route.evaluation.command import main
 from route.evaluation.distance import votes_between
-from route.evaluation.features import PARTITIONS, Clusters, Encoder, Form, Reader, Words
-from route.evaluation.gaussian import fit_gaussian
+from route.evaluation.features import Encoder, Form, Words
+from route.evaluation.gaussian import held_out
+from route.evaluation.groups import PARTITIONS, Reader, categories_of, clusters_of
 from route.evaluation.measuring import across, explained_share, within
 from route.evaluation.page import routing_report
 from route.evaluation.policies import Setup, category_scores, clusters, learn, nearest, nearest_scores
 from route.evaluation.spending import worth_on
-from route.evaluation.training import expected_by, fit_graded, known_models, least_clusters, save, train, width_of_ties
+from route.evaluation.table import parts_of
+from route.evaluation.training import expected_by, fit_graded, known_models, save, simplest_groups, train, width_of_ties
 from route.routing.optimizers import grounded_scores
 from tests.p2l.evaluation.evaluation_results import EVIL
 from tests.p2l.evaluation.test_evaluation_report import Page
@@ -123,6 +125,7 @@ def tiny_encoder(folder: Path) -> Encoder:
         (("encoder", "words", "form", "clusters"), ("encoder",)),
         (("encoder", "words", "form", "clusters"), ("encoder", "words", "form")),
         (("words", "form", "clusters"), ("words", "form")),
+        (("encoder", "words", "form", "categories"), ("encoder", "words", "form")),
         (("encoder",), ()),
     ],
 )
@@ -135,15 +138,21 @@ def test_the_saved_folder_says_what_the_fit_does(
     backbones: dict[str, Reader] = {name: parts[name] for name in names if name in parts}
     states = {name: backbone.states(table.prompts) for name, backbone in backbones.items()}
     if "clusters" in names:
-        clusters = Clusters.of({name: parts[name] for name in bases}, states, table.prompts, 8)
-        backbones["clusters"], states["clusters"] = clusters, clusters.shares(states)
-        np.testing.assert_allclose(clusters.states(table.prompts), states["clusters"])
-    trained = train(table.models, states, table.scores, worth_on(table))
+        groups = clusters_of({name: parts[name] for name in bases}, states, table.prompts, 8)
+        backbones["groups"], states["groups"] = groups, groups.shares(states)
+        np.testing.assert_allclose(groups.states(table.prompts), states["groups"])
+    if "categories" in names:
+        readers = {name: parts[name] for name in bases}
+        backbones["groups"], states["groups"] = categories_of(
+            readers, states, table.categories, parts_of(table.prompts)
+        )
+    trained = train(table, states, worth_on(table))
     save(trained, backbones, width_of_ties(table.scores), tmp_path / "p2l")
     said = P2L.from_pretrained(tmp_path / "p2l", device="cpu")
     assert said.likelihood.name == "grk"
     assert [member.model.record.model_type for member in said.members] == ["reader"]
-    np.testing.assert_allclose(said.predict(list(table.prompts)).coefs, trained.coefs(states), atol=5e-3)
+    read = {name: backbone.states(table.prompts) for name, backbone in backbones.items()}
+    np.testing.assert_allclose(said.predict(list(table.prompts)).coefs, trained.coefs(read), atol=5e-3)
     assert known_models(tmp_path / "p2l", table) == table.models
     again = Encoder(encoder.folder, encoder.cache, max_tokens=64).states(table.prompts)  # from the cache
     np.testing.assert_allclose(again, encoder.states(table.prompts), atol=1e-6)
@@ -185,7 +194,7 @@ def test_answers_are_in_one_vote_at_most() -> None:
 def test_shares_of_clusters_add_up_to_one_for_each_partition() -> None:
     table = known_table()
     words = Words.of(table.prompts, rank=8)
-    clusters = Clusters.of({"words": words}, {"words": words.states(table.prompts)}, table.prompts, 8)
+    clusters = clusters_of({"words": words}, {"words": words.states(table.prompts)}, table.prompts, 8)
     shares = clusters.states(table.prompts).reshape(len(table.prompts), PARTITIONS, -1)
     np.testing.assert_allclose(shares.sum(axis=2), PARTITIONS**-0.5)
     assert (shares.max(axis=2) > 0.5 * PARTITIONS**-0.5).mean() > 0.5
@@ -201,24 +210,52 @@ def test_form_tells_who_can_do_what_words_alone_do_not() -> None:
     readers = {"words": Words.of(prompts, rank=8), "form": Form.of(prompts)}
     states = {name: reader.states(prompts) for name, reader in readers.items()}
 
-    def left_out(*names: str) -> float:
+    def right(*names: str) -> float:
         bases = {name: readers[name] for name in names}
-        shares = Clusters.of(bases, states, prompts, 8).shares(states)
-        told = fit_gaussian(shares - shares.mean(axis=0), table.scores).left_out
+        shares = clusters_of(bases, states, prompts, 8).shares(states)
+        told = held_out(shares, table.scores, parts_of(prompts))
         return float((told.argmax(axis=1) == table.scores.argmax(axis=1)).mean())
 
-    assert left_out("words", "form") > 0.95
-    assert left_out("words") < 0.7
+    assert right("words", "form") > 0.95
+    assert right("words") < 0.7
 
 
-def test_as_many_clusters_are_taken_as_pay() -> None:
+def test_as_many_groups_are_taken_as_pay() -> None:
     table = known_table(200)
     rng = np.random.default_rng(0)
     noise = np.eye(40)[rng.integers(0, 40, 200)]
     kinds = np.eye(2)[(table.scores[:, 0] > 0.5).astype(int)]
     worth = worth_on(table)
-    assert least_clusters([noise, kinds, np.concatenate([kinds, noise], axis=1)], table.scores, worth) == 1
-    assert least_clusters([kinds, kinds], table.scores, worth) == 0
+    assert simplest_groups([noise, kinds, np.concatenate([kinds, noise], axis=1)], table, worth) == 1
+    assert simplest_groups([kinds, kinds], table, worth) == 0
+
+
+def test_categories_are_recognised_and_no_prompt_says_so_of_itself() -> None:
+    table = known_table(200)
+    readers = {"words": Words.of(table.prompts, rank=8)}
+    states = {"words": readers["words"].states(table.prompts)}
+    parts = parts_of(table.prompts)
+    groups, shares = categories_of(readers, states, table.categories, parts)
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+    sums = np.array([name == "sum" for name in table.categories])
+    assert ((shares[:, 1] > 0.5) == sums).all()
+    assert groups.states(["add 7 and 1000", "write a poem on thing"]).argmax(axis=1).tolist() == [1, 0]
+    drawn = np.random.default_rng(0).permutation(table.categories)
+    _, held = categories_of(readers, states, drawn.tolist(), parts)
+    assert (held.argmax(axis=1) == (drawn == "sum")).mean() < 0.65
+
+
+def test_where_groups_say_nothing_the_prompts_do_not_tell_models_apart() -> None:
+    table = random_table(200)
+    states = {"groups": np.eye(8)[np.random.default_rng(1).integers(0, 8, 200)]}
+    trained = train(table, states, worth_on(table))
+    assert trained.settings == "8 features of groups; 0 of the differences between models"
+    chances = trained.expected(states)
+    np.testing.assert_allclose(
+        chances - chances.mean(axis=1, keepdims=True),
+        np.tile(table.scores.mean(axis=0) - table.scores.mean(), (200, 1)),
+        atol=0.01,
+    )
 
 
 def test_the_command_measures_writes_and_takes_the_model_up_again(

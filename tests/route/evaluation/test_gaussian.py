@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from route.evaluation.gaussian import Gaussian, fit_gaussian
+from route.evaluation.gaussian import Gaussian, fit_gaussian, held_out
 
 
 def drawn(signal: np.ndarray, noise: np.ndarray, *, questions: int = 3000, width: int = 40) -> tuple[np.ndarray, ...]:
@@ -21,18 +21,24 @@ def error(one: Gaussian, features: np.ndarray, truth: np.ndarray) -> np.ndarray:
     return np.asarray(((one.expected(features) - one.mean - truth + truth.mean(axis=0)) ** 2).mean(axis=0))
 
 
-def test_left_out_scores_are_those_of_the_ridge_regression_without_the_prompt() -> None:
-    # Equal signal and noise for one model: the prior is that of a ridge whose precision is their ratio.
+def test_a_model_alone_is_a_ridge_regression() -> None:
     features, _, scores = drawn(np.eye(1) * 0.5, np.eye(1), questions=60, width=5)
     fit = fit_gaussian(features, scores)
     centred = scores - scores.mean(axis=0)
-    shrunk = fit.weights
     # weights = (F'F + r)^-1 F'y gives the precision r from any of its equations.
-    precision = float(np.mean((features.T @ (centred - features @ shrunk)) / shrunk))
-    rest = np.arange(1, 60)
-    inner = features[rest].T @ features[rest] + precision * np.eye(5)
-    without = scores.mean(axis=0) + features[0] @ np.linalg.solve(inner, features[rest].T @ centred[rest])
-    np.testing.assert_allclose(fit.left_out[0], without, atol=1e-6)
+    precisions = features.T @ (centred - features @ fit.weights) / fit.weights
+    np.testing.assert_allclose(precisions, precisions.mean(), rtol=1e-6)
+
+
+def test_a_part_is_expected_by_the_fit_to_the_others() -> None:
+    features, _, scores = drawn(np.eye(2) * 0.5, np.eye(2), questions=60, width=5)
+    parts = np.arange(60) % 3
+    others = parts != 1
+    centre = features[others].mean(axis=0)
+    fit = fit_gaussian(features[others] - centre, scores[others])
+    expected = held_out(features, scores, parts)
+    np.testing.assert_allclose(expected[parts == 1], fit.expected(features[parts == 1] - centre))
+    np.testing.assert_allclose(held_out(features, scores, np.zeros(60)), np.tile(scores.mean(axis=0), (60, 1)))
 
 
 def test_differences_between_models_that_do_not_differ_are_not_foreseen() -> None:
@@ -55,6 +61,6 @@ def test_features_that_say_nothing_and_scores_that_never_differ_leave_the_means(
     fit = fit_gaussian(features, scores)
     assert np.abs(fit.expected(features) - scores.mean(axis=0)).max() < 0.15
     flat = fit_gaussian(features, np.tile([0.0, 1.0, 0.5], (300, 1)))
-    np.testing.assert_allclose(flat.left_out, np.tile([0.0, 1.0, 0.5], (300, 1)), atol=1e-6)
+    np.testing.assert_allclose(flat.expected(features), np.tile([0.0, 1.0, 0.5], (300, 1)), atol=1e-6)
     same = fit_gaussian(np.zeros((5, 3)), rng.random((5, 2)))  # features of one prompt asked five times
     np.testing.assert_allclose(same.weights, 0.0)
