@@ -210,9 +210,12 @@ def _simplest(worths: Sequence[Worth]) -> int:
 
 
 def _told_apart(deviations: Floats, strength: float) -> Floats:
-    """Return deviations (..., M) with those of models from each other, not what they share, times `strength`."""
+    """Return deviations (..., M) with those of models from each other, not what they share, times `strength`.
+
+    Without any they are zero: what models share moves the best one least, and would misjudge it.
+    """
     level = deviations.mean(axis=-1, keepdims=True)
-    return np.asarray(level + strength * (deviations - level))
+    return np.asarray((strength > 0.0) * level + strength * (deviations - level))
 
 
 def _with_unused(

@@ -250,12 +250,7 @@ def test_where_groups_say_nothing_the_prompts_do_not_tell_models_apart() -> None
     states = {"groups": np.eye(8)[np.random.default_rng(1).integers(0, 8, 200)]}
     trained = train(table, states, worth_on(table))
     assert trained.settings == "8 features of groups; 0 of the differences between models"
-    chances = trained.expected(states)
-    np.testing.assert_allclose(
-        chances - chances.mean(axis=1, keepdims=True),
-        np.tile(table.scores.mean(axis=0) - table.scores.mean(), (200, 1)),
-        atol=0.01,
-    )
+    np.testing.assert_allclose(trained.expected(states), np.tile(table.scores.mean(axis=0), (200, 1)), atol=1e-3)
 
 
 def test_the_command_measures_writes_and_takes_the_model_up_again(
