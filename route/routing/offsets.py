@@ -67,7 +67,7 @@ class Offsets:
         self._rng = rng
         self._beliefs: dict[str, Belief] = {} if before is None else before._beliefs
         self._generosity: Belief = Belief(variance=_GENEROSITY_VARIANCE) if before is None else before._generosity
-        self._shown = _Shown() if before is None else before._shown
+        self._shown: _Shown = _Shown() if before is None else before._shown
         self._newcomers: frozenset[str] = frozenset()
         self._means = np.zeros(len(menu.names))
         self.on_rating: Callable[[Mapping[str, float], str], None] | None = None
