@@ -195,7 +195,7 @@ class _Shown:
     """What P2L said of the models of the latest answers, one or two each.
 
     They lie in one block of memory: objects of Python, which outlive the burst of requests that they came with, would
-    lie scattered over all the memory that it took, and keep tens of megabytes of it.
+    take ten times as much, and each would keep a page of what the burst took.
     """
 
     def __init__(self, most: int = _REMEMBERED) -> None:
