@@ -14,6 +14,7 @@ import json
 import math
 import os
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
@@ -160,18 +161,19 @@ class PatientDecoder(json.JSONDecoder):
 class JsonText:
     """A long list that is kept as JSON, which is written as it is.
 
-    It is no ABC: every request asks two dozen times whether something is one, which calls Python then.
+    It is no ABC: every request asks two dozen times whether something is one, which calls Python then. The type checker
+    asks for both properties all the same.
     """
 
     @property
+    @abstractmethod
     def values(self) -> int:
         """Return as how many values it counts, which are parsed anew whenever somebody goes through them."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def text(self) -> str:
         """Return the JSON of the list."""
-        raise NotImplementedError
 
 
 def _scan_string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:

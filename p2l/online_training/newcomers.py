@@ -181,7 +181,8 @@ class LargerSteps:
 
     row' is where the optimizer has moved the row of a model whose votes came in u steps so far. At the rate of all
     weights a new row stays near the mean row for long, and its votes are forecast worse for it; with a larger rate for
-    all rows, for ever, the past is forgotten (docs/experiments.md). Costs a copy of such rows a step.
+    all rows, for ever, the past is forgotten (docs/experiments.md). While any row is young, the head is copied
+    twice a step.
 
     Shapes: M models of the list.
     """

@@ -22,7 +22,7 @@ import aiohttp
 from yarl import URL
 
 from p2l.common.files import DEEPEST_JSON, is_deeper
-from p2l.common.long_texts import BLANKS, LONG, exceeds, parse_apart, to_json
+from p2l.common.long_texts import LONG, exceeds, parse_apart, to_json
 from p2l.common.version import __version__
 from p2l.common.web import time_limit
 from route.providers.base import JSON, TRACE_HEADERS, Account, Fault, Forwarded, ProviderError, Timeouts
@@ -265,12 +265,7 @@ class Transport:
 
     def _loaded(self, text: bytes, decoder: json.JSONDecoder = _DECODER) -> object:
         try:
-            # Each token of a stream comes here, for most of which this is all of `detect_encoding` and `decode`.
-            encoding = "utf-8" if text[:1] == b"{" and text[1:2] > b"\0" else json.detect_encoding(text)
-            written = text.decode(encoding, "surrogatepass").strip(BLANKS)
-            content, end = decoder.raw_decode(written)
-            if end < len(written):
-                raise ValueError("more than one value")
+            content = decoder.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
         except (ValueError, RecursionError):
             raise self.malformed("what is no JSON") from None
         if exceeds(text, b"[{", DEEPEST_JSON) and is_deeper(content, DEEPEST_JSON):

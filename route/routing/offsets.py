@@ -198,9 +198,8 @@ class _Shown:
     take ten times as much, and each would keep a page of what the burst took.
     """
 
-    def __init__(self, most: int = _REMEMBERED) -> None:
-        self._most = most
-        self._block = bytearray(_ANSWER.size * most)
+    def __init__(self) -> None:
+        self._block = bytearray(_ANSWER.size * _REMEMBERED)
         self._keys = np.frombuffer(self._block, dtype=np.int64)[:: _ANSWER.size // 8]
         self._next = 0
         self._names: list[str] = []
@@ -212,7 +211,7 @@ class _Shown:
         if len(numbers) == 1:
             numbers, values = [*numbers, _NO_MODEL], [*values, 0.0]
         _ANSWER.pack_into(self._block, self._next * _ANSWER.size, _key_of(request_id), *numbers, *values)
-        self._next = (self._next + 1) % self._most
+        self._next = (self._next + 1) % _REMEMBERED
 
     def pop(self, request_id: str) -> dict[str, float] | None:
         """Return what was said of the models of an answer, and forget it; None for an unknown one."""

@@ -91,6 +91,20 @@ def test_a_rating_counts_once_and_only_of_what_was_shown() -> None:
     assert offsets.belief("a").ratings == 1
 
 
+def test_a_rating_of_an_answer_of_long_ago_is_one_of_an_unknown_one() -> None:
+    router, before = make(unknown=())
+    for number in range(20_001):
+        before.show(str(number), {"a": 0.0, "b": 2.0}, ["b", "a"] if number % 2 else ["a"])
+    offsets = Offsets(router.menu, np.random.default_rng(0), before)  # after a reload of the configuration
+    unknown, ratings = list[str](), list[dict[str, float]]()
+    offsets.on_unknown = lambda request_id, _: unknown.append(request_id)
+    offsets.on_rating = lambda shown, _: ratings.append(dict(shown))
+    for number in (0, 1, 20_000):
+        offsets.rate(str(number), "first" if number == 1 else "up")
+    assert unknown == ["0"]
+    assert ratings == [{"b": 1.0, "a": -1.0}, {"a": -1.0}]
+
+
 def test_what_p2l_knows_now_begins_anew() -> None:
     _, offsets = make()
     offsets.belief("new").mean = 3.0
