@@ -42,8 +42,8 @@ class OnlineConfig(TrainConfig):
     """Models that the head has room for at first; doubled, whenever they run out."""
     new_models: Literal["prior", "mean", "random"] = "prior"
     """The row of a new model: set from its first votes under a prior of the known models' rows (in a run that
-    begins with eight or more; else as `mean`, and moved in larger steps at first), or started at the mean coefficient
-    of those before it, or at random as `init_type` says."""
+    begins with eight or more; else as `mean`, and with a replay buffer moved in larger steps at first), or started at
+    the mean coefficient of those before it, or at random as `init_type` says."""
     past_data_path: str | None = None
     """Votes that the model of `--checkpoint` was trained on, which a replay buffer draws from the first step on."""
     average_steps: Whole | None = Field(default=None, ge=1)

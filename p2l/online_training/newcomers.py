@@ -5,8 +5,9 @@ far (`p2l.leaderboard.newcomers`): the steps of an optimizer would take thousand
 is. Between these votes, and after the last of them, the row trains like any other.
 
 Known are the models that the run began with, and those with more votes than that. A run that began with fewer than
-eight starts the rows at the mean and lets them take larger steps (`LargerSteps`): its own rows of models with some
-hundred votes are too rough for a prior, and its forecasts of the next votes were worse with it (docs/experiments.md).
+eight starts the rows at the mean, and with a replay buffer lets them take larger steps (`LargerSteps`): its own rows of
+models with some hundred votes are too rough for a prior, and its forecasts of the next votes were worse with it
+(docs/experiments.md).
 """
 
 from __future__ import annotations

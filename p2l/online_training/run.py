@@ -458,8 +458,10 @@ def _follow_models(run: _OnlineRun) -> NewRows | None:
     began_with, by_votes = run.schedule.began_with, run.config.new_models == "prior"
     is_known = began_with >= FEWEST_KNOWN
     rows = NewRows(run.trainer, began_with, run.average) if by_votes and is_known else None
-    size = loop.global_batch(run.config)
-    steps = LargerSteps(run.trainer, began_with, size) if by_votes and not is_known else None
+    # Where no batch holds the past, larger steps forget it; the older form of replay trains as it was published.
+    buffer, size = run.config.buffer_settings, loop.global_batch(run.config)
+    is_larger = by_votes and not is_known and buffer.type == "replay" and not buffer.keep_size
+    steps = LargerSteps(run.trainer, began_with, size) if is_larger else None
 
     def meet(step: int) -> None:
         facts = run.schedule.facts(step + 1)

@@ -21,8 +21,8 @@ from tests.p2l.online_training.online_helpers import ORDER, STAGE_1, online, run
 
 @pytest.fixture(scope="module")
 def runs(command: Command, tmp_path_factory: pytest.TempPathFactory, validation_file: Path, backbone: Path) -> Path:
-    """The folder of runs on the same votes: little room, much, rows that take equal steps, rates of nothing, a narrow
-    head, averages."""
+    """The folder of runs on the same votes: little room, much room, rows that take larger and equal steps, rates of
+    nothing, a narrow head, averages."""
     folder = tmp_path_factory.mktemp("online")
     votes = write_stream(folder / "stream.jsonl")
     configure = make_configure(folder, votes, validation_file, backbone)
@@ -32,13 +32,16 @@ def runs(command: Command, tmp_path_factory: pytest.TempPathFactory, validation_
     narrow = {"linear_head_downsize_factor": 2, "model_capacity": 4, "new_models": "random"}
     drawn = online(configure, votes, "drawn", **narrow)
     mean = online(configure, votes, "mean", model_capacity=2, average_steps=50, val_data_path=str(validation_file))
-    equal = online(configure, votes, "equal", model_capacity=64, new_models="mean")
+    replay = {"type": "replay", "epsilon": 0.3, "min_batches": 0}
+    larger = online(configure, votes, "larger", model_capacity=2, buffer=replay)
+    equal = online(configure, votes, "equal", model_capacity=64, buffer=replay, new_models="mean")
     run_all(
         command,
         folder / "plan",
         [
             ["online", "--config", small, "--save-steps", "2", "--eval-steps", "3", "--keep", "4"],
-            ["online", "--config", roomy, "--no-eval", "--save-steps", "1"],
+            ["online", "--config", roomy, "--no-eval"],
+            ["online", "--config", larger, "--no-eval", "--save-steps", "1"],
             ["online", "--config", equal, "--no-eval", "--save-steps", "1"],
             ["online", "--config", still, "--no-eval", "--save-steps", "1"],
             ["online", "--config", drawn, "--no-eval"],
@@ -99,8 +102,8 @@ def test_a_new_model_starts_at_the_mean_of_those_before_it(runs: Path) -> None:
 
 
 def test_rows_that_have_just_joined_take_larger_steps(runs: Path) -> None:
-    larger, equal, before = (weights(runs / "out" / name / "checkpoint-1") for name in ("roomy", "equal", "still"))
-    log = lines(runs / "out" / "roomy" / "metrics.jsonl")[0]
+    larger, equal, before = (weights(runs / "out" / name / "checkpoint-1") for name in ("larger", "equal", "still"))
+    log = lines(runs / "out" / "larger" / "metrics.jsonl")[0]
     share = log["arrived"] / log["votes"] / STEPS
     for name, start in before.items():
         own, others = larger[name] - start, equal[name] - start
@@ -142,7 +145,7 @@ def test_averaged_weights_are_what_is_published_and_validated(runs: Path) -> Non
 def test_old_checkpoints_are_removed(runs: Path) -> None:
     names = {path.name for path in (runs / "out" / "small").glob("checkpoint-*")}
     assert names == {"checkpoint-2", "checkpoint-4", "checkpoint-6", "checkpoint-8"}
-    assert {path.name for path in (runs / "out" / "mean").glob("checkpoint-*")} == {"checkpoint-8"}
+    assert {path.name for path in (runs / "out" / "roomy").glob("checkpoint-*")} == {"checkpoint-8"}
 
 
 def test_a_checkpoint_continues_with_the_votes_that_came_since(
