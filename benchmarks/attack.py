@@ -6,10 +6,10 @@ Both services run here, the endpoint with a bag-of-words model, the router befor
 of its own. Eight clients send one case again and again from an address of their own, while another asks `/health` over
 a new connection each time; in the case "all" they send all the others in turn, so that eight different ones are under
 way at any time. The table has the time of an attempt until it was answered, refused or cut off, the times of `/health`,
-and the memory of the service before (after some hundred usual requests), at most meanwhile, and after a rest. The same
-prompts sent straight to the mock say how long a provider alone takes for them. Below floods of spend and of votes
-stands what the router's database holds of them. To add a case, add a line to `CASES`; files are in
-`benchmarks.attack_files`.
+and the memory of the service before (after some hundred usual requests one by one, and as many at once), at most
+meanwhile, and after a rest. The same prompts sent straight to the mock say how long a provider alone takes for them.
+Below floods of spend and of votes stands what the router's database holds of them. To add a case, add a line to
+`CASES`; files are in `benchmarks.attack_files`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -54,7 +54,7 @@ _LONGEST_TRY = 30.0
 _HELD = 200  # connections of each client that holds some
 _AT_ONCE = 300  # requests of each client that spends
 _VOTES = 50  # on one answer
-_USUAL = 300  # requests before the attack
+_USUAL = 300  # requests before the attack, one by one and at once
 
 
 @dataclass(frozen=True)
@@ -305,18 +305,24 @@ def _health(service: Service, address: str) -> float | None:
 
 
 def _warm_up(service: Service) -> None:
-    """Ask as others do all the time, so that the memory before an attack is that of a service in use."""
+    """Ask as others do, one by one and all at once, so that the memory before an attack is that of a service in use."""
     for number in range(_USUAL):
-        connection = HTTPConnection("127.0.0.1", service.port, timeout=30)
-        with contextlib.closing(connection):
-            body = _body(partial(list, [f"hello {number}"]))(service)
-            path = _head(service).split()[1].decode()
-            headers = {"api-key": KEY, "authorization": f"Bearer {KEY}", "content-type": "application/json"}
-            connection.request("POST", path, body, headers)
-            answer = connection.getresponse()
-            answer.read()
-            if answer.status != 200:
-                raise SystemExit(f"{service.name} answers a usual request with {answer.status}")
+        _ask(service, number)
+    with ThreadPoolExecutor(_USUAL) as clients:
+        list(clients.map(partial(_ask, service), range(_USUAL)))
+
+
+def _ask(service: Service, number: int) -> None:
+    connection = HTTPConnection("127.0.0.1", service.port, timeout=30)
+    with contextlib.closing(connection):
+        body = _body(partial(list, [f"hello {number}"]))(service)
+        path = _head(service).split()[1].decode()
+        headers = {"api-key": KEY, "authorization": f"Bearer {KEY}", "content-type": "application/json"}
+        connection.request("POST", path, body, headers)
+        answer = connection.getresponse()
+        answer.read()
+        if answer.status != 200:
+            raise SystemExit(f"{service.name} answers a usual request with {answer.status}")
 
 
 def _memory(service: Service) -> float:
@@ -340,7 +346,7 @@ def _case(service: Service, case: str, pool: ProcessPoolExecutor, flags: argpars
     answered = [seconds for seconds in health if seconds is not None]
     outcomes = ", ".join(f"{name} {count}" for name, count in tries.outcomes.most_common(4))
     row = [f"{service.name}, {case}", *_milliseconds(tries.seconds), outcomes, *_milliseconds(answered)]
-    row += [f"{len(health) - len(answered)}", *(f"{megabytes:.0f}" for megabytes in (before, most, _memory(service)))]
+    row += [f"{len(health) - len(answered)}", *(f"{megabytes:.1f}" for megabytes in (before, most, _memory(service)))]
     print("  ".join(row), file=sys.stderr, flush=True)
     return row
 

@@ -30,7 +30,7 @@ _REPORT_SECONDS = 10.0
 _MANY = 500  # connections whose memory is worth giving back
 _FEW_BYTES = 2**16  # since the last look: the service is at rest
 _MANY_BYTES = 2**22  # of requests, likewise: what they become in Python can be a hundred times as large
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of malloc.h
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of malloc.h
 _MOST_FREE = 2**20  # bytes
 
 
@@ -332,14 +332,16 @@ def _give_memory_back() -> None:
 
 
 def keep_little_memory() -> None:
-    """Let glibc return what is free at the end of a thread's heap once it is a megabyte; `malloc_trim` leaves it there.
+    """Let glibc keep all in one heap, of which it returns what is free at its end once it is a megabyte.
 
-    By itself glibc keeps twice the largest block that was ever freed, up to 64 MB, in the heap of each thread.
+    By itself it gives each thread a heap of its own, whose holes `malloc_trim` cannot return and no other thread fills,
+    and keeps twice the largest block that was ever freed, up to 64 MB, in each. Call it before there are other threads.
     """
     with contextlib.suppress(OSError, AttributeError):
         import ctypes
 
         mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_ARENA_MAX, 1)
         for setting in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
             mallopt(setting, _MOST_FREE)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
 from itertools import chain
-from json.decoder import scanstring  # type: ignore[attr-defined]
+from json.decoder import JSONArray, scanstring  # type: ignore[attr-defined]
 from json.encoder import encode_basestring_ascii
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any, TypeAlias, TypeVar
@@ -40,6 +40,7 @@ _VERY_LONG = 2**18  # characters that take a few of them
 _FIRST_PIECE = 2**8
 _FEW = 2**12  # values that take less than a millisecond
 _ELEMENTS = 2**8  # of a list, which are few values in most
+_MOST_DEPTH = 8  # lists within lists whose elements are tried together
 BLANKS = " \t\n\r"
 _UP_TO_BLANKS = re.compile(r"[ \t\n\r]*")
 _ESCAPE_AT_END = re.compile(r"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z")
@@ -150,11 +151,18 @@ class PatientDecoder(json.JSONDecoder):
         """Decodes what is short."""
         self.parse_string = _scan_string
         self.parse_array = self._scan_array
+        self._depth = 0
         self.scan_once: Scan = py_make_scanner(self)
 
     def _scan_array(self, place: tuple[str, int], scan_once: Scan) -> tuple[list[Any], int]:
+        if self._depth == _MOST_DEPTH:  # trying at each depth anew would take as many times as long
+            return JSONArray(place, scan_once)  # type: ignore[no-any-return]
         values: list[Any] = []
-        end = scan_array(self.decode_whole, place, scan_once, lambda elements, *_: values.extend(elements))
+        self._depth += 1
+        try:
+            end = scan_array(self.decode_whole, place, scan_once, lambda elements, *_: values.extend(elements))
+        finally:
+            self._depth -= 1
         return values, end
 
 

@@ -18,7 +18,6 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from p2l.common.connections import keep_little_memory
 from p2l.common.errors import InputError, P2LError
 from p2l.common.web import ClientGoneError, Deadline, end_when_orphaned
 from route.application.arena import Arena
@@ -74,7 +73,6 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
         app.state.chats = {route.path: route.endpoint for route in routes if isinstance(route.endpoint, ChatEndpoint)}
         gc.freeze()  # so that the collector skips what lives as long as the process
         gc.set_threshold(_OBJECTS)
-        keep_little_memory()
         orphan_check = asyncio.ensure_future(end_when_orphaned(LOGGER))
         yield
         orphan_check.cancel()

@@ -15,7 +15,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from p2l.common.connections import ConnectionLimits
+from p2l.common.connections import ConnectionLimits, keep_little_memory
 from p2l.common.errors import InputError, P2LError
 from p2l.common.supervisor import hold_hangups
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
@@ -30,6 +30,7 @@ from route.service.state import Service
 def serve(settings: Settings, host: str, port: int, limits: ConnectionLimits, *, reload: bool) -> int | None:
     """Serve until stopped by SIGINT or SIGTERM; what was accepted is answered first."""
     set_up_logs()
+    keep_little_memory()
     hold_hangups()  # a reload that comes before the service can take it waits
     several = settings.workers > 1 or reload
     with control_folder("p2l-router-", shared=several) as control:
@@ -48,6 +49,7 @@ def serve(settings: Settings, host: str, port: int, limits: ConnectionLimits, *,
 def worker() -> ASGIApp:
     """Return the application of one worker; uvicorn calls this in a new process."""
     set_up_logs()
+    keep_little_memory()
     settings = read_settings(Settings)
     return _without_traceback(build_app(load_config(settings.config), settings))
 

@@ -116,6 +116,21 @@ def test_counting_looks_at_each_byte_a_few_times(body: bytes) -> None:
     assert Watched.copied < 3 * len(body)
 
 
+def test_lists_within_lists_are_not_tried_at_every_depth() -> None:
+    decoder, tried = PatientDecoder(), 0
+    decode_whole = decoder.decode_whole
+
+    def counted(text: str) -> Any:
+        nonlocal tried
+        tried += len(text)
+        return decode_whole(text)
+
+    decoder.decode_whole = counted
+    text = f"{'[' * 300}{'[1], ' * 9}2{']' * 300}"
+    assert decoder.decode(text) == json.loads(text)
+    assert tried < 10 * len(text)
+
+
 @pytest.mark.parametrize("text", ["", "[", '{"a"', "[1,]", "NaN,", "[" * 100_000, '{"a": 1} x'])
 def test_patience_refuses_what_is_no_json(text: str) -> None:
     with pytest.raises((ValueError, RecursionError)):
