@@ -11,6 +11,7 @@ import contextlib
 import enum
 import gc
 import sys
+import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -109,6 +110,8 @@ class State(enum.Enum):
     IDLE = "the next request"
     CLOSING = "its client to read the rest of an answer"
 
+    __hash__ = object.__hash__  # in C: every connection is put into some queues
+
 
 _EVICTION = ((State.HEAD, 0.2), (State.CLOSING, 1.0), (State.IDLE, 0.2), (State.BODY, 5.0))
 """What makes room at a cap, in this order, and the seconds that it has stood still for: a connection of a moment ago is
@@ -121,7 +124,7 @@ class Connection(Protocol):
     peer: str
     state: State
     since: float
-    """When it came into its state, by the clock of the event loop."""
+    """When it came into its state, by `time.monotonic`."""
     unsent: int
     """Bytes of an answer at the last look."""
 
@@ -228,7 +231,7 @@ class Connections:
             return False
         self._count += 1
         self._peers[peer] = self._peers.get(peer, 0) + 1  # now: one of them may have made room
-        connection.state, connection.since = State.HEAD, _now()
+        connection.state, connection.since = State.HEAD, time.monotonic()
         self._queues[State.HEAD][connection] = None
         if not self._swept:
             self._swept = True
@@ -247,7 +250,7 @@ class Connections:
             del self._queues[connection.state][connection]
         if state is not State.BUSY:
             self._queues[state][connection] = None
-        connection.state, connection.since = state, _now()
+        connection.state, connection.since = state, time.monotonic()
 
     def remove(self, connection: Connection) -> None:
         """Forget a connection that is closed."""
@@ -259,7 +262,7 @@ class Connections:
 
     def _evict(self, peer: str | None = None) -> bool:
         """Close the connection, of a peer or any, that waits for its client longest; return whether there is one."""
-        now = _now()
+        now = time.monotonic()
         for state, seconds in _EVICTION:
             for connection in self._queues[state]:
                 if connection.since + seconds > now:
@@ -271,7 +274,7 @@ class Connections:
 
     def _sweep(self) -> None:
         """End the connections whose time is up."""
-        now, queues = _now(), self._queues
+        now, queues = time.monotonic(), self._queues
         for state, seconds in ((State.HEAD, self.limits.header_seconds), (State.IDLE, self.limits.idle_seconds)):
             while queues[state] and (oldest := next(iter(queues[state]))).since + seconds <= now:
                 if state is State.HEAD:
@@ -310,7 +313,7 @@ class Connections:
 
     def report(self, flag: str, text: str) -> None:
         """Log a line, and further ones of the same flag or kind at most every ten seconds."""
-        now = _now()
+        now = time.monotonic()
         until, left_out = self._reported.get(flag, (0.0, 0))
         if now < until:
             self._reported[flag] = (until, left_out + 1)
@@ -350,7 +353,3 @@ def _loop() -> AbstractEventLoop:
     import asyncio  # not above: a command that only reads the flags should start at once
 
     return asyncio.get_running_loop()
-
-
-def _now() -> float:
-    return _loop().time()

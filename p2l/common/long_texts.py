@@ -33,6 +33,7 @@ LONG = 32_000
 MANY = 20_000
 """Values of JSON that take more than a few milliseconds to parse or write."""
 _CONTAINERS = (list, dict)
+_SINGLE = frozenset((int, float, bool, type(None)))
 _MAX_WAITING = 2**26  # characters that may wait for the threads, at most 256 MB
 AT_ONCE = 2**15
 """Characters, or bytes, that take less than a millisecond to go through in one call."""
@@ -130,12 +131,13 @@ def count_in(text: str, mark: str) -> int:
     return sum(text.count(mark, start, start + AT_ONCE) for start in range(0, len(text), AT_ONCE))
 
 
-def exceeds(body: bytes, marks: bytes, most: int) -> bool:
-    """Return whether more than `most` of a text's bytes are among `marks`."""
-    if len(body) <= AT_ONCE:
-        return sum(map(body.count, marks)) > most
+def may_be_deeper(body: bytes, most: int) -> bool:
+    """Return whether JSON may be nested deeper than `most` levels, by its length and the brackets in it."""
+    if len(body) <= 2 * most:  # the two brackets of each level
+        return False
     for start in range(0, len(body), AT_ONCE):
-        most -= sum(body.count(mark, start, start + AT_ONCE) for mark in marks)
+        end = start + AT_ONCE
+        most -= body.count(b"[", start, end) + body.count(b"{", start, end)
         if most < 0:
             return True
     return False
@@ -294,7 +296,7 @@ def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
                 chars -= len(each)
             elif kind is dict or kind is list:
                 left.append(each)
-            elif isinstance(each, JsonText):
+            elif kind not in _SINGLE and isinstance(each, JsonText):
                 values -= each.values
                 chars -= math.inf if chars < math.inf else 0
     return values < 0 or chars < 0

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from http import HTTPStatus
+from select import select
 from socket import socket
 from typing import Any, TypeAlias, cast
 
@@ -368,15 +369,17 @@ class Arrivals:
 
     def __call__(self, **options: Any) -> BoundedProtocol:
         """Return the protocol of a connection; `options` are uvicorn's."""
-        make = partial(BoundedProtocol, self._all, self._error_body, **options)
-        loop = asyncio.get_running_loop()
-        for listener in self._listeners:
+        # Most come alone, and looking whether others wait takes less than trying to take one.
+        waits_at = select(self._listeners, (), (), 0)[0] if self._listeners else ()
+        for listener in waits_at:
+            make = partial(BoundedProtocol, self._all, self._error_body, **options)
+            loop = asyncio.get_running_loop()
             room = min(_MOST_TAKEN, self._all.limits.total - len(self._arriving))
             for connection, peer in waiting_at(listener, room):
                 task = loop.create_task(self._set_up(connection, peer, make))
                 self._arriving.add(task)
                 task.add_done_callback(self._arriving.discard)
-        return make()
+        return BoundedProtocol(self._all, self._error_body, **options)
 
     def take_from(self, listeners: list[socket]) -> None:
         """Take connections from these too, which are copies of those that the event loop listens at."""

@@ -22,7 +22,7 @@ import aiohttp
 from yarl import URL
 
 from p2l.common.files import DEEPEST_JSON, is_deeper
-from p2l.common.long_texts import LONG, exceeds, parse_apart, to_json
+from p2l.common.long_texts import LONG, may_be_deeper, parse_apart, to_json
 from p2l.common.version import __version__
 from p2l.common.web import time_limit
 from route.providers.base import JSON, TRACE_HEADERS, Account, Fault, Forwarded, ProviderError, Timeouts
@@ -49,6 +49,7 @@ _DECODER = json.JSONDecoder(parse_constant=_no_constant)
 _CAREFUL = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite)
 _HUGE = re.compile(rb"[0-9][eE]\+?[0-9]{3}|[0-9]{309}")
 """What a number has that may be too large for a float."""
+_FEW_NUMBERS = 2000  # bytes, whose numbers take less time to read with care than to search for large ones
 _LARGE = 2**20  # bytes of a request
 _LONGEST_REFUSAL = 2**16  # bytes of a body that says what was wrong; the rest is not read
 
@@ -256,7 +257,7 @@ class Transport:
     def parsed(self, text: bytes, decoder: json.JSONDecoder = _DECODER) -> JSON:
         """Parse a JSON object, whose numbers JSON can say again. Raise ProviderError if it is none."""
         # Where tokens are counted: what else a model says in such numbers is its answer.
-        if b'"usage' in text and _HUGE.search(text):
+        if b'"usage' in text and (len(text) < _FEW_NUMBERS or _HUGE.search(text)):
             decoder = _CAREFUL
         parsed = self._loaded(text, decoder)
         if not isinstance(parsed, dict):
@@ -265,10 +266,10 @@ class Transport:
 
     def _loaded(self, text: bytes, decoder: json.JSONDecoder = _DECODER) -> object:
         try:
-            content = decoder.decode(text.decode(json.detect_encoding(text), "surrogatepass"))
+            content = decoder.decode(text.decode(_encoding_of(text), "surrogatepass"))
         except (ValueError, RecursionError):
             raise self.malformed("what is no JSON") from None
-        if exceeds(text, b"[{", DEEPEST_JSON) and is_deeper(content, DEEPEST_JSON):
+        if may_be_deeper(text, DEEPEST_JSON) and is_deeper(content, DEEPEST_JSON):
             raise self.malformed(f"JSON nested deeper than {DEEPEST_JSON} levels")
         return content
 
@@ -393,6 +394,11 @@ class Translation:
         translated = self._transport.translated(error)
         if translated is not None:
             raise translated from None
+
+
+def _encoding_of(text: bytes) -> str:
+    """Return what `json.detect_encoding` does, at once for what nearly all providers send."""
+    return "utf-8" if text[:1] == b"{" and text[1:2] != b"\0" else json.detect_encoding(text)
 
 
 @lru_cache(maxsize=16)

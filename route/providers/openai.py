@@ -78,13 +78,13 @@ class OpenAICompatible:
         """Request a chat completion and yield its chunks; complete is a stream with `[DONE]` or all finish reasons."""
         body = {**await apart(request, lambda: self._body(request)), "stream": True}
         n_choices = body["n"] if isinstance(body.get("n"), int) else 1
-        finished, begun = set[int](), False
+        finished, begun, with_usage = set[int](), False, chat.asks_for_usage(request)
         async with aclosing(self._transport.events(self._url(body, _CHAT), body, timeouts)) as events:
             try:
                 async for event in events:
                     if event.data == b"[DONE]" and begun:
                         return
-                    for chunk in await self._chunks(event, chat.asks_for_usage(request)):
+                    for chunk in await self._chunks(event, with_usage):
                         begun = True
                         finished.update(self._transport.understood(self._finished, chunk))
                         yield chunk

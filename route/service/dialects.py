@@ -19,8 +19,8 @@ from route.storage.ledger import KeyRecord
 
 Dump: TypeAlias = Callable[[JSON], str]
 """Writes JSON."""
-compact: Dump = json.JSONEncoder(separators=(",", ":")).encode
-"""Made once: each token of a stream is written so."""
+compact: Dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+"""Made once: each token of a stream is written so. What was read from JSON holds no circle."""
 
 
 class Dialect:

@@ -24,8 +24,8 @@ from p2l.common.long_texts import (
     count_bytes,
     decode,
     dumps,
-    exceeds,
     holds_more,
+    may_be_deeper,
     patiently,
 )
 from p2l.common.web import bearer_of
@@ -149,7 +149,7 @@ def _object(raw: bytes, decoder: json.JSONDecoder | None) -> JSON:
 
 
 def _check_depth(raw: bytes, body: JSON) -> None:
-    if exceeds(raw, b"[{", DEEPEST_JSON) and is_deeper(body, DEEPEST_JSON):
+    if may_be_deeper(raw, DEEPEST_JSON) and is_deeper(body, DEEPEST_JSON):
         raise ApiError(400, "invalid_json", f"the body is nested deeper than {DEEPEST_JSON} levels")
 
 

@@ -27,9 +27,9 @@ from p2l.common.long_texts import (
     count_values,
     decode,
     dumps,
-    exceeds,
     from_json,
     holds_more,
+    may_be_deeper,
     parse_apart,
     to_json,
 )
@@ -90,7 +90,6 @@ def test_a_string_in_pieces_is_the_string(parts: list[str], size: int, monkeypat
     body = text.encode()
     assert decode(body) == text
     assert count_bytes(text) == len(body)
-    assert exceeds(body, b"\\u", 7) == (text.count("\\") + text.count("u") > 7)
     try:
         content = json.loads(text)
     except ValueError:
@@ -100,6 +99,16 @@ def test_a_string_in_pieces_is_the_string(parts: list[str], size: int, monkeypat
         assert PatientDecoder().decode(text) == content
         assert dumps(content) == json.dumps(content)
         assert count_values(body, 100) == 2
+
+
+@given(depth=st.integers(0, 60), inside=st.integers(0, 30), most=st.integers(0, 60), size=st.integers(16, 40))
+def test_how_deep_json_may_be_is_known_by_its_brackets(depth: int, inside: int, most: int, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(long_texts, "AT_ONCE", size)
+        body = b'{"a":' * (depth // 2) + b"[" * (depth % 2) + b'"x"' + b"]" * (depth % 2) + b"}" * (depth // 2)
+        text = body.replace(b"x", b"[" * inside)
+        assert may_be_deeper(text, most) >= (depth // 2 + depth % 2 > most)
+        assert not may_be_deeper(body, depth)
 
 
 @pytest.mark.parametrize("body", [b"\\" * 500_000, b"\\a" * 250_000, b"a\\" * 250_000, b'\\"' * 250_000])
