@@ -279,19 +279,15 @@ def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
 
     A list that is kept as JSON counts as one of endless characters, so that writing it is left to `_pieces`.
     """
-    if isinstance(content, JsonText):
-        return chars < math.inf or content.values > values
-    if isinstance(content, str):
-        chars -= len(content)
-    left = [content] if isinstance(content, _CONTAINERS) else []
-    values -= 1
-    while left and values >= 0 and chars >= 0:
+    left = [content] if isinstance(content, _CONTAINERS) else [[content]]
+    values -= isinstance(content, _CONTAINERS)
+    while left:
         part = left.pop()
         values -= len(part)
         if values < 0:
-            break
+            return True
         for each in part.values() if isinstance(part, dict) else part:
-            kind = type(each)  # every request comes here several times
+            kind = type(each)  # every request, and each token of a stream, comes here
             if kind is str:
                 chars -= len(each)
             elif kind is dict or kind is list:
@@ -299,7 +295,9 @@ def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
             elif kind not in _SINGLE and isinstance(each, JsonText):
                 values -= each.values
                 chars -= math.inf if chars < math.inf else 0
-    return values < 0 or chars < 0
+        if chars < 0:
+            return True
+    return values < 0
 
 
 def dumps(content: Any) -> str:

@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -131,15 +132,13 @@ class _Reply:
         await self.send({"type": "http.response.start", "status": 200, "headers": raw})
 
     async def write(self, chunks: Sequence[JSON]) -> None:
-        events = [await self._event(chunk) for chunk in chunks]
-        if any(events):
-            await self.send({"type": "http.response.body", "body": b"".join(events), "more_body": True})
-
-    async def _event(self, chunk: JSON) -> bytes:
-        take = self.dialect.take
-        # A provider may send anything in one chunk, but hardly any is long.
-        is_long = holds_more(chunk, _MOST_OF_A_CHUNK, LONG)
-        return await patiently(lambda: take(chunk, dumps)) if is_long else take(chunk)
+        take, events = self.dialect.take, b""
+        for chunk in chunks:
+            # A provider may send anything in one chunk, but hardly any is long.
+            is_long = holds_more(chunk, _MOST_OF_A_CHUNK, LONG)
+            events += await patiently(partial(take, chunk, dumps)) if is_long else take(chunk)
+        if events:
+            await self.send({"type": "http.response.body", "body": events, "more_body": True})
 
     async def end(self) -> None:
         await self.send({"type": "http.response.body", "body": self.dialect.end()})

@@ -72,9 +72,10 @@ class Exchange:
             limits = [str(answer.max_tokens or "") for answer in self.answers]
             if any(limits):
                 headers["x-p2l-max-tokens"] = ",".join(limits)
-            if self.decision is not None and self.decision.static:
+            decision = self.decision
+            if decision is not None and decision.static:
                 headers["x-p2l-static"] = "true"
-            if self.decision is not None and self.decision.average:
+            if decision is not None and decision.average:
                 headers["x-p2l-average"] = "true"
         return headers
 
@@ -189,10 +190,11 @@ class Exchange:
         metrics.latency.labels(model).observe(seconds)
         if self.first_token is not None:
             metrics.first_token.labels(model).observe(self.first_token)
-        if self.answers and self.attempts[0] != model:
-            metrics.fallbacks.labels(model, self.attempts[0]).inc()
-        if self.decision is not None:
-            metrics.decided(self.decision)
+        if self.answers and (first := self.attempts[0]) != model:
+            metrics.fallbacks.labels(model, first).inc()
+        decision = self.decision
+        if decision is not None:
+            metrics.decided(decision)
 
     def _log(self, seconds: float, spent: float | None) -> None:
         decision = self.decision
