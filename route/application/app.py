@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import gc
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import asdict
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -70,7 +71,8 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
         app.state.live = live
         routes = _routes(live)  # now, since the parts belong to this event loop
         app.router.routes.extend(routes)
-        app.state.chats = {route.path: route.endpoint for route in routes if isinstance(route.endpoint, ChatEndpoint)}
+        assert isinstance(app, _Application)
+        app.chats = {route.path: route.endpoint for route in routes if isinstance(route.endpoint, ChatEndpoint)}
         gc.freeze()  # so that the collector skips what lives as long as the process
         gc.set_threshold(_OBJECTS)
         orphan_check = asyncio.ensure_future(end_when_orphaned(LOGGER))
@@ -89,13 +91,15 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
 class _Application(Starlette):
     """Starlette's application, whose way to the routes that most requests take costs as much as parsing them."""
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    chats: Mapping[str, ChatEndpoint] = {}
+    """By path; none before the start."""
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
         """Answer a chat request at once, where no page of another origin may ask; others as usual."""
-        chat = self.state.chats.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
-        if chat is None or self.state.live.service.config.cors_origins:
-            await super().__call__(scope, receive, send)
-        else:
-            await chat(scope, receive, send)
+        chat = self.chats.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
+        if chat is None or chat.live.service.config.cors_origins:
+            return super().__call__(scope, receive, send)
+        return chat(scope, receive, send)
 
 
 class _Pages:
