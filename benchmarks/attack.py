@@ -27,7 +27,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from http.client import HTTPConnection, HTTPException
@@ -306,23 +306,25 @@ def _health(service: Service, address: str) -> float | None:
 
 def _warm_up(service: Service) -> None:
     """Ask as others do, one by one and all at once, so that the memory before an attack is that of a service in use."""
+    asyncio.run(_ask_in_turn_and_together(service))
+
+
+async def _ask_in_turn_and_together(service: Service) -> None:
     for number in range(_USUAL):
-        _ask(service, number)
-    with ThreadPoolExecutor(_USUAL) as clients:
-        list(clients.map(partial(_ask, service), range(_USUAL)))
+        await _ask(service, number, await asyncio.open_connection("127.0.0.1", service.port))
+    ways = [await asyncio.open_connection("127.0.0.1", service.port) for _ in range(_USUAL)]
+    await asyncio.gather(*(_ask(service, number, way) for number, way in enumerate(ways)))
 
 
-def _ask(service: Service, number: int) -> None:
-    connection = HTTPConnection("127.0.0.1", service.port, timeout=30)
-    with contextlib.closing(connection):
-        body = _body(partial(list, [f"hello {number}"]))(service)
-        path = _head(service).split()[1].decode()
-        headers = {"api-key": KEY, "authorization": f"Bearer {KEY}", "content-type": "application/json"}
-        connection.request("POST", path, body, headers)
-        answer = connection.getresponse()
-        answer.read()
-        if answer.status != 200:
-            raise SystemExit(f"{service.name} answers a usual request with {answer.status}")
+async def _ask(service: Service, number: int, way: tuple[asyncio.StreamReader, asyncio.StreamWriter]) -> None:
+    reader, writer = way
+    body = _body(partial(list, [f"hello {number}"]))(service)
+    head = f"connection: close\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    writer.write(_head(service) + head.encode() + body)
+    answer = await reader.read()
+    writer.close()
+    if answer.split()[1:2] != [b"200"]:
+        raise SystemExit(f"{service.name} answers a usual request with {answer[:100]!r}")
 
 
 def _memory(service: Service) -> float:
