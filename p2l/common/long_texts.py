@@ -351,8 +351,8 @@ class TooManyValuesError(ValueError):
     """JSON holds more values than anybody needs."""
 
 
-_long = LongWork(threads=2)
-_patient = LongWork(threads=1)  # more threads that run Python would only wait for each other
+_long, _patient = LongWork(threads=1), LongWork(threads=1)
+# Of neither more: they hold the interpreter for moments, and with each that waits for it the event loop waits longer.
 
 
 async def patiently(function: Callable[[], T]) -> T:

@@ -406,9 +406,11 @@ class Arrivals:
 
 
 def waiting_at(listener: socket, most: int) -> Iterator[tuple[socket, str]]:
-    """Take connections that wait at a socket, with their addresses."""
+    """Take connections that wait at a socket, with their addresses; the event loop makes them non-blocking.
+
+    Each call of the system lets other threads have the interpreter, so that there is but one for each.
+    """
     with contextlib.suppress(OSError):  # BlockingIOError: there is none any more
         for _ in range(most):
             connection, address = listener.accept()
-            connection.setblocking(False)
             yield connection, str(address[0]) if isinstance(address, tuple) else "a local socket"
