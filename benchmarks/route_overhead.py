@@ -5,7 +5,9 @@
 Everything runs on this machine: a mock provider, a P2L endpoint and the router (with keys, spend, metrics and its
 database on), and clients in a process of their own. Every figure stands beside the same load sent straight to the mock
 in the same round; medians over rounds, least and greatest in brackets. `--beside` times the router of another checkout
-too, round by round in turns with this one's, at the same mock and endpoint. The processor's time is the router's alone.
+too, round by round in turns with this one's, at the same mock and endpoint; and request by request in turns, which
+takes the machine's own changes out of the difference: its median, with a 90 % interval. The processor's time is the
+router's.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import yaml
 
 from benchmarks.serving.__main__ import Server, serving, started
@@ -37,6 +40,7 @@ from p2l.common.cli import parser, positive, run
 
 __all__ = ["main"]
 
+Floats = npt.NDArray[np.float64]
 KEY = "a-key-of-the-benchmark"
 _EMPTY = re.compile(rb'"content": ?""')
 """In the chunk that brings the role alone."""
@@ -100,6 +104,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                     rows += _cached(pool, ports, flags)
                     rows += _throughput(pool, ports, flags)
                     rows += _streaming(pool, ports, flags)
+                    rows += _request_by_request(pool, ports, flags)
                 rows += _uncached(pool, ports, flags, shape)
         with routing(Path(name), flags.endpoints[0], mocks, flags.beside, score_timeout_ms=1) as ports:
             rows += _uncached(pool, ports, flags, f"{flags.endpoints[0]}, `score_timeout_ms: 1`")
@@ -192,6 +197,54 @@ def _streaming(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespac
         yield [f"streaming, 500 tokens at once, each{commit}", f"{chunk * 1e3:.3f} ms", "", "", ""]
 
 
+def _request_by_request(pool: ProcessPoolExecutor, ports: Ports, flags: argparse.Namespace) -> Iterator[list[str]]:
+    """How much later this router answers than each of the others, asked one after the other in an order drawn anew."""
+    servers = [router.port for router in ports.routers.values()]
+    count = flags.requests * flags.rounds
+    kinds = {
+        "scores cached": (body("fast", "hello"), count),
+        "first token": (body("paced", "hello", stream=True), count // 10),
+    }
+    for what, (request, times) in kinds.items():
+        if len(servers) == 1:
+            return
+        seconds = pool.submit(_in_turns, servers, request, times).result()
+        for commit, other in zip(list(ports.routers)[1:], seconds[1:], strict=True):
+            later = (seconds[0] - other) * 1e3
+            draws = np.random.default_rng(0).integers(0, len(later), (1000, len(later)))
+            low, high = np.quantile(np.median(later[draws], axis=1), [0.05, 0.95])
+            cell = f"{np.median(later):+.3f} ms [{low:+.3f}, {high:+.3f}]"
+            yield [f"{what}, less that of{commit}, request by request", cell, "", "", ""]
+
+
+def _in_turns(servers: Sequence[int], request: bytes, count: int) -> Floats:
+    """Seconds (servers, count) to the first token of a stream on a new connection, or of whole answers on open ones."""
+    return asyncio.run(_ask_in_turns(servers, request, count))
+
+
+async def _ask_in_turns(servers: Sequence[int], request: bytes, count: int) -> Floats:
+    seconds = np.empty((len(servers), count))
+    ways = [await asyncio.open_connection("127.0.0.1", port) for port in servers]
+    rng = np.random.default_rng(0)
+    for number in range(-max(10, count // 20), count):  # those before 0 warm up
+        for place in rng.permutation(len(servers)):
+            if b'"stream"' in request:
+                taken, _ = await _time_stream(servers[place], request)
+            else:
+                taken = await _time_whole(*ways[place], request)
+            if number >= 0:
+                seconds[place, number] = taken
+    return seconds
+
+
+async def _time_whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> float:
+    started = time.perf_counter()
+    writer.write(request)
+    head = await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split()[0]))
+    return time.perf_counter() - started
+
+
 def _in_turn(ports: Ports, number: int) -> list[tuple[str, Server]]:
     """The routers in the order of a round: another one is first each time."""
     routers = list(ports.routers.items())
@@ -260,22 +313,23 @@ def _stream(port: int, request: bytes, count: int) -> tuple[float, float]:
 
 
 async def _streams(port: int, request: bytes, count: int) -> tuple[float, float]:
-    found = []
-    for _ in range(count):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        started = time.perf_counter()
-        writer.write(request)
-        first, chunks = 0.0, 0
-        while line := await reader.readline():
-            if b'"content"' in line and not _EMPTY.search(line):
-                first = first or time.perf_counter()
-                chunks += 1
-            if b"[DONE]" in line:
-                break
-        found.append((first - started, (time.perf_counter() - first) / max(1, chunks)))
-        writer.close()
-    first, chunk = np.median(found, axis=0)
+    first, chunk = np.median([await _time_stream(port, request) for _ in range(count)], axis=0)
     return float(first), float(chunk)
+
+
+async def _time_stream(port: int, request: bytes) -> tuple[float, float]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    started = time.perf_counter()
+    writer.write(request)
+    first, chunks = 0.0, 0
+    while line := await reader.readline():
+        if b'"content"' in line and not _EMPTY.search(line):
+            first = first or time.perf_counter()
+            chunks += 1
+        if b"[DONE]" in line:
+            break
+    writer.close()
+    return first - started, (time.perf_counter() - first) / max(1, chunks)
 
 
 if __name__ == "__main__":
