@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import gc
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import asdict
-from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -94,12 +93,13 @@ class _Application(Starlette):
     chats: Mapping[str, ChatEndpoint] = {}
     """By path; none before the start."""
 
-    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a chat request at once, where no page of another origin may ask; others as usual."""
         chat = self.chats.get(scope["path"]) if scope["type"] == "http" and scope["method"] == "POST" else None
         if chat is None or chat.live.service.config.cors_origins:
-            return super().__call__(scope, receive, send)
-        return chat(scope, receive, send)
+            await super().__call__(scope, receive, send)
+        else:
+            await chat(scope, receive, send)
 
 
 class _Pages:
