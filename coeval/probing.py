@@ -163,7 +163,7 @@ def _is_cached(name: str) -> bool:
         from huggingface_hub import try_to_load_from_cache
 
         return isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except (ModuleNotFoundError, ValueError):  # the latter for what is no name that the hub could have
+    except (ModuleNotFoundError, ValueError):  # the latter for what is not a name that the hub could have
         return False
 
 

@@ -231,7 +231,7 @@ def _read_task(reply: Mapping[str, Any]) -> JSON:
         raise ValueError("description or output_description is missing")
     maps = {key: reply.get(key) for key in ("target_attributes", "nuanced_attributes", "rubric")}
     if not isinstance(maps["target_attributes"], dict) or not isinstance(maps["rubric"], dict):
-        raise ValueError("target_attributes or rubric is no object")
+        raise ValueError("target_attributes or rubric is not an object")
     maps["nuanced_attributes"] = maps["nuanced_attributes"] if isinstance(maps["nuanced_attributes"], dict) else {}
     name = re.sub(r"[^a-z0-9]+", "-", str(reply.get("name", "")).lower()).strip("-")
     return {"name": name[:40] or task_name(str(texts["description"])), **texts, **maps, "total": 20}

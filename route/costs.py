@@ -169,7 +169,7 @@ def _cost_nodes(text: str, path: str | Path) -> dict[str, yaml.ScalarNode]:
     try:
         _, root = parse_yaml(text)
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(f"{path}: is no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     models = _entries(root).get("model_configs")
     if not isinstance(models, yaml.MappingNode):
         raise ConfigError(f"{path}: has no model_configs; name the router's configuration")

@@ -134,7 +134,7 @@ def _type_of(model: str | None, endpoint: str, key: str | None) -> str:
 
 
 def _check_traces(url: str) -> None:
-    """Raise ConfigError for what is no URL, ModuleNotFoundError where the extra is missing: both before the start."""
+    """Raise ConfigError for a malformed URL, ModuleNotFoundError for a missing extra: both before the start."""
     if not url.startswith(("http://", "https://")):
         raise ConfigError(f"--traces {url}: must be the http:// or https:// address of a collector")
     import opentelemetry.exporter.otlp.proto.http

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 MODELS = ("ant", "bee", "cat", "dog")
 LONG = {"e2e", "training", "online_training", "serving", "view"}
 
-# The same examples on every machine, and no clock: a slow machine is no failure.
+# The same examples on every machine, and no clock: a slow machine is not a failure.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 

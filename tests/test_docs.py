@@ -109,7 +109,7 @@ def as_ours(words: list[str]) -> tuple[str, list[str]] | None:
             return module, rest
         case ["deepspeed", *rest]:
             flags, script, arguments = split_launcher(rest)
-            assert "--module" in flags or (ROOT / script).is_file(), f"{script} is no file of the checkout"
+            assert "--module" in flags or (ROOT / script).is_file(), f"{script} is not a file of the checkout"
             return script if script in MODULES else TRAIN_MODULE, arguments
     return None
 
@@ -118,7 +118,7 @@ def split_launcher(words: list[str]) -> tuple[list[str], str, list[str]]:
     """DeepSpeed's own flags, the script, and its arguments."""
     number = 0
     while words[number].startswith("--"):
-        assert words[number].split("=")[0] in LAUNCHER, f"{words[number]} is no flag of the launcher"
+        assert words[number].split("=")[0] in LAUNCHER, f"{words[number]} is not a flag of the launcher"
         number += 2 if words[number] in LAUNCHER - {"--module", "--no_ssh"} else 1
     return words[:number], words[number], words[number + 1 :]
 

@@ -40,7 +40,7 @@ def build(output: Path) -> list[Path]:
 
 
 def release_problem(tag: str, version: str, changelog: str) -> str | None:
-    """Return why a tag is no release of this version, or None."""
+    """Return why a tag is not a release of this version, or None."""
     if tag != f"v{version}":
         return f"the tag is {tag}, the version {version}: set p2l/common/version.py or name the tag v{version}"
     sections = re.findall(r"^## \[([^\]]+)\]", changelog, re.MULTILINE)

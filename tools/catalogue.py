@@ -95,7 +95,7 @@ def _features(wheel: Path) -> dict[str, dict[str, Any]]:
         with zipfile.ZipFile(wheel) as files:
             content: dict[str, dict[str, Any]] = json.loads(files.read(_LIST))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise ConfigError(f"{wheel}: is no wheel of litellm with {_LIST} ({error}); download one") from error
+        raise ConfigError(f"{wheel}: is not a wheel of litellm with {_LIST} ({error}); download one") from error
     return content
 
 

@@ -196,7 +196,7 @@ def _unpack(target: Path, packages: Sequence[str]) -> None:
     if target.exists():
         raise ServiceError(f"{target}: lacks what was to be unpacked there; remove it to try again")
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
-        raise ServiceError(f"{packages[0]} is not installed, and this is no Debian; install it")
+        raise ServiceError(f"{packages[0]} is not installed, and this is not Debian; install it")
     downloads = target.with_name("downloads")
     downloads.mkdir(parents=True, exist_ok=True)
     done = subprocess.run(

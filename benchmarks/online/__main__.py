@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for seed in range(1 if flags.quick else min(flags.seeds, strategy.seeds)):
             try:
                 outcome = run_strategy(stream, strategy, seed, quiet=flags.quiet)
-            except ConfigError as error:  # a share of replay that is no vote in batches so small
+            except ConfigError as error:  # a share of replay that is not a vote in batches so small
                 print(f"{strategy.name}: left out: {error}")
                 break
             runs.setdefault(strategy.name, []).append(outcome)

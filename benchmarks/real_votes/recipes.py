@@ -112,7 +112,7 @@ _TFIDF = Recipe(
     prompts_per_step=16,
     init={"model-type": "tfidf"},
     of_set={"mmlu_pro": {"num_train_epochs": 3}, "arena": {"learning_rate": 1e-2, "num_train_epochs": 4}},
-    backbone_of_set={"arena": {"feature_dropout": 0.0}},  # ten tags are no words to be learned by heart
+    backbone_of_set={"arena": {"feature_dropout": 0.0}},  # ten tags are not words to be learned by heart
 )
 _READER = Recipe("reader", "P2L: reader, one line, with MiniLM", one_line=("--size", "reader"))
 _READER_ALONE = Recipe(

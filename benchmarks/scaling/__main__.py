@@ -114,7 +114,7 @@ def _config(folder: Path, most: int) -> SimulationConfig:
     try:
         config = SimulationConfig(**json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
-        raise InputError(f"{file}: is no arena ({error}); choose another --output") from error
+        raise InputError(f"{file}: is not an arena ({error}); choose another --output") from error
     if config.votes < most:
         raise ConfigError(f"{folder}: holds an arena of {config.votes:,} votes, {most:,} are wanted; another --output")
     return config

@@ -90,7 +90,7 @@ def read_points(file: Path) -> Iterator[Point]:
     """The points of a file; a last line that a kill cut short does not count, and is taken away.
 
     Raises:
-        InputError: a line is no point.
+        InputError: a line is not a point.
     """
     if not file.exists():
         return
@@ -102,7 +102,7 @@ def read_points(file: Path) -> Iterator[Point]:
         try:
             yield Point(**json.loads(line))
         except (ValueError, TypeError) as error:
-            raise InputError(f"{file}: line {number} is no point ({error}); remove it") from error
+            raise InputError(f"{file}: line {number} is not a point ({error}); remove it") from error
 
 
 def train_point(folder: Path, shape: Shape, votes: int, seed: int, held: HeldOut, device: str) -> Point:

@@ -1,10 +1,10 @@
 """How far judges agree, over the (response, factor) pairs E that two of them scored.
 
 * SPA: share of equal scores. * WPA: mean of 1 - |difference|, which for levels is 1 equal, 0.5 adjacent, 0 opposite.
-* Kappa and quadratic kappa: where both gave levels; numbers of metrics are no categories.
+* Kappa and quadratic kappa: where both gave levels; numbers of metrics are not categories.
 A judge's score is the mean over its peers: plain, and weighted by |E|. With one judge of its kind there is nobody to
 agree with: its scores are 1.0 and the result is marked degenerate. Judges that scored less than a tenth of what the
-busiest of their kind did are shown without a rank, and are no peers of others: three lucky scores do
+busiest of their kind did are shown without a rank, and are not peers of others: three lucky scores do
 not make the best judge.
 
 Shapes: P pairs, J judges, V values of a dimension.

@@ -29,7 +29,7 @@ from p2l.common.files import bounded_lines, parse_json
 from p2l.common.spreadsheets import CellReader
 
 WHY = {
-    "NO_RECORD": "is no JSON object",
+    "NO_RECORD": "is not a JSON object",
     "MISSING_FIELD": "lacks response_id (or datapoint_id and student), factor or score",
     "UNKNOWN_RESPONSE": "names an answer that the run does not have",
     "UNKNOWN_FACTOR": "names a factor that no judge scored in the task",
@@ -85,7 +85,7 @@ def read_annotations(path: Path, loaded: LoadedRun) -> Annotations:
 
 
 def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
-    """Yield line and row; the row is None where the line is no JSON object."""
+    """Yield line and row; the row is None where the line is not a JSON object."""
     kind = path.suffix.lower()
     if kind not in (".csv", ".jsonl", ".ndjson"):
         raise RunInputError(f"--annotations {path}: must end in .csv or .jsonl")

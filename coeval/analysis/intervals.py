@@ -25,7 +25,7 @@ import numpy.typing as npt
 Floats: TypeAlias = npt.NDArray[np.float64]
 Codes: TypeAlias = npt.NDArray[np.int64]
 TAIL = 0.025
-_MOST_CLUSTERS = 512  # of a jackknife: beyond, clusters are dealt into so many groups
+_MOST_CLUSTERS = 512  # of a jackknife: more clusters are dealt into this many groups
 _PRIOR_PHI = 0.6  # of scores with three levels or means of some judges; it covers best over means of 0.6 to 0.9
 
 

@@ -154,7 +154,7 @@ class Backend(ABC):
     async def _get(self, url: str) -> JSON:
         answer = await self._transport.fetch(url, TIMEOUTS)
         if not isinstance(answer, dict):
-            raise self._transport.malformed("JSON that is no object")
+            raise self._transport.malformed("JSON that is not an object")
         return answer
 
 

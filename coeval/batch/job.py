@@ -186,7 +186,7 @@ class PendingJobs:
         stored = read_json(self.run.pending)
         if not isinstance(stored, dict):
             raise RunInputError(
-                f"{self.run.pending}: is no JSON object; restore it, or remove it to send its jobs anew"
+                f"{self.run.pending}: is not a JSON object; restore it, or remove it to send its jobs anew"
             )
         return stored
 

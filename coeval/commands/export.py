@@ -272,7 +272,7 @@ def _against(path: Path, tables: Mapping[Any, Any]) -> dict[str, Any]:
     whole = content if isinstance(content, dict) and isinstance(content.get("coefs"), dict) else {"coefs": content}
     coefs, eta = whole["coefs"], whole.get("eta")
     if not isinstance(coefs, dict) or not all(map(_is_number, coefs.values())):
-        raise RunInputError(f"{path}: cannot be read, or is no JSON object of model names and coefficients")
+        raise RunInputError(f"{path}: cannot be read, or is not a JSON object of model names and coefficients")
     if eta is not None and not _is_number(eta):
         raise RunInputError(f"{path}: eta must be a number, not {eta!r}")
     return compared(tables[Slice(OVERALL)], coefs, eta)

@@ -191,7 +191,7 @@ def models_parser() -> ArgumentParser:
 
 
 def models_main(argv: Sequence[str] | None = None) -> int:
-    """Print the models that the keys can reach; a provider that does not answer is no failure."""
+    """Print the models that the keys can reach; a provider that does not answer is not a failure."""
     arguments = models_parser().parse_args(argv)
     import asyncio
 

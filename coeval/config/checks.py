@@ -72,7 +72,7 @@ def _check_pairs(config: Config, problems: Problems) -> None:
         if len(students) < 2:
             problems.add(where, "`pairwise` compares students, and there is one; add another, or write `single`")
         if all(judge.is_virtual for judge in judges):
-            problems.add(where, "`pairwise` needs a judge that reads; add one that is no metric, or write `single`")
+            problems.add(where, "`pairwise` needs a judge that reads; add one that is not a metric, or write `single`")
 
 
 def _check_metrics(config: Config, problems: Problems) -> None:

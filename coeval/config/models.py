@@ -222,7 +222,7 @@ def _filled(value: Any) -> Any:
 
 def _batching(name: str) -> str:
     if name not in BATCHING:
-        why = "has no batches here" if name in INTERFACES else f"is no interface{hint(name, BATCHING)}"
+        why = "has no batches here" if name in INTERFACES else f"is not an interface{hint(name, BATCHING)}"
         raise ValueError(f"{why}; those with batches are {', '.join(BATCHING)} (V-13)")
     return name
 
@@ -249,10 +249,10 @@ def _concurrency(value: Any) -> Any:
 
 
 _Key = Annotated[str, Strict()]
-_InterfaceName = Annotated[_Key, one_of(INTERFACES, "is no interface{near}")]
+_InterfaceName = Annotated[_Key, one_of(INTERFACES, "is not an interface{near}")]
 _LIMITS = TypeAdapter[dict[str, int]](Annotated[dict[_InterfaceName, Positive], BeforeValidator(_filled)])
 _ONE_LIMIT = TypeAdapter[int](Positive)
-_BatchPhase = Annotated[_Key, one_of(BATCH_PHASES, "is no phase with batches{near}; those are {all} (V-13)")]
+_BatchPhase = Annotated[_Key, one_of(BATCH_PHASES, "is not a phase with batches{near}; those are {all} (V-13)")]
 _InBatches = Annotated[dict[_BatchPhase, Annotated[Bool, empty_as(False)]], empty_as({})]
 
 

@@ -113,10 +113,10 @@ def read_yaml(path: Path) -> tuple[Any, Problems]:
         raw, node = parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
-        raise ConfigErrors([f"{path}:{line}: is no YAML: {error.problem or error.context}; fix this line"]) from None
+        raise ConfigErrors([f"{path}:{line}: is not YAML: {error.problem or error.context}; fix this line"]) from None
     except (yaml.YAMLError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigErrors([f"{path}: is no YAML: {reason}"]) from None
+        raise ConfigErrors([f"{path}: is not YAML: {reason}"]) from None
     places = [*lines_of(node)] if node is not None else []
     problems = Problems(str(path), {where: line for where, line, _ in places})
     for where, _, is_repeated in places:
@@ -136,7 +136,7 @@ def _text(path: Path) -> str:
         raise ConfigErrors([f"{path}: cannot be read: {error.strerror}"]) from None
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
-        raise ConfigErrors([f"{path}:{line}: is no text in UTF-8; save it in that encoding"]) from None
+        raise ConfigErrors([f"{path}:{line}: is not text in UTF-8; save it in that encoding"]) from None
 
 
 class Entry(BaseModel):
@@ -292,7 +292,7 @@ def one_of(choices: Collection[str], message: str) -> BeforeValidator:
 
 
 def empty_as(default: object) -> BeforeValidator:
-    """Accept an empty value, below a key that is no field, as this one."""
+    """Accept an empty value, below a key that is not a field, as this one."""
     return BeforeValidator(lambda value: default if value is None else value)
 
 

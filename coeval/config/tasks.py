@@ -244,7 +244,7 @@ def _check_labels(labels: Iterable[str], names: Collection[str], where: Where, p
     for number, label in enumerate(labels):
         if label not in names:
             near = hint(label, names, "; it has to be given as a map, since labels are what is known")
-            problems.add((*where, number), f"{label[:60]!r} is no target attribute written here{near}", "V-17")
+            problems.add((*where, number), f"{label[:60]!r} is not a target attribute written here{near}", "V-17")
 
 
 def _check_judging(entry: TaskEntry, where: Where, problems: Problems) -> None:

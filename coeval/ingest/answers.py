@@ -160,7 +160,7 @@ def _inspect_archive(path: Path) -> tuple[Any, list[Any]]:
             head = "header.json" if "header.json" in archive.namelist() else "_journal/start.json"
             return parse_json(archive.read(head)), [parse_json(archive.read(one)) for one in names]
     except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
-        raise RunInputError(f"{path}: is no log of Inspect: {error}") from None
+        raise RunInputError(f"{path}: is not a log of Inspect: {error}") from None
 
 
 def _inspect_row(sample: Mapping[str, Any], model: str, epochs: bool) -> ReadyAnswer:

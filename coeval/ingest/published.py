@@ -94,7 +94,7 @@ def _arc(row: Row, number: int) -> BenchmarkItem:
     texts, labels = [str(one) for one in choices.get("text", ())], [str(one) for one in choices.get("label", ())]
     answer = str(row.get("answerKey"))
     if answer not in labels:
-        raise BadRowError(f"answerKey {answer[:10]!r} is no label")
+        raise BadRowError(f"answerKey {answer[:10]!r} is not a label")
     return choice_item(_id(row, number, "id"), text_of(row, "question"), texts, labels.index(answer), {})
 
 

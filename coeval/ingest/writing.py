@@ -38,7 +38,7 @@ def read_configuration(run: Run) -> dict[str, Any]:
         why = error.strerror if isinstance(error, OSError) else "no YAML"
         raise RunInputError(f"{run.config}: cannot be read: {why}") from error
     if not isinstance(configuration, dict):
-        raise RunInputError(f"{run.config}: is no configuration")
+        raise RunInputError(f"{run.config}: is not a configuration")
     return configuration
 
 

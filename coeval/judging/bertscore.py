@@ -6,7 +6,7 @@ the answer, and matched greedily:
     R = mean_i max_j x_i . y_j        P = mean_j max_i x_i . y_j        F = 2 P R / (P + R)
 
 As in the published figures, the tokens that open and close a text may be matched but do not count in the means; there
-are no idf weights and no rescaling. T tokens, D hidden.
+are not idf weights and no rescaling. T tokens, D hidden.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def missing(options: Mapping[str, Any]) -> str | None:
     name = str(options.get("model_type") or _USUAL)
     if Path(name).is_dir() or _is_cached(name):
         return None
-    return f"metric bertscore: {name} is no folder, nor in the hub's cache; `hf download {name}` first"
+    return f"metric bertscore: {name} is not a folder, nor in the hub's cache; `hf download {name}` first"
 
 
 def _is_cached(name: str) -> bool:

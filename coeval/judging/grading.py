@@ -89,7 +89,7 @@ def read_factors(context: Mapping[str, Any], text: str) -> Graded:
         return Graded(read_scores(text, context["factors"]), text)
     rationale, scores = split_rationale(text, "scores") if grading["rationale"] else ("", None)
     if scores is not None and not isinstance(scores, Mapping):
-        raise MalformedAnswerError('"scores" is no object')
+        raise MalformedAnswerError('"scores" is not an object')
     replies = graded_in(read_object(text) if scores is None else scores, context["factors"])
     return _graded(grading, replies, text, rationale)
 

@@ -56,7 +56,7 @@ def wrong_definition(definition: Mapping[str, Any]) -> str | None:
     for key in definition:
         if key not in options:
             hint = nearest(str(key), options) or f"; there are {', '.join(options)}"
-            return f"{key!r} is no option of {metric}{hint}"
+            return f"{key!r} is not an option of {metric}{hint}"
     return wrong_options(definition) if metric == "bertscore" else None
 
 

@@ -312,9 +312,9 @@ def drift_lines(rows: Iterable[DriftRow], field: str) -> list[Spark]:
 # The head of every page (id, status, counts, records left out), and what names mean.
 
 _CODES = {
-    "PARSE_ERROR_P3": "an item that is no JSON record",
-    "PARSE_ERROR_P4": "an answer that is no JSON record",
-    "PARSE_ERROR_P5": "an evaluation that is no JSON record",
+    "PARSE_ERROR_P3": "an item that is not a JSON record",
+    "PARSE_ERROR_P4": "an answer that is not a JSON record",
+    "PARSE_ERROR_P5": "an evaluation that is not a JSON record",
     "MISSING_RESPONSE": "an evaluation of an answer that is not there",
     "MISSING_DATAPOINT": "an answer to an item that is not there",
     "INCOMPLETE_SCORES": "an evaluation without all factors that its judge should score",
@@ -328,7 +328,7 @@ _CODES = {
     "STALE_P4": "an answer to another prompt than its item has now",
     "STALE_P5": "scores of another answer than is there now",
     "STALE_PAIR": "a verdict on other answers than are there now",
-    "PARSE_ERROR_PAIR": "a verdict on a pair that is no JSON record, or lacks a key",
+    "PARSE_ERROR_PAIR": "a verdict on a pair that is not a JSON record, or lacks a key",
     "FAILED_PAIR": "a verdict on a pair that did not come",
     "INVALID_WINNER_PAIR": "a verdict that names none of the four winners",
     "MISMATCHED_PAIR": "a verdict on a model or an item other than of its answers, or on one model twice",

@@ -1,7 +1,7 @@
 """Files of JSON lines that survive a kill: each line is written whole in one call.
 
 A line that a power cut tore is moved aside when its file is next opened for writing; readers skip and report lines that
-are no records.
+are not records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from coeval.storage.records import is_failed, is_marked
 from p2l.common.files import atomic_path, bounded_lines, parse_json
 
 OnBad = Callable[[Path, int, str], None]
-"""Receives a line that is no record: file, line number from 1, reason."""
+"""Receives a line that is not a record: file, line number from 1, reason."""
 LONGEST_RECORD = 256 << 20
 """Bytes of a line, more than the longest answer can become."""
 _BLOCK = 1 << 16
@@ -126,7 +126,7 @@ def _start_of_last_line(descriptor: int, size: int) -> int:
 
 
 def read_json(path: Path) -> Any:
-    """Return the content of a JSON file; None if there is no such file or it is no JSON."""
+    """Return the content of a JSON file; None if there is no such file or it is not JSON."""
     try:
         return parse_json(path.read_bytes())
     except (OSError, ValueError):

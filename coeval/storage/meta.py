@@ -97,7 +97,7 @@ class Meta:
     """The `meta.json` of a run; safe for threads and other processes."""
 
     def __init__(self, run: Run) -> None:
-        """Read it. Raise RunInputError if it does not exist, or is no JSON object."""
+        """Read it. Raise RunInputError if it does not exist, or is not a JSON object."""
         self.run = run
         self._lock = threading.Lock()
         self._counters: dict[str, SharedNumber] = {}
@@ -206,7 +206,7 @@ class Meta:
     def _read(self) -> dict[str, Any]:
         data = read_json(self.run.meta)
         if not isinstance(data, dict):
-            what = "is no JSON object" if self.run.meta.exists() else "does not exist: this is no folder of a run"
+            what = "is not a JSON object" if self.run.meta.exists() else "does not exist: this is not a folder of a run"
             raise RunInputError(f"{self.run.meta}: {what}")
         return data
 

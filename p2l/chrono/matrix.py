@@ -219,7 +219,7 @@ def read_times(path: str) -> dict[int, float]:
     times: dict[int, float] = {}
     for key, value in content.items():
         if not key.isdecimal():
-            raise InputError(f"{path}: key {key!r} is no number of a batch or slice")
+            raise InputError(f"{path}: key {key!r} is not a number of a batch or slice")
         seconds = value.get("end_tstamp") if isinstance(value, dict) else value
         if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not math.isfinite(seconds):
             raise InputError(f"{path}: key {key!r} must hold {{'end_tstamp': seconds}}, not {value!r:.60}")
@@ -396,6 +396,6 @@ def _forward(matrix: Matrix) -> float:
 
 
 def _first(values: Floats) -> float:
-    """Return the first value that is no NaN; NaN without any."""
+    """Return the first value that is not NaN; NaN without any."""
     numbers = values[~np.isnan(values)]
     return float(numbers[0]) if len(numbers) else np.nan

@@ -63,7 +63,7 @@ def open_slices(files: dict[int, Path], label_list: str | None = None) -> Iterat
     """Read and check slices from end to end; their disk space is freed at the end of the block.
 
     `label_list` is a JSON list of names that a `labels` column refers to, for slices without names. Raise InputError
-    where a row is no vote, or the list cannot be read.
+    where a row is not a vote, or the list cannot be read.
     """
     names = _read_names(label_list)
     own = json.dumps(names).encode() if names else b""
@@ -150,7 +150,7 @@ def open_checkpoint(checkpoint: Checkpoint) -> Iterator[Path]:
     root = local_folder(checkpoint.root)
     if not (root / MODEL_LIST_FILE).is_file():
         raise CheckpointError(
-            f"{checkpoint.place}: is no complete model: neither it nor {checkpoint.root} holds {MODEL_LIST_FILE}; "
+            f"{checkpoint.place}: is not a complete model: neither it nor {checkpoint.root} holds {MODEL_LIST_FILE}; "
             "copy it again, or remove it"
         )
     with tempfile.TemporaryDirectory(prefix="p2l-checkpoint-") as temporary:

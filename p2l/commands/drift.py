@@ -297,7 +297,7 @@ def _time(flag: str, text: str) -> float:
 
     seconds = float(numbers(pa.array([text]))[0])
     if not math.isfinite(seconds):
-        raise ConfigError(f"{flag}: {text!r} is no time; give a date such as 2024-06-01, or seconds since 1970")
+        raise ConfigError(f"{flag}: {text!r} is not a time; give a date such as 2024-06-01, or seconds since 1970")
     return seconds
 
 

@@ -101,7 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="with --votes: votes with one value of this column (user, prompt) count as one observation in intervals",
     )
     flags.add_argument("--weighted", action="store_true", help="weight votes by their `weight` column")
-    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
+    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
     _add_history_flags(flags)
     _add_output_flags(flags)
     return flags

@@ -103,7 +103,7 @@ def _add_split(commands: Any) -> None:
         help="remove models with fewer training votes from both parts",
     )
     one.add_argument("--seed", type=int, default=42, help="order in which prompts are taken")
-    one.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
+    one.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
     _add_model_list(one)
     one.arrange({"what is written": ("--train-output", "--val-output", "--min-votes-per-model"), **_READING})
 
@@ -133,7 +133,7 @@ def _add_lake(commands: Any) -> None:
     one.add_argument("--without-prompts", action="store_true", help="with --database: every vote, without its prompt")
     one.add_argument("--dataset-split", default="train", metavar="NAME", help="which split of a data set with several")
     one.add_argument("--from-disk", action="store_true", help="take VOTES for save_to_disk folders")
-    one.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
+    one.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     except FaultyRowError as error:
         if not hasattr(args, "drop_bad"):
             raise
-        raise VoteError(f"{error}; add --drop-bad to leave out all rows that are no votes") from error
+        raise VoteError(f"{error}; add --drop-bad to leave out all rows that are not votes") from error
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
@@ -275,7 +275,7 @@ _RUN = {
 
 
 def _left_out(count: int) -> str:
-    return f" ({count:,} rows that are no votes left out)" if count else ""
+    return f" ({count:,} rows that are not votes left out)" if count else ""
 
 
 def _model_list(path: str | None) -> list[str] | None:

@@ -67,7 +67,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     try:
         text = read_limited(Path(path).expanduser()).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        reason = "is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error.strerror}"
+        reason = "is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else f"cannot be read: {error.strerror}"
         raise ConfigError(f"{path}: {reason}") from error
     try:
         raw, _ = parse_yaml(text, _Loader)
@@ -110,7 +110,7 @@ class YamlLoader(_SafeLoader):  # type: ignore[misc]
 
 
 def read_limited(path: Path) -> bytes:
-    """Return what a configuration file holds; OSError if it cannot be read, ConfigError if it is no configuration."""
+    """Return the content of a configuration file; OSError if it cannot be read, ConfigError if it is malformed."""
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
@@ -121,7 +121,7 @@ def read_limited(path: Path) -> bytes:
 def parse_yaml(text: str, loader_type: Any = YamlLoader) -> tuple[Any, yaml.Node | None]:
     """Return what a YAML text says, and its nodes.
 
-    Raise YAMLError where it is no YAML, nests deeper than `DEEPEST`, or stands for more than `MOST_VALUES` values, and
+    Raise YAMLError where it is not YAML, nests deeper than `DEEPEST`, or stands for more than `MOST_VALUES` values, and
     ValueError for a value that cannot be built.
     """
     _check_extent(yaml.parse(text, Loader=loader_type))
@@ -159,7 +159,7 @@ def _check_extent(events: Iterator[Any]) -> None:
             continue
         if above[-1].values > MOST_VALUES:
             raise _refusal(event, f"stands for more than {MOST_VALUES:,} values, with what aliases repeat; shorten it")
-        if max(above[-1].depth, len(above)) > DEEPEST + 1:  # the first is no node but the whole text
+        if max(above[-1].depth, len(above)) > DEEPEST + 1:  # the first is not a node but the whole text
             raise _refusal(event, f"is nested deeper than {DEEPEST} levels")
 
 

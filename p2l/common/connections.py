@@ -157,7 +157,7 @@ class Turns:
     """The requests of one process that wait for their turn; without any they can be pickled."""
 
     def __init__(self, at_once: int = _AT_ONCE) -> None:
-        """Begin so many requests in one turn of the event loop."""
+        """Begin `at_once` requests in one turn of the event loop."""
         self._at_once = at_once
         self._begun = 0
         self._waiting: OrderedDict[str, deque[Future[None]]] = OrderedDict()

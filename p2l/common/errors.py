@@ -15,7 +15,7 @@ class InputError(P2LError):
 
 
 class VoteError(InputError):
-    """A vote source is missing, unreadable, or holds a row that is no vote; the message names file and row."""
+    """A vote source is missing, unreadable, or holds a row that is not a vote; the message names file and row."""
 
 
 class ConfigError(InputError):

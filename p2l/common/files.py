@@ -50,13 +50,13 @@ _BINARY = ("parquet", "xlsx")
 def format_of(path: str, name: str | None, formats: Sequence[str]) -> str:
     """Return the format of an output: `name`, or what the ending of `path` says, or the first of all for stdout.
 
-    Raise InputError where the ending names none of them, or for what is no text on a terminal.
+    Raise InputError where the ending names none of them, or for what is not text on a terminal.
     """
     kind = name or (formats[0] if path == STDOUT else Path(path).suffix.lower().removeprefix("."))
     if kind not in formats:
         raise InputError(f"{path}: the ending must be one of {', '.join(f'.{one}' for one in formats)}")
     if path == STDOUT and kind in _BINARY and sys.stdout.isatty():
-        raise InputError(f"{kind} is no text; write it into a file or a pipe")
+        raise InputError(f"{kind} is not text; write it into a file or a pipe")
     return kind
 
 
@@ -146,7 +146,7 @@ def no_nan(value: Any) -> Any:
 
 
 def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
-    """Return `path` as a Path that can be written and is no input, so that a long run does not end without its file."""
+    """Return `path` as a Path, checked before a long run: it can be written, and it is not an input."""
     target = Path(path)
     if any(one is not None and Path(one).expanduser().resolve() == target.resolve() for one in inputs):
         raise InputError(f"{target}: is an input too; choose another output")

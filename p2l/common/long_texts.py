@@ -171,7 +171,7 @@ class PatientDecoder(json.JSONDecoder):
 class JsonText:
     """A long list that is kept as JSON, which is written as it is.
 
-    It is no ABC: every request asks two dozen times whether something is one, which calls Python then. The type checker
+    It is not an ABC: every request checks for one two dozen times, which would call Python then. The type checker
     asks for both properties all the same.
     """
 
@@ -212,7 +212,7 @@ def scan_array(
 ) -> int:
     """Give the elements of a list of JSON to `take`, with where they begin and end; return where the list ends.
 
-    Elements that are short go through C together. Where they are cut within one of them, what is cut off is no JSON, so
+    Short elements go through C together. Where they are cut within one of them, what is cut off is not JSON, so
     that they go through Python one by one. See `json.decoder.JSONArray`.
     """
     text, start = place[0], _after_blanks(*place)
@@ -256,7 +256,7 @@ def _elements(decode_whole: Callable[[str], list[Any]], text: str) -> list[Any]:
     part = text.rstrip(BLANKS)
     if not part.endswith(","):
         return []
-    with contextlib.suppress(ValueError, RecursionError):  # what is no JSON at all is refused by the caller
+    with contextlib.suppress(ValueError, RecursionError):  # what is not JSON at all is refused by the caller
         return decode_whole(f"[{part[:-1]}]")
     return []
 
@@ -342,7 +342,7 @@ def _are_short_texts(elements: list[Any]) -> bool:
     """Return whether elements are objects of texts which together are short, as most messages are, without a loop."""
     try:
         texts = list(chain.from_iterable(map(dict.values, elements)))
-    except TypeError:  # some are no objects
+    except TypeError:  # some are not objects
         return False
     return len(texts) <= _FEW and set(map(type, texts)) <= {str} and sum(map(len, texts)) <= AT_ONCE
 

@@ -131,7 +131,7 @@ class Parser(argparse.ArgumentParser):
     def _check_names(self, words: Iterable[str]) -> None:
         for word in words:
             if word == "--" or (self._subparsers and not word.startswith("-")):
-                break  # what follows is no flag, or a subcommand's
+                break  # what follows is not a flag, or a subcommand's
             name = word.partition("=")[0]
             if name.startswith("--") and " " not in name and name not in self._option_string_actions:
                 self.error(f"unknown flag {name}{self._nearest(name)}")

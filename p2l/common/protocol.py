@@ -30,12 +30,12 @@ _errors.setLevel(logging.ERROR)  # uvicorn would warn of every faulty request, a
 _MOST_HEADER_BYTES = 65536
 _MOST_HEADERS = 128
 _MOST_AHEAD = 16  # requests that wait for the answer to an earlier one
-_MOST_IGNORED = 2**20  # bytes after those that were no request, while earlier requests are answered
+_MOST_IGNORED = 2**20  # bytes after those that were not requests, while earlier requests are answered
 _MOST_JOINED = 2**16  # bytes: joining more takes longer than writing them apart
 _MOST_TAKEN = 256  # connections at once: some milliseconds
 _LAST_SECONDS = 1.0  # that a connection stays open at the end of the service, for a request that is on its way
 _SENTENCES = {
-    HTTPStatus.BAD_REQUEST: "this is no HTTP request that can be read",
+    HTTPStatus.BAD_REQUEST: "this is not an HTTP request that can be read",
     HTTPStatus.REQUEST_TIMEOUT: "the request did not arrive in time",
     HTTPStatus.REQUEST_URI_TOO_LONG: "the address of the request is too long",
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "the request has too many headers, or too large ones",
@@ -133,7 +133,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self._refusal = HTTPStatus.BAD_REQUEST
         self._ignored: int | None = None
-        """Bytes that came after those that were no request; None before there are such."""
+        """Bytes that came after those that were not requests; None before there are such."""
         self._is_last = False
         """Whether the connection ends with the next answer, since the service ends."""
 
@@ -226,7 +226,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.pipeline) >= _MOST_AHEAD:
             raise ValueError("too many requests ahead of their answers")
         if self.parser.get_method() == b"CONNECT":
-            raise ValueError("this is no proxy")
+            raise ValueError("this is not a proxy")
         if self.parser.should_upgrade():
             return  # it begins when it is parsed again
         self._in_head = False
@@ -350,7 +350,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     async def _refuse_body(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request whose body is no body."""
+        """Answer a request whose body is not a body."""
         status = HTTPStatus.BAD_REQUEST
         response = JSONResponse(self._error_body(status.value, _SENTENCES[status]), status.value)
         await response(scope, receive, send)

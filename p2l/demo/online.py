@@ -42,7 +42,7 @@ _BUFFERS = {"plain": "{type: none}", "replay": "{type: replay, epsilon: 0.3}"}
 
 
 def show_online(folder: Path, run: Callable[..., None], votes: int) -> Iterator[str]:
-    """Train on a stream of so many votes, plain and with replay, and yield lines on what each run forgot.
+    """Train on a stream of `votes` votes, plain and with replay, and yield lines on what each run forgot.
 
     `run` runs a command in the demo's folder.
     """

@@ -92,12 +92,12 @@ def _default_names(names: dict[str, list[str]], count: int) -> list[str]:
 
 
 def model_list(inputs: Inputs) -> list[str]:
-    """Read the names of the coefficients; InputError if the file is missing or is no list of different names."""
+    """Read the names of the coefficients; InputError if the file is missing or is not a list of different names."""
     path = inputs.model_list_path or _from_model_repo(str(inputs.model_repo), [MODEL_LIST_FILE])
     try:
         names: Any = parse_json(Path(path).expanduser().read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: is no readable JSON list of model names: {error}") from error
+        raise InputError(f"{path}: is not a readable JSON list of model names: {error}") from error
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
         raise InputError(f"{path}: must be a JSON list of model names, each once")
     check_number_of_models(len(names), path)

@@ -79,7 +79,7 @@ def _column(path: Path, name: str, values: list[Any]) -> Any:
     try:
         return pa.array(values)
     except UnicodeEncodeError as error:
-        raise VoteError(f"{path}: {name} holds half of a surrogate pair, which is no text") from error
+        raise VoteError(f"{path}: {name} holds half of a surrogate pair, which is not text") from error
     except (pa.ArrowException, OverflowError) as error:
         if name in ("coefs", "betas", "eta", "gamma"):
             raise VoteError(f"{path}: {name} must be numbers in every record: {str(error).splitlines()[0]}") from error
@@ -106,7 +106,7 @@ def _values(path: Path) -> Iterator[Any]:
     with path.open(encoding="utf-8-sig") as file:
         text = file.read(_CHUNK).lstrip()
         if text[:1] != "[":
-            raise VoteError(f"{path}: is no JSON array of records; give JSON lines with --eval_path, ending in .jsonl")
+            raise VoteError(f"{path}: is not a JSON array of records; give --eval_path JSON lines, ending in .jsonl")
         place = 1
         while True:
             place = _SEPARATORS.match(text, place).end()  # type: ignore[union-attr]  # an empty match at least
@@ -359,7 +359,7 @@ def _matrix(column: Any, name: str, width: int, place: Any) -> Floats:
     numbers = np.asarray(values.to_numpy(zero_copy_only=False), dtype=np.float32).reshape(rows, width)
     wrong = np.flatnonzero(~np.isfinite(numbers).all(axis=1))
     if len(wrong):
-        raise VoteError(f"{place(int(wrong[0]))}: {name} holds what is no finite number")
+        raise VoteError(f"{place(int(wrong[0]))}: {name} holds what is not a finite number")
     return numbers
 
 

@@ -185,5 +185,5 @@ def _add(ratings: dict[str, dict[str, float]], row: Mapping[str, str | None], pl
     except (TypeError, ValueError):
         rating = math.nan
     if not math.isfinite(rating):
-        raise VoteError(f"{place}: rating {row['rating']!r} is no number; leave out models without one")
+        raise VoteError(f"{place}: rating {row['rating']!r} is not a number; leave out models without one")
     ratings[category][name] = rating

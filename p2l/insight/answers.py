@@ -156,7 +156,7 @@ def read_answers(
     coefs = _matrix(columns["coefs"], f"{path}: coefs")
     wrong = np.flatnonzero(~np.isfinite(coefs).all(axis=1))
     if len(wrong):
-        raise InputError(f"{path}: row {wrong[0] + 1} has coefficients that are no numbers; leave such rows out")
+        raise InputError(f"{path}: row {wrong[0] + 1} has coefficients that are not numbers; leave such rows out")
     models = _models(file, model_list, info, coefs.shape[1])
     likely = likelihood or info.get("loss_type")
     if likely is None:
@@ -185,7 +185,7 @@ def _turns(prompt: Any, place: str) -> list[str]:
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
         raise InputError(f"{place}: prompt must be text or a list of turns")
     if any("\ud800" <= letter <= "\udfff" for turn in turns for letter in turn):
-        raise InputError(f"{place}: prompt holds half of a surrogate pair, which is no text")
+        raise InputError(f"{place}: prompt holds half of a surrogate pair, which is not text")
     return turns
 
 
@@ -213,7 +213,7 @@ def _json_array(file: Path) -> Iterator[dict[str, Any]]:
     try:
         rows = parse_json(file.read_bytes())
     except ValueError as error:
-        raise InputError(f"{file}: is no JSON: {error}") from error
+        raise InputError(f"{file}: is not JSON: {error}") from error
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise InputError(f"{file}: must be a JSON array of objects, as p2l eval writes it")
     yield from rows
@@ -274,7 +274,7 @@ _AT_ONCE = 4096
 
 
 def with_votes(explanation: Explanation, votes: Any, *, least: int = _LEAST_VOTES, quiet: bool = True) -> Explanation:
-    """Return the explanation with what votes show in each cell with at least so many of them.
+    """Return the explanation with what votes show in each cell that has at least `least` of them.
 
     Models that the explanation lacks are left out. Raise InputError where the votes, which need prompts, cannot be read
     or none can be placed.

@@ -1,7 +1,7 @@
 """What changed between two sides: one cell for each model and category, with its interval and whether it is chance.
 
 A change is that of the model's coefficient against the mean of the models that both sides know, in points of an arena
-score (400 points: odds of 10 to 1). A cell's interval is its own; so many cells are looked at that some intervals lie
+score (400 points: odds of 10 to 1). A cell's interval is its own, and of many cells some intervals lie
 off zero by chance, so a model is said to have risen or fallen only where the Benjamini-Hochberg procedure over all
 cells finds it at the false discovery rate asked for.
 

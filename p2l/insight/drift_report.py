@@ -216,7 +216,7 @@ def _measures(drift: Drift) -> Section:
             "Half an interval",
             f"{number_text(widths[len(widths) // 2], 0)} points",
             f"{number_text(widths[0], 0)} to {number_text(widths[-1], 0)}",
-            "The median and the range over all changes: what is much smaller cannot be seen with so many prompts.",
+            "The median and the range over all changes: what is much smaller cannot be seen with these prompts.",
         ),
     ]
     if drift.least_change:

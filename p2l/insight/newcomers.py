@@ -140,7 +140,7 @@ def read_answers(path: str, models: Sequence[str]) -> tuple[list[list[str]], Flo
             raise InputError(f"{path}: row {number}: score must lie between 0 and 1, not {score!r}")
         turns = [prompt] if isinstance(prompt, str) else None if prompt is None else [str(turn) for turn in prompt]
         if not turns:
-            raise InputError(f"{path}: row {number}: prompt is no text")
+            raise InputError(f"{path}: row {number}: prompt is not text")
         key = hash_turns(turns)
         prompts.setdefault(key, turns)
         cells.append((key, place[model], value))

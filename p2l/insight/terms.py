@@ -115,7 +115,7 @@ def typical_terms(terms: Terms, cluster: Ints, clusters: int, *, most: int = 8) 
 
 def _distinct(words: Sequence[str], score: Floats, most: int) -> list[str]:
     names: list[str] = []
-    # Kin of better terms are passed over; so many leave enough, and comparing all would take long.
+    # Kin of better terms are passed over; this number leaves enough, and comparing all would take long.
     for place in np.argsort(-score, kind="stable")[: 10 * most]:
         if score[place] <= 0 or len(names) == most:
             break

@@ -89,7 +89,7 @@ class Design:
         return values
 
     def read_rows(self, rows: Sequence[Mapping[str, Any]], source: str, missing: dict[str, int]) -> Floats:
-        """Return the values (n, C) in votes that are mappings, where whatever is no number counts as missing."""
+        """Return the values (n, C) in votes that are mappings, where whatever is not a number counts as missing."""
         import pyarrow as pa
 
         arrays: dict[str, Any] = {"": pa.nulls(len(rows))}  # a batch without columns would have no length

@@ -91,7 +91,7 @@ def covariate_table(
     `offsets` (N, 3) are added to both coefficients and eta of each vote, which is a row of its own then. `sums` (3, N)
     are votes, weights and squared weights where each of the N stands for several equal votes.
     """
-    vote_keys(model_a, model_b, winner, num_models)  # refuses what is no vote
+    vote_keys(model_a, model_b, winner, num_models)  # refuses what is not a vote
     a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
     weight = np.ones(len(a)) if weights is None else np.asarray(weights, dtype=np.float64)
     pair, column = fold(a, b, won, num_models)

@@ -84,7 +84,7 @@ def fit(
 ) -> Leaderboard:
     """Fit a leaderboard to votes.
 
-    Raise InputError for fewer than two models, no vote that counts, or columns that are no votes, and ConvergenceError
+    Raise InputError for fewer than two models, no vote that counts, or columns that are not votes, and ConvergenceError
     where there is no optimum, as for an undefeated model without a prior.
 
     Args:

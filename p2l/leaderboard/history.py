@@ -243,7 +243,7 @@ def fit_history(
     counter = VoteCounter()
     vote_weights = np.ones(len(seconds)) if weights is None else np.asarray(weights, dtype=np.float64)
     a, b, won = (np.asarray(column, dtype=np.int64) for column in (model_a, model_b, winner))
-    vote_keys(a, b, won, len(models))  # refuses what is no vote
+    vote_keys(a, b, won, len(models))  # refuses what is not a vote
     counter.add(group.reshape(-1).astype(np.int64), a, b, won, vote_weights)
     codes = {int(index): code for code, index in enumerate(indices)}
     return history_of_counts(

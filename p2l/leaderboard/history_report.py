@@ -80,7 +80,7 @@ def _of_text(encoded: Any, over: Over) -> Floats:
 
 
 def _moment(text: str) -> float:
-    """Parse an ISO date or time that Arrow does not read: with a zone, or beside text that is no time."""
+    """Parse an ISO date or time that Arrow does not read: with a zone, or beside text that is not a time."""
     try:
         moment = datetime.fromisoformat(text.strip().replace("Z", "+00:00"))
     except ValueError:
@@ -145,7 +145,7 @@ def history_of_votes(args: argparse.Namespace) -> History:
         history = history_of_counts(counter, codes, list(names), over=over, **fixed, **fit_options(args))
     except InputError as error:
         raise VoteError(f"{source.name}: {error}") from error
-    left_out = [(dropped, "rows that are no votes"), (timeless, "votes without a time")]
+    left_out = [(dropped, "rows that are not votes"), (timeless, "votes without a time")]
     notes = [f"{count:,} {what} were left out." for count, what in left_out if count]
     missing = {} if controls is None else controls.missing
     notes += [f"{count:,} votes without a value of {name} count as zero." for name, count in missing.items()]
@@ -182,7 +182,7 @@ def _history_of_counts(counts: Counts, over: Over, args: argparse.Namespace) -> 
 def _no_time(batch: VoteBatch, column: str, row: int) -> VoteError:
     value = batch.batch.column(column)[row].as_py()
     return VoteError(
-        f"{batch.place(row)}: {column} {value!r:.40} is no time; give seconds since 1970, an ISO date, or "
+        f"{batch.place(row)}: {column} {value!r:.40} is not a time; give seconds since 1970, an ISO date, or "
         "text such as 2025-06 or 2025-W23, or add --drop-bad to leave out such rows"
     )
 

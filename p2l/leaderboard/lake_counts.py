@@ -33,9 +33,9 @@ from p2l.votes.schema import WINNERS, name_lookup, numbers
 _BATCH_ROWS = 1 << 18  # arrays of a batch stay in the cache, and the allocator keeps their pages
 _PIECE_ROWS = 1 << 16
 _DENSE_CELLS = 1 << 23
-"""So many cells are counted in an array; more are sorted."""
-_FEW = 8  # votes are added one by one to an array of so many times more cells
-_FEW_NEW = 4  # counts that came since are kept apart while those of the other file are so many times more
+"""Up to this number of cells they are counted in an array; more are sorted."""
+_FEW = 8  # votes are added one by one to an array with this many times more cells
+_FEW_NEW = 4  # newer counts are kept apart while those of the other file are this many times more
 _VERSION = 2
 _END = object()
 

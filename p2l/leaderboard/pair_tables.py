@@ -365,7 +365,7 @@ def regrouped(keys: Ints, codes: Ints) -> Ints:
 
 
 def are_keys(keys: Ints, groups: int, models: int, scratch: Ints) -> bool:
-    """Whether keys (U,) are of so many groups and models, of which none meets itself; `scratch` (2, U) is used."""
+    """Whether keys (U,) lie within these groups and models, none of which meets itself; `scratch` (2, U) is used."""
     one, two = scratch[:, : len(keys)]
     for place, out in ((_MODEL_BITS + 2, one), (2, two)):
         np.right_shift(keys, place, out=out)

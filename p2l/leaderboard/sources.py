@@ -243,7 +243,7 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
             if clustered and cluster is not None and not controlled:
                 clustered.add(group, *votes, cluster[rows])
     boards = _fit_groups(groups, counter, clustered, controlled, list(names), args)
-    notes = [f"{dropped:,} rows that are no votes were left out."] if dropped else []
+    notes = [f"{dropped:,} rows that are not votes were left out."] if dropped else []
     missing = {} if controls is None else controls.missing
     notes += [f"{count:,} votes without a value of {name} count as zero." for name, count in missing.items()]
     return [boards[0]._replace(board=_noted(boards[0].board, *notes)), *boards[1:]]
@@ -309,7 +309,7 @@ def batches_of_votes(source: Source, columns: Sequence[str], args: argparse.Name
                 yield batch
                 bar.update(len(batch))
     except FaultyRowError as error:
-        raise VoteError(f"{error}; add --drop-bad to leave out all rows that are no votes") from error
+        raise VoteError(f"{error}; add --drop-bad to leave out all rows that are not votes") from error
 
 
 def vote_codes(batch: VoteBatch, names: dict[str, int], *, weighted: bool) -> tuple[Ints, Ints, Ints, Floats]:

@@ -187,7 +187,7 @@ def evaluate(name: str, votes: ScoredVotes) -> float | None:
 def vote_values(name: str, votes: ScoredVotes) -> Floats:
     """Return one value (N,) for each vote, NaN for votes that the metric does not count.
 
-    Raise ConfigError for a metric that is unknown, is no mean over votes, or means nothing under this likelihood.
+    Raise ConfigError for a metric that is unknown, is not a mean over votes, or means nothing under this likelihood.
     """
     metric = _find(name)
     if metric.per_vote is None:

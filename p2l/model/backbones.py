@@ -272,7 +272,7 @@ class Backbone:
     encode_mean: Callable[[nn.Module, Mapping[str, Tensor]], Tensor] | None = None
     """Like `encode`, with the mean over a prompt's tokens; None for a backbone without tokens."""
     bare: Callable[[dict[str, Any], torch.dtype], nn.Module] | None = None
-    """Like `empty`, from the content of config.json; None where that is no encoder of its own."""
+    """Like `empty`, from the content of config.json; None where that is not an encoder of its own."""
 
     def reader(self, pooling: str) -> Callable[[nn.Module, Mapping[str, Tensor]], Tensor]:
         """Return `encode` for pooling "cls", `encode_mean` for "mean"; ConfigError for others, or without tokens."""

@@ -21,7 +21,7 @@ BETWEEN_TURNS = "\n\n"
 COUNTS_OF_TEXT = _FIRST + 12 + len(_COUNTED)
 """Counts of the whole prompt, which come first."""
 FORM_FEATURES = 2 * COUNTS_OF_TEXT + 2
-"""Counts of form; readers that were made before there were so many have the first ones."""
+"""Counts of form; readers of older versions have only the first of them."""
 
 
 def form_of(turns: Sequence[str]) -> list[float]:

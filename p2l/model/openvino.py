@@ -36,7 +36,7 @@ from p2l.model.model import P2LModel
 from p2l.model.reader import ReaderBackbone
 
 _ROUND = 16
-"""Passes are filled up to multiples of so many tokens: OpenVINO makes code for each number that it has not seen."""
+"""Passes are padded to a multiple of this many tokens: OpenVINO compiles for each length that it has not seen."""
 
 _WARM = 256
 """Tokens of the longest pass that is tried beforehand: most are shorter."""
@@ -118,7 +118,7 @@ class CompiledBackbone(nn.Module):
             requests.put(request)
 
     def divide(self, streams: int) -> None:
-        """Lay the layers out once more, for so many passes beside each other; only once, for the layers go then."""
+        """Lay the layers out again, for `streams` passes side by side; only once, since the layers are dropped then."""
         if self._make is not None and streams > 1:
             self._shared = _requests(self._make(streams), streams)
         self._make = None

@@ -85,7 +85,7 @@ def probes(tokenizer: PromptTokenizer) -> list[Encoding]:
 
 
 def of_length(tokenizer: PromptTokenizer, tokens: int) -> Encoding:
-    """A prompt of so many tokens (fewer where the model reads no more), made of the probes."""
+    """Return a prompt of `tokens` tokens, or of as many as the model reads, made of the probes."""
     encodings = probes(tokenizer)
     ids = np.concatenate([encoding.ids[:-1] for encoding in encodings])
     body = np.resize(ids, min(tokens, tokenizer.max_length) - 1)
@@ -199,7 +199,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Timing:
-    """Least seconds of a pass of so many tokens."""
+    """The least seconds that a pass of `tokens` tokens took."""
 
     tokens: int
     float32: float

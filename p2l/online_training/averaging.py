@@ -9,7 +9,7 @@ counts its own steps, from the first one with a vote on it, and looks back on a 
 drag its start along: with a fifth, forecasts for new models were worse than without a mean (docs/experiments.md).
 
 b is 100 in a run that begins with a trained model, for the body and the rows that it has: the mean begins with its
-weights, and they count as so many steps, since they are better than those of the first steps after them. Else b is 0.
+weights, and they count as b steps, since they are better than those of the first steps after them. Else b is 0.
 
 Weights with a row for each word are published as they are: the row of a rare word moves in few and large steps, and a
 mean over the steps between trails so far behind that votes on new subjects were forecast worse.

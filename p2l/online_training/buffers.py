@@ -282,7 +282,7 @@ class ReplayBuffer(Buffer):
         self.full_size = full_size or self.batch_size + round(self.batch_size * epsilon / (1 - epsilon))
         self._replayed = self.full_size - self.batch_size
         if not self._replayed:
-            raise ConfigError(f"epsilon: {epsilon:g} of a batch of {self.batch_size} is no vote; give more")
+            raise ConfigError(f"epsilon: {epsilon:g} of a batch of {self.batch_size} is not a vote; give more")
         self._inner, self._keep_size = inner, full_size is not None
         self._min_batches, self._drop_tail = min_batches, drop_tail
         self._parameters = {

@@ -47,7 +47,7 @@ class OnlineConfig(TrainConfig):
     past_data_path: str | None = None
     """Votes that the model of `--checkpoint` was trained on, which a replay buffer draws from the first step on."""
     average_steps: Whole | None = Field(default=None, ge=1)
-    """Checkpoints and published models hold the mean of the weights over so many recent steps; None: the newest."""
+    """Checkpoints and published models hold the mean of the weights over this many recent steps; None: the newest."""
     vote_order: Literal["time", "sort", "given"] = "time"
     """time: votes stand in order of time, or the run is refused; sort: sort them; given: as they stand."""
 
@@ -98,7 +98,7 @@ def derived_configuration(checkpoint: str | None, followed: Path | None = None) 
     smaller the steps are. A fourth as many are replayed; where the votes that the model was trained on are still where
     they were, as many of them as new ones come. What is published is the mean of the weights over recent steps.
 
-    Raise ConfigError if the checkpoint is no folder of this trainer.
+    Raise ConfigError if the checkpoint is not a folder of this trainer.
     """
     folder = None if checkpoint is None else Path(checkpoint).expanduser()
     record = None if folder is None else _record_in(folder)

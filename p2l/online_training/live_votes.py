@@ -1,7 +1,7 @@
 """Votes that come while a run trains: a JSONL file that others append to, or the router's votes copied into one.
 
 The order of the file is the order of the stream, whatever the times in it say: it is the order of arrival. A line that
-is no vote is left out, told about once and counted, since a live run must not end by one bad line.
+is not a vote is left out, told about once and counted, since a live run must not end by one bad line.
 
 With several processes the first one decides how much has come and when to stop; the others read as far as it did.
 """
@@ -45,7 +45,7 @@ class LineVote(NamedTuple):
 
 
 def parse_line(line: bytes) -> LineVote:
-    """Parse one line of a growing file; VoteError, which says why but not where, if it is no vote.
+    """Parse one line of a growing file; VoteError, which says why but not where, if it is not a vote.
 
     The rules are those of `p2l votes check`, but each line is judged by itself: whether it is a vote may not depend on
     the lines that happened to come with it, or a run that was stopped would go on with other votes.
@@ -82,7 +82,7 @@ def turns_of(row: dict[str, Any]) -> list[str]:
     try:
         "".join(turns).encode()
     except UnicodeEncodeError as error:
-        raise VoteError("prompt holds half of a surrogate pair, which is no text") from error
+        raise VoteError("prompt holds half of a surrogate pair, which is not text") from error
     return turns
 
 
@@ -156,7 +156,7 @@ class GrowingFile:
     def __init__(self, path: Path) -> None:
         """Open the file, reading nothing yet; VoteError if it is missing, unreadable, or of a kind that cannot grow."""
         if path.exists() and not path.is_file():
-            raise VoteError(f"{path}: cannot be followed: it is no file; name a JSONL file or a router's database")
+            raise VoteError(f"{path}: cannot be followed: it is not a file; name a JSONL file or a router's database")
         self.path = path
         self._end, self._number = 0, 1
         try:
@@ -467,7 +467,7 @@ class LiveVotes(LineVotes):
             self.bad_lines += 1
             if self.bad_lines == 1 and _rank() == 0:
                 self._waiting.tell(
-                    f"warning: {self._file.path}: line {line.number}: {error}; lines that are no votes are left out "
+                    f"warning: {self._file.path}: line {line.number}: {error}; lines that are not votes are left out "
                     "and counted, `p2l votes check` lists them"
                 )
             return False

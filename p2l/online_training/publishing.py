@@ -198,7 +198,7 @@ def _touch(model: Path, after: Path | None) -> None:
 def _prune(folder: Path, keep: int) -> None:
     """Remove the oldest models; the served one and the one before it always stay."""
     for path in published(folder)[: -max(keep, 2)]:
-        # Without its list it is no model: nobody loads what is half removed.
+        # Without its list it is not a model: nobody loads what is half removed.
         (path / "model_list.json").unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)
 
@@ -268,7 +268,7 @@ def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str
     if comparison.prompts < FEWEST_PROMPTS:
         return GateDecision(True, f"{comparison.prompts} held-out prompts are too few to judge by", numbers)
     if not math.isfinite(comparison.mean):
-        return GateDecision(False, f"its loss on {comparison.votes:,} held-out votes is no number", numbers)
+        return GateDecision(False, f"its loss on {comparison.votes:,} held-out votes is not a number", numbers)
     numbers |= {"loss": comparison.candidate_loss, "served_loss": comparison.served_loss}
     numbers |= {"difference": comparison.mean, "error": comparison.error}
     sentence = (
@@ -324,7 +324,7 @@ def paired_difference(
 
 @dataclass
 class FolderPublisher:
-    """A `Publisher` (see p2l.online_training.stream) into a folder, every so many votes or seconds.
+    """A `Publisher` (see p2l.online_training.stream) into a folder, after a number of votes or seconds.
 
     The first process decides for all whether it is time, and whether to stop. While nothing is served yet, the model
     that the run begins with is published at once, or the one of its first step, so that an endpoint can start.

@@ -76,7 +76,7 @@ def _add_shared(flags: argparse.ArgumentParser) -> None:
     )
     flags.add_argument("--sort", action="store_true", help="sort the votes by time first, rather than refuse them")
     flags.add_argument("--drop-tail", action="store_true", help="drop what waits at the end of the stream")
-    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are no votes, and count them")
+    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
     flags.add_argument(
         "--dataset-split", default="train", metavar="NAME", help="which split of a data set with several"
     )
@@ -99,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
             args.input, split=args.dataset_split, need_prompt=False, drop_bad=args.drop_bad, quiet=args.quiet
         )
     except FaultyRowError as error:
-        raise VoteError(f"{error}; add --drop-bad to leave out all rows that are no votes") from error
+        raise VoteError(f"{error}; add --drop-bad to leave out all rows that are not votes") from error
     with store:
         print(_report(output, reorder(store, buffer, output, sort=args.sort, quiet=args.quiet), store.dropped_bad))
     return 0
@@ -159,7 +159,7 @@ def _report(output: Path, written: Reordered, left_out: int) -> str:
             f"waited: {lag.median_batches:,.0f} batches in the median, 99 % within {lag.p99_batches:,.0f} ({days}); "
             f"{lag.most_waiting:,} votes at most at once",
             *([f"dropped: {written.dropped:,} votes that waited at the end"] if written.dropped else []),
-            *([f"left out: {left_out:,} rows that are no votes"] if left_out else []),
+            *([f"left out: {left_out:,} rows that are not votes"] if left_out else []),
         ]
     )
 

@@ -10,7 +10,7 @@ held-out prompts, and those that have come since.
 
 R is taken over where gain > 2 standard errors (clustered by prompt): training goes on from its weights with an
 optimizer that begins anew, and with the votes that R has not seen. A gap that grows evenly with the v votes since a
-model was last trained anew reaches WORTH after v WORTH / gain, so the next attempt waits for so many, though not for
+model was last trained anew reaches WORTH after v WORTH / gain, so the next attempt waits for that many, though not for
 fewer than v / 2 or more than 2 v; after an attempt that gains nothing it waits until v has doubled.
 
 Compute is counted in vote passes: of the first model's training, of the run with what it replays, and of training anew.
@@ -124,7 +124,7 @@ class RetrainingState:
             ) from error
 
     def passes(self, votes: int) -> int:
-        """Return the vote passes of training anew on so many votes."""
+        """Return the vote passes of training anew on `votes` votes."""
         return self.epochs * votes * (1 + (self.folds if votes < CROSS_FIT_BELOW else 0))
 
     def compute(self, arrived: int, more: int = 0) -> float:
@@ -309,7 +309,7 @@ def _doubt(difference: Difference) -> str:
     """Return why nothing can be concluded; empty if something can."""
     if difference.prompts < FEWEST_PROMPTS:
         return f"{difference.prompts} prompts that neither was trained on are too few to judge by"
-    return "" if math.isfinite(difference.mean) else "its loss is no number"
+    return "" if math.isfinite(difference.mean) else "its loss is not a number"
 
 
 def _sentence(difference: Difference) -> str:

@@ -28,7 +28,7 @@ def add_database(lake: Lake, location: str, *, prompts: bool = True) -> Added | 
     """Add the votes on two answers that came since the last time; return None where there are none.
 
     With `prompts` those whose prompt was not stored are left out; without, there is no column `prompt`. InputError for
-    what is no router's database, and for one that has lost the last vote that was read.
+    what is not a router's database, and for one that has lost the last vote that was read.
     """
     with router_database(location) as connection:
         voters = Pseudonyms(connection)

@@ -1,6 +1,6 @@
 """The votes of a router's database, copied as they come into a file beside it.
 
-The database is no stream: users change votes, and `VACUUM` numbers the rows anew. The copy only grows, so a run that
+The database is not a stream: users change votes, and `VACUUM` numbers the rows anew. The copy only grows, so a run that
 was stopped finds what it has learned from where it was. An answer has one vote in it, the one that was there when a run
 looked first: a vote that is changed afterwards changes exports, and no run. Where the copy left off is found by its
 newest vote that the database still has as it was; whatever comes after that and is in the copy is left out.

@@ -203,7 +203,7 @@ def read_counts(path: Path, model_list: list[str]) -> dict[int, int]:
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise InputError(f"{path}: key {name!r}: must be a whole number of votes, got {count!r}")
         if name not in place:
-            raise InputError(f"{path}: key {name!r}: is no model of the checkpoint's model_list.json; remove it")
+            raise InputError(f"{path}: key {name!r}: is not a model of the checkpoint's model_list.json; remove it")
     return {place[name]: count for name, count in counts.items()}
 
 

@@ -243,7 +243,7 @@ _RELOAD_SECONDS = 600.0
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem, "description": text}
     for status, text in {
-        400: "The body is no text.",
+        400: "The body is not text.",
         403: "The key is missing or wrong.",
         408: "The body did not arrive in time.",
         413: "The request, or a prompt, is too large; the sentence names the limit.",
@@ -308,7 +308,7 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
 
 
 def score_cache(settings: Settings, served: Served) -> ScoreCache | None:
-    """What the workers share of their answers; ConfigError for what is no URL of a Redis."""
+    """What the workers share of their answers; ConfigError for what is not a URL of a Redis."""
     if settings.score_cache is None:
         return None
     return ScoreCache(settings.score_cache, settings.api_key_digest or "", served.dtype)
@@ -537,7 +537,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     fault = error.errors()[0]
     place = ".".join(str(part) for part in fault["loc"] if part != "body") or "the body"
     if fault["type"] == "json_invalid":
-        return JSONResponse({"detail": "the body is no valid JSON"}, status_code=422)
+        return JSONResponse({"detail": "the body is not valid JSON"}, status_code=422)
     if fault["type"] == "extra_forbidden":
         name = str(fault["loc"][-1])
         hint = nearest(name, _BODIES[request.url.path].model_fields) if request.url.path in _BODIES else ""

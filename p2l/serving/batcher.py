@@ -319,10 +319,10 @@ class Watcher:
         """So many prompts were answered or given up."""
 
     def looked_up(self, *, hits: int, prompts: int) -> None:
-        """So many prompts were looked up, so many of them known."""
+        """Count `prompts` that were looked up, of which `hits` were known."""
 
     def shared(self, hits: int) -> None:
-        """Other workers knew so many more."""
+        """Count `hits` more that other workers knew."""
 
     def computed(self, prompts: int, tokens: int, seconds: float) -> None:
         """A batch went through the model."""

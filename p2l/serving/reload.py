@@ -195,7 +195,7 @@ def _load(settings: Settings, path: str | None) -> Served:
         max_length=asked.max_length,
     )
     if not np.isfinite(model.predict([list(prompt) for prompt in PROBES[:1]]).coefs).all():
-        raise CheckpointError(f"{asked.model_path}: its coefficients are no finite numbers; copy the folder again")
+        raise CheckpointError(f"{asked.model_path}: its coefficients are not finite numbers; copy the folder again")
     ready = [_prepare(member, asked) for member in model.members]
     model.members = [member for member, _, _ in ready]
     _ = model.revision  # computed here and kept, not when the first answer needs it

@@ -51,7 +51,7 @@ class ScoreCache:
     """The answers of one service in Redis; use it inside one event loop."""
 
     def __init__(self, url: str, secret: str = "", dtype: str = "") -> None:
-        """Nothing is asked yet. ConfigError for what is no URL of a Redis.
+        """Nothing is asked yet. ConfigError for what is not a URL of a Redis.
 
         `secret` keys the hashes, so that who reads Redis cannot try prompts; `dtype` tells precisions apart.
         """

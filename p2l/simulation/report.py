@@ -16,7 +16,7 @@ from p2l.likelihood import get
 from p2l.simulation.arena import Arena, VoteChunk
 
 FloatArray: TypeAlias = NDArray[np.float64]
-_EVERY = 8  # of the votes, one in so many goes into the shares of variance
+_EVERY = 8  # one vote in eight goes into the shares of variance
 
 
 @dataclass

@@ -56,7 +56,7 @@ class TrainConfig(BaseModel):
     one leaderboard, when a run validates; 0: all votes are trained on, and the last step is the result."""
     cross_fit: Whole | None = Field(default=None, ge=2)
     """Folds of prompts that take the place of that share: each is predicted by a model trained on the others, and all
-    votes are trained on in the end. For few votes and a small backbone, since it trains so many models more."""
+    votes are trained on in the end. For few votes and a small backbone: it trains one more model for each fold."""
     drop_unknown_models: bool = False
     """Drop validation votes on models that training never saw, instead of refusing them."""
     people: str | None = None

@@ -396,7 +396,7 @@ class Engine:
 
 
 def _refused(folder: Path, error: UnpicklingError) -> CheckpointError:
-    """Return the error that names the first state which is no state, and what in it could run code."""
+    """Return the error that names the first state which is not a state, and what in it could run code."""
     for file in sorted(folder.glob("*.pt")):
         try:
             with without_code():
@@ -409,7 +409,7 @@ def _refused(folder: Path, error: UnpicklingError) -> CheckpointError:
     name = _FORBIDDEN.search(str(error).split("WeightsUnpickler error")[-1])
     what = f"it names {name[1]}, which could run code" if name else "it is damaged, or could run code"
     return CheckpointError(
-        f"{folder}: is no training state: {what}; nothing of it was run: resume from a checkpoint of your own"
+        f"{folder}: is not a training state: {what}; nothing of it was run: resume from a checkpoint of your own"
     )
 
 

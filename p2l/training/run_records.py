@@ -1,7 +1,7 @@
 """What a training run has written into its folder, read again: steps, validations, the comparison, publications.
 
 Reads files alone, without torch, of runs that have ended, still run, or were killed: a line that was cut is left out,
-and so is a value that is no number.
+and so is a value that is not a number.
 """
 
 from __future__ import annotations
@@ -141,13 +141,13 @@ class RunRecords:
 def read_run(folder: Path) -> RunRecords:
     """Read what is in a run's folder, or in a folder that models were published to; InputError for any other."""
     if not folder.is_dir():
-        raise InputError(f"{folder}: is no folder; name the folder of a training run")
+        raise InputError(f"{folder}: is not a folder; name the folder of a training run")
     steps, validations, choices = _read_metrics(folder / METRICS_FILE)
     publications = read_publications(folder) or _published_elsewhere(folder)
     if not steps and not publications:
         parent = folder.resolve().parent
         hint = f"; it is a checkpoint: name {parent}" if (parent / METRICS_FILE).is_file() else ""
-        raise InputError(f"{folder}: is no folder of a training run: it has no {METRICS_FILE} with a step{hint}")
+        raise InputError(f"{folder}: is not a folder of a training run: it has no {METRICS_FILE} with a step{hint}")
     config = _read_config(folder)
     request = _object(folder / REQUEST_FILE).get("request")
     source = request.get("votes") if isinstance(request, dict) else config.get("train_data_path")

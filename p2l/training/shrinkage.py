@@ -87,7 +87,7 @@ def blend(model: Forecast, board: Forecast, factor: float | Floats) -> Forecast:
 
 
 def repeated(board: Leaderboard, votes: int) -> Forecast:
-    """Return one leaderboard as the forecast of each of so many votes."""
+    """Return one leaderboard as the forecast of each of `votes` votes."""
 
     def column(value: float | None) -> Floats | None:
         return None if value is None else np.full(votes, value)

@@ -47,7 +47,7 @@ class VoteReport:
     kinds: Counter[str] = field(default_factory=Counter)
     """Rows by kind of problem."""
     notes: list[str] = field(default_factory=list)
-    """Observations that are no faults."""
+    """Observations that are not faults."""
     voters: int | None = None
     """Different voters; None without a column `voter`."""
     odd_voters: list[OddVoter] = field(default_factory=list)
@@ -258,7 +258,7 @@ def _rest(report: VoteReport) -> list[tuple[str, str]]:
         low, total, high = report.weights
         rows.append(("weights", f"min {low:g}, mean {total / report.votes:g}, max {high:g}"))
     if report.bad_rows:
-        rows.append(("rows that are no votes", f"{report.bad_rows:,} (not counted above)"))
+        rows.append(("rows that are not votes", f"{report.bad_rows:,} (not counted above)"))
     return rows
 
 

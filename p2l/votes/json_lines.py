@@ -190,14 +190,14 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise VoteError(f"{path}: line {number}: holds a {type(value).__name__}; every line must be an object")
     if any(_has_surrogate(name) for name in value):
-        raise VoteError(f"{path}: line {number}: a key holds half of a surrogate pair, which is no text")
+        raise VoteError(f"{path}: line {number}: a key holds half of a surrogate pair, which is not text")
     return value
 
 
 def _to_array(path: Path, line: int, name: str, values: list[Any]) -> Any:
     for row, value in enumerate(values):
         if _has_surrogate(value):
-            raise VoteError(f"{path}: line {line + row}: {name} holds half of a surrogate pair, which is no text")
+            raise VoteError(f"{path}: line {line + row}: {name} holds half of a surrogate pair, which is not text")
     if name == "prompt" and any(isinstance(value, list) for value in values):
         values = [[value] if isinstance(value, str) else value for value in values]
     try:

@@ -106,7 +106,7 @@ class Lake:
                 raise InputError(f"{self.name}: is a lake of version {version!r}, which this version does not know")
             return
         if not create:
-            raise InputError(f"{self.name}: is no lake of votes; `p2l votes lake` makes one")
+            raise InputError(f"{self.name}: is not a lake of votes; `p2l votes lake` makes one")
         selector = pafs.FileSelector(self.root, allow_not_found=True)
         # The mark of a creation that was killed is written again.
         if any(found.base_name != _MARK + _NEW for found in self.files.get_file_info(selector)):
@@ -129,7 +129,7 @@ class Lake:
             columns = tuple(map(str, about.pop("columns")))
             return Commit(**about, parts=parts, columns=columns)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise VoteError(f"{self.name}: {_COMMITS}/{name} is no commit of a lake: {_line(error)}") from error
+            raise VoteError(f"{self.name}: {_COMMITS}/{name} is not a commit of a lake: {_line(error)}") from error
 
     @property
     def parts(self) -> list[Part]:

@@ -27,7 +27,7 @@ class Added(NamedTuple):
     votes: int
     days: int
     dropped: int
-    """Rows that are no votes, left out."""
+    """Rows that are not votes, left out."""
     is_new: bool
     """Whether the source was not there before."""
 

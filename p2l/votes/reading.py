@@ -182,7 +182,7 @@ def _index_problems(batch: Any, labels: Labels, names: LabelNames, show: Callabl
 
 
 class FaultyRowError(VoteError):
-    """A readable row that is no vote; `drop_bad` leaves such rows out."""
+    """A readable row that is not a vote; `drop_bad` leaves such rows out."""
 
 
 _NAMED = ("model_a", "model_b", "winner")
@@ -223,7 +223,7 @@ def read_votes(
 ) -> Iterator[VoteBatch]:
     """Stream votes, each checked; memory holds a batch at a time.
 
-    Raise VoteError where the source or a column is missing, there are no votes, or a row is no vote; it names the row.
+    Raise VoteError where the source or a column is missing, there are no votes, or a row, named, is not a vote.
 
     Args:
         source: a hub id, a `save_to_disk` folder, a .parquet / .jsonl / .jsonl.gz / .csv file, a table in memory, or a
@@ -234,7 +234,7 @@ def read_votes(
         batch_size: votes per batch, at most.
         need_prompt: with `columns=None`, whether votes without a prompt column are an error (leaderboards need none).
         label_list: model names that a `labels` column refers to; needed where model names or winner are absent.
-        drop_bad: leave out rows that are no votes rather than refuse the first; batches count them in `dropped`.
+        drop_bad: leave out rows that are not votes rather than refuse the first; batches count them in `dropped`.
     """
     opened = open_source(source, split=split, from_disk=from_disk)
     check_columns(opened, columns, need_prompt=need_prompt, label_list=label_list)

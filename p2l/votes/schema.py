@@ -263,7 +263,7 @@ def _decoded(source: Source, first_row: int, name: str, column: Any) -> Any:
 
 
 def check_utf8(source: Source, first_row: int, name: str, column: Any) -> None:
-    """Refuse text that is no UTF-8."""
+    """Refuse text that is not UTF-8."""
     if not is_valid(column):
         row = next((row for row in range(len(column)) if not is_valid(pa.concat_arrays([column.slice(row, 1)]))), 0)
         raise VoteError(f"{source.place(first_row + row)}: {name} is not UTF-8 text")

@@ -104,13 +104,13 @@ def _checked(answers: pd.DataFrame, name: str) -> pd.DataFrame:
     for column in ("prompt", "model"):
         wrong = ~answers[column].map(lambda entry: isinstance(entry, str) and bool(entry)).to_numpy(dtype=bool)
         if wrong.any():
-            raise InputError(f"{name}: row {int(wrong.argmax()) + 1}: {column} is no text")
+            raise InputError(f"{name}: row {int(wrong.argmax()) + 1}: {column} is not text")
     try:
         scores = answers["score"].to_numpy(dtype=np.float64)
     except (TypeError, ValueError):
         scores = np.full(len(answers), np.nan)
     if (wrong := ~np.isfinite(scores)).any():
-        raise InputError(f"{name}: row {int(wrong.argmax()) + 1}: score is no number")
+        raise InputError(f"{name}: row {int(wrong.argmax()) + 1}: score is not a number")
     ids = answers["question_id"] if "question_id" in answers else answers["prompt"]
     category = answers["category"].fillna(NO_CATEGORY) if "category" in answers else NO_CATEGORY
     checked = answers.assign(score=scores, question_id=ids.astype(str), category=category).astype({"category": str})

@@ -145,7 +145,7 @@ def _open_csv(path: Path) -> Source:
 def _csv_columns(path: Path) -> list[str]:
     """Return the names in the header."""
     try:
-        # Bytes that are no UTF-8 may lie anywhere in what is read ahead; the rows are checked one by one later.
+        # Bytes that are not UTF-8 may lie anywhere in what is read ahead; the rows are checked one by one later.
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
             text = io.StringIO(file.read(_LONGEST_HEADER), newline="")
         names = next(csv.reader(text), [])

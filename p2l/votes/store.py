@@ -80,7 +80,7 @@ def open_votes(
 ) -> VoteStore:
     """Read all votes of a source into a `VoteStore`; memory stays bounded, disk space is that of the votes.
 
-    Raise VoteError where a row is no vote, a model is unknown, or nothing is left.
+    Raise VoteError where a row is not a vote, a model is unknown, or nothing is left.
 
     Args:
         source, split, from_disk, need_prompt, drop_bad: as in `read_votes`.
@@ -171,7 +171,7 @@ class VoteStore:
     """Votes by row id, 0 to len - 1, in the order of the source; ids come in any order, None means all.
 
     `model_list` names the models that labels refer to; `dropped` counts the votes left out for an unknown model,
-    `dropped_bad` the rows that were no votes.
+    `dropped_bad` the rows that were not votes.
     Use it in a `with` block, or `close` it: its temporary files go then, and at exit.
     """
 

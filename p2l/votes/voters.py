@@ -5,9 +5,9 @@ share of first answers with that of all votes; ties count half. Sums of many vot
 
     z = sum (points - p) / sqrt(sum p (1 - p)),
 
-and so many voters and models are looked at that Benjamini and Hochberg's procedure decides, at a false discovery rate
-of 1 %. Nobody is accused by a few votes: a voter needs twenty, and ten on the model. That a voter differs is no proof
-of ill will: a taste of one's own looks alike.
+and since many voters and models are compared, Benjamini and Hochberg's procedure decides, at a false discovery rate of
+1 %. Nobody is accused by a few votes: a voter needs twenty, and ten on the model. A voter who differs need not mean
+ill: an unusual taste looks the same.
 
 Shapes: N votes.
 """

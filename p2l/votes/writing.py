@@ -162,7 +162,7 @@ class Imported(NamedTuple):
 
     votes: int
     dropped: int
-    """Rows left out because they were no votes."""
+    """Rows left out because they were not votes."""
 
 
 def import_votes(
@@ -280,7 +280,7 @@ def _measures(source: Source, raw: RawBatch, column: Any, side: str) -> dict[str
     rows: list[list[int | None]] = []
     for row, conversation in enumerate(column.to_pylist()):
         turns = None
-        # An answer that is no text (an image, say) has no measures, but its vote counts.
+        # An answer that is not text (an image, say) has no measures, but its vote counts.
         with contextlib.suppress(VoteError):
             turns = _turns_of(source.place(raw.first_row + row), conversation, f"conversation_{side}", "assistant")
         rows.append([None] * len(MEASURES) if turns is None else [*measure_answers("\n\n".join(turns))])

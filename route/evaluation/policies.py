@@ -15,7 +15,7 @@ would do without training. Each is tuned on the training prompts by leaving one 
 prompts, number of neighbours), for the score that the router's optimizer earns with it on average over budgets: the
 figure that is reported later, so that each baseline is as strong as it can be.
 
-The best of the models on each prompt in hindsight is no policy and no bound: answers that are coin flips at the
+The best of the models on each prompt in hindsight is neither a policy nor a bound: answers that are coin flips at the
 forecast chances, which nobody can foresee, have a best one too, and a higher one than real answers, whose errors go
 together.
 

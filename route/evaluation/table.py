@@ -79,7 +79,7 @@ class TokenPrice(NamedTuple):
 
 
 def read_prices(path: str | Path) -> dict[str, TokenPrice]:
-    """Read a price file; raise InputError for a missing file and for an entry that is no price."""
+    """Read a price file; raise InputError for a missing file and for an entry that is not a price."""
     import yaml
 
     from p2l.common.config import parse_yaml, read_limited
@@ -239,7 +239,7 @@ def _checked(answers: pd.DataFrame, name: str) -> pd.DataFrame:
     for column in TEXTS:
         wrong = ~answers[column].map(lambda entry: isinstance(entry, str))
         if wrong.any():
-            raise InputError(f"{name}: row {_row(answers, wrong)}: {column} is no text")
+            raise InputError(f"{name}: row {_row(answers, wrong)}: {column} is not text")
     scores = _numbers(answers, "score", name)
     if (outside := ~(np.abs(scores - 0.5) <= 0.5 + SLACK)).any():
         raise InputError(f"{name}: row {_row(answers, outside)}: score must be a number from 0 to 1")
@@ -286,7 +286,7 @@ def _numbers(answers: pd.DataFrame, column: str, name: str) -> Floats:
 
     numbers: Any = pd.to_numeric(answers[column], errors="coerce").to_numpy(np.float64)
     if (wrong := np.isnan(numbers)).any():
-        raise InputError(f"{name}: row {_row(answers, wrong)}: {column} is no number")
+        raise InputError(f"{name}: row {_row(answers, wrong)}: {column} is not a number")
     return np.asarray(numbers)
 
 

@@ -98,7 +98,7 @@ class Counts:
     answers: dict[str, float] = field(default_factory=dict)
     """Answered requests by model."""
     buckets: dict[float, float] = field(default_factory=dict)
-    """Requests that took at most so many seconds."""
+    """Requests by the bound, in seconds, that they took at most."""
 
     @classmethod
     def of(cls, families: Iterable[Metric]) -> Counts:

@@ -84,7 +84,7 @@ def _regional(kind: str, template: str, options: Mapping[str, Any]) -> str:
     name = "region" if "{region}" in template else "location"
     region = str(options.get(name))
     if not re.fullmatch(r"[a-z0-9-]{1,40}", region):
-        raise ConfigError(f"{kind}: {name} {region[:40]!r} is no name of a region, such as us-east-1")
+        raise ConfigError(f"{kind}: {name} {region[:40]!r} is not a name of a region, such as us-east-1")
     return template.replace(f"{{{name}}}-", "") if region == "global" else template.replace(f"{{{name}}}", region)
 
 
@@ -125,7 +125,9 @@ def _checked_path(kind: str, url: str) -> str:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError(f"{kind}: base_url is no http or https address; write for example https://api.openai.com/v1")
+        raise ConfigError(
+            f"{kind}: base_url is not an http or https address; write for example https://api.openai.com/v1"
+        )
     if parts.username or parts.password:
         raise ConfigError(f"{kind}: base_url holds a name or password; write the key as api_key instead")
     return parts.path

@@ -96,7 +96,7 @@ def _document(file: JSON) -> JSON:
     try:
         base64.b64decode(inline[1], validate=True)
     except binascii.Error:
-        raise translation.unsupported(_WHO, "a file that is no base64") from None
+        raise translation.unsupported(_WHO, "a file that is not base64") from None
     # Converse refuses a name with other characters.
     name = re.sub(r"[^A-Za-z0-9 -]", "-", str(file.get("filename") or "document").removesuffix(".pdf"))
     return {"document": {"format": "pdf", "name": name[:100], "source": {"bytes": inline[1]}}}

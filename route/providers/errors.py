@@ -82,7 +82,7 @@ _MEANING: Mapping[Fault, str] = {
     Fault.SERVER: "failed",
     Fault.CONNECTION: "cannot be reached",
     Fault.TIMEOUT: "took too long",
-    Fault.MALFORMED: "sent what is no answer",
+    Fault.MALFORMED: "sent what is not an answer",
     Fault.CONTEXT_LENGTH: "finds the prompt too long for this model",
     Fault.CONTENT_FILTER: "refuses the content",
     Fault.REQUEST: "cannot use the request",

@@ -105,7 +105,7 @@ class Catalogue:
         self._transport = Transport(account, spec.protocol)
 
     async def models(self, timeouts: Timeouts) -> list[str]:
-        """Return their names, sorted. Raise ProviderError if the key is refused, or the answer is no list of models."""
+        """Return their names, sorted. Raise ProviderError if the key is refused or the answer does not list models."""
         if self._key_check is not None:
             await self._transport.fetch(self._key_check, timeouts)
         answer = await self._transport.fetch(f"{self._url}{self._query}", timeouts)

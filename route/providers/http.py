@@ -261,14 +261,14 @@ class Transport:
             decoder = _CAREFUL
         parsed = self._loaded(text, decoder)
         if not isinstance(parsed, dict):
-            raise self.malformed("JSON that is no object")
+            raise self.malformed("JSON that is not an object")
         return parsed
 
     def _loaded(self, text: bytes, decoder: json.JSONDecoder = _DECODER) -> object:
         try:
             content = decoder.decode(text.decode(_encoding_of(text), "surrogatepass"))
         except (ValueError, RecursionError):
-            raise self.malformed("what is no JSON") from None
+            raise self.malformed("what is not JSON") from None
         if may_be_deeper(text, DEEPEST_JSON) and is_deeper(content, DEEPEST_JSON):
             raise self.malformed(f"JSON nested deeper than {DEEPEST_JSON} levels")
         return content
@@ -358,7 +358,7 @@ class Transport:
             case TimeoutError() | asyncio.TimeoutError():
                 return ProviderError(Fault.TIMEOUT, f"{self.host} took too long", host=self.host)
             case aiohttp.ClientResponseError():
-                return self.malformed("what is no HTTP")
+                return self.malformed("what is not HTTP")
             case aiohttp.ClientError() | OSError():
                 why = f"{self.host} broke the connection ({type(error).__name__})"
                 return ProviderError(Fault.CONNECTION, why, host=self.host)
@@ -381,7 +381,7 @@ class Transport:
 class Translation:
     """Raises errors of the HTTP client as `ProviderError`, without their cause: its text may hold the headers.
 
-    It is no generator, which takes several times as long.
+    It is not a generator, which takes several times as long.
     """
 
     def __init__(self, transport: Transport) -> None:

@@ -75,7 +75,7 @@ class Trouble:
         try:
             trouble = cls(name, float(number) if number else None)
         except ValueError:
-            raise ConfigError(f"mock: {text!r}: the text after the colon is no number") from None
+            raise ConfigError(f"mock: {text!r}: the text after the colon is not a number") from None
         if name not in TROUBLES:
             raise ConfigError(f"mock: unknown failure {name!r}; choose from {', '.join(TROUBLES)}")
         return trouble

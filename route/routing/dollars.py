@@ -6,7 +6,7 @@ The expected answer is a mean of each model, times a factor for prompts of this 
 enough answers of the model to such prompts were seen to take their own mean. It starts from a prior, the answer whose
 output costs what the model's `cost` says, which weighs as much as five answers, so that one that is wrong by a factor
 of three is forgotten soon. r_m is what was booked over what tokens and prices make, by model and length alike: it
-follows a provider that reports dollars, and tokens that are no four bytes. 150 answers are averaged, since their costs
+follows a provider that reports dollars, and tokens that are not four bytes. 150 answers are averaged, since their costs
 have long tails; where the last twenty contradict those before, these are forgotten.
 
 Shapes: M models in the order of the menu.
@@ -28,13 +28,13 @@ USUAL_ANSWER = 400.0
 _SHORTEST, _LONGEST = 8.0, 32_768.0  # of a prior
 _PRIOR_ANSWERS = 5.0
 _ANSWERS = 150.0
-"""The mean is that of so many of the last answers, the older the less."""
+"""The mean is over this many of the last answers, the older the less weight."""
 _BUCKETS = 24  # by the power of two of the prompt's length
 _PRIOR_OF_BUCKET = 30.0
 _OF_BUCKET = 600.0
 _PRIOR_OF_RATIO, _PRIOR_OF_CELL = 2.0, 6.0
 _LAST, _CONTRADICTION, _AFTER_A_CHANGE = 20, 4.0, 5.0
-"""So many of the last observations replace the earlier ones where they are so many standard errors away."""
+"""The last 20 observations replace the earlier ones where they are 4 standard errors away, and count as 5 then."""
 _ERROR_OF_PRIOR, _TAIL_OF_PRIOR, _ANSWERS_OF_PRIOR = 1.7, 6.0, 10.0
 _DEVIATIONS, _TAIL_DECAY, _MOST_TAIL = 4.0, 0.995, 20.0
 _DOUBT, _TRIALS = 2.0, 1.0

@@ -41,7 +41,7 @@ _ANSWER = struct.Struct("=qiidd")
 """An answer that was shown: its key, the numbers of one model or two, and what P2L said of each."""
 _NO_MODEL = -1
 _CERTAIN, _OPTIMISM = 60, 1.0
-"""After so many ratings a newcomer is taken to be this many standard deviations above its mean, which shrink."""
+"""Ratings after which a model is no newcomer; until then it is taken to be this many deviations above its mean."""
 RESULTS: Mapping[str, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "both_bad": 0.5, "up": 1.0, "down": 0.0}
 """The share of a win of the first model, or of an answer that is liked, by verdict."""
 

@@ -128,7 +128,7 @@ def check_budget(budget: float | None) -> None:
 def hull(scores: Floats, costs: Floats) -> list[int]:
     """Return the positions of the corners of the upper concave hull of (costs, scores), from cheapest to best.
 
-    Costs (K,) ascend. Scores rise strictly from corner to corner; points on an edge are no corners; of models with
+    Costs (K,) ascend. Scores rise strictly from corner to corner; points on an edge are not corners; of models with
     equal cost and score the first counts.
     """
     better = np.ones(len(scores), dtype=np.bool_)  # than all that cost less

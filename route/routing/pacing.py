@@ -32,11 +32,11 @@ _WINDOW = 192
 _EVERY = 8
 """Requests between two searches for the rate."""
 _HORIZON = 120
-"""In no fewer requests a surplus or deficit is made up for."""
+"""A surplus or deficit is made up for over at least this many requests."""
 _MOST_OF_CEILING = 4.0
-"""A surplus is spent at no more than so many ceilings a request."""
+"""A surplus is spent at no more than this many ceilings a request."""
 _DEVIATIONS = 4.0
-"""So many standard deviations of what is under way the gate holds back."""
+"""Standard deviations of what is under way that the gate holds back."""
 _UNKNOWN_TAIL = 2.0
 _STEPS = 14
 _APART = 1.05
@@ -83,7 +83,7 @@ class Pacer:
         return min(max(self.ceiling + surplus / left, 0.0), _MOST_OF_CEILING * self.ceiling)
 
     def _remember(self, num_models: int) -> None:
-        """Forget all prompts; those to come are of so many models."""
+        """Forget all prompts; those to come are of `num_models` models."""
         self._scores = np.full((_WINDOW, num_models), -np.inf)
         self._costs = np.zeros((_WINDOW, num_models))
         self._hopeful = np.zeros((_WINDOW, num_models))
@@ -136,7 +136,7 @@ class Pacer:
         )
 
     def has_room(self, expected: float, estimator: Estimator) -> bool:
-        """Return whether a request that no model is chosen for may cost so many dollars, or twice as many."""
+        """Return whether a request that no model is chosen for may cost `expected` dollars, or twice that."""
         self._turn(estimator)
         return _UNKNOWN_TAIL * expected <= self._free()
 

@@ -89,7 +89,7 @@ class Spending:
     def plan(self, key: Key, scores: Floats | None, prompt: Prompt, *, is_budget: bool) -> Allowance | None:
         """Return what a decision needs to know of dollars; None where neither budget nor ceiling is in dollars.
 
-        `scores` are (M,), NaN for models that are no candidates, or None; `is_budget` is of the request's own budget.
+        `scores` are (M,), NaN for models that are not candidates, or None; `is_budget` is of the request's own budget.
         """
         pacers = self.pacers_of(key)
         if not pacers:

@@ -29,7 +29,7 @@ Operation: TypeAlias = Callable[[Live, Request], Awaitable[Response]]
 
 
 def why_not_operator(service: Service, request: Request) -> ApiError | None:
-    """Return why a request is no operator's: it must bring the admin key, or come from here where there is none."""
+    """Return why a request is not an operator's: it must bring the admin key, or come from here where there is none."""
     digest = service.config.admin_key
     if digest is None:
         if is_from_this_machine(request.client and request.client.host, request.headers, request.scope["http_version"]):

@@ -108,7 +108,7 @@ def _longest_prompt(model: ModelConfig, incoming: Incoming) -> int:
 
 
 def limited(request: JSON, tokens: int) -> JSON:
-    """Return a request whose answer has at most so many tokens, under the names that it uses."""
+    """Return a request whose answer has at most `tokens` tokens, under the names that it uses."""
     limits = {name: limit for name in _LIMITS if (limit := count_of(request.get(name)))} or {_LIMITS[0]: tokens}
     return request | {name: min(tokens, limit) for name, limit in limits.items()}
 

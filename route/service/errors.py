@@ -65,7 +65,7 @@ _EARLY = {
     431: "headers_too_large",
     503: "too_many_connections",
 }
-"""Codes of what is refused before it is a request; any other is no HTTP."""
+"""Codes of what is refused before it is a request; any other is not HTTP."""
 
 
 def early_body(status: int, sentence: str) -> JSON:

@@ -125,7 +125,7 @@ def _parse_form(raw: bytes, parameters: str, allowed: Collection[str]) -> Passed
     if len(sections) > _MOST_PARTS + 2:
         raise ApiError(413, "request_too_large", f"a form has at most {_MOST_PARTS:,} parts")
     if len(sections) < 2 or not sections[-1].startswith(b"--"):
-        raise ApiError(400, "invalid_request", "the body is no complete multipart/form-data")
+        raise ApiError(400, "invalid_request", "the body is not complete multipart/form-data")
     texts: JSON = {}
     parts, dropped = [], []
     for section in sections[1:-1]:

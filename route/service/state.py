@@ -240,7 +240,7 @@ class Service:
             self.metrics.breakers.labels(deployment.name, deployment.label).set(state)
 
     def settle(self, charge: Charge, has_cost: bool, answers: int | None = None) -> float:
-        """Book what an attempt has cost, if it has; return that. A failed attempt is no answer."""
+        """Book what an attempt has cost, if it has; return that. A failed attempt is not an answer."""
         cost = charge.booked = charge.cost() if has_cost else 0.0
         prompt, completion = charge.tokens if charge.is_measured else (None, None)
         self.ledger.settle(

@@ -46,7 +46,7 @@ _TOKENS_PER_ATTACHMENT = 1000
 
 
 class Attachments(NamedTuple):
-    """Parts of messages that are no text."""
+    """Parts of messages that are not text."""
 
     images: int
     image_bytes: int
@@ -142,7 +142,7 @@ def _object(raw: bytes, decoder: json.JSONDecoder | None) -> JSON:
     try:
         body = (decoder or _DECODER).decode(decode(raw))
     except (ValueError, RecursionError):
-        raise ApiError(400, "invalid_json", "the body is no valid JSON") from None
+        raise ApiError(400, "invalid_json", "the body is not valid JSON") from None
     if not isinstance(body, dict):
         raise ApiError(400, "invalid_json", "the body must be a JSON object")
     return body

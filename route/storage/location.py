@@ -33,7 +33,7 @@ def filled(text: str) -> str:
 
 
 def location_in(text: str, *, redis: bool = False) -> str:
-    """Return a location with its variables filled in; raise ValueError for one that is no URL of the right kind."""
+    """Return a location with its variables filled in; raise ValueError for one that is not a URL of the right kind."""
     location = filled(text).strip()
     scheme, mark, rest = location.partition("://")
     schemes = ("redis", "rediss") if redis else ("sqlite", "postgresql", "postgres")

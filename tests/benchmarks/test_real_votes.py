@@ -109,7 +109,7 @@ def test_battles_of_the_arena_have_their_tags_as_prompt_and_category() -> None:
         | {"tag_if": [True, False, False], "if_score": [4.0, 0.0, np.nan]}
     )
     votes = arena_votes(battles, 1, np.random.default_rng(0))
-    assert list(votes["question_id"]) == ["1", "3"]  # a model against itself is no vote
+    assert list(votes["question_id"]) == ["1", "3"]  # a model against itself is not a vote
     assert list(votes["prompt"]) == ["math, instruction following; instructions 4 of 5", "none; instructions 0 of 5"]
     assert list(votes["category"]) == ["2 tags", "0 tags"]
 

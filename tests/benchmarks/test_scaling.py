@@ -33,7 +33,7 @@ def test_points_are_kept_line_by_line_and_a_cut_line_is_trained_again(tmp_path):
     write_points(file, second)
     assert file.read_text() == whole
     file.write_text('{"shape": "w8"}\n')
-    with pytest.raises(InputError, match="line 1 is no point"):
+    with pytest.raises(InputError, match="line 1 is not a point"):
         list(read_points(file))
 
 

@@ -78,7 +78,7 @@ def test_no_state_of_any_stage_runs_code(command: Command, runs: Runs, tmp_path:
     assert any("mkdir" in refusal for refusal in refusals)
     # The plants would have worked.
     for name, mark in zip(names, marks, strict=True):
-        with suppress(RuntimeError):  # what follows the plant is no state
+        with suppress(RuntimeError):  # what follows the plant is not a state
             torch.load(name, weights_only=False)
         assert mark.is_dir()
 

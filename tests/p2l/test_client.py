@@ -192,7 +192,7 @@ def test_what_may_pass_is_asked_again_as_often_as_allowed(opened: Open, endpoint
 @pytest.mark.parametrize(
     ("act", "error", "said"),
     [
-        (refuse(400, "prompt is no list"), BadRequestError, "cannot use the prompt (status 400): prompt is no list"),
+        (refuse(400, "no list"), BadRequestError, "cannot use the prompt (status 400): no list"),
         (refuse(413, "over 1 MB"), BadRequestError, "finds the request too large (status 413): over 1 MB"),
         (refuse(422, "two\n\x1b[31mlines"), BadRequestError, "(status 422): two [31mlines"),
         (Say(422, {"detail": [{"input": PROMPT}]}), BadRequestError, "(status 422)"),

@@ -124,7 +124,7 @@ def test_a_price_list_of_other_models_is_refused() -> None:
         ("models: {}\n", "has no model_configs"),
         ("model_configs: {ant: {name: a}}\n", "c.yaml:1: model 'ant' has no cost"),
         ("model_configs:\n  ant: {cost: &c 1}\n  bee: {cost: *c}\n", "two models share this cost"),
-        ("model_configs: [", "is no YAML"),
+        ("model_configs: [", "is not YAML"),
     ],
 )
 def test_configurations_without_costs_are_refused(text: str, message: str) -> None:

@@ -244,7 +244,7 @@ class Report:
 
 
 def check_page(path: str | Path, *inputs: str | Path | None) -> Path:
-    """Return the path of a page that can be written and is no input; InputError, before any work, where it cannot."""
+    """Return the path of a page, checked before any work: InputError if it cannot be written or is an input."""
     if importlib.util.find_spec("jinja2") is None:
         raise InputError("a report needs jinja2, which is not installed; pip install 'p2l[data]'")
     if Path(path).suffix.lower() not in (".html", ".htm"):

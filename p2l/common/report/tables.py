@@ -119,7 +119,7 @@ class Table:
         rows: a value for each column; see `Column.cell`.
         shown: rows beyond this number are folded away at first (never in print).
         caption: a sentence above it.
-        filter: what readers can filter by name, such as `models`; the names are the first column that is no number.
+        filter: what readers can filter by name, such as `models`; the names are the first column that is not a number.
     """
 
     kind: ClassVar[str] = "table"

@@ -153,4 +153,4 @@ def test_a_damaged_list_of_jobs_ends_the_run(
     assert coeval("run", "--config", path) == 0
     run_of(tmp_path).pending.write_text("{")
     assert coeval("run", "--config", path, "--continue") == 1
-    assert "pending_batches.json: is no JSON object; restore it" in capsys.readouterr().err
+    assert "pending_batches.json: is not a JSON object; restore it" in capsys.readouterr().err

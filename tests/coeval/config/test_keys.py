@@ -64,7 +64,7 @@ def test_a_file_that_is_named_has_to_be_there(tmp_path: Path, source: str) -> No
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("openai: {secret\n", "is no YAML"),
+        ("openai: {secret\n", "is not YAML"),
         ("- secret\n", "must be a mapping"),
         ("opnai: secret\n", "opnai: unknown key (did you mean 'openai'?)"),
         ("openai: {api_kye: secret}\n", "openai.api_kye: unknown key (did you mean 'api_key'?)"),

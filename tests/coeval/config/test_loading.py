@@ -56,19 +56,19 @@ def test_the_messages_are_lines_of_their_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("models: [\n- x\n", ":2: is no YAML: "),
-        ("a: 1\nb: {\n  c: d: e}\n", ":3: is no YAML: "),
+        ("models: [\n- x\n", ":2: is not YAML: "),
+        ("a: 1\nb: {\n  c: d: e}\n", ":3: is not YAML: "),
         ("experiment: {id: a,\n id: b}\n", ":2: experiment.id: is written twice; remove one of the two"),
         ("just words\n", "must be a mapping"),
         ("", "must be a mapping, 'key: value', and is empty"),
         ("- models\n", "must be a mapping, 'key: value', and is a list"),
-        ("[" * 5000, "is no YAML"),
+        ("[" * 5000, "is not YAML"),
         (
             "a: &a [x]\n" + "".join(f"{b}: &{b} [{(f'*{a}, ' * 40)}]\n" for a, b in ("ab", "bc", "cd", "de")),
             "100,000 values",
         ),
-        ("a: \x00", "is no YAML"),
-        ("a: &a [*a]\n", ":1: is no YAML: *a stands within what it refers to"),
+        ("a: \x00", "is not YAML"),
+        ("a: &a [*a]\n", ":1: is not YAML: *a stands within what it refers to"),
     ],
 )
 def test_what_is_no_yaml_is_told_with_its_line(tmp_path: Path, text: str, message: str) -> None:

@@ -106,7 +106,7 @@ def test_one_typo_is_one_line(tmp_path: Path, where: tuple[str | int, ...]) -> N
 
 @pytest.mark.parametrize("key", ["sample", "sample.bee"])
 def test_a_sample_prompt_that_nobody_is_asked_is_no_mistake(tmp_path: Path, key: str) -> None:
-    """The second model is no teacher; the items of a task without any to write were ingested."""
+    """The second model is not a teacher; the items of a task without any to write were ingested."""
     library = task(prompt_library={key: "Write {task_description} with {target_attributes}."})
     assert places(tmp_path, library) == []
     (tmp_path / "runs" / "first" / "phase3_datapoints").mkdir(parents=True)
@@ -147,7 +147,7 @@ def test_a_byte_order_mark_and_foreign_letters_are_no_mistake(tmp_path: Path, en
 def test_what_is_no_file_of_text_is_told(tmp_path: Path) -> None:
     path = write(tmp_path)
     path.write_text(path.read_text(), encoding="utf-16")
-    for what, why in ((path, ":1: is no text in UTF-8"), (tmp_path, "cannot be read: Is a directory")):
+    for what, why in ((path, ":1: is not text in UTF-8"), (tmp_path, "cannot be read: Is a directory")):
         with pytest.raises(ConfigErrors, match=why):
             load_config(what, keys=Keys())
 

@@ -78,7 +78,7 @@ RULES: list[tuple[str, Change, str]] = [
     ("V-13 model", model(interface="groq", parameters={"model": "x"}, batch_enabled=True), "groq has no batches here"),
     ("V-15", experiment(probe_mode="ful"), "must be one of full, resume, disable, and is 'ful' (did you mean 'full'?)"),
     ("V-16", experiment(probe_on_fail="stop"), "must be one of abort, warn, and is 'stop' (V-16)"),
-    ("V-17", task(label_attributes=["sizes"]), "'sizes' is no target attribute written here (did you mean 'size'?)"),
+    ("V-17", task(label_attributes=["sizes"]), "'sizes' is not a target attribute written here (did you mean 'size'?)"),
     ("V-17 auto", task(target_attributes="auto", label_attributes=["x"]), "it has to be given as a map"),
     ("V-18", task(rubric={"b": {"metric": "blue"}}), "one of bertscore, bleu, exact_match; it is 'blue'"),
     ("V-18 judge", model(interface="metric", roles=["judge"], parameters={"metric": "x"}), "there is no 'x'; choose"),
@@ -151,7 +151,7 @@ RULES: list[tuple[str, Change, str]] = [
     (
         "concurrency",
         experiment(concurrency={"opnai": 3}),
-        "concurrency.opnai: is no interface (did you mean 'openai'?)",
+        "concurrency.opnai: is not an interface (did you mean 'openai'?)",
     ),
     (
         "rate",

@@ -125,7 +125,7 @@ def test_answers_are_read_in_the_form_they_were_written(
         ("scenario_state.json", '{"request_states": [{}]}', "request state 1: is not in this format"),
         ("scenario_state.json", "{}", "has no request_states"),
         ("log.json", '{"samples": []}', "names no model under eval"),
-        ("log.eval", "no zip", "is no log of Inspect"),
+        ("log.eval", "no zip", "is not a log of Inspect"),
         ("samples_x.jsonl", '{"doc_id": 1, "arguments": [], "resps": []}\n', "line 1: is not in this format"),
     ],
 )

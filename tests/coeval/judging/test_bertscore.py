@@ -63,7 +63,7 @@ def test_a_case_reckoned_by_hand(tiny: Path) -> None:
     [
         (
             {"model_type": "nobody/has-this", "num_layers": 1},
-            "nobody/has-this is no folder, nor in the hub's cache; `hf download nobody/has",
+            "nobody/has-this is not a folder, nor in the hub's cache; `hf download nobody/has",
         ),
         ({"model_type": "/", "num_layers": 1}, "/ cannot be loaded from its folder or the hub's cache: "),
         ({"model_type": "nobody/has-this"}, "needs `num_layers`"),

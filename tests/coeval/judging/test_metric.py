@@ -73,8 +73,8 @@ def test_what_cannot_be_computed_is_said_in_a_line(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("definition", "why"),
     [
-        ({"metric": "bleu", "model_type": "x"}, "'model_type' is no option of bleu"),
-        ({"metric": "bertscore", "model": "x"}, "'model' is no option of bertscore (did you mean 'model_type'?)"),
+        ({"metric": "bleu", "model_type": "x"}, "'model_type' is not an option of bleu"),
+        ({"metric": "bertscore", "model": "x"}, "'model' is not an option of bertscore (did you mean 'model_type'?)"),
         ({"metric": "bertscore", "model_type": "x"}, "it needs `num_layers`, the layer of x to be read"),
         ({"metric": "bertscore", "num_layers": 0}, "its num_layers must be a whole number of at least 1"),
         ({"metric": "bertscore", "device": 0}, "its device must be text"),

@@ -118,7 +118,9 @@ def test_marks_of_phases_and_foreign_keys_stay(tmp_path: Path) -> None:
     assert (data["resume_from"], data["ingest_log"]) == ("zero", [{"benchmark": "mmlu"}])
 
 
-@pytest.mark.parametrize(("text", "why"), [(None, "does not exist"), ("[", "is no JSON object"), ("[]", "is no JSON")])
+@pytest.mark.parametrize(
+    ("text", "why"), [(None, "does not exist"), ("[", "is not a JSON object"), ("[]", "is not a JSON object")]
+)
 def test_a_folder_without_a_run_is_said(tmp_path: Path, text: str | None, why: str) -> None:
     if text is not None:
         (tmp_path / "meta.json").write_text(text)

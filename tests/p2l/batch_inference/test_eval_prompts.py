@@ -60,7 +60,7 @@ def test_a_csv_field_may_hold_the_list_of_turns(tmp_path: Path) -> None:
 
 
 def test_columns_of_votes_may_hold_anything(tmp_path: Path) -> None:
-    """They are no votes here: a number for a winner is carried through like any other column."""
+    """They are not votes here: a number for a winner is carried through like any other column."""
     rows = [{"prompt": "a", "winner": 3, "model_a": [1], "labels": None}]
     [(_, piece)] = open_prompts(str(write_jsonl(tmp_path / "rows.jsonl", rows))).tables()
     assert piece.to_pylist() == rows

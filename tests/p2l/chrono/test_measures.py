@@ -81,7 +81,7 @@ def test_of_a_gap_within_its_noise_no_share_is_stated() -> None:
     assert table["naive"]["gap"] == pytest.approx(0.008)
     assert (table["naive"]["gap_error"] or 0.0) > 0.004
     assert table["best"]["closed"] is table["best"]["closed_absolute"] is None
-    # A gap that forgetting makes grow steadily is no noise.
+    # A gap that forgetting makes grow steadily is not noise.
     steady = [matrix([oracle], run="oracle"), matrix([[a + n / 50 for n, a in enumerate(oracle)]], run="naive")]
     assert compare_runs(steady, oracle="oracle", naive="naive")["oracle"]["closed"] == 1.0
 

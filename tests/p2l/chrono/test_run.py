@@ -216,7 +216,7 @@ def test_a_model_list_for_all_checkpoints_may_lie_beside_them(evaluate: Evaluate
 def test_a_checkpoint_without_any_model_list_is_named(evaluate: Evaluate, run: Path) -> None:
     for number in (2, 10):
         (run / f"checkpoint-{number}" / "model_list.json").unlink()
-    with pytest.raises(InputError, match=r"run/checkpoint-2: is no complete model: neither it nor .*run holds"):
+    with pytest.raises(InputError, match=r"run/checkpoint-2: is not a complete model: neither it nor .*run holds"):
         evaluate()
 
 

@@ -309,7 +309,7 @@ def test_intervals_are_those_of_student() -> None:
         (["--votes", "v", "--versions", "1", "2"], "needs one --model"),
         (["--votes", "v", "--versions", "1", "1", "--model", "cat"], "name two"),
         (["--votes", "v", "--after", "1", "--model", "cat", "--versions", "1", "2"], "goes with --before"),
-        (["--votes", "v", "--before", "soon"], "'soon' is no time"),
+        (["--votes", "v", "--before", "soon"], "'soon' is not a time"),
         (["--votes", "v", "--before", "5", "--after", "4"], "must not be later"),
         (["--votes", "v", "--before", "5", "--fdr", "0"], "between 0 and 1"),
         (["--votes", "v", "--before", "5", "--plot", "x.doc"], "the ending must be"),

@@ -303,7 +303,7 @@ def test_files_that_lack_something_say_what(tmp_path):
         read_answers(str(path))
     assert read_answers(str(path), likelihood="bt").models == MODELS
     path.write_text('[{"prompt": "x", "coefs": [[1.0, null, 0.0, 0.0, 0.0]]}]', encoding="utf-8")
-    with pytest.raises(InputError, match="row 1 has coefficients that are no numbers"):
+    with pytest.raises(InputError, match="row 1 has coefficients that are not numbers"):
         read_answers(str(path), likelihood="bt")
     path.write_text('[{"prompt": "x"}]', encoding="utf-8")
     with pytest.raises(InputError, match="no 'coefs'"):

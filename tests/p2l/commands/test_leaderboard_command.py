@@ -167,7 +167,7 @@ def test_rows_that_are_no_votes_are_refused_or_dropped_and_counted(tmp_path, cap
     with pytest.raises(InputError, match=r"row 8.*--drop-bad"):
         main(["--votes", str(source), "--quiet"])
     main(["--votes", str(source), "--drop-bad", "--quiet"])
-    assert "1 rows that are no votes were left out" in capsys.readouterr().out
+    assert "1 rows that are not votes were left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -373,7 +373,7 @@ def test_votes_without_a_time_are_refused_or_left_out_and_counted(tmp_path, caps
     votes.loc[[4, 9], "tstamp"] = np.nan
     source = tmp_path / "votes.parquet"
     votes.to_parquet(source)
-    with pytest.raises(InputError, match=r"row 5: tstamp .* is no time.*--drop-bad"):
+    with pytest.raises(InputError, match=r"row 5: tstamp .* is not a time.*--drop-bad"):
         main(["--votes", str(source), "--over", "week", "--quiet"])
     main(["--votes", str(source), "--over", "week", "--drop-bad", "--quiet"])
     assert "2 votes without a time were left out" in capsys.readouterr().out
@@ -390,7 +390,7 @@ def test_votes_without_a_time_are_refused_or_left_out_and_counted(tmp_path, caps
         (["--periods", "alone"], "go with --over"),
         (["--over", "month", "--likelihood", "elo"], "unknown likelihood"),
         (["--over", "month", "--plot", "board.doc"], "ending"),
-        (["--over", "month", "--time-column", "language"], "row 1: language .* is no time"),
+        (["--over", "month", "--time-column", "language"], "row 1: language .* is not a time"),
     ],
 )
 def test_what_a_user_gets_wrong_about_a_history_is_said_in_one_line(flags, message, timed_file):

@@ -439,7 +439,7 @@ UPGRADES = {
 @pytest.mark.parametrize("size", [1, 40, 1000])
 @pytest.mark.parametrize("offer", UPGRADES.values(), ids=UPGRADES)
 def test_a_request_that_offers_another_protocol_keeps_its_body(offer: bytes, size: int, in_chunks: bool) -> None:
-    """What looks like a request in a body is no request, in whichever pieces it arrives."""
+    """What looks like a request in a body is not a request, in whichever pieces it arrives."""
     body = b"GET /early HTTP/1.1\r\nhost: evil\r\n\r\n"
     head = b"POST /echo HTTP/1.1\r\nhost: here\r\n" + offer
     if in_chunks:

@@ -149,8 +149,8 @@ def test_an_online_run_shows_what_it_published_wherever_that_is(tmp_path: Path) 
 
 def test_a_folder_of_anything_else_is_one_line(tmp_path: Path) -> None:
     for folder, words in (
-        (tmp_path, "is no folder of a training run"),
-        (tmp_path / "none", "is no folder; name the folder of a training run"),
+        (tmp_path, "is not a folder of a training run"),
+        (tmp_path / "none", "is not a folder; name the folder of a training run"),
     ):
         with pytest.raises(InputError, match=words) as caught:
             main([str(folder)])

@@ -209,5 +209,5 @@ def test_a_model_whose_coefficients_are_no_numbers_is_not_served(folder: Path) -
     """Its weights are finite, so that only what it computes shows it."""
     load(Settings(model_path=str(folder), device="cpu"))
     config(rms_norm_eps=float("nan"))(folder)
-    with pytest.raises(InputError, match="coefficients are no finite numbers"):
+    with pytest.raises(InputError, match="coefficients are not finite numbers"):
         load(Settings(model_path=str(folder), device="cpu"))

@@ -162,7 +162,7 @@ def test_a_file_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_what_lines_are_not_appended_to_is_not_followed(tmp_path: Path) -> None:
-    with pytest.raises(VoteError, match="it is no file; name a JSONL file"):
+    with pytest.raises(VoteError, match="it is not a file; name a JSONL file"):
         live(tmp_path)
     table = tmp_path / "votes.parquet"
     table.write_bytes(b"PAR1\x15")

@@ -149,7 +149,7 @@ def test_rows_that_are_no_votes_can_be_left_out(tmp_path: Path, capsys: pytest.C
     rows = broken(lambda rows: rows[3].update(model_b=MODELS[3]))
     source, output = save(tmp_path / "votes.parquet", rows), tmp_path / "out.parquet"
     geometric_buffer.main(["--input", str(source), "--output", str(output), *FLAGS, "--drop-bad"])
-    assert "left out: 1 rows that are no votes" in capsys.readouterr().out
+    assert "left out: 1 rows that are not votes" in capsys.readouterr().out
     assert len(columns_of(output, "tstamp")) == 19
 
 

@@ -164,7 +164,7 @@ def test_a_share_that_leaves_no_new_or_no_past_votes_is_refused(epsilon: float) 
 
 
 def test_a_share_of_less_than_a_vote_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"epsilon: 0\.01 of a batch of 8 is no vote; give more"):
+    with pytest.raises(ConfigError, match=r"epsilon: 0\.01 of a batch of 8 is not a vote; give more"):
         make(epsilon=0.01)
 
 

@@ -38,7 +38,7 @@ def test_a_run_is_begun_then_taken_up_at_its_newest_checkpoint_until_it_has_ende
     for step in (9, 10):
         (folder / f"checkpoint-{step}").mkdir()
         (folder / f"checkpoint-{step}" / STATE_FILE).touch()
-    (folder / "checkpoint-11").mkdir()  # without a state it is no checkpoint
+    (folder / "checkpoint-11").mkdir()  # without a state it is not a checkpoint
     assert take_up(run, validate=False) == (folder, str(folder / "checkpoint-10"))
     (folder / "config.json").touch()
     assert take_up(run, validate=True) == (folder, str(folder / "checkpoint-10"))  # its results are missing still

@@ -70,10 +70,10 @@ def changed(column: str, value: object, row: int = 3) -> pd.DataFrame:
     [
         (answers().drop(columns="score"), "t: has no column 'score'"),
         (answers().iloc[:0], "t: holds no answers"),
-        (changed("score", "good"), "t: row 4: score is no number"),
+        (changed("score", "good"), "t: row 4: score is not a number"),
         (changed("score", 7.0), "t: row 4: score must be a number from 0 to 1"),
         (changed("cost", -1.0), "t: row 4: cost must be a number of dollars of at least 0"),
-        (changed("prompt", None), "t: row 4: prompt is no text"),
+        (changed("prompt", None), "t: row 4: prompt is not text"),
         (pd.concat([answers(), answers().tail(1)]), "t: row 121: this model has answered this question"),
         (answers()[lambda rows: rows["model"] == "small"], "t: has 1 model that answered 90% of the questions"),
         (answers().drop(columns="cost"), "t: has no column 'cost'; give --prices"),

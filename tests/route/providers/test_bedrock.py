@@ -285,5 +285,5 @@ def test_the_region_is_part_of_the_address() -> None:
     account = account_for("bedrock", None, None, env)
     assert account.base_url == "https://bedrock-runtime.eu-west-1.amazonaws.com"
     assert (account.options["access_key_id"], account.api_key) == ("a", None)
-    with pytest.raises(Exception, match="is no name of a region"):
+    with pytest.raises(Exception, match="is not a name of a region"):
         account_for("bedrock", None, None, {"AWS_REGION": "evil.example/"})

@@ -206,7 +206,7 @@ MISBEHAVIOUR: dict[str, tuple[Sequence[Any], Fault]] = {
     "ended in the middle": (HALF, Fault.MALFORMED),
     "stalled in the middle": ([*HALF, "hang"], Fault.TIMEOUT),
     "malformed chunk": ([*HALF, b'data: {"choices": [{"ind\n\n', *chunks({})], Fault.MALFORMED),
-    "chunk that is no object": ([*HALF, b"data: 12\n\n"], Fault.MALFORMED),
+    "chunk that is not an object": ([*HALF, b"data: 12\n\n"], Fault.MALFORMED),
     "chunk of another shape": ([*HALF, b'data: {"choices": [7]}\n\n'], Fault.MALFORMED),
     "chunk of another choice": ([*HALF, b'data: {"choices": [{"delta": "text"}]}\n\n', *chunks({})], Fault.MALFORMED),
     "chunk of an object of choices": ([*HALF, b'data: {"choices": {"0": {}}}\n\n'], Fault.MALFORMED),
