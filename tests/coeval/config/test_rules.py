@@ -73,7 +73,7 @@ RULES: list[tuple[str, Change, str]] = [
     (
         "V-13 phase",
         experiment(batch={"openai": {"evaluate": True}}),
-        "no phase with batches (did you mean 'evaluation'?)",
+        "not a phase with batches (did you mean 'evaluation'?)",
     ),
     ("V-13 model", model(interface="groq", parameters={"model": "x"}, batch_enabled=True), "groq has no batches here"),
     ("V-15", experiment(probe_mode="ful"), "must be one of full, resume, disable, and is 'ful' (did you mean 'full'?)"),

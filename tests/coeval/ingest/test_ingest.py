@@ -188,7 +188,7 @@ def test_names_and_places_are_checked(finished: Path, tmp_path: Path) -> None:
         ingest("--run", finished, "--benchmarks", "mmlo")
     with pytest.raises(RunInputError, match=r"mmlu/test\.jsonl: cannot be read: No such file"):
         ingest("--run", finished, "--benchmarks", "mmlu", "--data-dir", tmp_path)
-    with pytest.raises(RunInputError, match="no folder of a run"):
+    with pytest.raises(RunInputError, match="not a folder of a run"):
         ingest("--run", tmp_path, "--benchmarks", "mmlu")
     for flags in (
         ("--dataset", "x"),

@@ -39,7 +39,7 @@ def test_hidden_states_are_taken_out_once(tmp_path):
     [
         ("[]", "holds no record"),
         (r'[{"prompt": "\ud800"}]', "half of a surrogate pair"),
-        ('{"a": 1}', "no JSON array"),
+        ('{"a": 1}', "not a JSON array"),
         ('[{"a": 1}, {"a": ]', "record 2 is not JSON"),
         ("[1]", "record 1 is a int"),
     ],

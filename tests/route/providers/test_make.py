@@ -104,7 +104,7 @@ def test_ollama_is_where_its_variable_says(host: str, url: str) -> None:
     "url", ["ftp://host/v1", "https://", "http:///v1", "http://host:port", "http://host:99999", "http://[x/v1"]
 )
 def test_an_address_has_to_be_one(url: str) -> None:
-    with pytest.raises(ConfigError, match="no http or https address"):
+    with pytest.raises(ConfigError, match="not an http or https address"):
         account_for("openai", "k", url, {})
 
 

@@ -140,7 +140,7 @@ def test_a_trouble_can_be_told_later() -> None:
     ("options", "text"),
     [
         ({"failures": ["explosion"]}, "unknown failure 'explosion'"),
-        ({"failure": "status:x"}, "no number"),
+        ({"failure": "status:x"}, "not a number"),
         ({"txt": "a"}, "options are text, tokens"),
     ],
 )
