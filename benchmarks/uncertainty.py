@@ -15,7 +15,8 @@ known. Printed are
 
 "within" are prompts of the topics trained on, "left out" those that the left-out topic decides. A left-out topic is one
 draw, and how much prompts differ is estimated once for each training: coverage varies more between arenas than prompts
-tell, so that its mean has a standard error over arenas.
+tell, so that its mean has a standard error over arenas. Of more than six arenas the means are printed in place of a row
+for each, which goes to standard error.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -48,6 +49,7 @@ from p2l.simulation.config import SimulationConfig
 Floats = npt.NDArray[np.float64]
 LEVEL, REACH = 0.9, 1.6448536269514722
 LOW, HIGH = 0.85, 0.95
+MOST_ROWS = 6  # arenas that have a row each in what is printed
 ROUNDING = 0.0005  # of a skill: a model that is one leaderboard differs from it by how far both fits converged
 
 
@@ -245,6 +247,33 @@ def verdict_on(shares: list[float]) -> str:
     return f"{mean:.1%} +- {error:.1%} over {count} arenas ({LOW:.0%} to {HIGH:.0%}: {verdict})"
 
 
+def means(figures: Mapping[tuple[bool, str], Sequence[Figures]]) -> str:
+    """Return a table of means over arenas, by what was trained on and on which prompts it was measured."""
+    header = (
+        "trained on",
+        "prompts",
+        "arenas",
+        "coverage",
+        "least",
+        "greatest",
+        "width",
+        "error",
+        "one board's",
+        "skill",
+    )
+    rows = []
+    for (whole, kind), arenas in figures.items():
+        coverage = np.array([one.coverage for one in arenas])
+        spread = coverage.std(ddof=1) / len(arenas) ** 0.5
+        numbers = np.array([[one.width, one.error, one.board_error, one.skill[0]] for one in arenas]).mean(0)
+        trained = "all topics" if whole else "all but one topic"
+        shares = (f"{coverage.mean():.1%} ± {spread:.1%}", f"{coverage.min():.1%}", f"{coverage.max():.1%}")
+        width, error, board_error, skill_mean = numbers.tolist()
+        others = (f"{width:.2f}", f"{error:.3f}", f"{board_error:.3f}", f"{skill_mean:+.3f}")
+        rows.append((trained, kind, str(len(arenas)), *shares, *others))
+    return table(header, rows)
+
+
 def build_parser() -> argparse.ArgumentParser:
     """Return the flags of the benchmark."""
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -268,18 +297,19 @@ def main() -> None:
     print(f"{flags.size}: {arenas}, {flags.models} models, {flags.topics} topics")
     rows: list[tuple[str, ...]] = []
     harmed: list[bool] = []
-    covered: dict[tuple[bool, str], list[float]] = defaultdict(list)
+    measured: dict[tuple[bool, str], list[Figures]] = defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(flags.first_seed, flags.first_seed + flags.arenas):
             for trained, kind, figures in run(seed, flags, Path(folder)):
                 rows.append(figures.row(str(seed), trained, kind))
                 print("  ".join(rows[-1]), file=sys.stderr, flush=True)
-                covered[trained == "all topics", kind].append(figures.coverage)
+                measured[trained == "all topics", kind].append(figures)
                 harmed.append(kind == "left out" and figures.skill[2] < -ROUNDING)
-    print(f"\n{table(HEADER, rows)}\n")
-    for (whole, kind), shares in covered.items():
+    print(f"\n{table(HEADER, rows) if flags.arenas <= MOST_ROWS else means(measured)}\n")
+    for (whole, kind), of_arenas in measured.items():
         trained = "all topics" if whole else "all but one topic"
-        print(f"coverage of {LEVEL:.0%} intervals, trained on {trained}, {kind}: {verdict_on(shares)}")
+        verdict = verdict_on([one.coverage for one in of_arenas])
+        print(f"coverage of {LEVEL:.0%} intervals, trained on {trained}, {kind}: {verdict}")
     print(f"skill on a left-out topic below zero by its interval: {sum(harmed)} of {flags.arenas} arenas")
 
 
