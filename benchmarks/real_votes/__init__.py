@@ -1,3 +1,3 @@
-"""How well do models trained here predict votes that are not simulation? Held-out prompts, beside their baselines."""
+"""How well do models trained here predict votes that are not simulated? Held-out prompts, beside their baselines."""
 
 from __future__ import annotations

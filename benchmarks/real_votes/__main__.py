@@ -1,4 +1,4 @@
-"""How well do models trained here predict votes that are not simulation? Held-out prompts, beside their baselines.
+"""How well do models trained here predict votes that are not simulated? Held-out prompts, beside their baselines.
 
     python -m benchmarks.real_votes DATA_DIR [--output DIR] [--sets mmlu_pro,arena]
 

@@ -6,7 +6,7 @@ the answer, and matched greedily:
     R = mean_i max_j x_i . y_j        P = mean_j max_i x_i . y_j        F = 2 P R / (P + R)
 
 As in the published figures, the tokens that open and close a text may be matched but do not count in the means; there
-are not idf weights and no rescaling. T tokens, D hidden.
+are no idf weights and no rescaling. T tokens, D hidden.
 """
 
 from __future__ import annotations

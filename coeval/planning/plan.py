@@ -183,7 +183,7 @@ def _counted(run: Run, kind: str, missing: int, expected: int, since: str) -> st
     line = f"    {done} of {expected} {WORDS[kind]} in {len(files)} files" + (f", {failed} failed" if failed else "")
     line += _speed(recent, missing)
     line += f", {repeats} refused as they repeat others" if repeats else ""
-    return line + (f", {len(bad)} lines that are not record" if bad else "")
+    return line + (f", {len(bad)} lines that are not records" if bad else "")
 
 
 def _speed(recent: Sequence[str], missing: int) -> str:

@@ -43,7 +43,7 @@ def test_status_says_how_far_a_run_is(run: Run, capsys: pytest.CaptureFixture[st
     for words in (
         "one: completed",
         "data_generation      completed\n    4 of 4 items in 1 files\n",
-        "8 of 8 responses in 2 files, 1 failed, 1 lines that are not record",
+        "8 of 8 responses in 2 files, 1 failed, 1 lines that are not records",
         "16 of 16 evaluations in 2 files",
         "batch_1: pending, openai, evaluation, 7 requests",
     ):
