@@ -29,6 +29,8 @@ INSIDE = 0.02
 """Share of the prompts within the distribution whose coefficients may be shrunk."""
 _JITTER = 1e-4
 _FEWEST = 2.0  # clusters, of which nothing is concluded
+_CLEAR = 4.0  # clusters, of fewer of which t has tails so long that its intervals say nothing
+_UPPER_END = 0.95  # of a 90 % interval
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Process:
     """Squares (Q', K) and `seen` (K,) of each cluster of prompts when the votes on it are left out."""
 
     strange: float
-    """Variance of a prompt of another cluster over that of those within: (c + 1) / (c - 1) for c clusters."""
+    """Variance of a prompt of another cluster over that of those within, known from few clusters (`_strange`)."""
     features: Floats
     """(Q, K) of all prompts, whose inner products are the kernel."""
 
@@ -114,10 +116,21 @@ def determined(known: Floats, seen: Floats) -> Floats:
 
 
 def _strange(clusters: list[Ints]) -> float:
-    """Return (c + 1) / (c - 1) for the number c of clusters, unequal ones counted as fewer."""
+    """Return by how much the variance of one more cluster exceeds that of c clusters, unequal ones counted as fewer.
+
+    The next of c normal draws has Student's t with c - 1 degrees of freedom and the variance of the c, which their mean
+    makes too small, times (c + 1) / (c - 1). Deviations are used as those of a normal, so that the factor also has the
+    square of what a 90 % interval of t is wider by.
+    """
+    from scipy.special import ndtri, stdtrit
+
     sizes = np.array([len(cluster) for cluster in clusters], dtype=np.float64)
     count = float(sizes.sum() ** 2 / (sizes**2).sum()) if len(sizes) else 0.0
-    return (count + 1.0) / (count - 1.0) if count > _FEWEST else 1.0
+    if count <= _FEWEST:
+        return 1.0
+    count = max(count, _CLEAR)
+    wider = float(stdtrit(count - 1.0, _UPPER_END) / ndtri(_UPPER_END))
+    return (count + 1.0) / (count - 1.0) * wider**2
 
 
 def median_distance(inputs: Floats) -> float:

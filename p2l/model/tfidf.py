@@ -21,7 +21,6 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -207,37 +206,6 @@ class WordUsage:
     def known_alone(self) -> npt.NDArray[np.float64]:
         """Return the shares (Q,) of words that would be known of each prompt had it alone not been read."""
         return self._known(np.bincount(self.words)[self.words] > MIN_DF)
-
-    def known_without_topic(self, count: int, rng: np.random.Generator) -> npt.NDArray[np.float64]:
-        """Return the shares (Q,) that would be known of each prompt had the words of its main topic not been read.
-
-        A topic is one of at most `count` clusters of words, by the prompts in which they stand together.
-        """
-        topic = self._topics(count, rng)[self.words]
-        weights = np.zeros((len(self.lacking), count))
-        np.add.at(weights, (self.prompt, topic), self.weights)
-        return self._known(topic != weights.argmax(axis=1)[self.prompt])
-
-    def _topics(self, count: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Return the cluster of each word, by k-means along the main directions of the prompts' TF-IDF."""
-        from scipy.cluster.vq import kmeans2
-        from scipy.sparse import csr_matrix
-        from scipy.sparse.linalg import svds
-
-        shape = len(self.lacking), int(self.words.max(initial=0)) + 1
-        directions = min(count, shape[0] - 1, shape[1] - 1)
-        if directions < 1:
-            return np.zeros(shape[1], dtype=np.int64)
-        lengths = np.sqrt(np.bincount(self.prompt, self.weights, shape[0]))
-        rows = csr_matrix((np.sqrt(self.weights) / lengths[self.prompt], (self.prompt, self.words)), shape)
-        _, sizes, right = svds(rows, directions, v0=rng.standard_normal(min(shape)))
-        vectors = (sizes[:, None] * right).T
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        # The start of k-means divides by the distance to the nearest centre, which is zero once each word is one.
-        count = min(count, len(np.unique(vectors.round(6), axis=0)))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of a cluster that loses all its words
-            return np.asarray(kmeans2(vectors, count, minit="++", seed=rng)[1], dtype=np.int64)
 
     def _known(self, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
         count = len(self.lacking)

@@ -18,8 +18,8 @@ Gaussian process has it. So the intervals are right on average for prompts like 
 stranger ones, and those of the prior for prompts that are like none.
 
 How strange is strange is seen by leaving out parts of the prompts: each cluster of them in turn is left out of the
-process, and its familiarity then is that of another topic. The same is done with the vocabulary: how many words of a
-prompt would be known if those of its topic were not?
+process, and its familiarity then is that of another topic. How many of its words are known is compared with how many
+would be of each prompt of the votes had it alone not been read.
 
 Shapes: N votes, Q prompts, F inputs, K points, M models, R components.
 """
@@ -64,11 +64,8 @@ LEAST_VARIANCE = 0.02  # of the prior's, that is left in any prompt
 _CONCAVE = math.pi / 8.0
 _MOST_CURVED = 0.5  # of a correction that would grow without bound
 _BOARD_PRECISION = 0.1  # of the prior of one leaderboard: a model with few votes has a standard deviation of 3
-_UNKNOWN = 0.8  # share of the usual known words at which a prompt is as good as unread
-_HALF_KNOWN = 0.5  # below this share of them always
+_UNREAD = 0.9  # share of the usual known words at which a prompt is as good as unread
 _FEW_KNOWN, _LEAST_KNOWN = 0.02, 0.2  # where most prompts have hardly a known word, that says nothing
-TOPICS = 8  # clusters of words
-_MOST_STRANGE = 0.9  # of the prompts of a topic that was not read
 _TOKENS = 8192
 _STEPS = 8  # votes on a prompt that each is multiplied with
 
@@ -190,7 +187,7 @@ def posterior_of(
     if shift_invariant(likelihood):
         coefs = coefs + sample.coefs.mean() - coefs.mean()
     scalars = [math.nan if value is None else float(value) for value in (board.eta, board.gamma)]
-    limits = _words(prompts.usage if unshaped is None else unshaped.usage, rng)
+    limits = _words(prompts.usage if unshaped is None else unshaped.usage)
     tensors |= {
         "words": limits,
         "coefs": coefs,
@@ -403,18 +400,14 @@ def _components(
     }
 
 
-def _words(usage: WordUsage | None, rng: np.random.Generator) -> Floats:
+def _words(usage: WordUsage | None) -> Floats:
     """Return the share of known words at which coefficients are those of one leaderboard, and from which their own.
 
-    Nearly every prompt would reach the upper share had it alone not been read, and nine in ten would not exceed the
-    lower one had the words of their topic not been read. That is never less than half of the upper share: where
-    clusters of words are languages, prompts without theirs would have no word left at all.
+    Nearly every prompt of the votes would reach the upper share had it alone not been read. How few words are known of
+    a topic that was not read is not in the votes: topics share most words, and those of its own are the rare ones.
     """
     high = 0.0 if usage is None else float(np.quantile(usage.known_alone(), _FEW_KNOWN))
-    if usage is None or high < _LEAST_KNOWN:
-        return np.array([-2.0, -1.0])
-    low = float(np.quantile(usage.known_without_topic(TOPICS, rng), _MOST_STRANGE))
-    return np.array([min(max(low, _HALF_KNOWN * high), _UNKNOWN * high), high])
+    return np.array([_UNREAD * high, high] if high >= _LEAST_KNOWN else [-2.0, -1.0])
 
 
 def _differences_of(basis: Floats, pairs: Ints) -> Floats:

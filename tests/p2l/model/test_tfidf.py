@@ -214,21 +214,3 @@ def test_what_would_be_known_of_prompts_that_were_not_read():
     alone = [red / (red + rarest)] * 3 + [1.0] * 4 + [red / (red + rarest)]
     assert np.allclose(usage.known_alone(), alone)
     assert np.allclose(words.usage([[""]]).known_alone(), 1.0)
-    assert np.allclose(words.usage([[""]]).known_without_topic(4, np.random.default_rng(0)), 1.0)
-
-
-def test_a_topic_that_was_not_read_takes_its_words_along():
-    rng = np.random.default_rng(0)
-    topics = [[f"{name}{number}" for number in range(12)] for name in ("a", "b", "c")]
-    prompts = [[" ".join(["the", "of", *rng.choice(topics[row % 3], 5)])] for row in range(300)]
-    usage = fit_vocabulary(prompts).usage(prompts)
-    assert np.median(usage.known_alone()) == 1.0
-    assert np.median(usage.known_without_topic(4, rng)) < 0.6
-
-
-def test_there_are_no_more_topics_than_different_words():
-    """Two words that always stand together are one to the directions of TF-IDF."""
-    prompts = [["red green"], ["blue"]] * 8
-    usage = fit_vocabulary(prompts, max_features=10, min_df=1).usage(prompts)
-    shares = usage.known_without_topic(8, np.random.default_rng(0))
-    assert ((shares >= 0) & (shares <= 1)).all()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice, product
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from p2l.model.scratch import (
     make_tfidf,
     make_transformer,
 )
+from p2l.model.tfidf import fit_vocabulary
 from p2l.simulation.arena import Arena, simulate
 from p2l.simulation.batches import vote_batch
 from p2l.simulation.config import SimulationConfig
@@ -144,15 +146,31 @@ def test_a_strange_prompt_is_less_certain_and_gets_the_one_leaderboard(arena: Ar
     assert np.median(distance[:-1]) > 0.9
 
 
-def test_one_unknown_word_makes_no_strange_prompt(arena: Arena, fitted: P2L) -> None:
-    """All words of an arena are known: what an unknown one means is told by leaving topics out."""
-    prompts = arena.texts(next(arena.chunks(validation=True))).to_pylist()[:100]
-    with above_the_board(fitted) as posterior:
-        one = fitted.predict([[*turns[:-1], f"{turns[-1]} zyxwvut"] for turns in prompts])
-        all_of_them = fitted.predict([" ".join(f"zyxw{number}vut" for number in range(20))])
-    board = posterior.coefs.numpy()
-    assert np.abs(one.coefs - board).mean() > 0.5
-    assert np.abs(all_of_them.coefs - board).max() < 0.01
+@pytest.mark.parametrize(
+    ("own", "least", "most"), [(0, 0.0, 0.2), (3, 0.95, 1.0)], ids=["of a few words", "of any words"]
+)
+def test_an_unknown_word_is_strange_where_training_knew_every_word(own: int, least: float, most: float) -> None:
+    """Prompts of ten common words, and of as many `own` ones that no other prompt has."""
+    rng, count = np.random.default_rng(0), 600
+    words = ["".join(letters) for letters in product("abcdefghijklm", repeat=4)]
+    common = [" ".join(rng.permutation(words[:40])[:10]) for _ in range(count)]
+    rare = iter(words[40:])
+    prompts = [[" ".join([text, *islice(rare, own)])] for text in common]
+    tokenizer = fit_vocabulary(prompts)
+    pairs = np.stack([rng.permutation(4)[:2] for _ in prompts])
+    labels = np.column_stack([pairs, np.zeros(count, dtype=np.int64)])
+    known = KnownPrompts(rng.standard_normal((count, 8)), np.zeros((count, 4)), tokenizer.usage(prompts))
+    board = HeadStart(np.zeros(4), None, None)
+    posterior = posterior_of(known, np.arange(count), labels, board, get("bt"), count, rng)
+
+    def trust(texts: list[list[str]]) -> float:
+        shares = torch.tensor([encoding.known for encoding in tokenizer.encode(texts)])
+        familiar = torch.full((len(texts), len(posterior.share)), 1e3)  # as squares, so that words alone decide
+        return float(posterior.trust(familiar, shares).mean())
+
+    assert trust(prompts) > 0.95
+    assert least <= trust([[f"{text} zyxwvut"] for text in common]) <= most
+    assert trust([["zyxw vutsr qponm lkjih"]]) == 0.0
 
 
 @pytest.mark.parametrize("kind", ["tfidf", "qwen2"])
