@@ -4,9 +4,11 @@ A run trains on without any of this; both are done to the folder of the candidat
 
     coefs_f = f coefs + (1 - f) m,    eta and gamma likewise
 
-with m the one leaderboard of the votes that have arrived, and f the smallest factor whose loss on the newest held-out
-votes exceeds the least by no more than its standard error (`p2l.training.shrinkage`). A model with few votes is held by
-the prior of m at its own mean over the held-out prompts, so that what a run began with is not forgotten. The gate
+with m the one leaderboard of the votes that have arrived. Of the factors f whose loss on the newest held-out votes
+exceeds the least by no more than its standard error (`p2l.training.shrinkage`), a run that began with nothing takes the
+smallest; one that began with a finished model takes the largest, since that model was shrunk by its own validation
+votes, and a few new ones must not undo what it knew. An LLM with few votes is held by the prior of m at its own mean
+over the held-out prompts. The gate
 judges by the same votes: one parameter that is chosen by N of them makes a candidate look better by 1 / (2 N) nats.
 
 Shapes: n votes, M models.
@@ -107,7 +109,7 @@ def complete(
     """
     facts: dict[str, float | int] = {}
     if held is not None and len(arrived):
-        facts = shrink(folder, arrived, held, device, weighted=weighted)
+        facts = shrink(folder, arrived, held, device, weighted=weighted, is_new=is_new)
     if len(arrived) >= FEWEST_VOTES:
         model = P2L.from_pretrained(folder, device=device, dtype=torch.float32).members[0]
         posterior = fit_posterior(model.model, model.tokenizer, arrived, weighted=weighted, most_prompts=MOST_READ)
@@ -116,9 +118,12 @@ def complete(
 
 
 def shrink(
-    folder: Path, arrived: ArrivedVotes, held: HeldOutVotes, device: torch.device, *, weighted: bool
+    folder: Path, arrived: ArrivedVotes, held: HeldOutVotes, device: torch.device, *, weighted: bool, is_new: bool
 ) -> dict[str, float | int]:
-    """Shrink the model in `folder` by held-out votes; return the factor, and the votes that chose it."""
+    """Shrink the model in `folder` by held-out votes; return the factor, and the votes that chose it.
+
+    `is_new` is whether the run began with nothing, rather than with a finished model.
+    """
     model = P2L.from_pretrained(folder, device=device)
     labels = translate_labels(held.labels, held.model_list, model.model_list)
     kept = np.flatnonzero((labels[:, :2] >= 0).all(axis=1) & (counted(model.likelihood, held.labels) > 0))
@@ -129,7 +134,8 @@ def shrink(
     forecast = forecast_of(model, prompts)
     board = one_leaderboard(arrived, forecast, model.likelihood.name, weighted=weighted)
     votes = ValidationVotes(model.likelihood, labels[kept], codes, np.ones(len(kept)))
-    factor = votes.choose([votes.losses(forecast, repeated(board, len(kept)))]).factor
+    losses = votes.losses(forecast, repeated(board, len(kept)))
+    factor = votes.choose([losses], near=0.0 if is_new else 1.0).factor
     if factor < 1.0:
         start = HeadStart(board.coefs, board.eta, board.gamma)
         edit_weights(folder, model.members[0].model.changes_towards(start, factor))

@@ -230,7 +230,8 @@ class Retraining:
         # As it is published: the other one is shrunk by votes of its own.
         held = recent(self.stream.held, arrived, self.gate_votes)
         arrived_votes = ArrivedVotes(trainer.votes, arrived, names, names)
-        shrink(followed, arrived_votes, held, trainer.engine.device, weighted=self.config.weighted_loss)
+        device, weighted = trainer.engine.device, self.config.weighted_loss
+        shrink(followed, arrived_votes, held, device, weighted=weighted, is_new=False)
         job = {
             "stream": str(self.stream.path),
             "votes": arrived,

@@ -58,16 +58,23 @@ class ValidationVotes:
         rows = [blend(ours, theirs, float(factor)) for factor in FACTORS]
         return np.stack([vote_losses(self.likelihood, row.coefs, sides, row.eta, row.gamma) for row in rows])
 
-    def choose(self, losses: Sequence[Floats], among: NDArray[np.bool_] | None = None) -> Shrinkage:
-        """Choose point and factor by the losses (G, N) of each of E points; `among` (N,) are the votes that say."""
+    def choose(
+        self, losses: Sequence[Floats], among: NDArray[np.bool_] | None = None, *, near: float = 0.0
+    ) -> Shrinkage:
+        """Choose point and factor by the losses (G, N) of each of E points; `among` (N,) are the votes that say.
+
+        Of the factors whose loss is within a standard error of the least, the nearest to `near` is chosen.
+        """
         mass = self.mass if among is None else self.mass * among
         means = np.stack([part @ mass for part in losses]) / mass.sum()
         point, best = divmod(int(means.argmin()), len(FACTORS))
-        rows = losses[point]
-        for place in range(best):
+        rows, distances = losses[point], np.abs(FACTORS - near)
+        for place in np.argsort(distances, kind="stable"):
+            if distances[place] >= distances[best]:
+                break
             excess, error = _mean_and_error((rows[place] - rows[best]) * mass, mass, self.prompts)
             if excess <= error:
-                best = place
+                best = int(place)
                 break
         return Shrinkage(point, float(FACTORS[best]), float(means.min()))
 

@@ -81,6 +81,16 @@ def test_a_model_that_knows_nothing_of_prompts_becomes_the_leaderboard(candidate
     assert np.allclose(after.predict(judges.prompts).coefs, expected, atol=1e-5)
 
 
+def test_a_few_votes_do_not_undo_what_a_run_began_with(candidate: Path, tmp_path: Path) -> None:
+    """Forty votes say little of a model that is right and hardly tells prompts apart; 0 to 1 are within their noise."""
+    weights = (candidate / WEIGHTS_FILE).read_bytes()
+    coefs = P2L.from_pretrained(candidate, device="cpu").predict(prompts(COUNT)).coefs
+    votes, judges = arrived(tmp_path, votes_by(coefs, 0)), held(votes_by(coefs[:40], 1))
+    assert complete(candidate, votes, judges, CPU, is_new=False)["factor"] == 1.0
+    assert (candidate / WEIGHTS_FILE).read_bytes() == weights
+    assert complete(candidate, votes, judges, CPU, is_new=True)["factor"] == 0.0
+
+
 def test_a_model_that_is_right_stays_as_it_is(candidate: Path, tmp_path: Path) -> None:
     model = P2L.from_pretrained(candidate, device="cpu")
     coefs = model.predict(prompts(600)).coefs

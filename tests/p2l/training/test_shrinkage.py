@@ -56,6 +56,16 @@ def test_few_votes_speak_for_a_model_only_if_they_speak_clearly() -> None:
     assert np.mean(factors) < 0.1
 
 
+def test_few_votes_leave_the_factor_where_it_is() -> None:
+    """Thirty votes cannot tell a model that is right from one leaderboard; thirty thousand can."""
+    for count, kept in ((30, 0.9), (30_000, 0.0)):
+        votes, side = drawn(count, 0.0)
+        losses = votes.losses(model(side, 0.5), board(count))
+        assert votes.choose([losses], near=1.0).factor >= kept
+        assert votes.choose([losses], near=1.0).factor >= votes.choose([losses]).factor
+    assert votes.choose([losses], near=1.0).factor < 0.2
+
+
 def test_votes_on_one_prompt_say_nothing_of_others() -> None:
     votes, side = drawn(500, 1.0)
     alone = ValidationVotes(votes.likelihood, votes.labels, np.zeros(500, np.int64), votes.weights)
