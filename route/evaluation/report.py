@@ -13,6 +13,8 @@ from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.metrics import Interval, Reliability
 from route.evaluation.measuring import PolicyReport, Results, calibration_error
 
+_WIDE = 60.0  # least cost to greatest, beyond which powers of ten are labels enough
+
 
 def draw(results: Results, *paths: Path) -> None:
     """Draw the cost-quality curves beside the reliability of expected scores."""
@@ -41,8 +43,19 @@ def curves(axes: Any, results: Results) -> None:
     axes.plot([cost for cost, _ in points], [score for _, score in points], ".", color="0.5", label="models")
     axes.set(xlabel="mean cost of an answer, dollars", ylabel="mean score")
     if min(cost for cost, _ in points) > 0.0:
-        axes.set_xscale("log")
+        _label_dollars(axes)
     axes.legend(frameon=False, fontsize=8)
+
+
+def _label_dollars(axes: Any) -> None:
+    """Make the axis of costs logarithmic, with labels that do not run into each other however few decades it has."""
+    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
+
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > _WIDE else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 def bars(axes: Any, results: Results) -> None:
