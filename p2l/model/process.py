@@ -118,9 +118,9 @@ def determined(known: Floats, seen: Floats) -> Floats:
 def _strange(clusters: list[Ints]) -> float:
     """Return by how much the variance of one more cluster exceeds that of c clusters, unequal ones counted as fewer.
 
-    The next of c normal draws has Student's t with c - 1 degrees of freedom and the variance of the c, which their mean
-    makes too small, times (c + 1) / (c - 1). Deviations are used as those of a normal, so that the factor also has the
-    square of what a 90 % interval of t is wider by.
+    After c normal draws the next one follows Student's t with c - 1 degrees of freedom, about their mean and with their
+    mean square from it, times (c + 1) / (c - 1), as its squared scale. What is returned serves intervals of a normal:
+    it also has the square of how much wider a 90 % interval of t is.
     """
     from scipy.special import ndtri, stdtrit
 

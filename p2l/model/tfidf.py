@@ -190,7 +190,7 @@ class TfidfTokenizer(PromptTokenizer):
 
 @dataclass(frozen=True)
 class WordUsage:
-    """The n words of the vocabulary that Q prompts use, and what would be known of them by fewer prompts or words."""
+    """The n words of the vocabulary that Q prompts use, and what others of the prompts would know of each."""
 
     prompt: npt.NDArray[np.int64]
     """(n,) which uses it."""
@@ -205,10 +205,7 @@ class WordUsage:
 
     def known_alone(self) -> npt.NDArray[np.float64]:
         """Return the shares (Q,) of words that would be known of each prompt had it alone not been read."""
-        return self._known(np.bincount(self.words)[self.words] > MIN_DF)
-
-    def _known(self, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
-        count = len(self.lacking)
+        known, count = np.bincount(self.words)[self.words] > MIN_DF, len(self.lacking)
         square = np.bincount(self.prompt, self.weights * known, count)
         rest = np.bincount(self.prompt, self.unknown * ~known, count) + self.lacking
         return np.asarray(np.where(square + rest > 0, square / np.maximum(square + rest, 1e-300), 1.0))

@@ -8,8 +8,8 @@ with m the one leaderboard of the votes that have arrived. Of the factors f whos
 exceeds the least by no more than its standard error (`p2l.training.shrinkage`), a run that began with nothing takes the
 smallest; one that began with a finished model takes the largest, since that model was shrunk by its own validation
 votes, and a few new ones must not undo what it knew. An LLM with few votes is held by the prior of m at its own mean
-over the held-out prompts. The gate
-judges by the same votes: one parameter that is chosen by N of them makes a candidate look better by 1 / (2 N) nats.
+over the held-out prompts. The gate judges by the same votes: one parameter that is chosen by N of them makes a
+candidate look better by 1 / (2 N) nats.
 
 Shapes: n votes, M models.
 """
