@@ -200,8 +200,8 @@ class Charges:
     """What the jobs of one model in one phase count for, by token, under `batches` of meta.json.
 
     A job is charged before it becomes pending and settled before it is no longer pending, each by one replacement of
-    meta.json, so that a kill between the two files counts nothing twice and forgets nothing; `reconcile` repairs what
-    such a kill left.
+    meta.json, so that a kill between the two files forgets nothing; `reconcile` repairs what such a kill left. A kill
+    between meta.json and its counters leaves too much counted, never too little.
     """
 
     meta: Meta

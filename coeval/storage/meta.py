@@ -188,10 +188,14 @@ class Meta:
             data["quota_used"] = {model: count for model, count in {**stored, **calls}.items() if count}
             yield data
             data["updated_at"] = now()
-            # First the counters, which are the truth: a kill between the two takes no call back.
-            for name, counter in counters.items():
-                counter.put(_counted(data, name))
+            # What rises is counted before the file says why, what falls after it: a kill between the two takes nothing
+            # back that was spent, and gives nothing back twice.
+            falling = {name for name, number in numbers.items() if number is not None and _counted(data, name) < number}
+            for name in counters.keys() - falling:
+                counters[name].put(_counted(data, name))
             (write_json if sync else _replace)(self.run.meta, data)
+            for name in falling:
+                counters[name].put(_counted(data, name))
             self.data = data
             self._written = time.monotonic()
 

@@ -52,6 +52,34 @@ def test_calls_of_a_process_that_was_killed_stay_counted(tmp_path: Path) -> None
     assert later.data["quota_used"] == {"ant": 2, "bee": 7}
 
 
+class KilledError(BaseException):
+    """What a process meets in place of a kill."""
+
+
+@pytest.mark.parametrize("place", ["coeval.storage.meta.write_json", "coeval.storage.meta.SharedNumber.put"])
+@pytest.mark.parametrize("by", [-0.75, 0.75])
+def test_a_change_that_a_kill_cut_short_and_that_is_made_again_never_counts_too_little(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, by: float
+) -> None:
+    """As a batch job is charged, or is given back what it did not cost: once, by what the file says of it."""
+    create_meta(Run(tmp_path), "one").add_spent(1.0)
+
+    def count(data: dict[str, object]) -> None:
+        if not data.get("done"):
+            data.update(done=True, spent_usd=data["spent_usd"] + by)
+
+    def kill(*_: object) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place, kill)
+        with pytest.raises(KilledError):
+            Meta(Run(tmp_path)).change(count)
+    assert Meta(Run(tmp_path)).spent_usd >= min(1.0, 1.0 + by)
+    Meta(Run(tmp_path)).change(count)
+    assert 1.0 + by <= Meta(Run(tmp_path)).spent_usd <= max(1.0, 1.0 + 2 * by)
+
+
 def test_a_call_of_no_use_does_not_name_its_model(tmp_path: Path) -> None:
     meta = create_meta(Run(tmp_path), "one")
     assert not meta.reserve_call("ant", 0)
