@@ -7,11 +7,12 @@
 arena    each of the twelve newest models of arena140k_votes is hidden in turn. Its row is fitted to its first votes,
          against the leaderboard of all votes without it. Printed: excess loss of all of its votes over the row that
          they all give, for the fitted prior, with and without organisations, N(0, 5), and the mean row
-answers  five models of mmlu_pro_scores, drawn by seed 0, are hidden. The known ones' coefficients are logits of their
-         shares of right answers by subject, or by words and form of the prompt, on four fifths of the prompts, on which
-         their answers are graded; a few graded answers there give the new row. Printed: loss of its answers on the
-         other fifth, for prompts drawn at random and chosen, and where the known models' answers to the other fifth are
-         graded too, beside the mean row and the row that all answers to the four fifths give
+answers  the models of mmlu_pro_scores are hidden by fives, drawn by seed 0. The known ones' coefficients are logits of
+         their shares of right answers by subject, or by words and form of the prompt, on four fifths of the prompts, on
+         which their answers are graded; a few graded answers there give the new row. Printed: loss of its answers on
+         the other fifth, for prompts drawn at random and chosen, and where the known models' answers to the other fifth
+         are graded too, beside the mean row and the row that all answers to the four fifths give; then the same of each
+         five
 live     a simulated arena: a model is trained on 5,000 votes in one line, and follows 4,000 more, three new models
          among them, with the README's live line. Printed: loss on held-out votes, beside a model of one line on
          all 9,000, the model as it was, and the live line without the past votes
@@ -136,20 +137,46 @@ def answers(data: Path, orders: int) -> None:
     _, subject = np.unique(questions.category, return_inverse=True)
     rng = np.random.default_rng(0)
     is_test = rng.random(len(scores)) < 0.2
-    hidden = rng.permutation(scores.shape[1])[:NEWCOMERS]
+    order = rng.permutation(scores.shape[1])
+    fives = np.split(order, range(NEWCOMERS, len(order), NEWCOMERS))
     every = scores.to_numpy()
-    known = np.delete(every, hidden, axis=1)
+    # A known model's coefficients come from its own answers, so that those of all are found once.
     by = {
-        "subject": _by_subject(known, subject, is_test),
-        "words and form": _by_text(known, list(questions.prompt), subject, is_test),
+        "subject": _by_subject(every, subject, is_test),
+        "words and form": _by_text(every, list(questions.prompt), subject, is_test),
     }
-    print(f"mmlu_pro: loss an answer, mean of {NEWCOMERS} models, {orders} draws each\n")
+    losses = {
+        name: [_losses_of_five(coefs, every, five, is_test, orders) for five in fives] for name, coefs in by.items()
+    }
+    counts = [f"{ASKED[0]} graded answers", *map(str, ASKED[1:])]
+    print(f"mmlu_pro: loss an answer, mean of {len(order)} models, {orders} draws each\n")
     lines = []
-    for name, coefs in by.items():
-        rows = [_NewModel(coefs, known, every[:, model], is_test).losses(orders) for model in hidden]
-        for way in rows[0]:
-            lines.append([name, way, *(f"{value:.4f}" for value in np.mean([row[way] for row in rows], axis=0))])
-    print(table(["coefficients by", "prompts", f"{ASKED[0]} graded answers", *map(str, ASKED[1:])], lines))
+    for name, groups in losses.items():
+        for way in groups[0]:
+            means = np.average([group[way] for group in groups], axis=0, weights=[len(five) for five in fives])
+            lines.append([name, way, *(f"{value:.4f}" for value in means)])
+    print(table(["coefficients by", "prompts", *counts], lines))
+    lines = [
+        [
+            f"{np.nanmean(every[:, five]):.0%}",
+            *(f"{value:.4f}" for value in group["chosen"]),
+            *(f"{group[way][-1]:.4f}" for way in ("all its answers", "the mean row, no answers", _GRADED)),
+        ]
+        for five, group in zip(fives, losses["words and form"], strict=True)
+    ]
+    print(f"\nBy words and form, each of the {len(fives)} draws of {NEWCOMERS} models:\n")
+    header = ["right answers", *counts, "all its answers", "the mean row", f"{ASKED[-1]}, known models graded too"]
+    print(table(header, lines))
+
+
+_GRADED = "chosen, known models graded on the other fifth too"
+
+
+def _losses_of_five(coefs: Floats, every: Floats, five: Any, is_test: Any, orders: int) -> dict[str, Floats]:
+    """Return the mean losses of models that are hidden together."""
+    known, told = np.delete(every, five, axis=1), np.delete(coefs, five, axis=1)
+    rows = [_NewModel(told, known, every[:, model], is_test).losses(orders) for model in five]
+    return {way: np.mean([row[way] for row in rows], axis=0) for way in rows[0]}
 
 
 def _by_subject(known: Floats, subject: Any, is_test: Any) -> Floats:
@@ -246,7 +273,7 @@ class _NewModel:
             "drawn at random": mean(after, drawn),
             "chosen": mean(after, chosen),
             "drawn, known models graded on the other fifth too": mean(beside, drawn),
-            "chosen, known models graded on the other fifth too": mean(beside, chosen),
+            _GRADED: mean(beside, chosen),
             "the mean row, no answers": np.full(3, loss(scale.chances(self.coefs[tests].mean(axis=1)))),
             "all its answers": np.full(3, after(graded)),
         }
