@@ -117,7 +117,8 @@ def _add_votes_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--output",
         metavar="DIR",
-        help="folder of the run, made new (default: outputs/ and the names of votes and size)",
+        help="folder of the run, made new or resumed; one that holds anything else is an error (default: outputs/ and "
+        "the names of votes and size, with _1, _2, ... if it exists)",
     )
     group.add_argument("--dry-run", action="store_true", help="print the derived configuration, train nothing")
 

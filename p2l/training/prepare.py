@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,8 @@ def take_up(config: TrainConfig, *, validate: bool) -> tuple[Path, str | None] |
 
 def dry_run(request: Request) -> str:
     """Return the configuration and plan that `prepare` would write, as YAML, without keeping anything."""
-    final = next(folder for folder in candidates(_target(request)) if not folder.exists())
+    target = _target(request)
+    final = target if request.output else next(folder for folder in candidates(target) if not folder.exists())
     with tempfile.TemporaryDirectory(prefix="p2l-") as temporary:
         plan = _fill(Path(temporary), final, request, quiet=True)
         text = (Path(temporary) / CONFIG_FILE).read_text(encoding="utf-8")
@@ -133,12 +135,31 @@ def dry_run(request: Request) -> str:
 def _prepare(request: Request, checkpoint: str | None, *, quiet: bool) -> Prepared:
     if checkpoint is not None:
         return _resume(*_run_of(request, Path(checkpoint).expanduser()), quiet=quiet)
+    if request.output is not None:
+        with suppress(OSError):
+            _target(request).rmdir()  # an empty folder that was made for the run
     for folder in candidates(_target(request)):
         if not folder.exists() and (prepared := _new(folder, request, quiet=quiet)):
             return prepared
         if _is_unfinished(folder, request) and (lock := _lock(folder)):
             return _resume(folder, folder, lock, quiet=quiet)
+        if request.output is not None:
+            # What names the folder next, to serve it or to ask it, would find another model than this one.
+            raise _taken(folder, request)
     raise AssertionError("candidates never end")
+
+
+def _taken(folder: Path, request: Request) -> InputError:
+    """Return why a run cannot go into a folder that its user named."""
+    has_record = (folder / REQUEST_FILE).is_file()
+    if not has_record or _read_record(folder)["request"] != request.record():
+        return InputError(
+            f"{folder}: exists and holds something other than an unfinished run of these votes and flags; remove it, "
+            "or use another --output"
+        )
+    if _is_unfinished(folder, request):
+        return InputError(f"{folder}: another process is training there; wait for it, or use another --output")
+    return InputError(f"{folder}: was trained by this line already; remove it to train again, or use another --output")
 
 
 def _new(folder: Path, request: Request, *, quiet: bool) -> Prepared | None:
@@ -150,6 +171,8 @@ def _new(folder: Path, request: Request, *, quiet: bool) -> Prepared | None:
         lock = _lock(unfinished)
     if not quiet:
         print("\n".join([*recipe.plan_lines(plan), f"configuration: {folder / CONFIG_FILE}"]), file=sys.stderr)
+        if folder != _target(request):
+            print(f"note: {_target(request)} exists, so this run is in {folder}", file=sys.stderr)
     return _read(folder, None, lock)
 
 

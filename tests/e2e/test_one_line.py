@@ -123,6 +123,24 @@ def test_the_same_line_goes_on_with_a_run_that_was_stopped(
     assert not stopped.with_name("stopped_1").exists()
 
 
+def test_a_folder_that_was_named_never_becomes_another_one(run: tuple[Path, str, str], votes: Path) -> None:
+    folder = run[0]
+    line, before = ("--votes", votes, "--size", "tiny", "--output", folder), set(folder.parent.iterdir())
+    assert "was trained by this line already" in refused(*line)
+    assert "exists and holds something other" in refused(*line, "--no-eval")
+    assert set(folder.parent.iterdir()) == before
+
+
+def test_an_empty_folder_is_as_good_as_none(votes: Path, tmp_path: Path) -> None:
+    from p2l.training.prepare import Request, prepare
+
+    (tmp_path / "made").mkdir()
+    prepared = prepare(Request(str(votes), "reader", encoder="none", output=str(tmp_path / "made")), quiet=True)
+    prepared.lock.close()
+    assert prepared.folder == tmp_path / "made"
+    assert (prepared.folder / "training.yaml").is_file()
+
+
 def test_a_run_is_gone_on_with_only_by_the_request_that_started_it(run: tuple[Path, str, str], votes: Path) -> None:
     folder = run[0]
     message = refused("--votes", votes, "--size", "small", "--checkpoint", folder)
