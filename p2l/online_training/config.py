@@ -81,10 +81,10 @@ class OnlineConfig(TrainConfig):
 
 _RECORD = "training_config.json"
 _RATES = ("learning_rate", "head_learning_rate")
-_SLOWER = 3.0
+_SLOWER = 4.5
 _WARMUP = 10  # steps
 _REPLAYED = 0.19
-_REPLAYED_PAST = 0.5
+_REPLAYED_PAST = 0.3
 _AVERAGED = 500  # steps
 _FEWEST, _MOST = 16, 64  # new votes in a step
 
@@ -93,10 +93,10 @@ def derived_configuration(checkpoint: str | None, followed: Path | None = None) 
     """Return the file that a run without `--config` takes its keys from, and the keys that are replaced.
 
     A run that goes on keeps its own configuration. Of a model of offline training, keys about passes over a data set
-    are replaced: votes come once, in their order, in steps of 16 to 64, at a constant rate of a third (the mean of a
-    rate that falls to zero is a half, and single votes come without a second pass) over the root of how many times
+    are replaced: votes come once, in their order, in steps of 16 to 64, at a constant rate of two ninths (the mean of a
+    rate that falls to zero is a half, and a finished model moves less than a new one) over the root of how many times
     smaller the steps are. A fourth as many are replayed; where the votes that the model was trained on are still where
-    they were, as many of them as new ones come. What is published is the mean of the weights over recent steps.
+    they were, three of them with every seven new ones. What is published is the mean of the weights over recent steps.
 
     Raise ConfigError if the checkpoint is not a folder of this trainer.
     """
@@ -156,7 +156,7 @@ def recorded_past(recorded: dict[str, Any], followed: Path | None) -> str | None
 
 
 def replay_of_past() -> dict[str, object]:
-    """Return the buffer of a run that knows the votes its model was trained on: as many of them as new ones a step."""
+    """Return the buffer of a run that knows the votes its model was trained on: three with seven new ones."""
     return {"type": "replay", "epsilon": _REPLAYED_PAST, "min_batches": 0}
 
 

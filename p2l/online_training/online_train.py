@@ -259,7 +259,7 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
         "--config",
         metavar="FILE",
         help="configuration (YAML) of the run; by default that of --checkpoint, which p2l train or this command has "
-        "made, with a third of an offline run's learning rate",
+        "made, with two ninths of an offline run's learning rate",
     )
     flags.add_argument(
         "--checkpoint",

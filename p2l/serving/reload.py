@@ -363,7 +363,9 @@ class Follower:
             problem = str(error)
         except Exception as error:
             problem = f"{target.model_path}: cannot be loaded ({type(error).__name__})"
-        if problem and self._told != (target.model_path, problem):
+        if problem and self._settings.watch and not Path(target.model_path).exists():
+            _log.info("%s was taken out before it was loaded", target.model_path)  # a rollback, after another one
+        elif problem and self._told != (target.model_path, problem):
             _log.error("still serving revision %s: %s", self.served.model.revision, problem)
         self._told = (target.model_path, problem) if problem else None
         self._metrics.reloads.labels("failed" if problem else "done").inc()

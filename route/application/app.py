@@ -18,6 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from p2l.common.cli import nearest
 from p2l.common.errors import InputError, P2LError
 from p2l.common.web import ClientGoneError, Deadline, end_when_orphaned
 from route.application.arena import Arena
@@ -64,7 +65,7 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
         try:
             live = Live(config, settings)
             await live.start()
-        except P2LError as error:
+        except (P2LError, ModuleNotFoundError) as error:
             app.state.problem = error  # reported by route.application.server
             raise
         app.state.live = live
@@ -227,8 +228,9 @@ async def _model(service: Service, request: Request) -> Response:
     """Answer with one of the models that `_models` lists."""
     key = await authenticate(service, request.headers)
     name = request.path_params["name"]
-    if name not in _visible(service, key):
-        raise ApiError(404, "model_not_found", f"no model {name!r}; GET /v1/models lists them", param="model")
+    if name not in (visible := _visible(service, key)):
+        hint = nearest(name[:100], visible)
+        raise ApiError(404, "model_not_found", f"no model {name!r}{hint}; GET /v1/models lists them", param="model")
     return JSONResponse(_card(service, name))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable
 from dataclasses import replace
 from typing import Any
@@ -16,7 +17,7 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l.common.connections import ConnectionLimits, keep_little_memory
-from p2l.common.errors import InputError, P2LError
+from p2l.common.errors import P2LError
 from p2l.common.supervisor import hold_hangups
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
 from route.application.app import build_app
@@ -56,12 +57,18 @@ def worker() -> ASGIApp:
 
 def _serve_here(settings: Settings, host: str, port: int, limits: ConnectionLimits) -> None:
     app = build_app(load_config(settings.config), settings)
+
+    def is_news(record: logging.LogRecord) -> bool:
+        if hasattr(app.state, "problem"):
+            return False  # what uvicorn says of a failed start would stand around the one line that says what to do
+        return hasattr(app.state, "live") or record.levelno >= logging.WARNING
+
+    logging.getLogger("uvicorn.error").addFilter(is_news)
     try:
         _run(_without_traceback(app), settings, host, port, limits, reload=False)
     except SystemExit:
-        problem = getattr(app.state, "problem", None)
         # uvicorn exits with its own status whatever failed; a mistake of the user is 2.
-        if isinstance(problem, InputError):
+        if (problem := getattr(app.state, "problem", None)) is not None:
             raise problem from None
         raise
 
@@ -75,7 +82,7 @@ def _without_traceback(app: Starlette) -> ASGIApp:
                 message = {**message, "message": str(app.state.problem)}
             await send(message)
 
-        with contextlib.suppress(P2LError):
+        with contextlib.suppress(P2LError, ModuleNotFoundError):
             await app(scope, receive, shortened)
 
     def wrapped(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive
 
 from p2l.common import web
+from p2l.common.cli import nearest
 from p2l.common.files import DEEPEST_JSON, is_deeper
 from p2l.common.long_texts import (
     LONG,
@@ -183,7 +184,9 @@ def parse_chat(
     if direct is None and by_name and isinstance(model, str) and model in models:
         direct = model
     if direct is not None and (not isinstance(direct, str) or direct not in models):
-        raise ApiError(404, "model_not_found", f"no model {direct!r}; GET /v1/models lists them", param="direct_model")
+        name = str(direct)[:_NAME]  # looking for the nearest one takes long for a long text
+        hint = nearest(name, models)
+        raise ApiError(404, "model_not_found", f"no model {name!r} is configured{hint}", param="direct_model")
     budget = _budget(body.pop("cost", None), headers.get("x-p2l-cost"), "cost", "x-p2l-cost")
     dollars = body.pop("budget_usd", None), headers.get("x-p2l-budget-usd")
     budget_usd = _budget(*dollars, "budget_usd", "x-p2l-budget-usd")
@@ -351,6 +354,7 @@ def refuse_constant(name: str) -> NoReturn:
 _DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
 _MOST_TOKENS = 100_000_000
+_NAME = 100  # letters of an unknown model's name that are looked at
 _MOST_FIELDS = 1000
 _MOST_DOLLARS = 10_000.0  # no answer costs as much
 _REASONS = (

@@ -20,7 +20,7 @@ import openai
 import pytest
 import yaml
 
-from tests.conftest import Command
+from tests.conftest import Command, free_port
 from tests.p2l.serving.conftest import NAMES, make_model
 from tests.serving_process import answers, half_open, serving
 
@@ -223,8 +223,40 @@ def test_a_leaderboard_that_does_not_fit_refuses_to_start(
         done = command("python", "-m", "route.openai_server", "-c", config, "--api-key", "k", *where, *flags)
         server.shutdown()
     assert done.returncode == 2
-    assert says in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "flags", "says"),
+    [
+        ({"database": "junk.sqlite"}, RANDOM, "junk.sqlite: cannot be used"),
+        ({}, ("--api-key", "k", "--router-type", "grk-local", "--router-model-name", "nosuch"), "nosuch: "),
+    ],
+)
+def test_a_start_that_fails_says_why_in_one_line(
+    tmp_path: Path, command: Command, more: dict[str, Any], flags: tuple[str, ...], says: str
+) -> None:
+    (tmp_path / "junk.sqlite").write_text("this is text and no database, though its name says so", encoding="utf-8")
+    config = write(tmp_path, {"small": SMALL}, **more)
+    where = ("--host", "127.0.0.1", "--port", str(free_port()))
+    done = command("python", "-m", "route.openai_server", "-c", config, *flags, *where, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_missing_package_is_named_before_anything_is_served(tmp_path: Path, command: Command) -> None:
+    config, folder = write(tmp_path, {"small": SMALL}), make_model(tmp_path, seed=1)
+    flags = ["-c", str(config), "--api-key", "k", "--router-type", "grk-local", "--router-model-name", str(folder)]
+    lacks_torch = (
+        f"import sys; sys.modules['torch'] = None; from route.openai_server import main, run; run(main, {flags})"
+    )
+    done = command("python", "-c", lacks_torch)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: this needs torch")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_p2l_model_may_run_in_the_router(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_passes_over_a_data_set_become_a_stream(tmp_path: Path, configure: Confi
     # Steps of 16 votes in place of offline ones of 4: the rate grows with the root of their size, and is a third.
     assert (online.batch_size, online.gradient_accumulation_steps) == (16, 1)
     grown = (16 / (offline.batch_size * offline.gradient_accumulation_steps)) ** 0.5
-    assert (online.learning_rate, online.head_learning_rate) == pytest.approx((0.01 * grown, 0.1 * grown))
+    assert (online.learning_rate, online.head_learning_rate) == pytest.approx((0.03 / 4.5 * grown, 0.3 / 4.5 * grown))
     assert (online.lr_schedule, online.shuffle, online.num_train_epochs, online.repo_id) == ("constant", False, 1, None)
     assert online.buffer.type == "replay"
     assert online.max_length == offline.max_length
