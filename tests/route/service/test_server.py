@@ -136,6 +136,24 @@ def test_unknown_paths_and_methods_are_told_in_openais_shape(tmp_path: Path) -> 
     run(main)
 
 
+def test_a_misspelt_model_is_answered_with_the_nearest_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with a_router(tmp_path) as router:
+            for sent, hint in (
+                ("goood", "no model 'goood' is configured (did you mean 'good'?)"),
+                ("x" * 10**6, "xxx"),
+            ):
+                status, body, _ = await router.post("/v1/chat/completions", {"messages": HELLO, "direct_model": sent})
+                assert status == 404
+                assert hint in body["error"]["message"]
+                assert len(body["error"]["message"]) < 200
+            status, text = await router.get("/v1/models/p2l-rooter")
+            assert status == 404
+            assert "did you mean 'p2l-router'?" in text
+
+    asyncio.run(main())
+
+
 def test_models_are_listed_in_openais_shape(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_router(tmp_path, keys=KEYS) as router:
