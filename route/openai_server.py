@@ -92,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 def _settings(flags: argparse.Namespace) -> Settings:
     from route.config import load_config
-    from route.service.state import check_together
+    from route.service.state import check_providers, check_together
 
     options = {field.name: getattr(flags, field.name) for field in fields(Settings) if hasattr(flags, field.name)}
     endpoint_key = os.environ.pop(_ENDPOINT_KEY_VARIABLE, None)
@@ -100,6 +100,7 @@ def _settings(flags: argparse.Namespace) -> Settings:
     if flags.traces is not None:
         _check_traces(flags.traces)
     config = load_config(flags.config)
+    check_providers(config, flags.config)  # before an endpoint is waited for
     options["router_type"] = flags.router_type or _type_of(
         flags.router_model_name, flags.router_model_endpoint, options["router_api_key"]
     )
@@ -127,7 +128,11 @@ def _type_of(model: str | None, endpoint: str, key: str | None) -> str:
             if time.monotonic() < until:
                 time.sleep(0.2)  # it may be starting at this moment
                 continue
-            print(f"{error}; its likelihood is taken for bt (--router-type says it)", file=sys.stderr, flush=True)
+            print(
+                f"warning: {error} The router goes on as for likelihood bt; --router-type says another one",
+                file=sys.stderr,
+                flush=True,
+            )
             return "bt-endpoint"
         except MalformedAnswerError:  # not every endpoint has this path
             return "bt-endpoint"

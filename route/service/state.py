@@ -6,7 +6,8 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -330,12 +331,24 @@ def check_together(config: RouterConfig, settings: Settings) -> None:
     pair(kind, settings.cost_optimizer)
     if kind.source == "local" and not settings.router_model_name:
         raise ConfigError(f"--router-type {settings.router_type} needs --router-model-name FOLDER")
-    try:
+    with _naming_the_line(settings.config):
         make_fleet(config, os.environ)  # opens nothing yet
         make_router(config, settings)
         make_pair_shares(config)
+
+
+def check_providers(config: RouterConfig, path: str) -> None:
+    """Raise ConfigError, with the line of the configuration at `path`, for a model whose provider cannot be used."""
+    with _naming_the_line(path):
+        make_fleet(config, os.environ)
+
+
+@contextmanager
+def _naming_the_line(path: str) -> Iterator[None]:
+    try:
+        yield
     except ConfigError as error:
         # The key that is wrong comes first: `model_configs.NAME: ...`, `limits need ...`, `explore must ...`.
         place = re.split(r": | (?=need|must)", str(error))[0].split(".")
-        line = f":{line_of(settings.config, place)}" if place[0] in RouterConfig.model_fields else ""
-        raise ConfigError(f"{settings.config}{line}: {error}") from error
+        line = f":{line_of(path, place)}" if place[0] in RouterConfig.model_fields else ""
+        raise ConfigError(f"{path}{line}: {error}") from error
