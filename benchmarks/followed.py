@@ -5,7 +5,8 @@
 
 arenas     simulated arenas: a model is trained on 5,000 votes in one line and follows 4,000 more, three new models
            among them. After each eighth of these, losses on the same held-out votes: as it was, the live line, and one
-           line on all votes so far
+           line on all votes so far, the mean of three orders, since one differs from another by some thousandths of a
+           nat
 newcomers  20,000 votes of arena140k without its twelve newest models train a model on tags; the votes of each newest
            model are streamed to a live line. Printed: its loss on the model's other votes, less that of one leaderboard
            refitted to all votes so far, after 100, 400 and 3,000 votes
@@ -35,7 +36,7 @@ from p2l.leaderboard import Leaderboard, fit_labels
 from p2l.likelihood import Likelihood, vote_losses
 
 Floats = npt.NDArray[np.float64]
-BEFORE, AFTER, CHECKPOINTS, HELD = 5000, 4000, 8, 3000
+BEFORE, AFTER, CHECKPOINTS, HELD, ORDERS = 5000, 4000, 8, 3000, 3
 NEWEST, KNOWN_VOTES, COUNTS, MOST_LATER = 12, 20_000, (100, 400, 3000), 3000
 
 
@@ -83,15 +84,18 @@ def _labels(votes: Any, place: dict[str, int]) -> tuple[npt.NDArray[np.int32], n
 
 def arenas(folder: Path, seeds: int) -> Iterator[str]:
     """Yield the table of what the live line loses to training anew, by arena and checkpoint."""
-    runs = np.empty((seeds, CHECKPOINTS, 6))
+    runs = np.empty((seeds, CHECKPOINTS, 7))
     for seed in range(seeds):
         for number in range(CHECKPOINTS):
             runs[seed, number] = _checkpoint(folder / str(seed), seed, number + 1)
             cells = "  ".join(f"{loss:.4f}" for loss in runs[seed, number, 1:])
             print(f"arena {seed + 1}, {runs[seed, number, 0]:,.0f} votes: {cells}", file=sys.stderr, flush=True)
     gaps, among_new = runs[:, :, 2] - runs[:, :, 3], runs[:, :, 4] - runs[:, :, 5]
+    of_one_order = runs[:, :, 2] - runs[:, :, 6]
     rows = [[f"{votes:,.0f}", *(f"{gap:+.4f}" for gap in gaps[:, n])] for n, votes in enumerate(runs[0, :, 0])]
     rows.append(["at most 0.01", *(f"{(own <= 0.01).sum()} of {CHECKPOINTS}" for own in gaps)])
+    rows.append(["of the first order alone", *(f"{(own <= 0.01).sum()} of {CHECKPOINTS}" for own in of_one_order)])
+    rows.append(["largest", *(f"{own.max():+.4f}" for own in gaps)])
     rows.append(["mean", *(f"{own.mean():+.4f}" for own in gaps)])
     rows.append(["mean of votes with a new model", *(f"{own.mean():+.4f}" for own in among_new)])
     rows.append(["loss at the end: live line, anew", *(f"{run[-1, 2]:.4f}, {run[-1, 3]:.4f}" for run in runs)])
@@ -101,7 +105,8 @@ def arenas(folder: Path, seeds: int) -> Iterator[str]:
 def _checkpoint(place: Path, seed: int, number: int) -> list[float]:
     """Return the votes after so many eighths of the later ones, and losses.
 
-    Of all held-out votes as it was, of the live line and trained anew; of those with a new model, of the last two.
+    Of all held-out votes as it was (between its models), of the live line and trained anew; of those with a new model,
+    of the last two; of all, trained anew in the first order.
     """
     import pandas as pd
 
@@ -117,18 +122,19 @@ def _checkpoint(place: Path, seed: int, number: int) -> list[float]:
     later = every.drop(first.index).iloc[: AFTER * number // CHECKPOINTS]
     first.to_json(place / "first.jsonl", orient="records", lines=True)
     later.to_json(place / f"later-{number}.jsonl", orient="records", lines=True)
-    pd.concat([first, later]).sample(frac=1, random_state=0).to_json(
-        place / f"all-{number}.jsonl", orient="records", lines=True
-    )
+    for order in range(ORDERS):
+        mixed = pd.concat([first, later]).sample(frac=1, random_state=order)
+        mixed.to_json(place / f"all-{number}-{order}.jsonl", orient="records", lines=True)
+        train(place / f"all-{number}-{order}.jsonl", place / f"all-{number}-{order}")
     train(place / "first.jsonl", place / "first")
-    train(place / f"all-{number}.jsonl", place / f"all-{number}")
     followed = follow(place / "first", place / f"later-{number}.jsonl", place / f"followed-{number}")
-    columns = [losses(one, test) for one in (place / "first", followed, place / f"all-{number}")]
+    as_it_was, live, *anew = (
+        losses(one, test)
+        for one in (place / "first", followed, *(place / f"all-{number}-{order}" for order in range(ORDERS)))
+    )
     among_new = (test.model_a.isin(newest) | test.model_b.isin(newest)).to_numpy()
-    shared = ~np.isnan(columns[0])
-    means = [float(np.nanmean(column[shared])) for column in columns[:1]]
-    means += [float(np.nanmean(column)) for column in columns[1:]]
-    return [BEFORE + len(later), *means, *(float(np.nanmean(column[among_new])) for column in columns[1:])]
+    columns = (as_it_was, live, np.mean(anew, axis=0), live[among_new], np.mean(anew, axis=0)[among_new], anew[0])
+    return [BEFORE + len(later), *(float(np.nanmean(column)) for column in columns)]
 
 
 def follow(first: Path, votes: Path, folder: Path, *more: object) -> Path:
