@@ -76,6 +76,12 @@ def rows_to_print(flag: int | None) -> int | None:
     return FIRST_ROWS if sys.stdout.isatty() else None
 
 
+def formatted(value: float, form: str) -> str:
+    """Return a number in a format such as `+.0f` or `.1%`, without the sign of what rounds to zero."""
+    text = f"{value:{form}}"
+    return text if re.search("[1-9a-z]", text) else text.lstrip("+-")
+
+
 # What Markdown takes for more than text; a colon, or the point after www, would make an address a link.
 _MARKS = re.compile(r"[\\`*_\[\]|~<>&$#@]|(?<=[A-Za-z]):(?=\S)|(?<=[wW]{3})\.|^[-+]|(?<=^\d)[.)]")
 

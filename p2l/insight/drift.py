@@ -21,7 +21,7 @@ import numpy.typing as npt
 from p2l.common.cli import progress
 from p2l.common.errors import InputError
 from p2l.common.plots import FALL, RISE, new_figure, save_figure
-from p2l.common.text_table import text_table
+from p2l.common.text_table import formatted, text_table
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.leaderboard.sources import Groups
 from p2l.likelihood import Likelihood, win_rates
@@ -177,8 +177,8 @@ def _row(cell: DriftCell) -> list[str]:
         cell.model,
         cell.title,
         f"{cell.rate_before:.1%} -> {cell.rate_after:.1%}",
-        f"{cell.change:+.0f}",
-        f"{cell.lower:+.0f} to {cell.upper:+.0f}",
+        formatted(cell.change, "+.0f"),
+        f"{formatted(cell.lower, '+.0f')} to {formatted(cell.upper, '+.0f')}",
         f"{cell.prompts:,}",
         f"{cell.p:.4f}" if cell.p >= 5e-5 else "<0.0001",
     ]

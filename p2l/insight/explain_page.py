@@ -18,6 +18,7 @@ from p2l.common.report.reports import (
     today,
 )
 from p2l.common.report.tables import number_text
+from p2l.common.text_table import formatted
 from p2l.insight import explain_tables as tables
 from p2l.insight.explain_report import MOST_MODELS, Explanation, Strength, drawn_models
 
@@ -168,7 +169,7 @@ def _facts(explanation: Explanation) -> list[tuple[str, str]]:
 
 
 def _signed(value: float) -> str:
-    return number_text(value, 0) if value <= 0 else f"+{number_text(value, 0)}"
+    return formatted(value, "+,.0f").replace("-", "−")
 
 
 def _cut(text: str) -> str:

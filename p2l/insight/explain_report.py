@@ -10,7 +10,7 @@ import numpy as np
 
 from p2l.common.files import no_nan
 from p2l.common.plots import FALL, RISE, new_figure, plain
-from p2l.common.text_table import text_table
+from p2l.common.text_table import formatted, text_table
 from p2l.insight.drift import frame_intervals
 from p2l.insight.terms import Places
 
@@ -194,8 +194,8 @@ def _clusters(explanation: Explanation, most: int | None) -> list[str]:
 
 def _models(explanation: Explanation, selected: Sequence[str], every: bool, top: int, most: int | None) -> list[str]:
     interval = f"{explanation.level:.0%} interval"
-    header = ["model", "", "cluster", "points", interval, "rank here", "overall", "beats the field"]
-    header += ["votes say"] * any(cell.observed for cell in explanation.strengths)
+    header = ["model", "expected", "cluster", "points", interval, "rank here", "overall", "beats the field"]
+    header += ["points by the votes"] * any(cell.observed for cell in explanation.strengths)
     named = selected if every else selected[:_LISTED]
     rows = []
     for name in named:
@@ -213,13 +213,15 @@ def _models(explanation: Explanation, selected: Sequence[str], every: bool, top:
 
 
 def _row(cell: Strength, columns: int) -> list[str]:
-    observed = "" if cell.observed is None else f"{cell.observed.change:+.0f} ({cell.observed.votes:,} votes)"
+    observed = (
+        "" if cell.observed is None else f"{formatted(cell.observed.change, '+.0f')} ({cell.observed.votes:,} votes)"
+    )
     return [
         cell.model,
         cell.verdict,
         _cut(cell.cluster),
-        f"{cell.change:+.0f}",
-        f"{cell.lower:+.0f} to {cell.upper:+.0f}",
+        formatted(cell.change, "+.0f"),
+        f"{formatted(cell.lower, '+.0f')} to {formatted(cell.upper, '+.0f')}",
         f"{cell.rank} ({cell.rank_lower}-{cell.rank_upper})",
         f"{cell.overall_rank}",
         f"{cell.overall_win_rate:.0%} -> {cell.win_rate:.0%}",

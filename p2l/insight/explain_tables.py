@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value
+from p2l.common.text_table import formatted
 from p2l.insight.explain_report import Explanation, Strength
 
 _NAMED = 3  # clusters that the table of models names on either side
@@ -89,7 +90,7 @@ def _place(cell: Strength) -> Cell:
 
 
 def _points(value: float) -> str:
-    return f"{'+' if value > 0 else '−'}{abs(value):.0f}"
+    return formatted(value, "+.0f").replace("-", "−")
 
 
 def _share(value: float) -> Cell:

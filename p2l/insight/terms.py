@@ -1,13 +1,14 @@
 """The words of prompts, clusters of prompts, the words typical of a cluster, and the cluster that words speak for.
 
 A term is a word of letters, or a pair of neighbouring characters in scripts without spaces; each counts once per
-prompt. No list of stop words is needed in any language: a term is typical of a cluster by
+prompt. A term is typical of a cluster by
 
     p ln(p / q) ln(1 / r),    p, q, r: its share of prompts within the cluster, of all others, and of all together
                               (smoothed by half a prompt),
 
-its part in the divergence of the one from the other, times the weight of rare words. To place a prompt by its words
-alone, naive Bayes counts the terms that it holds.
+its part in the divergence of the one from the other, times the weight of rare words. That ranks function words low in
+any language; those of English name no cluster at all. To place a prompt by its words alone, naive Bayes counts all the
+terms that it holds, function words included.
 
 Shapes: N prompts, V terms, K clusters.
 """
@@ -35,6 +36,27 @@ _CHARACTERS = 3000  # of a prompt that are read: its kind shows soon, and a past
 _TERMS = 30_000
 _LEAST = 3  # prompts that a term must be in
 _SMOOTHING = 0.5
+# Words that do not tell what a prompt is about. Prompts of another style hold some of them more often than others do
+# ("about, was, as" of poems), so that frequencies alone do not leave them out.
+_ENGLISH = """
+a an the this that these those such same other another each every either neither both all any some no none few many
+much more most less least several enough only just even also too very quite rather so than then there here now still
+yet again ever never always often once already else almost perhaps well back away up down out off on over under above
+below in into onto at by for from of to with within without about against among around across along after before behind
+beside besides between beyond during except inside near outside per since through throughout toward towards until upon
+via as like unlike and or but nor if unless because although though while whereas whether i me my mine myself we us our
+ours ourselves you your yours yourself he him his himself she her hers herself it its itself they them their theirs
+themselves one ones who whom whose which what when where why how whatever whichever someone something anyone anything
+everyone everything nothing somebody anybody nobody be am is are was were been being do does did done doing have has
+had having can could may might must shall should will would ought cannot not let lets get gets got getting give gives
+given gave go goes going gone went come comes came make makes made making take takes took taken put use uses used using
+say says said saying tell tells told know knows known knew think see want wants wanted need needs needed help please
+thanks thank yes ok okay hi hello hey first last next new two three four five six seven eight nine ten eleven twelve
+thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty hundred thousand don't doesn't didn't isn't aren't
+wasn't weren't won't wouldn't can't couldn't shouldn't haven't hasn't hadn't i'm i'd i've i'll you're you've you'd
+you'll it's he's she's we're we've we'll they're they've that's there's here's what's who's where's how's let's
+"""
+_FUNCTION_WORDS = frozenset(_ENGLISH.split())
 
 
 @dataclass(frozen=True)
@@ -100,16 +122,19 @@ def members(cluster: Ints, clusters: int) -> csr_array:
 
 
 def typical_terms(terms: Terms, cluster: Ints, clusters: int, *, most: int = 8) -> list[list[str]]:
-    """Return the most typical terms of each cluster (perhaps none), one of those that only differ in their ending."""
+    """Return the most typical terms of each cluster, perhaps none.
+
+    Of terms that only differ in their ending one is listed, and no function word of English is.
+    """
     inside, sizes = _counts(terms.table, cluster, clusters)
     outside, others = inside.sum(axis=0) - inside, sizes.sum() - sizes
     p = (inside + _SMOOTHING) / (sizes + 1)[:, None]
     q = (outside + _SMOOTHING) / (others + 1)[:, None]
     r = (inside.sum(axis=0) + _SMOOTHING) / (sizes.sum() + 1)
     # What few prompts of a large cluster hold would misname it, however rare it is elsewhere.
-    score = np.where(
-        (p > q) & (inside >= np.maximum(_LEAST, 0.02 * sizes)[:, None]), p * np.log(p / q) * np.log(1 / r), 0.0
-    )
+    is_name = (p > q) & (inside >= np.maximum(_LEAST, 0.02 * sizes)[:, None])
+    is_name &= np.array([word not in _FUNCTION_WORDS for word in terms.words], dtype=bool)
+    score = np.where(is_name, p * np.log(p / q) * np.log(1 / r), 0.0)
     return [_distinct(terms.words, row, most) for row in score]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from p2l.commands.explain import main
 from p2l.common.errors import ConfigError, InputError
 from p2l.insight import Rules, explain
 from p2l.insight.answers import read_answers, with_votes
-from p2l.insight.explain_report import draw_map, draw_model, to_text
+from p2l.insight.explain_page import explanation_report
+from p2l.insight.explain_report import Observed, draw_map, draw_model, to_text
 from p2l.insight.terms import count_terms, explained, fewest, learn_places, terms_of, typical_terms
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.simulation.arena import simulate
@@ -70,6 +72,31 @@ def test_planted_strengths_are_found_with_their_sizes(made):
 
 def test_words_that_are_everywhere_name_nothing(made):
     assert not {"please", "the", "of"} & {term for one in made.clusters for term in one.terms}
+
+
+def test_a_function_word_names_no_cluster_though_it_is_in_every_prompt_of_one_and_of_no_other():
+    texts = [["what was it about, as the sea rhymes"], ["join the tables of customers"]] * 20
+    first, second = typical_terms(count_terms(texts), np.arange(40) % 2, 2)
+    assert set(first) == {"sea", "rhymes"}
+    assert set(second) == {"join", "tables", "customers"}
+
+
+def test_a_change_that_rounds_to_zero_has_no_sign(made):
+    cell = replace(
+        made.found[0],
+        change=-0.3,
+        lower=-0.4,
+        upper=0.2,
+        observed=Observed(votes=30, rate=0.5, rate_elsewhere=0.5, change=-0.1, lower=-5.0, upper=5.0),
+    )
+    shown = replace(made, strengths=(cell,))
+    row = next(line for line in to_text(shown).splitlines() if line.startswith(cell.model))
+    assert row.endswith("0 (30 votes)")
+    assert " 0 to 0 " in row
+    assert "-0" not in row
+    page = "".join(str(part) for part in explanation_report(shown, "model", "prompts").sections)
+    assert "'−0'" not in page
+    assert "'+0'" not in page
 
 
 def test_the_true_topics_of_a_simulated_arena_are_found():
@@ -175,7 +202,7 @@ def test_votes_bear_out_what_is_true(made, tmp_path):
     cell = next(cell for cell in checked.of("bee") if cell.cluster == cluster_of(made, "join"))
     assert cell.observed.rate > cell.observed.rate_elsewhere
     assert cell.observed.lower < cell.observed.change < cell.observed.upper
-    assert "votes say" in to_text(checked)
+    assert "points by the votes" in to_text(checked)
 
 
 def test_plain_data_is_json_without_nan(made):
