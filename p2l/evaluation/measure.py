@@ -116,7 +116,8 @@ class _CategoryEvaluation:
         return CategoryResult(
             self.category.text,
             **self.sizes,
-            notes=_notes(truth, board, settings),
+            notes=_notes(truth, board),
+            top_k=_top_k(truth, board, settings),
             truth=truth,
             model=board,
             simple={name: evaluate(name, scored) for name in dict.fromkeys((*settings.simple_metrics, *ADDED))},
@@ -200,14 +201,17 @@ class _CategoryEvaluation:
             yield ModelScore(self.models[code], int(taking[:, place].sum()), *(one.get(place) for one in intervals))
 
 
-def _notes(truth: Leaderboard, board: Leaderboard, settings: EvaluationSettings) -> tuple[str, ...]:
+def _notes(truth: Leaderboard, board: Leaderboard) -> tuple[str, ...]:
     """Return what a reader must know of both leaderboards."""
     notes = [f"Ground truth: {note}" for note in truth.notes] + [f"Model: {note}" for note in board.notes]
+    return tuple(dict.fromkeys(notes))
+
+
+def _top_k(truth: Leaderboard, board: Leaderboard, settings: EvaluationSettings) -> int | None:
+    """Return the number of models on both leaderboards, where top-k metrics are asked for and it limits their k."""
     shared = len(set(truth.models) & set(board.models))
     tops = any(name.startswith("Top-k") for name in settings.category_metrics)
-    if shared < _TOP and tops and "category" in settings.metrics_to_inc:
-        notes.append(f"Only {shared} models are on both leaderboards: for a larger k, top-k metrics take k = {shared}.")
-    return tuple(dict.fromkeys(notes))
+    return shared if shared < _TOP and tops and "category" in settings.metrics_to_inc else None
 
 
 def _columns(intervals: Interval) -> list[Interval]:

@@ -197,7 +197,7 @@ def metrics_section(result: OutputResult, main: CategoryResult) -> Section:
     lead = (
         f"Of {main.votes:,} votes, with {result.level:.0%} intervals over prompts where a metric is a mean over votes."
     )
-    return Section("Metrics", [*_measures(main), Notes(main.notes)], lead)
+    return Section("Metrics", [*_measures(main), Notes(main.metric_notes)], lead)
 
 
 def _measures(one: CategoryResult) -> list[Part]:
@@ -256,7 +256,7 @@ def _categories(result: OutputResult) -> Section:
             *_measures(one),
             by_model and Prose("Votes of each model", "heading"),
             by_model,
-            Notes(one.notes),
+            Notes(one.metric_notes),
         ]
         folds.append(Fold(one.name, parts, f"{one.votes:,} votes, {one.prompts:,} prompts", f"category-{number}"))
     lead = (

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l.common.text_table import text_table
-from p2l.evaluation.defaults import CATEGORIES
 from p2l.evaluation.inputs import EvaluationSettings
 from p2l.leaderboard import Leaderboard, to_score
 from p2l.metrics import Interval, Reliability, about
@@ -58,7 +57,8 @@ class CategoryResult:
     Attributes:
         name: as the user wrote it, `language=Chinese`.
         problem: why nothing could be measured (no vote of this category, say); all that follows is then empty.
-        notes: sentences for the reader (a smaller k, models left out).
+        notes: sentences for the reader (models left out).
+        top_k: the largest k of the top-k metrics, where fewer models than the usual ten are on both leaderboards.
         truth: leaderboard of the ground truth, of the models with a vote here.
         model: leaderboard of the evaluated model on these prompts.
         simple: simple metrics, None where they do not apply.
@@ -77,6 +77,7 @@ class CategoryResult:
     prompts: int
     problem: str | None = None
     notes: tuple[str, ...] = ()
+    top_k: int | None = None
     truth: Leaderboard | None = None
     model: Leaderboard | None = None
     simple: Mapping[str, float | None] | None = None
@@ -89,6 +90,14 @@ class CategoryResult:
     scale: tuple[SubsetScore, ...] = ()
     by_model: tuple[ModelScore, ...] = ()
 
+    @property
+    def metric_notes(self) -> tuple[str, ...]:
+        """The notes, and where top-k metrics have a smaller k, that."""
+        if self.top_k is None:
+            return self.notes
+        count = f"Only {self.top_k} models are on both leaderboards"
+        return (*self.notes, f"{count}: for a larger k, top-k metrics take k = {self.top_k}.")
+
 
 @dataclass(frozen=True)
 class OutputResult:
@@ -100,6 +109,7 @@ class OutputResult:
         texts: the N prompts as lists of turns, or None where the file has none.
         level: coverage of all intervals.
         notes: sentences for the reader (votes left out).
+        default_categories: whether the categories are those of the default list, which the votes need not have.
         model: what forecast the votes, for the title of a report; data: the votes. Empty where nothing says so.
     """
 
@@ -118,6 +128,7 @@ class OutputResult:
     texts: Sequence[Sequence[str]] | None = None
     level: float = 0.95
     notes: tuple[str, ...] = ()
+    default_categories: bool = False
     model: str = ""
     data: str = ""
 
@@ -150,7 +161,7 @@ def details_object(result: CategoryResult) -> dict[str, Any]:
         return {**about, "problem": result.problem}
     return {
         **about,
-        "notes": list(result.notes),
+        "notes": list(result.metric_notes),
         "metrics": _rounded(result.simple or {}, NOT_APPLICABLE),
         "intervals": _rounded(result.intervals or {}),
         "skill": None if result.skill is None else {"over": result.skill_over, **_rounded(result.skill)},
@@ -206,13 +217,16 @@ def _scores(scores: Sequence[SubsetScore]) -> dict[str, Any]:
 
 # What `p2l auto-evals` prints: one row a category.
 
-_HEADER = ("category", "votes", "loss", "accuracy", "skill over marginal", "L1 to truth", "Spearman")
+_HEADER = ("category", "votes", "loss", "accuracy", "skill over marginal")
+# What the leaderboards are compared with: a fit of the votes themselves is no truth.
+_DISTANCES = {"arena": "L1 to the arena's leaderboard", "marginal-gt": "L1 to the votes' leaderboard"}
 _COMPARED = ("L1-Dist-Prob", "Spearman-lbs")
 
 
 def render(result: OutputResult, *, most: int | None = None) -> str:
     """Return a table of the categories, the first `most` of them, and the notes below it."""
-    lines = text_table(_HEADER, [_cells(one) for one in result.categories if one.problem is None], most=most)
+    header = (*_HEADER, _DISTANCES.get(result.ground_truth, f"L1 to {result.ground_truth}"), "Spearman")
+    lines = text_table(header, [_cells(one) for one in result.categories if one.problem is None], most=most)
     heading = f"{result.name}: {result.votes:,} votes on {result.prompts:,} prompts, {len(result.models)} models, "
     heading += f"{result.model_type}, likelihood {result.likelihood}, {result.level:.0%} intervals"
     return "\n".join([heading, "", *lines, *_notes(result)])
@@ -234,12 +248,9 @@ def _with_interval(name: str, score: Interval | None, value: float | None) -> st
 
 def _notes(result: OutputResult) -> list[str]:
     notes = list(result.notes)
-    lacking = [one.name for one in result.categories if one.problem and one.name in CATEGORIES]
     for one in result.categories:
         if not one.problem:
             notes += [f"{one.name}: {note}" for note in one.notes]
-        elif len(lacking) == 1 or one.name not in lacking:
+        elif not (result.default_categories and one.votes == 0):  # the default asks for all that an arena may have
             notes.append(f"{one.name} left out: {one.problem}")
-    if len(lacking) > 1:  # the default asks for all that an arena may have
-        notes.append(f"no votes of the categories {', '.join(lacking)}; --categories names others")
     return [f"note: {note}" for note in notes]

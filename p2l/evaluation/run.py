@@ -250,4 +250,5 @@ def _result(entry: Entry, job: EvaluationJob, categories: Sequence[CategoryResul
         texts=None if output.texts is None else output.texts.to_pylist(),
         level=settings.level,
         notes=output.notes,
+        default_categories=settings.lenient,
     )

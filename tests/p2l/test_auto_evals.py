@@ -169,6 +169,35 @@ def test_first_votes_alone(tmp_path):
     assert found["marginal-all"] != found["marginal-all-checkpoint-1"]
 
 
+def printed(folder, capsys, *words):
+    write_json(folder / "model_list.json", NAMES)
+    fixed = ["--model_list_path", folder / "model_list.json", "--output_dir", folder / "out", "--loss_type", "grk"]
+    main([str(word) for word in (*fixed, *words, *FEW)])
+    return capsys.readouterr().out
+
+
+def test_what_is_printed_says_what_leaderboards_are_compared_with(tmp_path, capsys):
+    path = write_lines(tmp_path / "eval.jsonl", rows(120))
+    assert "L1 to the votes' leaderboard" in printed(tmp_path, capsys, "--eval_path", path)
+    ratings = [f"{name},full,{rating},False" for name, rating in zip(NAMES, (1100, 1050, 1000, 950), strict=True)]
+    (tmp_path / "arena.csv").write_text("\n".join(["model_name,category,rating,style_control", *ratings]))
+    arena = ("--ground_truth", "arena", "--arena_path", tmp_path / "arena.csv")
+    assert "L1 to the arena's leaderboard" in printed(tmp_path, capsys, "--eval_path", path, *arena)
+
+
+def test_what_is_printed_has_no_note_on_categories_and_metrics_that_nobody_asked_for(tmp_path, capsys):
+    plain = [{key: row[key] for key in row if key not in ("language", "category_tag")} for row in rows(120)]
+    path = write_lines(tmp_path / "eval.jsonl", plain)
+    shown = printed(tmp_path, capsys, "--eval_path", path)
+    assert "note:" not in shown
+    assert "is_code" in shown  # the one default category that these votes have
+    details = json.loads((tmp_path / "out" / "eval_metrics.json").read_text(encoding="utf-8"))["details"]
+    assert details["p2l-math"]["problem"]
+    assert any("top-k metrics take k = 4" in note for note in details["p2l-all"]["notes"])
+    named = printed(tmp_path, capsys, "--eval_path", path, "--categories", "all", "model_a=zebra")
+    assert "note: model_a=zebra left out: " in named
+
+
 def test_ground_truth_of_an_arena_file(tmp_path):
     ratings = [f"{name},full,{rating},False" for name, rating in zip(NAMES, (1100, 1050, 1000, 950), strict=True)]
     styled = [f"{name},full,1,True" for name in NAMES]

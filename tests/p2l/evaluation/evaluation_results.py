@@ -58,7 +58,7 @@ def category(name: str, models: list[str], rng: np.random.Generator) -> Category
         name=name,
         votes=4321,
         prompts=3210,
-        notes=("Top-10 is of the 4 models that there are.",),
+        top_k=4,
         truth=leaderboard(
             models[:-1] if len(models) > 2 else models, truth[: -1 if len(models) > 2 else None], votes=True
         ),

@@ -139,7 +139,7 @@ def test_names_are_escaped_everywhere(text):
         "Better at",
         "Top models in common, k = 3",
         "1.1800 to 1.2200",
-        "Top-10 is of the 4 models",
+        "top-k metrics take k = 4",
     ],
 )
 def test_every_part_is_there(text, part):
