@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,7 @@ def _add_sample(commands: Any) -> None:
     one.add_argument("--votes", type=positive, default=2500, metavar="N", help="votes to draw")
     one.add_argument("--scores", metavar="FILE", help="graded answers to the prompts as well, for `p2l eval-routing`")
     one.add_argument("--seed", type=int, default=42, help="the same seed and flags give the same files")
+    one.add_argument("--overwrite", action="store_true", help="replace files that hold something else")
 
 
 def _add_split(commands: Any) -> None:
@@ -228,19 +229,32 @@ def _from_scores(args: argparse.Namespace) -> int:
 
 def _sample(args: argparse.Namespace) -> int:
     from p2l.simulation.samples import MODELS, TOPICS, sample_scores, sample_votes
-    from p2l.votes.writing import write_votes
 
     check_can_write(args.output)
     if args.scores:
         check_can_write(args.scores, args.output)
     votes = sample_votes(args.votes, args.seed)
-    write_votes([votes], votes.schema, args.output)
+    tables = {args.output: votes} | ({args.scores: sample_scores(args.seed)} if args.scores else {})
+    _write_samples(tables, overwrite=args.overwrite)
     print(f"{args.output}: {len(votes):,} votes between {len(MODELS)} models on {len(TOPICS)} topics")
     if args.scores:
-        scores = sample_scores(args.seed)
-        write_votes([scores], scores.schema, args.scores)
-        print(f"{args.scores}: {len(scores):,} graded answers")
+        print(f"{args.scores}: {len(tables[args.scores]):,} graded answers")
     return 0
+
+
+def _write_samples(tables: Mapping[str, Any], *, overwrite: bool) -> None:
+    """Write tables to the files that they are named by, and leave alone those that hold them already.
+
+    Raise InputError, before any is written, where a file holds something else, which may be a user's own votes.
+    """
+    from p2l.votes.writing import holds, write_votes
+
+    new = {name: table for name, table in tables.items() if overwrite or not Path(name).exists()}
+    for name, table in tables.items():
+        if name not in new and not holds(name, table):
+            raise InputError(f"{name}: exists and holds something else; choose another name, or add --overwrite")
+    for name, table in new.items():
+        write_votes([table], table.schema, name)
 
 
 def _lake(args: argparse.Namespace) -> int:

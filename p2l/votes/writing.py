@@ -12,6 +12,8 @@ import contextlib
 import gzip
 import json
 import re
+import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +44,24 @@ def write_votes(batches: Iterable[Any], schema: Any, path: str | Path) -> int:
             write(batch)
             count += len(batch)
     return count
+
+
+def holds(path: str | Path, batch: Any) -> bool:
+    """Whether a file holds the very rows of an Arrow batch and nothing else, as `write_votes` would write them."""
+    import pyarrow.parquet as pq
+
+    kind = file_kind(path)
+    try:
+        if kind == ".parquet":  # bytes differ between versions of the writer
+            return bool(pq.ParquetFile(path).read().equals(pa.Table.from_batches([batch])))
+        with tempfile.TemporaryDirectory() as folder:
+            written = Path(folder) / f"rows{kind}"
+            write_votes([batch], batch.schema, written)
+            contents = [Path(path).read_bytes(), written.read_bytes()]
+            one, other = map(gzip.decompress, contents) if kind.endswith(".gz") else contents
+    except (pa.ArrowException, OSError, EOFError, zlib.error):
+        return False
+    return one == other
 
 
 @contextlib.contextmanager

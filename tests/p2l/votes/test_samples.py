@@ -4,6 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from p2l.commands.votes import main
+from p2l.common.errors import InputError
 from p2l.simulation.samples import MODELS, TOPICS, sample_coefs, sample_prompts, sample_scores, sample_votes
 from tests.conftest import Command
 
@@ -52,3 +54,31 @@ def test_a_mistake_is_one_line(command: Command, tmp_path, flags: tuple[str, ...
     done = command("python", "-m", "p2l.cli", "votes", "sample", "--output", "same.parquet", *flags, cwd=tmp_path)
     assert done.returncode == 2
     assert not (tmp_path / "same.parquet").exists()
+
+
+@pytest.mark.parametrize("ending", [".parquet", ".jsonl", ".jsonl.gz", ".csv"])
+def test_a_file_that_holds_something_else_is_kept(tmp_path, ending: str) -> None:
+    votes, scores = (tmp_path / f"{name}{ending}" for name in ("votes", "scores"))
+    words = ["sample", "--votes", "50", "--output", str(votes), "--scores", str(scores)]
+    assert main(words) == 0
+    times = votes.stat().st_mtime_ns, scores.stat().st_mtime_ns
+    assert main(words) == 0
+    assert (votes.stat().st_mtime_ns, scores.stat().st_mtime_ns) == times
+    for own, other in ((votes, scores), (scores, votes)):
+        own.write_bytes(own.read_bytes() + b"mine")
+        content, kept = own.read_bytes(), other.read_bytes()
+        with pytest.raises(InputError, match=f"{own.name}: exists and holds something else; .* add --overwrite"):
+            main(words)
+        assert (own.read_bytes(), other.read_bytes()) == (content, kept)
+        assert main([*words, "--overwrite"]) == 0
+        assert own.read_bytes() != content
+
+
+def test_votes_of_another_seed_are_not_replaced(command: Command, tmp_path) -> None:
+    words = ("python", "-m", "p2l.cli", "votes", "sample", "--votes", "50", "--output", "votes.jsonl")
+    assert command(*words, cwd=tmp_path).returncode == 0
+    done = command(*words, "--seed", "1", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: votes.jsonl: exists and holds something else; choose another name, or add --overwrite"
+    ]
