@@ -84,9 +84,11 @@ class Wizard:
         self, question: str, default: str = "", check: Callable[[str], object] | None = None, *, needed: bool = False
     ) -> str:
         """Ask until the answer can be used."""
+        prompt = f"{question}{f' [{default}]' if default else ''}"
+        prompt += " " if prompt.endswith("?") else ": "
         while True:
             try:
-                answer = self._ask(f"{question}{f' [{default}]' if default else ''}: ").strip() or default
+                answer = self._ask(prompt).strip() or default
             except EOFError:
                 if needed:
                     raise RunError(f"no answer to: {question}") from None

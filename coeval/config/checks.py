@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -198,8 +199,8 @@ def check_states(run: Experiment, problems: Problems, *, continue_in_place: bool
             problems.add(("experiment", key), f"{Run(folder).meta} cannot be read; repair it, or {other}", rule)
 
 
-def check_folder(run: Experiment, problems: Problems, *, continue_in_place: bool) -> None:
-    """Check that the run's folder is as a new run, or one that goes on, needs it."""
+def check_folder(run: Experiment, file: str | Path, problems: Problems, *, continue_in_place: bool) -> None:
+    """Check that the run's folder is as a new run of the configuration `file`, or one that goes on, needs it."""
     if not _has_folder(problems):
         return
     where, meta, path = ("experiment", "id"), stored_meta(Run(run.folder)), run.folder / "meta.json"
@@ -207,7 +208,8 @@ def check_folder(run: Experiment, problems: Problems, *, continue_in_place: bool
     if not continue_in_place:
         writes_all = run.written_phases == frozenset(PHASES) or problems.within("experiment", "phases")
         if exists and (run.resume_from or not writes_all):
-            ways = "use --continue to go on with it, choose another id, or write the mode of every phase"
+            command = f"coeval run --config {shlex.quote(str(file))} --continue"
+            ways = f"go on with it by `{command}`, choose another id, or write the mode of every phase to start it anew"
             problems.add(where, f"{run.folder} holds a run already; {ways}", "V-11")
     elif meta is None:
         problems.add(where, f"--continue: {path} is not there; start without --continue", "V-14")

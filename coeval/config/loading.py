@@ -53,7 +53,7 @@ def load_config(
     must not where it is `fresh`, which is False where nothing is going to be run; a folder that holds a run is no
     mistake where it is not `in_use`, as nothing is written. Raise ConfigErrors with one line for each mistake.
     """
-    path = expanded(path)
+    typed_path, path = path, expanded(path)
     raw, problems = read_yaml(path)
     file = read(_File, raw, (), problems)
     if not isinstance(raw, Mapping):
@@ -83,7 +83,7 @@ def load_config(
         check_keys(models, keys, problems)
         check_states(run, problems, continue_in_place=continue_in_place)
         if in_use or continue_in_place:
-            check_folder(run, problems, continue_in_place=continue_in_place)
+            check_folder(run, typed_path, problems, continue_in_place=continue_in_place)
     problems.raise_any()
     return config
 

@@ -74,7 +74,10 @@ def test_empty_answers_take_what_is_offered(tmp_path: Path) -> None:
 
 def test_no_more_than_a_dozen_questions_are_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(tmp_path, "Sum up a text.", *[""] * 5, "mock:ant", *[""] * 9) == 0
-    assert 6 < capsys.readouterr().out.count("]: ") + 2 <= 12
+    shown = capsys.readouterr().out
+    assert 6 < shown.count("]: ") + 2 <= 12
+    assert "What do they have to do, in a sentence? " in shown
+    assert "?:" not in shown
 
 
 def test_a_file_that_is_there_is_replaced_only_where_one_is_told_to(

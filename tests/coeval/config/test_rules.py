@@ -243,7 +243,8 @@ def meta(folder: Path, **keys: Any) -> None:
 def test_v11_a_new_run_does_not_start_in_the_folder_of_another(tmp_path: Path) -> None:
     meta(tmp_path)
     [line] = mistakes(tmp_path)
-    assert "runs/first holds a run already; use --continue to go on with it" in line
+    assert "runs/first holds a run already; go on with it by `coeval run --config " in line
+    assert ".yaml --continue`, choose another id" in line
     assert line.endswith("(V-11)")
     assert mistakes(tmp_path, fresh=False) == []
     assert mistakes(tmp_path, continue_in_place=True) == []
