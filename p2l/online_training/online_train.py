@@ -159,7 +159,7 @@ class _LiveRun:
             router = RouterVotes(lines, copy_of(lines), self.tell)
             lines, gather = router.copy, router.gather
         if self.share:
-            self.tell(f"{path}: votes on {self.share:.1%} of the prompts are held out to shrink and judge models by")
+            self.tell(f"{path}: votes on {self.share:.1%} of the prompts are kept out of training, to judge models by")
         return LiveVotes(
             lines,
             model_list=known_models,

@@ -117,5 +117,5 @@ class HeldOutComparison:
 
 
 def _share(factor: float) -> str:
-    ends = {0.0: "to it: prompts make no difference", 1.0: "not at all"}
-    return ends.get(factor, f"to {factor:.3g} of the way from it to the model")
+    ends = {0.0: "coefficients are its own: prompts make no difference", 1.0: "not at all"}
+    return ends.get(factor, f"coefficients keep {100 * factor:.3g} % of their distance from it")

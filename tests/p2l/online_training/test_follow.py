@@ -194,3 +194,14 @@ def test_what_is_published_is_shrunk_and_what_trains_is_not(tmp_path: Path, conf
     assert (tmp_path / "out" / "often" / WEIGHTS_FILE).read_bytes() == (run / WEIGHTS_FILE).read_bytes()
     assert len(decisions(tmp_path / "often")) > len(decisions(served))
     assert decisions(tmp_path / "often")[-1]["factor"] == last["factor"]
+
+
+def test_a_run_says_which_votes_it_keeps_out_of_training(
+    tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    votes = add(tmp_path / "votes.jsonl", [line(n) for n in range(60)])
+    flags = ["--stop-when-idle", "0.1", "--no-eval", "--poll", "0.05", "--publish", str(tmp_path / "served")]
+    main(["--config", str(config), "--follow", str(votes), *flags, "--publish-votes", "20"])
+    shown = capsys.readouterr()
+    note = "votes on 2.0% of the prompts are kept out of training, to judge models by"
+    assert f"{votes}: {note}" in shown.out + shown.err

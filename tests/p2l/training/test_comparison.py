@@ -49,7 +49,10 @@ def test_how_far_a_model_is_shrunk_is_said() -> None:
     none = compare(model, BOARD, WON, prompts, "bt", factor=0.0, folds=5).to_text()
     assert "200 votes, in 5 folds, on 200 prompts" in none
     assert "it is one leaderboard" in none
-    assert "to 0.4 of the way" in compare(model, BOARD, WON, prompts, "bt", factor=0.4).to_text()
+    assert (
+        "coefficients keep 40 % of their distance from it"
+        in compare(model, BOARD, WON, prompts, "bt", factor=0.4).to_text()
+    )
 
 
 def test_votes_on_one_prompt_are_one_draw() -> None:
