@@ -25,7 +25,7 @@ def more(results: Results, rival: str) -> Interval:
 def figures(found: Mapping[str, Results]) -> str:
     """Markdown: area or accuracy of every policy, by set, and the calibration error of expected scores."""
     rows = [["set", "questions", "models", *(POLICIES[name] for name in SHOWN), "calibration error, all and chosen"]]
-    rows[0].append("deviations foreseen by the router, by any")
+    rows[0].append("differences foreseen by the router, by any")
     rows.append(["---"] * len(rows[0]))
     for name, results in found.items():
         lines = [results.policies[policy] for policy in SHOWN]

@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = build_parser().parse_args(argv)
     _check(flags)
     from route.evaluation.measuring import across, within
-    from route.evaluation.report import text, write
+    from route.evaluation.report import summary, write
 
     setup = _setup(flags)
     if flags.table is not None:
@@ -86,9 +86,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     else:
         table = _table(flags, flags.train)
         results, outcome = across(table, _table(flags, flags.test), setup, seed=flags.seed)
-    print(text(results))
-    if flags.output is not None:
-        write(results, Path(flags.output).expanduser(), figure=not flags.no_figure)
+    folder = None if flags.output is None else Path(flags.output).expanduser()
+    print(summary(results, folder))
+    if folder is not None:
+        write(results, folder, figure=not flags.no_figure)
     if flags.report is not None:
         _write_page(flags, results)
     if flags.save_model is not None:

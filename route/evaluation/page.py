@@ -22,6 +22,7 @@ from p2l.common.report.reports import (
     today,
 )
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value
+from p2l.common.text_table import formatted
 from p2l.evaluation.report import reliability_figure
 from p2l.metrics import Interval
 from route.evaluation.measuring import Results, calibration_error
@@ -62,7 +63,7 @@ def routing_verdict(results: Results) -> Verdict:
     money = "" if results.one_price else ", on average over all budgets"
     ends = f"95% interval {_span(gain)}"
     basis = f"Mean score {percents(scores[0])} against {percents(scores[1])} on {results.questions:,} questions."
-    basis += _saving(results) + _simpler(results)
+    basis = " ".join(filter(None, [basis, saving(results), simpler(results)]))
     than = f"the router scores {change} than the best single model{money}"
     if gain.lower > 0:
         return Verdict(f"Choosing by prompt pays: {than} ({ends}).", "good", basis)
@@ -72,13 +73,16 @@ def routing_verdict(results: Results) -> Verdict:
     return Verdict(sentence, "", basis)
 
 
-def _saving(results: Results) -> str:
-    """Return what the router scores at the cost of the best single model, and at which cost it has that score."""
+def saving(results: Results) -> str:
+    """Return what the router scores at the cost of the best single model, and at which cost it has that score.
+
+    The sentence is empty where all answers cost the same.
+    """
     ratio, gain = results.policies["p2l"].cost_ratio, results.policies["single"].gains.get("at_equal_cost")
     if ratio is None or gain is None:
         return ""
     change = f"{_points(abs(gain.estimate))} points {'more' if gain.estimate >= 0 else 'fewer'} ({_span(gain)})"
-    text = f" For what that model costs it scores {change}"
+    text = f"For what that model costs it scores {change}"
     if not math.isfinite(ratio.estimate):
         return f"{text}."
     high = percents(ratio.upper) if math.isfinite(ratio.upper) else "never"
@@ -86,7 +90,7 @@ def _saving(results: Results) -> str:
     return f"{text}, and it has that model's score at {share}."
 
 
-def _simpler(results: Results) -> str:
+def simpler(results: Results) -> str:
     """Return how the router compares with the best policy that chooses by prompt in a simpler way."""
     measure = "accuracy" if results.one_price else "area"
     there = {name: getattr(results.policies[name], measure) for name in _OTHERS if name in results.policies}
@@ -97,12 +101,12 @@ def _simpler(results: Results) -> str:
     what = "mean score" if results.one_price else "mean score over all budgets"
     more = "above" if gain.estimate >= 0 else "below"
     change = f"{_points(abs(gain.estimate))} points {more} that of {results.policies[best].about}"
-    return f" Its {what} is {change} ({_span(gain)})."
+    return f"Its {what} is {change} ({_span(gain)})."
 
 
 def _points(value: float) -> str:
     """Return a difference of scores in hundredths: `2.3`."""
-    return f"{100 * value:.1f}".replace("-", "−")
+    return formatted(100 * value, ".1f").replace("-", "−")
 
 
 def _span(gain: Interval) -> str:
@@ -178,8 +182,14 @@ def _scale(cells: Sequence[Cell | None]) -> Scale:
 def _ratio(value: Interval | None) -> Cell | None:
     if value is None:
         return None
+    text, ends = _cost(value)
+    return Cell(text, value.estimate if math.isfinite(value.estimate) else 1e9, note=ends)
+
+
+def _cost(value: Interval) -> tuple[str, str]:
+    """Return the cost of a score as a share, and the ends of its interval; no ends where the score is never reached."""
     texts = [percents(number) if math.isfinite(number) else "never" for number in value[:3]]
-    return Cell(texts[0], value.estimate if math.isfinite(value.estimate) else 1e9, note=f"{texts[1]} to {texts[2]}")
+    return texts[0], "" if set(texts) == {"never"} else f"{texts[1]} to {texts[2]}"
 
 
 def _gain(value: Interval | None) -> Cell | None:
@@ -206,12 +216,11 @@ def _measures(results: Results) -> Section:
         ),
     ]
     if router.cost_ratio is not None:
-        texts = [percents(end) if math.isfinite(end) else "never" for end in router.cost_ratio[:3]]
         meaning = "Cost at which the router has the score of the best single model, as a share of that model's cost."
-        rows.append(Measure("Cost at its score", texts[0], f"{texts[1]} to {texts[2]}", meaning))
+        rows.append(Measure("Cost at its score", *_cost(router.cost_ratio), meaning))
     rows.append(
         _measure(
-            "Foreseen of deviations",
+            "Differences foreseen",
             router.explained,
             "Share that the router foresees of how answers differ, once it is known how good each model and how hard "
             "each prompt is. Only this can tell it to choose another model for this prompt than for the next.",

@@ -1,8 +1,9 @@
-"""What an evaluation of routing reports: the text, the JSON file and the figure."""
+"""What an evaluation of routing reports: a summary for the terminal, the text, the JSON file and the figure."""
 
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from p2l.common.files import atomic_path, write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
+from p2l.common.text_table import formatted, text_table
 from p2l.metrics import Interval, Reliability
 from route.evaluation.measuring import PolicyReport, Results, calibration_error
 
@@ -68,42 +70,87 @@ def bars(axes: Any, results: Results) -> None:
     axes.set(xlabel="mean score")
 
 
-def text(results: Results) -> str:
-    """Return the report in Markdown: the data, the policies with the router's gain on each, the calibration."""
+def summary(results: Results, folder: Path | None) -> str:
+    """Return what the command prints: each policy at equal cost, and what choosing by prompt is worth.
+
+    `folder` is that of the whole report; None where none is written.
+    """
+    from route.evaluation.page import routing_verdict, saving, simpler
+
+    measure = "accuracy" if results.one_price else "at_equal_cost"
+    score = "score" if results.one_price else "score at equal cost"
+    rows = [
+        [
+            policy.about,
+            _ends(getattr(policy, measure), ".1%"),
+            "" if measure not in policy.gains else _ends(policy.gains[measure], "+.1f", times=100),
+        ]
+        for policy in results.policies.values()
+    ]
+    table = text_table(["policy", f"{score}, with 95% interval", "router better by, points"], rows)
+    costs = [] if results.one_price else ["Equal cost: what the best single model costs on average."]
+    sentences = [routing_verdict(results).sentence, saving(results), simpler(results)]
+    where = "--output DIR writes all columns" if folder is None else f"{folder / 'results.md'} has all columns"
+    notes = [f"note: {note}" for note in results.notes]
+    lines = [
+        _data(results),
+        *notes,
+        "",
+        *table,
+        *costs,
+        "",
+        *filter(None, sentences),
+        f"{where}, settings and calibration.",
+    ]
+    return "\n".join(lines).replace("−", "-")
+
+
+def _ends(interval: Interval, form: str, *, times: float = 1.0) -> str:
+    estimate, lower, upper = (formatted(times * end, form) for end in interval[:3])
+    return f"{estimate} ({lower} to {upper})"
+
+
+def _data(results: Results) -> str:
     trained = " + ".join(f"{size:,}" for size in results.trained_on)
-    head = (
+    return (
         f"{results.questions:,} questions ({results.prompts:,} prompts) held out, {len(results.models)} models; "
         f"trained on {trained}"
     )
+
+
+def text(results: Results) -> str:
+    """Return the report in Markdown: the data, the policies with the router's gain on each, the calibration."""
     notes = [f"- {note}" for note in results.notes]
     settings = [f"- {one.about}: {'; '.join(one.settings)}" for one in results.policies.values() if one.settings]
     calibration = (
         f"Calibration error of the expected score: {calibration_error(results.pairs):.3f} over all answers, "
         f"{calibration_error(results.chosen):.3f} over the answers chosen with the largest budget."
     )
-    return "\n".join([head, *notes, "", _report_table(results), "", *settings, "", calibration, _bound(results)])
+    table = _report_table(results)
+    return "\n".join([_data(results), *notes, "", table, "", _bound(results), "", *settings, "", calibration])
 
 
 def _bound(results: Results) -> str:
-    """Return what the choice between models can rest on, for the policy that foresees most of it."""
+    """Return what the last column means: what the choice between models can rest on, and the most that is foreseen."""
     shares = {policy.about: policy.explained for policy in results.policies.values() if policy.explained is not None}
     best, share = max(shares.items(), key=lambda pair: pair[1].estimate)
     return (
-        f"What bounds routing: of the variance of models' deviations (scores less the means of model and prompt) the "
-        f"most that a policy foresees is {_percent(share)} ({best}). The rest is what these prompts do not tell any of "
-        "them, luck of the single answer included."
+        "Differences foreseen: the share that a policy foresees of how scores differ, once it is known how good each "
+        "model is and how hard each prompt (share of the variance of scores less the means of model and prompt). Only "
+        f"this can tell it to choose another model for this prompt than for the next. The most is {_percent(share)}, "
+        f"of {best}; the rest is not in the prompts, or luck of a single answer."
     )
 
 
 def _percent(share: Interval | None) -> str:
-    return "" if share is None else f"{share.estimate:.1%} [{share.lower:.1%}, {share.upper:.1%}]"
+    return _cell(share, ".1%")
 
 
 def _report_table(results: Results) -> str:
     costs = [] if results.one_price else ["area", "at the single model's cost", "cost at its score"]
     measure = "accuracy" if results.one_price else "area"
-    head = ["policy", *costs, "accuracy" if results.one_price else "largest budget", f"p2l has more {measure} by"]
-    head.append("foresees of deviations")
+    head = ["policy", *costs, "accuracy" if results.one_price else "largest budget", f"router's {measure} less this"]
+    head.append("differences foreseen")
     rows = [
         [
             policy.about,
@@ -132,6 +179,14 @@ def _times(interval: Interval | None) -> str:
         return ""
     ratio, low, high = (f"{number:.0%}" if math.isfinite(number) else "never" for number in interval[:3])
     return f"{ratio} [{low}, {high}]"
+
+
+def _plain(report: str) -> str:
+    """Return a report without negative zeros and without the interval of a score that is never reached.
+
+    `text` leaves both as they are, since tables that a benchmark has printed are published as they were measured.
+    """
+    return re.sub(r"-(0\.0+)(?=[%,\] ])", r"\1", report.replace("never [never, never]", "never"))
 
 
 def as_json(results: Results) -> dict[str, Any]:
@@ -175,6 +230,6 @@ def write(results: Results, folder: Path, *, figure: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "results.json", as_json(results))
     with atomic_path(folder / "results.md") as temporary:
-        temporary.write_text(f"{text(results)}\n", encoding="utf-8")
+        temporary.write_text(f"{_plain(text(results))}\n", encoding="utf-8")
     if figure:
         draw(results, folder / "curves.png", folder / "curves.svg")

@@ -136,6 +136,7 @@ RECIPES: Mapping[str, tuple[str, ...]] = {
 WEIGHTS: Mapping[str, float] = {"encoder": 1.0, "words": 0.5, "form": 0.5}
 """Weights of the backbones' features without groups."""
 CATEGORY, GROUPS = "category", "groups"
+_FEATURES = {CATEGORY: "categories", GROUPS: "groups of prompts"}
 """Features of a prompt's group, of which one is there at most, and comes last: `route.evaluation.groups`."""
 STRENGTHS = (0.0, 0.3, 0.6, 1.0)
 """Of the differences between models that are foreseen, how much may count."""
@@ -192,8 +193,9 @@ def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths) -> Tra
     strength = STRENGTHS[_simplest([worth(mean + _told_apart(deviations, strength)) for strength in STRENGTHS])]
     expected = mean + features @ _told_apart(fit_gaussian(features, table.scores).weights, strength)
     fit = fit_graded(features, expected.clip(_LEAST_RATE, 1.0 - _LEAST_RATE), _DISTILLED)
-    about = ", ".join(f"{states[name].shape[1]} features of {name}" for name in scaled)
-    about += f"; {strength:g} of the differences between models"
+    read = ", ".join(f"{states[name].shape[1]} {_FEATURES.get(name, f'features of {name}')}" for name in scaled)
+    share = {0.0: "none", 1.0: "all"}.get(strength, f"{strength:.0%}")
+    about = f"reads {read}; {share} of the differences between models count"
     return Trained(table.models, names, *_with_unused(names, states, scaled, fit), about)
 
 

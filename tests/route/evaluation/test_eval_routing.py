@@ -13,6 +13,7 @@ import pytest
 from p2l.common.errors import InputError
 from p2l.common.report.reports import report_page
 from p2l.inference import P2L
+from p2l.metrics import Interval
 from p2l.model.scratch import make_transformer
 from route.evaluation.command import main
 from route.evaluation.distance import votes_between
@@ -22,6 +23,7 @@ from route.evaluation.groups import PARTITIONS, Reader, categories_of, clusters_
 from route.evaluation.measuring import across, explained_share, within
 from route.evaluation.page import routing_report
 from route.evaluation.policies import Setup, category_scores, clusters, learn, nearest, nearest_scores
+from route.evaluation.report import summary, write
 from route.evaluation.spending import worth_on
 from route.evaluation.table import parts_of
 from route.evaluation.training import expected_by, fit_graded, known_models, save, simplest_groups, train, width_of_ties
@@ -249,7 +251,7 @@ def test_where_groups_say_nothing_the_prompts_do_not_tell_models_apart() -> None
     table = random_table(200)
     states = {"groups": np.eye(8)[np.random.default_rng(1).integers(0, 8, 200)]}
     trained = train(table, states, worth_on(table))
-    assert trained.settings == "8 features of groups; 0 of the differences between models"
+    assert trained.settings == "reads 8 groups of prompts; none of the differences between models count"
     np.testing.assert_allclose(trained.expected(states), np.tile(table.scores.mean(axis=0), (200, 1)), atol=1e-3)
 
 
@@ -263,13 +265,18 @@ def test_the_command_measures_writes_and_takes_the_model_up_again(
     page = tmp_path / "routing.html"
     saved += ["--report", str(page)]
     main(["--table", str(file), "--recipe", "words", "--share", "0.4", "--quiet", *encoder, *saved])
-    assert "| router on P2L |" in capsys.readouterr().out
-    text = page.read_text(encoding="utf-8")
-    assert "Choosing by prompt pays: the router scores" in text
-    assert "than the best single model, on average over all budgets (95% interval" in text
+    shown = capsys.readouterr().out
+    assert "score at equal cost" in shown
+    assert "Choosing by prompt pays: the router scores" in shown
+    assert f"{tmp_path / 'out' / 'results.md'} has all columns" in shown
+    assert "|" not in shown
+    assert "| router on P2L |" in (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    written = page.read_text(encoding="utf-8")
+    assert "Choosing by prompt pays: the router scores" in written
+    assert "than the best single model, on average over all budgets (95% interval" in written
     for mark in ("on scores.parquet", 'id="figure-1"', "<h2>Policies</h2>", "<h2>Metrics</h2>", "<h2>Calibration</h2>"):
-        assert mark in text
-    assert not Page(text).wrong
+        assert mark in written
+    assert not Page(written).wrong
     results = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
     p2l = results["policies"]["p2l"]
     assert p2l["area"]["lower"] <= p2l["area"]["estimate"] <= p2l["area"]["upper"]
@@ -281,14 +288,37 @@ def test_the_command_measures_writes_and_takes_the_model_up_again(
     assert loaded["policies"]["p2l"]["area"]["estimate"] == pytest.approx(p2l["area"]["estimate"], abs=1e-3)
 
 
+def test_no_report_has_a_negative_zero_or_an_interval_of_never(tmp_path: Path) -> None:
+    results, _ = within(known_table(40), Setup(recipe="words"), share=0.4, folds=1, seed=0)
+    never, nothing = Interval(math.inf, math.inf, math.inf, 0.0), Interval(-1e-6, -2e-6, 3e-6, 0.0)
+    random = results.policies["random"]
+    gains = dict.fromkeys(random.gains, nothing)
+    tied = replace(random, cost_ratio=never, explained=nothing, gains=gains)
+    results = replace(results, policies={**results.policies, "random": tied}, notes=("left out: ant",))
+    write(results, tmp_path, figure=False)
+    report = (tmp_path / "results.md").read_text(encoding="utf-8")
+    row = next(line for line in report.splitlines() if line.startswith("| random |"))
+    assert "| never |" in row
+    assert "| 0.0000 [0.0000, +0.0000] | 0.0% [0.0%, 0.0%] |" in row
+    shown = summary(results, None)
+    line = next(line for line in shown.splitlines() if line.startswith("random"))
+    assert line.endswith("  0.0 (0.0 to 0.0)")
+    assert "note: left out: ant" in shown
+    assert "--output DIR writes all columns" in shown
+    assert "never to never" not in report_page(routing_report(results, "p2l", "scores"))
+
+
 def test_the_page_of_one_price_has_bars_and_names_are_text() -> None:
     table = replace(random_table(60, 3), models=("ant", EVIL, "中文"), one_price=True)
     results, _ = within(table, Setup(recipe="words"), share=0.4, folds=1, seed=0)
-    text = report_page(routing_report(results, EVIL, EVIL))
-    assert "Mean score of each policy" in text
-    assert "over all budgets" not in text
-    assert "<script>alert" not in text
-    assert not Page(text).wrong
+    page = report_page(routing_report(results, EVIL, EVIL))
+    assert "Mean score of each policy" in page
+    assert "over all budgets" not in page
+    assert "<script>alert" not in page
+    assert not Page(page).wrong
+    shown = summary(results, None)
+    assert "score, with 95% interval" in shown
+    assert "equal cost" not in shown.lower()
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,8 @@ def test_the_benchmark_runs_from_start_to_finish(
     assert "The category is not told" in printed
     assert printed.count("Not behind best single model by an interval: holds") == 2
     assert printed.count("Not behind k-means leaderboards by an interval:") == 2
-    assert "What bounds routing: of the variance of models' deviations" in details
+    assert "| router's area less this | differences foreseen |" in details
+    assert "Differences foreseen: the share that a policy foresees of how scores differ" in details
     assert (tmp_path / "out" / "routing.png").stat().st_size > 1000
     assert (tmp_path / "out" / "routerbench-told" / "curves.svg").is_file()
     main([str(tmp_path), "--sets", "routerbench", *flags[2:]])
