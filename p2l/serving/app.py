@@ -22,7 +22,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from p2l.common.cli import listed, nearest
 from p2l.common.errors import InputError
 from p2l.common.long_texts import LONG
 from p2l.common.version import __version__
@@ -46,7 +45,7 @@ from p2l.serving.pairs import (
     intervals,
     votes_on,
 )
-from p2l.serving.parsing import BoundedRoute, check_prompts
+from p2l.serving.parsing import BoundedRoute, check_prompts, describe_faults
 from p2l.serving.reload import Control, Follower, Served, Status, batch_limits
 from p2l.serving.score_cache import ScoreCache
 from p2l.serving.settings import Settings
@@ -534,12 +533,6 @@ _BODIES: dict[str, type[BaseModel]] = {
 async def _invalid(request: Request, error: Exception) -> Response:
     """The first fault of a request: where it is and what is wrong, without what was sent."""
     assert isinstance(error, RequestValidationError)
-    fault = error.errors()[0]
-    place = ".".join(str(part) for part in fault["loc"] if part != "body") or "the body"
-    if fault["type"] == "json_invalid":
-        return JSONResponse({"detail": "the body is not valid JSON"}, status_code=422)
-    if fault["type"] == "extra_forbidden":
-        name = str(fault["loc"][-1])
-        hint = nearest(name, _BODIES[request.url.path].model_fields) if request.url.path in _BODIES else ""
-        return JSONResponse({"detail": f"{listed([name])}: unknown key{hint}; see GET /docs"}, status_code=422)
-    return JSONResponse({"detail": f"{place}: {fault['msg']}"}, status_code=422)
+    body = _BODIES.get(request.url.path)
+    detail = describe_faults(error.errors(), body.model_fields if body else ())
+    return JSONResponse({"detail": detail}, status_code=422)

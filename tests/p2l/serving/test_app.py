@@ -182,7 +182,9 @@ def test_a_full_queue_says_when_to_come_again(start, gate):
 def test_a_deadline_ends_a_request_and_a_client_may_ask_for_a_shorter_one(start, gate):
     running = start(gate, deadline=30.0)
     assert running.predict(["hello"], headers={"x-p2l-timeout": "0.1"}).status_code == 504
-    assert running.predict(["hello"], headers={"x-p2l-timeout": "-1"}).status_code == 422
+    refused = running.predict(["hello"], headers={"x-p2l-timeout": "-1"})
+    assert refused.status_code == 422
+    assert refused.json()["detail"] == 'x-p2l-timeout: must be a number of seconds above 0, got "-1"'
     assert running.predict(["hello"], headers={"x-p2l-timeout": "nan"}).status_code == 422
     gate.open()
     assert running.predict(["hello"]).status_code == 200

@@ -117,11 +117,56 @@ def test_an_unknown_key_is_refused_with_the_nearest(shared):
         ("/predict", {"prompt": "hello", "levl": 0.5}, "levl", "level"),
         ("/leaderboard", {"prompts": "hello", "prompt": "hello"}, "prompts", "prompt"),
         ("/predict_batch", {"prompts": ["hello"], "sdd": True}, "sdd", "sd"),
+        ("/predict", {"promt": "hello"}, "promt", "prompt"),
+        ("/leaderboard", {"promt": "hello"}, "promt", "prompt"),
     ):
         answer = shared.client.post(route, json=body, headers=key)
         assert answer.status_code == 422
-        assert answer.json()["detail"] == f"{name}: unknown key (did you mean {near!r}?); see GET /docs"
+        assert answer.json()["detail"] == f"unknown key {name!r} (did you mean {near!r}?); see GET /docs"
     assert shared.client.post("/predict_batch", json={"prompts": ["hello", ["a", "b"]]}, headers=key).status_code == 200
+
+
+PROMPT = "must be a text or a list of texts (the user's turns)"
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "detail"),
+    [
+        ("/leaderboard", {}, f"prompt: is missing; it {PROMPT}"),
+        ("/leaderboard", {"prompt": 5}, f"prompt: {PROMPT}, got a number"),
+        ("/leaderboard", {"prompt": None}, f"prompt: {PROMPT}, got null"),
+        ("/predict", {"prompt": []}, f"prompt: {PROMPT}, got an empty list"),
+        ("/predict", {"prompt": ["a secret", 5]}, "prompt.1: must be a text, got a number"),
+        ("/predict", {"prompt": {"a": "secret"}}, f"prompt: {PROMPT}, got an object"),
+        ("/predict_batch", {"prompts": ["hello", [[1]]]}, "prompts.1.0: must be a text, got a list of 1"),
+        ("/predict_batch", {"prompts": [7]}, f"prompts.0: {PROMPT}, got a number"),
+        ("/predict", {"prompt": "hello", "level": 7}, "level: must be above 0 and below 1, got 7"),
+        ("/predict", {"prompt": "hello", "level": "a"}, "level: must be above 0 and below 1, got a text"),
+        ("/predict", {"prompt": "hello", "sd": 3}, "sd: must be true or false, got 3"),
+        (
+            "/predict",
+            {"prompt": "hello", "pairs": [["ant"]]},
+            'pairs.0: must be two models, such as ["a", "b"], got a list of 1',
+        ),
+        (
+            "/predict",
+            {"prompt": "hello", "covariates": {"side": "a"}},
+            "covariates.side: must be a finite number, got a text",
+        ),
+        ("/predict", [], "the body is an empty list; send a JSON object, with what GET /docs says"),
+        ("/predict", None, "the body is missing; send a JSON object, with what GET /docs says"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_in_plain_words(shared, route, body, detail):
+    answer = shared.client.post(route, content=json.dumps(body), headers={"api-key": "a key", **JSON})
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == detail
+
+
+def test_a_body_that_is_not_declared_as_json_is_told_how(shared):
+    answer = shared.client.post("/predict", content=b'{"prompt": "hello"}', headers={"api-key": "a key"})
+    assert answer.status_code == 422
+    assert "content-type: application/json" in answer.json()["detail"]
 
 
 def test_every_route_is_described(shared):
