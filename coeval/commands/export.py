@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from coeval.cli import names, run_flags
 from coeval.errors import RunInputError
-from p2l.common.cli import amount, positive
+from p2l.common.cli import amount, number_of, positive
 from p2l.common.program import Parser
 from p2l.common.spreadsheets import to_cell
 
@@ -101,16 +101,13 @@ def _gather(arguments: Namespace) -> PreferenceSet:
 
 
 def _share(text: str) -> float:
-    share = amount(text)
-    if share >= 1:
-        raise ArgumentTypeError(f"must be below 1, got {text}")
-    return share
+    return number_of(text, float, lambda share: 0 <= share < 1, "a number of at least 0 and below 1")
 
 
 def _weight(text: str) -> tuple[str, float]:
     factor, equals, weight = text.rpartition("=")
     if not equals or not factor:
-        raise ArgumentTypeError(f"must be FACTOR=WEIGHT, such as clarity=2, got {text}")
+        raise ArgumentTypeError(f"must be FACTOR=WEIGHT, such as clarity=2, got {text!r}")
     return factor, amount(weight)
 
 

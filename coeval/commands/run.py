@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from coeval.cli import LOG_LEVELS, add_keys, add_log_level, config_flags, keys_of, load, names, run_flags
 from coeval.commands.plan import add_probe, run_probe
-from p2l.common.cli import whole
+from p2l.common.cli import number_of, whole
 
 if TYPE_CHECKING:
     from coeval.repairing import Inspection
@@ -191,9 +191,7 @@ def repair_main(argv: Sequence[str] | None = None) -> int:
 
 
 def _count(text: str) -> int:
-    if text != "-1" and not text.isdecimal():
-        raise ArgumentTypeError(f"{text!r} is neither a whole number nor -1 for all")
-    return int(text)
+    return number_of(text, int, lambda number: number >= -1, "a whole number of at least 0, or -1 for all")
 
 
 def _print(folder: Run, inspections: Sequence[Inspection], arguments: Namespace) -> None:

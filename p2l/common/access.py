@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import hmac
 import ipaddress
@@ -11,6 +10,7 @@ import socket
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
+from p2l.common.cli import number_of
 from p2l.common.errors import ConfigError
 
 # Keys: only their digests are kept, and those are compared in constant time.
@@ -67,10 +67,7 @@ def is_from_this_machine(peer: str | None, headers: Mapping[str, str], http_vers
 
 def port(text: str) -> int:
     """Parse a port, for `type=` of a flag."""
-    number = int(text)
-    if not 0 < number < 65536:
-        raise argparse.ArgumentTypeError(f"must be from 1 to 65535, got {number}")
-    return number
+    return number_of(text, int, lambda number: 0 < number < 65536, "a whole number from 1 to 65535")
 
 
 def check_address(host: str, number: int) -> None:

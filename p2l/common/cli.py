@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 _EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pandas", "pyarrow", "scipy", "threadpoolctl"), ("data", "train", "coeval")),
     **dict.fromkeys(("jinja2", "markupsafe"), ("data",)),
@@ -173,36 +174,36 @@ def print_note(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
+def number_of(text: str, kind: Callable[[str], N], is_allowed: Callable[[N], bool], expected: str) -> N:
+    """Return the number that a flag's value stands for; raise ArgumentTypeError, with what is expected, for others."""
+    try:
+        number = kind(text)
+    except ValueError:  # argparse would name the function that parses
+        pass
+    else:
+        if is_allowed(number):
+            return number
+    raise argparse.ArgumentTypeError(f"must be {expected}, got {text!r}")
+
+
 def positive(text: str) -> int:
     """Parse a whole number of at least 1, for `type=` of a flag."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
-    return number
+    return number_of(text, int, lambda number: number >= 1, "a whole number of at least 1")
 
 
 def whole(text: str) -> int:
     """Parse a whole number of at least 0, for `type=` of a flag."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"must be at least 0, got {number}")
-    return number
+    return number_of(text, int, lambda number: number >= 0, "a whole number of at least 0")
 
 
 def amount(text: str) -> float:
     """Parse a finite number of at least 0, for `type=` of a flag."""
-    number = float(text)
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {text}")
-    return number
+    return number_of(text, float, lambda number: 0 <= number < float("inf"), "a number of at least 0")
 
 
 def above_zero(text: str) -> float:
     """Parse a finite number above 0, for `type=` of a flag."""
-    number = amount(text)
-    if not number:
-        raise argparse.ArgumentTypeError("must be above 0")
-    return number
+    return number_of(text, float, lambda number: 0 < number < float("inf"), "a number above 0")
 
 
 def nearest(word: str, candidates: Iterable[str]) -> str:

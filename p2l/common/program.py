@@ -139,6 +139,15 @@ class Parser(argparse.ArgumentParser):
     def _nearest(self, name: str) -> str:
         return _hint(name, [one for action in self._actions for one in _spellings(action.option_strings)])
 
+    def _get_value(self, action: argparse.Action, text: str) -> Any:
+        try:
+            return super()._get_value(action, text)
+        except argparse.ArgumentError:
+            if action.type not in (int, float):  # another says itself what it takes
+                raise
+            kind = "whole number" if action.type is int else "number"
+            raise argparse.ArgumentError(action, f"must be a {kind}, got {text!r}") from None
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is not None and value not in action.choices:
             hint = _hint(str(value), map(str, action.choices))

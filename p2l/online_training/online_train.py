@@ -18,7 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import above_zero, amount, parser, positive, print_note, run
+from p2l.common.cli import above_zero, amount, number_of, parser, positive, print_note, run
 from p2l.common.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -234,14 +234,11 @@ def _held_share(flags: argparse.Namespace) -> float:
 
 
 def _share_or_none(text: str) -> float:
-    return 0.0 if float(text) == 0 else _share(text)
+    return number_of(text, float, lambda number: 0 <= number <= 0.5, "a number from 0 to 0.5")
 
 
 def _share(text: str) -> float:
-    number = float(text)
-    if not 0 < number <= 0.5:
-        raise argparse.ArgumentTypeError(f"must be above 0 and at most 0.5, got {text}")
-    return number
+    return number_of(text, float, lambda number: 0 < number <= 0.5, "a number above 0 and at most 0.5")
 
 
 LIVE_SAVE_STEPS, LIVE_KEEP = 200, 2

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import parser, positive, run, whole
+from p2l.common.cli import number_of, parser, positive, run, whole
 from p2l.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -163,10 +163,7 @@ def _save(outcome: Outcome, table: ScoreTable, folder: Path) -> None:
 
 
 def _share(text: str) -> float:
-    number = float(text)
-    if not 0.0 < number < 1.0:
-        raise argparse.ArgumentTypeError(f"must be between 0 and 1, got {text}")
-    return number
+    return number_of(text, float, lambda number: 0 < number < 1, "a number above 0 and below 1")
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def test_a_sound_run_has_nothing_to_repair(run: Run, capsys: pytest.CaptureFixtu
     assert "0 lines changed; nothing is missing" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="2"):
         coeval("repair", "--run", run.folder, "--examples", "-5")
-    assert "'-5' is neither a whole number nor -1 for all" in capsys.readouterr().err
+    assert "must be a whole number of at least 0, or -1 for all, got '-5'" in capsys.readouterr().err
     assert before == {path: path.read_bytes() for path in run.folder.rglob("*.json*")}
 
 

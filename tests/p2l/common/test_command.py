@@ -1,11 +1,13 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from p2l.common.cli import nearest, parser, positive, run
+from p2l.common.access import port
+from p2l.common.cli import above_zero, amount, nearest, parser, positive, run, whole
 from p2l.common.errors import ConvergenceError, InputError
 from p2l.common.files import atomic_path, check_can_write
 from tests.conftest import Command
@@ -100,10 +102,34 @@ def test_help_names_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert "how many (default: 60)" in text
     assert "False" not in text
-    for words in (["--step", "3"], ["--steps", "0"], ["--steps", "x"]):
+    with pytest.raises(SystemExit) as caught:
+        flags.parse_args(["--step", "3"])
+    assert caught.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "expected"),
+    [
+        (positive, ("x", "0", "1.5"), "a whole number of at least 1"),
+        (whole, ("x", "-1", ""), "a whole number of at least 0"),
+        (amount, ("x", "-1", "nan", "inf"), "a number of at least 0"),
+        (above_zero, ("x", "0", "nan", "inf"), "a number above 0"),
+        (port, ("x", "0", "65536"), "a whole number from 1 to 65535"),
+        (int, ("x", "1.5"), "a whole number"),
+        (float, ("x", ""), "a number"),
+    ],
+)
+def test_a_number_that_a_flag_cannot_take_is_told_what_it_takes(
+    capsys: pytest.CaptureFixture[str], kind: Callable[[str], float], values: Sequence[str], expected: str
+) -> None:
+    flags = parser("p2l test", "Test.")
+    flags.add_argument("--number", type=kind)
+    for value in values:
         with pytest.raises(SystemExit) as caught:
-            flags.parse_args(words)
+            flags.parse_args([f"--number={value}"])
         assert caught.value.code == 2
+        error = capsys.readouterr().err
+        assert error == f"error: argument --number: must be {expected}, got {value!r}; see p2l test --help\n"
 
 
 def test_near_words_are_suggested() -> None:

@@ -162,11 +162,11 @@ def test_rows_that_are_no_votes_can_be_left_out(tmp_path: Path, capsys: pytest.C
         (["geometric", "--output", "votes.parquet"], "votes.parquet: is an input too"),
         (["geometric", "--batch-size", "1000", "--drop-tail"], "20 votes fill no batch of 1,000"),
         (["geometric", "--input", "no.parquet"], "no.parquet: no such file"),
-        (["geometric", "--seed", "-1"], "--seed: must be at least 0"),
+        (["geometric", "--seed", "-1"], "--seed: must be a whole number of at least 0"),
         (["replay", "--epsilon", "1"], "epsilon: a share of 1"),
-        (["replay", "--min-batches", "-1"], "--min-batches: must be at least 0"),
+        (["replay", "--min-batches", "-1"], "--min-batches: must be a whole number of at least 0"),
         (["replay", "--gamma", "0.5"], "--gamma and --geometric-epsilon belong to --geometric"),
-        (["replay", "--limit", "0"], "--limit: must be at least 1"),
+        (["replay", "--limit", "0"], "--limit: must be a whole number of at least 1"),
     ],
 )
 def test_flags_that_mean_nothing_end_with_2_and_one_line(
