@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from p2l.common.access import digest_of, matches
 from p2l.common.cli import nearest
-from p2l.common.config import Number, Whole, YamlLoader, lines_of, owner_of, read_yaml
+from p2l.common.config import Number, Whole, line_of, owner_of, read_yaml
 from p2l.common.errors import ConfigError
 from route.catalogue import LACKING_TYPES, entry_of
 from route.providers.base import Timeouts
@@ -507,9 +506,9 @@ def _first_problem(error: ValidationError, path: Path) -> str:
     if not place:
         key, _, message = message.partition(": ")
         place = key.split(".") if key else []
-        return f"{path}:{line_of(path, place)}: key {key!r:.200}: {message}"
+        return f"{path}:{line_of(path, place) or 1}: key {key!r:.200}: {message}"
     key = f"{'.'.join(place)!r:.200}"
-    where = f"{path}:{line_of(path, place)}"
+    where = f"{path}:{line_of(path, place) or 1}"
     if problem["type"] == "extra_forbidden":
         return f"{where}: unknown key {key}{nearest(place[-1], owner_of(RouterConfig, problem['loc']).model_fields)}"
     if problem["type"] == "missing":
@@ -522,15 +521,6 @@ def _may_be_secret(place: Sequence[str], value: object) -> bool:
     """Return whether a value must not be repeated: an API key, or a section that may hold one."""
     holds_keys = place[-1] in _SECRET or place[-2:-1] in (["keys"], ["model_configs"], ["deployments"])
     return holds_keys or isinstance(value, (dict, list))
-
-
-def line_of(path: str | Path, place: Sequence[str]) -> int:
-    """Return the line, from 1, of a key; where it is missing, of the innermost part of it that is there."""
-    node = yaml.compose(Path(path).read_text(encoding="utf-8"), Loader=YamlLoader)
-    # Names of models may hold dots, and the place of a message is split at each: joined both are the same.
-    lines = {".".join(map(str, where)): line for where, line, _ in lines_of(node)} if node else {}
-    ends = range(len(place), 0, -1)
-    return next((line for end in ends if (line := lines.get(".".join(place[:end])))), 1)
 
 
 def _key_in(text: str) -> str:

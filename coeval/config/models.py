@@ -31,7 +31,6 @@ from coeval.config.reading import (
     empty_as,
     expanded,
     hint,
-    kind_of,
     number,
     one_of,
     read,
@@ -40,7 +39,7 @@ from coeval.config.reading import (
 from coeval.interfaces import BATCHING, INTERFACES, VIRTUAL
 from coeval.judging.metrics import METRICS
 from coeval.schema import BATCH_PHASES, PHASES, ROLES, Experiment, Mode, Model, Phase, Role
-from p2l.common.config import Where
+from p2l.common.config import Where, kind_of
 
 _ONLY_ROLE: Mapping[str, Role] = {"benchmark": "teacher", "answers": "student", "metric": "judge", "label": "judge"}
 _SITE = ("api_key", "base_url", "azure_endpoint", "api_version", "site_url", "site_name")

@@ -22,7 +22,7 @@ from pydantic import (
 )
 
 from p2l.common.cli import nearest, nearest_of
-from p2l.common.config import Where, line_at, lines_of, owner_of, parse_yaml, read_limited
+from p2l.common.config import Where, kind_of, line_at, lines_of, owner_of, parse_yaml, read_limited
 from p2l.common.errors import ConfigError, P2LError
 
 _LONGEST = 80  # letters of a name in a message
@@ -230,21 +230,6 @@ def hint(word: object, choices: Collection[str], otherwise: str = "", *, or_all:
     """Return the nearest of the words that may stand there, else another text, or (`or_all`) all of them."""
     near = nearest(word, choices) if isinstance(word, str) else ""
     return near or (f"; there are {', '.join(choices)}" if or_all else otherwise)
-
-
-def kind_of(value: object) -> str:
-    """Return what a value is, in the words of somebody who writes YAML."""
-    if value is None:
-        return "empty"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Mapping):
-        return "a mapping"
-    if isinstance(value, str):
-        return "text"
-    if isinstance(value, bytes):
-        return "bytes"
-    return "a list" if isinstance(value, Sequence) else str(value)
 
 
 def shown(value: object) -> str:

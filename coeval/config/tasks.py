@@ -17,7 +17,6 @@ from coeval.config.reading import (
     Problems,
     Text,
     hint,
-    kind_of,
     read,
     shown,
 )
@@ -25,7 +24,7 @@ from coeval.judging.grading import clashing
 from coeval.judging.metrics import METRICS, wrong_definition
 from coeval.judging.prompts import PROMPTS, VARIABLES, unknown_variables
 from coeval.schema import DEFAULT, SCALE_FORMS, Attributes, Pairwise, Sampling, Scale, Task, scale_of
-from p2l.common.config import Where
+from p2l.common.config import Where, kind_of
 
 
 def _values(values: Any) -> list[Any]:

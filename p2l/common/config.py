@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
 
@@ -35,6 +35,30 @@ def line_at(lines: Mapping[Where, int], where: Where) -> int | None:
     """Return the line of a value, or of the innermost mapping or list around it that the file has."""
     ends = range(len(where), 0, -1)
     return next((lines[where[:end]] for end in ends if where[:end] in lines), None)
+
+
+def line_of(path: str | Path, place: Sequence[str]) -> int | None:
+    """Return the line, from 1, of a key in a file that can be read, or of the innermost part of it that is there."""
+    node = yaml.compose(Path(path).expanduser().read_text(encoding="utf-8"), Loader=YamlLoader)
+    # Names of models may hold dots, and the place of a message is split at each: joined both are the same.
+    lines = {".".join(map(str, where)): line for where, line, _ in lines_of(node)} if node else {}
+    ends = range(len(place), 0, -1)
+    return next((line for end in ends if (line := lines.get(".".join(place[:end])))), None)
+
+
+def kind_of(value: object) -> str:
+    """Return what a value is, in the words of somebody who writes YAML."""
+    if value is None:
+        return "empty"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Mapping):
+        return "a mapping"
+    if isinstance(value, str):
+        return "text"
+    if isinstance(value, bytes):
+        return "bytes"
+    return "a list" if isinstance(value, Sequence) else str(value)
 
 
 def owner_of(kind: type[BaseModel], where: Where) -> type[BaseModel]:
@@ -74,7 +98,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError) as error:
         raise ConfigError(_no_yaml(path, error)) from error
     if not isinstance(raw, dict):
-        raise ConfigError(f"{path}: expected 'key: value' lines, found {type(raw).__name__}")
+        problem = "is empty; write" if raw is None else f"is {kind_of(raw):.80}, and must have"
+        raise ConfigError(f"{path}: {problem} 'key: value' lines")
     return {key: value for key, value in raw.items() if value is not None}
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from p2l.common.cli import nearest
-from p2l.common.config import Number, Whole, read_yaml
+from p2l.common.config import Number, Whole, line_of, read_yaml
 from p2l.common.errors import ConfigError
 
 # Keys of `p2l.online_training.online_train`, for a message that says where they belong.
@@ -205,16 +205,27 @@ def load_config_as(kind: type[Config], path: str | Path, changes: Mapping[str, o
     raw = read_yaml(path)
     for key in raw:
         if key in _ONLINE_KEYS and key not in kind.model_fields:
-            raise ConfigError(f"{path}: key {key!r} belongs to p2l.online_training.online_train; remove it")
+            raise ConfigError(
+                f"{_where(path, key)}: key {key!r} belongs to p2l.online_training.online_train; remove it"
+            )
         if key not in kind.model_fields:
-            raise ConfigError(f"{path}: unknown key {key!r}{nearest(str(key), kind.model_fields)}")
+            raise ConfigError(f"{_where(path, key)}: unknown key {key!r}{nearest(str(key), kind.model_fields)}")
     try:
         config = kind.model_validate({**raw, **(changes or {})})
         check_pair(config.head_type, config.loss_type)
     except (ValidationError, ConfigError) as error:
-        problem = _first_problem(error) if isinstance(error, ValidationError) else error
-        raise ConfigError(f"{path}: {problem}") from error
+        if not isinstance(error, ValidationError):
+            raise ConfigError(f"{path}: {error}") from error
+        key = str((error.errors()[0]["loc"] or [""])[0])
+        where = str(path) if key in (changes or {}) else _where(path, key)  # what replaces a value is not in the file
+        raise ConfigError(f"{where}: {_first_problem(error)}") from error
     return config
+
+
+def _where(path: str | Path, key: object) -> str:
+    """Return the file, with the line of a key that it has."""
+    line = line_of(path, [str(key)])
+    return f"{path}:{line}" if line else str(path)
 
 
 def _is_rate(value: object) -> bool:

@@ -13,9 +13,10 @@ from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from p2l.common.config import line_of
 from p2l.common.errors import ConfigError, P2LError
 from p2l.common.supervisor import hold_hangups, take_hangups
-from route.config import RouterConfig, line_of, load_config
+from route.config import RouterConfig, load_config
 from route.observability.logs import LOGGER
 from route.observability.recent import POINT_SECONDS
 from route.service.fleet import Fleet
@@ -169,8 +170,9 @@ def check_fixed(before: RouterConfig, config: RouterConfig, path: str) -> None:
     """Raise ConfigError, with the line, for a change that only a restart can make."""
     for name in _FIXED:
         if getattr(before, name) != getattr(config, name):
+            line = line_of(path, [name]) or 1
             raise ConfigError(
-                f"{path}:{line_of(path, [name])}: {name}: cannot change while the router runs; restart it, or write "
+                f"{path}:{line}: {name}: cannot change while the router runs; restart it, or write "
                 f"what it was (host, port and workers are flags of the command, and need a restart as well)"
             )
 

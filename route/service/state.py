@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from p2l.common.config import line_of
 from p2l.common.errors import ConfigError
-from route.config import RouterConfig, line_of
+from route.config import RouterConfig
 from route.observability.logs import LOGGER
 from route.observability.metrics import RouterMetrics
 from route.observability.recent import Recent
@@ -350,5 +351,5 @@ def _naming_the_line(path: str) -> Iterator[None]:
     except ConfigError as error:
         # The key that is wrong comes first: `model_configs.NAME: ...`, `limits need ...`, `explore must ...`.
         place = re.split(r": | (?=need|must)", str(error))[0].split(".")
-        line = f":{line_of(path, place)}" if place[0] in RouterConfig.model_fields else ""
+        line = f":{line_of(path, place) or 1}" if place[0] in RouterConfig.model_fields else ""
         raise ConfigError(f"{path}{line}: {error}") from error

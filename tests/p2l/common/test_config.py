@@ -59,6 +59,25 @@ def test_a_text_that_stands_for_too_much_is_refused_with_its_line(tmp_path: Path
     assert peak < 32 << 20
 
 
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", "is empty; write 'key: value' lines"),
+        ("# nothing yet\n", "is empty; write 'key: value' lines"),
+        ("- a\n- b\n", "is a list, and must have 'key: value' lines"),
+        ("learning_rate 5", "is text, and must have 'key: value' lines"),
+        ("8", "is 8, and must have 'key: value' lines"),
+    ],
+)
+@pytest.mark.parametrize("read", [read_yaml, load_training, load_router])
+def test_a_file_without_keys_is_said_to_be_what_it_is(tmp_path: Path, text: str, problem: str, read) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError) as caught:
+        read(path)
+    assert str(caught.value) == f"{path}: {problem}"
+
+
 @pytest.mark.parametrize("read", [read_costs, read_table_prices])
 def test_files_of_prices_are_refused_too(tmp_path: Path, read) -> None:
     path = tmp_path / "prices.yaml"

@@ -60,6 +60,21 @@ def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path) -> None:
     assert "(did you mean 'learning_rate'?)" in problem(tmp_path, learning_rat=1)
 
 
+def test_a_wrong_key_or_value_is_named_with_its_line(tmp_path: Path) -> None:
+    path = write(tmp_path, {})
+    text = path.read_text(encoding="utf-8")
+    for line, wrong in ((text, "lerning_rate: 1"), (text.replace("batch_size: 4\n", ""), "batch_size: many")):
+        path.write_text(f"{line}{wrong}\n", encoding="utf-8")
+        with pytest.raises(ConfigError, match=rf"^{path}:{len(line.splitlines()) + 1}: "):
+            load_config(path)
+
+
+def test_a_value_that_replaces_one_of_the_file_has_no_line(tmp_path: Path) -> None:
+    path = write(tmp_path, {})
+    with pytest.raises(ConfigError, match=rf"^{path}: key 'batch_size'"):
+        load_config_as(TrainConfig, path, {"batch_size": "many"})
+
+
 def test_a_missing_key_is_named(tmp_path: Path) -> None:
     assert "max_length" in problem(tmp_path, max_length=...)
     assert "adam_epsilon" in problem(tmp_path, adam_epsilon=...)
