@@ -206,6 +206,11 @@ def above_zero(text: str) -> float:
     return number_of(text, float, lambda number: 0 < number < float("inf"), "a number above 0")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 vote`, `2,500 votes`."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """Return a hint such as ` (did you mean 'learning_rate'?)`, or nothing when no candidate is near."""
     match = nearest_of(word, candidates)

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l.common.bootstrap import Interval, bootstrap_mean
-from p2l.common.cli import progress
+from p2l.common.cli import counted, progress
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import parse_json, write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
@@ -213,7 +213,8 @@ def measure(source: str, variants: Sequence[Variant], folder: Path, *, draws: in
     with open_votes(source, quiet=quiet) as votes:
         if len(votes) < LEAST:
             raise VoteError(
-                f"{votes.name}: holds {len(votes)} votes, too few to draw parts from; bring {LEAST:,} or more"
+                f"{votes.name}: holds {counted(len(votes), 'vote')}, too few to draw parts from; "
+                f"bring {LEAST:,} or more"
             )
         held = split_by_prompt(votes, min(round(HELD_OUT * len(votes)), MOST_HELD_OUT), SEED)
         rest = np.setdiff1d(np.arange(len(votes)), held)

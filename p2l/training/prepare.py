@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from p2l.common.cli import counted
 from p2l.common.errors import CheckpointError, ConfigError, InputError, VoteError
 from p2l.common.files import claimed, parse_json, try_lock
 from p2l.leaderboard.controls import Controls
@@ -319,7 +320,7 @@ def _check_names(request: Request, machine: Machine) -> str | None:
 def _check_votes(votes: VoteStore) -> None:
     if len(votes) < LEAST_VOTES:
         raise VoteError(
-            f"{votes.name}: holds {len(votes)} votes, too few to train on; bring {LEAST_VOTES} or more, "
+            f"{votes.name}: holds {counted(len(votes), 'vote')}, too few to train on; bring {LEAST_VOTES} or more, "
             "or fit one leaderboard for all prompts (p2l leaderboard --votes)"
         )
     if facts.one_prompt_only(votes):
@@ -337,8 +338,8 @@ def _sources(votes: VoteStore, request: Request) -> dict[str, Any]:
         count = int(by_people(votes, people).sum())
         if count < LEAST_VOTES:
             raise VoteError(
-                f"{votes.name}: holds {count} votes of people (source {people!r}), too few to tell what judges are "
-                f"made of; bring {LEAST_VOTES} or more"
+                f"{votes.name}: holds {counted(count, 'vote')} of people (source {people!r}), too few to tell what "
+                f"judges are made of; bring {LEAST_VOTES} or more"
             )
     keys |= {"weigh_voters": True} if VOTER in votes.columns else {}
     if keys and request.control:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from p2l.common.cli import listed, progress
+from p2l.common.cli import counted, listed, progress
 from p2l.common.errors import VoteError
 from p2l.common.files import check_can_write, write_json
 from p2l.votes.arrow_files import RecordFile
@@ -176,7 +176,9 @@ def cut_slices(
         vote = int(early.argmax()) + 2
         raise VoteError(f"{stream.name}: vote {vote} is older than the one before it; sort the votes by tstamp first")
     if len(times) < step:
-        raise VoteError(f"{stream.name}: holds {len(times)} votes; the first slice needs {step} (batch size x every)")
+        raise VoteError(
+            f"{stream.name}: holds {counted(len(times), 'vote')}; the first slice needs {step} (batch size x every)"
+        )
     ends = times[step - 1 :: step]  # the last vote of the stream that each slice may know of
     held_times = _times(held_out, "slice")
     order = np.argsort(held_times, kind="stable")

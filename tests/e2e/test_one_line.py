@@ -209,6 +209,8 @@ def test_a_backbone_of_ones_own_takes_the_place_of_the_sizes(
 
 
 def test_bad_input_is_one_line(votes: Path, tmp_path: Path) -> None:
+    one = write_votes(tmp_path / "one.jsonl", vote_rows(1))
+    assert "holds 1 vote, too few" in refused("--votes", one)
     few = write_votes(tmp_path / "few.jsonl", vote_rows(30))
     assert "30 votes, too few" in refused("--votes", few)
     same = write_votes(tmp_path / "same.jsonl", [row | {"prompt": "hi"} for row in vote_rows(150)])

@@ -91,7 +91,7 @@ def test_bad_input_is_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
-    assert "200 votes, too few" in refused("--folder", str(tmp_path / "work"))
+    assert "holds 200 votes, too few" in refused("--folder", str(tmp_path / "work"))
     assert ".json or .csv" in refused("--output", "curve.txt")
     assert "--also" in refused("--also", "encodr=x")
     assert "twice" in refused("--also", "tiny", "--also", "tiny")

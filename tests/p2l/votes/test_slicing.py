@@ -65,6 +65,7 @@ def test_the_command_writes_slices_with_their_times(tmp_path: Path, capsys: pyte
     [
         ([2.0, 1.0, 3.0, 4.0], "vote 2 is older than the one before it"),
         ([1.0, 2.0], "holds 2 votes; the first slice needs 4"),
+        ([1.0], "holds 1 vote; the first slice needs 4"),
     ],
 )
 def test_streams_that_cannot_be_sliced_by_are_refused(tmp_path: Path, times: list[float], message: str) -> None:
