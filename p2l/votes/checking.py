@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from p2l.common.cli import progress
+from p2l.common.cli import nearest, progress
 from p2l.common.text_table import align
 from p2l.votes.arrow_files import RecordFile
 from p2l.votes.reading import Finding, VoteBatch, check_columns, model_codes, scan, without_bad
@@ -177,7 +177,8 @@ def _value_counts(column: Any) -> dict[Any, int]:
 def _notes(report: VoteReport) -> list[str]:
     notes = []
     if report.prompts is None:
-        notes.append("no prompt column: good for leaderboards, not for training")
+        near = nearest("prompt", report.source.columns)
+        notes.append(f"no prompt column{near}: good for leaderboards, not for training")
     if report.times is None:
         notes.append("no times: cannot be split by time or replayed as a stream")
     elif report.times[1] > 1e11:

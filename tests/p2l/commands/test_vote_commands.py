@@ -100,6 +100,14 @@ def test_check_counts_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "votes are not sorted by time" in report.notes
 
 
+def test_check_names_the_column_that_may_be_the_prompt(tmp_path: Path) -> None:
+    rows = [{"promt" if key == "prompt" else key: value for key, value in vote(n).items()} for n in range(3)]
+    note = "no prompt column (did you mean 'promt'?): good for leaderboards, not for training"
+    assert note in check_votes(save(tmp_path / "misspelt.jsonl", rows)).notes
+    rows = [{key: value for key, value in vote(n).items() if key != "prompt"} for n in range(3)]
+    assert note.replace(" (did you mean 'promt'?)", "") in check_votes(save(tmp_path / "without.jsonl", rows)).notes
+
+
 def test_check_of_nothing_and_of_odd_times(tmp_path: Path) -> None:
     (tmp_path / "v.csv").write_text("prompt,model_a,model_b,winner\n")
     report = check_votes(tmp_path / "v.csv")
