@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from p2l.batch_inference.prompts import file_digest
-from p2l.common.errors import CheckpointError, InputError
+from p2l.common.errors import CheckpointError, InputError, hub_reason
 from p2l.common.files import parse_json
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder
 from p2l.votes import VoteStore, open_votes
@@ -131,8 +131,8 @@ def _folders_on_hub(repo: str) -> set[str]:
     try:
         files = HfApi().list_repo_files(repo)
     except Exception as error:  # network, authorisation, no such repository: every client error ends here
-        reason = str(error).strip().split("\n")[0]
-        raise InputError(f"{repo}: neither a local folder nor a hub id that can be reached ({reason})") from error
+        problem = f"neither a local folder nor a hub id that can be reached ({hub_reason(error)})"
+        raise InputError(f"{repo}: {problem}") from error
     return {file.split("/")[0] for file in files if "/" in file}
 
 

@@ -5,6 +5,8 @@ Messages are one line: what is wrong, where, and what to do about it.
 
 from __future__ import annotations
 
+import re
+
 
 class P2LError(Exception):
     """Base of all errors raised on purpose by p2l."""
@@ -60,3 +62,25 @@ class AnswerTimeoutError(P2LClientError):
 
 class MalformedAnswerError(P2LClientError):
     """The response is not that of a P2L endpoint: the URL may be that of another service."""
+
+
+_HUB_REASONS = {
+    "GatedRepoError": "its owner has to grant access on the hub",
+    "RepositoryNotFoundError": "the hub has none of this name, or it is private: `hf auth login` lets you in",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and the cache does not have it",
+}
+_HUB_DEBRIS = re.compile(r"^Got: |\w+(Error|Exception): |\[Errno -?\d+\] | ?\(Request ID: [^)]*\)")
+
+
+def hub_reason(error: Exception) -> str:
+    """Return in plain words why the hub's client failed, whose kinds of errors are told apart by their names."""
+    kinds = [kind.__name__ for kind in type(error).__mro__]
+    named = next((_HUB_REASONS[kind] for kind in kinds if kind in _HUB_REASONS), None)
+    if named is not None:
+        return named
+    line = _HUB_DEBRIS.sub("", (str(error).strip().splitlines() or [kinds[0]])[0])
+    is_network = {"LocalEntryNotFoundError", "ConnectionError", "TransportError", "Timeout"} & {
+        *kinds,
+        *(kind.__name__ for kind in type(error.__cause__).__mro__),
+    }
+    return f"no connection to the hub: {line}" if is_network else line

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2l.common.errors import CheckpointError, ConfigError, InputError
+from p2l.common.errors import CheckpointError, ConfigError, InputError, hub_reason
 from p2l.common.files import parse_json
 
 if TYPE_CHECKING:
@@ -249,8 +249,8 @@ def _download(hub_id: str) -> Path:
         if (Path(root) / subfolder / "modules.json").is_file():  # of sentence-transformers: how states are pooled
             snapshot_download(owner_and_name, allow_patterns=[f"{inside}?_*/config.json"])
     except Exception as error:  # network, authorisation, no such repository: every client error ends here
-        reason = str(error).strip().split("\n")[0]
-        raise InputError(f"{hub_id}: neither a local folder nor a hub id that can be reached ({reason})") from error
+        problem = f"neither a local folder nor a hub id that can be reached ({hub_reason(error)})"
+        raise InputError(f"{hub_id}: {problem}") from error
     folder = Path(root) / subfolder
     if not folder.is_dir():
         raise CheckpointError(f"{hub_id}: the hub's {owner_and_name} has no folder {subfolder!r}")

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 
-from p2l.common.errors import VoteError
+from p2l.common.errors import VoteError, hub_reason
 from p2l.common.files import parse_json
 from p2l.common.spreadsheets import of_cells
 from p2l.votes.arrow_files import check_unpacked, common_schema, conform
@@ -37,6 +37,7 @@ _ROWS_AT_ONCE = 10_000
 
 # Votes out of Hugging Face data sets: a hub id or a folder written by `save_to_disk`; memory-mapped by `datasets`.
 
+_NEAR = 0.7
 _UNREACHABLE = {"ConnectionError", "Timeout", "TransportError", "TimeoutException", "OfflineModeIsEnabled"}
 
 
@@ -47,10 +48,8 @@ def _open_hub(name: str, split: str) -> Source:
         with _offline_when_unreachable(name):
             return _data_set(name, datasets.load_dataset(name, split=split))
     except Exception as error:  # the hub's client raises a dozen unrelated kinds
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise VoteError(
-            f"{name}: no such local file, and split {split!r} of a hub data set of that name cannot be loaded: {reason}"
-        ) from error
+        problem = f"split {split!r} of a hub data set of that name cannot be loaded: {hub_reason(error)}"
+        raise VoteError(f"{name}: no such local file, and {problem}") from error
 
 
 @contextlib.contextmanager
@@ -293,10 +292,16 @@ def _open(source: Any, split: str, *, from_disk: bool) -> Source:
         raise VoteError(f"{path}: is a folder that save_to_disk did not write; give one of its files")
     if _HUB_ID.fullmatch(str(source)) and not str(source).endswith(FILE_ENDINGS):
         return _open_hub(str(source), split)
+    raise VoteError(f"{path}: no such file{_nearest_file(path)}")
+
+
+def _nearest_file(path: Path) -> str:
+    """Return a hint at a file whose name is near without its ending, too: endings are long, and most are alike."""
     names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-    matches = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
-    hint = f" (did you mean {str(path.with_name(matches[0]))!r}?)" if matches else ""
-    raise VoteError(f"{path}: no such file{hint}")
+    stem = path.name.partition(".")[0]
+    near = [name for name in names if difflib.SequenceMatcher(None, stem, name.partition(".")[0]).ratio() >= _NEAR]
+    match = next(iter(difflib.get_close_matches(path.name, near, n=1, cutoff=_NEAR)), None)
+    return f" (did you mean {str(path.with_name(match))!r}?)" if match else ""
 
 
 def file_kind(path: str | Path) -> str:

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.model import backbones
@@ -51,6 +52,37 @@ def test_folders_and_lists_that_cannot_be_used_are_named(tmp_path):
         local_folder(file)
     with pytest.raises(CheckpointError, match="no such folder"):
         local_folder("~nobody-of-this-name/model")
-    with pytest.raises(InputError, match="neither a local folder nor a hub id"):
+    with pytest.raises(InputError, match="neither a local folder nor a hub id") as caught:
         local_folder("someone/no-such-model")
+    assert "Got:" not in str(caught.value)
+    assert "Errno" not in str(caught.value)
     assert read_json(tmp_path / "none.json", missing={}) == {}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (
+            LocalEntryNotFoundError("Got: ConnectError: [Errno -2] Name or service not known\nAn error happened"),
+            "no connection to the hub: Name or service not known",
+        ),
+        (ConnectionError("[Errno 111] Connection refused"), "no connection to the hub: Connection refused"),
+        (OfflineModeIsEnabled("Offline mode is enabled."), "HF_HUB_OFFLINE is set, and the cache does not have it"),
+        (
+            type("RepositoryNotFoundError", (Exception,), {})("404 Client Error. (Request ID: Root=1-2)\n\nNot found"),
+            "the hub has none of this name, or it is private: `hf auth login` lets you in",
+        ),
+        (ValueError("404 Client Error. (Request ID: Root=1-2)\n\nNot found"), "404 Client Error."),
+        (ValueError(), "ValueError"),
+    ],
+)
+def test_why_the_hub_does_not_have_a_model_is_told_in_plain_words(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fail)
+    with pytest.raises(InputError) as caught:
+        local_folder("someone/model")
+    assert str(caught.value) == (f"someone/model: neither a local folder nor a hub id that can be reached ({reason})")

@@ -275,6 +275,9 @@ def test_text_that_is_no_unicode_is_named(good: int, tmp_path: Path) -> None:
 def test_what_is_not_a_source_of_votes_says_so(tmp_path: Path) -> None:
     path = save(tmp_path / "votes.jsonl", [vote(0)])
     assert f"(did you mean '{path}'?)" in fails(tmp_path / "vote.jsonl")
+    assert f"(did you mean '{path}'?)" in fails(tmp_path / "votes.json")
+    for unlike in ("nosuch.jsonl", "v2.jsonl"):
+        assert fails(tmp_path / unlike).endswith(f"{unlike}: no such file")
     assert "unknown kind of file" in fails(save(tmp_path / "v.txt", [vote(0)]))
     assert "not a folder" in fails(tmp_path, from_disk=True)
     assert "is a folder" in fails(tmp_path)
