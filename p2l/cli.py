@@ -10,7 +10,10 @@ from p2l.common.cli import run
 GROUPS = {
     "first steps": {
         "demo": ("p2l.demo.story", "everything on simulated votes, in a few minutes"),
-        "votes": ("p2l.commands.votes", "sample, check, import, split or slice votes"),
+        "votes": (
+            "p2l.commands.votes",
+            "sample, check, import, split or slice votes, make them from scores, add to a lake",
+        ),
         "train": ("p2l.train", "train a prompt-to-leaderboard model on votes"),
         "leaderboard": ("p2l.commands.leaderboard", "fit a leaderboard to votes, or read one from a model"),
         "examples": ("p2l.commands.examples", "write the configurations and examples of the documentation"),

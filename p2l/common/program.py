@@ -19,6 +19,7 @@ from p2l.common.errors import InputError
 from p2l.common.version import __version__
 
 _PACKAGES = {"p2l": "p2l", "p2l-route": "route", "coeval": "coeval"}
+_MISSING = "the following arguments are required: "  # as argparse begins it
 _ONE_LINE = 60
 """Longest list of values that the help prints in place of a flag's value."""
 
@@ -149,14 +150,24 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, f"must be a {kind}, got {text!r}") from None
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            hint = _hint(str(value), map(str, action.choices))
-            raise argparse.ArgumentError(
-                action, f"no {value!r}{hint}; use one of {', '.join(map(str, action.choices))}"
-            )
+        if action.choices is None or value in action.choices:
+            return
+        hint = f"{value!r}{_hint(str(value), map(str, action.choices))}; use one of {_choices(action)}"
+        if action.option_strings:
+            raise argparse.ArgumentError(action, f"no {hint}")
+        raise argparse.ArgumentError(None, f"unknown {_kind(action)} {hint}")
+
+    def _with_choices(self, message: str) -> str:
+        """Return argparse's message, or, where an argument that has choices is missing, these."""
+        for action in self._actions:
+            is_told = message == f"{_MISSING}{argparse._get_action_name(action)}"
+            if is_told and action.choices is not None and not action.option_strings:
+                return f"no {_kind(action)} is given; use one of {_choices(action)}"
+        return message
 
     def error(self, message: str) -> NoReturn:
         """End with 2 and one line."""
+        message = self._with_choices(message)
         self.exit(2, f"error: {' '.join(message.split())}; see {self.prog} --help\n")
 
 
@@ -164,6 +175,15 @@ def _hint(name: str, names: Iterable[str]) -> str:
     spelled = {one.replace("_", "-"): one for one in names}
     matches = difflib.get_close_matches(name.replace("_", "-"), spelled, n=1)
     return f" (did you mean {spelled[matches[0]]!r}?)" if matches else ""
+
+
+def _kind(action: argparse.Action) -> str:
+    """Return the word for an argument without a flag; argparse's is often one that users have not seen."""
+    return "command" if isinstance(action, argparse._SubParsersAction) else action.dest
+
+
+def _choices(action: argparse.Action) -> str:
+    return ", ".join(map(str, action.choices or ()))
 
 
 def _filled(text: str, indent: int) -> str:

@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 
 from coeval.cli import COMMANDS as COEVAL
+from coeval.cli import dispatch as dispatch_coeval
 from coeval.commands.analyze import FORWARDED
 from p2l.cli import COMMANDS
+from p2l.cli import dispatch as dispatch_p2l
 from p2l.common.program import Parser, parser_of
 from route.cli import COMMANDS as ROUTE
+from route.cli import dispatch as dispatch_route
 from tests.conftest import ROOT, Command, free_port
 from tests.p2l.serving_models import tiny
 
@@ -86,6 +89,30 @@ def test_a_flag_that_lacks_its_value_and_a_command_that_lacks_a_flag_are_one_lin
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert text in error
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "message"),
+    [
+        ("p2l votes", [], "no command is given; use one of check, import, "),
+        ("p2l votes", ["chek"], "unknown command 'chek' (did you mean 'check'?); use one of check, import, "),
+        ("p2l buffer", [], "no command is given; use one of geometric, replay; "),
+        ("p2l-route keys", [], "no command is given; use one of add, list, limit, revoke; "),
+        ("p2l completion", [], "no shell is given; use one of bash, zsh, fish; "),
+        ("p2l completion", ["bsh"], "unknown shell 'bsh' (did you mean 'bash'?); use one of bash, zsh, fish; "),
+        ("coeval analyze", ["alll"], "unknown command 'alll' (did you mean 'all'?); use one of "),
+    ],
+)
+def test_a_missing_or_misspelt_command_lists_those_that_there_are(
+    command: str, words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program, name = command.split()
+    with pytest.raises(SystemExit) as caught:
+        {"p2l": dispatch_p2l, "p2l-route": dispatch_route, "coeval": dispatch_coeval}[program]([name, *words])
+    assert caught.value.code == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {message}")
+    assert error.endswith(f"; see {command} --help\n")
 
 
 @pytest.mark.parametrize("program", ["p2l", "p2l-route", "coeval"])
