@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from p2l.common.cli import parser, positive, run, whole
+from p2l.common.cli import need, parser, positive, run, whole
 from p2l.common.text_table import add_rows_flag
 from p2l.evaluation import defaults
 
@@ -155,6 +155,8 @@ def _options(flags: argparse.Namespace) -> Options:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the flags and run."""
     flags = build_parser().parse_args(argv)
+    if flags.report is not None:
+        need("torch")  # before the votes are measured
     from p2l.evaluation.run import evaluate_outputs
 
     evaluate_outputs(_options(flags))

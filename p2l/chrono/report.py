@@ -28,13 +28,14 @@ from p2l.common.errors import CheckpointError
 from p2l.common.files import write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.common.text_table import text_table
-from p2l.inference import Prediction
 from p2l.metrics import METRICS, simple_metrics
 from p2l.model.checkpoint import read_object
 from p2l.votes.schema import IntArray
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from p2l.inference import Prediction
 
 
 # The files of `p2l eval-chrono`: predictions of a checkpoint for a slice, and how well it forecast its votes.

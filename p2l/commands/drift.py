@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import amount, parser, positive, print_note, run
+from p2l.common.cli import amount, need, parser, positive, print_note, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
@@ -113,6 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     """Run the command; 1 after an alarm."""
     args = build_parser().parse_args(argv)
     args.by = args.by or []
+    need("torch")  # before what comes with the extra of votes alone
     _check(args)
     if args.follow is not None:
         return _follow(args)

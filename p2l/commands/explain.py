@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import amount, nearest, parser, positive, run, whole
+from p2l.common.cli import amount, nearest, need, parser, positive, run, whole
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
@@ -86,6 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
+    need("torch")  # before what comes with the extra of votes alone
     _check(args)
     from p2l.insight.explain_report import to_text
 

@@ -191,6 +191,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
     args.by, args.control = args.by or [], args.control or []
+    if args.model is not None:
+        need("torch")  # before what comes with the extra of votes alone
     _check(args)
     if args.counts_only:
         from p2l.leaderboard.counting import write_counts_of

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import parser, positive, run, whole
+from p2l.common.cli import need, parser, positive, run, whole
 from p2l.common.errors import ConfigError, InputError
 
 
@@ -40,6 +40,7 @@ def add_main(argv: Sequence[str] | None = None) -> None:
     output = Path(args.output).expanduser()
     if output.exists():
         raise InputError(f"{output}: exists; choose another --output or remove it")
+    need("torch")  # before what comes with the extra of votes alone
     from p2l.insight.newcomers import add_model, row_of_answers, row_of_votes
 
     read = row_of_votes if args.votes else row_of_answers
@@ -77,6 +78,7 @@ def probes_main(argv: Sequence[str] | None = None) -> None:
     args = probes_parser().parse_args(argv)
     if args.count > args.limit:
         raise ConfigError(f"--count {args.count} is more than --limit {args.limit}; raise the limit")
+    need("torch")
     from p2l.common.files import check_can_write
     from p2l.insight.newcomers import choose_probes, write_probes
 

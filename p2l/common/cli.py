@@ -27,7 +27,7 @@ T = TypeVar("T")
 N = TypeVar("N", int, float)
 _EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pandas", "pyarrow", "scipy", "threadpoolctl"), ("data", "train", "coeval")),
-    **dict.fromkeys(("jinja2", "markupsafe"), ("data",)),
+    **dict.fromkeys(("jinja2", "markupsafe"), ("data", "route")),
     **dict.fromkeys(("deepspeed", "tokenizers", "ninja"), ("train",)),
     "datasets": ("hub", "train"),
     **dict.fromkeys(("torch", "transformers", "safetensors", "huggingface_hub"), ("serve", "train", "huggingface")),
@@ -44,6 +44,9 @@ _EXTRAS: dict[str, tuple[str, ...]] = {
 }
 """Package: the extras that bring it; the first unless the command is one of another."""
 _COMMANDS_OF = (
+    ("data", tuple(f"p2l.online_training.{name}." for name in ("reorder", "timestamps"))),
+    ("data", tuple(f"p2l.online_training.{name}." for name in ("geometric_buffer", "replay_buffer"))),
+    ("data,plot", ("p2l.online_training.visualize.",)),
     ("train", ("p2l.train.", "p2l.training.", "p2l.online_training.", "p2l.demo.", "p2l.commands.model.")),
     ("train", ("p2l.commands.scaling.",)),
     ("huggingface", ("coeval.",)),
@@ -51,7 +54,7 @@ _COMMANDS_OF = (
     ("route", ("route.",)),
     ("serve", ("p2l.",)),
 )
-"""Extra: how the names of the modules begin, each with a dot behind it, that need it; the first that fits counts."""
+"""Extras of commands: how the names of their modules begin, each with a dot behind it; the first that fits counts."""
 _OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)  # no mistake of the program
 _PATIENCE = 10.0  # seconds, more than the processes of a launch are apart
 
@@ -96,8 +99,10 @@ def _exit_code(main: Callable[[Sequence[str] | None], int | None], argv: Sequenc
         package = (error.name or "").partition(".")[0]
         if package not in _EXTRAS:
             raise
-        extra = _extra_of(package, error.__traceback__)
-        print(f"error: this needs {package}, which is not installed; pip install 'p2l[{extra}]'", file=sys.stderr)
+        install = f"pip install 'p2l[{_extra_of(package, error.__traceback__)}]'"
+        # Without the constraints pip takes the newest torch, with gigabytes of CUDA.
+        hint = f"{install} (with the constraints of docs/install.md)"
+        print(f"error: this needs {package}, which is not installed; {hint}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
@@ -115,11 +120,11 @@ def need(*packages: str) -> None:
 
 
 def _extra_of(package: str, raised: TracebackType | None) -> str:
-    """Return the extra that brings a package, of several the one of the command that asked for it."""
+    """Return the extra that brings a package, of several the one that brings all that the command needs."""
     modules = [_module_of(frame.f_globals) for frame, _ in traceback.walk_tb(raised)]
     extras = _EXTRAS[package]
     for extra, prefixes in _COMMANDS_OF:
-        if extra in extras and any(f"{module}.".startswith(prefixes) for module in modules):
+        if not {*extra.split(",")}.isdisjoint(extras) and any(f"{module}.".startswith(prefixes) for module in modules):
             return extra
     return extras[0]
 

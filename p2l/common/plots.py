@@ -10,6 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from p2l.common.cli import need
 from p2l.common.errors import InputError
 from p2l.common.files import STDOUT, atomic_path, check_can_write
 
@@ -32,10 +33,7 @@ def check_figures(path: str) -> None:
     """Refuse a picture that cannot be drawn, before any work is done."""
     if Path(path).suffix.lower() not in ENDINGS:
         raise InputError(f"{path}: the ending must be one of {', '.join(ENDINGS)}")
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        raise InputError("figures need matplotlib: pip install 'p2l[plot]'")
+    need("matplotlib")
 
 
 def check_outputs(table: str | None, plot: str | None, *inputs: str | None) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from datetime import date, datetime, timezone
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeAlias
 
+from p2l.common.cli import need
 from p2l.common.errors import InputError
 from p2l.common.files import check_can_write, output_path
 from p2l.common.report.charts import Axes, Series, Text, chart_svg, keys_of, percent, range_svg, short_number, ticks_svg
@@ -245,8 +245,7 @@ class Report:
 
 def check_page(path: str | Path, *inputs: str | Path | None) -> Path:
     """Return the path of a page, checked before any work: InputError if it cannot be written or is an input."""
-    if importlib.util.find_spec("jinja2") is None:
-        raise InputError("a report needs jinja2, which is not installed; pip install 'p2l[data]'")
+    need("jinja2")
     if Path(path).suffix.lower() not in (".html", ".htm"):
         raise InputError(f"{path}: the ending of a page must be .html")
     return check_can_write(Path(path).expanduser(), *inputs)

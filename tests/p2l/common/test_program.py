@@ -148,6 +148,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "saved"
 
 
+def not_installed(package: str, extra: str) -> str:
+    install = f"pip install 'p2l[{extra}]' (with the constraints of docs/install.md)"
+    return f"error: this needs {package}, which is not installed; {install}"
+
+
 MISSING = "import sys; sys.modules[{package!r}] = None; from {program}.cli import main; main()"
 
 
@@ -186,5 +191,43 @@ def test_a_missing_package_is_one_line_with_the_extra_of_this_command(
     words = [word.format(votes=votes_file, folder=model, config=config, port=free_port()) for word in words]
     done = command("python", "-c", MISSING.format(package=package, program=program), *words)
     assert done.returncode == 2, done.stderr
-    line = done.stderr.splitlines()[-1]
-    assert line == f"error: this needs {package}, which is not installed; pip install 'p2l[{extra}]'"
+    assert done.stderr.splitlines()[-1] == not_installed(package, extra)
+
+
+ONLY_ROUTE = (
+    "import sys; from p2l.common import cli; "
+    "sys.modules.update({name: None for name, extras in cli._EXTRAS.items() if 'route' not in extras}); "
+    "from p2l.cli import main; main()"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "extra"),
+    [
+        ("leaderboard --model m prompt", "torch", "serve"),
+        ("leaderboard --votes v.jsonl --plot b.png", "matplotlib", "plot"),
+        ("explain --model m --prompts v.jsonl", "torch", "serve"),
+        ("add-model --model m --name a --votes v.jsonl --output o", "torch", "serve"),
+        ("probes --model m --prompts v.jsonl --output o.jsonl", "torch", "serve"),
+        ("drift m m --prompts v.jsonl", "torch", "serve"),
+        ("report m", "torch", "serve"),
+        ("auto-evals --model_repo m --output_dir o --report r", "torch", "serve"),
+        ("eval-routing --table t.parquet --output o", "matplotlib", "plot"),
+        ("visualize --eval-folder m --output-file f", "pyarrow", "data,plot"),
+        ("timestamps --chrono-train-data v.jsonl --output-file t.json", "pyarrow", "data"),
+        ("buffer geometric --input v.jsonl --output o.jsonl", "pyarrow", "data"),
+    ],
+)
+def test_beside_the_router_a_command_names_at_once_what_brings_all_it_needs(
+    words: str, package: str, extra: str, command: Command
+) -> None:
+    done = command("python", "-c", ONLY_ROUTE, *words.split())
+    assert (done.returncode, done.stderr.splitlines()) == (2, [not_installed(package, extra)])
+
+
+def test_figures_of_runs_need_no_torch(command: Command, tmp_path: Path) -> None:
+    words = ["visualize", "--eval-folder", str(tmp_path), "--output-file", str(tmp_path / "figures")]
+    done = command("python", "-c", MISSING.format(package="torch", program="p2l"), *words)
+    assert done.returncode == 2
+    assert "torch" not in done.stderr
+    assert str(tmp_path) in done.stderr
