@@ -2,7 +2,8 @@
 
 DIR/checkpoint-N is what was published after N steps; the one whose weights were written last is served (see
 p2l.serving.watching). DIR/published.jsonl says of every candidate what was decided and why. DIR/rolled-back holds what
-`p2l rollback` took out of service.
+`p2l rollback` took out of service. What needs torch is imported where models are made or compared: a rollback must not
+wait for it.
 """
 
 from __future__ import annotations
@@ -28,18 +29,16 @@ from p2l.common.errors import InputError
 from p2l.common.files import disk_error, locked, parse_json, sync_path, sync_tree
 from p2l.likelihood import counted, vote_losses
 from p2l.model.checkpoint import revision_of
-from p2l.online_training.candidates import FEWEST_PROMPTS, ArrivedVotes, HeldOutVotes, complete, forecast_of, recent
 from p2l.online_training.stream import StepFacts, StopRequestedError, published_order
 from p2l.training.config import TrainConfig
-from p2l.training.run_folder import write_model
 from p2l.training.run_records import PUBLICATIONS_FILE
-from p2l.training.trainer import StepResult, Trainer
 from p2l.votes import translate_labels
 from p2l.votes.schema import hash_turns
 
 if TYPE_CHECKING:
     from p2l.inference import P2L
-    from p2l.online_training.candidates import HeldVotes
+    from p2l.online_training.candidates import HeldOutVotes, HeldVotes
+    from p2l.training.trainer import StepResult, Trainer
 
 
 ROLLED_BACK = "rolled-back"
@@ -263,6 +262,8 @@ def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str
     """
     if served is None:
         return GateDecision(True, "the first one", {})
+    from p2l.online_training.candidates import FEWEST_PROMPTS
+
     comparison = compare(candidate, served, votes, device)
     numbers: dict[str, float | int] = {"held_votes": comparison.votes, "held_prompts": comparison.prompts}
     if comparison.prompts < FEWEST_PROMPTS:
@@ -302,6 +303,8 @@ def _losses(model: P2L, prompts: list[list[str]], labels: NDArray[np.int32]) -> 
     """Return the loss (n,) of each vote in nats."""
     if not prompts:
         return np.zeros(0)
+    from p2l.online_training.candidates import forecast_of
+
     forecast = forecast_of(model, prompts)
     losses = vote_losses(model.likelihood, forecast.coefs, labels, forecast.eta, forecast.gamma)
     return np.asarray(losses, dtype=np.float64)
@@ -401,6 +404,9 @@ class FolderPublisher:
         return enough or (self.every_seconds is not None and time.time() - when >= self.every_seconds)
 
     def _publish(self, trainer: Trainer) -> None:
+        from p2l.online_training.candidates import ArrivedVotes, complete, recent
+        from p2l.training.run_folder import write_model
+
         assert self.folder is not None
         assert self._newest is not None
         step, arrived = self._newest

@@ -163,3 +163,12 @@ def test_the_command_ends_with_one_line(command: Command, tmp_path: Path) -> Non
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {tmp_path / 'none'}: cannot be opened")
     assert done.stderr.count("\n") == 1
+
+
+def test_a_rollback_needs_no_torch(folder: Path, command: Command) -> None:
+    offer(folder, 1)
+    offer(folder, 2)
+    code = "import sys; sys.modules['torch'] = None; from p2l.cli import main; main()"
+    done = command("python", "-c", code, "rollback", folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert served(folder) == folder / "checkpoint-1"
