@@ -337,28 +337,41 @@ def _notes_on_graph(objective: Objective, models: list[str], prior: Prior) -> li
         if shift_invariant(objective.likelihood):
             apart = "scores of different components cannot be compared; each has mean 1000."
         notes.append(f"The votes fall into {len(groups)} components that never met ({named}): {apart}")
-    held = _held_by_prior(objective, graph)
-    if len(held) and np.isfinite(prior.sd):
-        names = several([models[index] for index in held], _NAMED)
+    held = {
+        what: several([models[index] for index in group], _NAMED) for what, group in _held_by_prior(objective, graph)
+    }
+    if held and np.isfinite(prior.sd):
+        named = "; ".join(f"{names} {what}" for what, names in held.items())
         notes.append(
-            f"{names} won or lost every vote against the rest: how far they are ahead or behind rests on the prior "
-            f"(normal, standard deviation {prior.sd:.2g})."
+            f"{named}: how far ahead or behind they are rests on the prior (normal, standard deviation {prior.sd:.2g})."
         )
     return notes
 
 
-def _held_by_prior(objective: Objective, graph: Ints) -> Ints:
-    """Return the models outside the largest set of their component in which everyone beat everyone, if in a chain."""
+def _held_by_prior(objective: Objective, graph: Ints) -> Iterator[tuple[str, Ints]]:
+    """Yield what became of the votes on the models that only the prior keeps near the others, and these models.
+
+    They are outside the largest set of their component in which everyone beat everyone, if in a chain.
+    """
     outcomes = objective.likelihood.outcomes
     first_up = np.delete(objective.targets, outcomes.index("loss"), axis=1).sum(axis=1) > 0
     second_up = np.delete(objective.targets, outcomes.index("win"), axis=1).sum(axis=1) > 0
-    beaten = np.concatenate([objective.first[first_up], objective.second[second_up]])
-    beating = np.concatenate([objective.second[first_up], objective.first[second_up]])
-    strong = components(objective.num_models, beaten, beating, directed=True)
+    winners = np.concatenate([objective.first[first_up], objective.second[second_up]])
+    losers = np.concatenate([objective.second[first_up], objective.first[second_up]])
+    strong = components(objective.num_models, winners, losers, directed=True)
     sizes = np.bincount(strong)[strong]
     largest = np.zeros(int(graph.max()) + 1, dtype=np.int64)
     np.maximum.at(largest, graph, sizes)
-    return np.flatnonzero((sizes < largest[graph]) | ((largest[graph] == 1) & (np.bincount(graph)[graph] > 1)))
+    is_held = (sizes < largest[graph]) | ((largest[graph] == 1) & (np.bincount(graph)[graph] > 1))
+    won, lost = (np.bincount(side, minlength=objective.num_models) > 0 for side in (winners, losers))
+    for what, is_meant in (
+        ("won every vote", ~lost),
+        ("lost every vote", ~won),
+        ("won or lost every vote against the rest", won & lost),
+    ):
+        group = np.flatnonzero(is_held & is_meant)
+        if len(group):
+            yield what, group
 
 
 def _joined(objective: Objective, prior: Prior) -> Ints:

@@ -210,6 +210,15 @@ def test_components_are_reported_and_centred_apart():
     np.testing.assert_allclose(board.upper[:2], alone.upper[:2], atol=1e-9)
 
 
+def test_the_note_on_one_sided_votes_says_who_won():
+    one = fit_labels(labels_of({(1, 0, 0): 1}), models=["a", "b"], likelihood="bt", prior=Prior())
+    assert one.notes[0].startswith("b won every vote; a lost every vote: how far ahead or behind they are rests on")
+    chain = fit_labels(labels_of({(0, 1, 0): 2, (1, 2, 0): 2}), models=["a", "b", "c"], likelihood="bt", prior=Prior())
+    assert chain.notes[0].startswith(
+        "a won every vote; c lost every vote; b won or lost every vote against the rest: how far"
+    )
+
+
 @pytest.mark.parametrize("likelihood", TRAINABLE)
 def test_an_undefeated_model_rests_on_the_prior(likelihood):
     labels = np.concatenate([FIXTURE, labels_of({(3, 0, 0): 5, (3, 1, 0): 5, (3, 2, 0): 5})])
