@@ -407,7 +407,7 @@ def test_a_model_has_no_history():
 def test_a_negative_seed_is_refused(votes_file, capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["--votes", str(votes_file), "--intervals", "bootstrap", "--seed", "-1"])
-    assert "--seed: must be at least 0" in capsys.readouterr().err
+    assert "--seed: must be a whole number of at least 0" in capsys.readouterr().err
 
 
 def controlled_votes(number=6_000):
