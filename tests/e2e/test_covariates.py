@@ -133,12 +133,13 @@ def test_planted_effects_come_back_and_predictions_leave_them_out(
 
 
 def test_a_file_of_votes_is_enough(command: Command, files: tuple[Path, Path], tmp_path: Path) -> None:
-    flags = ["--votes", files[0], "--encoder", "none", "--output", tmp_path / "run", "--quiet"]
-    done = command("python", "-m", "p2l.train", *flags, "--control", "side,length", "--control", "judge")
+    flags = ["--votes", files[0], "--encoder", "none", "--quiet"]
+    controls = ["--control", "side,length", "--control", "judge"]
+    done = command("python", "-m", "p2l.train", *flags, "--output", tmp_path / "run", *controls)
     assert done.returncode == 0, done.stderr
     check_effects(tmp_path / "run", slack=0.1)
     assert "covariates:" in (tmp_path / "run" / "training.yaml").read_text()
-    refused = command("python", "-m", "p2l.train", *flags, "--control", "bold")
+    refused = command("python", "-m", "p2l.train", *flags, "--output", tmp_path / "other", "--control", "bold")
     assert refused.returncode == 2
     assert "--control bold needs columns bold_a and bold_b" in refused.stderr
 
