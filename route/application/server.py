@@ -63,7 +63,8 @@ def _serve_here(settings: Settings, host: str, port: int, limits: ConnectionLimi
             return False  # what uvicorn says of a failed start would stand around the one line that says what to do
         return hasattr(app.state, "live") or record.levelno >= logging.WARNING
 
-    logging.getLogger("uvicorn.error").addFilter(is_news)
+    log = logging.getLogger("uvicorn.error")
+    log.addFilter(is_news)
     try:
         _run(_without_traceback(app), settings, host, port, limits, reload=False)
     except SystemExit:
@@ -71,6 +72,8 @@ def _serve_here(settings: Settings, host: str, port: int, limits: ConnectionLimi
         if (problem := getattr(app.state, "problem", None)) is not None:
             raise problem from None
         raise
+    finally:
+        log.removeFilter(is_news)
 
 
 def _without_traceback(app: Starlette) -> ASGIApp:
