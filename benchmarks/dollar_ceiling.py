@@ -35,7 +35,7 @@ from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
 from route.routing.decision import Coefficients, RoutedModel
 from route.routing.dollars import Dollars, Estimator, Prompt
-from route.routing.pacing import BLOCK, Pacer
+from route.routing.pacing import BLOCK, Pacer, rates_around
 from route.routing.router import Router
 
 __all__ = ["main"]
@@ -198,14 +198,9 @@ def _program(scores: Floats, costs: Floats, ceiling: float) -> tuple[float, floa
         rows = np.arange(len(scores))
         return float(scores[rows, chosen].mean()), float(costs[rows, chosen].mean())
 
-    low, high = 0.0, 1.0 / ceiling
     if at(0.0)[1] <= ceiling:
         return at(0.0)
-    while at(high)[1] > ceiling and high < 1e12 / ceiling:
-        high *= 4.0
-    for _ in range(60):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if at(middle)[1] > ceiling else (low, middle)
+    low, high = rates_around(ceiling, lambda rate: at(rate)[1], steps=60)
     (best, most), (least_best, least) = at(low), at(high)
     share = (ceiling - least) / (most - least) if most > least else 0.0
     return least_best + share * (best - least_best), ceiling

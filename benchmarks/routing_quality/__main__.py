@@ -2,11 +2,12 @@
 
     python -m benchmarks.routing_quality DATA_DIR [--output DIR] [--sets routerbench,zeroeval] [--bf16] [--told]
 
-DATA_DIR holds the Parquet files that `--help` names. Prints all sets in one table, with `--told` also with the category
-in the prompt (those of `p2l eval-routing` for each set go to standard error), then which bars hold: an area (or
-accuracy) of at least that of per-category best less 0.002 on every set and a larger one on three, and nowhere a smaller
-one than that of leaderboards of k-means clusters, of the best single model or of nearest neighbours whose interval
-leaves out zero.
+DATA_DIR holds the Parquet files that `--help` names. Prints all sets in one table where each request has the budget, in
+another one where budgets are averages over requests, and with `--told` also with the category in the prompt (those of
+`p2l eval-routing` for each set go to standard error), each with which bars hold: an area (or accuracy, where all
+answers cost the same) of at least that of per-category best less 0.002 on every set and a larger one on three, and
+nowhere a smaller one than that of leaderboards of k-means clusters, of the best single model or of nearest neighbours
+whose interval leaves out zero.
 """
 
 from __future__ import annotations
@@ -88,10 +89,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     setup = Setup(recipe=flags.recipe, encoder=encoder)
     tables = {name: _table(flags.data, SETS[name]) for name in names}
     untold = _measured(flags, tables, setup)
+    average = {**untold, **_measured(flags, _priced(tables), replace(setup, on_average=True))}
     told = _measured(flags, tables, replace(setup, category=True)) if flags.told else {}
-    for title, found in (("not told", untold), ("told", told)):
+    parts = {"A budget for each request": untold, "Budgets on average": average, "The category is told": told}
+    for title, found in parts.items():
         if found:
-            print(f"### The category is {title}\n\n{figures(found)}\n\n{bars(found)}\n")
+            print(f"### {title}\n\n{figures(found)}\n\n{bars(found)}\n")
     if {"mmlu_pro", "zeroeval"} <= tables.keys():
         _moved(flags, tables, setup)
     overview(untold, told, figure)
@@ -102,12 +105,19 @@ def _measured(flags: argparse.Namespace, tables: dict[str, ScoreTable], setup: S
     from route.evaluation.measuring import within
     from route.evaluation.report import text, write
 
-    found, about = {}, "category told" if setup.category else "category not told"
+    found = {}
+    about = "average" if setup.on_average else "told" if setup.category else ""
     for name, table in tables.items():
         found[name], _ = within(table, setup, share=0.2, folds=flags.folds, seed=flags.seed)
-        print(f"### {name}, {about}\n\n{text(found[name])}\n", file=sys.stderr, flush=True)
-        write(found[name], flags.output / f"{name}{'-told' if setup.category else ''}", figure=True)
+        title = "-".join(filter(None, [name, about]))
+        print(f"### {title}\n\n{text(found[name])}\n", file=sys.stderr, flush=True)
+        write(found[name], flags.output / title, figure=True)
     return found
+
+
+def _priced(tables: dict[str, ScoreTable]) -> dict[str, ScoreTable]:
+    """The tables whose answers have costs of their own; elsewhere a budget means nothing."""
+    return {name: table for name, table in tables.items() if not table.one_price}
 
 
 def _moved(flags: argparse.Namespace, tables: dict[str, ScoreTable], setup: Setup) -> None:

@@ -1,6 +1,7 @@
 """Command: measure the quality and cost of a router on a P2L on graded answers, beside simpler policies.
 
 p2l eval-routing --table scores.parquet --folds 5 --output outputs/routing
+p2l eval-routing --table scores.parquet --budget average
 p2l eval-routing --train mmlu_pro.parquet --test zeroeval.parquet --prices prices.yaml
 """
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 RECIPES = ("committee", "encoder", "words")
+BUDGETS = ("request", "average")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -43,6 +45,12 @@ def build_parser() -> argparse.ArgumentParser:
         type=_share,
         default=0.9,
         help="leave out models that answered a smaller share of the questions",
+    )
+    data.add_argument(
+        "--budget",
+        choices=BUDGETS,
+        default="request",
+        help="what a budget limits: what each request may cost, or the average over all, as `budget_usd` of a key does",
     )
     split = flags.add_argument_group("split of --table")
     split.add_argument(
@@ -104,6 +112,8 @@ def _check(flags: argparse.Namespace) -> None:
         raise InputError("--train and --test go together")
     if flags.prices is not None and flags.one_price:
         raise InputError("--prices and --one-price exclude each other")
+    if flags.one_price and flags.budget == "average":
+        raise InputError("--budget average needs costs; leave out --one-price")
     if flags.save_model is not None and flags.model is not None:
         raise InputError("--save-model is of the P2L trained here; leave out --model")
     if flags.save_model is not None and Path(flags.save_model).expanduser().exists():
@@ -149,6 +159,7 @@ def _setup(flags: argparse.Namespace) -> Setup:
         category=flags.category_in_prompt,
         encoder=None if folder is None else Encoder(folder, cache, halved=flags.bf16, quiet=flags.quiet),
         model=None if flags.model is None else Path(flags.model).expanduser(),
+        on_average=flags.budget == "average",
     )
 
 

@@ -63,6 +63,8 @@ class Results:
     trained_on: tuple[int, ...]
     notes: tuple[str, ...]
     one_price: bool
+    on_average: bool
+    """Whether budgets are means over all requests, rather than those of each."""
     policies: Mapping[str, PolicyReport]
     model_points: Mapping[str, tuple[float, float]]
     """Mean cost and score of each model on the test questions."""
@@ -84,7 +86,7 @@ def within(table: ScoreTable, setup: Setup, *, share: float, folds: int, seed: i
         outcomes.append(compare(seen.take(train), seen.take(test), setup))
         rows.append(test)
         sizes.append(len(train))
-    return _results(table.take(np.concatenate(rows)), outcomes, tuple(sizes), seed), outcomes[-1]
+    return _results(table.take(np.concatenate(rows)), outcomes, tuple(sizes), setup, seed), outcomes[-1]
 
 
 def across(train: ScoreTable, test: ScoreTable, setup: Setup, *, seed: int) -> tuple[Results, Outcome]:
@@ -103,7 +105,7 @@ def across(train: ScoreTable, test: ScoreTable, setup: Setup, *, seed: int) -> t
         held = held.of_models(known_models(setup.model, held))
     train = train.of_models(held.models)
     outcome = compare(_as_seen(train, held, setup), _as_seen(held, train, setup), setup)
-    return _results(held, [outcome], (len(train.prompts),), seed), outcome
+    return _results(held, [outcome], (len(train.prompts),), setup, seed), outcome
 
 
 def _as_seen(table: ScoreTable, other: ScoreTable, setup: Setup) -> ScoreTable:
@@ -118,7 +120,7 @@ def _as_seen(table: ScoreTable, other: ScoreTable, setup: Setup) -> ScoreTable:
     return with_categories(table)
 
 
-def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], seed: int) -> Results:
+def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], setup: Setup, seed: int) -> Results:
     names = ONE_PRICE_POLICIES if test.one_price else tuple(POLICIES)
     spent = {name: join([outcome.spent[name] for outcome in outcomes]) for name in names}
     expected = np.concatenate([outcome.learned.expected for outcome in outcomes])
@@ -141,6 +143,7 @@ def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], 
         trained_on=sizes,
         notes=_notes(test),
         one_price=test.one_price,
+        on_average=setup.on_average and not test.one_price,
         policies={name: _policy_report(name, curves, reads, settings[name], explained.get(name)) for name in names},
         model_points={
             model: (float(cost), float(score))

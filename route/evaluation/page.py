@@ -164,7 +164,9 @@ def _policies(results: Results) -> Section:
     heads.append(Column("Router has more by", note=unit))
     columns.append([_gain(policy.gains.get(measure)) for policy in policies])
     rows = [list(row) for row in zip(*columns, strict=True)]
-    lead = "Every policy spends the same budgets by the same rule; only what it expects of a model on a prompt differs."
+    whose = "as averages over all requests" if results.on_average else "on each request"
+    spent = "" if results.one_price else f"Budgets are spent {whose}. "
+    lead = f"{spent}Every policy spends by the same rule; only what it expects of a model on a prompt differs."
     return Section("Policies", [Table(heads, rows)], lead)
 
 

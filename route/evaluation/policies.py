@@ -35,15 +35,24 @@ from p2l.common.errors import InputError
 from route.evaluation.distance import fit_distance, inputs_of
 from route.evaluation.features import CategoryReader, Encoder, Form, Words
 from route.evaluation.groups import Reader, categories_of, clusters_of, k_means
-from route.evaluation.spending import Spent, Worths, budgets, counted, spend, spend_at_random, worth_on
+from route.evaluation.spending import (
+    Spent,
+    Worths,
+    budgets,
+    counted,
+    spend,
+    spend_at_random,
+    spend_on_average,
+    worth_on,
+)
 from route.evaluation.table import Floats, Rows, ScoreTable, parts_of
 from route.evaluation.training import (
     CATEGORY,
     GROUPS,
     RECIPES,
     Trained,
+    best_groups,
     expected_by,
-    simplest_groups,
     train,
     width_of_ties,
 )
@@ -179,6 +188,8 @@ class Setup:
     """Whether the category stands in front of each prompt, for the P2L and for nearest neighbours."""
     model: Path | None = None
     """A trained P2L in place of the recipe."""
+    on_average: bool = False
+    """Whether budgets are means over all requests, rather than those of each."""
 
 
 @dataclass(frozen=True)
@@ -207,7 +218,8 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     for side, table in (("training", train_table), ("test", test)):
         if not table.prompts:
             raise InputError(f"{table.name}: no question is on the {side} side; change --share or --folds")
-    worth = worth_on(train_table)
+    setup = replace(setup, on_average=setup.on_average and not train_table.one_price)
+    worth = worth_on(train_table, on_average=setup.on_average)
     learned = learn(train_table, test, setup, worth)
     costs = train_table.costs.mean(axis=0)
     means = train_table.scores.mean(axis=0)
@@ -222,7 +234,8 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     }
     # All models cost the same, so the only budget worth testing is the one that buys any of them.
     limits = np.array([float(costs.max())]) if train_table.one_price else budgets(costs)
-    spent = {name: spend(tuned.expected, costs, test.scores, test.costs, limits) for name, tuned in expected.items()}
+    spending = spend_on_average if setup.on_average else spend
+    spent = {name: spending(tuned.expected, costs, test.scores, test.costs, limits) for name, tuned in expected.items()}
     spent["random"] = spend_at_random(costs, test.scores, test.costs, limits)
     spent["cheapest"] = spend(single.expected, costs, test.scores, test.costs, np.full(len(limits), limits[0]))
     settings = {name: tuned.settings for name, tuned in expected.items()}
@@ -236,7 +249,7 @@ def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths
     if setup.model is not None:
         return Learned(expected_by(setup.model, test), f"{setup.model}")
     backbones, states = _read(train_table, setup, worth)
-    trained = train(train_table, states, worth)
+    trained = train(train_table, states, worth, beyond_groups=setup.on_average)
     words = backbones.get("words")
     if not setup.category:  # a category says where a prompt lies
         used = words.usage(train_table.prompts) if isinstance(words, Words) else None
@@ -274,9 +287,9 @@ def _read(table: ScoreTable, setup: Setup, worth: Worths) -> tuple[dict[str, Rea
     basis = {name: backbones[name] for name in (["encoder"] if "encoder" in backbones else backbones)}
     clusters = [clusters_of(basis, states, table.prompts, count) for count in COUNTS]
     tried = [(one, one.shares(states)) for one in clusters]
-    if len(set(table.categories)) > 1:
+    if has_categories := len(set(table.categories)) > 1:
         tried.insert(0, categories_of(backbones, states, table.categories, parts_of(table.prompts)))
-    groups, shares = tried[simplest_groups([shares for _, shares in tried], table, worth)]
+    groups, shares = tried[best_groups([shares for _, shares in tried], table, worth, categories=has_categories)]
     return {**backbones, GROUPS: groups}, {**states, GROUPS: shares}
 
 

@@ -114,7 +114,7 @@ def _data(results: Results) -> str:
     trained = " + ".join(f"{size:,}" for size in results.trained_on)
     return (
         f"{results.questions:,} questions ({results.prompts:,} prompts) held out, {len(results.models)} models; "
-        f"trained on {trained}"
+        f"trained on {trained}{'; budgets are averages over all requests' if results.on_average else ''}"
     )
 
 
@@ -199,6 +199,7 @@ def as_json(results: Results) -> dict[str, Any]:
         "trained_on": list(results.trained_on),
         "notes": list(results.notes),
         "one_price": results.one_price,
+        "budget": "average" if results.on_average else "request",
         "policies": {name: _policy(policy) for name, policy in results.policies.items()},
         "calibration": {"all": _bins(results.pairs), "chosen": _bins(results.chosen)},
     }

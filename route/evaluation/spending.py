@@ -1,8 +1,11 @@
 """Spend budgets by a policy, and measure its cost-quality curve.
 
-A policy is a matrix of expected scores. Each prompt is a request of its own to the router's optimizer: its expected
-scores, the mean training cost of each model, the budget. The mixture that the optimizer returns is charged the true
-costs of this prompt and earns its true scores, in expectation, so that no draw adds noise.
+A policy is a matrix of expected scores. A budget is that of each request, or a mean over all of them. The former is
+spent by the router's optimizer, for which each prompt is a request of its own: its expected scores, the mean training
+cost of each model, the budget. The latter is spent as the router spends a ceiling (`route.routing.pacing`): each prompt
+goes to the model with the largest expected score less a rate times cost, at the rate that spends the budget. What is
+chosen is charged the true costs of this prompt and earns its true scores, in expectation over a mixture, so that no
+draw adds noise.
 
 Budgets are positions between the mean training cost of the cheapest model (0) and of the dearest (1) on a logarithmic
 scale; at 0 every policy is the cheapest model.
@@ -27,6 +30,7 @@ import numpy.typing as npt
 from p2l.metrics import Interval
 from route.evaluation.table import Floats, ScoreTable
 from route.routing.optimizers import Problem, get
+from route.routing.pacing import rates_around
 
 POSITIONS = tuple(np.linspace(0.0, 1.0, 25).tolist())
 
@@ -72,6 +76,36 @@ def spend(
             problem.budget = limit
             mixture = solve(problem)
             means[:, row, column] = [mixture.mean(figures) for figures in truth]
+    return Spent(*means)
+
+
+_STEPS = 40  # of bisection to the rate
+
+
+def spend_on_average(expected: Floats, mean_costs: Floats, scores: Floats, costs: Floats, limits: Floats) -> Spent:
+    """Spend each budget of `limits` (J,) as a mean over the prompts; arguments are as of `spend`.
+
+    Where no single rate spends a budget exactly, two neighbouring ones are mixed: one spends less, the other more.
+    """
+    order = np.argsort(mean_costs, kind="stable")  # of equally good models the cheaper one comes first, and is taken
+    ascending, rows = mean_costs[order], np.arange(len(expected))
+    ahead = expected[:, order]
+
+    def choices(rate: float) -> npt.NDArray[np.intp]:
+        return np.asarray((ahead - rate * ascending).argmax(axis=1))
+
+    def mean_cost(rate: float) -> float:
+        return float(ascending[choices(rate)].mean())
+
+    means = np.empty((3, len(expected), len(limits)))
+    for column, limit in enumerate(limits.tolist()):
+        low, high = (0.0, 0.0) if mean_cost(0.0) <= limit else rates_around(limit, mean_cost, steps=_STEPS)
+        most, least = mean_cost(low), mean_cost(high)
+        share = min(max((limit - least) / (most - least), 0.0), 1.0) if most > least else 0.0
+        dear, cheap = order[choices(low)], order[choices(high)]
+        means[:, :, column] = [
+            share * figures[rows, dear] + (1.0 - share) * figures[rows, cheap] for figures in (scores, costs, expected)
+        ]
     return Spent(*means)
 
 
@@ -192,8 +226,11 @@ def counted(questions: int) -> npt.NDArray[np.intp]:
     return np.unique(np.linspace(0, questions - 1, min(questions, MOST_PROMPTS)).round().astype(np.intp))
 
 
-def worth_on(table: ScoreTable) -> Worths:
-    """Return a function that computes the worth of expected scores (T, M) of these questions."""
+def worth_on(table: ScoreTable, *, on_average: bool = False) -> Worths:
+    """Return a function that computes the worth of expected scores (T, M) of these questions.
+
+    With `on_average` budgets are means over the questions rather than those of each.
+    """
     costs = table.costs.mean(axis=0)
     limits = costs[:1] if table.one_price else budgets(costs, TUNING_POSITIONS)
     few = counted(len(table.prompts))
@@ -202,8 +239,12 @@ def worth_on(table: ScoreTable) -> Worths:
 
     def worth(expected: Floats) -> Worth:
         rows = expected if len(expected) == len(few) else expected[few]
-        earned_and_spent = [earnings(rows, costs, scores, paid, float(limit)) for limit in limits]
-        earned, spent = (np.stack(column, axis=1) for column in zip(*earned_and_spent, strict=True))
+        if on_average:
+            means = spend_on_average(rows, costs, scores, paid, limits)
+            earned, spent = means.scores, means.costs
+        else:
+            earned_and_spent = [earnings(rows, costs, scores, paid, float(limit)) for limit in limits]
+            earned, spent = (np.stack(column, axis=1) for column in zip(*earned_and_spent, strict=True))
         curve = Curves(earned.mean(axis=0)[None], spent.mean(axis=0)[None])
         area = float(earned.mean()) if table.one_price else float(curve.areas(axis)[0])
         return Worth(area, earned.mean(axis=1))

@@ -15,11 +15,14 @@ likelihood above is then given the scores that this model expects, in place of t
 them within 0 and 1.
 
 The features are a prompt's group: the category in front of it, or how far it belongs to the categories of the table, as
-recognised, or to clusters of the training prompts. What else the backbones' states foresee lowers the squared error of
-scores, but also the worth of the choice. Which groups, and how much of the differences between models counts, are
-chosen by folds of the training prompts, for the worth of what is expected then under the router's own optimizer. Of all
-that is as good as the best within a standard error, the simplest groups and the smallest differences are taken, none of
-them being one leaderboard: with few prompts the best is so by chance. The more prompts, the smaller that tolerance.
+recognised, or to clusters of the training prompts. What states foresee beyond that pays where a budget is a mean over
+prompts, of which one with much to gain may exceed it; there they may be read too. Where each prompt has the same
+budget, that lowers the squared error of scores, but also the worth of the choice.
+
+Which groups, what is read and how much of the differences between models counts are chosen by folds of the training
+prompts, for the worth of what is expected then when budgets are spent. Categories give way to clusters that are better
+beyond two standard errors. Of all else that is as good as the best within one, the smallest differences are taken, none
+of them being one leaderboard: with few prompts the best is so by chance. The more prompts, the smaller that tolerance.
 
 The folder holds a reader. Only a category in front of the prompt is read by a bag of words beside it, in a committee
 (`p2l committee`), whose coefficients are averaged: each member carries its part of the sum times their number.
@@ -135,6 +138,10 @@ RECIPES: Mapping[str, tuple[str, ...]] = {
 """The backbones of each recipe."""
 WEIGHTS: Mapping[str, float] = {"encoder": 1.0, "words": 0.5, "form": 0.5}
 """Weights of the backbones' features without groups."""
+_BESIDE_GROUPS = 0.5
+"""By which these are multiplied beside groups."""
+_ERRORS_OF_CATEGORIES = 2.0
+"""Standard errors by which clusters must be better than the categories that a user has named."""
 CATEGORY, GROUPS = "category", "groups"
 _FEATURES = {CATEGORY: "categories", GROUPS: "groups of prompts"}
 """Features of a prompt's group, of which one is there at most, and comes last: `route.evaluation.groups`."""
@@ -181,16 +188,25 @@ class Trained:
         return grounded_scores(coefs if self.posterior is None else shrunk(self.posterior, coefs, states, known))
 
 
-def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths) -> Trained:
-    """Fit a head to the states (T, D) of each backbone and the table's answers; `worth` selects what counts."""
+def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths, *, beyond_groups: bool = False) -> Trained:
+    """Fit a head to the states (T, D) of each backbone and the table's answers; `worth` selects what counts.
+
+    Groups among the states are read alone, unless `beyond_groups` offers the other states beside them.
+    """
     names = tuple(states)
     group = next((name for name in (CATEGORY, GROUPS) if name in states), None)
-    used = names if group is None else (group,)
-    scaled = {name: _scaled(states[name], WEIGHTS.get(name, 1.0), unscaled=name == group) for name in used}
-    features = _side_by_side(used, tuple(scaled.values()), states)
-    mean = table.scores.mean(axis=0)
-    deviations = held_out(features, table.scores, parts_of(table.prompts)) - mean
-    strength = STRENGTHS[_simplest([worth(mean + _told_apart(deviations, strength)) for strength in STRENGTHS])]
+    offered = [names if group is None else (group,)]
+    if group is not None and beyond_groups:
+        offered.append(names)
+    scalings = [_scalings(used, states, group) for used in offered]
+    mean, parts = table.scores.mean(axis=0), parts_of(table.prompts)
+    tried = []
+    for scaled in scalings:
+        features = _side_by_side(tuple(scaled), tuple(scaled.values()), states)
+        tried.append((scaled, features, held_out(features, table.scores, parts) - mean))
+    choices = [(strength, *one) for strength in STRENGTHS for one in tried]
+    worths = [worth(mean + _told_apart(deviations, strength)) for strength, _, _, deviations in choices]
+    strength, scaled, features, _ = choices[_simplest(worths)]
     expected = mean + features @ _told_apart(fit_gaussian(features, table.scores).weights, strength)
     fit = fit_graded(features, expected.clip(_LEAST_RATE, 1.0 - _LEAST_RATE), _DISTILLED)
     read = ", ".join(f"{states[name].shape[1]} {_FEATURES.get(name, f'features of {name}')}" for name in scaled)
@@ -199,10 +215,23 @@ def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths) -> Tra
     return Trained(table.models, names, *_with_unused(names, states, scaled, fit), about)
 
 
-def simplest_groups(shares: Sequence[Floats], table: ScoreTable, worth: Worths) -> int:
-    """Return which shares of groups (T, F) to take: the first of those about as good as the best on their own."""
+def _scalings(used: tuple[str, ...], states: Mapping[str, Floats], group: str | None) -> dict[str, Scaled]:
+    beside = 1.0 if group is None else _BESIDE_GROUPS
+    return {
+        name: _scaled(states[name], 1.0 if name == group else beside * WEIGHTS[name], unscaled=name == group)
+        for name in used
+    }
+
+
+def best_groups(shares: Sequence[Floats], table: ScoreTable, worth: Worths, *, categories: bool) -> int:
+    """Return which shares of groups (T, F) to take: the first of those about as good as the best on their own.
+
+    With `categories` the first are those of categories, which others must beat by two standard errors.
+    """
     parts = parts_of(table.prompts)
-    return _simplest([worth(held_out(one, table.scores, parts)) for one in shares])
+    worths = [worth(held_out(one, table.scores, parts)) for one in shares]
+    best = _simplest(worths)
+    return 0 if categories and _as_good(worths[0], worths[best], errors=_ERRORS_OF_CATEGORIES) else best
 
 
 def _simplest(worths: Sequence[Worth]) -> int:
@@ -239,10 +268,13 @@ def _side_by_side(names: tuple[str, ...], scaled: tuple[Scaled, ...], states: Ma
     return np.concatenate([one.features(states[name]) for name, one in zip(names, scaled, strict=True)], axis=1)
 
 
-def _as_good(worth: Worth, best: Worth) -> bool:
-    """Return whether the best is better by no more than a standard error of the difference."""
+def _as_good(worth: Worth, best: Worth, *, errors: float | None = None) -> bool:
+    """Return whether the best is better by no more than so many standard errors of the difference.
+
+    Without `errors` it is one, or less of it the more prompts there are.
+    """
     less = best.by_prompt - worth.by_prompt
-    tolerance = min(1.0, SMALL / len(less))
+    tolerance = min(1.0, SMALL / len(less)) if errors is None else errors
     return best.area - worth.area <= tolerance * float(less.std()) / float(np.sqrt(len(less)))
 
 

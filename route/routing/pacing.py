@@ -17,6 +17,7 @@ Shapes: W prompts that are remembered, M models.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,9 +40,25 @@ _DEVIATIONS = 4.0
 """Standard deviations of what is under way that the gate holds back."""
 _UNKNOWN_TAIL = 2.0
 _STEPS = 14
+_LEAST_TARGET, _MOST_RATE = 1e-12, 1e15
 _APART = 1.05
 _FOLLOWING = 60.0
 """Answers whose costs, beside what was expected of them, correct the next ones."""
+
+
+def rates_around(target: float, mean_cost: Callable[[float], float], *, steps: int) -> tuple[float, float]:
+    """Return two rates between which the mean cost of prompts falls from above `target` to no more than that.
+
+    `mean_cost` is that of the models with the largest scores less a rate times cost; it must exceed the target at 0.
+    The second rate still costs more only where the cheapest models do.
+    """
+    low, high = 0.0, 1.0 / max(target, _LEAST_TARGET)
+    while mean_cost(high) > target and high < _MOST_RATE / max(target, _LEAST_TARGET):
+        low, high = high, high * 32.0
+    for _ in range(steps):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if mean_cost(middle) > target else (low, middle)
+    return low, high
 
 
 @dataclass
@@ -176,22 +193,10 @@ class Pacer:
     def _search(self) -> None:
         """Find the rates at which the prompts that are remembered cost the target."""
         target = self.target / self._correction
-        low, most = 0.0, self._mean_cost(0.0)
-        if most <= target:
+        if self._mean_cost(0.0) <= target:
             self._rates = ((1.0, 0.0),)
             return
-        high = 1.0 / max(target, 1e-12)
-        least = self._mean_cost(high)
-        while least > target and high < 1e15 / max(target, 1e-12):
-            low, most, high = high, least, high * 32.0
-            least = self._mean_cost(high)
-        for _ in range(_STEPS):
-            middle = 0.5 * (low + high)
-            cost = self._mean_cost(middle)
-            if cost > target:
-                low, most = middle, cost
-            else:
-                high, least = middle, cost
+        low, high = rates_around(target, self._mean_cost, steps=_STEPS)
         # Apart, so that a prompt on the edge is mixed though its expected costs move a little until the next search.
         low, high = low / _APART, high * _APART
         most, least = self._mean_cost(low), self._mean_cost(high)

@@ -88,9 +88,17 @@ def routing(folder: Path) -> Path:
     models = {name: (0.001 * 2.0**place, 0.4 + 0.02 * place) for place, name in enumerate(MODELS)}
     bins = output(["a", "b"], ["all"], prompts=90).categories[0].reliability
     assert bins is not None
-    sizes = {"questions": 900, "prompts": 880, "trained_on": (700,), "notes": (HOSTILE,), "one_price": False}
+    sizes = {"questions": 900, "prompts": 880, "trained_on": (700,), "notes": (HOSTILE,)}
     results = Results(
-        table="t", models=tuple(MODELS), **sizes, policies=policies, model_points=models, pairs=bins, chosen=bins
+        table="t",
+        models=tuple(MODELS),
+        **sizes,
+        one_price=False,
+        on_average=True,
+        policies=policies,
+        model_points=models,
+        pairs=bins,
+        chosen=bins,
     )
     return save_report(routing_report(results, HOSTILE, "scores.parquet"), folder / "routing.html")
 

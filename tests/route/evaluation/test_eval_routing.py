@@ -24,9 +24,9 @@ from route.evaluation.measuring import across, explained_share, within
 from route.evaluation.page import routing_report
 from route.evaluation.policies import Setup, category_scores, clusters, learn, nearest, nearest_scores
 from route.evaluation.report import summary, write
-from route.evaluation.spending import worth_on
+from route.evaluation.spending import Worth, worth_on
 from route.evaluation.table import parts_of
-from route.evaluation.training import expected_by, fit_graded, known_models, save, simplest_groups, train, width_of_ties
+from route.evaluation.training import best_groups, expected_by, fit_graded, known_models, save, train, width_of_ties
 from route.routing.optimizers import grounded_scores
 from tests.p2l.evaluation.evaluation_results import EVIL
 from tests.p2l.evaluation.test_evaluation_report import Page
@@ -228,8 +228,45 @@ def test_as_many_groups_are_taken_as_pay() -> None:
     noise = np.eye(40)[rng.integers(0, 40, 200)]
     kinds = np.eye(2)[(table.scores[:, 0] > 0.5).astype(int)]
     worth = worth_on(table)
-    assert simplest_groups([noise, kinds, np.concatenate([kinds, noise], axis=1)], table, worth) == 1
-    assert simplest_groups([kinds, kinds], table, worth) == 0
+    both = np.concatenate([kinds, noise], axis=1)
+    assert best_groups([noise, kinds, both], table, worth, categories=False) == 1
+    assert best_groups([kinds, kinds], table, worth, categories=False) == 0
+    assert best_groups([noise, kinds, both], table, worth, categories=True) == 1  # categories that say nothing
+
+
+def test_categories_give_way_only_to_clusters_that_are_better_beyond_noise() -> None:
+    table = known_table(200)
+    more = np.where(np.arange(200) % 2, 1.0, -1.0)  # on average nothing, with a standard error of 0.07
+    for gain, taken in ((0.1, 0), (0.2, 1)):
+        worths = iter([Worth(0.0, np.zeros(200)), Worth(gain, more)])
+        shares = [np.eye(200)[:, :2]] * 2
+        assert best_groups(shares, table, lambda _, found=worths: next(found), categories=True) == taken
+
+
+def test_what_prompts_say_beyond_their_groups_is_read_where_budgets_are_averages(tmp_path: Path) -> None:
+    """The category tells what the small model can do, and one word of each prompt what the large one can."""
+    rng = np.random.default_rng(0)
+    sums, hard = rng.random((2, 300)) < 0.5
+    fillers = rng.choice([f"word{chr(97 + one)}" for one in range(20)], (300, 6))
+    prompts = tuple(
+        " ".join(["add" if is_sum else "write", *row, "briefly" if is_hard else "fully"])
+        for is_sum, is_hard, row in zip(sums, hard, fillers, strict=True)
+    )
+    categories = tuple("sum" if is_sum else "poem" for is_sum in sums)
+    scores = np.stack([~hard, sums], axis=1).astype(float)
+    table = replace(known_table(300), prompts=prompts, categories=categories, scores=scores)
+    readers = {"words": Words.of(prompts, rank=30), "form": Form.of(prompts)}
+    states = {name: reader.states(prompts) for name, reader in readers.items()}
+    groups, states["groups"] = categories_of(readers, states, categories, parts_of(prompts))
+    worth = worth_on(table, on_average=True)
+    assert train(table, states, worth).settings.startswith("reads 2 groups of prompts; ")
+    trained = train(table, states, worth, beyond_groups=True)
+    assert "features of words" in trained.settings
+    save(trained, {**readers, "groups": groups}, width_of_ties(table.scores), tmp_path / "p2l")
+    asked = ["add wordb wordc briefly", "add wordb wordc fully", "write wordb wordc fully"]
+    large, small = grounded_scores(P2L.from_pretrained(tmp_path / "p2l").predict(asked).coefs.astype(float)).T
+    assert large[0] < large[1]
+    assert small[1] > small[2]
 
 
 def test_categories_are_recognised_and_no_prompt_says_so_of_itself() -> None:
@@ -282,6 +319,15 @@ def test_the_command_measures_writes_and_takes_the_model_up_again(
     assert p2l["area"]["lower"] <= p2l["area"]["estimate"] <= p2l["area"]["upper"]
     assert results["policies"]["cheapest"]["cost_ratio"] is not None
     assert math.isclose(sum(results["calibration"]["all"]["mass"]), 1.0)
+    assert results["budget"] == "request"
+    assert "Budgets are spent on each request." in written
+    average = ["--budget", "average", "--output", str(tmp_path / "average"), "--report", str(tmp_path / "average.html")]
+    main(["--table", str(file), "--recipe", "words", "--share", "0.4", "--no-figure", "--quiet", *encoder, *average])
+    assert "; budgets are averages over all requests" in capsys.readouterr().out
+    assert json.loads((tmp_path / "average" / "results.json").read_text(encoding="utf-8"))["budget"] == "average"
+    assert "Budgets are spent as averages over all requests." in (tmp_path / "average.html").read_text(encoding="utf-8")
+    with pytest.raises(InputError, match="--budget average needs costs; leave out --one-price"):
+        main(["--table", str(file), "--one-price", "--budget", "average"])
     again = ["--output", str(tmp_path / "again"), "--no-figure", "--quiet", *encoder]
     main(["--table", str(file), "--model", str(tmp_path / "p2l"), "--share", "0.4", *again])
     loaded = json.loads((tmp_path / "again" / "results.json").read_text(encoding="utf-8"))

@@ -25,16 +25,19 @@ def test_the_benchmark_runs_from_start_to_finish(
     flags = ["--sets", "routerbench,routerdc", "--folds", "2", "--output", str(tmp_path / "out"), "--quiet"]
     main([str(tmp_path), *flags, "--told"])
     printed, details = capsys.readouterr()
-    assert "### routerdc, category told" in details
-    assert "The category is not told" in printed
-    assert printed.count("Not behind best single model by an interval: holds") == 2
-    assert printed.count("Not behind k-means leaderboards by an interval:") == 2
+    assert "### routerdc-told" in details
+    assert "### routerbench-average" in details
+    assert "### routerdc-average" not in details  # without costs there are no budgets
+    for title in ("### A budget for each request", "### Budgets on average", "### The category is told"):
+        assert title in printed
+    assert printed.count("Not behind best single model by an interval: holds") == 3
+    assert printed.count("Not behind k-means leaderboards by an interval:") == 3
     assert "| router's area less this | differences foreseen |" in details
     assert "Differences foreseen: the share that a policy foresees of how scores differ" in details
     assert (tmp_path / "out" / "routing.png").stat().st_size > 1000
     assert (tmp_path / "out" / "routerbench-told" / "curves.svg").is_file()
     main([str(tmp_path), "--sets", "routerbench", *flags[2:]])
-    assert "told" not in capsys.readouterr().out.replace("category not told", "").replace("category is not told", "")
+    assert "told" not in capsys.readouterr().out
     with pytest.raises(InputError, match=r"'routerdcs' is unknown \(did you mean 'routerdc'\?\)"):
         main([str(tmp_path), "--sets", "routerdcs"])
     with pytest.raises(SystemExit) as asked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.optimize import linprog
 
 from route.evaluation.spending import (
     Curves,
@@ -16,6 +17,7 @@ from route.evaluation.spending import (
     join,
     spend,
     spend_at_random,
+    spend_on_average,
     worth_on,
 )
 from route.routing.optimizers import InfeasibleError, Problem, get
@@ -47,6 +49,40 @@ def test_the_fast_form_for_tuning_earns_the_same(seed: int) -> None:
         scores, paid = earnings(expected, costs, table.scores, table.costs, limit)
         np.testing.assert_allclose(scores, spent.scores[:, column], atol=1e-12)
         np.testing.assert_allclose(paid, spent.costs[:, column], atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_budget_on_average_buys_what_the_linear_program_over_all_prompts_buys(seed: int) -> None:
+    table, rng = random_table(24, seed=seed), np.random.default_rng(seed)
+    costs, expected = table.costs.mean(axis=0), rng.random(table.scores.shape)
+    limits = budgets(costs)
+    spent = spend_on_average(expected, costs, table.scores, table.costs, limits)
+    questions, models = expected.shape
+    one_each = np.kron(np.eye(questions), np.ones(models))
+    for column, limit in enumerate(limits.tolist()):
+        program = linprog(
+            -expected.ravel() / questions,
+            A_ub=np.tile(costs, questions)[None] / questions,
+            b_ub=[limit],
+            A_eq=one_each,
+            b_eq=np.ones(questions),
+        )
+        assert spent.expected[:, column].mean() == pytest.approx(-program.fun, abs=1e-7)
+    alone = spend(expected, costs, table.scores, table.costs, limits)
+    assert (spent.expected.mean(axis=0) >= alone.expected.mean(axis=0) - 1e-9).all()
+
+
+def test_a_policy_that_expects_the_same_of_all_prompts_spends_either_kind_of_budget_alike() -> None:
+    table = random_table()
+    costs, expected = table.costs.mean(axis=0), np.tile(table.scores.mean(axis=0), (len(table.prompts), 1))
+    limits = budgets(costs)
+    each, all_ = (
+        spending(expected, costs, table.scores, table.costs, limits) for spending in (spend, spend_on_average)
+    )
+    np.testing.assert_allclose(all_.scores, each.scores, atol=1e-9)
+    np.testing.assert_allclose(all_.costs, each.costs, atol=1e-9)
+    tuned = [worth_on(table, on_average=on_average)(expected).area for on_average in (False, True)]
+    assert tuned[0] == pytest.approx(tuned[1], abs=1e-9)
 
 
 def test_true_scores_earn_most_of_every_prompt_under_every_budget() -> None:
