@@ -43,10 +43,11 @@ from p2l.common.errors import (
     P2LClientError,
     UnavailableError,
 )
+from p2l.common.prompts import repair
 from p2l.common.retry import RetryPolicy, parse_retry_after
 from p2l.common.version import __version__
 from p2l.model.encoding import Prompt as Prompt
-from p2l.model.encoding import check_turns, repair
+from p2l.model.encoding import check_turns
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -113,7 +113,8 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     """Run the command; 1 after an alarm."""
     args = build_parser().parse_args(argv)
     args.by = args.by or []
-    need("torch")  # before what comes with the extra of votes alone
+    if args.a is not None or args.clusters is not None:
+        need("torch")  # before what comes with the extra of votes alone
     _check(args)
     if args.follow is not None:
         return _follow(args)

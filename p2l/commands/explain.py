@@ -86,7 +86,8 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
-    need("torch")  # before what comes with the extra of votes alone
+    if args.answers is None:
+        need("torch")  # before what comes with the extra of votes alone
     _check(args)
     from p2l.insight.explain_report import to_text
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import need, parser, run
+from p2l.common.cli import parser, run
 from p2l.common.files import STDOUT
 
 PAGE = "report.html"
@@ -41,7 +41,6 @@ def build_parser(prog: str = "p2l report") -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
-    need("torch")  # before what comes with the extra of votes alone
     from p2l.common.report.reports import check_page, save_report
     from p2l.evaluation.training_report import training_report
     from p2l.training.run_records import read_run

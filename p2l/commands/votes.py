@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p2l.common.cli import add_command, parser, positive, run
+from p2l.common.cli import add_command, counted, parser, positive, run
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import check_can_write, parse_json
 from p2l.common.program import Parser
@@ -168,7 +168,7 @@ def _import(args: argparse.Namespace) -> int:
 
     check_can_write(args.output, args.source)
     counts = import_votes(args.source, args.output, drop_bad=args.drop_bad, **_options(args))
-    print(f"{args.output}: {counts.votes:,} votes" + _left_out(counts.dropped))
+    print(f"{args.output}: {counted(counts.votes, 'vote')}" + _left_out(counts.dropped))
     return 0
 
 
@@ -195,11 +195,12 @@ def _split(args: argparse.Namespace) -> int:
             seed=args.seed,
             quiet=args.quiet,
         )
-        print(f"{args.train_output}: {halves.train:,} votes{_left_out(store.dropped_bad)}")
-        print(f"{args.val_output}: {halves.val:,} votes")
+        print(f"{args.train_output}: {counted(halves.train, 'vote')}{_left_out(store.dropped_bad)}")
+        print(f"{args.val_output}: {counted(halves.val, 'vote')}")
     if removed := halves.removed_models:
         names = ", ".join(removed[:5]) + (", ..." if len(removed) > 5 else "")
-        print(f"removed {halves.removed_votes:,} votes of {len(removed)} models with few train votes ({names})")
+        votes = counted(halves.removed_votes, "vote")
+        print(f"removed {votes} of {len(removed)} models with few train votes ({names})")
     return 0
 
 
@@ -210,8 +211,8 @@ def _slice(args: argparse.Namespace) -> int:
     with open_votes(args.source, need_prompt=False, **_options(args)) as stream, open_votes(args.held_out) as held_out:
         slices = cut_slices(stream, held_out, batch_size=args.batch_size, every=args.every, most=args.most)
         files = write_slices(held_out, slices, Path(args.output).expanduser(), columns=args.columns or [])
-    votes = sum(len(one.ids) for one in slices)
-    print(f"{args.output}: {len(files)} slices, {files[0].name} to {files[-1].name}, {votes:,} votes")
+    votes = counted(sum(len(one.ids) for one in slices), "vote")
+    print(f"{args.output}: {counted(len(files), 'slice')}, {files[0].name} to {files[-1].name}, {votes}")
     return 0
 
 
@@ -223,7 +224,8 @@ def _from_scores(args: argparse.Namespace) -> int:
         args.per_question, args.margin, args.passed, tuple(args.only), tuple(args.without), seed=args.seed
     )
     done = votes_of_scores(args.source, args.output, options)
-    print(f"{args.output}: {done.votes:,} votes on {done.questions:,} questions between {done.models} models")
+    votes, questions = counted(done.votes, "vote"), counted(done.questions, "question")
+    print(f"{args.output}: {votes} on {questions} between {done.models} models")
     return 0
 
 
@@ -236,9 +238,9 @@ def _sample(args: argparse.Namespace) -> int:
     votes = sample_votes(args.votes, args.seed)
     tables = {args.output: votes} | ({args.scores: sample_scores(args.seed)} if args.scores else {})
     _write_samples(tables, overwrite=args.overwrite)
-    print(f"{args.output}: {len(votes):,} votes between {len(MODELS)} models on {len(TOPICS)} topics")
+    print(f"{args.output}: {counted(len(votes), 'vote')} between {len(MODELS)} models on {len(TOPICS)} topics")
     if args.scores:
-        print(f"{args.scores}: {len(tables[args.scores]):,} graded answers")
+        print(f"{args.scores}: {counted(len(tables[args.scores]), 'graded answer')}")
     return 0
 
 
@@ -266,14 +268,14 @@ def _lake(args: argparse.Namespace) -> int:
     lake = Lake(args.output, create=True)
     for source in args.source:
         added = add_file(lake, source, drop_bad=args.drop_bad, split=args.dataset_split, from_disk=args.from_disk)
-        what = f"{added.votes:,} votes of {added.days:,} days" if added.is_new else "is there already"
+        what = f"{counted(added.votes, 'vote')} of {counted(added.days, 'day')}" if added.is_new else "is there already"
         print(f"{source}: {what}{_left_out(added.dropped)}")
     if args.database is not None:
         from p2l.online_training.router_lake import add_database
 
         new = add_database(lake, args.database, prompts=not args.without_prompts)
-        print(f"router: {new.votes:,} votes of {new.days:,} days" if new else "router: no new votes")
-    print(f"{lake.name}: {lake.rows:,} votes")
+        print(f"router: {counted(new.votes, 'vote')} of {counted(new.days, 'day')}" if new else "router: no new votes")
+    print(f"{lake.name}: {counted(lake.rows, 'vote')}")
     return 0
 
 
@@ -289,7 +291,8 @@ _RUN = {
 
 
 def _left_out(count: int) -> str:
-    return f" ({count:,} rows that are not votes left out)" if count else ""
+    what = "row that is not a vote" if count == 1 else "rows that are not votes"
+    return f" ({count:,} {what} left out)" if count else ""
 
 
 def _model_list(path: str | None) -> list[str] | None:
@@ -344,7 +347,7 @@ def export_main(argv: Sequence[str] | None = None) -> int | None:
     """Run the command."""
     args = export_parser().parse_args(argv)
     counts = export_votes(args.database, args.output, prompts=not args.without_prompts, category_model=args.categories)
-    print(f"{args.output}: {counts.written:,} votes{_skipped_rows(counts)}")
+    print(f"{args.output}: {counted(counts.written, 'vote')}{_skipped_rows(counts)}")
     return None
 
 

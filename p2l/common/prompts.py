@@ -1,4 +1,4 @@
-"""Limits of prompts: turns, characters, and combining marks in a row.
+"""Texts of prompts: their limits (turns, characters, combining marks in a row) and their words.
 
 A model reads the newest tokens of a prompt, so the newest turns and characters are kept of one that is too long.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
 MAX_TURNS = 10_000
@@ -61,3 +61,50 @@ def _long_runs() -> tuple[re.Pattern[str], re.Pattern[str]]:
     # A set at the beginning, and not a repetition, lets the engine skip to the first mark.
     fast, slow = (re.compile(f"[{each}][{each}]{{{MAX_MARKS},}}") for each in (coarse, exact))
     return fast, slow
+
+
+def repair(text: str) -> str:
+    """Replace lone surrogates, which no tokenizer can encode, by U+FFFD; surrogate pairs are joined."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+_NO_SPACES = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+# \w leaves out combining marks, without which words of Indic, Arabic and Hebrew scripts fall apart.
+_MARKS = "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0dff"
+SPACELESS = re.compile(f"[{_NO_SPACES}]")
+"""A character of a script that is written without spaces."""
+_WORD = re.compile(rf"[{_NO_SPACES}]|\d|(?:(?![{_NO_SPACES}\d])[\w{_MARKS}'’])+|[^\w\s]")
+
+
+# Words that end before such a character, and those from it on, are the same whether split apart or at once.
+_START_OF_PIECE = re.compile(r"[\x00-&(-@\[-^`{-\x7f\u3400-\u4db5\u4e00-\u9fff]")
+_CHARS_AT_ONCE = 4096  # other threads wait while the library normalises or splits
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of one turn, in order."""
+    return [word for piece in reversed(list(newest_words(text))) for word in piece]
+
+
+def newest_words(text: str) -> Iterator[list[str]]:
+    """Yield the words of one turn piece by piece, the last piece first."""
+    for piece in _pieces(repair(text)):
+        yield _WORD.findall(unicodedata.normalize("NFKC", cut_marks(piece)).casefold())
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Yield a text in pieces, the last one first; only a word that is longer than a piece is cut."""
+    end = len(text)
+    while end > _CHARS_AT_ONCE:
+        first = end - _CHARS_AT_ONCE
+        border = _START_OF_PIECE.search(text, first, end)
+        start = border.start() if border else first
+        yield text[start:end]
+        end = start
+    yield text[:end]

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from scipy.cluster import hierarchy, vq
 from scipy.sparse import csr_array
 
-from p2l.model.tfidf import SPACELESS, split_words
+from p2l.common.prompts import SPACELESS, split_words
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -135,15 +135,6 @@ def check_turns(prompt: Any, number: int) -> list[str]:
     return turns
 
 
-def repair(text: str) -> str:
-    """Replace lone surrogates, which no tokenizer can encode, by U+FFFD; surrogate pairs are joined."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
 def _recorded_max_length(folder: Path) -> int | None:
     """Return the length that the model of this folder was trained with, if the folder records it."""
     record = read_object(folder / "config.json", missing={}).get("p2l")

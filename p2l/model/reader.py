@@ -37,11 +37,11 @@ from torch import Tensor, nn
 
 from p2l.common.cli import choose
 from p2l.common.errors import CheckpointError, InputError
-from p2l.common.prompts import cut_marks, newest_turns
+from p2l.common.prompts import cut_marks, newest_turns, repair
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import load_weights, read_object
-from p2l.model.encoding import Encoding, PromptTokenizer, check_turns, register, repair
+from p2l.model.encoding import Encoding, PromptTokenizer, check_turns, register
 from p2l.model.form import BETWEEN_TURNS, FORM_FEATURES, form_of
 from p2l.model.heads import Float32Linear
 from p2l.model.sentence import StateCache, key_of, pooling_of

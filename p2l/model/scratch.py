@@ -137,7 +137,7 @@ def train_bpe(prompts: Sequence[Sequence[str]], vocab_size: int) -> Any:
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    from p2l.model.encoding import repair
+    from p2l.common.prompts import repair
     from p2l.model.tokenizer import resolve_template
 
     least = 256 + len(SPECIAL_TOKENS)

@@ -19,8 +19,6 @@ Shapes: B prompts, F features of all prompts together, V vocabulary, D hidden.
 from __future__ import annotations
 
 import math
-import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -35,7 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from p2l.common.errors import CheckpointError, InputError
-from p2l.common.prompts import cut_marks
+from p2l.common.prompts import SPACELESS, newest_words, split_words
 from p2l.model.checkpoint import load_weights, read_object, weight_shapes, write_json
 from p2l.model.encoding import (
     DEFAULT_MAX_LENGTH,
@@ -43,45 +41,7 @@ from p2l.model.encoding import (
     PromptTokenizer,
     check_turns,
     register,
-    repair,
 )
-
-_NO_SPACES = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-)
-# \w leaves out combining marks, without which words of Indic, Arabic and Hebrew scripts fall apart.
-_MARKS = "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0dff"
-SPACELESS = re.compile(f"[{_NO_SPACES}]")
-"""A character of a script that is written without spaces."""
-_WORD = re.compile(rf"[{_NO_SPACES}]|\d|(?:(?![{_NO_SPACES}\d])[\w{_MARKS}'’])+|[^\w\s]")
-
-
-# Words that end before such a character, and those from it on, are the same whether split apart or at once.
-_START_OF_PIECE = re.compile(r"[\x00-&(-@\[-^`{-\x7f\u3400-\u4db5\u4e00-\u9fff]")
-_CHARS_AT_ONCE = 4096  # other threads wait while the library normalises or splits
-
-
-def split_words(text: str) -> list[str]:
-    """Return the words of one turn, in order."""
-    pieces = list(_pieces(repair(text)))
-    return [word for piece in reversed(pieces) for word in _words(piece)]
-
-
-def _words(piece: str) -> list[str]:
-    return _WORD.findall(unicodedata.normalize("NFKC", cut_marks(piece)).casefold())
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Yield a text in pieces, the last one first; only a word that is longer than a piece is cut."""
-    end = len(text)
-    while end > _CHARS_AT_ONCE:
-        first = end - _CHARS_AT_ONCE
-        border = _START_OF_PIECE.search(text, first, end)
-        start = border.start() if border else first
-        yield text[start:end]
-        end = start
-    yield text[:end]
-
 
 VOCABULARY_FILE = "tfidf.json"
 MIN_DF = 3
@@ -268,8 +228,7 @@ def _newest_words(turns: Sequence[str], count: int) -> tuple[list[list[str]], bo
     newest: list[list[str]] = []
     for turn in reversed(turns):
         pieces: list[list[str]] = []
-        for piece in _pieces(repair(turn)):
-            words = _words(piece)
+        for words in newest_words(turn):
             pieces.append(words[max(0, len(words) - count) :])
             count -= len(words)
             if count < 0:

@@ -27,13 +27,12 @@ import p2l.model.reader
 import p2l.model.tfidf  # noqa: F401 (they register their tokenizers)
 from p2l.common.cli import nearest
 from p2l.common.errors import CheckpointError, ConfigError
-from p2l.common.prompts import cut_marks, newest_turns
+from p2l.common.prompts import cut_marks, newest_turns, repair
 from p2l.model.encoding import (
     DEFAULT_MAX_LENGTH,
     Encoding,
     check_turns,
     register,
-    repair,
 )
 from p2l.model.encoding import PromptTokenizer as PromptTokenizer
 

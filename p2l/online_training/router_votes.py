@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from p2l.common.cli import print_note
+from p2l.common.cli import counted, print_note
 from p2l.common.errors import InputError
 from p2l.common.files import locked, sync_path
 
@@ -277,7 +277,7 @@ class RouterVotes:
         count = connection.execute(without, (self._after,)).fetchone()[0]
         if count:
             self._tell(
-                f"warning: {self.database}: {count:,} votes have no prompt and are left out; "
+                f"warning: {self.database}: left out, {counted(count, 'vote')} without a prompt; "
                 "set `store_prompts: true` in the router's configuration"
             )
             self._tell = None

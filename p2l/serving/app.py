@@ -24,12 +24,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l.common.errors import InputError
 from p2l.common.long_texts import LONG
+from p2l.common.prompts import repair
 from p2l.common.version import __version__
 from p2l.common.web import BodyLimit, ClientGoneError, end_when_orphaned, within
 from p2l.inference import P2L
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
-from p2l.model.encoding import repair
 from p2l.serving.batcher import Answer, Batcher, BusyError, ModelFailedError, TooLargeError
 from p2l.serving.keys import RELOAD, KeyGuard
 from p2l.serving.metrics import Metrics

@@ -29,7 +29,7 @@ import numpy as np
 from p2l.common.cli import progress
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
-from p2l.model.tfidf import split_words
+from p2l.common.prompts import split_words
 from route.evaluation.table import Floats, ScoreTable
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from p2l.common.errors import (
     P2LClientError,
     UnavailableError,
 )
-from p2l.model.encoding import repair
+from p2l.common.prompts import repair
 from tests.conftest import Command, free_port
 from tests.p2l.client_helpers import (
     ANSWER,

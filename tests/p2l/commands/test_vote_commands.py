@@ -215,7 +215,7 @@ def test_a_row_that_cannot_become_a_vote_is_named_or_dropped(
         main(["import", str(path), "--output", str(out)])
     assert not out.exists()
     assert main(["import", str(path), "--output", str(out), "--drop-bad"]) == 0
-    assert capsys.readouterr().out == f"{out}: 1 votes (2 rows that are not votes left out)\n"
+    assert capsys.readouterr().out == f"{out}: 1 vote (2 rows that are not votes left out)\n"
     for wrong in ("{", 3, [1]):
         path = save(tmp_path / "w.jsonl", [battle(0, conversation_a=wrong)])
         with pytest.raises(InputError, match="line 1: conversation_a"):

@@ -210,7 +210,6 @@ ONLY_ROUTE = (
         ("add-model --model m --name a --votes v.jsonl --output o", "torch", "serve"),
         ("probes --model m --prompts v.jsonl --output o.jsonl", "torch", "serve"),
         ("drift m m --prompts v.jsonl", "torch", "serve"),
-        ("report m", "torch", "serve"),
         ("auto-evals --model_repo m --output_dir o --report r", "torch", "serve"),
         ("eval-routing --table t.parquet --output o", "matplotlib", "plot"),
         ("visualize --eval-folder m --output-file f", "pyarrow", "data,plot"),
@@ -225,9 +224,21 @@ def test_beside_the_router_a_command_names_at_once_what_brings_all_it_needs(
     assert (done.returncode, done.stderr.splitlines()) == (2, [not_installed(package, extra)])
 
 
-def test_figures_of_runs_need_no_torch(command: Command, tmp_path: Path) -> None:
-    words = ["visualize", "--eval-folder", str(tmp_path), "--output-file", str(tmp_path / "figures")]
-    done = command("python", "-c", MISSING.format(package="torch", program="p2l"), *words)
+@pytest.mark.parametrize(
+    "words",
+    [
+        "visualize --eval-folder {folder} --output-file figures",
+        "report {folder}",
+        "explain --answers {folder}",
+        "drift --votes {folder} --before 2024-01-01",
+        "drift --follow {folder} --stop-when-idle 0",
+    ],
+)
+def test_what_reads_votes_answers_and_records_alone_needs_no_torch(
+    words: str, command: Command, tmp_path: Path
+) -> None:
+    line = [word.format(folder=tmp_path) for word in words.split()]
+    done = command("python", "-c", MISSING.format(package="torch", program="p2l"), *line)
     assert done.returncode == 2
     assert "torch" not in done.stderr
-    assert str(tmp_path) in done.stderr
+    assert str(tmp_path) in done.stderr  # the folder holds no such thing

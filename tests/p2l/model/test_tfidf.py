@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from p2l.common.errors import CheckpointError, InputError
+from p2l.common.prompts import split_words
 from p2l.model.batching import collate
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf
-from p2l.model.tfidf import TfidfTokenizer, fit_vocabulary, split_words
+from p2l.model.tfidf import TfidfTokenizer, fit_vocabulary
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,7 @@ TEXT = st.lists(
 def test_words_of_a_long_text_are_those_of_it_at_once(text, gap, monkeypatch):
     whole = split_words(f"{text}{gap}{text}")
     with monkeypatch.context() as patch:
-        patch.setattr("p2l.model.tfidf._CHARS_AT_ONCE", 32)
+        patch.setattr("p2l.common.prompts._CHARS_AT_ONCE", 32)
         assert split_words(f"{text}{gap}{text}") == whole
 
 
@@ -63,7 +64,7 @@ def test_the_newest_words_are_those_of_the_whole_prompt(turns, count, monkeypatc
     terms = ["a", "b", ",", "中", "ab", "ba"]
     tokenizer = TfidfTokenizer(terms, [1.0] * len(terms), max_length=count)
     with monkeypatch.context() as patch:
-        patch.setattr("p2l.model.tfidf._CHARS_AT_ONCE", 16)
+        patch.setattr("p2l.common.prompts._CHARS_AT_ONCE", 16)
         encoding = tokenizer.encode([turns])[0]
     assert encoding.truncated == (len(everything) > count)
     known = {terms[number] for number in encoding.ids}

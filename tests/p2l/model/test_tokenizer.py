@@ -11,7 +11,8 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError
-from p2l.model.encoding import DEFAULT_MAX_LENGTH, PromptTokenizer, repair
+from p2l.common.prompts import repair
+from p2l.model.encoding import DEFAULT_MAX_LENGTH, PromptTokenizer
 from p2l.model.tokenizer import packaged_templates, resolve_template
 
 PROMPTS = [

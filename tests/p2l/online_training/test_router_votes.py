@@ -130,7 +130,7 @@ def test_votes_without_a_prompt_are_told_about_once(router: Router, tmp_path: Pa
         router.vote(name, prompt=False)
         votes.gather()
     assert len(said) == 1
-    assert "1 votes have no prompt and are left out; set `store_prompts: true`" in said[0]
+    assert "left out, 1 vote without a prompt; set `store_prompts: true`" in said[0]
 
 
 def test_another_database_is_refused(router: Router, tmp_path: Path) -> None:
