@@ -88,17 +88,19 @@ def spend_on_average(expected: Floats, mean_costs: Floats, scores: Floats, costs
     Where no single rate spends a budget exactly, two neighbouring ones are mixed: one spends less, the other more.
     """
     order = np.argsort(mean_costs, kind="stable")  # of equally good models the cheaper one comes first, and is taken
-    ascending, rows = mean_costs[order], np.arange(len(expected))
-    ahead = expected[:, order]
+    rows, ahead = np.arange(len(expected)), expected[:, order]
+    # Beyond the cheapest model's cost, whose mean over prompts is then exactly zero. Rounding would put it above the
+    # least budget, and the search would end at a rate beside which differences of scores are lost.
+    beyond = mean_costs[order] - mean_costs.min()
 
     def choices(rate: float) -> npt.NDArray[np.intp]:
-        return np.asarray((ahead - rate * ascending).argmax(axis=1))
+        return np.asarray((ahead - rate * beyond).argmax(axis=1))
 
     def mean_cost(rate: float) -> float:
-        return float(ascending[choices(rate)].mean())
+        return float(beyond[choices(rate)].mean())
 
     means = np.empty((3, len(expected), len(limits)))
-    for column, limit in enumerate(limits.tolist()):
+    for column, limit in enumerate((limits - mean_costs.min()).tolist()):
         low, high = (0.0, 0.0) if mean_cost(0.0) <= limit else rates_around(limit, mean_cost, steps=_STEPS)
         most, least = mean_cost(low), mean_cost(high)
         share = min(max((limit - least) / (most - least), 0.0), 1.0) if most > least else 0.0
@@ -173,15 +175,18 @@ class Curves:
         )
 
 
+_ROUNDING = 1e-9  # by which the means of equal scores may differ
+
+
 def _first_reach(x: Floats, y: Floats, height: float) -> float:
-    """Return where a line through the points (x, y) first reaches a height."""
-    above = np.flatnonzero(y >= height)
+    """Return where a line through the points (x, y) first reaches a height, but for rounding."""
+    above = np.flatnonzero(y >= height - _ROUNDING)
     if not len(above):
         return float("inf")
     right = int(above[0])
     if right == 0:
         return float(x[0])
-    share = (height - y[right - 1]) / (y[right] - y[right - 1])
+    share = min((height - y[right - 1]) / (y[right] - y[right - 1]), 1.0)
     return float(x[right - 1] + share * (x[right] - x[right - 1]))
 
 
@@ -210,7 +215,7 @@ MOST_PROMPTS = 20_000
 
 @dataclass(frozen=True)
 class Worth:
-    """The worth of expected scores under the router's optimizer."""
+    """The worth of expected scores by which budgets are spent."""
 
     area: float
     """Under the curve; the mean score under one price."""

@@ -20,6 +20,7 @@ from route.evaluation.spending import (
     spend_on_average,
     worth_on,
 )
+from route.evaluation.table import Floats
 from route.routing.optimizers import InfeasibleError, Problem, get
 from tests.route.evaluation.routing_tables import known_table, random_table
 
@@ -51,25 +52,54 @@ def test_the_fast_form_for_tuning_earns_the_same(seed: int) -> None:
         np.testing.assert_allclose(paid, spent.costs[:, column], atol=1e-12)
 
 
+def bought(expected: Floats, costs: Floats, limit: float) -> float:
+    """Return the mean expected score of the linear program over all prompts."""
+    questions, models = expected.shape
+    scale = limit or float(costs.max())  # the solver takes what is a little beyond a limit of 1 for within
+    program = linprog(
+        -expected.ravel() / questions,
+        A_ub=np.tile(costs / scale, questions)[None] / questions,
+        b_ub=[limit / scale],
+        A_eq=np.kron(np.eye(questions), np.ones(models)),
+        b_eq=np.ones(questions),
+    )
+    return -float(program.fun)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_budget_on_average_buys_what_the_linear_program_over_all_prompts_buys(seed: int) -> None:
     table, rng = random_table(24, seed=seed), np.random.default_rng(seed)
     costs, expected = table.costs.mean(axis=0), rng.random(table.scores.shape)
     limits = budgets(costs)
     spent = spend_on_average(expected, costs, table.scores, table.costs, limits)
-    questions, models = expected.shape
-    one_each = np.kron(np.eye(questions), np.ones(models))
     for column, limit in enumerate(limits.tolist()):
-        program = linprog(
-            -expected.ravel() / questions,
-            A_ub=np.tile(costs, questions)[None] / questions,
-            b_ub=[limit],
-            A_eq=one_each,
-            b_eq=np.ones(questions),
-        )
-        assert spent.expected[:, column].mean() == pytest.approx(-program.fun, abs=1e-7)
+        assert spent.expected[:, column].mean() == pytest.approx(bought(expected, costs, limit), abs=1e-7)
     alone = spend(expected, costs, table.scores, table.costs, limits)
     assert (spent.expected.mean(axis=0) >= alone.expected.mean(axis=0) - 1e-9).all()
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [
+        [1e-4] * 5,  # whose mean over seven prompts is a little more
+        [1e-4, 1e-4, 3e-4, 0.012],
+        [1e-4, 2e-4, 0.012, 0.012],
+        [0.0, 1e-4, 0.012],
+        [0.0, 0.0, 1e-4, 0.012],
+        [1e-8, 1e-3, 10.0],
+    ],
+)
+@pytest.mark.parametrize("questions", [1, 7, 20])
+def test_so_it_is_with_models_that_cost_the_same_or_nothing(costs: list[float], questions: int) -> None:
+    rng, dollars = np.random.default_rng(0), np.array(costs)
+    limits = budgets(dollars)
+    shape = (questions, len(costs))
+    for expected in (rng.random(shape), rng.integers(0, 3, shape) / 2, np.tile(rng.random(len(costs)), (questions, 1))):
+        paid = np.tile(dollars, (questions, 1))
+        spent = spend_on_average(expected, dollars, expected, paid, limits)
+        assert (spent.costs.mean(axis=0) <= limits * (1 + 1e-12)).all()
+        for column, limit in enumerate(limits.tolist()):
+            assert spent.expected[:, column].mean() == pytest.approx(bought(expected, dollars, limit), abs=1e-6)
 
 
 def test_a_policy_that_expects_the_same_of_all_prompts_spends_either_kind_of_budget_alike() -> None:
@@ -134,6 +164,7 @@ def test_a_curve_is_read_between_its_points_and_level_beyond() -> None:
     assert curve.cost_of(np.array([0.4]))[0] == pytest.approx(5.5)
     assert curve.cost_of(np.array([0.1]))[0] == pytest.approx(1.0)
     assert curve.cost_of(np.array([0.7]))[0] == np.inf
+    assert curve.cost_of(np.array([0.6 + 1e-15]))[0] == pytest.approx(10.0)  # the same score, but for rounding
 
 
 def test_the_area_of_a_level_curve_is_its_height_and_steps_count_by_orders_of_magnitude() -> None:
