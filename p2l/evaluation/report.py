@@ -219,8 +219,11 @@ def calibration_section(measured: Sequence[CategoryResult]) -> Section:
     return Section("Calibration", [figures[0][1], *others], lead)
 
 
-def reliability_figure(name: str, data: Reliability | None) -> Figure | None:
-    """Return forecast against observed shares with their intervals, a series for each outcome."""
+def reliability_figure(name: str, data: Reliability | None, *, of: str = "votes") -> Figure | None:
+    """Return forecast against observed shares with their intervals, a series for each outcome.
+
+    `of` names what forecasts are about.
+    """
     if data is None or not any(data.points):
         return None
     series = []
@@ -240,7 +243,7 @@ def reliability_figure(name: str, data: Reliability | None) -> Figure | None:
     )
     caption = (
         "The closer to the dashed line, the better. Whiskers are intervals; neighbouring points with fewer than 30 "
-        "votes are joined."
+        f"{of} are joined."
     )
     return Figure.of(series, axes, f"Calibration of forecasts, {name}", caption, is_narrow=True)
 

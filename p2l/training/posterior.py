@@ -315,7 +315,7 @@ def _on_one_prompt(sample: _Sample, models: Floats, raw: float) -> tuple[float, 
     """Return v and u: their sum is what pairs of votes on one prompt say, or, as far as they say little, assumed."""
     order = np.argsort(sample.prompt, kind="stable")
     first, second = (
-        np.concatenate([part[: len(order) - step] if ahead else part[step:] for step in range(1, _STEPS + 1)])
+        np.concatenate([part[: max(len(order) - step, 0)] if ahead else part[step:] for step in range(1, _STEPS + 1)])
         for ahead, part in ((True, order), (False, order))
     )
     same = sample.prompt[first] == sample.prompt[second]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from p2l.common.cli import counted
 from p2l.common.report.charts import Axes, Series, percent, short_number
 from p2l.common.report.reports import (
     Figure,
@@ -62,7 +63,9 @@ def routing_verdict(results: Results) -> Verdict:
     change = f"{_points(abs(gain.estimate))} points {'more' if gain.estimate >= 0 else 'fewer'}"
     money = "" if results.one_price else ", on average over all budgets"
     ends = f"95% interval {_span(gain)}"
-    basis = f"Mean score {percents(scores[0])} against {percents(scores[1])} on {results.questions:,} questions."
+    basis = (
+        f"Mean score {percents(scores[0])} against {percents(scores[1])} on {counted(results.questions, 'question')}."
+    )
     basis = " ".join(filter(None, [basis, saving(results), simpler(results)]))
     than = f"the router scores {change} than the best single model{money}"
     if gain.lower > 0:
@@ -244,7 +247,7 @@ def _calibration(results: Results) -> Section:
     parts: list[Part] = [
         figure
         for name, bins in (("all answers", results.pairs), ("chosen answers", results.chosen))
-        if (figure := reliability_figure(name, bins)) is not None
+        if (figure := reliability_figure(name, bins, of="answers")) is not None
     ]
     lead = "Of the answers that were expected to be usable with chance p, a share p should be."
     return Section("Calibration", parts or [Prose("There is nothing to draw.", "quiet")], lead)

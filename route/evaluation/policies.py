@@ -10,9 +10,9 @@
 | nearest | its mean training score on the nearest training prompts, shrunk |
 | clusters | its mean training score in the prompt's cluster of k-means on the embeddings, shrunk |
 
-All spend by the same optimizer on the same mean training costs. `category`, `nearest` and `clusters` are what a user
+All spend by the same rule on the same mean training costs. `category`, `nearest` and `clusters` are what a user
 would do without training. Each is tuned on the training prompts by leaving one out (shrinkage towards the mean over all
-prompts, number of neighbours), for the score that the router's optimizer earns with it on average over budgets: the
+prompts, number of neighbours), for the score that spending by it earns on average over budgets: the
 figure that is reported later, so that each baseline is as strong as it can be.
 
 The best of the models on each prompt in hindsight is neither a policy nor a bound: answers that are coin flips at the
@@ -207,7 +207,7 @@ class Outcome:
     spent: dict[str, Spent]
     settings: dict[str, str]
     best: int
-    """The model with the best mean training score."""
+    """The model with the best mean training score; of several the cheapest."""
     learned: Learned
     expected: dict[str, Floats]
     """Expected scores (Q, M) of the policies that have any."""
@@ -223,7 +223,8 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     learned = learn(train_table, test, setup, worth)
     costs = train_table.costs.mean(axis=0)
     means = train_table.scores.mean(axis=0)
-    single = Tuned(np.tile(means, (len(test.prompts), 1)), f"best of all: {train_table.models[int(means.argmax())]}")
+    best = int(np.lexsort((costs, -means))[0])  # of equally good models the cheapest, as policies spend
+    single = Tuned(np.tile(means, (len(test.prompts), 1)), f"best of all: {train_table.models[best]}")
     points, queries = (_embedded(train_table, table, setup) for table in (train_table, test))
     expected = {
         "p2l": learned,
@@ -239,9 +240,7 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     spent["random"] = spend_at_random(costs, test.scores, test.costs, limits)
     spent["cheapest"] = spend(single.expected, costs, test.scores, test.costs, np.full(len(limits), limits[0]))
     settings = {name: tuned.settings for name, tuned in expected.items()}
-    return Outcome(
-        spent, settings, int(means.argmax()), learned, {name: tuned.expected for name, tuned in expected.items()}
-    )
+    return Outcome(spent, settings, best, learned, {name: tuned.expected for name, tuned in expected.items()})
 
 
 def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> Learned:

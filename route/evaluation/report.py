@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from p2l.common.cli import counted
 from p2l.common.files import atomic_path, write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.common.text_table import formatted, text_table
@@ -113,7 +114,8 @@ def _ends(interval: Interval, form: str, *, times: float = 1.0) -> str:
 def _data(results: Results) -> str:
     trained = " + ".join(f"{size:,}" for size in results.trained_on)
     return (
-        f"{results.questions:,} questions ({results.prompts:,} prompts) held out, {len(results.models)} models; "
+        f"{counted(results.questions, 'question')} ({counted(results.prompts, 'prompt')}) held out, "
+        f"{len(results.models)} models; "
         f"trained on {trained}{'; budgets are averages over all requests' if results.on_average else ''}"
     )
 

@@ -114,6 +114,26 @@ def test_one_price_has_accuracy_alone_and_another_table_is_out_of_distribution()
         within(replace(flat, prompts=("same",) * 80), Setup("words"), share=0.5, folds=1, seed=0)
 
 
+def test_of_equally_good_models_the_cheapest_is_the_best_single_one() -> None:
+    table = known_table(40)
+    table = replace(table, scores=np.full_like(table.scores, 0.5))
+    results, outcome = within(table, Setup("words", on_average=True), share=0.4, folds=1, seed=0)
+    assert outcome.settings["single"] == "best of all: small"
+    for name in ("p2l", "single", "random"):
+        ratio = results.policies[name].cost_ratio
+        assert ratio is not None
+        assert tuple(ratio[:3]) == pytest.approx((1.0, 1.0, 1.0))  # not 1/4, nor never
+
+
+@pytest.mark.parametrize("questions", [1, 2, 8])
+def test_the_fewest_questions_are_enough_to_train_on(questions: int) -> None:
+    table = known_table(20)
+    few = table.take(np.arange(questions))
+    learned = learn(few, table, Setup("words", on_average=True), worth_on(few, on_average=True))
+    assert learned.expected.shape == table.scores.shape
+    assert np.isfinite(learned.expected).all()
+
+
 def tiny_encoder(folder: Path) -> Encoder:
     prompts = [[prompt] for prompt in known_table().prompts]
     sizes = {"vocab_size": 300, "hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 32}
@@ -321,6 +341,7 @@ def test_the_command_measures_writes_and_takes_the_model_up_again(
     assert math.isclose(sum(results["calibration"]["all"]["mass"]), 1.0)
     assert results["budget"] == "request"
     assert "Budgets are spent on each request." in written
+    assert "fewer than 30 answers are joined" in written
     average = ["--budget", "average", "--output", str(tmp_path / "average"), "--report", str(tmp_path / "average.html")]
     main(["--table", str(file), "--recipe", "words", "--share", "0.4", "--no-figure", "--quiet", *encoder, *average])
     assert "; budgets are averages over all requests" in capsys.readouterr().out
