@@ -33,6 +33,7 @@ import numpy.typing as npt
 
 from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
+from p2l.common.errors import InputError
 from route.routing.decision import Coefficients, RoutedModel
 from route.routing.dollars import Dollars, Estimator, Prompt
 from route.routing.pacing import BLOCK, Pacer, rates_around
@@ -303,6 +304,10 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Print the tables."""
     flags = build_parser().parse_args(argv)
+    if flags.requests < BLOCK:
+        raise InputError(
+            f"--requests {flags.requests}: a ceiling is kept in blocks of {BLOCK:,}; give at least as many"
+        )
     sets = ["synthetic", *(["routerbench"] if flags.data else [])]
     seeds = range(_FIRST_SEED, _FIRST_SEED + flags.seeds)
     rows = []
