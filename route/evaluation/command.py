@@ -46,7 +46,8 @@ def build_parser() -> argparse.ArgumentParser:
         default=0.9,
         help="leave out models that answered a smaller share of the questions",
     )
-    data.add_argument(
+    budgets = flags.add_argument_group("budgets")
+    budgets.add_argument(
         "--budget",
         choices=BUDGETS,
         default="request",

@@ -201,7 +201,7 @@ def as_json(results: Results) -> dict[str, Any]:
         "trained_on": list(results.trained_on),
         "notes": list(results.notes),
         "one_price": results.one_price,
-        "budget": "average" if results.on_average else "request",
+        "budget": None if results.one_price else "average" if results.on_average else "request",
         "policies": {name: _policy(policy) for name, policy in results.policies.items()},
         "calibration": {"all": _bins(results.pairs), "chosen": _bins(results.chosen)},
     }

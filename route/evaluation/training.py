@@ -147,7 +147,9 @@ _FEATURES = {CATEGORY: "categories", GROUPS: "groups of prompts"}
 """Features of a prompt's group, of which one is there at most, and comes last: `route.evaluation.groups`."""
 STRENGTHS = (0.0, 0.3, 0.6, 1.0)
 """Of the differences between models that are foreseen, how much may count."""
-_DISTILLED = 0.03  # precision where the scores are those of a model, without luck
+_DISTILLED, _DISTILLED_BEYOND = 0.03, 1.0
+"""Precision where the scores are those of a model, without luck: of groups alone, and of states too, in whose many
+directions the head would otherwise make up for what a logistic function of them cannot say."""
 MOST_PAIRS = 20_000
 SMALL = 1000
 """Training questions up to which what tells models apart less may be worse than the best by a whole standard error."""
@@ -208,7 +210,8 @@ def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths, *, bey
     worths = [worth(mean + _told_apart(deviations, strength)) for strength, _, _, deviations in choices]
     strength, scaled, features, _ = choices[_simplest(worths)]
     expected = mean + features @ _told_apart(fit_gaussian(features, table.scores).weights, strength)
-    fit = fit_graded(features, expected.clip(_LEAST_RATE, 1.0 - _LEAST_RATE), _DISTILLED)
+    precision = _DISTILLED if len(scaled) == 1 else _DISTILLED_BEYOND
+    fit = fit_graded(features, expected.clip(_LEAST_RATE, 1.0 - _LEAST_RATE), precision)
     read = ", ".join(f"{states[name].shape[1]} {_FEATURES.get(name, f'features of {name}')}" for name in scaled)
     share = {0.0: "none", 1.0: "all"}.get(strength, f"{strength:.0%}")
     about = f"reads {read}; {share} of the differences between models count"
