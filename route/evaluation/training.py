@@ -136,10 +136,8 @@ RECIPES: Mapping[str, tuple[str, ...]] = {
     "words": ("words", "form"),
 }
 """The backbones of each recipe."""
-WEIGHTS: Mapping[str, float] = {"encoder": 1.0, "words": 0.5, "form": 0.5}
-"""Weights of the backbones' features without groups."""
-_BESIDE_GROUPS = 0.5
-"""By which these are multiplied beside groups."""
+_LENGTHS: Mapping[str, float] = {"encoder": 0.5, "words": 0.25, "form": 0.25}
+"""Of the backbones' features where they are read beside groups, in which a prompt has a length of 1."""
 _ERRORS_OF_CATEGORIES = 2.0
 """Standard errors by which clusters must be better than the categories that a user has named."""
 CATEGORY, GROUPS = "category", "groups"
@@ -193,14 +191,11 @@ class Trained:
 def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths, *, beyond_groups: bool = False) -> Trained:
     """Fit a head to the states (T, D) of each backbone and the table's answers; `worth` selects what counts.
 
-    Groups among the states are read alone, unless `beyond_groups` offers the other states beside them.
+    The last of the states are those of groups; they are read alone, unless `beyond_groups` offers the others too.
     """
     names = tuple(states)
-    group = next((name for name in (CATEGORY, GROUPS) if name in states), None)
-    offered = [names if group is None else (group,)]
-    if group is not None and beyond_groups:
-        offered.append(names)
-    scalings = [_scalings(used, states, group) for used in offered]
+    offered = [names[-1:], names] if beyond_groups else [names[-1:]]
+    scalings = [{name: _scaled(name, states[name]) for name in used} for used in offered]
     mean, parts = table.scores.mean(axis=0), parts_of(table.prompts)
     tried = []
     for scaled in scalings:
@@ -216,14 +211,6 @@ def train(table: ScoreTable, states: Mapping[str, Floats], worth: Worths, *, bey
     share = {0.0: "none", 1.0: "all"}.get(strength, f"{strength:.0%}")
     about = f"reads {read}; {share} of the differences between models count"
     return Trained(table.models, names, *_with_unused(names, states, scaled, fit), about)
-
-
-def _scalings(used: tuple[str, ...], states: Mapping[str, Floats], group: str | None) -> dict[str, Scaled]:
-    beside = 1.0 if group is None else _BESIDE_GROUPS
-    return {
-        name: _scaled(states[name], 1.0 if name == group else beside * WEIGHTS[name], unscaled=name == group)
-        for name in used
-    }
 
 
 def best_groups(shares: Sequence[Floats], table: ScoreTable, worth: Worths, *, categories: bool) -> int:
@@ -281,12 +268,12 @@ def _as_good(worth: Worth, best: Worth, *, errors: float | None = None) -> bool:
     return best.area - worth.area <= tolerance * float(less.std()) / float(np.sqrt(len(less)))
 
 
-def _scaled(states: Floats, weight: float, *, unscaled: bool = False) -> Scaled:
+def _scaled(name: str, states: Floats) -> Scaled:
     centre = states.mean(axis=0)
-    if unscaled:
-        return Scaled(centre, weight)
+    if name in _FEATURES:
+        return Scaled(centre, 1.0)
     length = float(np.sqrt(((states - centre) ** 2).sum(axis=1).mean()))
-    return Scaled(centre, weight / length if length > 0.0 else 0.0)
+    return Scaled(centre, _LENGTHS[name] / length if length > 0.0 else 0.0)
 
 
 def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: Path) -> None:

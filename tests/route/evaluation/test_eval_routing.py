@@ -148,7 +148,7 @@ def tiny_encoder(folder: Path) -> Encoder:
         (("encoder", "words", "form", "clusters"), ("encoder", "words", "form")),
         (("words", "form", "clusters"), ("words", "form")),
         (("encoder", "words", "form", "categories"), ("encoder", "words", "form")),
-        (("encoder",), ()),
+        (("encoder", "words", "categories"), ("encoder", "words")),
     ],
 )
 def test_the_saved_folder_says_what_the_fit_does(
