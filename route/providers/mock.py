@@ -19,7 +19,7 @@ import re
 import signal
 import uuid
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -78,7 +78,37 @@ class Trouble:
             raise ConfigError(f"mock: {text!r}: the text after the colon is not a number") from None
         if name not in TROUBLES:
             raise ConfigError(f"mock: unknown failure {name!r}; choose from {', '.join(TROUBLES)}")
+        if trouble.number is not None and not 0 <= trouble.number < math.inf:
+            raise ConfigError(f"mock: {text!r}: the number must be at least 0")
+        if name == "status" and trouble.number is not None and trouble.number not in range(300, 600):
+            raise ConfigError(f"mock: {text!r}: the status of a failure is a whole number from 300 to 599")
         return trouble
+
+
+def _is_amount(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(each, str) for each in value)
+
+
+_PAUSE: tuple[Callable[[Any], bool], str] = (_is_amount, "a number of seconds of at least 0")
+_TAKES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "text": (lambda value: value is None or isinstance(value, str), "text, in quotes if it is a number or true"),
+    "tokens": (lambda value: _is_whole(value) and value >= 1, "a whole number of at least 1"),
+    "latency": _PAUSE,
+    "token_seconds": _PAUSE,
+    "failures": (_are_texts, "a list, such as [status:503, ok]"),
+    "failure_rate": (lambda value: _is_amount(value) and value <= 1, "a number from 0 to 1"),
+    "failure": (lambda value: isinstance(value, str), "one failure, such as status:503"),
+    "seed": (_is_whole, "a whole number"),
+}
+"""What each option of a script may be, as a test and in words."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +131,10 @@ class Script:
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Script:
-        """Read the options of an account. Raise ConfigError for an unknown option or trouble."""
+        """Read the options of an account. Raise ConfigError for an unknown option or trouble, or a wrong value."""
+        for name, (fits, words) in _TAKES.items():
+            if name in options and not fits(options[name]):
+                raise ConfigError(f"mock: {name} must be {words}, got {options[name]!r:.80}")
         try:
             script = cls(**{**options, "failures": tuple(options.get("failures", ()))})
         except TypeError:

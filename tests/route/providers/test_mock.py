@@ -141,6 +141,15 @@ def test_a_trouble_can_be_told_later() -> None:
     [
         ({"failures": ["explosion"]}, "unknown failure 'explosion'"),
         ({"failure": "status:x"}, "not a number"),
+        ({"failure": "status:999"}, "a whole number from 300 to 599"),
+        ({"failures": ["slow:-1"]}, "at least 0"),
+        ({"failures": "cut"}, "failures must be a list, such as"),
+        ({"text": 5}, "text must be text, in quotes"),
+        ({"tokens": "many"}, "tokens must be a whole number of at least 1, got 'many'"),
+        ({"latency": "fast"}, "latency must be a number of seconds"),
+        ({"token_seconds": -1}, "token_seconds must be a number of seconds of at least 0"),
+        ({"failure_rate": 2}, "failure_rate must be a number from 0 to 1"),
+        ({"seed": None}, "seed must be a whole number"),
         ({"txt": "a"}, "options are text, tokens"),
     ],
 )
