@@ -9,6 +9,7 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from typing import Any
 
+from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Provider, Timeouts
 from route.providers.plain_messages import PlainMessages, has_role
 
@@ -49,9 +50,12 @@ def image_url(part: JSON) -> str:
 
 
 def named_by(options: Mapping[str, Any], option: str) -> frozenset[str]:
-    """Return the field or fields that an option of an account names."""
+    """Return the field or fields that an option of an account names; raise ConfigError for what is no name."""
     named = options.get(option) or ()
-    return frozenset([named] if isinstance(named, str) else named)
+    names = [named] if isinstance(named, str) else named
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"options: {option} must be a list of names of fields, such as [temperature]")
+    return frozenset(names)
 
 
 def renamed(request: JSON, roles: Mapping[str, str]) -> JSON:

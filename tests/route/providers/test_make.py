@@ -122,6 +122,12 @@ def test_an_unknown_option_gets_a_hint() -> None:
         make_provider("anthropic", Account("http://host", options={"zzz": "1"}))
 
 
+@pytest.mark.parametrize("omit", [5, {"temperature": True}, [["temperature"]]])
+def test_fields_to_leave_out_are_names(omit: object) -> None:
+    with pytest.raises(ConfigError, match="options: omit must be a list of names of fields"):
+        make_provider("openai", Account("http://host", options={"omit": omit}))
+
+
 def test_an_account_does_not_show_its_key() -> None:
     account = account_for("openrouter", "sk-secret", None, {})
     assert "sk-secret" not in repr(account)
