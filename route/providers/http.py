@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import io
 import json
 import math
+import os
 import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import lru_cache, partial
@@ -353,8 +355,7 @@ class Transport:
         """Return the `ProviderError` for an error of the HTTP client; None for any other."""
         match error:
             case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorError():
-                reason = getattr(error, "strerror", None) or "no connection in time"
-                return ProviderError(Fault.CONNECTION, f"{self.host} cannot be reached: {reason}", host=self.host)
+                return ProviderError(Fault.CONNECTION, f"{self.host} cannot be reached: {_why(error)}", host=self.host)
             case TimeoutError() | asyncio.TimeoutError():
                 return ProviderError(Fault.TIMEOUT, f"{self.host} took too long", host=self.host)
             case aiohttp.ClientResponseError():
@@ -420,6 +421,14 @@ async def _whole(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
         if size > max_bytes:
             raise too_large(max_bytes)
     return b"".join(chunks)
+
+
+def _why(error: BaseException) -> str:
+    """Return why there is no connection, without the address that asyncio puts into its own text."""
+    number = getattr(error, "errno", None)
+    if isinstance(number, int) and number in errno.errorcode:
+        return os.strerror(number)
+    return getattr(error, "strerror", None) or "no connection in time"
 
 
 async def _read(reader: aiohttp.StreamReader, deadline: float) -> bytes:

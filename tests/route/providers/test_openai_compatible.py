@@ -300,6 +300,7 @@ def test_a_provider_that_is_not_there_is_a_fault(stream: bool) -> None:
         with pytest.raises(ProviderError, match="cannot be reached") as caught:
             await (collected(provider, REQUEST) if stream else provider.chat(REQUEST, PATIENT))
         assert caught.value.fault is Fault.CONNECTION
+        assert str(caught.value).endswith("cannot be reached: Connection refused")
         await provider.close()
 
     run(test())
