@@ -18,6 +18,8 @@ from p2l.common.long_texts import AT_ONCE, BLANKS, JsonText, PatientDecoder, cou
 
 Message: TypeAlias = dict[str, Any]
 BYTES_PER_TOKEN = 4
+MOST_TOKENS = 100_000_000
+"""A larger count is a mistake."""
 _MARKS = 8
 """Quotation marks of a message that has a role and a text."""
 _MOST_ROLES = 20

@@ -15,6 +15,7 @@ from typing import Any
 
 from p2l.common.errors import InputError
 from route.providers.base import JSON
+from route.providers.plain_messages import MOST_TOKENS
 
 _TRANSLATED = frozenset(
     {
@@ -44,14 +45,19 @@ def chat_request(body: JSON) -> JSON:
     for field, why in _REFUSED.items():
         if body.get(field):
             raise InputError(f"{field}: {why}")
+    if not isinstance(body.get("store"), bool | None):
+        raise InputError("store: must be true or false")
     chat = {key: value for key, value in body.items() if key not in _TRANSLATED and key not in HINTS}
     chat["messages"] = [*_instructions(body.get("instructions")), *messages_of(input_items(body.get("input")))]
     chat |= _tools(body) | _text(_object(body, "text"))
     effort = _object(body, "reasoning").get("effort")
     if effort is not None:
         chat["reasoning_effort"] = effort
-    if body.get("max_output_tokens") is not None:
-        chat["max_completion_tokens"] = body["max_output_tokens"]
+    limit = body.get("max_output_tokens")
+    if limit is not None:
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= MOST_TOKENS:
+            raise InputError(f"max_output_tokens: must be a whole number of at least 1, and at most {MOST_TOKENS:,}")
+        chat["max_completion_tokens"] = limit
     if _LOGPROBS in _list(body, "include"):
         chat |= {"logprobs": True, "top_logprobs": body.get("top_logprobs") or 0}
     if body.get("stream"):

@@ -33,7 +33,7 @@ from p2l.common.web import bearer_of
 from route.config import ModelConfig
 from route.providers.base import JSON
 from route.providers.chat import image_url
-from route.providers.plain_messages import BYTES_PER_TOKEN, PlainMessages, has_role
+from route.providers.plain_messages import BYTES_PER_TOKEN, MOST_TOKENS, PlainMessages, has_role
 from route.routing.decision import NO_DEMAND, Decision, Demand
 from route.routing.dollars import Prompt
 from route.routing.refusals import Refusals, answer_of
@@ -272,7 +272,7 @@ def _check_options(body: JSON) -> None:
     for field in ("n", "max_tokens", "max_completion_tokens"):
         # Some providers read -1 as no limit, or text as a number: what an answer may cost must be known.
         if body.get(field) is not None and not count_of(body[field]):
-            raise _bad(field, "must be a whole number of at least 1")
+            raise _bad(field, f"must be a whole number of at least 1, and at most {MOST_TOKENS:,}")
     if not isinstance(body.get("stream_options"), (dict, type(None))):
         raise _bad("stream_options", "must be an object")
 
@@ -325,13 +325,13 @@ def _budget(in_body: Any, in_header: str | None, field: str, header: str) -> flo
     except (TypeError, ValueError, OverflowError):
         raise _bad(where, "must be a number") from None
     if not 0 <= number < math.inf:
-        raise _bad(where, "must be a number of at least 0")
+        raise _bad(where, "must be a finite number of at least 0")
     return number
 
 
 def count_of(number: Any) -> int:
     """Return a number of tokens or answers; 0 for what is none."""
-    is_count = isinstance(number, int) and not isinstance(number, bool) and 0 < number <= _MOST_TOKENS
+    is_count = isinstance(number, int) and not isinstance(number, bool) and 0 < number <= MOST_TOKENS
     return number if is_count else 0
 
 
@@ -353,7 +353,6 @@ def refuse_constant(name: str) -> NoReturn:
 
 _DECODER = json.JSONDecoder(parse_constant=refuse_constant)
 
-_MOST_TOKENS = 100_000_000
 _NAME = 100  # letters of an unknown model's name that are looked at
 _MOST_FIELDS = 1000
 _MOST_DOLLARS = 10_000.0  # no answer costs as much
@@ -455,4 +454,4 @@ def dollars_of(answer: JSON) -> float | None:
 
 def _count(tokens: Any) -> int | None:
     """Return a number of tokens; None for what no answer can have, since keys pay for it."""
-    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= _MOST_TOKENS else None
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= MOST_TOKENS else None

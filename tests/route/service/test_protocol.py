@@ -291,6 +291,7 @@ def test_the_decision_alone_shows_the_whole_frontier(tmp_path: Path) -> None:
         ({"messages": HELLO, "cost": True}, 400, "cost"),
         ({"messages": HELLO, "cost": 10**400}, 400, "cost"),
         ({"messages": HELLO, "cost": 0.5}, 400, "cost"),
+        ({"messages": HELLO, "max_tokens": 10**30}, 400, "max_tokens"),
         ({"messages": HELLO, "stream": 1}, 400, "stream"),
         ({"messages": HELLO, "compare": True, "stream": True}, 400, "compare"),
         ({"messages": HELLO, "direct_model": 3}, 404, "direct_model"),
