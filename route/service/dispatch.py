@@ -296,11 +296,9 @@ class Dispatcher:
             if deployment.is_blocked
         ]
         soonest = min(blocked, key=lambda deployment: deployment.free_in)
-        fault = soonest.breaker.fault
-        is_limited = not soonest.breaker.is_blocked or (fault is not None and fault.fault is Fault.RATE_LIMIT)
-        status, code = (429, "rate_limit_exceeded") if is_limited else (502, "models_unavailable")
+        status, code = (429, "rate_limit_exceeded") if soonest.is_limited else (502, "models_unavailable")
         text = "every model that this request could go to has been failing; try again later"
-        if is_limited:
+        if soonest.is_limited:
             text = "every model that this request could go to has reached a limit; try again later"
         return ApiError(status, code, text, retry_after=soonest.free_in)
 

@@ -210,6 +210,12 @@ class Deployment:
             self.shared.set(self._place, self.activity.in_flight)
 
     @property
+    def is_limited(self) -> bool:
+        """Return whether it is a limit, here or at the provider, not a failure, that blocks it."""
+        fault = self.breaker.fault
+        return not self.breaker.is_blocked or (fault is not None and fault.fault is Fault.RATE_LIMIT)
+
+    @property
     def free_in(self) -> float:
         """Return the seconds until it may be asked; 1 where a request under way has to end first."""
         return max(self.breaker.opens_in, self._wait(), 1.0 if self._has_too_many else 0.0)

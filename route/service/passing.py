@@ -14,7 +14,7 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import partial
@@ -276,10 +276,7 @@ class _Passing:
         while True:
             deployment = target.pick(stream=False, without=asked) or target.pick(stream=False)
             if deployment is None:
-                soonest = min(each.free_in for each in target.deployments)
-                raise ApiError(
-                    429, "rate_limit_exceeded", f"no deployment of {name} is free; try again later", retry_after=soonest
-                )
+                raise _all_blocked(name, target.deployments)
             asked.append(deployment)
             try:
                 return await self._attempt(state, deployment, request, deadline)
@@ -414,6 +411,16 @@ class _Passing:
             completion_tokens=completion,
             made=completion or 0,
         )
+
+
+def _all_blocked(name: str, deployments: Sequence[Deployment]) -> ApiError:
+    """Return the error for a model none of whose deployments may be asked now."""
+    soonest = min(deployments, key=lambda deployment: deployment.free_in)
+    if soonest.is_limited:
+        text = f"{name} has reached a limit; try again later"
+        return ApiError(429, "rate_limit_exceeded", text, retry_after=soonest.free_in)
+    text = f"{name} has been failing; try again later"
+    return ApiError(502, "models_unavailable", text, retry_after=soonest.free_in)
 
 
 def _most(model: ModelConfig, request: Passed, kind: str) -> float:

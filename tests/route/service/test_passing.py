@@ -156,6 +156,20 @@ def test_a_short_fault_is_waited_for_and_a_long_one_is_the_clients_to_know(tmp_p
     asyncio.run(main())
 
 
+def test_a_model_that_keeps_failing_is_no_limit(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with passing(tmp_path, Upstream(failures=[503] * 9), breaker={"failures": 3, "seconds": 60}) as router:
+            codes = []
+            for _ in range(2):
+                status, told, headers = await router.post("/v1/embeddings", {"model": "all", "input": "x"})
+                codes.append((status, told["error"]["code"]))
+            assert codes == [(502, "provider_error"), (502, "models_unavailable")]
+            assert 0 < int(headers["retry-after"]) <= 60
+            assert "all has been failing" in told["error"]["message"]
+
+    asyncio.run(main())
+
+
 def test_keys_limits_and_spend_are_those_of_chat(tmp_path: Path) -> None:
     async def main() -> None:
         keys = [
