@@ -51,6 +51,7 @@ _EXPOSED = (
 )
 """Headers of answers that a page may read."""
 _PREFLIGHT_SECONDS = 600
+_LONGEST_PATH = 100  # letters of an unknown one that its error repeats
 _OBJECTS = 10_000
 """New ones that the collector waits for. A hundred requests under way hold more than Python's 700, so that it would
 look through them again and again: a tenth of the time of each."""
@@ -289,11 +290,19 @@ async def _openapi(_: Service, __: Request) -> Response:
     return Response(document(), media_type="application/json")
 
 
-async def _http(_: Request, error: Exception) -> Response:
+async def _http(request: Request, error: Exception) -> Response:
     """Answer what Starlette itself refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
-    code = "unknown_url" if error.status_code == 404 else "method_not_allowed"
-    return ApiError(error.status_code, code, str(error.detail)).response(error.headers)
+    path, headers = request.url.path[:_LONGEST_PATH], error.headers or {}
+    if error.status_code == 404:
+        # Nearly always a client whose base URL is that of the other API.
+        text = (
+            f"there is no {path} here; GET /openapi.json lists what there is"
+            " (the base URL of OpenAI's clients ends in /v1, that of Anthropic's does not)"
+        )
+        return ApiError(404, "unknown_url", text).response(headers)
+    text = f"{path} takes {headers.get('Allow', 'another method')}, not {request.method}"
+    return ApiError(error.status_code, "method_not_allowed", text).response(headers)
 
 
 async def _unexpected(_: Request, __: Exception) -> Response:

@@ -294,7 +294,9 @@ def _page(request: Request, *, status: int = 200, **more: Any) -> Response:
 
 
 def _closed() -> Response:
-    return ApiError(404, "unknown_url", "Not Found").response()
+    return ApiError(
+        404, "unknown_url", "this router has no arena; a section 'arena' in its configuration opens one"
+    ).response()
 
 
 async def _fields(request: Request) -> dict[str, str]:

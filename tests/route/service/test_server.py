@@ -131,7 +131,12 @@ def test_unknown_paths_and_methods_are_told_in_openais_shape(tmp_path: Path) -> 
         async with a_router(tmp_path) as router:
             status, told, _ = await router.post("/v1/completions", {})
             assert (status, told["error"]["type"]) == (404, "invalid_request_error")
-            assert (await router.get("/v1/chat/completions"))[0] == 405
+            status, told, _ = await router.post("/chat/completions", {})
+            assert (status, told["error"]["code"]) == (404, "unknown_url")
+            assert "no /chat/completions here" in told["error"]["message"]
+            assert "the base URL of OpenAI's clients ends in /v1" in told["error"]["message"]
+            status, text = await router.get("/v1/chat/completions")
+            assert (status, json.loads(text)["error"]["message"]) == (405, "/v1/chat/completions takes POST, not GET")
 
     run(main)
 
