@@ -102,7 +102,7 @@ class Console:
             label="Admin key",
             note=note
             if has_key
-            else "Set admin_key in the router's configuration, and restart it, to use the console.",
+            else "Set admin_key in the router's configuration, and reload it (SIGHUP), to use the console.",
             problem=problem,
         )
 

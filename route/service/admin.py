@@ -45,7 +45,9 @@ def why_not_operator(service: Service, request: Request) -> ApiError | None:
 def _check_admin(service: Service, request: Request) -> None:
     """Raise `ApiError` for a request without the admin key: what changes the router is open to nobody without one."""
     if service.config.admin_key is None:
-        raise ApiError(403, "no_admin_key", "set admin_key in the router's configuration, and restart it, to use this")
+        raise ApiError(
+            403, "no_admin_key", "set admin_key in the router's configuration, and reload it (SIGHUP), to use this"
+        )
     refusal = why_not_operator(service, request)
     if refusal is not None:
         raise refusal
