@@ -6,6 +6,7 @@ A mistake is reported in one line that begins with the file and the number of th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -44,6 +45,7 @@ Feature: TypeAlias = Literal[
 """What a model may state in `capabilities`: `route.routing.decision.FEATURES`."""
 _SECRET = ("key", "api_key", "keys", "admin_key", "deployments", "database", "limits", "shared_limits")
 _RESERVED = {"messages", "model", "stream"}
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@]+")
 _Amount = Annotated[Number, Field(ge=0)]
 _Above = Annotated[Number, Field(gt=0)]
 
@@ -364,6 +366,17 @@ class RouterConfig(_Section):
     journal: Path | None = None
     """File of votes that wait for a PostgreSQL server that is gone; by default beside the configuration."""
 
+    @field_validator("cors_origins")
+    @classmethod
+    def _are_origins(cls, origins: list[str]) -> list[str]:
+        for origin in origins:
+            # Browsers send exactly this, so that anything else would silently never match.
+            if origin not in ("*", "null") and not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"{origin!r:.80} is not an origin; write for example https://chat.example.com, no path"
+                )
+        return origins
+
     @field_validator("admin_key")
     @classmethod
     def _digested(cls, text: str | None) -> str | None:
@@ -501,7 +514,7 @@ def _first_problem(error: ValidationError, path: Path) -> str:
     """Return `file:line: key 'a.b': problem`; an unknown key comes first, since it may be a missing one misspelt."""
     problems = error.errors()
     problem = next((each for each in problems if each["type"] == "extra_forbidden"), problems[0])
-    place = [str(part) for part in problem["loc"]]
+    place = [str(part) for part in problem["loc"] if part != "[key]"]  # which pydantic adds where a key is wrong
     message = problem["msg"].removeprefix("Value error, ")
     if not place:
         key, _, message = message.partition(": ")

@@ -75,6 +75,12 @@ def test_a_key_may_be_a_variable_and_is_never_shown(tmp_path: Path, monkeypatch:
         ("opponent_weights: {a: 0}", 9, "must not all be 0"),
         ("store_prompts: true", 9, "needs a 'database'"),
         ("timeouts: {total: 0}", 9, "greater than 0"),
+        ("cors_origins: [chat.example.com]", 9, "'chat.example.com' is not an origin"),
+        (
+            "cors_origins: [https://chat.example.com/]",
+            9,
+            "is not an origin; write for example https://chat.example.com",
+        ),
     ],
 )
 def test_a_mistake_is_one_line_that_names_file_line_and_key(tmp_path: Path, added: str, line: int, says: str) -> None:
@@ -94,6 +100,12 @@ def test_a_mistake_is_one_line_that_names_file_line_and_key(tmp_path: Path, adde
         ("    cost: 5\n", "", 3, "key 'model_configs.large.cost' is missing; add it"),
         ("output: 4", "output: free", 8, "'model_configs.large.price.output'"),
         ("large:", "p2l-router:", 3, "is the router's own name"),
+        (
+            "    cost: 5\n",
+            "    cost: 5\n    capabilities: {image: no}\n",
+            7,
+            "'model_configs.large.capabilities.image':",
+        ),
     ],
 )
 def test_a_mistake_within_a_model_names_its_line(tmp_path: Path, old: str, new: str, line: int, says: str) -> None:
@@ -102,6 +114,11 @@ def test_a_mistake_within_a_model_names_its_line(tmp_path: Path, old: str, new: 
         load_config(path)
     assert str(caught.value).startswith(f"{path}:{line}: ")
     assert says in str(caught.value)
+
+
+def test_a_key_given_twice_is_told_with_the_line_of_the_second(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"router\.yaml:10: not valid YAML: key 'sticky' is given twice"):
+        load_config(write(tmp_path, MODELS + "sticky: true\nsticky: false\n"))
 
 
 def test_a_key_given_twice_is_a_mistake(tmp_path: Path) -> None:
