@@ -219,7 +219,9 @@ class _Loader(YamlLoader):
             if not isinstance(key, Hashable):
                 break  # which the loader refuses
             if key in keys:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r:.200} is given twice", node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r:.200} is given twice", key_node.start_mark
+                )
             keys.add(key)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
         return mapping
