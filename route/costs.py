@@ -100,7 +100,7 @@ def recompute(
     """Compute the cost of each model that has a price and enough answers; raise ConfigError if no model has a price."""
     if not before.keys() & prices.keys():
         hint = nearest(next(iter(prices), ""), before)
-        raise ConfigError(f"the price list names no model of the configuration{hint}; it must use the same names")
+        raise ConfigError(f"--prices: no price is one of a model of the configuration{hint}; use the same names")
     return [
         _cost_of(model, cost, prices.get(model), answers.get(model), least_answers) for model, cost in before.items()
     ]

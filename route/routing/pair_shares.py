@@ -38,7 +38,8 @@ class PairShares:
                     pair = frozenset(of_cell(row[side]) for side in _COLUMNS[:2])
                     shares[pair] = _share(row["propensity"], f"pairs: {path}:{rows.line_num}")
         except (OSError, UnicodeDecodeError, csv.Error) as error:
-            raise ConfigError(f"pairs: {path} cannot be read: {error}") from error
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(f"pairs: {path} cannot be read: {why}") from error
         return PairShares(shares)
 
     def seconds(self, first: str, candidates: Collection[str]) -> dict[str, float]:

@@ -122,7 +122,7 @@ class Router:
             return []
         if self.menu.places.keys().isdisjoint(model_list):
             raise ConfigError(
-                f"P2L knows none of the configured models: {_some(self.menu.names)} are not among "
+                f"P2L knows none of the configured models: {_some(self.menu.names)}; it knows "
                 f"{_some(model_list)}; name them under model_configs as P2L's model list does"
             )
         names, _ = self._named_opponents

@@ -59,5 +59,5 @@ def test_another_file_is_refused_with_its_line(tmp_path: Path, text: str, proble
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none.csv cannot be read"):
+    with pytest.raises(ConfigError, match=r"none\.csv cannot be read: No such file or directory$"):
         PairShares.read(tmp_path / "none.csv")
