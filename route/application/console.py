@@ -130,7 +130,7 @@ async def _whole(console: Console, request: Request) -> Response:
 
 async def _page(console: Console, request: Request, *, status: int = 200, **more: Any) -> Response:
     service = console.service
-    names = sorted(service.ledger.names)
+    names = sorted(service.keys.valid)  # those of the configuration change there
     settings = {
         "title": "Router console",
         "parts": await console.feed.whole(),
@@ -140,6 +140,7 @@ async def _page(console: Console, request: Request, *, status: int = 200, **more
         "teams": sorted(service.config.teams),
         "can_make": service.config.database is not None,
         "names": names if len(names) <= _LISTED else [],
+        "has_made": bool(names),
         "problem": "",
         "done": "",
         "new_key": None,

@@ -111,6 +111,8 @@ class StoredKeys(WriteBehind):
         """Know none yet."""
         super().__init__(database, clock)
         self._ledger = ledger
+        self.valid: list[str] = []
+        """Names of keys that clients may use, likewise."""
         self.revoked: list[str] = []
         """Names of keys that were revoked, as of the last look."""
         self._number = -1
@@ -182,6 +184,7 @@ class StoredKeys(WriteBehind):
         if news is None or news[0] < self._number:
             return
         self._number = news[0]
+        self.valid = [key.name for key in news[1] if key.revoked is None]
         self.revoked = [key.name for key in news[1] if key.revoked is not None]
         shadowed = self._ledger.replace_stored(_records(news[1]))
         if shadowed:

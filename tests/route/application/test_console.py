@@ -103,6 +103,22 @@ async def session(router: Running) -> dict[str, str]:
     return {"cookie": cookie.split(";")[0]}
 
 
+def test_keys_to_change_are_those_of_the_database(tmp_path: Path) -> None:
+    async def check(router: Running) -> None:
+        cookie = await session(router)
+        own = OWN | cookie
+        async with router.http.get(f"{router.url}/console", headers=cookie) as answer:
+            assert "No key was made yet" in await answer.text()
+        _, page = await post(router, "/console/keys", {"name": "new"}, own)
+        assert "<option>new</option>" in page
+        assert "<option>app</option>" not in page
+        _, page = await post(router, "/console/key", {"name": "new", "act": "revoke"}, own)
+        assert "No key was made yet" in page
+
+    keys = [{"key": "app-key", "name": "app"}]
+    run(tmp_path, check, admin_key=ADMIN, database=str(tmp_path / "router.sqlite"), keys=keys)
+
+
 @pytest.mark.parametrize("stored", [True, False])
 def test_prompts_are_shown_only_where_they_are_stored(tmp_path: Path, stored: bool) -> None:
     async def check(router: Running) -> None:
