@@ -305,7 +305,7 @@ def test_models_that_p2l_does_not_know_are_reported() -> None:
 
 
 def test_sides_that_share_nothing_are_a_mistake() -> None:
-    with pytest.raises(ConfigError, match=r"none of the configured models: small, medium, large are not among x, y"):
+    with pytest.raises(ConfigError, match=r"none of the configured models: small, medium, large; it knows x, y"):
         make().unknown(["x", "y"])
     with pytest.raises(ConfigError, match=r"opponent_weights: P2L knows none of gone; it knows small, a, b and 1 more"):
         make("bt-endpoint", opponents={"gone": 1.0}).unknown(["small", "a", "b", "c"])
