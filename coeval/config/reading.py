@@ -33,7 +33,12 @@ class ConfigErrors(P2LError):  # noqa: N818 - there are several of them
 
     def __init__(self, messages: Sequence[str]) -> None:
         super().__init__("\nerror: ".join(messages))
-        self.messages = tuple(messages)
+        self._messages = tuple(messages)
+
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """The mistakes, in the order of the file."""
+        return self._messages
 
 
 class NoKeyError(ConfigError):

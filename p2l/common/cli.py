@@ -248,7 +248,8 @@ def _report(error: P2LError) -> None:
     # ends this one while it waits; if not, this one has to speak.
     if os.environ.get("RANK", "0") != "0" or isinstance(error, PeerError):
         time.sleep(_PATIENCE)
-    print(f"error: {printable(str(error))}", file=sys.stderr)
+    for message in error.messages:
+        print(f"error: {printable(message)}", file=sys.stderr)
 
 
 # Flags of the commands that run models over rows: which model it is, and how it computes.

@@ -11,6 +11,11 @@ import re
 class P2LError(Exception):
     """Base of all errors raised on purpose by p2l."""
 
+    @property
+    def messages(self) -> tuple[str, ...]:
+        """The mistakes, each a line of its own."""
+        return (str(self),)
+
 
 class InputError(P2LError):
     """The user's input cannot be used as it is, and the message says what to change: exit code 2, no traceback."""

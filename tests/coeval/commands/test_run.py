@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from coeval import cli
 from coeval.mock.server import MockServer
 from coeval.storage.meta import main_process
 from tests.coeval.helpers import STATIC_TASK, calls, coeval, ids, meta_of, model, records, run_of, write_config
@@ -393,6 +394,19 @@ def test_a_configuration_that_cannot_be_used_exits_with_1(tmp_path: Path, capsys
     assert len(lines) >= 3
     assert any("rubrik" in line and "'rubric'" in line for line in lines)
     assert list(tmp_path.iterdir()) == [config]
+
+
+def test_each_mistake_of_a_configuration_has_a_line_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = {**STATIC_TASK, "rubrik": {}, "samplin": 1}
+    config = write_config(tmp_path, [model("ant", roles=["student"])], [task])
+    with pytest.raises(SystemExit) as ended:
+        cli.run(cli.dispatch, ["run", "--config", str(config)])
+    assert ended.value.code == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) >= 4
+    assert all(line.startswith(f"error: {config}") and line.count("error: ") == 1 for line in lines)
 
 
 def test_each_judge_scores_what_is_its_own(tmp_path: Path, server: MockServer) -> None:
