@@ -374,10 +374,15 @@ def _seconds(column: Any) -> IntArray:
 
 
 def _number(text: Any) -> float:
-    try:
-        return float(text) if isinstance(text, str) else float("nan")
-    except ValueError:
+    """Return a text alone as a number or a time: one that is neither must not spoil those of the other rows."""
+    if not isinstance(text, str):
         return float("nan")
+    with contextlib.suppress(ValueError):
+        return float(text)
+    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):  # Arrow reads a zone into the second alone
+        with contextlib.suppress(pa.ArrowException):
+            return float(_seconds(pa.array([text]).cast(kind))[0])
+    return float("nan")
 
 
 def hash_turns(turns: list[str], seed: int = 0) -> int:

@@ -379,6 +379,12 @@ def test_times_are_seconds_whatever_they_are_written_as() -> None:
         assert store.tstamps().tolist() == [1704067200.0, 1672531200.0]  # type: ignore[union-attr]
         assert not store.is_time_sorted
     assert "tstamp is 'soon'" in fails(frame.assign(tstamp=["1", "soon"]))
+    # A date that is none spoils no other, nor does one with a zone beside one without.
+    mixed = frame.assign(tstamp=["2024-01-01", "2024-13-01"])
+    assert "row 2: tstamp is '2024-13-01'" in fails(mixed)
+    assert [len(batch) for batch in read_votes(mixed, drop_bad=True)] == [1]
+    with open_votes(frame.assign(tstamp=["2024-01-01", "2024-01-01T02:00:00+02:00"])) as store:
+        assert store.tstamps().tolist() == [1704067200.0, 1704067200.0]  # type: ignore[union-attr]
 
 
 def test_columns_encode_to_the_same_codes_from_every_kind_of_array(tmp_path: Path) -> None:
