@@ -29,7 +29,7 @@ from p2l.common.files import atomic_path, no_nan, parse_json
 from p2l.common.spreadsheets import formulas, to_cell, to_cells
 from p2l.votes.arrow_files import RowFile, conform
 from p2l.votes.reading import read_votes
-from p2l.votes.schema import WINNERS, RawBatch, Source, numbers
+from p2l.votes.schema import WINNERS, RawBatch, Source, is_text, numbers
 from p2l.votes.sources import file_kind, open_source
 
 Write = Callable[[Any], None]
@@ -239,10 +239,17 @@ def _as_votes(source: Source, raw: RawBatch, measured: Sequence[str]) -> Any:
     if "winner" in columns:
         columns["winner"] = _winners(columns["winner"])
     if "timestamp" in columns and "tstamp" not in columns:
-        columns["tstamp"] = pa.array(numbers(columns["timestamp"]), from_pandas=True)
+        columns["tstamp"] = _times(columns["timestamp"])
     for name in _CONVERSATIONS:
         columns.pop(name, None)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+
+
+def _times(column: Any) -> Any:
+    """Return times in seconds: null where there is none, not a number, which is refused, where one cannot be read."""
+    seconds = numbers(column)
+    is_none = column.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(seconds, mask=is_none if is_text(column.type) else np.isnan(seconds))
 
 
 def _winners(column: Any) -> Any:

@@ -205,6 +205,17 @@ def test_conversations_may_be_json_text_or_mix_kinds_of_content(tmp_path: Path) 
     assert [row["prompt"] for row in rows_of(tmp_path / "v.jsonl")] == [["question 0"], ["in parts"], ["a", "in parts"]]
 
 
+def test_a_time_that_cannot_be_read_is_named_and_one_that_is_missing_is_kept(tmp_path: Path) -> None:
+    battles = [battle(0, timestamp="2024-01-01"), battle(1, timestamp=None), battle(2, timestamp="2024-13-01")]
+    for one in battles:
+        del one["tstamp"]
+    out = tmp_path / "v.parquet"
+    with pytest.raises(InputError, match="line 3: tstamp is nan; it must be seconds since 1970"):
+        import_votes(save(tmp_path / "a.jsonl", battles), out)
+    assert import_votes(tmp_path / "a.jsonl", out, drop_bad=True) == (2, 1)
+    assert pq.read_table(out)["tstamp"].to_pylist() == [1704067200.0, None]
+
+
 def test_a_row_that_cannot_become_a_vote_is_named_or_dropped(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
