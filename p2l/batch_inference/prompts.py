@@ -96,9 +96,13 @@ class PromptSet:
             yield pa.concat_arrays(parts)
 
     def tables(self) -> Iterator[tuple[int, Any]]:
-        """Yield (chunk, rows of it with all columns) in order; a chunk may come in several pieces."""
+        """Yield (chunk, rows of it with all columns) in order; a chunk may come in several pieces.
+
+        Raise InputError for a row without a prompt.
+        """
         row = 0
-        for batch, _ in self._batches(None):
+        for batch, first_row in self._batches(None):
+            _check_prompts(self.source, batch, first_row)
             while len(batch):
                 piece = batch.slice(0, ROWS - row % ROWS)
                 batch = batch.slice(len(piece))

@@ -9,6 +9,7 @@ Shapes: N observations, M known models, R components of a posterior.
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from p2l.common.cli import counted
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from p2l.inference import P2L
@@ -96,7 +98,7 @@ def row_of_votes(model: str, name: str, votes: str, *, organisation: str | None 
     )
     observed = votes_on_new(p2l.likelihood, others, is_first, labels[:, 2], eta, gamma)
     row = fit_row(_prior(p2l, coefs, name, organisation), coefs, observed)
-    return _added(row, coefs, f"{len(ids):,} votes")
+    return _added(row, coefs, counted(len(ids), "vote"))
 
 
 def row_of_answers(model: str, name: str, answers: str, *, organisation: str | None = None) -> AddedRow:
@@ -115,7 +117,7 @@ def row_of_answers(model: str, name: str, answers: str, *, organisation: str | N
     observed = answers_of_new(scale, easier[answered], own[graded])
     row = fit_row(_prior(p2l, coefs, name, organisation), coefs[answered], observed)
     known = int((~np.isnan(scores[rows, :-1])).sum())
-    return _added(row, coefs, f"{len(graded):,} graded answers, beside {known:,} of known models")
+    return _added(row, coefs, f"{counted(len(graded), 'graded answer')}, beside {known:,} of known models")
 
 
 def read_answers(path: str, models: Sequence[str]) -> tuple[list[list[str]], Floats]:
@@ -138,9 +140,9 @@ def read_answers(path: str, models: Sequence[str]) -> tuple[list[list[str]], Flo
             value = np.nan
         if not 0.0 <= value <= 1.0:
             raise InputError(f"{path}: row {number}: score must lie between 0 and 1, not {score!r}")
-        turns = [prompt] if isinstance(prompt, str) else None if prompt is None else [str(turn) for turn in prompt]
+        turns = _turns(prompt, f"{path}: row {number}")
         if not turns:
-            raise InputError(f"{path}: row {number}: prompt is not text")
+            raise InputError(f"{path}: row {number}: prompt is missing, or has no turns")
         key = hash_turns(turns)
         prompts.setdefault(key, turns)
         cells.append((key, place[model], value))
@@ -149,6 +151,17 @@ def read_answers(path: str, models: Sequence[str]) -> tuple[list[list[str]], Flo
     for key, place_of_model, value in cells:
         scores[rows[key], place_of_model] = value
     return list(prompts.values()), scores
+
+
+def _turns(prompt: Any, place: str) -> list[str]:
+    """Return the turns of a prompt, none where it is missing: among texts that reads as not a number."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if prompt is None or (isinstance(prompt, float) and math.isnan(prompt)):
+        return []
+    if not isinstance(prompt, list | tuple | np.ndarray):
+        raise InputError(f"{place}: prompt is {prompt!r:.40}; it must be text, or a list of the user's turns")
+    return [str(turn) for turn in prompt]
 
 
 def _opened(model: str, name: str) -> P2L:
@@ -258,10 +271,12 @@ def _prompts_of(path: str, models: Sequence[str]) -> tuple[list[list[str]], Floa
         if texts:
             return texts, scores
     different: dict[int, list[str]] = {}
-    for entry in table["prompt"]:
-        turns = [entry] if isinstance(entry, str) else [] if entry is None else [str(turn) for turn in entry]
+    for number, entry in enumerate(table["prompt"], 1):
+        turns = _turns(entry, f"{path}: row {number}")
         if turns:
             different.setdefault(hash_turns(turns), turns)
+    if not different:
+        raise InputError(f"{path}: holds no prompts; every prompt is missing or has no turns")
     return list(different.values()), np.full((len(different), len(models)), np.nan)
 
 

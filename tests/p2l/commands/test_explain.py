@@ -298,6 +298,9 @@ def test_the_command_asks_a_model(tmp_path, capsys):
     flags = ["--min-prompts", "5", "--quiet", "--clusters", "2", "--embeddings", "last_hidden_state", "--models", "ant"]
     main(["--model", str(model), "--prompts", str(prompts), *flags, "--plot", str(tmp_path / "one.png")])
     assert "30 prompts measured" in capsys.readouterr().out
+    write_votes(prompts, [{"prompt": "bees 1"}, {"prompt": None}])
+    with pytest.raises(InputError, match=r"prompts\.jsonl: line 2: prompt is missing"):
+        main(["--model", str(model), "--prompts", str(prompts), "--quiet"])
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -104,6 +105,28 @@ def test_answers_that_cannot_be_used_are_one_line(
     with pytest.raises(InputError, match=words):
         add(model, tmp_path / "larger", "--answers", answers)
     assert not (tmp_path / "larger").exists()
+
+
+@pytest.mark.parametrize(
+    ("prompts", "words"),
+    [
+        ([5], "row 1: prompt is 5; it must be text, or a list of the user's turns"),
+        ([{"content": "hi"}], "row 1: prompt is {'content': 'hi'}"),
+        ([None, []], "holds no prompts; every prompt is missing or has no turns"),
+    ],
+)
+def test_prompts_that_are_no_text_are_named(model: Path, tmp_path: Path, prompts: list[object], words: str) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts), encoding="utf-8")
+    with pytest.raises(InputError, match=re.escape(words)):
+        probes_main(["--model", str(model), "--prompts", str(path), "--output", str(tmp_path / "probes.jsonl")])
+
+
+def test_a_prompt_that_is_missing_is_passed_over(model: Path, tmp_path: Path) -> None:
+    path, output = tmp_path / "prompts.jsonl", tmp_path / "probes.jsonl"
+    path.write_text('{"prompt": "what is 1 plus 1"}\n{"prompt": null}\n', encoding="utf-8")
+    probes_main(["--model", str(model), "--prompts", str(path), "--output", str(output)])
+    assert len(output.read_text(encoding="utf-8").splitlines()) == 1
 
 
 def test_what_cannot_be_added_is_refused(model: Path, tmp_path: Path) -> None:
