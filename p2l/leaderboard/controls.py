@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.cli import nearest
+from p2l.common.cli import counted, nearest
 from p2l.common.errors import VoteError
 from p2l.leaderboard.covariates import SIDE, covariate_table, row_keys
 from p2l.leaderboard.intervals import Units, units_at
@@ -110,6 +110,11 @@ class Design:
         return texts
 
 
+def without_value(name: str, count: int) -> str:
+    """Return the note about votes whose covariate is unknown."""
+    return f"{counted(count, 'vote')} without a value of {name} {'counts' if count == 1 else 'count'} as zero."
+
+
 class _Control(NamedTuple):
     name: str
     columns: tuple[str, ...]  # none for side, two for a difference
@@ -163,6 +168,7 @@ class Controls:
         if not is_single or not (control.name in self._values or (not self._has_begun and _is_text(column))):
             numbers = _numeric(control.name, control.columns, batch, self._source, self.missing)
             return numbers if self._steps is None else rounded(numbers, self._steps, is_difference=not is_single)
+        _refuse_lists(control.name, column, self._source)
         codes = self._values.setdefault(control.name, {})
         out = np.array([codes.setdefault(value, len(codes)) for value in column.to_pylist()], dtype=np.int32)
         if len(codes) > MOST_VALUES:
@@ -233,6 +239,8 @@ def _expanded(names: Sequence[str], columns: Sequence[str], source: str, key: st
             out += present
         elif name:
             out.append(name)
+    if not out and names:
+        raise VoteError(f"{source}: {key} names nothing; give {SIDE}, length, format or a column")
     return list(dict.fromkeys(out))
 
 
@@ -267,6 +275,7 @@ def _numbers(name: str, column: Any, source: str) -> Floats:
     """Return the numbers (n,) of a column, NaN where there is none; VoteError where there is something else."""
     from p2l.votes.schema import is_text, numbers
 
+    _refuse_lists(name, column, source)
     values = np.array(numbers(column), dtype=np.float64)
     empty = ~np.isfinite(values)
     values[empty] = np.nan
@@ -283,6 +292,13 @@ def _number(value: Any) -> float | None:
     except (ValueError, OverflowError):
         number = None
     return number if number is not None and np.isfinite(number) else None
+
+
+def _refuse_lists(name: str, column: Any, source: str) -> None:
+    import pyarrow as pa
+
+    if pa.types.is_nested(column.type):
+        raise VoteError(f"{source}: control {name} needs a number or a text in each row, not a list or an object")
 
 
 def _is_text(column: Any) -> bool:

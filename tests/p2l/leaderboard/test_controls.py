@@ -74,6 +74,11 @@ def test_what_cannot_be_read_is_named():
     many = {"judge": [f"j{number}" for number in range(MOST_VALUES + 1)]}
     with pytest.raises(VoteError, match=f"control judge has more than {MOST_VALUES} texts"):
         controls("judge", columns=many)
+    for listed in ([["ann", "bob"], None], [[1.0], [2.0, 3.0]]):
+        with pytest.raises(VoteError, match="control judges needs a number or a text in each row, not a list"):
+            controls("judges", columns={"judges": listed})
+    with pytest.raises(VoteError, match="--control names nothing; give side, length, format or a column"):
+        controls("")
 
 
 @pytest.mark.parametrize("likelihood", TRAINABLE)
