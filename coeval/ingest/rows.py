@@ -10,7 +10,7 @@ from typing import Any
 from coeval.errors import RunInputError
 from coeval.ingest.adapters import Benchmark
 from p2l.common.cli import need
-from p2l.common.files import LONGEST_LINE, bounded_lines, parse_json
+from p2l.common.files import LONGEST_LINE, bounded_lines, json_reason, no_object, parse_json
 
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
 """Numbers from 1, of lines or rows, with what is there."""
@@ -28,9 +28,9 @@ def rows_of(path: Path, where: str = "") -> Rows:
                 try:
                     row = parse_json(line)
                 except ValueError as error:
-                    raise RunInputError(f"{path}: line {number}: no JSON: {error}") from None
+                    raise RunInputError(f"{path}: line {number}: is not JSON: {json_reason(error)}") from None
                 if not isinstance(row, dict):
-                    raise RunInputError(f"{path}: line {number}: no JSON object")
+                    raise RunInputError(f"{path}: line {number}: {no_object(row)}; every line must be an object")
                 yield number, row
     except OSError as error:
         raise RunInputError(f"{path}: cannot be read: {error.strerror or error}{where}") from error

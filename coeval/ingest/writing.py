@@ -320,7 +320,7 @@ def _check_names(benchmark: Benchmark) -> None:
     for what, name, more in (("teacher", benchmark.name, "._-"), ("task", benchmark.task, "_-")):
         plain = "".join(character for character in name if character not in more)
         if not plain.isascii() or not plain.isalnum() or "__" in name:
-            raise RunInputError(f"{what} {name!r}: use letters, digits and {' '.join(more)}, and no __")
+            raise RunInputError(f"{what} {name!r}: use letters (a-z, A-Z), digits and {' '.join(more)}, and no __")
 
 
 _ODD_ROWS = 0.05
@@ -343,7 +343,11 @@ def read_items(benchmark: Benchmark, path: Path, rows: Rows | None = None) -> tu
                 break
             continue
         if entry is not None:
-            items.setdefault(entry.native_id, entry)
+            known = items.setdefault(entry.native_id, entry)
+            if benchmark.sample is None and known != entry:
+                raise RunInputError(
+                    f"{path}: line {line}: id {entry.native_id[:60]!r} is that of another row; give each its own"
+                )
     if len(odd) > (0 if benchmark.sample is None else _ODD_ROWS * count):
         raise RunInputError(f"{odd[0]}{f'; {len(odd)} of {count} rows cannot be used' if len(odd) > 1 else ''}")
     if not items:

@@ -103,6 +103,19 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
     return content
 
 
+def json_reason(error: ValueError) -> str:
+    """Return why one line is no JSON, and at which of its letters: its number in the file is told beside this."""
+    return f"{error.msg} at letter {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
+
+
+_KINDS = {type(None): "null", bool: "true or false", str: "a text", int: "a number", float: "a number", list: "a list"}
+
+
+def no_object(value: Any) -> str:
+    """Return what a line of JSON holds in the place of an object."""
+    return f"holds {_KINDS.get(type(value), 'something else')}"
+
+
 LONGEST_LINE = 16 << 20
 """Bytes of a line of JSON that somebody hands in."""
 _PIECE = 1 << 20

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from p2l.common.errors import VoteError
-from p2l.common.files import DEEPEST_JSON, LONGEST_LINE, parse_json
+from p2l.common.files import DEEPEST_JSON, LONGEST_LINE, json_reason, no_object, parse_json
 from p2l.votes.schema import RawBatch, Source, check_number_of_columns
 
 _BLOCK = 8 << 20  # bytes
@@ -186,9 +186,9 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise VoteError(f"{path}: line {number}: is not UTF-8 (byte {error.start + 1})") from error
     except ValueError as error:  # a number of 5,000 digits is one too
-        raise VoteError(f"{path}: line {number}: is not JSON: {error}") from error
+        raise VoteError(f"{path}: line {number}: is not JSON: {json_reason(error)}") from error
     if not isinstance(value, dict):
-        raise VoteError(f"{path}: line {number}: holds a {type(value).__name__}; every line must be an object")
+        raise VoteError(f"{path}: line {number}: {no_object(value)}; every line must be an object")
     if any(_has_surrogate(name) for name in value):
         raise VoteError(f"{path}: line {number}: a key holds half of a surrogate pair, which is not text")
     return value

@@ -120,7 +120,7 @@ def test_answers_are_read_in_the_form_they_were_written(
     ("name", "text", "why"),
     [
         ("a.jsonl", '{"item": 1, "model": "m"}\n', "line 1: no answer or response"),
-        ("a.jsonl", "[]\n", "line 1: no JSON object"),
+        ("a.jsonl", "[]\n", "line 1: holds a list; every line must be an object"),
         ("a.jsonl", "", "holds no answers"),
         ("scenario_state.json", '{"request_states": [{}]}', "request state 1: is not in this format"),
         ("scenario_state.json", "{}", "has no request_states"),
@@ -174,7 +174,7 @@ def test_answers_made_elsewhere_are_judged_without_a_run_before(
     assert {one["student_model_id"] for one in records(run, "evaluation")} == {"ant", "org-m_a", "org-m_b"}
     answered = lines(tmp_path / "more.jsonl", [{"item": "advice__theirs__q1", "model": "c", "answer": "Yes."}])
     assert coeval("ingest", "--run", run.folder, "--answers", answered, "--task", "advice") == 0
-    assert "1 answers of c to 0 new items" in capsys.readouterr().out
+    assert "1 answer of c to 0 new items" in capsys.readouterr().out
     unknown = lines(tmp_path / "no.jsonl", [{"item": "q9", "model": "c", "answer": "Yes."}])
     assert coeval("ingest", "--run", run.folder, "--answers", unknown, "--task", "advice") == 1
     assert "item 'q9' is none of task 'advice', and has no prompt" in capsys.readouterr().err

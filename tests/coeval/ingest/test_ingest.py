@@ -153,11 +153,12 @@ def test_a_file_of_prompts_for_a_task_that_is_there(finished: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("rows", "flags", "message"),
     [
-        (["x"], (), "line 1: no JSON object"),
-        ([{"question": "x", "deep": nested(300)}], (), "line 1: no JSON: is nested deeper than 200 levels"),
+        (["x"], (), "line 1: holds a text; every line must be an object"),
+        ([{"question": "x", "deep": nested(300)}], (), "line 1: is not JSON: is nested deeper than 200 levels"),
         ([{"question": "x" * (17 << 20)}], (), "line 1: is longer than 16 MiB"),
         ([{"prompt": " ", "reference_response": "r"}], (), "line 1: no prompt"),
         ([], (), "holds no items"),
+        ([{"prompt": "p", "id": 1}, {"prompt": "q", "id": 1}], (), "line 2: id '1' is that of another row"),
         ([{"prompt": "p", "reference_response": "r", "attributes": [1]}], (), "attributes must be an object"),
         ([{"prompt": "p", "reference_response": "r", "native_score": 2}], (), "native_score must be a number from 0"),
         ([{"prompt": "p", "reference_response": "r"}], ("--teacher-id", "a__b"), "no __"),
