@@ -106,10 +106,13 @@ def generate_main(argv: Sequence[str] | None = None) -> int:
 
     from coeval.probing import generate, log_probe, static_text
     from coeval.schema import PHASES
+    from p2l.common.errors import ConfigError
     from p2l.common.files import atomic_path, check_can_write
 
     config, keys, log = load(arguments)
     out = check_can_write(arguments.out, arguments.config)
+    if out.exists():  # written by hand, perhaps
+        raise ConfigError(f"--out {out} is there already; choose another name, or remove it")
     mode = arguments.probe or config.experiment.probe_mode
     failed = log_probe(run_probe(config, keys, mode, PHASES[:2]), log)
     if failed and (arguments.probe_on_fail or config.experiment.probe_on_fail) != "warn":

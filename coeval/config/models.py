@@ -149,7 +149,7 @@ def _resolved(value: Any, info: ValidationInfo) -> Any:
 
 _Parameter = Annotated[dict[str, Any], PlainValidator(_parameters)]
 _Role = Annotated[Role, one_of(ROLES, "there is no role {value}{near}; choose from {all} (V-05)")]
-_SPACED = "letters, digits, '.', '_' and '-'"
+_SPACED = "letters (a-z, A-Z), digits, '.', '_' and '-'"
 
 
 class ModelEntry(Entry):

@@ -146,7 +146,7 @@ def _label(label: Any) -> str:
 class TaskEntry(Entry):
     """One of `tasks`."""
 
-    name: Annotated[Text, name_of("letters, digits, '_' and '-'", "[A-Za-z0-9_-]+")] = Field(
+    name: Annotated[Text, name_of("letters (a-z, A-Z), digits, '_' and '-'", "[A-Za-z0-9_-]+")] = Field(
         default="", description="a name that is its own"
     )
     description: Text = Field(default="", description="a sentence that says what the task is")

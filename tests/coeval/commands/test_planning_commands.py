@@ -13,6 +13,7 @@ from coeval.commands import plan, run
 from coeval.commands import plan as describe
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
+from p2l.common.errors import ConfigError
 from tests.coeval.config.configs import Raw, experiment, model, task, write
 from tests.conftest import Command
 
@@ -115,6 +116,14 @@ def test_generate_writes_what_teachers_propose_and_leaves_no_run(tmp_path: Path)
     config = load_config(out, keys=Keys())
     assert not isinstance(config.tasks[0].rubric, str)
     assert not (tmp_path / "runs").exists()
+
+
+def test_generate_replaces_no_file_that_is_there(tmp_path: Path) -> None:
+    out = tmp_path / "static.yaml"
+    out.write_text("written: by hand\n")
+    with pytest.raises(ConfigError, match="is there already"):
+        run.generate_main(["--config", str(write(tmp_path, left_to_teachers)), "--out", str(out)])
+    assert out.read_text() == "written: by hand\n"
 
 
 def test_generate_stops_where_a_teacher_is_not_there(tmp_path: Path) -> None:
