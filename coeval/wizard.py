@@ -154,7 +154,7 @@ def task_name(description: str) -> str:
 
 def _check_name(text: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9_-]+", text) or "__" in text:
-        raise ValueError("letters, digits, - and _ alone, and no __")
+        raise ValueError("letters (a-z, A-Z), digits, - and _ alone, and no __")
 
 
 def _parts(text: str) -> dict[str, str]:
@@ -241,7 +241,11 @@ def _read_task(reply: Mapping[str, Any]) -> JSON:
 
 def author_config(name: str, keys: Keys) -> Config:
     """Return a configuration with one model, to write a task with. Raise ConfigErrors if it cannot be used."""
-    return _loaded(_whole({"name": "x"}, [_model(name, ["teacher", "student", "judge"])]), keys)
+    try:
+        return _loaded(_whole({"name": "x"}, [_model(name, ["teacher", "student", "judge"])]), keys)
+    except ConfigErrors as errors:
+        why = [re.sub(r"^\S+\.interface: (auto: )?", "", _plain(message)) for message in errors.messages]
+        raise ConfigErrors([f"--model {name}: {message}" for message in why]) from None
 
 
 # The configuration as a file.
@@ -281,8 +285,13 @@ def mistakes(raw: Mapping[str, Any], keys: Keys) -> tuple[str, ...]:
     try:
         _loaded(raw, keys)
     except ConfigErrors as errors:
-        return tuple(re.sub(r"^\S*wizard\.yaml:?\d*:? ?", "", message) for message in errors.messages)
+        return tuple(map(_plain, errors.messages))
     return ()
+
+
+def _plain(message: str) -> str:
+    """Return a mistake without the file that it is in, which is gone."""
+    return re.sub(r"^\S*wizard\.yaml:?\d*:? ?", "", message)
 
 
 _COMMENTS = {

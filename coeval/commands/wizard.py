@@ -72,7 +72,8 @@ def _answers(path: Path | None) -> Callable[[str], str]:
     except (OSError, UnicodeDecodeError) as error:
         from coeval.errors import RunInputError
 
-        raise RunInputError(f"{path}: cannot be read: {error}") from None
+        why = error.strerror if isinstance(error, OSError) else "is not text in UTF-8"
+        raise RunInputError(f"--answers {path}: cannot be read: {why}") from None
 
     def ask(question: str) -> str:
         answer = next(lines, None)

@@ -107,6 +107,14 @@ def test_what_has_no_default_needs_an_answer(
     assert not (tmp_path / "made.yaml").exists()
 
 
+def test_answers_that_cannot_be_read_are_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "latin").write_bytes(b"\xe9t\xe9\n")
+    reasons = {"none": "No such file or directory", ".": "Is a directory", "latin": "is not text in UTF-8"}
+    for name, why in reasons.items():
+        assert coeval("wizard", "--out", tmp_path / "made.yaml", "--answers", tmp_path / name) == 1
+        assert capsys.readouterr().err == f"error: --answers {tmp_path / name}: cannot be read: {why}\n"
+
+
 def test_what_a_run_would_refuse_is_asked_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = ["Sum up a text.", "", "", "tone: ,", "tone: warm,", "", "1", "mock:ant,", "", "", "pairs", "", "0", "$2"]
     assert answer(tmp_path, *lines) == 0
@@ -145,6 +153,8 @@ def test_a_model_makes_a_task_of_a_sentence() -> None:
 def test_a_sentence_needs_a_model_that_can_be_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert answer(tmp_path, "mock:ant", sentence="Refunds.", model="mock:ant") == 1
     assert "ant wrote no task in 3 attempts" in capsys.readouterr().err
+    assert answer(tmp_path, "mock:ant", sentence="Refunds.", model="nobody-7b") == 1
+    assert "error: --model nobody-7b: no provider of 'nobody-7b' is known" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         answer(tmp_path, "mock:ant", sentence="Refunds.")
 
