@@ -74,6 +74,8 @@ def find_people(sources: Sequence[str | None], name: str | None, what: str) -> s
     else than who cast the votes. VoteError, about the votes called `what`, if nothing has the name.
     """
     there = sorted({source for source in sources if source is not None})
+    if name is not None and not there:
+        raise VoteError(f"{what}: no vote has a source; a column 'source' must say {name!r}, or name a judge")
     if name is not None and name not in there:
         raise VoteError(f"{what}: no vote has the source {name!r}{nearest(name, there)}; sources: {listed(there)}")
     people = name or next((one for one in PEOPLE if one in there), None)

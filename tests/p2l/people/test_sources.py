@@ -27,6 +27,8 @@ def test_a_column_of_another_meaning_is_left_alone() -> None:
 def test_a_name_that_is_not_there_is_refused() -> None:
     with pytest.raises(VoteError, match=r"votes: no vote has the source 'humen' \(did you mean 'human'\?\)"):
         find_people(["human", "gpt-judge"], "humen", "votes")
+    with pytest.raises(VoteError, match="votes: no vote has a source; a column 'source' must say 'human'"):
+        find_people([None], "human", "votes")
 
 
 def test_judges_have_families_and_people_have_names() -> None:
