@@ -25,6 +25,7 @@ from coeval.errors import RunInputError
 from coeval.parsing import MalformedAnswerError
 from coeval.schema import Scale, scale_in
 from coeval.storage.run import entries_of, stored_config
+from p2l.common.cli import counted
 from p2l.common.files import bounded_lines, parse_json
 from p2l.common.spreadsheets import CellReader
 
@@ -66,7 +67,8 @@ def read_annotations(path: Path, loaded: LoadedRun) -> Annotations:
     bad = reader.skips.rows()
     if not reader.scores:
         first = f": {bad[0].count} {WHY[bad[0].code]}, such as {bad[0].example}" if bad else ""
-        raise RunInputError(f"{path}: none of {rows} rows can be used{first}")
+        none = f"none of {counted(rows, 'row')} can be used" if rows else "holds no rows"
+        raise RunInputError(f"{path}: {none}{first}")
     keys = sorted(reader.scores)
     annotators = tuple(sorted({annotator for _, _, annotator in keys}))
     codes = codes_of(annotators)
@@ -106,7 +108,9 @@ def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any] | None]]:
             for number, (line, _) in enumerate(bounded_lines(lines), 1):
                 if not line or line.strip():
                     yield number, _object(line.removeprefix(codecs.BOM_UTF8))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except UnicodeDecodeError as error:
+        raise RunInputError(f"--annotations {path}: is not text in UTF-8; save it in that encoding") from error
+    except (OSError, csv.Error) as error:
         why = getattr(error, "strerror", None) or error
         raise RunInputError(f"--annotations {path}: cannot be read: {why}") from error
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from coeval.cli import run_flags
+from p2l.common.cli import counted
 
 if TYPE_CHECKING:
     from coeval.analysis.people import Calibration
@@ -54,13 +55,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def text_of(report: Calibration) -> str:
     """Return the main figures, in lines."""
-    people = len(report.annotators)
-    lines = [f"{report.annotations} scores of {people} annotator{'s' if people > 1 else ''}"]
+    people = counted(len(report.annotators), "annotator")
+    lines = [f"{counted(report.annotations, 'score')} of {people}"]
     for row in report.agreement:
         if row.dimension == "all" and row.kind != "annotator":
             kappa = "-" if row.kappa is None else f"{row.kappa:.3f}"
             who = row.rater if row.kind == "judge" else "people among themselves"
-            lines.append(f"{who}: equal {row.equal:.3f}, weighted {row.weighted:.3f}, kappa {kappa}, {row.rows} rows")
+            lines.append(
+                f"{who}: equal {row.equal:.3f}, weighted {row.weighted:.3f}, kappa {kappa}, {counted(row.rows, 'row')}"
+            )
     for one in report.students:
         lines.append(
             f"{one.rank}. {one.student}: {one.raw:.3f} -> {one.calibrated:.3f} [{one.lower:.3f}, {one.upper:.3f}]"

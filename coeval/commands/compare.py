@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import amount, parser
+from p2l.common.cli import amount, counted, parser
 
 if TYPE_CHECKING:
     from coeval.analysis.compare import Change, RunComparison
@@ -112,7 +112,8 @@ def _notes(comparison: RunComparison) -> Iterator[str]:
             yield f"only {name}: {', '.join(students)}"
     for row in comparison.left_out:
         of = "scores of " if row.kind == "student" else ""
-        yield f"left out: {of}{row.kind} {row.name}, {row.count} {row.basis} that only {row.run} has"
+        number = counted(row.count, row.basis.removesuffix("s"))
+        yield f"left out: {of}{row.kind} {row.name}, {number} that only {row.run} has"
     for judge in comparison.changed_judges:
         yield f"warning: judge {judge}: another model judges, and a change may be the judge's"
     for name, skipped in (("before", comparison.skipped_before), ("after", comparison.skipped_after)):

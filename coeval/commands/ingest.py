@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coeval.cli import names
-from p2l.common.cli import parser, positive
+from p2l.common.cli import counted, parser, positive
 
 if TYPE_CHECKING:
     from coeval.ingest.adapters import Benchmark
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 print(f"reading {path}")
             rows = hub_rows(benchmark) if arguments.from_hub else None
             counts = ingest(Run(folder), benchmark, path, arguments.limit, rows)
-            text = f"{benchmark.name}: {counts.written} items written for task {benchmark.task}"
+            text = f"{benchmark.name}: {counted(counts.written, 'item')} written for task {benchmark.task}"
             if arguments.verbose or not counts.written:
                 text += f", {counts.there} there already, {counts.skipped} skipped"
             print(text)
@@ -153,7 +153,8 @@ def _take_answers(run: Run, arguments: argparse.Namespace) -> None:
         run, _own(arguments, arguments.answers), list(islice(answers, arguments.limit)), arguments.answers
     )
     there = f", {counts.there} there already" if counts.there else ""
-    print(f"{counts.written} answers of {', '.join(counts.models)} to {counts.items} new items{there}")
+    written, items = counted(counts.written, "answer"), counted(counts.items, "new item")
+    print(f"{written} of {', '.join(counts.models)} to {items}{there}")
 
 
 def _own(arguments: argparse.Namespace, path: Path) -> Benchmark:

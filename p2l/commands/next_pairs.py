@@ -7,7 +7,7 @@ import csv
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import choose, parser, positive, run
+from p2l.common.cli import choose, counted, parser, positive, run
 from p2l.common.errors import ConfigError
 
 
@@ -70,10 +70,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         for row in order.tolist():
             pair = [to_cell(names[place]) for place in plan.pairs[row].tolist()]
             rows.writerow([*pair, int(plan.votes[row]), f"{plan.propensities[row]:.6g}"])
-    used = int((plan.votes > 0).sum())
+    used, pairs = int((plan.votes > 0).sum()), counted(len(plan.pairs), "pair")
     print(
-        f"{args.output}: {args.count:,} votes on {used} of {len(plan.pairs):,} pairs; standard deviation of a "
-        f"coefficient {plan.variance_before**0.5:.4f} now, {plan.variance_after**0.5:.4f} expected after them, "
+        f"{args.output}: {counted(args.count, 'vote')} on {used:,} of {pairs}; standard deviation of a coefficient "
+        f"{plan.variance_before**0.5:.4f} now, {plan.variance_after**0.5:.4f} expected after them, "
         f"{plan.variance_random**0.5:.4f} after as many on pairs drawn at random"
     )
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p2l.common.cli import add_command, counted, parser, positive, run
+from p2l.common.cli import add_command, counted, not_votes, parser, positive, run
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import check_can_write, parse_json
 from p2l.common.program import Parser
@@ -291,8 +291,7 @@ _RUN = {
 
 
 def _left_out(count: int) -> str:
-    what = "row that is not a vote" if count == 1 else "rows that are not votes"
-    return f" ({count:,} {what} left out)" if count else ""
+    return f" ({not_votes(count)} left out)" if count else ""
 
 
 def _model_list(path: str | None) -> list[str] | None:

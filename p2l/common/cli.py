@@ -216,6 +216,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
+def not_votes(number: int) -> str:
+    """Return how many rows were left out of votes, in words."""
+    return "1 row that is not a vote" if number == 1 else f"{number:,} rows that are not votes"
+
+
 def nearest(word: str, candidates: Iterable[str]) -> str:
     """Return a hint such as ` (did you mean 'learning_rate'?)`, or nothing when no candidate is near."""
     match = nearest_of(word, candidates)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.cli import listed, nearest, progress
+from p2l.common.cli import counted, listed, nearest, progress
 from p2l.common.errors import InputError
 from p2l.common.files import parse_json
 from p2l.insight.explain_report import Explanation, Observed, Strength, VoteAgreement
@@ -236,7 +236,7 @@ def _models(file: Path, model_list: str | None, info: dict[str, Any], number: in
     if not isinstance(names, list):
         raise InputError(f"{file}: nothing beside it names its models; give --model-list FILE")
     if len(names) != number:
-        raise InputError(f"{file}: has {number} coefficients a row, but {len(names)} models are named")
+        raise InputError(f"{file}: has {number} coefficients a row, and the model list {counted(len(names), 'model')}")
     return [str(name) for name in names]
 
 

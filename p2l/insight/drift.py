@@ -125,7 +125,9 @@ class Drift:
         header = ["", "model", "category", "beats the field", "change", f"{self.level:.0%} interval", "prompts", "p"]
         cells = self.cells if every else self.found or [cell for cell in self.cells if not cell.by]
         table = text_table(header, [_row(cell) for cell in cells], left=range(3), most=most)
-        return "\n".join([*head, *table, *(f"note: {note}" for note in self.notes)])
+        return "\n".join(
+            [*head, *table, *(note if note.startswith("warning: ") else f"note: {note}" for note in self.notes)]
+        )
 
 
 def judge(measured: Sequence[Measured], *, level: float, fdr: float, least_change: float = 0.0) -> list[DriftCell]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from p2l.common.cli import counted
 from p2l.common.files import no_nan
 from p2l.common.plots import FALL, RISE, new_figure, plain
 from p2l.common.text_table import formatted, text_table
@@ -205,10 +206,11 @@ def _models(explanation: Explanation, selected: Sequence[str], every: bool, top:
         empty = [name, "", "(as overall everywhere)", *[""] * (len(header) - 3)]
         rows += [_row(cell, len(header)) for cell in (cells if every else better + worse)] or [empty]
     left = len(selected) - len(named)
-    more = [f"{left} more models: --models NAME, or --output FILE"] if left else []
+    more = [f"{counted(left, 'more model')}: --models NAME, or --output FILE"] if left else []
     differing = len([cell for cell in explanation.found if cell.model in set(selected)])
     least = f", by more than {explanation.least_change:g} points" if explanation.least_change else ""
-    line = f"found: {differing} strengths and weaknesses{least}, at a false discovery rate of {explanation.fdr:.0%}"
+    what = "strength or weakness" if differing == 1 else "strengths and weaknesses"
+    line = f"found: {differing} {what}{least}, at a false discovery rate of {explanation.fdr:.0%}"
     return [*text_table(header, rows, left=(0, 1, 2, 8), most=most), *more, line]
 
 

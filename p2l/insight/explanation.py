@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
 from p2l.common.bootstrap import MOST_GROUPS, limits
+from p2l.common.cli import counted
 from p2l.common.errors import InputError
 from p2l.insight import terms as kinds
 from p2l.insight.drift import adjusted, p_values
@@ -271,7 +272,8 @@ def _check_number(number: int, clusters: int | None, least: int) -> None:
     """Refuse too few different prompts, or more clusters than they allow."""
     if number < 4 * least:
         raise InputError(
-            f"{number} different prompts are too few to explain; {4 * least} are needed with at least {least} a cluster"
+            f"{counted(number, 'different prompt')} {'is' if number == 1 else 'are'} too few to explain; "
+            f"{4 * least:,} are needed with at least {least:,} a cluster"
         )
     most = number // 2 // least
     if clusters is not None and not 2 <= clusters <= most:

@@ -19,10 +19,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from p2l.common.cli import listed, nearest, progress
+from p2l.common.cli import counted, listed, nearest, not_votes, progress
 from p2l.common.errors import ConfigError, InputError, VoteError
 from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.leaderboard.board import Named, TextTable, effect_lines, interval_text, to_score
+from p2l.leaderboard.controls import without_value
 from p2l.leaderboard.counts import NO_PERIOD, Counts
 from p2l.leaderboard.history import UNITS, History, Over, Period, history_of_counts, parse_over
 from p2l.leaderboard.pair_tables import VoteCounter
@@ -113,9 +114,9 @@ def _start_of(grouped: re.Match[str], over: Over, text: str) -> float:
 def history_of_votes(args: argparse.Namespace) -> History:
     """Return the history of a file of votes, as the flags of the command say."""
     over = parse_over(args.over)
-    counted = counts_of(args)
-    if counted is not None:
-        return _history_of_counts(counted, over, args)
+    counts = counts_of(args)
+    if counts is not None:
+        return _history_of_counts(counts, over, args)
     source = open_source(args.votes)
     if args.time_column not in source.columns:
         raise VoteError(
@@ -145,10 +146,10 @@ def history_of_votes(args: argparse.Namespace) -> History:
         history = history_of_counts(counter, codes, list(names), over=over, **fixed, **fit_options(args))
     except InputError as error:
         raise VoteError(f"{source.name}: {error}") from error
-    left_out = [(dropped, "rows that are not votes"), (timeless, "votes without a time")]
-    notes = [f"{count:,} {what} were left out." for count, what in left_out if count]
+    left_out = [(dropped, not_votes(dropped)), (timeless, f"{counted(timeless, 'vote')} without a time")]
+    notes = [f"{what} {'was' if count == 1 else 'were'} left out." for count, what in left_out if count]
     missing = {} if controls is None else controls.missing
-    notes += [f"{count:,} votes without a value of {name} count as zero." for name, count in missing.items()]
+    notes += [without_value(name, count) for name, count in missing.items()]
     return dataclasses.replace(history, notes=(*history.notes, *notes))
 
 

@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from p2l.common.cli import listed, nearest, progress
+from p2l.common.cli import listed, nearest, not_votes, progress
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import parse_json
 from p2l.leaderboard.board import Leaderboard, Named
-from p2l.leaderboard.controls import ControlledVotes, Controls, CountedVotes
+from p2l.leaderboard.controls import ControlledVotes, Controls, CountedVotes, without_value
 from p2l.leaderboard.counts import Counts, read_counts
 from p2l.leaderboard.fitting import fit_table, prior_of, suited
 from p2l.leaderboard.history import parse_over
@@ -243,9 +243,9 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
             if clustered and cluster is not None and not controlled:
                 clustered.add(group, *votes, cluster[rows])
     boards = _fit_groups(groups, counter, clustered, controlled, list(names), args)
-    notes = [f"{dropped:,} rows that are not votes were left out."] if dropped else []
+    notes = [f"{not_votes(dropped)} {'was' if dropped == 1 else 'were'} left out."] if dropped else []
     missing = {} if controls is None else controls.missing
-    notes += [f"{count:,} votes without a value of {name} count as zero." for name, count in missing.items()]
+    notes += [without_value(name, count) for name, count in missing.items()]
     return [boards[0]._replace(board=_noted(boards[0].board, *notes)), *boards[1:]]
 
 

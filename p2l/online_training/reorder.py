@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.common.cli import add_command, parser, positive, progress, whole
+from p2l.common.cli import add_command, counted, not_votes, parser, positive, progress, whole
 from p2l.common.errors import ConfigError, VoteError
 from p2l.common.files import atomic_path, check_can_write
 from p2l.online_training.buffer import Batches, Buffer, Ids, Lag, NewVotes
@@ -153,15 +153,19 @@ def _report(output: Path, written: Reordered, left_out: int) -> str:
     days = f"{lag.median_seconds / 86400:.3g} days, 99 % within {lag.p99_seconds / 86400:.3g}"
     return "\n".join(
         [
-            f"{output}: {written.votes:,} votes in {written.batches:,} batches; train with a global batch size of "
-            f"{written.global_batch_size:,}",
+            f"{output}: {counted(written.votes, 'vote')} in {_batches(written.batches)}; train with a global batch "
+            f"size of {written.global_batch_size:,}",
             f"{beside(output)[1]}: when each batch ended",
-            f"waited: {lag.median_batches:,.0f} batches in the median, 99 % within {lag.p99_batches:,.0f} ({days}); "
-            f"{lag.most_waiting:,} votes at most at once",
-            *([f"dropped: {written.dropped:,} votes that waited at the end"] if written.dropped else []),
-            *([f"left out: {left_out:,} rows that are not votes"] if left_out else []),
+            f"waited: {_batches(round(lag.median_batches))} in the median, 99 % within {lag.p99_batches:,.0f} "
+            f"({days}); {counted(lag.most_waiting, 'vote')} at most at once",
+            *([f"dropped: {counted(written.dropped, 'vote')} that waited at the end"] if written.dropped else []),
+            *([f"left out: {not_votes(left_out)}"] if left_out else []),
         ]
     )
+
+
+def _batches(number: int) -> str:
+    return f"{number:,} {'batch' if number == 1 else 'batches'}"
 
 
 class EndTimes:
@@ -208,9 +212,8 @@ def reorder(store: VoteStore, buffer: Buffer, output: Path, *, sort: bool = Fals
             votes, batches = votes + len(ids), batches + len(block)
             bar.update(len(ids))
         if not votes:
-            raise VoteError(
-                f"{store.name}: {len(store):,} votes fill no batch of {buffer.batch_size:,}; nothing to write"
-            )
+            there = counted(len(store), "vote")
+            raise VoteError(f"{store.name}: {there} cannot fill a batch of {buffer.batch_size:,}; nothing to write")
         written = Reordered(votes, batches, buffer.full_size, buffer.dropped, buffer.lag)
         lag_path.write_text(json.dumps(written.as_dict(), indent=1), encoding="utf-8")
         times_path.write_text(json.dumps(ends.by_batch(), indent=1), encoding="utf-8")

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from p2l.common.cli import nearest, progress
+from p2l.common.cli import counted, nearest, progress
 from p2l.common.text_table import align
 from p2l.votes.arrow_files import RecordFile
 from p2l.votes.reading import Finding, VoteBatch, check_columns, model_codes, scan, without_bad
@@ -246,7 +246,12 @@ def _rest(report: VoteReport) -> list[tuple[str, str]]:
     rows = []
     if report.prompts is not None:
         again = report.votes - report.prompts
-        rows.append(("distinct prompts", f"{report.prompts:,}; {again:,} votes repeat one"))
+        rows.append(
+            (
+                "distinct prompts",
+                f"{report.prompts:,}; {counted(again, 'vote')} {'repeats' if again == 1 else 'repeat'} one",
+            )
+        )
         rows.append(("turns", _top(report.turns, report.votes)))
     if report.voters is not None:
         rows.append(("voters", f"{report.voters:,}"))

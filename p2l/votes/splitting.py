@@ -63,7 +63,8 @@ def split_votes(
     if Path(train_output).resolve() == Path(val_output).resolve():
         raise VoteError(f"{train_output}: both parts would be written there; name two files")
     if not 0 < val < len(store):
-        raise VoteError(f"{store.name}: {val} validation votes cannot be taken from {len(store)}; ask for fewer")
+        wanted, there = counted(val, "validation vote"), counted(len(store), "vote")
+        raise VoteError(f"{store.name}: {wanted} cannot be taken from {there}; ask for 1 to {len(store) - 1:,}")
     chosen = split_by_prompt(store, val, seed, quiet=quiet) if by == "prompt" else newest(store, val)
     is_val = np.zeros(len(store), dtype=bool)
     is_val[chosen] = True

@@ -116,8 +116,9 @@ def test_rows_that_cannot_be_used_are_told_by_kind(tmp_path: Path, capsys: pytes
     [
         ("a.txt", "", "must end in .csv or .jsonl"),
         ("a.csv", "factor,value\n", "has no column response_id (or datapoint_id and student), score"),
-        ("a.jsonl", "[1]\n", "none of 1 rows can be used: 1 is not a JSON object, such as a.jsonl:1"),
-        ("a.jsonl", "", "none of 0 rows can be used"),
+        ("a.jsonl", "[1]\n", "none of 1 row can be used: 1 is not a JSON object, such as a.jsonl:1"),
+        ("a.jsonl", "", "a.jsonl: holds no rows"),
+        ("a.csv", "response_id,factor,score\n", "a.csv: holds no rows"),
     ],
 )
 def test_a_file_of_no_use_ends_with_one(

@@ -167,7 +167,7 @@ def test_rows_that_are_no_votes_are_refused_or_dropped_and_counted(tmp_path, cap
     with pytest.raises(InputError, match=r"row 8.*--drop-bad"):
         main(["--votes", str(source), "--quiet"])
     main(["--votes", str(source), "--drop-bad", "--quiet"])
-    assert "1 rows that are not votes were left out" in capsys.readouterr().out
+    assert "1 row that is not a vote was left out" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

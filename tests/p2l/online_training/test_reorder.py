@@ -149,7 +149,7 @@ def test_rows_that_are_no_votes_can_be_left_out(tmp_path: Path, capsys: pytest.C
     rows = broken(lambda rows: rows[3].update(model_b=MODELS[3]))
     source, output = save(tmp_path / "votes.parquet", rows), tmp_path / "out.parquet"
     geometric_buffer.main(["--input", str(source), "--output", str(output), *FLAGS, "--drop-bad"])
-    assert "left out: 1 rows that are not votes" in capsys.readouterr().out
+    assert "left out: 1 row that is not a vote" in capsys.readouterr().out
     assert len(columns_of(output, "tstamp")) == 19
 
 
@@ -160,7 +160,7 @@ def test_rows_that_are_no_votes_can_be_left_out(tmp_path: Path, capsys: pytest.C
         (["geometric", "--epsilon", "1.5"], "epsilon: input should be less than or equal to 1"),
         (["geometric", "--output", "votes.txt"], "votes.txt: unknown kind of file"),
         (["geometric", "--output", "votes.parquet"], "votes.parquet: is an input too"),
-        (["geometric", "--batch-size", "1000", "--drop-tail"], "20 votes fill no batch of 1,000"),
+        (["geometric", "--batch-size", "1000", "--drop-tail"], "20 votes cannot fill a batch of 1,000"),
         (["geometric", "--input", "no.parquet"], "no.parquet: no such file"),
         (["geometric", "--seed", "-1"], "--seed: must be a whole number of at least 0"),
         (["replay", "--epsilon", "1"], "epsilon: a share of 1"),
