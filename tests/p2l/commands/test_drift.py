@@ -226,7 +226,7 @@ def test_a_model_has_not_drifted_from_itself(pair: tuple[Path, Path, Path]) -> N
 
 
 def test_the_noise_of_training_is_no_drift_where_posteriors_tell_it(
-    pair: tuple[Path, Path, Path], tmp_path: Path
+    pair: tuple[Path, Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Coefficients differ by what a few votes leave open: prompts alone call it a change, the posterior does not."""
     import torch
@@ -244,6 +244,8 @@ def test_the_noise_of_training_is_no_drift_where_posteriors_tell_it(
     plain = drift_of_models(*map(str, folders), str(prompts), by=["topic"], least=5)
     assert all(cell.verdict for cell in judge(plain.measured, level=0.95, fdr=0.05))
     assert "warning" in plain.notes[0]
+    main([*map(str, folders), "--prompts", str(prompts), "--by", "topic", "--min-prompts", "5", "--quiet"])
+    assert "\nwarning: intervals are over prompts alone" in capsys.readouterr().out
     asked = [json.loads(line)["prompt"] for line in prompts.read_text(encoding="utf-8").splitlines()]
     rng = np.random.default_rng(0)
     rows = [

@@ -222,7 +222,8 @@ def test_pictures_of_many_models_and_of_one(made):
 @pytest.mark.parametrize(
     ("coefs", "models", "options", "said"),
     [
-        (np.zeros((30, 2)), ["a", "b"], {}, "too few to explain"),
+        (np.zeros((30, 2)), ["a", "b"], {}, "30 different prompts are too few to explain"),
+        (np.zeros((1, 2)), ["a", "b"], {}, "1 different prompt is too few to explain; 80 are needed"),
         (np.zeros((100, 3)), ["a", "b"], {}, "shape"),
         (np.zeros((100, 1)), ["a"], {}, "at least two models"),
         (np.full((100, 2), np.nan), ["a", "b"], {}, "finite"),

@@ -75,6 +75,8 @@ def test_check_prints_what_is_in_a_file(tmp_path: Path, capsys: pytest.CaptureFi
         "weights min 2, mean 2, max 2",
         "no problems",
     ]
+    assert main(["check", str(save(tmp_path / "v.parquet", rows[:4]))]) == 0
+    assert "3; 1 vote repeats one" in capsys.readouterr().out
 
 
 def test_check_lists_every_problem_up_to_the_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
