@@ -125,9 +125,9 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, once every flag is known: a mistyped one is told before what is missing without it."""
-        if args is not None:
-            self._check_names(args)
-        return super().parse_known_args(args, namespace)
+        words = sys.argv[1:] if args is None else args
+        self._check_names(words)
+        return super().parse_known_args(words, namespace)
 
     def _check_names(self, words: Iterable[str]) -> None:
         for word in words:

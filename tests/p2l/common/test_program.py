@@ -79,6 +79,18 @@ def test_a_mistyped_flag_is_one_line_with_the_nearest(parser: Parser, capsys: py
     assert error.endswith(f"; see {parser.prog} --help\n")
 
 
+@pytest.mark.parametrize(
+    ("module", "typed", "meant"),
+    [("route.openai_server", "--confg", "--config"), ("p2l.endpoint", "--modl-path", "--model-path")],
+)
+def test_a_module_that_is_run_tells_a_mistyped_flag_before_a_missing_one(
+    module: str, typed: str, meant: str, command: Command
+) -> None:
+    done = command("python", "-m", module, typed, "x")
+    assert done.returncode == 2
+    assert f"error: unknown flag {typed} (did you mean {meant!r}?)" in done.stderr
+
+
 def test_a_flag_that_lacks_its_value_and_a_command_that_lacks_a_flag_are_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
