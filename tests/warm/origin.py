@@ -111,16 +111,19 @@ class Origin:
 
     def _fork(self) -> dict[str, Any] | None:
         client, _ = self.listener.accept()
-        head, files, _, _ = socket.recv_fds(client, 4, 250)
-        with client.makefile("rb") as reader:
-            request: dict[str, Any] = json.loads(reader.read(int.from_bytes(head, "big")))
-        if _read_early(request["environment"]) != self.environment:
-            client.sendall(b"0\n")
-        elif pid := os.fork():
-            kept = socket.socket(fileno=_moved(client.detach()))
-            self.clients[pid] = kept
-            kept.sendall(b"%d\n" % pid)
-        else:
+        files: list[int] = []
+        pid = -1
+        # A client may be killed at any moment: before its request is whole, or before it is told of its fork.
+        with contextlib.suppress(OSError, ValueError):
+            head, files, _, _ = socket.recv_fds(client, 4, 250)
+            with client.makefile("rb") as reader:
+                request: dict[str, Any] = json.loads(reader.read(int.from_bytes(head, "big")))
+            if _read_early(request["environment"]) != self.environment:
+                client.sendall(b"0\n")
+            elif pid := os.fork():
+                kept = self.clients[pid] = socket.socket(fileno=_moved(client.detach()))
+                kept.sendall(b"%d\n" % pid)
+        if pid == 0:
             client.close()
             self._take_over(files, request["files"])
             return request
