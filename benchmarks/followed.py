@@ -4,9 +4,9 @@
     python -m benchmarks.followed newcomers DATA_DIR [--models 12] [--folder DIR]
 
 arenas     simulated arenas: a model is trained on 5,000 votes in one line and follows 4,000 more, three new models
-           among them. After each eighth of these, losses on the same held-out votes: as it was, the live line, and one
-           line on all votes so far, the mean of three orders, since one differs from another by some thousandths of a
-           nat
+           among them. After each eighth of these, losses on the same 12,000 held-out votes: as it was, what the live
+           line serves and its own weights, and one line on all votes so far, the mean of three orders, since one
+           differs from another by some thousandths of a nat
 newcomers  20,000 votes of arena140k without its twelve newest models train a model on tags; the votes of each newest
            model are streamed to a live line. Printed: its loss on the model's other votes, less that of one leaderboard
            refitted to all votes so far, after 100, 400 and 3,000 votes
@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,8 @@ from p2l.leaderboard import Leaderboard, fit_labels
 from p2l.likelihood import Likelihood, vote_losses
 
 Floats = npt.NDArray[np.float64]
-BEFORE, AFTER, CHECKPOINTS, HELD, ORDERS = 5000, 4000, 8, 3000, 3
+BEFORE, AFTER, CHECKPOINTS, HELD, ORDERS = 5000, 4000, 8, 12_000, 3
+PUBLISHED_VOTES, MOST = 1000, 0.01
 NEWEST, KNOWN_VOTES, COUNTS, MOST_LATER = 12, 20_000, (100, 400, 3000), 3000
 
 
@@ -82,32 +84,69 @@ def _labels(votes: Any, place: dict[str, int]) -> tuple[npt.NDArray[np.int32], n
     return np.stack([first, second, ties], axis=1)[is_known].astype(np.int32), is_known
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """Losses at one point of a stream, means over the held-out votes."""
+
+    votes: int
+    as_it_was: float
+    """Of votes between the models that it knows."""
+    served: float
+    """Of the model that the live line published last."""
+    own: float
+    """Of the weights of the run itself, which nothing has shrunk."""
+    anew: Floats
+    """(O,) trained on all votes so far in each of O orders."""
+    error: float
+    """Standard error, over votes, of `served` less the mean of `anew`."""
+    among_new: float
+    """`served` less the mean of `anew`, of votes with a new model."""
+
+    @property
+    def distance(self) -> float:
+        """What the served model loses to training anew."""
+        return self.served - float(self.anew.mean())
+
+
 def arenas(folder: Path, seeds: int) -> Iterator[str]:
     """Yield the table of what the live line loses to training anew, by arena and checkpoint."""
-    runs = np.empty((seeds, CHECKPOINTS, 7))
+    runs: list[list[Checkpoint]] = []
     for seed in range(seeds):
-        for number in range(CHECKPOINTS):
-            runs[seed, number] = _checkpoint(folder / str(seed), seed, number + 1)
-            cells = "  ".join(f"{loss:.4f}" for loss in runs[seed, number, 1:])
-            print(f"arena {seed + 1}, {runs[seed, number, 0]:,.0f} votes: {cells}", file=sys.stderr, flush=True)
-    gaps, among_new = runs[:, :, 2] - runs[:, :, 3], runs[:, :, 4] - runs[:, :, 5]
-    of_one_order = runs[:, :, 2] - runs[:, :, 6]
-    rows = [[f"{votes:,.0f}", *(f"{gap:+.4f}" for gap in gaps[:, n])] for n, votes in enumerate(runs[0, :, 0])]
-    rows.append(["at most 0.01", *(f"{(own <= 0.01).sum()} of {CHECKPOINTS}" for own in gaps)])
-    rows.append(["of the first order alone", *(f"{(own <= 0.01).sum()} of {CHECKPOINTS}" for own in of_one_order)])
-    rows.append(["largest", *(f"{own.max():+.4f}" for own in gaps)])
-    rows.append(["mean", *(f"{own.mean():+.4f}" for own in gaps)])
-    rows.append(["mean of votes with a new model", *(f"{own.mean():+.4f}" for own in among_new)])
-    rows.append(["loss at the end: live line, anew", *(f"{run[-1, 2]:.4f}, {run[-1, 3]:.4f}" for run in runs)])
+        runs.append([])
+        for number in range(1, CHECKPOINTS + 1):
+            point = _checkpoint(folder / str(seed), seed, number)
+            runs[-1].append(point)
+            cells = (
+                f"as it was {point.as_it_was:.4f}, served {point.served:.4f}, own {point.own:.4f}, anew {point.anew}"
+            )
+            print(f"arena {seed + 1}, {point.votes:,} votes: {cells}", file=sys.stderr, flush=True)
+    rows = [
+        [f"{row[0].votes:,}", *(f"{one.distance:+.4f} ± {one.error:.4f}" for one in row)]
+        for row in zip(*runs, strict=True)
+    ]
+    served = [np.array([one.distance for one in run]) for run in runs]
+    own = [np.array([one.own - one.anew.mean() for one in run]) for run in runs]
+    one_order = [np.array([one.served - one.anew[0] for one in run]) for run in runs]
+    rows += [
+        [f"at most {MOST}", *_kept(served)],
+        ["largest", *(f"{gaps.max():+.4f}" for gaps in served)],
+        ["mean", *(f"{gaps.mean():+.4f}" for gaps in served)],
+        ["mean of votes with a new model", *(f"{np.mean([one.among_new for one in run]):+.4f}" for run in runs)],
+        [f"of the first order alone, at most {MOST}", *_kept(one_order)],
+        [f"of the run's own weights, at most {MOST}", *_kept(own)],
+        ["their largest", *(f"{gaps.max():+.4f}" for gaps in own)],
+        ["their mean", *(f"{gaps.mean():+.4f}" for gaps in own)],
+        ["loss at the end: served, anew", *(f"{run[-1].served:.4f}, {run[-1].anew.mean():.4f}" for run in runs)],
+    ]
     yield table(["votes", *(f"arena {seed + 1}" for seed in range(seeds))], rows)
 
 
-def _checkpoint(place: Path, seed: int, number: int) -> list[float]:
-    """Return the votes after so many eighths of the later ones, and losses.
+def _kept(runs: list[Floats]) -> list[str]:
+    return [f"{(gaps <= MOST).sum()} of {CHECKPOINTS}" for gaps in runs]
 
-    Of all held-out votes as it was (between its models), of the live line and trained anew; of those with a new model,
-    of the last two; of all, trained anew in the first order.
-    """
+
+def _checkpoint(place: Path, seed: int, number: int) -> Checkpoint:
+    """Train, follow and measure after so many eighths of the later votes."""
     import pandas as pd
 
     place.mkdir(parents=True, exist_ok=True)
@@ -127,14 +166,24 @@ def _checkpoint(place: Path, seed: int, number: int) -> list[float]:
         mixed.to_json(place / f"all-{number}-{order}.jsonl", orient="records", lines=True)
         train(place / f"all-{number}-{order}.jsonl", place / f"all-{number}-{order}")
     train(place / "first.jsonl", place / "first")
-    followed = follow(place / "first", place / f"later-{number}.jsonl", place / f"followed-{number}")
-    as_it_was, live, *anew = (
-        losses(one, test)
-        for one in (place / "first", followed, *(place / f"all-{number}-{order}" for order in range(ORDERS)))
-    )
+    published = place / f"served-{number}"
+    publish = ("--publish", published, "--publish-votes", PUBLISHED_VOTES, "--gate")
+    own = follow(place / "first", place / f"later-{number}.jsonl", place / f"followed-{number}", *publish)
+    newest_served = max(published.glob("checkpoint-*"), key=lambda one: int(one.name.rpartition("-")[2]))
+    trained_anew = [place / f"all-{number}-{order}" for order in range(ORDERS)]
+    served, of_own, *anew = (losses(one, test) for one in (newest_served, own, *trained_anew))
+    is_known = ~np.isnan(served + of_own + np.sum(anew, axis=0))
+    distances = served - np.mean(anew, axis=0)
     among_new = (test.model_a.isin(newest) | test.model_b.isin(newest)).to_numpy()
-    columns = (as_it_was, live, np.mean(anew, axis=0), live[among_new], np.mean(anew, axis=0)[among_new], anew[0])
-    return [BEFORE + len(later), *(float(np.nanmean(column)) for column in columns)]
+    return Checkpoint(
+        votes=BEFORE + len(later),
+        as_it_was=float(np.nanmean(losses(place / "first", test))),
+        served=float(served[is_known].mean()),
+        own=float(of_own[is_known].mean()),
+        anew=np.array(anew)[:, is_known].mean(axis=1),
+        error=float(distances[is_known].std() / np.sqrt(is_known.sum())),
+        among_new=float(distances[is_known & among_new].mean()),
+    )
 
 
 def follow(first: Path, votes: Path, folder: Path, *more: object) -> Path:

@@ -1,8 +1,7 @@
-"""How soon is a new model known, and how far does a live run fall behind one that is trained anew?
+"""How soon is a new model known?
 
     python -m benchmarks.new_rows arena DATA_DIR [--orders 10]
     python -m benchmarks.new_rows answers DATA_DIR [--orders 10]
-    python -m benchmarks.new_rows live [--seeds 1] [--folder DIR]
 
 arena    each of the twelve newest models of arena140k_votes is hidden in turn. Its row is fitted to its first votes,
          against the leaderboard of all votes without it. Printed: excess loss of all of its votes over the row that
@@ -10,12 +9,10 @@ arena    each of the twelve newest models of arena140k_votes is hidden in turn. 
 answers  the models of mmlu_pro_scores are hidden by fives, drawn by seed 0. The known ones' coefficients are logits of
          their shares of right answers by subject, or by words and form of the prompt, on four fifths of the prompts, on
          which their answers are graded; a few graded answers there give the new row. Printed: loss of its answers on
-         the other fifth, for prompts drawn at random and chosen, and where the known models' answers to the other fifth
-         are graded too, beside the mean row and the row that all answers to the four fifths give; then the same of each
-         five
-live     a simulated arena: a model is trained on 5,000 votes in one line, and follows 4,000 more, three new models
-         among them, with the README's live line. Printed: loss on held-out votes, beside a model of one line on
-         all 9,000, the model as it was, and the live line without the past votes
+         the other fifth, for prompts drawn at random and chosen, and as `p2l add-model --forecasts` forecasts them,
+         where the known models' answers to the other fifth are graded too, beside the mean row and the row that all
+         answers to the four fifths give; then the same of each five; then how far its mean score over all prompts that
+         it was not asked is from what was forecast, and from its share of right answers to as many drawn at random
 
 All draws are seeded.
 """
@@ -24,11 +21,8 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +33,11 @@ from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 from p2l.leaderboard.fitting import fit
 from p2l.leaderboard.newcomers import (
+    AnswerScale,
     NewRow,
     RowPrior,
     answers_of_new,
+    expected_scores,
     fit_answer_scale,
     fit_row,
     fit_row_prior,
@@ -59,7 +55,6 @@ Floats = npt.NDArray[np.float64]
 NEWEST, COUNTS = 12, (5, 10, 40, 100)
 NEWCOMERS, ASKED = 5, (5, 20, 50)
 RIDGE = 4.0
-BEFORE, AFTER = 5000, 4000
 
 
 def _bare(prior: RowPrior, sd: float, mean: float) -> RowPrior:
@@ -150,11 +145,17 @@ def answers(data: Path, orders: int) -> None:
     }
     counts = [f"{ASKED[0]} graded answers", *map(str, ASKED[1:])]
     print(f"mmlu_pro: loss an answer, mean of {len(order)} models, {orders} draws each\n")
-    lines = []
-    for name, groups in losses.items():
-        for way in groups[0]:
-            means = np.average([group[way] for group in groups], axis=0, weights=[len(five) for five in fives])
-            lines.append([name, way, *(f"{value:.4f}" for value in means)])
+    weights = [len(five) for five in fives]
+    means = {
+        name: {way: np.average([group[way] for group in groups], axis=0, weights=weights) for way in groups[0]}
+        for name, groups in losses.items()
+    }
+    lines = [
+        [name, way, *(f"{value:.4f}" for value in values)]
+        for name, ways in means.items()
+        for way, values in ways.items()
+        if way not in _MEANS
+    ]
     print(table(["coefficients by", "prompts", *counts], lines))
     lines = [
         [
@@ -167,15 +168,22 @@ def answers(data: Path, orders: int) -> None:
     print(f"\nBy words and form, each of the {len(fives)} draws of {NEWCOMERS} models:\n")
     header = ["right answers", *counts, "all its answers", "the mean row", f"{ASKED[-1]}, known models graded too"]
     print(table(header, lines))
+    print("\nMean score of all prompts that were not asked, mean absolute error; by words and form:\n")
+    *ways, held = _MEANS
+    lines = [[way, *(f"{value:.3f}" for value in means["words and form"][way])] for way in ways]
+    lines.append([held, *(f"{value:.0%}" for value in means["words and form"][held])])
+    print(table(["", *counts], lines))
 
 
 _GRADED = "chosen, known models graded on the other fifth too"
+_MEANS = ("share of as many drawn answers", "forecast of chosen ones", "95 % intervals hold it")
 
 
 def _losses_of_five(coefs: Floats, every: Floats, five: Any, is_test: Any, orders: int) -> dict[str, Floats]:
-    """Return the mean losses of models that are hidden together."""
+    """Return the mean losses of models that are hidden together, and errors of their mean scores."""
     known, told = np.delete(every, five, axis=1), np.delete(coefs, five, axis=1)
-    rows = [_NewModel(told, known, every[:, model], is_test).losses(orders) for model in five]
+    models = [_NewModel(told, known, every[:, model], is_test) for model in five]
+    rows = [model.losses(orders) | model.errors_of_mean(orders) for model in models]
     return {way: np.mean([row[way] for row in rows], axis=0) for way in rows[0]}
 
 
@@ -232,148 +240,108 @@ class _NewModel:
     """(P,) scores."""
     is_test: Any
 
-    def losses(self, orders: int) -> dict[str, Floats]:
-        """Return losses (3) after so many graded answers, by how these are chosen and what is known besides."""
-        train = np.flatnonzero(~self.is_test)
+    @cached_property
+    def scale(self) -> tuple[AnswerScale, Floats]:
+        """Of the prompts on which the known models are graded where those to come have no grades (P,), zero there."""
+        train = ~self.is_test
         scale, ease = fit_answer_scale(self.coefs[train], self.known[train])
         easier = np.zeros(len(self.own))
         easier[train] = ease
-        prior = fit_row_prior(self.coefs[train])
-        graded = train[~np.isnan(self.own[train])]
+        return scale, easier
+
+    @cached_property
+    def whole_scale(self) -> tuple[AnswerScale, Floats]:
+        """Of all prompts (P,), where the known models are graded on all."""
+        return fit_answer_scale(self.coefs, self.known)
+
+    @cached_property
+    def prior(self) -> RowPrior:
+        """Fitted to the prompts on which the known models are graded."""
+        return fit_row_prior(self.coefs[~self.is_test])
+
+    @cached_property
+    def graded(self) -> Any:
+        """Prompts that the new model can be asked."""
+        return np.flatnonzero(~self.is_test & ~np.isnan(self.own))
+
+    def row_of(self, rows: Any, scale: AnswerScale, easier: Floats) -> NewRow:
+        """Return the row that graded answers give."""
+        return fit_row(self.prior, self.coefs[rows], answers_of_new(scale, easier[rows], self.own[rows]))
+
+    def chosen(self, count: int, seed: int) -> Any:
+        """Return prompts that `p2l probes` would choose, of a sample."""
+        scale, easier = self.scale
+        sample = np.random.default_rng([seed, 1]).choice(self.graded, 2000, replace=False)
+        information = scale.information(self.coefs[sample].mean(axis=1), easier[sample])
+        return sample[probes(self.prior, self.coefs[sample], information, count)]
+
+    def drawn(self, count: int, seed: int) -> Any:
+        """Return prompts drawn at random."""
+        return np.random.default_rng([seed, count]).choice(self.graded, count, replace=False)
+
+    def losses(self, orders: int) -> dict[str, Floats]:
+        """Return losses (3) after so many graded answers, by how these are chosen and what is known besides."""
         tests = np.flatnonzero(self.is_test & ~np.isnan(self.own))
+        scale = self.scale[0]
 
         def loss(chance: Floats) -> float:
             own = self.own[tests]
             return -float(np.mean(own * np.log(chance) + (1.0 - own) * np.log1p(-chance)))
 
-        def row_of(rows: Any) -> NewRow:
-            return fit_row(prior, self.coefs[rows], answers_of_new(scale, easier[rows], self.own[rows]))
-
         def after(rows: Any) -> float:
-            row = row_of(rows)
+            row = self.row_of(rows, *self.scale)
             return loss(scale.chances(row.coefs(self.coefs[tests]), row.sd(self.coefs[tests])))
 
         def beside(rows: Any) -> float:
-            both, there = fit_answer_scale(self.coefs[tests], self.known[tests])
-            logits = both.slope * row_of(rows).coefs(self.coefs[tests]) + both.level + there
-            return loss(1.0 / (1.0 + np.exp(-logits)))
-
-        def chosen(count: int, seed: int) -> Any:
-            sample = np.random.default_rng([seed, 1]).choice(graded, 2000, replace=False)
-            information = scale.information(self.coefs[sample].mean(axis=1), easier[sample])
-            return sample[probes(prior, self.coefs[sample], information, count)]
-
-        def drawn(count: int, seed: int) -> Any:
-            return np.random.default_rng([seed, count]).choice(graded, count, replace=False)
+            whole, easier = self.whole_scale
+            row = self.row_of(rows, whole, easier)
+            return loss(expected_scores(whole, row, self.coefs[tests], easier[tests]).scores)
 
         def mean(measured: Any, way: Any) -> Floats:
             return np.array([np.mean([measured(way(count, seed)) for seed in range(orders)]) for count in ASKED])
 
         return {
-            "drawn at random": mean(after, drawn),
-            "chosen": mean(after, chosen),
-            "drawn, known models graded on the other fifth too": mean(beside, drawn),
-            _GRADED: mean(beside, chosen),
+            "drawn at random": mean(after, self.drawn),
+            "chosen": mean(after, self.chosen),
+            "drawn, known models graded on the other fifth too": mean(beside, self.drawn),
+            _GRADED: mean(beside, self.chosen),
             "the mean row, no answers": np.full(3, loss(scale.chances(self.coefs[tests].mean(axis=1)))),
-            "all its answers": np.full(3, after(graded)),
+            "all its answers": np.full(3, after(self.graded)),
         }
 
-
-def live(folder: Path, seeds: int) -> None:
-    """Print the losses of a followed model and of one that is trained anew."""
-    lines = []
-    for seed in range(seeds):
-        place = folder / str(seed)
-        place.mkdir(parents=True, exist_ok=True)
-        for name, (*losses, seconds) in _live_once(place, seed).items():
-            cells = ("-" if np.isnan(loss) else f"{loss:.4f}" for loss in losses)
-            lines.append([str(seed), name, *cells, f"{seconds:.0f}"])
-    print(table(["seed", "model", "all votes", "known models", "newcomers", "seconds"], lines))
-
-
-def _command(*words: object) -> float:
-    """Run a command of p2l, and return its seconds."""
-    started = time.monotonic()
-    line = [sys.executable, "-m", "p2l.cli", *map(str, words)]
-    done = subprocess.run(line, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{' '.join(line)}: {done.stderr[-2000:]}")
-    return time.monotonic() - started
-
-
-def _live_once(place: Path, seed: int) -> dict[str, tuple[float, float, float, float]]:
-    import pandas as pd
-
-    votes, held = place / "votes.parquet", place / "held.parquet"
-    total = BEFORE + AFTER
-    models = ("--models", 15, "--seed", seed + 1, "--quiet")
-    _command("simulate", "--votes", total, "--output", votes, "--val", 3000, "--val-output", held, *models)
-    every, test = pd.read_parquet(votes), pd.read_parquet(held)
-    newest = sorted({*every.model_a})[-3:]
-    is_new = every.model_a.isin(newest) | every.model_b.isin(newest)
-    first = every[~is_new].iloc[:BEFORE]
-    later = every.drop(first.index).reset_index(drop=True)
-    for name, part in (("first", first), ("later", later), ("all", every)):
-        part.to_json(place / f"{name}.jsonl", orient="records", lines=True)
-    size = ("--size", "tiny", "--quiet")
-    seconds = {
-        "as it was": _command("train", "--votes", place / "first.jsonl", "--output", place / "first", *size),
-        f"one line on all {total:,} votes": _command(
-            "train", "--votes", place / "all.jsonl", "--output", place / "all", *size
-        ),
-    }
-    follow = ("--no-eval", "--follow", place / "later.jsonl", "--stop-when-idle", 0, "--quiet")
-    for name, more in (("live line", ()), ("live line without the past (`--past none`)", ("--past", "none"))):
-        seconds[name] = _command("online-train", "--checkpoint", place / "first", *follow, *more)
-    folders = dict(zip(seconds, ("first", "all", "first-online", "first-online_1"), strict=True))
-    return {name: (*_losses(place / folders[name], test, newest), took) for name, took in seconds.items()}
-
-
-def _losses(folder: Path, test: Any, newest: Sequence[str]) -> tuple[float, float, float]:
-    """Return the loss of all held-out votes, of those between known models, and of those on newcomers.
-
-    The first and the last are not numbers for a model that knows no newcomer.
-    """
-    from p2l import P2L
-
-    model = P2L.from_pretrained(folder, device="cpu")
-    own = test[test.model_a.isin(model.model_list) & test.model_b.isin(model.model_list)]
-    names = np.array(["model_a", "model_b", "tie", "tie (bothbad)"])
-    place = [model.likelihood.outcomes.index(name) for name in ("win", "loss", "tie", "bothbad")]
-    probs = model.vote_probs([list(prompt) for prompt in own.prompt], list(own.model_a), list(own.model_b))
-    outcome = np.array([place[int(np.flatnonzero(names == winner)[0])] for winner in own.winner])
-    losses = -np.log(probs[np.arange(len(own)), outcome])
-    is_new = (own.model_a.isin(newest) | own.model_b.isin(newest)).to_numpy()
-    between_known = float(losses[~is_new].mean())
-    if not is_new.any():
-        return float("nan"), between_known, float("nan")
-    return float(losses.mean()), between_known, float(losses[is_new].mean())
+    def errors_of_mean(self, orders: int) -> dict[str, Floats]:
+        """Return (3) errors of two forecasts of the mean score of prompts not asked, and how often one holds it."""
+        whole, easier = self.whole_scale
+        found = np.empty((len(ASKED), orders, len(_MEANS)))
+        for number, count in enumerate(ASKED):
+            for seed in range(orders):
+                rows = self.chosen(count, seed)
+                rest = np.setdiff1d(np.flatnonzero(~np.isnan(self.own)), rows)
+                truth = float(self.own[rest].mean())
+                row = self.row_of(rows, whole, easier)
+                expected = expected_scores(whole, row, self.coefs[rest], easier[rest])
+                share = float(self.own[self.drawn(count, seed)].mean())
+                away = abs(expected.mean - truth)
+                found[number, seed] = abs(share - truth), away, away <= 1.959964 * expected.sd
+        return dict(zip(_MEANS, found.mean(axis=1).T, strict=True))
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line of the benchmark."""
-    flags = parser("python -m benchmarks.new_rows", "Measure how soon new models are known, and live runs.")
+    flags = parser("python -m benchmarks.new_rows", "Measure how soon new models are known.")
     commands = flags.add_subparsers(dest="command", required=True)
     for name in ("arena", "answers"):
         one = commands.add_parser(name)
         one.add_argument("data", type=Path, metavar="DATA_DIR")
         one.add_argument("--orders", type=positive, default=10)
-    one = commands.add_parser("live")
-    one.add_argument("--seeds", type=positive, default=1)
-    one.add_argument("--folder", type=Path)
     return flags
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one part."""
     args = build_parser().parse_args(argv)
-    if args.command == "arena":
-        arena(args.data, args.orders)
-    elif args.command == "answers":
-        answers(args.data, args.orders)
-    else:
-        with tempfile.TemporaryDirectory() as name:
-            live(args.folder or Path(name), args.seeds)
+    measure = {"arena": arena, "answers": answers}[args.command]
+    measure(args.data, args.orders)
 
 
 if __name__ == "__main__":

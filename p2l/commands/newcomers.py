@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import need, parser, positive, run, whole
+from p2l.common.cli import counted, need, parser, positive, run, whole
 from p2l.common.errors import ConfigError, InputError
 
 
@@ -30,6 +30,12 @@ def add_parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--organisation", metavar="NAME", help="organisation of the model (default: the first word of its name)"
     )
+    flags.add_argument(
+        "--forecasts",
+        metavar="FILE",
+        help="with --answers: write the score to expect of each prompt that known models alone have answered (.jsonl, "
+        ".csv, .parquet), and print the mean with its interval",
+    )
     flags.add_argument("--output", required=True, metavar="DIR", help="folder of the larger model; must not exist")
     return flags
 
@@ -40,17 +46,40 @@ def add_main(argv: Sequence[str] | None = None) -> None:
     output = Path(args.output).expanduser()
     if output.exists():
         raise InputError(f"{output}: exists; choose another --output or remove it")
+    if args.forecasts and not args.answers:
+        raise ConfigError("--forecasts goes with --answers: it says what further answers would be graded as")
     need("torch")  # before what comes with the extra of votes alone
-    from p2l.insight.newcomers import add_model, row_of_answers, row_of_votes
+    from p2l.insight.newcomers import LEVEL, add_model, row_of_answers, row_of_votes, write_forecasts
 
-    read = row_of_votes if args.votes else row_of_answers
-    added = read(args.model, args.name, args.votes or args.answers, organisation=args.organisation)
+    if args.forecasts:
+        _check_rows(args.forecasts, args.answers)
+    if args.votes:
+        added = row_of_votes(args.model, args.name, args.votes, organisation=args.organisation)
+    else:
+        added = row_of_answers(
+            args.model, args.name, args.answers, organisation=args.organisation, forecasts=bool(args.forecasts)
+        )
     add_model(args.model, args.name, added, output)
     print(
         f"{args.name}: coefficient {added.coef:.2f} on average, 95 % interval {added.lower:.2f} to {added.upper:.2f}, "
         f"where the known models have {added.known_lower:.2f} to {added.known_upper:.2f}; from {added.observations}"
     )
     print(f"model of {added.models} models: {output}")
+    if added.expected is not None:
+        write_forecasts(added, args.name, args.forecasts)
+        mean, error = added.expected.mean, LEVEL * added.expected.sd
+        print(
+            f"{args.forecasts}: {counted(len(added.prompts), 'prompt')} that {args.name} was not asked, expected score "
+            f"{mean:.2f}, 95 % interval {max(0.0, mean - error):.2f} to {min(1.0, mean + error):.2f}"
+        )
+
+
+def _check_rows(output: str, given: str) -> None:
+    """Refuse a file of rows that cannot be written, before the work."""
+    from p2l.common.files import check_can_write
+    from p2l.votes.sources import file_kind
+
+    file_kind(check_can_write(Path(output).expanduser(), given))
 
 
 def probes_parser() -> argparse.ArgumentParser:
@@ -69,7 +98,9 @@ def probes_parser() -> argparse.ArgumentParser:
     flags.add_argument("--count", type=positive, default=20, metavar="N", help="prompts to choose")
     flags.add_argument("--limit", type=positive, default=5000, metavar="N", help="use a sample of this many prompts")
     flags.add_argument("--seed", type=whole, default=0, help="of the sample")
-    flags.add_argument("--output", required=True, metavar="FILE", help="JSON lines of prompt, most telling first")
+    flags.add_argument(
+        "--output", required=True, metavar="FILE", help="rows of prompt, most telling first (.jsonl, .csv, .parquet)"
+    )
     return flags
 
 
@@ -79,10 +110,9 @@ def probes_main(argv: Sequence[str] | None = None) -> None:
     if args.count > args.limit:
         raise ConfigError(f"--count {args.count} is more than --limit {args.limit}; raise the limit")
     need("torch")
-    from p2l.common.files import check_can_write
     from p2l.insight.newcomers import choose_probes, write_probes
 
-    check_can_write(args.output, args.prompts)
+    _check_rows(args.output, args.prompts)
     prompts = choose_probes(args.model, args.prompts, args.count, limit=args.limit, seed=args.seed)
     write_probes(prompts, args.output)
     print(f"{args.output}: {len(prompts)} prompts, the most telling first")

@@ -12,7 +12,7 @@ import json
 import math
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,11 @@ from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from p2l.inference import P2L
 from p2l.leaderboard.newcomers import (
+    ExpectedScores,
     NewRow,
     RowPrior,
     answers_of_new,
+    expected_scores,
     fit_answer_scale,
     fit_row,
     fit_row_prior,
@@ -42,11 +44,13 @@ from p2l.model.model import P2LModel
 from p2l.model.posterior import Posterior
 from p2l.votes.schema import hash_turns
 from p2l.votes.sources import read_columns
+from p2l.votes.writing import write_votes
 
 Floats = npt.NDArray[np.float64]
 FEWEST = 3
 """Known models that a prior needs."""
-_LEVEL = 1.959964
+LEVEL = 1.959964
+"""Standard deviations of a 95 % interval."""
 _MOST_PROMPTS = 5000  # that known models alone have answered
 _OWN_FILES = (
     "eval_*",
@@ -75,6 +79,9 @@ class AddedRow:
     known_lower: float
     known_upper: float
     """Least and greatest mean coefficient of a known model."""
+    prompts: list[list[str]] = field(default_factory=list)
+    expected: ExpectedScores | None = None
+    """What to expect of its answers to prompts that known models alone have answered, where that was asked."""
 
 
 def row_of_votes(model: str, name: str, votes: str, *, organisation: str | None = None) -> AddedRow:
@@ -101,23 +108,46 @@ def row_of_votes(model: str, name: str, votes: str, *, organisation: str | None 
     return _added(row, coefs, counted(len(ids), "vote"))
 
 
-def row_of_answers(model: str, name: str, answers: str, *, organisation: str | None = None) -> AddedRow:
-    """Fit the row to graded answers; InputError where there are none of the new model, or scores outside [0, 1]."""
+def row_of_answers(
+    model: str, name: str, answers: str, *, organisation: str | None = None, forecasts: bool = False
+) -> AddedRow:
+    """Fit the row to graded answers, and forecast those to the other prompts of the file where `forecasts`.
+
+    InputError where there are no answers of the new model, no other prompts to forecast, or scores outside [0, 1].
+    """
     p2l = _opened(model, name)
     prompts, scores = read_answers(answers, [*p2l.model_list, name])
     own = scores[:, -1]
-    graded = np.flatnonzero(~np.isnan(own))
+    graded, others = np.flatnonzero(~np.isnan(own)), np.flatnonzero(np.isnan(own))
     if not len(graded):
         raise InputError(f"{answers}: holds no answer of {name!r}; the column 'model' names the models")
-    others = np.flatnonzero(np.isnan(own))[:_MOST_PROMPTS]
+    if forecasts and not len(others):
+        raise InputError(
+            f"{answers}: {name!r} has answered every prompt, so that none is left to forecast; "
+            "add known models' answers to other prompts, or leave out --forecasts"
+        )
+    if not forecasts:
+        others = others[:_MOST_PROMPTS]
     rows = np.concatenate([graded, others])
     coefs = p2l.predict([prompts[row] for row in rows]).coefs.astype(np.float64)
     scale, easier = fit_answer_scale(coefs, scores[rows, :-1])
-    answered = slice(len(graded))
+    answered, unasked = slice(len(graded)), slice(len(graded), None)
     observed = answers_of_new(scale, easier[answered], own[graded])
     row = fit_row(_prior(p2l, coefs, name, organisation), coefs[answered], observed)
     known = int((~np.isnan(scores[rows, :-1])).sum())
-    return _added(row, coefs, f"{counted(len(graded), 'graded answer')}, beside {known:,} of known models")
+    added = _added(row, coefs, f"{counted(len(graded), 'graded answer')}, beside {known:,} of known models")
+    if not forecasts:
+        return added
+    expected = expected_scores(scale, row, coefs[unasked], easier[unasked])
+    return replace(added, prompts=[prompts[row] for row in others], expected=expected)
+
+
+def write_forecasts(added: AddedRow, name: str, output: str) -> None:
+    """Write the score to expect of each prompt that a new model was not asked, in the format that the ending names."""
+    if added.expected is None:
+        raise ValueError("forecasts were not asked for")
+    columns = {"prompt": added.prompts, "model": [name] * len(added.prompts), "expected": added.expected.scores}
+    _write_rows(columns, output)
 
 
 def read_answers(path: str, models: Sequence[str]) -> tuple[list[list[str]], Floats]:
@@ -181,7 +211,7 @@ def _prior(p2l: P2L, coefs: Floats, name: str, organisation: str | None) -> RowP
 
 def _added(row: NewRow, coefs: Floats, observations: str) -> AddedRow:
     mean_design = row.prior.design(coefs).mean(axis=0)
-    error = _LEVEL * float(np.sqrt(mean_design @ row.covariance @ mean_design))
+    error = LEVEL * float(np.sqrt(mean_design @ row.covariance @ mean_design))
     coef, known = float(row.coefs(coefs).mean()), coefs.mean(axis=0)
     count = coefs.shape[1] + 1
     return AddedRow(row, observations, count, coef, coef - error, coef + error, float(known.min()), float(known.max()))
@@ -281,7 +311,12 @@ def _prompts_of(path: str, models: Sequence[str]) -> tuple[list[list[str]], Floa
 
 
 def write_probes(prompts: Sequence[list[str]], output: str) -> None:
-    """Write prompts as JSON lines."""
-    with atomic_path(Path(output).expanduser()) as temporary, temporary.open("w", encoding="utf-8") as file:
-        for turns in prompts:
-            file.write(json.dumps({"prompt": turns}, ensure_ascii=False) + "\n")
+    """Write prompts in the format that the ending names."""
+    _write_rows({"prompt": list(prompts)}, output)
+
+
+def _write_rows(columns: dict[str, Any], output: str) -> None:
+    import pyarrow as pa
+
+    batch = pa.RecordBatch.from_pydict(columns)
+    write_votes([batch], batch.schema, Path(output).expanduser())

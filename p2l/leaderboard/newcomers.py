@@ -284,6 +284,30 @@ def answers_of_new(scale: AnswerScale, own: Floats, scores: Floats) -> Observe:
     return observe
 
 
+@dataclass(frozen=True)
+class ExpectedScores:
+    """What a new model's scores are expected to be at N prompts that it was not asked."""
+
+    scores: Floats
+    """(N,)"""
+    mean: float
+    sd: float
+    """Of the mean of the scores that it would get there, around `mean`: what its row leaves open, and chance."""
+
+
+def expected_scores(scale: AnswerScale, row: NewRow, known: Floats, own: Floats) -> ExpectedScores:
+    """Forecast the scores of a new model at prompts where the known ones have coefficients (N, M) and were graded.
+
+    `own` (N,) are the prompts' own logits, which their grades tell. That these and the row are not known exactly is
+    left out of the scores: averaged over, they were forecast no better (docs/results.md, new models).
+    """
+    scores = 1.0 / (1.0 + np.exp(-(scale.slope * row.coefs(known) + scale.level + own)))
+    spread = scores * (1.0 - scores)  # at most the variance of a score in [0, 1]
+    slope = scale.slope * (spread[:, None] * row.prior.design(known)).mean(axis=0)
+    variance = float(slope @ row.covariance @ slope) + float(spread.sum()) / len(scores) ** 2
+    return ExpectedScores(scores, float(scores.mean()), variance**0.5)
+
+
 def probes(prior: RowPrior, known: Floats, curvature: Floats, count: int) -> Ints:
     """Choose prompts (of N, with coefficients (N, M)) to ask a new model about first: those that teach most of its row.
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from p2l.commands.newcomers import add_main, probes_main
-from p2l.common.errors import ConfigError, InputError
+from p2l.common.errors import ConfigError, InputError, VoteError
 from p2l.inference import P2L
 from p2l.model.committee import join
 from p2l.model.manifest import check_complete
 from p2l.training.posterior import write_posterior
 from p2l.votes import open_votes
+from p2l.votes.sources import read_columns
 from tests.conftest import write_votes
 from tests.p2l.eval_helpers import NAMES, make_model
 
@@ -87,6 +88,43 @@ def test_graded_answers_do_as_well(model: Path, tmp_path: Path) -> None:
     coefs = larger.predict(ASKED).coefs
     place = larger.model_list.index("bison")
     assert coefs[:, place].mean() > np.delete(coefs, place, axis=1).mean()
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".csv"])
+def test_scores_of_prompts_that_it_was_not_asked_are_forecast(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: str
+) -> None:
+    """The known models fail every other prompt; so will a new one that did where it was asked."""
+    rows = []
+    for number, prompt in enumerate(ASKED):
+        for name in NAMES:
+            rows.append({"prompt": prompt[0], "model": name, "score": float(number % 2)})
+        if number < 10:
+            rows.append({"prompt": prompt[0], "model": "bison", "score": float(number % 2)})
+    answers, forecasts = tmp_path / "answers.jsonl", tmp_path / f"forecasts{ending}"
+    answers.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    add(model, tmp_path / "larger", "--answers", answers, "--forecasts", forecasts)
+    written = read_columns(forecasts, {"prompt", "model", "expected"})
+    assert len(written) == 50
+    assert {*written["model"]} == {"bison"}
+    expected = written["expected"].astype(float).to_numpy()
+    assert expected[1::2].min() > 0.7
+    assert expected[::2].max() < 0.3
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert re.search(r"50 prompts that bison was not asked, expected score 0\.[45]\d, 95 % interval 0\.\d\d to", line)
+
+
+def test_forecasts_need_answers_and_prompts_that_were_not_asked(model: Path, tmp_path: Path) -> None:
+    votes = strong_votes(tmp_path / "votes.jsonl")
+    with pytest.raises(ConfigError, match="goes with --answers"):
+        add(model, tmp_path / "larger", "--votes", votes, "--forecasts", tmp_path / "f.jsonl")
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text(json.dumps({"prompt": "a", "model": "bison", "score": 1.0}) + "\n", encoding="utf-8")
+    with pytest.raises(InputError, match="has answered every prompt"):
+        add(model, tmp_path / "larger", "--answers", answers, "--forecasts", tmp_path / "f.jsonl")
+    with pytest.raises(VoteError, match="unknown kind of file"):
+        add(model, tmp_path / "larger", "--answers", answers, "--forecasts", tmp_path / "f.txt")
+    assert not (tmp_path / "larger").exists()
 
 
 @pytest.mark.parametrize(

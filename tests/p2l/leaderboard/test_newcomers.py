@@ -6,6 +6,7 @@ import pytest
 from p2l.common.errors import InputError
 from p2l.leaderboard.newcomers import (
     answers_of_new,
+    expected_scores,
     fit_answer_scale,
     fit_row,
     fit_row_prior,
@@ -138,6 +139,29 @@ def test_chances_at_prompts_of_which_nothing_is_known_are_the_shares_of_right_an
         near = (np.abs(coefs - low) < 0.25) & ~np.isnan(scores)
         assert scale.chances(coefs[near]).mean() == pytest.approx(scores[near].mean(), abs=0.03)
     assert scale.chances(np.array([2.0]), 3.0) < scale.chances(np.array([2.0]))
+
+
+def test_intervals_of_a_mean_score_hold_it_and_are_narrower_than_the_share_of_right_answers() -> None:
+    """Known models' answers say how hard the other prompts are; ten answers of the new one then tell its mean score."""
+    held, widths, errors, shares = [], [], [], []
+    for seed in range(60):
+        rng = np.random.default_rng([seed, 8])
+        coefs = world(seed)
+        known, hard = coefs[:, :KNOWN], rng.normal(0.0, 1.5, PROMPTS)
+        scores = (rng.random(coefs.shape) < 1 / (1 + np.exp(-coefs - hard[:, None]))).astype(float)
+        scale, own = fit_answer_scale(known, scores[:, :KNOWN])
+        asked, rest = np.split(rng.permutation(PROMPTS), [10])
+        row = fit_row(fit_row_prior(known), known[asked], answers_of_new(scale, own[asked], scores[asked, KNOWN]))
+        expected = expected_scores(scale, row, known[rest], own[rest])
+        truth = scores[rest, KNOWN].mean()
+        assert expected.mean == pytest.approx(expected.scores.mean())
+        held.append(abs(expected.mean - truth) < 1.96 * expected.sd)
+        widths.append(expected.sd)
+        errors.append(abs(expected.mean - truth))
+        shares.append(abs(scores[asked, KNOWN].mean() - truth))
+    assert 0.85 <= np.mean(held) <= 1.0
+    assert np.mean(errors) < 0.8 * np.mean(shares)
+    assert max(widths) < 0.15
 
 
 def test_chosen_probes_leave_less_open_than_any_twenty() -> None:
