@@ -1,12 +1,15 @@
 """Does a live run keep up with training anew, and with a leaderboard of the votes so far?
 
     python -m benchmarks.followed arenas [--seeds 5] [--folder DIR]
+    python -m benchmarks.followed months DATA_DIR [--folder DIR]
     python -m benchmarks.followed newcomers DATA_DIR [--models 12] [--folder DIR]
 
 arenas     simulated arenas: a model is trained on 5,000 votes in one line and follows 4,000 more, three new models
            among them. After each eighth of these, losses on the same 12,000 held-out votes: as it was, what the live
            line serves and its own weights, and one line on all votes so far, the mean of three orders, since one
            differs from another by some thousandths of a nat
+months     the same of 21,000 votes of arena140k in the order of its months, 5,000 before and 16,000 followed, tags for
+           prompts; more than half of its models join on the way
 newcomers  20,000 votes of arena140k without its twelve newest models train a model on tags; the votes of each newest
            model are streamed to a live line. Printed: its loss on the model's other votes, less that of one leaderboard
            refitted to all votes so far, after 100, 400 and 3,000 votes
@@ -22,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +41,8 @@ from p2l.likelihood import Likelihood, vote_losses
 
 Floats = npt.NDArray[np.float64]
 BEFORE, AFTER, CHECKPOINTS, HELD, ORDERS = 5000, 4000, 8, 12_000, 3
-PUBLISHED_VOTES, MOST = 1000, 0.01
+MONTHS_AFTER, PUBLISHED_VOTES, MOST = 16_000, 1000, 0.01
+_COLUMNS = ["prompt", "model_a", "model_b", "winner"]
 NEWEST, KNOWN_VOTES, COUNTS, MOST_LATER = 12, 20_000, (100, 400, 3000), 3000
 
 
@@ -108,18 +112,44 @@ class Checkpoint:
         return self.served - float(self.anew.mean())
 
 
+@dataclass(frozen=True)
+class Stream:
+    """Votes to train on first, those to follow, and held-out ones."""
+
+    place: Path
+    first: Any
+    later: Any
+    held: Any
+
+
 def arenas(folder: Path, seeds: int) -> Iterator[str]:
     """Yield the table of what the live line loses to training anew, by arena and checkpoint."""
+    yield _distances({f"arena {seed + 1}": _simulated(folder / str(seed), seed) for seed in range(seeds)})
+
+
+def months(data: Path, folder: Path) -> Iterator[str]:
+    """Yield the same table of arena140k, in the order of its months."""
+    import pandas as pd
+
+    battles = pd.read_parquet(data / "arena140k_votes.parquet")
+    votes = arena_votes(battles.sample(frac=1, random_state=0), 1, np.random.default_rng(0))
+    votes = votes.merge(battles[["question_id", "month_sim"]], on="question_id")
+    followed, held = votes.iloc[: BEFORE + MONTHS_AFTER], votes.iloc[BEFORE + MONTHS_AFTER :].iloc[:HELD]
+    followed = followed.sort_values("month_sim", kind="stable")[_COLUMNS]
+    yield _distances({"arena140k": Stream(folder, followed.iloc[:BEFORE], followed.iloc[BEFORE:], held[_COLUMNS])})
+
+
+def _distances(streams: Mapping[str, Stream]) -> str:
     runs: list[list[Checkpoint]] = []
-    for seed in range(seeds):
+    for name, stream in streams.items():
         runs.append([])
         for number in range(1, CHECKPOINTS + 1):
-            point = _checkpoint(folder / str(seed), seed, number)
+            point = _checkpoint(stream, number)
             runs[-1].append(point)
             cells = (
                 f"as it was {point.as_it_was:.4f}, served {point.served:.4f}, own {point.own:.4f}, anew {point.anew}"
             )
-            print(f"arena {seed + 1}, {point.votes:,} votes: {cells}", file=sys.stderr, flush=True)
+            print(f"{name}, {point.votes:,} votes: {cells}", file=sys.stderr, flush=True)
     rows = [
         [f"{row[0].votes:,}", *(f"{one.distance:+.4f} ± {one.error:.4f}" for one in row)]
         for row in zip(*runs, strict=True)
@@ -138,15 +168,15 @@ def arenas(folder: Path, seeds: int) -> Iterator[str]:
         ["their mean", *(f"{gaps.mean():+.4f}" for gaps in own)],
         ["loss at the end: served, anew", *(f"{run[-1].served:.4f}, {run[-1].anew.mean():.4f}" for run in runs)],
     ]
-    yield table(["votes", *(f"arena {seed + 1}" for seed in range(seeds))], rows)
+    return table(["votes", *streams], rows)
 
 
 def _kept(runs: list[Floats]) -> list[str]:
     return [f"{(gaps <= MOST).sum()} of {CHECKPOINTS}" for gaps in runs]
 
 
-def _checkpoint(place: Path, seed: int, number: int) -> Checkpoint:
-    """Train, follow and measure after so many eighths of the later votes."""
+def _simulated(place: Path, seed: int) -> Stream:
+    """Simulate an arena of 15 models, of which the three newest are new to the first votes."""
     import pandas as pd
 
     place.mkdir(parents=True, exist_ok=True)
@@ -154,11 +184,19 @@ def _checkpoint(place: Path, seed: int, number: int) -> Checkpoint:
     if not held.is_file():
         models = ("--models", 15, "--seed", seed + 1, "--quiet")
         command("simulate", "--votes", BEFORE + AFTER, "--output", votes, "--val", HELD, "--val-output", held, *models)
-    every, test = pd.read_parquet(votes), pd.read_parquet(held)
+    every = pd.read_parquet(votes)
     newest = sorted({*every.model_a})[-3:]
     is_new = every.model_a.isin(newest) | every.model_b.isin(newest)
     first = every[~is_new].iloc[:BEFORE]
-    later = every.drop(first.index).iloc[: AFTER * number // CHECKPOINTS]
+    return Stream(place, first, every.drop(first.index).iloc[:AFTER], pd.read_parquet(held))
+
+
+def _checkpoint(stream: Stream, number: int) -> Checkpoint:
+    """Train, follow and measure after so many eighths of the later votes."""
+    import pandas as pd
+
+    place, first, test = stream.place, stream.first, stream.held
+    later = stream.later.iloc[: len(stream.later) * number // CHECKPOINTS]
     first.to_json(place / "first.jsonl", orient="records", lines=True)
     later.to_json(place / f"later-{number}.jsonl", orient="records", lines=True)
     for order in range(ORDERS):
@@ -174,7 +212,8 @@ def _checkpoint(place: Path, seed: int, number: int) -> Checkpoint:
     served, of_own, *anew = (losses(one, test) for one in (newest_served, own, *trained_anew))
     is_known = ~np.isnan(served + of_own + np.sum(anew, axis=0))
     distances = served - np.mean(anew, axis=0)
-    among_new = (test.model_a.isin(newest) | test.model_b.isin(newest)).to_numpy()
+    old = {*first.model_a, *first.model_b}
+    among_new = ~(test.model_a.isin(old) & test.model_b.isin(old)).to_numpy()
     return Checkpoint(
         votes=BEFORE + len(later),
         as_it_was=float(np.nanmean(losses(place / "first", test))),
@@ -202,7 +241,6 @@ def newcomers(data: Path, folder: Path, models: int) -> Iterator[str]:
     """Yield lines about the votes of each newest model, streamed."""
     import pandas as pd
 
-    folder.mkdir(parents=True, exist_ok=True)
     battles = pd.read_parquet(data / "arena140k_votes.parquet")
     battles = battles[battles.model_a != battles.model_b].sample(frac=1, random_state=0)
     battles = battles.sort_values("month_sim", kind="stable")
@@ -266,6 +304,9 @@ def build_parser() -> argparse.ArgumentParser:
     one = commands.add_parser("arenas")
     one.add_argument("--seeds", type=positive, default=5)
     one.add_argument("--folder", type=Path)
+    one = commands.add_parser("months")
+    one.add_argument("data", type=Path, metavar="DATA_DIR")
+    one.add_argument("--folder", type=Path)
     one = commands.add_parser("newcomers")
     one.add_argument("data", type=Path, metavar="DATA_DIR")
     one.add_argument("--models", type=positive, default=NEWEST)
@@ -278,7 +319,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = build_parser().parse_args(argv)
     with tempfile.TemporaryDirectory() as name:
         folder = args.folder or Path(name)
-        lines = arenas(folder, args.seeds) if args.command == "arenas" else newcomers(args.data, folder, args.models)
+        folder.mkdir(parents=True, exist_ok=True)
+        lines = {
+            "arenas": lambda: arenas(folder, args.seeds),
+            "months": lambda: months(args.data, folder),
+            "newcomers": lambda: newcomers(args.data, folder, args.models),
+        }[args.command]()
         for line in lines:
             print(line, flush=True)
 
