@@ -11,7 +11,7 @@ controls  nothing changes. Printed: how many runs raise an alarm at any of their
 planted   in the newest window one model is worse at one topic. Printed: in how many runs that look finds the cell, at
           the first look and the last, and how many cells of other topics it calls changed
 
-Both through the command's own loop over a file of JSON lines.
+Both through the command's own loop over a file of JSON lines, as it is and with `--comparisons` of as many looks.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _write(file: Any, coefs: Any, count: int, rng: np.random.Generator, start: i
         file.write(json.dumps(vote | names) + "\n")
 
 
-def _drifts(folder: Path, seed: int, looks: int, window: int, fall: float) -> list[Any]:
+def _drifts(folder: Path, seed: int, looks: int, window: int, fall: float, comparisons: int | None = None) -> list[Any]:
     """Return what each look says of a run in whose last window `model 03` falls by so many points on `topic 2`."""
     rng = np.random.default_rng([seed, looks])
     coefs = 0.5 * rng.normal(size=MODELS) + 0.4 * rng.normal(size=(TOPICS, MODELS))
@@ -59,7 +59,7 @@ def _drifts(folder: Path, seed: int, looks: int, window: int, fall: float) -> li
         coefs[2, 3] -= fall / POINTS_PER_LOGIT
         _write(file, coefs, window, rng, steady)
     votes = LiveVotes(path, waiting=Waiting(0.0, 0.0))
-    drifts = list(look_at(votes, DriftSettings(window=window, by=["topic"])))
+    drifts = list(look_at(votes, DriftSettings(window=window, by=["topic"], comparisons=comparisons)))
     votes.close()
     path.unlink()
     return drifts
@@ -67,16 +67,22 @@ def _drifts(folder: Path, seed: int, looks: int, window: int, fall: float) -> li
 
 def controls(folder: Path, runs: int, looks: int, window: int) -> str:
     """Return the table of runs in which nothing changes."""
-    alarms, cells, changed = 0, 0, 0
-    for seed in range(runs):
-        drifts = _drifts(folder, seed, looks, window, 0.0)
-        alarms += any(drift.found for drift in drifts)
-        cells += sum(len(drift.cells) for drift in drifts)
-        changed += sum(len(drift.found) for drift in drifts)
-    low, high = _wilson(alarms, runs)
-    header = ["asked for", "runs with an alarm [95 %]", "cells called changed"]
-    interval = f"[{share(low, 1)}, {share(high, 1)}]"
-    return table(header, [["at most 5 % of runs", f"{alarms} of {runs} {interval}", f"{changed} of {cells:,}"]])
+    rows = []
+    for way, comparisons in _ways(looks).items():
+        alarms, cells, changed = 0, 0, 0
+        for seed in range(runs):
+            drifts = _drifts(folder, seed, looks, window, 0.0, comparisons)
+            alarms += any(drift.found for drift in drifts)
+            cells += sum(len(drift.cells) for drift in drifts)
+            changed += sum(len(drift.found) for drift in drifts)
+        low, high = _wilson(alarms, runs)
+        share_of_runs = f"{alarms} of {runs} [{share(low, 1)}, {share(high, 1)}]"
+        rows.append([way, "at most 5 % of runs", share_of_runs, f"{changed} of {cells:,}"])
+    return table(["comparisons share the rate", "asked for", "runs with an alarm [95 %]", "cells called changed"], rows)
+
+
+def _ways(looks: int) -> dict[str, int | None]:
+    return {"for ever": None, f"evenly (`--comparisons {looks}`)": looks}
 
 
 def _wilson(count: int, total: int) -> tuple[float, float]:
@@ -86,11 +92,11 @@ def _wilson(count: int, total: int) -> tuple[float, float]:
     return max(0.0, float(middle - width)), min(1.0, float(middle + width))
 
 
-def planted(folder: Path, runs: int, looks: int, window: int, fall: float) -> list[str]:
+def planted(folder: Path, runs: int, looks: int, window: int, fall: float, comparisons: int | None) -> list[str]:
     """Return the row of a planted fall."""
     found = others = 0
     for seed in range(runs):
-        drifts = _drifts(folder, 1000 + seed, looks, window, fall)
+        drifts = _drifts(folder, 1000 + seed, looks, window, fall, comparisons)
         newest = drifts[-1] if drifts else None
         for cell in (
             newest.found
@@ -120,9 +126,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     sizes = flags.runs, flags.looks, flags.window
     with tempfile.TemporaryDirectory() as name:
         print(controls(Path(name), *sizes), flush=True)
-        cases = [(flags.runs, looks, flags.window, fall) for fall in FALLS for looks in (1, flags.looks)]
-        rows = [planted(Path(name), *case) for case in cases]
-    header = ["fall, points", "comparison", "windows before it", "found [95 %]", "cells of other topics called changed"]
+        rows = [
+            [way, *planted(Path(name), flags.runs, looks, flags.window, fall, comparisons)]
+            for fall in FALLS
+            for way, comparisons in _ways(flags.looks).items()
+            for looks in (1, flags.looks)
+        ]
+    header = [
+        "comparisons share the rate",
+        "fall, points",
+        "comparison",
+        "windows before it",
+        "found [95 %]",
+        "cells of other topics called changed",
+    ]
     print(f"\nplanted in the newest window ({flags.window * 2 // (MODELS * TOPICS)} votes in the cell):\n")
     print(table(header, rows))
 

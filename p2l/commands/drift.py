@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _EXIT = "exit"
 _GROUPS = {
     "what is compared": ("--prompts", "--votes", "--model", "--versions", "--before", "--after", "--by", "--clusters"),
-    "watching": ("--follow", "--alarm", "--window", "--stop-when-idle"),
+    "watching": ("--follow", "--alarm", "--window", "--comparisons", "--stop-when-idle"),
     "what counts as a change": ("--likelihood", "--min-prompts", "--level", "--fdr", "--least-change"),
     "output": ("--all", "--rows", "--json", "--plot", "--report", "--quiet"),
 }
@@ -102,6 +102,13 @@ def _add_follow_flags(flags: argparse.ArgumentParser) -> None:
         "--window", type=positive, default=5000, metavar="N", help="with --follow: votes between two comparisons"
     )
     flags.add_argument(
+        "--comparisons",
+        type=positive,
+        metavar="N",
+        help="with --follow: --fdr is the chance of a false alarm among N comparisons, which share it evenly (default: "
+        "among all of them, and later ones find less)",
+    )
+    flags.add_argument(
         "--stop-when-idle",
         metavar="SECONDS",
         type=amount,
@@ -147,8 +154,8 @@ def _check(args: argparse.Namespace) -> None:
     """Refuse flags that contradict each other, and files that cannot be written, before any work."""
     if args.follow is not None:
         _check_follow(args)
-    elif args.alarm is not None or args.stop_when_idle is not None:
-        raise ConfigError("--alarm and --stop-when-idle go with --follow FILE, the votes to watch")
+    elif args.alarm is not None or args.stop_when_idle is not None or args.comparisons is not None:
+        raise ConfigError("--alarm, --comparisons and --stop-when-idle go with --follow FILE, the votes to watch")
     elif args.votes is None:
         if args.b is None or args.prompts is None:
             raise ConfigError("compare two models with A B --prompts FILE, or what --votes FILE say")
@@ -242,6 +249,7 @@ def _follow(args: argparse.Namespace) -> int | None:
         level=args.level,
         fdr=args.fdr,
         least_change=args.least_change,
+        comparisons=args.comparisons,
     )
     with contextlib.suppress(StopRequestedError):
         for drift in look_at(_followed(args), watch, _teller(args)):

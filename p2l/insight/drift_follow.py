@@ -3,8 +3,9 @@
 Whenever `window` votes have come, from the fifth window on, they are compared with those before them
 (`p2l.insight.drift_votes`), each model in each category. A run that looks for ever would find something by chance in
 the end, so look k spends the share 1 / (k (k + 1)) of the false discovery rate asked for. The shares add up to one:
-where nothing changes, a run raises an alarm with at most that chance, however long it is. After an alarm the votes
-before the window are forgotten, so that a change is reported once.
+where nothing changes, a run raises an alarm with at most that chance, however long it is. What is found gets harder to
+see from look to look; where it is known how many looks are meant, each spends an equal share, and that chance is one of
+so many looks. After an alarm the votes before the window are forgotten, so that a change is reported once.
 
 Votes are held without their prompts, and those of the newest 20 windows alone: earlier ones narrow no interval by much.
 """
@@ -53,10 +54,12 @@ class DriftSettings:
     fdr: float = 0.05
     least_change: float = 0.0
     """In points."""
+    comparisons: int | None = None
+    """Looks that share `fdr` evenly; None: all of them do, however many, the first most."""
 
     def share(self, look: int) -> float:
-        """Return the false discovery rate of look 1, 2, ...; they add up to `fdr`."""
-        return self.fdr / (look * (look + 1))
+        """Return the false discovery rate of look 1, 2, ...; they add up to `fdr`, or so many of them do."""
+        return self.fdr / (look * (look + 1) if self.comparisons is None else self.comparisons)
 
 
 @dataclass

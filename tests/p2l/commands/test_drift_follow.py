@@ -66,6 +66,14 @@ def test_the_looks_of_a_run_share_the_rate_of_false_alarms() -> None:
     assert 0.0499 < sum(shares) < 0.05
 
 
+def test_so_many_comparisons_share_it_evenly(tmp_path: Path) -> None:
+    votes = write_votes(tmp_path / "votes.jsonl", steady_rows(2100, seed=1))
+    follow(votes, "--by", "topic", "--comparisons", 4, "--json", tmp_path / "drift.json")
+    assert json.loads((tmp_path / "drift.json").read_text(encoding="utf-8"))["fdr"] == pytest.approx(0.0125)
+    with pytest.raises(ConfigError, match="--comparisons and --stop-when-idle go with --follow"):
+        main(["--votes", str(votes), "--before", "1", "--after", "2", "--comparisons", "4"])
+
+
 class Hook(HTTPServer):
     """A server that refuses the first request and records the others."""
 
