@@ -9,7 +9,7 @@ import re
 from dataclasses import fields, replace
 from typing import Any
 
-from p2l.common.access import digest_of, is_loopback, new_key, port
+from p2l.common.access import digest_of, port
 from p2l.common.cli import above_zero, amount, parser, positive, whole
 from p2l.common.connections import add_connection_flags
 from p2l.common.errors import ConfigError
@@ -124,7 +124,10 @@ def scaling_of(flags: argparse.Namespace) -> Scaling:
 
 
 def settings_of(flags: argparse.Namespace) -> Settings:
-    """Return what the workers need, keys as digests; ConfigError without a model, or for a key that is empty."""
+    """Return what the workers need, keys as digests; ConfigError without a model, or for a key that is empty.
+
+    Without a key, where other machines can connect, the server makes one.
+    """
     if not flags.model_path and not flags.watch:
         raise ConfigError("no model: pass --model-path FOLDER, or --watch DIR with a trained model in it")
     names = {field.name for field in fields(Settings)}
@@ -136,9 +139,6 @@ def settings_of(flags: argparse.Namespace) -> Settings:
     settings = Settings(**typed)
     api_key = _key("--api-key", flags.api_key, "P2L_API_KEY")
     admin_key = _key("--admin-key", flags.admin_key, "P2L_ADMIN_KEY")
-    if api_key is None and not is_loopback(flags.host):
-        api_key = new_key()
-        print(f"no --api-key was given; clients send this one as api-key: {api_key}", flush=True)
     api, admin = (None if key is None else digest_of(key) for key in (api_key, admin_key))
     return replace(settings, api_key_digest=api, admin_key_digest=admin)
 

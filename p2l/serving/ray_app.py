@@ -29,7 +29,7 @@ from p2l.common.web import control_folder, run_server
 from p2l.serving.flags import build_parser, scaling_of, settings_of
 from p2l.serving.forwarding import Ask, End, ForwardedRequest, ForwardedResponse, ReplicaLostError, answer_here, front
 from p2l.serving.ray_cluster import local_cluster
-from p2l.serving.server import check_elsewhere, first_model, log_to_stderr
+from p2l.serving.server import check_elsewhere, first_model, log_to_stderr, print_key, with_key
 from p2l.serving.settings import Scaling, Settings
 
 if TYPE_CHECKING:
@@ -265,6 +265,7 @@ def serve_on_ray(
 
     `models` are more of them, by id. The front listens in this process; nothing of Ray Serve's own HTTP is started.
     """
+    settings, made_key = with_key(settings, host)
     with control_folder("p2l-endpoint-", shared=True) as control, contextlib.ExitStack() as stack:
         settings = replace(settings, model_path=first_model(settings), cores=_share(scaling.least), in_turn=True)
         every = {"": settings} | {
@@ -281,6 +282,7 @@ def serve_on_ray(
             (folder / "metrics").mkdir(parents=True, exist_ok=True)
             bound = deployment(replace(own, control=str(folder)), scaling, "P2L")
             handles[name] = serve.run(bound, name=f"p2l-{name}", route_prefix=None, logging_config=_QUIET)
+        print_key(made_key)
         run_server(
             _front_of(settings, handles, partial(_end, serve)),
             host,

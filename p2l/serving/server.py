@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from p2l.common.access import digest_of, is_loopback, new_key
 from p2l.common.connections import ConnectionLimits
 from p2l.common.display import printable
 from p2l.common.errors import InputError
@@ -31,13 +32,16 @@ _log = logging.getLogger("p2l.serving")
 def serve(settings: Settings, host: str, port: int, limits: ConnectionLimits, *, reload: bool) -> int | None:
     """Serve until SIGINT or SIGTERM, and answer what was accepted; InputError if the model cannot be served so."""
     several = settings.workers > 1 or reload
+    settings, made_key = with_key(settings, host)
     with control_folder("p2l-endpoint-", shared=several) as control:
         settings = replace(settings, control=str(control), model_path=first_model(settings))
         if several:
             [settings] = check_elsewhere(settings)
             write_settings(settings, control)
+        app = "p2l.serving.server:worker" if several else _app(settings)
+        print_key(made_key)
         run_server(
-            "p2l.serving.server:worker" if several else _app(settings),
+            app,
             host,
             port,
             workers=settings.workers,
@@ -67,6 +71,20 @@ def _app(settings: Settings) -> FastAPI:
         read_clusters(settings.clusters, model.model_list)  # a mistake is told at the start
     _log.info("serving %s, revision %s, on %s; %s", served.path, model.revision, model.device, served.reason)
     return build_app(settings, served, generation)
+
+
+def with_key(settings: Settings, host: str) -> tuple[Settings, str | None]:
+    """Return the settings with a random key, and the key, where other machines can connect and none was given."""
+    if settings.api_key_digest is not None or is_loopback(host):
+        return settings, None
+    key = new_key()
+    return replace(settings, api_key_digest=digest_of(key)), key
+
+
+def print_key(key: str | None) -> None:
+    """Print the random key, if one was made; call it once nothing but listening can fail."""
+    if key is not None:
+        print(f"no --api-key was given; clients send this one as api-key: {key}", flush=True)
 
 
 def first_model(settings: Settings) -> str:

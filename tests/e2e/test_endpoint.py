@@ -134,6 +134,15 @@ def test_a_damaged_model_is_one_line(folder: Path, tmp_path: Path, command: Comm
     refused(done, "damaged")
 
 
+def test_a_model_that_cannot_be_loaded_prints_no_key(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("P2L_API_KEY", raising=False)
+    with pytest.raises(InputError, match="damaged"):
+        main(["-m", str(damaged(folder, tmp_path / "copy")), "--no-cuda", "-p", str(free_port())])
+    assert capsys.readouterr().out == ""
+
+
 @pytest.mark.parametrize(
     ("flags", "word"),
     [
