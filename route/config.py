@@ -163,6 +163,13 @@ class ModelConfig(_Section):
             raise ValueError("price: the catalogue has none for this model; write {input: ..., output: ...}")
         return data | {"price": {"input": entry.input, "output": entry.output, "cached": entry.cached}}
 
+    @field_validator("deployments")
+    @classmethod
+    def _has_one(cls, deployments: dict[str, DeploymentConfig]) -> dict[str, DeploymentConfig]:
+        if not deployments:
+            raise ValueError("has none; add one by its name, or leave the key out")
+        return deployments
+
     @field_validator("extra_fields")
     @classmethod
     def _is_json(cls, fields: dict[str, Any]) -> dict[str, Any]:
@@ -471,6 +478,9 @@ class RouterConfig(_Section):
         return [Limit(limit.quantity, limit.most) for limit in self.limits]
 
 
+_EFFORT_KEYS = ("effort", *ModelConfig.model_fields)
+
+
 def _with_efforts(models: dict[str, Any]) -> dict[str, Any]:
     """Return raw model configurations in which a model with efforts is one model for each of them."""
     expanded: dict[str, Any] = {}
@@ -484,6 +494,9 @@ def _with_efforts(models: dict[str, Any]) -> dict[str, Any]:
         base = {key: setting for key, setting in model.items() if key != "efforts"}
         for arm, settings in efforts.items():
             where = f"model_configs.{name}.efforts.{arm}"
+            for key in settings if isinstance(settings, dict) else ():
+                if key not in _EFFORT_KEYS:
+                    raise ValueError(f"{where}.{key}: is not known{nearest(str(key), _EFFORT_KEYS)}")
             if not isinstance(settings, dict) or not isinstance(settings.get("effort"), str):
                 raise ValueError(f"{where}: needs an effort, such as low")
             if arm in expanded or arm in models:
@@ -500,7 +513,8 @@ def load_config(path: str | Path) -> RouterConfig:
     try:
         config = RouterConfig.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(_first_problem(error, Path(path).expanduser())) from error
+        has_short_limits = isinstance(raw.get("limits"), str)
+        raise ConfigError(_first_problem(error, Path(path).expanduser(), has_short_limits)) from error
     file = Path(path).expanduser()
     if config.pairs is not None:
         config = config.model_copy(update={"pairs": file.parent / config.pairs.expanduser()})
@@ -510,20 +524,28 @@ def load_config(path: str | Path) -> RouterConfig:
     return config.model_copy(update={"database": located(config.database, path), "journal": journal})
 
 
-def _first_problem(error: ValidationError, path: Path) -> str:
-    """Return `file:line: key 'a.b': problem`; an unknown key comes first, since it may be a missing one misspelt."""
+def _first_problem(error: ValidationError, path: Path, has_short_limits: bool) -> str:
+    """Return `file:line: key 'a.b': problem`; an unknown key comes first, since it may be a missing one misspelt.
+
+    With `has_short_limits` the file has `limits: redis://...`, which is read as `shared_limits`.
+    """
     problems = error.errors()
     problem = next((each for each in problems if each["type"] == "extra_forbidden"), problems[0])
     place = [str(part) for part in problem["loc"] if part != "[key]"]  # which pydantic adds where a key is wrong
     message = problem["msg"].removeprefix("Value error, ")
     if not place:
-        key, _, message = message.partition(": ")
-        place = key.split(".") if key else []
-        return f"{path}:{line_of(path, place) or 1}: key {key!r:.200}: {message}"
+        name, _, message = message.partition(": ")
+        place = name.split(".") if name else []
+    if has_short_limits and place == ["shared_limits"]:
+        place = ["limits"]
     key = f"{'.'.join(place)!r:.200}"
     where = f"{path}:{line_of(path, place) or 1}"
+    if not problem["loc"]:
+        return f"{where}: key {key}: {message}"
     if problem["type"] == "extra_forbidden":
-        return f"{where}: unknown key {key}{nearest(place[-1], owner_of(RouterConfig, problem['loc']).model_fields)}"
+        owner = owner_of(RouterConfig, problem["loc"])
+        known = [*owner.model_fields, *(["efforts"] if owner is ModelConfig else [])]
+        return f"{where}: unknown key {key}{nearest(place[-1], known)}"
     if problem["type"] == "missing":
         return f"{where}: key {key} is missing; add it"
     got = "" if _may_be_secret(place, problem["input"]) else f", got {problem['input']!r:.80}"

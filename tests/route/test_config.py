@@ -74,6 +74,9 @@ def test_a_key_may_be_a_variable_and_is_never_shown(tmp_path: Path, monkeypatch:
         ("limits:\n- {quantity: 'share:openai', most: 0.5}", 10, "no model is of provider 'openai'"),
         ("opponent_weights: {a: 0}", 9, "must not all be 0"),
         ("store_prompts: true", 9, "needs a 'database'"),
+        ("sticky: true\nlimits: redis://host:6379/0", 10, "key 'limits': needs a 'database'"),
+        ("sticky: true\nlimits: http://host", 10, "key 'limits': must begin with redis"),
+        ("shared_limits: redis://host:6379/0", 9, "key 'shared_limits': needs a 'database'"),
         ("timeouts: {total: 0}", 9, "greater than 0"),
         ("cors_origins: [chat.example.com]", 9, "'chat.example.com' is not an origin"),
         (
@@ -98,6 +101,8 @@ def test_a_mistake_is_one_line_that_names_file_line_and_key(tmp_path: Path, adde
         ("cost: 5", "cots: 5", 6, "unknown key 'model_configs.large.cots' (did you mean 'cost'?)"),
         ("cost: 1", "cost: -1", 2, "'model_configs.small.v1.cost'"),
         ("    cost: 5\n", "", 3, "key 'model_configs.large.cost' is missing; add it"),
+        ("cost: 5", "cost: 5\n    deployments: {}", 7, "key 'model_configs.large.deployments': has none; add one"),
+        ("cost: 5", "cost: 5\n    eforts: {}", 7, "'model_configs.large.eforts' (did you mean 'efforts'?)"),
         ("output: 4", "output: free", 8, "'model_configs.large.price.output'"),
         ("large:", "p2l-router:", 3, "is the router's own name"),
         (
@@ -219,7 +224,8 @@ def test_each_effort_is_a_model_with_its_own_price_and_name(tmp_path: Path) -> N
         ("[low]", "must be settings by name"),
         ("{a: {cost: 1}}", "needs an effort"),
         ("{other: {effort: low}}", "is the name of another model"),
-        ("{a: {effort: low, prize: 1}}", "prize"),
+        ("{a: {effort: low, prize: 1}}", r"yaml:3: key 'model_configs\.m\.efforts\.a\.prize': .* mean 'price'"),
+        ("{a: {efort: low}}", r"yaml:3: key 'model_configs\.m\.efforts\.a\.efort': .* mean 'effort'"),
     ],
 )
 def test_a_wrong_effort_is_named(tmp_path: Path, efforts: str, told: str) -> None:
