@@ -204,7 +204,9 @@ class Ledger(WriteBehind):
     def check(self, bearer: str | None) -> KeyRecord | Refusal:
         """Return the record of a request's key; refuse a request without one, or with a wrong one (401)."""
         if bearer is None:
-            return Refusal(401, "invalid_api_key", "no API key: send the header 'Authorization: Bearer KEY'")
+            return Refusal(
+                401, "invalid_api_key", "no API key: send the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+            )
         record = self._keys.get(digest_of(bearer))  # how long it takes to find tells nothing of a key by its digest
         if record is None:
             return Refusal(401, "invalid_api_key", "wrong API key")

@@ -40,10 +40,12 @@ def run(main: Any) -> None:
 def test_every_route_but_those_of_operation_wants_a_key(tmp_path: Path) -> None:
     async def main() -> None:
         async with a_router(tmp_path) as router:
-            for path in ("/v1/chat/completions", "/v1/route", "/v1/feedback"):
+            for path in ("/v1/chat/completions", "/v1/messages", "/v1/route", "/v1/feedback"):
                 async with router.http.post(f"{router.url}{path}", data=b"{") as response:
                     assert response.status == 401
-                    assert (await response.json())["error"]["type"] == "authentication_error"
+                    told = (await response.json())["error"]
+                    assert told["type"] == "authentication_error"
+                    assert all(header in told["message"] for header in ("Authorization: Bearer KEY", "x-api-key: KEY"))
                 status, told, _ = await router.post(path, b"{", {"authorization": "Bearer wrong"})
                 assert (status, told["error"]["type"]) == (401, "authentication_error")
             assert (await router.get("/v1/models", None))[0] == 401
