@@ -19,7 +19,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from p2l.common.cli import nearest
-from p2l.common.errors import InputError, P2LError
+from p2l.common.errors import P2LError
 from p2l.common.web import ClientGoneError, Deadline, end_when_orphaned
 from route.application.arena import Arena
 from route.application.console import Console
@@ -40,7 +40,7 @@ from route.service.responses import Responses
 from route.service.settings import Settings
 from route.service.state import Service
 from route.service.wire import decision_of, parse_object, prompt_tokens_of, read_body
-from route.storage.feedback import parse_vote
+from route.storage.feedback import NoVoteError, parse_vote
 from route.storage.ledger import KeyRecord, Refusal
 
 _VOTE_BYTES = 2**16
@@ -211,11 +211,14 @@ async def _feedback(service: Service, request: Request) -> Response:
     body = parse_object(await read_body(request.headers, request.receive, _VOTE_BYTES, seconds))
     try:
         vote = parse_vote(body)
-    except InputError as error:
-        raise ApiError(400, "invalid_value", str(error)) from error
+    except NoVoteError as error:
+        raise ApiError(400, "invalid_value", str(error), param=error.field) from error
     stored = await service.vote(vote, key)
     if isinstance(stored, Refusal):
-        raise of_refusal(stored)
+        refusal = of_refusal(stored)
+        choice = "better" if body.get("thumbs") is None else "thumbs"
+        refusal.param = {"answer_not_found": "request_id", "wrong_kind_of_vote": choice}.get(stored.code)
+        raise refusal
     return JSONResponse({"object": "route.vote", **asdict(stored)}, 202 if stored.pending else 200)
 
 

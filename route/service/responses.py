@@ -47,8 +47,8 @@ class Responses(Dialect):
         try:
             request = chat_request(body)
             self._items = input_items(body.get("input"))
-        except InputError as error:
-            raise ApiError(400, "invalid_value", str(error)) from error
+        except InputError as error:  # which begins with the place
+            raise ApiError(400, "invalid_value", str(error), param=str(error).partition(":")[0]) from error
         self._sent = body
         return request
 

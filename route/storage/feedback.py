@@ -98,25 +98,35 @@ class StoredVote:
     """Whether it waits on this router's disk for the database's server: who answered is not known yet."""
 
 
+class NoVoteError(InputError):
+    """The body is not a vote."""
+
+    def __init__(self, message: str, field: str | None) -> None:
+        """Fail with a message; `field` is the one at fault, if it is one."""
+        super().__init__(message)
+        self.field = field
+
+
 def parse_vote(body: Mapping[str, Any]) -> Vote:
     """Parse `{"request_id": ..., "thumbs": "up" | "down"}` or `{"request_id": ..., "better": ...}`.
 
-    `better` is the index of the better choice, 0 or 1, or "tie" or "both_bad". Raises InputError for anything else.
+    `better` is the index of the better choice, 0 or 1, or "tie" or "both_bad". Raises NoVoteError for anything else.
     """
     unknown = sorted(set(body) - {"request_id", "thumbs", "better"})
     if unknown:
-        raise InputError(f"unknown field {unknown[0]!r}; a vote has request_id and either thumbs or better")
+        text = f"unknown field {unknown[0]!r}; a vote has request_id and either thumbs or better"
+        raise NoVoteError(text, unknown[0])
     request_id = body.get("request_id")
     if not (isinstance(request_id, str) and 0 < len(request_id) <= _LONGEST_ID and request_id.isascii()):
-        raise InputError("request_id must be the text of the answer's x-request-id")
+        raise NoVoteError("request_id must be the text of the answer's x-request-id", "request_id")
     choices = [(field, body[field]) for field in ("thumbs", "better") if body.get(field) is not None]
     if len(choices) != 1:
-        raise InputError("a vote has either thumbs or better")
+        raise NoVoteError("a vote has either thumbs or better", None)
     field, word = choices[0]
     # True would be the choice 1, and a list cannot be looked up.
     verdict = None if isinstance(word, bool) or not isinstance(word, str | int) else _MEANING[field].get(word)
     if verdict is None:
-        raise InputError(f"{field} must be {_CHOICES[field]}")
+        raise NoVoteError(f"{field} must be {_CHOICES[field]}", field)
     return Vote(request_id, verdict)
 
 

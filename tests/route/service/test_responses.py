@@ -307,6 +307,7 @@ def test_what_cannot_be_routed_is_refused_with_its_place(tmp_path: Path, body: A
             status, told, _ = await router.post("/v1/responses", body)
             assert status == 400
             assert words in told["error"]["message"]
+            assert told["error"]["message"].startswith(f"{told['error']['param']}: ")
 
     asyncio.run(main())
 

@@ -263,8 +263,16 @@ def test_two_answers_can_be_compared_and_voted_on(tmp_path: Path) -> None:
             vote = {"request_id": answer._request_id, "better": 1}
             status, told, _ = await router.post("/v1/feedback", vote)
             assert (status, told["models"]) == (200, names)
-            for wrong, code in (({}, 400), ({"request_id": "req-0", "better": 0}, 404)):
-                assert (await router.post("/v1/feedback", wrong))[0] == code
+            for wrong, code, field in (
+                ({}, 400, "request_id"),
+                ({"request_id": "r"}, 400, None),
+                ({"request_id": "r", "better": 2}, 400, "better"),
+                ({"request_id": "r", "thumb": "up"}, 400, "thumb"),
+                ({"request_id": answer._request_id, "thumbs": "up"}, 400, "thumbs"),
+                ({"request_id": "req-0", "better": 0}, 404, "request_id"),
+            ):
+                status, told, _ = await router.post("/v1/feedback", wrong)
+                assert (status, told["error"]["param"]) == (code, field)
         connection = sqlite3.connect(tmp_path / "route.sqlite")
         text = " ".join(connection.iterdump())
         connection.close()
