@@ -176,7 +176,10 @@ async def _decided(service: Service, prompt: str, step: int) -> dict[str, Any]:
     except (InputError, NoModelError) as error:
         return _slider(None, prompt, step, str(error))
     if not decision.scores:
-        return _slider(None, prompt, step, "P2L gives no scores now")
+        trouble = (
+            "P2L gives no scores now" if service.router.kind.scored else "This router has no P2L that gives scores"
+        )
+        return _slider(None, prompt, step, trouble)
     return _slider(decision, prompt, step)
 
 

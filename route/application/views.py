@@ -207,6 +207,7 @@ def health(service: Service) -> dict[str, Any]:
         for each in service.fleet.deployments
     ]
     return {
+        "has_p2l": service.router.kind.scored,
         "is_well": scorer.is_well,
         "trouble": scorer.trouble,
         "fallback": service.fallback,
@@ -284,6 +285,8 @@ def _why(recent: RecentRequest) -> str:
     )
     share = decision.probabilities.get(decision.model, 0.0)
     budget = "no budget" if decision.budget is None else f"a budget of {decision.budget:.4g}"
+    if not decision.scores:  # of a router without P2L
+        return f"Drawn at random, with probability {share:.2f}, from what {budget} buys."
     if share >= 0.9995:
         return f"{text}The best that {budget} buys."
     return f"{text}Drawn with probability {share:.2f} from the mixture that is best under {budget}."

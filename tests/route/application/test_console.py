@@ -103,6 +103,25 @@ async def session(router: Running) -> dict[str, str]:
     return {"cookie": cookie.split(";")[0]}
 
 
+@pytest.mark.parametrize("kind", ["grk-endpoint", "random"])
+def test_scores_are_promised_only_where_a_p2l_gives_them(tmp_path: Path, kind: str) -> None:
+    async def check(router: Running) -> None:
+        await router.ask()
+        cookie = await session(router)
+        async with router.http.get(f"{router.url}/console", headers=cookie) as answer:
+            page = await answer.text()
+        _, mixture = await post(router, "/console/frontier", {"prompt": "Hello?", "budget": "100"}, OWN | cookie)
+        without = [
+            "No P2L scores prompts: each model within the budget is as likely as any other" in page,
+            "Drawn at random, with probability 0.33, from what no budget buys." in page,
+            "This router has no P2L" in mixture,
+        ]
+        assert without == [kind == "random"] * 3
+        assert (">P2L scores prompts<" in page) == (kind != "random")
+
+    run(tmp_path, check, admin_key=ADMIN, settings={"router_type": kind})
+
+
 def test_keys_to_change_are_those_of_the_database(tmp_path: Path) -> None:
     async def check(router: Running) -> None:
         cookie = await session(router)
