@@ -216,8 +216,8 @@ def _day(seconds: float) -> str:
 
 
 def _text_of(limits: Mapping[str, Any]) -> str:
-    parts = [f"{name} {value}" for name, value in limits.items() if value is not None]
-    return ", ".join(parts) or "no limits"
+    shown = {name: ", ".join(limit) if isinstance(limit, list) else limit for name, limit in limits.items()}
+    return ", ".join(f"{name} {limit}" for name, limit in shown.items() if limit is not None) or "no limits"
 
 
 if __name__ == "__main__":

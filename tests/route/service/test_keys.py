@@ -107,7 +107,9 @@ def test_the_command_makes_limits_lists_and_revokes_keys_of_a_router_that_runs(
     async def main() -> None:
         teams = {"research": {"spend_per_day": 100}}
         async with a_router(tmp_path, database="router.sqlite", teams=teams) as router:
-            out = await asyncio.to_thread(run, "add", "app", "--team", "research", "--requests-per-minute", "2")
+            flags = ("--team", "research", "--models", "good,fair", "--requests-per-minute", "2")
+            out = await asyncio.to_thread(run, "add", "app", *flags)
+            assert "models good, fair" in out
             key = out.splitlines()[-1]
             assert [await ask(router, key) for _ in range(3)] == [200, 200, 429]
             assert "requests_per_minute 9" in await asyncio.to_thread(
@@ -118,6 +120,7 @@ def test_the_command_makes_limits_lists_and_revokes_keys_of_a_router_that_runs(
             listed = await asyncio.to_thread(run, "list")
             assert "app" in listed
             assert "requests_per_minute 9" in listed
+            assert "models good, fair" in listed
             assert key not in listed
             assert await asyncio.to_thread(run, "revoke", "app") == "app: revoked\n"
             while await ask(router, key) != 401:
