@@ -30,6 +30,8 @@ from route.storage.sqlite import check_schema
 from route.storage.sums import DAY
 
 _MILLION = 1_000_000
+_OF_PRICE = ("input", "output", "cached")
+"""The keys of a price in the router's configuration."""
 
 
 @dataclass(frozen=True)
@@ -97,10 +99,16 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 def recompute(
     before: Mapping[str, float], prices: Mapping[str, float], answers: Mapping[str, Answers], *, least_answers: int
 ) -> list[ModelCost]:
-    """Compute the cost of each model that has a price and enough answers; raise ConfigError if no model has a price."""
-    if not before.keys() & prices.keys():
-        hint = nearest(next(iter(prices), ""), before)
-        raise ConfigError(f"--prices: no price is one of a model of the configuration{hint}; use the same names")
+    """Compute the cost of each model that has a price and enough answers.
+
+    Raise ConfigError if there is no price, or one of a model that the configuration does not have.
+    """
+    for model in prices:
+        if model not in before:
+            hint = nearest(model, before)
+            raise ConfigError(f"--prices: {model!r:.80} is no model of the configuration{hint}; use the same names")
+    if not prices:
+        raise ConfigError("--prices: has no price; write the model's price per million output tokens beside its name")
     return [
         _cost_of(model, cost, prices.get(model), answers.get(model), least_answers) for model, cost in before.items()
     ]
@@ -117,6 +125,9 @@ def read_prices(path: str | Path) -> dict[str, float]:
     """Read prices per million output tokens by model; raise ConfigError, with the model, for anything else."""
     prices = {}
     for model, price in read_yaml(path).items():
+        for key in price if isinstance(price, Mapping) else ():
+            if key not in _OF_PRICE:
+                raise ConfigError(f"{path}: {model}: unknown key {key!r:.80}{nearest(str(key), _OF_PRICE)}")
         output = price.get("output") if isinstance(price, Mapping) else price
         if isinstance(output, bool) or not isinstance(output, int | float) or not (0 <= output < math.inf):
             raise ConfigError(f"{path}: {model}: must be a price per million output tokens, or have one as 'output'")
