@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,7 +32,12 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SHARE",
         help="share of pairs drawn uniformly, so that every pair has a propensity above zero",
     )
-    flags.add_argument("--output", required=True, metavar="FILE", help="CSV of model_a, model_b, votes, propensity")
+    flags.add_argument(
+        "--output",
+        required=True,
+        metavar="FILE",
+        help="rows of model_a, model_b, votes, propensity: .csv (for a router), .jsonl, .jsonl.gz or .parquet",
+    )
     flags.add_argument("--quiet", action="store_true", help="no progress bar")
     return flags
 
@@ -44,14 +48,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not 0 <= args.random_share <= 1:
         raise ConfigError(f"--random-share must lie between 0 and 1, not {args.random_share}")
     import numpy as np
+    import pyarrow as pa
 
-    from p2l.common.files import atomic_path, check_can_write
-    from p2l.common.spreadsheets import to_cell
+    from p2l.common.files import check_can_write
     from p2l.leaderboard.fitting import fit_labels
     from p2l.leaderboard.next_pairs import plan_pairs
     from p2l.votes import open_votes
+    from p2l.votes.sources import file_kind
+    from p2l.votes.writing import write_votes
 
-    check_can_write(args.output, args.votes)
+    output = check_can_write(Path(args.output).expanduser(), args.votes)
+    file_kind(output)
     with open_votes(args.votes, need_prompt=False, quiet=args.quiet) as store:
         known, labels = store.model_list, store.labels()
     voted = next((name for name in args.new if name in known), None)
@@ -64,12 +71,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     named = np.array(places) if places else None
     plan = plan_pairs(board, labels[:, :2], args.count, named=named, random_share=args.random_share)
     order = np.argsort(-plan.propensities, kind="stable")
-    with atomic_path(Path(args.output).expanduser()) as temporary, temporary.open("w", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(["model_a", "model_b", "votes", "propensity"])
-        for row in order.tolist():
-            pair = [to_cell(names[place]) for place in plan.pairs[row].tolist()]
-            rows.writerow([*pair, int(plan.votes[row]), f"{plan.propensities[row]:.6g}"])
+    columns = {
+        "model_a": [names[place] for place in plan.pairs[order, 0].tolist()],
+        "model_b": [names[place] for place in plan.pairs[order, 1].tolist()],
+        "votes": plan.votes[order],
+        "propensity": [float(f"{share:.6g}") for share in plan.propensities[order].tolist()],
+    }
+    rows = pa.table(columns)
+    write_votes(rows.to_batches(), rows.schema, output)
     used, pairs = int((plan.votes > 0).sum()), counted(len(plan.pairs), "pair")
     print(
         f"{args.output}: {counted(args.count, 'vote')} on {used:,} of {pairs}; standard deviation of a coefficient "

@@ -33,7 +33,9 @@ class PairShares:
             with path.open(encoding="utf-8", newline="") as file:
                 rows = csv.DictReader(file)
                 if not {*_COLUMNS} <= {*(rows.fieldnames or ())}:
-                    raise ConfigError(f"pairs: {path} has no columns {', '.join(_COLUMNS)}; write it by p2l next-pairs")
+                    raise ConfigError(
+                        f"pairs: {path} has no columns {', '.join(_COLUMNS)}; write it by p2l next-pairs as .csv"
+                    )
                 for row in rows:
                     pair = frozenset(of_cell(row[side]) for side in _COLUMNS[:2])
                     shares[pair] = _share(row["propensity"], f"pairs: {path}:{rows.line_num}")

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from p2l.commands.next_pairs import main
-from p2l.common.errors import ConfigError
+from p2l.common.errors import ConfigError, InputError
 from p2l.leaderboard.fitting import fit
 from p2l.leaderboard.next_pairs import plan_pairs
+from p2l.votes.sources import read_columns
 from tests.conftest import write_votes
 
+COLUMNS = ["model_a", "model_b", "votes", "propensity"]
 NAMES = ["ant", "bee", "cat", "dog", "eel"]
 
 
@@ -77,6 +79,22 @@ def test_the_command_writes_every_pair_with_its_propensity(tmp_path: Path, capsy
         main([*flags, "--random-share", "2"])
     with pytest.raises(ConfigError, match="--new cat: has votes already"):
         main([*flags, "--new", "cat"])
+
+
+def test_the_ending_names_the_format(tmp_path: Path) -> None:
+    rows = [{"prompt": ["x"], "model_a": "ant", "model_b": name, "winner": "model_a"} for name in ("bee", "cat")]
+    source = write_votes(tmp_path / "votes.jsonl", rows)
+    tables = []
+    for ending in ("csv", "jsonl", "parquet"):
+        output = tmp_path / f"pairs.{ending}"
+        main(["--votes", str(source), "--output", str(output), "--quiet", "--count", "10"])
+        tables.append(read_columns(output, COLUMNS))
+    assert [*tables[0].columns] == COLUMNS
+    assert tables[0].equals(tables[1])
+    assert tables[0].equals(tables[2])
+    with pytest.raises(InputError, match=r"pairs\.txt: unknown kind of file"):
+        main(["--votes", str(tmp_path / "none.jsonl"), "--output", str(tmp_path / "pairs.txt"), "--quiet"])
+    assert not (tmp_path / "pairs.txt").exists()
 
 
 def test_the_command_plans_for_models_that_have_no_vote_yet(tmp_path: Path) -> None:
