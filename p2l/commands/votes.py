@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p2l.common.cli import add_command, counted, not_votes, parser, positive, run
+from p2l.common.cli import add_command, counted, not_votes, parser, positive, run, whole
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import check_can_write, parse_json
 from p2l.common.program import Parser
@@ -51,7 +51,7 @@ def _add_model_list(one: argparse.ArgumentParser) -> None:
 
 def _add_check(commands: Any) -> None:
     one = _add(commands, "check", "Print statistics and problems of votes; exit with 2 when there are problems.")
-    one.add_argument("--limit", type=int, default=20, metavar="N", help="problems to list; the rest is counted")
+    one.add_argument("--limit", type=whole, default=20, metavar="N", help="problems to list; the rest is counted")
     _add_model_list(one)
 
 

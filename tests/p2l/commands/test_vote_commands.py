@@ -88,6 +88,9 @@ def test_check_lists_every_problem_up_to_the_limit(tmp_path: Path, capsys: pytes
     assert "line 7: unknown winner 'A'" in out
     assert "line 8: model_a and model_b are both 'alpha'" in out
     assert out.endswith("... and 4 more\n")
+    with pytest.raises(SystemExit, match="2"):
+        main(["check", str(path), "--limit", "-1", "--quiet"])
+    assert "--limit: must be a whole number of at least 0, got '-1'" in capsys.readouterr().err
     report = check_votes(path)
     assert (report.votes, report.bad_rows, len(report.problems)) == (6, 7, 7)
 
