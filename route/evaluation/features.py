@@ -144,7 +144,11 @@ class Words:
         """Fit vocabulary and main directions to training prompts; raise InputError if no word is in `min_df`."""
         from p2l.model.tfidf import fit_vocabulary
 
-        tokenizer = fit_vocabulary([[prompt] for prompt in prompts], min_df=min_df)
+        try:
+            tokenizer = fit_vocabulary([[prompt] for prompt in prompts], min_df=min_df)
+        except InputError as error:  # which speaks of votes
+            few = f"no word is in {min_df} of the {len(prompts)} training prompts"
+            raise InputError(f"{few}; bring a table of scores with answers to more prompts") from error
         matrix = _matrix(tokenizer, prompts)
         rank = min(rank, *matrix.shape)
         rng = np.random.default_rng(seed)

@@ -134,6 +134,19 @@ def test_the_fewest_questions_are_enough_to_train_on(questions: int) -> None:
     assert np.isfinite(learned.expected).all()
 
 
+@pytest.mark.parametrize("questions", [3, 60])
+def test_prompts_that_share_no_word_are_told_in_words_of_a_table_of_scores(tmp_path: Path, questions: int) -> None:
+    rows = answers(questions)
+    rows["prompt"] = rows["question_id"].str.translate(str.maketrans("0123456789", "abcdefghij"))
+    files = [str(tmp_path / "train.parquet"), str(tmp_path / "test.parquet")]
+    rows.to_parquet(files[0])
+    answers(8).to_parquet(files[1])
+    with pytest.raises(InputError) as caught:
+        main(["--train", files[0], "--test", files[1], "--recipe", "words", "--no-figure", "--quiet"])
+    told = f"no word is in 3 of the {questions} training prompts; bring a table of scores with answers to more prompts"
+    assert str(caught.value) == told
+
+
 def tiny_encoder(folder: Path) -> Encoder:
     prompts = [[prompt] for prompt in known_table().prompts]
     sizes = {"vocab_size": 300, "hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": 32}
