@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from coeval.analysis.compare import Change, RunComparison
 
 
+_FILES = (".json", ".jsonl", ".csv", ".html", ".xlsx", ".txt", ".md")
+
+
 def build_parser() -> ArgumentParser:
     """Return the flags of `coeval compare`."""
     flags = parser("coeval compare", "Compare two runs; exit code 1 where a student became worse, 2 for errors.")
@@ -51,6 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _compare(args: Namespace) -> int:
     import json
+
+    if args.out is not None and args.out.suffix.lower() in _FILES:
+        from coeval.errors import RunInputError
+
+        name = args.out.with_suffix("")
+        raise RunInputError(f"--out {args.out}: is a folder for report.json and changes.csv; name one, such as {name}")
 
     from coeval.analysis.compare import compare_runs
     from coeval.analysis.tables import plain, write_tables

@@ -36,6 +36,17 @@ def test_a_task_that_one_run_alone_has_does_not_count(tmp_path: Path, capsys: py
     assert "left out: task poem, 48 scores that only after has" in told
 
 
+def test_what_is_written_is_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [write_run(tmp_path / name, scores_of("mail", "High")) for name in ("before", "after")]
+    out = tmp_path / "changes"
+    assert compare.main([*flags_of(*runs), "--out", f"{out}.json"]) == 2
+    told = f"error: --out {out}.json: is a folder for report.json and changes.csv; name one, such as {out}\n"
+    assert capsys.readouterr() == ("", told)
+    assert not Path(f"{out}.json").exists()
+    assert compare.main([*flags_of(*runs), "--out", str(out)]) == 0
+    assert sorted(file.name for file in out.iterdir()) == ["changes.csv", "report.json"]
+
+
 def test_one_missing_score_hides_no_regression(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Six of forty answers became worse, by less than prompts differ among themselves."""
 
