@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from p2l.common.cli import nearest, parser, positive, run
+from p2l.common.cli import nearest, parser, positive, print_note, run
 from p2l.common.config import parse_yaml, read_yaml
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path, check_can_write
@@ -84,9 +84,11 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     text = _read(args.config)
     since = int(time.time() // DAY) - args.days
     before = {model: _number(node, args.config) for model, node in _cost_nodes(text, args.config).items()}
-    costs = recompute(
-        before, read_prices(args.prices), read_answers(args.database, since=since), least_answers=args.least_answers
-    )
+    prices = read_prices(args.prices)
+    costs = recompute(before, prices, read_answers(args.database, since=since), least_answers=args.least_answers)
+    for model in prices.keys() - before.keys():
+        if hint := nearest(model, before):
+            print_note(f"{args.prices}: {model!r:.80} is no model of the configuration{hint}")
     print(_table(costs))
     if args.output:
         changed = {cost.model: cost.after for cost in costs if cost.after is not None}
@@ -99,16 +101,10 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 def recompute(
     before: Mapping[str, float], prices: Mapping[str, float], answers: Mapping[str, Answers], *, least_answers: int
 ) -> list[ModelCost]:
-    """Compute the cost of each model that has a price and enough answers.
-
-    Raise ConfigError if there is no price, or one of a model that the configuration does not have.
-    """
-    for model in prices:
-        if model not in before:
-            hint = nearest(model, before)
-            raise ConfigError(f"--prices: {model!r:.80} is no model of the configuration{hint}; use the same names")
-    if not prices:
-        raise ConfigError("--prices: has no price; write the model's price per million output tokens beside its name")
+    """Compute the cost of each model that has a price and enough answers; raise ConfigError if no model has a price."""
+    if not before.keys() & prices.keys():
+        hint = nearest(next(iter(prices), ""), before)
+        raise ConfigError(f"--prices: no price is one of a model of the configuration{hint}; use the same names")
     return [
         _cost_of(model, cost, prices.get(model), answers.get(model), least_answers) for model, cost in before.items()
     ]
