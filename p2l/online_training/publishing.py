@@ -31,7 +31,7 @@ from p2l.likelihood import counted, vote_losses
 from p2l.model.checkpoint import revision_of
 from p2l.online_training.stream import StepFacts, StopRequestedError, published_order
 from p2l.training.config import TrainConfig
-from p2l.training.run_records import PUBLICATIONS_FILE
+from p2l.training.run_records import PUBLICATIONS_FILE, STATE_FILE
 from p2l.votes import translate_labels
 from p2l.votes.schema import hash_turns
 
@@ -153,6 +153,7 @@ def last_decision(folder: Path) -> dict[str, Any] | None:
 def roll_back(folder: Path) -> Rollback:
     """Serve the model before the served one, which moves to `rolled-back`; InputError with fewer than two models."""
     with _one_at_a_time(folder):
+        check_not_a_run(folder, "nothing was changed; name the folder that models are published to")
         models = published(folder)
         if len(models) < 2:
             what = f"only {models[0].name}, and none before it" if models else "no published model"
@@ -445,11 +446,19 @@ class FolderPublisher:
 
 
 def make_folder(folder: Path) -> None:
-    """Create the served folder; InputError if it cannot be created."""
+    """Create the served folder; InputError if it cannot be created, or is that of a run, whose checkpoints would go."""
+    check_not_a_run(folder, "publishing would remove them; choose another --publish")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be created: {error.strerror or error}; change --publish") from error
+
+
+def check_not_a_run(folder: Path, hint: str) -> None:
+    """Raise InputError where a folder holds checkpoints that a training run goes on from."""
+    own = next((path for path in published(folder) if (path / STATE_FILE).is_file()), None)
+    if own is not None:
+        raise InputError(f"{folder}: holds checkpoints of a training run, such as {own.name}; {hint}")
 
 
 def _before(folder: Path, arrived: int) -> tuple[int, float]:

@@ -27,9 +27,9 @@ from p2l.model.checkpoint import write_json
 from p2l.model.manifest import seal
 from p2l.training.config import TrainConfig
 from p2l.training.engine import Engine, peers
+from p2l.training.run_records import STATE_FILE
 from p2l.training.trainer import Trainer
 
-STATE_FILE = "trainer_state.json"
 _NAME = re.compile(r"checkpoint-(\d+)")
 
 

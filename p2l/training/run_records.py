@@ -22,6 +22,8 @@ from p2l.training.comparison import HeldOutComparison
 METRICS_FILE, RECORD_FILE = "metrics.jsonl", "training_config.json"
 CONFIG_FILE, REQUEST_FILE = "training.yaml", "request.json"
 RESULTS_FILE, FORECASTS_FILE = "eval_results.json", "eval_output.jsonl"
+STATE_FILE = "trainer_state.json"
+"""In each checkpoint that a run can go on from; what is published has none."""
 PUBLICATIONS_FILE, SERVED_FILE = "published.jsonl", "served.json"
 """What was decided on candidates, in the served folder; and where that folder is, in the folder of the run."""
 

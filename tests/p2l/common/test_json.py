@@ -17,7 +17,8 @@ from p2l.model.checkpoint import read_model_list
 from p2l.online_training.live_votes import parse_line
 from p2l.online_training.timestamps import times_of_ids
 from p2l.simulate import load_arena
-from p2l.training.run_folder import STATE_FILE, read_state
+from p2l.training.run_folder import read_state
+from p2l.training.run_records import STATE_FILE
 
 DEEP = {
     "beyond the parser": "[" * 200_000,

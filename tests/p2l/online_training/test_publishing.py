@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,17 @@ import pytest
 from p2l.commands.model import rollback_main
 from p2l.common.errors import InputError
 from p2l.model.manifest import seal
-from p2l.online_training.publishing import GateDecision, candidate_path, last_decision, publish, roll_back, served
+from p2l.online_training.publishing import (
+    GateDecision,
+    candidate_path,
+    last_decision,
+    make_folder,
+    publish,
+    roll_back,
+    served,
+)
 from p2l.serving.watching import newest_model
+from p2l.training.run_records import STATE_FILE
 from tests.conftest import Command
 
 GOOD, BAD = GateDecision(True, "good", {"loss": 1.0}), GateDecision(False, "bad", {})
@@ -156,6 +166,16 @@ def test_nothing_to_go_back_to_is_said(folder: Path, steps: tuple[int, ...], say
         offer(folder, step)
     with pytest.raises(InputError, match=says):
         roll_back(folder)
+
+
+@pytest.mark.parametrize("act", [roll_back, make_folder])
+def test_checkpoints_of_a_training_run_are_left_alone(folder: Path, act: Callable[[Path], object]) -> None:
+    for step in (1, 2):
+        offer(folder, step)
+        (folder / f"checkpoint-{step}" / STATE_FILE).write_text("{}", encoding="utf-8")
+    with pytest.raises(InputError, match="holds checkpoints of a training run, such as checkpoint-1"):
+        act(folder)
+    assert {"checkpoint-1", "checkpoint-2"} <= names(folder)
 
 
 def test_the_command_ends_with_one_line(command: Command, tmp_path: Path) -> None:
