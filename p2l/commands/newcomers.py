@@ -115,7 +115,7 @@ def probes_main(argv: Sequence[str] | None = None) -> None:
     _check_rows(args.output, args.prompts)
     prompts = choose_probes(args.model, args.prompts, args.count, limit=args.limit, seed=args.seed)
     write_probes(prompts, args.output)
-    print(f"{args.output}: {len(prompts)} prompts, the most telling first")
+    print(f"{args.output}: {counted(len(prompts), 'prompt')}, the most telling first")
 
 
 if __name__ == "__main__":

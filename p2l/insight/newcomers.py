@@ -43,7 +43,7 @@ from p2l.model.manifest import seal
 from p2l.model.model import P2LModel
 from p2l.model.posterior import Posterior
 from p2l.votes.schema import hash_turns
-from p2l.votes.sources import read_columns
+from p2l.votes.sources import file_kind, read_columns
 from p2l.votes.writing import write_votes
 
 Floats = npt.NDArray[np.float64]
@@ -151,8 +151,13 @@ def write_forecasts(added: AddedRow, name: str, output: str) -> None:
 
 
 def read_answers(path: str, models: Sequence[str]) -> tuple[list[list[str]], Floats]:
-    """Read graded answers: P different prompts, and scores (P, M) of these models, NaN where there is none."""
-    table = read_columns(Path(path).expanduser(), {"prompt", "model", "score"})
+    """Read graded answers: P different prompts, and scores (P, M) of these models, NaN where there is none.
+
+    A model that was asked a prompt several times has the mean of its scores there.
+    """
+    file = Path(path).expanduser()
+    table = read_columns(file, {"prompt", "model", "score"})
+    first = 2 if file_kind(file) == ".csv" else 1  # a CSV file's header is row 1
     for column in ("prompt", "model", "score"):
         if column not in table:
             raise InputError(f"{path}: has no column {column!r}; a row has prompt, model and score")
@@ -160,7 +165,7 @@ def read_answers(path: str, models: Sequence[str]) -> tuple[list[list[str]], Flo
     prompts: dict[int, list[str]] = {}
     cells = []
     for number, (prompt, model, score) in enumerate(
-        zip(table["prompt"], table["model"], table["score"], strict=True), 1
+        zip(table["prompt"], table["model"], table["score"], strict=True), first
     ):
         if model not in place:
             continue
@@ -177,10 +182,11 @@ def read_answers(path: str, models: Sequence[str]) -> tuple[list[list[str]], Flo
         prompts.setdefault(key, turns)
         cells.append((key, place[model], value))
     rows = {key: row for row, key in enumerate(prompts)}
-    scores = np.full((len(rows), len(models)), np.nan)
+    sums, times = np.zeros((len(rows), len(models))), np.zeros((len(rows), len(models)))
     for key, place_of_model, value in cells:
-        scores[rows[key], place_of_model] = value
-    return list(prompts.values()), scores
+        sums[rows[key], place_of_model] += value
+        times[rows[key], place_of_model] += 1
+    return list(prompts.values()), np.divide(sums, times, out=np.full_like(sums, np.nan), where=times > 0)
 
 
 def _turns(prompt: Any, place: str) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 from p2l.commands.newcomers import add_main, probes_main
 from p2l.common.errors import ConfigError, InputError, VoteError
 from p2l.inference import P2L
+from p2l.insight.newcomers import read_answers
 from p2l.model.committee import join
 from p2l.model.manifest import check_complete
 from p2l.training.posterior import write_posterior
@@ -88,6 +89,21 @@ def test_graded_answers_do_as_well(model: Path, tmp_path: Path) -> None:
     coefs = larger.predict(ASKED).coefs
     place = larger.model_list.index("bison")
     assert coefs[:, place].mean() > np.delete(coefs, place, axis=1).mean()
+
+
+def test_several_scores_of_a_model_on_a_prompt_count_as_their_mean(tmp_path: Path) -> None:
+    answers = tmp_path / "answers.csv"
+    answers.write_text("prompt,model,score\nhi,bison,1\nhi,ant,1\nhi,bison,0\nho,bison,1\n", encoding="utf-8")
+    prompts, scores = read_answers(str(answers), ["ant", "bison"])
+    assert prompts == [["hi"], ["ho"]]
+    np.testing.assert_array_equal(scores, [[1.0, 0.5], [np.nan, 1.0]])
+
+
+def test_rows_of_a_csv_file_are_counted_from_its_header_on(tmp_path: Path) -> None:
+    answers = tmp_path / "answers.csv"
+    answers.write_text("prompt,model,score\nhi,bison,1\nhi,ant,7\n", encoding="utf-8")
+    with pytest.raises(InputError, match="row 3: score must lie between 0 and 1"):
+        read_answers(str(answers), ["ant", "bison"])
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".csv"])
