@@ -29,7 +29,7 @@ from p2l.evaluation.categories import Category, readable_tags
 from p2l.leaderboard.sources import ClusteredVotes
 from p2l.likelihood import Likelihood
 from p2l.votes.reading import model_codes, read_votes
-from p2l.votes.schema import WINNERS, RawBatch, Source, check_number_of_columns
+from p2l.votes.schema import WINNERS, Labels, RawBatch, Source, check_number_of_columns, parse_labels
 from p2l.votes.sources import open_source
 
 # JSON arrays of records, as batch inference writes them, read with one record in memory at a time.
@@ -242,7 +242,10 @@ class _Batches:
 
     def add(self, batch: Any, place: Any) -> None:
         names = batch.schema.names
-        self.columns["labels"].append(labels_of(batch, self.codes))
+        labels = labels_of(batch, self.codes)
+        if self.need_coefs and {"betas", "labels"} <= {*names}:
+            self._check_labels(parse_labels(batch.column("labels")), labels, place)
+        self.columns["labels"].append(labels)
         name = next((name for name in ("prompt", "question_id") if name in names), None)
         self.columns["prompts"].append(
             self.clusters.number(pa.nulls(len(batch)) if name is None else batch.column(name))
@@ -256,6 +259,19 @@ class _Batches:
             for name in ("eta", "gamma"):
                 if name in names and batch.column(name).null_count < len(batch):
                     self.columns[name].append(_matrix(batch.column(name), name, 1, place)[:, 0])
+
+    def _check_labels(self, own: Labels, labels: Ints, place: Any) -> None:
+        """Refuse rows of training whose labels, and so their coefficients, are of models in another order."""
+        theirs, ours = own.triples[:, :2], labels[:, :2]
+        tied = labels[:, 2:] > 0  # a tie has no order
+        theirs, ours = (np.where(tied, np.sort(pair, axis=1), pair) for pair in (theirs, ours))
+        wrong = own.valid & (ours < len(self.model_list)).all(axis=1) & (theirs != ours).any(axis=1)
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise InputError(
+                f"{place(row)}: labels place the two models at {theirs[row].tolist()}, the model list at "
+                f"{ours[row].tolist()}; give the list of the model that wrote this file (--model_list_path)"
+            )
 
     def joined(self, source: str, likelihood: Likelihood, *, sort_models: bool) -> EvaluatedOutput:
         size = len(self.model_list)

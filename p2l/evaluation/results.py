@@ -228,7 +228,8 @@ def render(result: OutputResult, *, most: int | None = None) -> str:
     header = (*_HEADER, _DISTANCES.get(result.ground_truth, f"L1 to {result.ground_truth}"), "Spearman")
     lines = text_table(header, [_cells(one) for one in result.categories if one.problem is None], most=most)
     heading = f"{result.name}: {result.votes:,} votes on {result.prompts:,} prompts, {len(result.models)} models, "
-    heading += f"{result.model_type}, likelihood {result.likelihood}, {result.level:.0%} intervals"
+    heading += f"{result.model_type}, likelihood {result.likelihood}, "
+    heading += f"{result.level:.0%} intervals" if any(one.intervals for one in result.categories) else "no intervals"
     return "\n".join([heading, "", *lines, *_notes(result)])
 
 

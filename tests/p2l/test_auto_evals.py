@@ -274,6 +274,28 @@ def test_a_list_that_contradicts_the_one_beside_the_output_is_refused(tmp_path):
         run_auto(tmp_path, "--checkpoint_path", answers)
 
 
+def test_a_list_that_contradicts_the_labels_of_training_is_refused(tmp_path):
+    """Without a list beside the file its labels still tell in which order its coefficients are."""
+    made = [
+        row | {"labels": [0, 1, 0], "model_a": NAMES[0], "model_b": NAMES[1], "winner": "model_a"} for row in rows(9)
+    ]
+    path = write_lines(tmp_path / "eval.jsonl", made)
+    run_auto(tmp_path, "--eval_path", path, "--metrics_to_inc", "simple")
+    write_json(tmp_path / "model_list.json", NAMES[::-1])
+    with pytest.raises(
+        InputError, match=r"line 1: labels place the two models at \[0, 1\], the model list at \[3, 2\]"
+    ):
+        run_auto(tmp_path, "--eval_path", path)
+
+
+def test_no_intervals_are_announced_where_none_were_asked_for(tmp_path, capsys):
+    path = write_lines(tmp_path / "eval.jsonl", rows(40))
+    write_json(tmp_path / "model_list.json", NAMES)
+    words = ["--eval_path", path, "--model_list_path", tmp_path / "model_list.json", "--output_dir", tmp_path / "out"]
+    main([str(word) for word in (*words, "--metrics_to_inc", "simple", "--bootstrap", "0", "--loss_type", "grk")])
+    assert "likelihood grk, no intervals" in capsys.readouterr().out
+
+
 def test_votes_of_unknown_models_are_left_out_and_counted(tmp_path):
     made = rows(60)
     made[0]["model_a"] = "stranger"
