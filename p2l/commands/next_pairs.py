@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     output = check_can_write(Path(args.output).expanduser(), args.votes)
     file_kind(output)
+    if not all(name.strip() for name in args.new):
+        raise ConfigError("--new: a model needs a name")
     with open_votes(args.votes, need_prompt=False, quiet=args.quiet) as store:
         known, labels = store.model_list, store.labels()
     voted = next((name for name in args.new if name in known), None)

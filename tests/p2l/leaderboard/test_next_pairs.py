@@ -79,6 +79,8 @@ def test_the_command_writes_every_pair_with_its_propensity(tmp_path: Path, capsy
         main([*flags, "--random-share", "2"])
     with pytest.raises(ConfigError, match="--new cat: has votes already"):
         main([*flags, "--new", "cat"])
+    with pytest.raises(ConfigError, match="--new: a model needs a name"):
+        main([*flags, "--new", " "])
 
 
 def test_the_ending_names_the_format(tmp_path: Path) -> None:
