@@ -10,7 +10,7 @@ Shapes: n cells.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -254,7 +254,8 @@ def drift_of_models(
             measured += _measure(column, value, names, change[rows], noise, *(rate[rows] for rate in rates))
     if not measured:
         raise InputError(f"{open_source(prompts).name}: no category has {least} different prompts; lower --min-prompts")
-    return Changes(first.model.likelihood.name, measured, _notes(models, names, small, least))
+    notes = _notes({before: models[0], after: models[1]}, names, small, least)
+    return Changes(first.model.likelihood.name, measured, notes)
 
 
 def _common(models: Sequence[Any], before: str, after: str) -> list[str]:
@@ -314,20 +315,27 @@ def _measure(
     ]
 
 
-def _notes(models: Sequence[Any], names: Sequence[str], small: int, least: int) -> list[str]:
-    lists = [set(model.model_list) for model in models]
-    alone = sorted((lists[0] | lists[1]) - set(names))
+def _notes(models: Mapping[str, Any], names: Sequence[str], small: int, least: int) -> list[str]:
+    alone = sorted({name for model in models.values() for name in model.model_list} - set(names))
+    bare = [path for path, model in models.items() if model.basis is None]
     notes = ["intervals are over prompts, and hold what the votes of both models leave open."]
-    if any(model.basis is None for model in models):
+    if len(bare) == len(models):
         notes = [
             "warning: intervals are over prompts alone, and two trainings on votes of the same truth differ too: run "
             "`p2l posterior` on both models, or leave small changes out (--least-change)."
         ]
+    elif bare:
+        notes = [
+            f"warning: {bare[0]} has no posterior, so that intervals leave out what its votes leave open: run `p2l "
+            "posterior` on it, or leave small changes out (--least-change)."
+        ]
     if alone:
         listed = ", ".join(alone[:5]) + (", ..." if len(alone) > 5 else "")
-        notes.append(f"{len(alone)} models are known to one side only and left out: {listed}.")
+        are = "model is" if len(alone) == 1 else "models are"
+        notes.append(f"{len(alone)} {are} known to one side only and left out: {listed}.")
     if small:
-        notes.append(f"{small} categories with fewer than {least} different prompts are left out.")
+        with_few, are = f"with fewer than {least} different prompts", "is" if small == 1 else "are"
+        notes.append(f"{small} {'category' if small == 1 else 'categories'} {with_few} {are} left out.")
     return notes
 
 

@@ -136,6 +136,11 @@ def look_at(votes: LiveVotes, watch: DriftSettings, tell: Callable[[str], None] 
         if drift.found:
             windows.tables = windows.tables[-1:]
         yield drift
+    if not look:
+        tell(
+            f"{votes.name}: {start + count:,} of the {(FEWEST_WINDOWS + 1) * watch.window:,} votes that the first "
+            "comparison needs had come: nothing was compared (--window)"
+        )
 
 
 def _compare(
@@ -157,7 +162,10 @@ def _compare(
         tell(f"{windows.votes.name}: {arrived:,} votes: no model has enough of them on both sides to be compared yet")
         return None
     measured = [one for one in changes.measured if not watch.models or one.model in watch.models]
-    cells = judge(measured, level=watch.level, fdr=fdr, least_change=watch.least_change) if measured else []
+    if not measured:
+        tell(f"{windows.votes.name}: {arrived:,} votes: none of --model has enough of them to be compared yet")
+        return None
+    cells = judge(measured, level=watch.level, fdr=fdr, least_change=watch.least_change)
     before = sum(map(len, windows.tables[:-1]))
     sides = f"{before:,} votes", f"the {len(windows.tables[-1]):,} up to vote {arrived:,}"
     return Drift(*sides, changes.likelihood, watch.level, fdr, cells, changes.notes, watch.least_change)

@@ -255,6 +255,8 @@ def test_the_noise_of_training_is_no_drift_where_posteriors_tell_it(
     with open_votes(str(write_votes(tmp_path / "votes.jsonl", rows)), model_list=MODELS) as votes:
         for folder in folders:
             write_posterior(folder, votes, torch.device("cpu"), weighted=False)
+            one_sided = drift_of_models(*map(str, folders), str(prompts), by=["topic"], least=5).notes[0]
+            assert (f"warning: {folders[1]} has no posterior" in one_sided) == (folder == folders[0])
     held = drift_of_models(*map(str, folders), str(prompts), by=["topic"], least=5)
     assert not any(cell.verdict for cell in judge(held.measured, level=0.95, fdr=0.05))
     assert "warning" not in held.notes[0]

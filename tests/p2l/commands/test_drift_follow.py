@@ -158,6 +158,17 @@ def test_clusters_of_a_model_stand_in_for_labels(tmp_path: Path) -> None:
     assert fell < {cell["category"] for cell in cells if cell["by"] == "cluster"}
 
 
+def test_a_watch_that_compared_nothing_says_so(fall: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = write_votes(tmp_path / "few.jsonl", steady_rows(700, seed=1))
+    words = ["--window", "300", "--stop-when-idle", "0"]
+    assert main(["--follow", str(few), *words]) is None
+    assert "700 of the 1,500 votes that the first comparison needs" in capsys.readouterr().err
+    assert main(["--follow", str(fall), "--model", "eel", *words]) is None
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "1,500 votes: none of --model has enough of them" in said.err
+
+
 def test_a_category_that_the_votes_lack_is_named(fall: Path) -> None:
     with pytest.raises(InputError, match="no column 'language'"):
         follow(fall, "--by", "language")
