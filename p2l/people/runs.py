@@ -211,8 +211,13 @@ def to_text(fit: SourceFit, worth: WorthOfJudges | None) -> str:
             f"people's votes on prompts not trained on: loss {worth.alone:.4f} without judges, {worth.together:.4f} "
             f"with them; {verdict}"
         )
-    less = [one for one in fit.voters if one.weight < DISTRUST]
-    if less:
-        votes = sum(one.votes for one in less)
-        lines.append(f"{len(less):,} of {len(fit.voters):,} voters, with {votes:,} votes, count for less than half")
+    rigged = [one for one in fit.voters if one.trust < DISTRUST]
+    many = [one for one in fit.voters if one.trust >= DISTRUST > one.weight]
+    for voters, what in (
+        (rigged, "voters unlike people, whose votes count for less than half"),
+        (many, "voters with so many votes that each counts for less than half"),
+    ):
+        if voters:
+            votes = sum(one.votes for one in voters)
+            lines.append(f"{what}: {len(voters):,} of {len(fit.voters):,}, with {votes:,} votes")
     return "\n".join(lines)

@@ -10,7 +10,9 @@ import torch
 
 from p2l.common.errors import ConfigError
 from p2l.online_training.config import OnlineConfig
-from p2l.people.runs import VoteAdjustments, of_people, sources_of, terms_of
+from p2l.people import SourceFit
+from p2l.people.runs import VoteAdjustments, of_people, sources_of, terms_of, to_text
+from p2l.people.voters import Voter
 from p2l.training.config import load_config, load_config_as
 from p2l.training.loop import RunOptions
 from p2l.training.offline import train
@@ -41,6 +43,14 @@ def test_terms_scale_coefficients_about_gamma() -> None:
     assert terms.scaled(coefs, gamma).tolist() == [[1.0, 5.0], [1.0, 3.0]]
     twice = terms.repeated(2, torch.device("cpu"))
     assert twice.scale.tolist() == [2.0, 1.0, 2.0, 1.0]
+
+
+def test_voters_who_vote_often_are_not_called_rigged() -> None:
+    voters = (Voter("rig", 90, 0.01, 0.01), Voter("busy", 80, 0.99, 0.3), Voter("calm", 5, 0.99, 0.99))
+    assert to_text(SourceFit(np.zeros(2), None, (), voters), None).splitlines() == [
+        "voters unlike people, whose votes count for less than half: 1 of 3, with 90 votes",
+        "voters with so many votes that each counts for less than half: 1 of 3, with 80 votes",
+    ]
 
 
 def test_people_choose_on_prompts_that_nobody_trains_on(configure: Configure, votes: Path) -> None:
