@@ -85,6 +85,11 @@ def powered_board(source: Any, people: str | None, *, likelihood: str | None = N
         judged = judged_battles(votes, name, likelihood)
         if judged.paired < 2:
             raise InputError(f"{votes.name}: judges say nothing of battles that people voted on")
+        if not len(judged.others):
+            raise InputError(
+                f"{votes.name}: every verdict of a judge is on a battle that people voted on, and only those on "
+                "further battles narrow intervals; add these, or fit people's votes alone"
+            )
         parts = (judged.votes, judged.forecasts, judged.others)
         return fit_powered(*parts, models=votes.model_list, likelihood=likelihood, **options)
 

@@ -138,6 +138,17 @@ def test_the_command_prints_what_verdicts_are_worth(tmp_path: Path, capsys: pyte
     assert "Prediction-powered" in json.dumps(json.loads((tmp_path / "board.json").read_text(encoding="utf-8")))
 
 
+def test_verdicts_on_peoples_own_battles_alone_are_said_to_narrow_nothing(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    battles, people = cast(30, SHARP, rng), cast(30, "human", rng)
+    for number, (row, said) in enumerate(zip(battles, people, strict=True)):
+        row["question_id"] = said["question_id"] = f"q{number}"
+        said |= {side: row[side] for side in ("model_a", "model_b")}
+    votes = write_votes(tmp_path / "votes.jsonl", [*people, *battles])
+    with pytest.raises(InputError, match="every verdict of a judge is on a battle that people voted on"):
+        main(["--votes", str(votes), "--people", "human"])
+
+
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
