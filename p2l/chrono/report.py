@@ -27,7 +27,7 @@ from p2l.chrono.slices import ValidationSlice
 from p2l.common.errors import CheckpointError
 from p2l.common.files import write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
-from p2l.common.text_table import text_table
+from p2l.common.text_table import formatted, text_table
 from p2l.metrics import METRICS, simple_metrics
 from p2l.model.checkpoint import read_object
 from p2l.votes.schema import IntArray
@@ -365,7 +365,7 @@ def _render(table: Mapping[str, Mapping[str, float | None]], most: int | None) -
 def _text(name: str, value: float | None) -> str:
     if value is None:
         return "-"
-    return f"{value:.1%}" if name in _SHARES else f"{value:.4f}"
+    return formatted(value, ".1%" if name in _SHARES else ".4f")
 
 
 def _noise(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) -> list[str]:

@@ -111,6 +111,8 @@ def check_follow_flags(flags: argparse.Namespace) -> None:
         )
     if flags.retrain is not None and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ConfigError("--retrain goes with a run of one process; start the run without a launcher")
+    if flags.past is not None and flags.follow is not None and Path(flags.past).resolve() == flags.follow.resolve():
+        raise ConfigError("--past and --follow name one file: past votes are those before the stream; leave out --past")
     if flags.sort and flags.follow:
         raise ConfigError("--sort does not go with --follow: votes are taken as they arrive; leave out one of the two")
 

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from p2l.common.cli import counted as count_of
 from p2l.common.cli import print_note
 from p2l.common.errors import InputError
 from p2l.common.files import disk_error, locked, parse_json, sync_path, sync_tree
@@ -435,7 +436,7 @@ class FolderPublisher:
                 **facts,
             )
             event = f"published {self.folder}/checkpoint-{step}" if verdict.good else f"step {step} is not published"
-            self.tell(f"{event} after {arrived:,} votes: {verdict.reason}")
+            self.tell(f"{event} after {count_of(arrived, 'vote')}: {verdict.reason}")
             self._last = (arrived, time.time())
         trainer.engine.barrier()
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import parser, run
+from p2l.common.cli import counted, parser, run
 from p2l.common.errors import ConfigError
 from p2l.common.text_table import add_rows_flag, rows_to_print
 
@@ -89,7 +89,9 @@ def _write_page(args: argparse.Namespace, matrices: Sequence[Matrix]) -> None:
 def _names(args: argparse.Namespace) -> list[str]:
     names = args.names or [Path(folder).expanduser().resolve().name for folder in args.eval_folder]
     if len(names) != len(args.eval_folder):
-        raise ConfigError(f"--names: {len(names)} names for {len(args.eval_folder)} folders; give one for each")
+        raise ConfigError(
+            f"--names: {counted(len(names), 'name')} for {counted(len(args.eval_folder), 'folder')}; give one for each"
+        )
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two runs are called {twice!r}; --names tells them apart")
@@ -101,6 +103,8 @@ def _names(args: argparse.Namespace) -> list[str]:
     for flag, name in (("--oracle", args.oracle), ("--naive", args.naive)):
         if name is not None and name not in names:
             raise ConfigError(f"{flag}: no run is called {name!r}; runs: {', '.join(names)}")
+    if args.naive is not None and args.naive == args.oracle:
+        raise ConfigError(f"--oracle and --naive are both {args.naive!r}: between one run and itself there is no gap")
     return list(names)
 
 

@@ -153,6 +153,7 @@ def test_a_data_set_can_be_published_from_and_held_out(tmp_path: Path, config: P
         (["--publish", "served"], "--publish needs --publish-votes"),
         (["--stop-when-idle", "5"], "goes with --follow"),
         (["--follow", "votes.jsonl", "--sort"], "--sort does not go with --follow"),
+        (["--follow", "votes.jsonl", "--past", "./votes.jsonl"], "--past and --follow name one file"),
     ],
 )
 def test_flags_that_need_others_are_refused(flags: list[str], says: str) -> None:

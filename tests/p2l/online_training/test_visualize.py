@@ -51,6 +51,12 @@ def test_all_files_and_the_summary(runs: list[str], tmp_path: Path, capsys: pyte
     assert "100.0%" in capsys.readouterr().out
 
 
+def test_what_rounds_to_zero_has_no_sign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = [str(make_run(tmp_path / name, worse)) for name, worse in (("near", -0.00001), ("oracle", 0.0))]
+    main(["--eval-folder", *runs, "--output-file", str(tmp_path / "f"), "--oracle", "oracle"])
+    assert "-0.0000" not in capsys.readouterr().out
+
+
 def test_one_run_and_accuracy_the_same_bytes_each_time(runs: list[str], tmp_path: Path) -> None:
     for out in ("one", "two"):
         words = ["--eval-folder", runs[1], "--output-file", str(tmp_path / out)]
@@ -104,6 +110,7 @@ def test_the_page_of_one_run_says_whether_it_forgets(runs: list[str], tmp_path: 
         (["--names", "summary", "c", "d"], "cannot name files"),
         (["--oracle", "orakel"], "no run is called 'orakel'"),
         (["--naive", "naive"], "--naive goes with --oracle"),
+        (["--naive", "naive", "--oracle", "naive"], "both 'naive'"),
         (["--extract-accuracy", "--metric", "Brier"], "exclude each other"),
         (["--metric", "Brier-Score"], "unknown metric"),
         (["--loss-type", "bt"], "was written under grk"),
