@@ -3,11 +3,12 @@
 A voter's points for a model are compared with those that the other voters gave in the same pairs of models, and the
 share of first answers with that of all votes; ties count half. Sums of many votes are nearly normal,
 
-    z = sum (points - p) / sqrt(sum p (1 - p)),
+    z = sum (points - p) / sqrt(sum p (1 - p) (1 + n / m)),
 
-and since many voters and models are compared, Benjamini and Hochberg's procedure decides, at a false discovery rate of
-1 %. Nobody is accused by a few votes: a voter needs twenty, and ten on the model. A voter who differs need not mean
-ill: an unusual taste looks the same.
+where p is known from m votes of others beside the voter's n; votes with which no others compare tell nothing. Since
+many voters and models are compared, Benjamini and Hochberg's procedure decides, at a false discovery rate of 1 %.
+Nobody is accused by a few votes: a voter needs twenty, and ten on the model. A voter who differs need not mean ill: an
+unusual taste looks the same.
 
 Shapes: N votes.
 """
@@ -91,9 +92,11 @@ def _sides(voter: NDArray[Any], winner: NDArray[Any], votes: Ints) -> list[_Test
     first = np.bincount(voter[decided & (winner == 0)], minlength=len(votes))
     total = first.sum()
     tests = []
-    for one in np.flatnonzero((count >= FEWEST) & (votes >= FEWEST)).tolist():
-        share = (total - first[one] + 1.0) / (count.sum() - count[one] + 2.0)
-        z = (first[one] - count[one] * share) / math.sqrt(count[one] * share * (1.0 - share))
+    for one in np.flatnonzero((count >= FEWEST) & (count < count.sum())).tolist():
+        others = count.sum() - count[one] + 2.0
+        share = (total - first[one] + 1.0) / others
+        variance = count[one] * share * (1.0 - share) * (1.0 + count[one] / others)
+        z = (first[one] - count[one] * share) / math.sqrt(variance)
         side, number = ("first", first[one]) if z > 0 else ("second", count[one] - first[one])
         text = f"{number} of {count[one]} decided votes for the {side} answer"
         tests.append((one, text, math.erfc(abs(z) / math.sqrt(2.0))))
@@ -113,15 +116,18 @@ def _models(
     def others(values: Floats) -> Floats:
         return np.asarray(np.bincount(pair, values)[pair] - np.bincount(own, values)[own])
 
-    expected = (others(of_low) + 1.0) / (others(np.ones(len(pair))) + 2.0)
+    known = others(np.ones(len(pair))) + 2.0
+    expected = (others(of_low) + 1.0) / known
+    spread = expected * (1.0 - expected) * (1.0 + np.bincount(own)[own] / known)
+    told = np.flatnonzero(known > 2.5)
+    voter, low, high, of_low, expected, spread = (one[told] for one in (voter, low, high, of_low, expected, spread))
     tests = []
     keys = np.concatenate([voter.astype(np.int64) * size + low, voter.astype(np.int64) * size + high])
     gained = np.concatenate([of_low - expected, expected - of_low])
-    spread = np.tile(expected * (1.0 - expected), 2)
     won = np.concatenate([of_low, 1.0 - of_low])
     cells, cell = np.unique(keys, return_inverse=True)
     count = np.bincount(cell)
-    surplus, variance, scored = (np.bincount(cell, values) for values in (gained, spread, won))
+    surplus, variance, scored = (np.bincount(cell, values) for values in (gained, np.tile(spread, 2), won))
     enough = (count >= FEWEST_OF_MODEL) & (votes[cells // size] >= FEWEST)
     for one in np.flatnonzero(enough).tolist():
         z = surplus[one] / math.sqrt(variance[one])

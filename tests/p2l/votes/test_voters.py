@@ -75,3 +75,14 @@ def test_few_votes_and_unknown_voters_accuse_nobody(tmp_path: Path) -> None:
     assert report.voters == 1
     without = write_votes(tmp_path / "without.jsonl", [{k: v for k, v in row.items() if k != "voter"} for row in rows])
     assert check_votes(without).voters is None
+
+
+def test_a_voter_with_whom_nobody_can_be_compared_is_not_accused(tmp_path: Path) -> None:
+    rows = votes(0, 1, 400)
+    for row in rows:
+        row["winner"] = "model_a" if str(row["model_a"]) < str(row["model_b"]) else "model_b"
+    alone = write_votes(tmp_path / "alone.jsonl", rows)
+    assert check_votes(alone).odd_voters == []
+    # Two honest voters tell each other's shares, though not well.
+    listed = sum(len(check_votes(write_votes(tmp_path / f"{n}.jsonl", votes(n, 2, 200))).odd_voters) for n in range(20))
+    assert listed <= 1
