@@ -254,6 +254,10 @@ class _NewModel:
         """Of all prompts (P,), where the known models are graded on all."""
         return fit_answer_scale(self.coefs, self.known)
 
+    def at(self, rows: Any) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
+        """Return coefficients of the known models, the prompts' own logits, and which known models are graded there."""
+        return self.coefs[rows], self.whole_scale[1][rows], ~np.isnan(self.known[rows])
+
     @cached_property
     def prior(self) -> RowPrior:
         """Fitted to the prompts on which the known models are graded."""
@@ -295,7 +299,7 @@ class _NewModel:
         def beside(rows: Any) -> float:
             whole, easier = self.whole_scale
             row = self.row_of(rows, whole, easier)
-            return loss(expected_scores(whole, row, self.coefs[tests], easier[tests]).scores)
+            return loss(expected_scores(whole, row, *self.at(tests)).scores)
 
         def mean(measured: Any, way: Any) -> Floats:
             return np.array([np.mean([measured(way(count, seed)) for seed in range(orders)]) for count in ASKED])
@@ -319,7 +323,7 @@ class _NewModel:
                 rest = np.setdiff1d(np.flatnonzero(~np.isnan(self.own)), rows)
                 truth = float(self.own[rest].mean())
                 row = self.row_of(rows, whole, easier)
-                expected = expected_scores(whole, row, self.coefs[rest], easier[rest])
+                expected = expected_scores(whole, row, *self.at(rest))
                 share = float(self.own[self.drawn(count, seed)].mean())
                 away = abs(expected.mean - truth)
                 found[number, seed] = abs(share - truth), away, away <= 1.959964 * expected.sd

@@ -138,7 +138,8 @@ def row_of_answers(
     added = _added(row, coefs, f"{counted(len(graded), 'graded answer')}, beside {known:,} of known models")
     if not forecasts:
         return added
-    expected = expected_scores(scale, row, coefs[unasked], easier[unasked])
+    is_graded = ~np.isnan(scores[others, :-1])
+    expected = expected_scores(scale, row, coefs[unasked], easier[unasked], is_graded)
     return replace(added, prompts=[prompts[row] for row in others], expected=expected)
 
 

@@ -206,6 +206,10 @@ class AnswerScale:
     marginal_slope: float
     """Of prompts of which nothing but the coefficients is known; smaller, as a prompt's own is averaged over."""
     marginal_level: float
+    covariance: Floats
+    """(2, 2) of slope and level, given the scores."""
+    variance: float
+    """Of a prompt's own logit, before its scores are seen."""
 
     def chances(self, coefs: Floats, sd: float | Floats = 0.0) -> Floats:
         """Return the chance (N,) of a right answer at prompts of which nothing but the coefficients is known.
@@ -255,7 +259,16 @@ def fit_answer_scale(coefs: Floats, scores: Floats) -> tuple[AnswerScale, Floats
         last, variance = variance, float((own**2 + 1.0 / (weight.sum(axis=1) + 1.0 / variance)).mean())
         if abs(np.log(variance / last)) < 0.01:
             break
-    return AnswerScale(slope, level, *_marginal(coefs[there], scores[there])), own
+    covariance = _covariance(weight, coefs, variance)
+    return AnswerScale(slope, level, *_marginal(coefs[there], scores[there]), covariance, variance), own
+
+
+def _covariance(weight: Floats, coefs: Floats, variance: float) -> Floats:
+    """Return the covariance (2, 2) of slope and level, by the Hessian of these and of all prompts' own logits."""
+    terms = np.stack([coefs, np.ones_like(coefs)])
+    among = (weight * terms).sum(axis=2)
+    whole = np.einsum("nm,anm,bnm->ab", weight, terms, terms) + np.diag([1.0, 1e-3])
+    return np.asarray(np.linalg.inv(whole - (among / (weight.sum(axis=1) + 1.0 / variance)) @ among.T))
 
 
 def _marginal(coefs: Floats, scores: Floats) -> tuple[float, float]:
@@ -295,16 +308,27 @@ class ExpectedScores:
     """Of the mean of the scores that it would get there, around `mean`: what its row leaves open, and chance."""
 
 
-def expected_scores(scale: AnswerScale, row: NewRow, known: Floats, own: Floats) -> ExpectedScores:
+def expected_scores(
+    scale: AnswerScale, row: NewRow, known: Floats, own: Floats, is_graded: npt.NDArray[np.bool_]
+) -> ExpectedScores:
     """Forecast the scores of a new model at prompts where the known ones have coefficients (N, M) and were graded.
 
-    `own` (N,) are the prompts' own logits, which their grades tell. That these and the row are not known exactly is
-    left out of the scores: averaged over, they were forecast no better (docs/results.md, new models).
+    `own` (N,) are the prompts' own logits, which the grades that are there (N, M) tell. That these, the scale and the
+    row are not known exactly is in the interval of the mean, and left out of the scores: averaged over, they were
+    forecast no better (docs/experiments.md).
     """
-    scores = 1.0 / (1.0 + np.exp(-(scale.slope * row.coefs(known) + scale.level + own)))
+    coefs = row.coefs(known)
+    scores = 1.0 / (1.0 + np.exp(-(scale.slope * coefs + scale.level + own)))
     spread = scores * (1.0 - scores)  # at most the variance of a score in [0, 1]
-    slope = scale.slope * (spread[:, None] * row.prior.design(known)).mean(axis=0)
-    variance = float(slope @ row.covariance @ slope) + float(spread.sum()) / len(scores) ** 2
+    chance = 1.0 / (1.0 + np.exp(-(scale.slope * known + scale.level + own[:, None])))
+    weight = is_graded * chance * (1.0 - chance)
+    left = 1.0 / (weight.sum(axis=1) + 1.0 / scale.variance)
+    # A steeper scale and an easier prompt explain the same grades, so that their errors partly cancel.
+    of_row = scale.slope * (spread[:, None] * row.prior.design(known)).mean(axis=0)
+    others = np.stack([(weight * known).sum(axis=1), weight.sum(axis=1)])
+    of_scale = (spread * (np.stack([coefs, np.ones_like(coefs)]) - left * others)).mean(axis=1)
+    variance = float(of_row @ row.covariance @ of_row) + float(of_scale @ scale.covariance @ of_scale)
+    variance += float((spread + spread**2 * left).sum()) / len(scores) ** 2
     return ExpectedScores(scores, float(scores.mean()), variance**0.5)
 
 

@@ -152,7 +152,7 @@ def test_intervals_of_a_mean_score_hold_it_and_are_narrower_than_the_share_of_ri
         scale, own = fit_answer_scale(known, scores[:, :KNOWN])
         asked, rest = np.split(rng.permutation(PROMPTS), [10])
         row = fit_row(fit_row_prior(known), known[asked], answers_of_new(scale, own[asked], scores[asked, KNOWN]))
-        expected = expected_scores(scale, row, known[rest], own[rest])
+        expected = expected_scores(scale, row, known[rest], own[rest], np.ones((len(rest), KNOWN), dtype=bool))
         truth = scores[rest, KNOWN].mean()
         assert expected.mean == pytest.approx(expected.scores.mean())
         held.append(abs(expected.mean - truth) < 1.96 * expected.sd)
@@ -162,6 +162,22 @@ def test_intervals_of_a_mean_score_hold_it_and_are_narrower_than_the_share_of_ri
     assert 0.85 <= np.mean(held) <= 1.0
     assert np.mean(errors) < 0.8 * np.mean(shares)
     assert max(widths) < 0.15
+
+
+def test_a_few_grades_of_known_models_tell_little_of_other_prompts() -> None:
+    known = world(4)[:, :KNOWN]
+    prior = fit_row_prior(known)
+    widths = []
+    for prompts in (4, 40):
+        scores = np.full((prompts, KNOWN), np.nan)
+        scores[:, :2] = 1.0
+        scores[::2, 1] = 0.0
+        scale, own = fit_answer_scale(known[:prompts], scores)
+        row = fit_row(prior, known[:2], answers_of_new(scale, own[:2], np.ones(2)))
+        there = ~np.isnan(scores[2:])
+        widths.append(expected_scores(scale, row, known[2:prompts], own[2:], there).sd)
+    assert widths[0] > 0.2
+    assert widths[0] > 1.5 * widths[1]
 
 
 def test_chosen_probes_leave_less_open_than_any_twenty() -> None:
