@@ -410,6 +410,11 @@ class LiveVotes(LineVotes):
             if now.ended or now.there >= count:
                 return min(count, now.there)
 
+    def pause(self, seconds: float) -> None:
+        """Wait so long; raise StopRequestedError if a signal said to stop."""
+        if self._waiting.stop.wait(seconds):
+            raise StopRequestedError
+
     def _look(self, count: int) -> _Now:
         """Read what is missing to `count` votes and some more; when they are not there yet, only after a pause."""
         processes = _group()

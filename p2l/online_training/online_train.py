@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
@@ -82,7 +83,7 @@ def add_follow_flags(flags: argparse.ArgumentParser) -> None:
     live.add_argument(
         "--retrain",
         metavar="TIMES",
-        type=above_zero,
+        type=_times,
         nargs="?",
         const=DEFAULT_TIMES,
         help="train anew on all votes in the background where that gains, take the model over if it is better beyond "
@@ -233,6 +234,11 @@ def _held_share(flags: argparse.Namespace) -> float:
     if flags.publish is None:
         return 0.0
     return float(flags.gate or (DEFAULT_SHARE if flags.hold_out is None else flags.hold_out))
+
+
+def _times(text: str) -> float:
+    # Each vote once is what a run takes that never trains anew.
+    return number_of(text, float, lambda number: 1 < number < math.inf, "a number above 1")
 
 
 def _share_or_none(text: str) -> float:

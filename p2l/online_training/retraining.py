@@ -64,6 +64,7 @@ _JOB, _MODEL, _FOLLOWED, _LOG = "job.json", "model", "followed", "log.txt"
 _CHILD = "import sys; from p2l.online_training.retraining import train_anew; train_anew(sys.argv[1])"
 _LAUNCHER = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 _ROWS = 1024
+_POLL_SECONDS = 0.2
 
 
 @dataclass
@@ -188,11 +189,15 @@ class Retraining:
         return None
 
     def finish(self, step: int, arrived: int, trainer: Trainer) -> Path | None:
-        """Wait for the child at the end of the stream; nothing is begun afterwards."""
+        """Wait for the child at the end of the stream; nothing is begun afterwards.
+
+        Raise StopRequestedError if a signal said to stop.
+        """
         self._ended = True
         if self._attempt is None:
             return None
-        self._attempt.process.wait()
+        while self._attempt.process.poll() is None:
+            self.stream.pause(_POLL_SECONDS)
         return self._end(step, arrived, trainer)
 
     def close(self) -> None:
@@ -246,7 +251,10 @@ class Retraining:
         environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHER}
         environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())
         with (self.folder / _LOG).open("wb") as log:
-            process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment)
+            # Ctrl-C goes to all processes of a session: the run decides what becomes of the child.
+            process = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
         self._attempt = _Attempt(process, arrived, time.monotonic())
 
     def _end(self, step: int, arrived: int, trainer: Trainer) -> Path | None:

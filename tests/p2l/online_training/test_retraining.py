@@ -155,6 +155,24 @@ def test_a_killed_run_takes_its_child_along_and_begins_anew(first: Path, tmp_pat
     assert not any("retrained" in text for text in (served / "published.jsonl").read_text().splitlines())
 
 
+@pytest.mark.slow
+def test_a_signal_to_all_processes_ends_a_run_that_waits_for_its_child(first: Path, tmp_path: Path) -> None:
+    served, votes = tmp_path / "served", write_votes(tmp_path / "votes.jsonl", rows(700, 1, sign=2.0))
+    line = [*flags(first, votes, served, "--retrain", "8"), "--stop-when-idle", "0"]
+    words = [sys.executable, "-m", "p2l.cli", "online-train", *line]
+    before = set(first.parent.glob("model-online*"))
+    with subprocess.Popen(words, start_new_session=True) as process:
+        while process.poll() is None and not any(
+            (run / ".retraining/job.json").is_file() for run in {*first.parent.glob("model-online*")} - before
+        ):
+            time.sleep(0.02)
+        time.sleep(2.0)  # the stream has ended, and the child has begun to train
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.wait() == 0
+    events = [json.loads(text)["event"] for text in (served / "published.jsonl").read_text().splitlines()]
+    assert "retrained" not in events
+
+
 def children_at(folder: Path) -> list[str]:
     """The processes whose command names a folder."""
     found = []
