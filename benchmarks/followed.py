@@ -9,7 +9,7 @@ arenas     simulated arenas: a model is trained on 5,000 votes in one line and f
            line serves and its own weights, and one line on all votes so far, the mean of three orders, since one
            differs from another by some thousandths of a nat
 months     the same of 21,000 votes of arena140k in the order of its months, 5,000 before and 16,000 followed, tags for
-           prompts; more than half of its models join on the way
+           prompts; twelve of its 49 models join on the way
 newcomers  20,000 votes of arena140k without its twelve newest models train a model on tags; the votes of each newest
            model are streamed to a live line. Printed: its loss on the model's other votes, less that of one leaderboard
            refitted to all votes so far, after 100, 400 and 3,000 votes
