@@ -305,7 +305,7 @@ class ExpectedScores:
     """(N,)"""
     mean: float
     sd: float
-    """Of the mean of the scores that it would get, around `mean`: by chance, and what row, scale and grades leave open."""
+    """Of the mean of the scores that it would get, around `mean`: chance, and what row, scale and grades leave open."""
 
 
 def expected_scores(
