@@ -85,6 +85,7 @@ class Parser(argparse.ArgumentParser):
         options = {"formatter_class": HelpFormatter, "allow_abbrev": False, **options}
         super().__init__(**options)
         self.examples = tuple(examples)
+        self._rare: list[argparse.Action] = []
 
     def format_usage(self) -> str:
         """Return the line of what a command cannot do without."""
@@ -92,9 +93,26 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """Return the help: examples, usage, what the command does, and its flags by group."""
+        shown = {action: action.help for action in self._rare}
+        for action in self._rare:
+            action.help = argparse.SUPPRESS
+        try:
+            return self.format_full_help()
+        finally:
+            for action, text in shown.items():
+                action.help = text
+
+    def format_full_help(self) -> str:
+        """Return the help with the flags that `hide_rare` leaves out of the usual one."""
         self.usage = self.format_usage().removeprefix("usage: ").rstrip("\n").replace("%", "%%")
         lines = "".join(f"  {line}\n" for line in self.examples or self._of_package())
         return f"examples:\n{lines}\n{super().format_help()}" if lines else super().format_help()
+
+    def hide_rare(self, *names: str) -> None:
+        """Leave flags out of `--help`; `--help-all`, which this adds, shows them too."""
+        self._rare += [self._option_string_actions[name] for name in names]
+        if "--help-all" not in self._option_string_actions:
+            self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show rarely needed flags too, and exit")
 
     def arrange(self, groups: Mapping[str, Sequence[str]]) -> None:
         """Show flags that were added without a group under titles: {title: names of flags}."""
@@ -125,9 +143,18 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, once every flag is known: a mistyped one is told before what is missing without it."""
-        words = sys.argv[1:] if args is None else args
+        words = list(sys.argv[1:] if args is None else args)
+        end_of_flags = words.index("--") if "--" in words else len(words)
+        words = [*map(self._with_hyphens, words[:end_of_flags]), *words[end_of_flags:]]
         self._check_names(words)
         return super().parse_known_args(words, namespace)
+
+    def _with_hyphens(self, word: str) -> str:
+        """Return a flag that was typed with underscores, as `--model_path`, in its spelling with hyphens."""
+        name, equals, value = word.partition("=")
+        hyphened = name.replace("_", "-")
+        is_other_spelling = name not in self._option_string_actions and hyphened in self._option_string_actions
+        return hyphened + equals + value if name.startswith("--") and is_other_spelling else word
 
     def _check_names(self, words: Iterable[str]) -> None:
         for word in words:
@@ -169,6 +196,15 @@ class Parser(argparse.ArgumentParser):
         """End with 2 and one line."""
         message = self._with_choices(message)
         self.exit(2, f"error: {' '.join(message.split())}; see {self.prog} --help\n")
+
+
+class _HelpAll(argparse.Action):
+    """Print the help with all flags, and exit."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        assert isinstance(parser, Parser)
+        parser._print_message(parser.format_full_help(), sys.stdout)
+        parser.exit()
 
 
 def _hint(name: str, names: Iterable[str]) -> str:

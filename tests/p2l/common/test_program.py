@@ -57,7 +57,7 @@ def test_help_starts_with_two_examples_that_the_command_takes(parser: Parser) ->
 
 @EACH
 def test_flags_stand_in_groups_and_once(parser: Parser) -> None:
-    assert len([one for one in parser._optionals._group_actions if one.dest != "help"]) <= MOST
+    assert len([one for one in parser._optionals._group_actions if one.dest not in {"help", "help_all"}]) <= MOST
     listed = [
         re.split(r" {2,}", line.strip())[0] for line in parser.format_help().splitlines() if re.match(r"  --?\w", line)
     ]
@@ -254,3 +254,28 @@ def test_what_reads_votes_answers_and_records_alone_needs_no_torch(
     assert done.returncode == 2
     assert "torch" not in done.stderr
     assert str(tmp_path) in done.stderr  # the folder holds no such thing
+
+
+def parser_with_a_rare_flag() -> Parser:
+    parser = Parser(prog="p2l try", examples=("p2l try",))
+    parser.add_argument("--max-length", type=int, help="tokens per prompt")
+    parser.add_argument("--local-rank", type=int, help="set by the launcher")
+    parser.hide_rare("--local-rank")
+    return parser
+
+
+def test_rare_flags_stand_in_the_whole_help_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = parser_with_a_rare_flag()
+    assert "--local-rank" not in parser.format_help()
+    assert "--help-all" in parser.format_help()
+    with pytest.raises(SystemExit, match="0"):
+        parser.parse_args(["--help-all"])
+    assert "set by the launcher" in capsys.readouterr().out
+    assert parser.parse_args(["--local-rank", "1"]).local_rank == 1
+
+
+def test_flags_may_be_typed_with_underscores() -> None:
+    parser = parser_with_a_rare_flag()
+    assert parser.parse_args(["--max_length=7", "--local_rank", "1"]).max_length == 7
+    parser.add_argument("text")
+    assert parser.parse_args(["--", "--max_length"]).text == "--max_length"
