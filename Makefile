@@ -66,7 +66,7 @@ test: $(READY) lint
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
-# The README's blocks as printed, in order, and those of other pages with PAGES=docs/live.md.
+# The README's blocks as printed, in order, and those of other pages with PAGES=docs/train/live.md.
 docs-run: $(READY)
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m tools.run_docs $(PAGES)
 
@@ -89,7 +89,7 @@ bench: $(BENCH)/.ready
 	$(BENCH)/bin/python -m benchmarks.votes
 	$(BENCH)/bin/python -m benchmarks.startup
 
-# Every benchmark of docs/results.md in its order, with a time for each: hours. DATA=DIR for those on real votes.
+# Every benchmark of benchmarks/RESULTS.md in its order, with a time for each: hours. DATA=DIR for those on real votes.
 bench-all: $(BENCH)/.ready
 	$(BENCH)/bin/python -m benchmarks.all $(if $(DATA),--data $(DATA)) $(if $(ONLY),--only '$(ONLY)')
 

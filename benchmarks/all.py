@@ -1,4 +1,4 @@
-"""Every benchmark of docs/results.md, in its order: `make bench-all`, or `python -m benchmarks.all --data DATA_DIR`.
+"""Every benchmark of benchmarks/RESULTS.md, in its order: `python -m benchmarks.all --data DATA_DIR`.
 
 The commands are read from the page, so that none is forgotten. Each writes what it prints to OUTPUT/NAME.txt, under the
 command, the seconds that it took, the commit and the machine, and its progress to OUTPUT/NAME.log. What stands on the
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-_PATH = "docs/results.md"
+_PATH = "benchmarks/RESULTS.md"
 PAGE = ROOT / _PATH
 _NAMED = r"python (?:-m benchmarks\.|benchmarks/)"
 _COMMAND = re.compile(rf"`({_NAMED}[^`]+)`|^({_NAMED}[^`\n]+)$", re.MULTILINE)

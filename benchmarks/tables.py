@@ -1,4 +1,4 @@
-"""The tables that benchmarks print, as Markdown: docs/results.md takes them in as they are."""
+"""The tables that benchmarks print, as Markdown: benchmarks/RESULTS.md takes them in as they are."""
 
 from __future__ import annotations
 

@@ -312,7 +312,7 @@ _COMMENTS = {
 
 def config_text(task: JSON, models: Sequence[JSON], experiment: JSON, cost: str) -> str:
     """Return the configuration as YAML with comments."""
-    head = ["A configuration of CoEval; docs/coeval-config.md has every key.", *cost.splitlines()]
+    head = ["A configuration of CoEval; docs/coeval/config.md has every key.", *cost.splitlines()]
     parts = ["\n".join(f"# {line}".rstrip() for line in head)]
     for name, value in _whole(task, models, experiment).items():
         body = yaml.safe_dump({name: value}, sort_keys=False, allow_unicode=True, width=110)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _EXPERIMENTAL = (
     "GPUs, bfloat16 on a GPU, varlen attention kernels and `compile: true` are experimental: tested on one GPU, once "
-    "(docs/results.md lists the last runs)."
+    "(benchmarks/RESULTS.md lists the last runs)."
 )
 _VOTES_ONLY = ("size", "val", "backbone", "encoder", "control", "people", "output", "dry_run")
 
@@ -41,7 +41,7 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
         "and written to training.yaml in the run's folder; the same command resumes a run that was stopped",
     )
     source.add_argument(
-        "--config", metavar="FILE", help="training configuration (YAML); docs/training.md lists its keys"
+        "--config", metavar="FILE", help="training configuration (YAML); docs/train/training.md lists its keys"
     )
     _add_votes_flags(flags.add_argument_group("with --votes"))
     flags.add_argument(

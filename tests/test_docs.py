@@ -25,7 +25,7 @@ from route.cli import COMMANDS as ROUTE_COMMANDS
 from route.config import ModelConfig, RouterConfig
 from tests.conftest import ROOT, Command
 
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
 CONFIGS = sorted((ROOT / "training_configs").glob("*.yaml"))
 # Flags of other tools that the pages mention.
 LAUNCHER = {"--hostfile", "--master_addr", "--master_port", "--module", "--no_ssh", "--node_rank", "--num_gpus"}
@@ -209,11 +209,11 @@ def table_rows(page: str, heading: str) -> dict[str, list[str]]:
 
 
 def test_every_key_of_the_training_configuration_is_documented() -> None:
-    assert set(table_rows("training.md", "## Configuration")) == set(TrainConfig.model_fields)
+    assert set(table_rows("train/training.md", "## Configuration")) == set(TrainConfig.model_fields)
 
 
 def test_documented_defaults_are_those_of_the_code() -> None:
-    rows = table_rows("training.md", "## Configuration")
+    rows = table_rows("train/training.md", "## Configuration")
     for key, field in TrainConfig.model_fields.items():
         said = rows[key][0].strip("`")
         if field.is_required():
@@ -225,21 +225,21 @@ def test_documented_defaults_are_those_of_the_code() -> None:
 
 
 def test_every_flag_of_training_is_documented() -> None:
-    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "train" / "training.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `(--[\w-]+)", text, re.MULTILINE))
     assert documented == flags_of(parser_of(TRAIN_MODULE)) - {"-h", "--help"}
 
 
 def test_every_flag_and_key_of_the_router_is_documented() -> None:
-    flags = {flag for row in table_rows("routing.md", "## Flags") for flag in re.findall(r"--[\w-]+", row)}
+    flags = {flag for row in table_rows("route/routing.md", "## Flags") for flag in re.findall(r"--[\w-]+", row)}
     assert flags == {flag for flag in flags_of(parser_of("route.openai_server")) if flag[:2] == "--"} - NOT_IN_TABLES
-    rows = table_rows("routing.md", "## Configuration")
+    rows = table_rows("route/routing.md", "## Configuration")
     keys = {key for row in rows for key in re.findall(r"\w+", row)}
     assert keys == {*RouterConfig.model_fields, *ModelConfig.model_fields}
 
 
 def test_documented_defaults_of_the_router_are_those_of_the_code() -> None:
-    rows = table_rows("routing.md", "## Configuration")
+    rows = table_rows("route/routing.md", "## Configuration")
     for key, field in RouterConfig.model_fields.items():
         said = rows[key][0].strip("`")
         if field.is_required():

@@ -177,7 +177,7 @@ def main() -> int:
         for page in arguments.pages:
             folder = arguments.keep or Path(temporary) / page.stem
             print(f"{page.name}, in {folder}", flush=True)
-            if page.parent.resolve() == ROOT / "docs" and runnable(page):
+            if ROOT / "docs" in page.resolve().parents and runnable(page):
                 shutil.copytree(_inputs(Path(temporary) / "inputs"), folder, dirs_exist_ok=True)
             folder.mkdir(parents=True, exist_ok=True)
             for name in _COPIES:

@@ -1,7 +1,8 @@
 """Gather the pages of the documentation site: `python -m tools.site build/pages`, which `make site` then builds.
 
-The pages of docs/, the README as the first one, the tutorial written from its notebook, and a reference generated from
-the parsers of all commands, the models of all configurations, and the docstrings of what users import.
+The pages of docs/ and the measurements of benchmarks/, the README as the first one, the tutorial written from its
+notebook, and a reference generated from the parsers of all commands, the models of all configurations, and the
+docstrings of what users import.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PROGRAMS = {"p2l": "p2l.cli", "p2l-route": "route.cli", "coeval": "coeval.cli"}
 CONFIGURATIONS = {
-    "Offline training": ("p2l.training.config:TrainConfig", "training.md"),
-    "Online training": ("p2l.online_training.config:OnlineConfig", "online.md"),
-    "Router": ("route.config:RouterConfig", "routing.md"),
-    "A model of the router": ("route.config:ModelConfig", "routing.md"),
+    "Offline training": ("p2l.training.config:TrainConfig", "train/training.md"),
+    "Online training": ("p2l.online_training.config:OnlineConfig", "train/online.md"),
+    "Router": ("route.config:RouterConfig", "route/routing.md"),
+    "A model of the router": ("route.config:ModelConfig", "route/routing.md"),
 }
 """Title: (model that checks the keys, page whose tables explain them)."""
 MODULES = (
@@ -41,28 +42,50 @@ MODULES = (
     "p2l.simulate",
 )
 _ROOT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+_REDIRECT = """<!doctype html>
+<meta charset="utf-8">
+<meta http-equiv="refresh" content="0; url={address}">
+<link rel="canonical" href="{address}">
+<title>Moved</title>
+<a href="{address}">This page has moved.</a>
+"""
 
 
 def gather(folder: Path) -> None:
     """Write every page into a folder, which is made anew."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(DOCS, folder, ignore=shutil.ignore_patterns("*.ipynb"))
-    for page in folder.glob("*.md"):
-        page.write_text(page.read_text(encoding="utf-8").replace("](../", "]("), encoding="utf-8")
-    for name in (*_ROOT_PAGES, "README.md"):
-        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+    # docs/ itself is the root of the site, so links out of it and into it are one folder shorter.
+    for page in folder.rglob("*.md"):
+        page.write_text(page.read_text(encoding="utf-8").replace("](../../", "](../"), encoding="utf-8")
+    (folder / "benchmarks").mkdir()
+    for name in (*_ROOT_PAGES, "README.md", "benchmarks/RESULTS.md", "benchmarks/LOG.md"):
+        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](").replace("](../docs/", "](../")
         (folder / name.replace("README", "index")).write_text(text, encoding="utf-8")
     shutil.copy(ROOT / "LICENSE", folder)
     for name in ("examples", "training_configs", "deploy"):
         shutil.copytree(ROOT / name, folder / name)
     pages = {
-        "tutorial": notebook_page(DOCS / "tutorial.ipynb"),
+        "start/tutorial": notebook_page(DOCS / "start" / "tutorial.ipynb").replace("](../../", "](../"),
         "reference-commands": "\n".join(command_lines()),
         "reference-configuration": "\n".join(configuration_lines()),
         "reference-python": "\n".join(python_lines()),
     }
     for name, text in pages.items():
         (folder / f"{name}.md").write_text(text.rstrip() + "\n", encoding="utf-8")
+    write_redirects(folder)
+
+
+def write_redirects(folder: Path) -> None:
+    """Write a page that leads on at each address that pages had before they stood in folders."""
+    targets = {"experiments.html": "benchmarks/LOG.html"}
+    for page in sorted(folder.glob("*/*.md")):
+        group, name = page.parent.name, page.stem
+        if group != "benchmarks":
+            old_name = f"coeval-{name}" if group == "coeval" and name != "coeval" else name
+            targets[f"{old_name}.html"] = f"{group}/{name}.html"
+    for address, target in targets.items():
+        (folder / address).write_text(_REDIRECT.format(address=target), encoding="utf-8")
 
 
 def notebook_page(notebook: Path) -> str:
@@ -118,10 +141,14 @@ def configuration_lines() -> Iterator[str]:
 def _meanings(page: str) -> dict[str, str]:
     """Return what the tables of a page say of each key; a row may have several."""
     meanings: dict[str, str] = {}
+    folder = page.partition("/")[0]
     for line in (DOCS / page).read_text(encoding="utf-8").splitlines():
         cells = re.split(r"(?<!\\)\|", line)
         if len(cells) > 3:
-            meanings |= dict.fromkeys(re.findall(r"`(\w+)`", cells[1]), cells[-2].strip().replace("](#", f"]({page}#"))
+            # The reference stands in the root of the site, the page in a folder.
+            text = cells[-2].strip().replace("](#", f"]({page}#")
+            text = re.sub(r"\]\((?!https?:|\.\./|\w+/)", f"]({folder}/", text).replace("](../", "](")
+            meanings |= dict.fromkeys(re.findall(r"`(\w+)`", cells[1]), text)
     return meanings
 
 

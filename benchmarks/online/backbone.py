@@ -111,7 +111,7 @@ def make(folder: Path, prompts: Iterable[Sequence[str]], *, seed: int) -> None:
         model = OneLayer(config)
         for parameter in model.parameters():
             if parameter.ndim == 2:
-                # docs/experiments.md: the scale that suits a narrow model.
+                # benchmarks/LOG.md: the scale that suits a narrow model.
                 nn.init.normal_(parameter, std=0.4 * config.hidden_size**-0.5)
     tokenizer.save_pretrained(folder)
     write_json(folder / "config.json", config.to_dict())

@@ -39,7 +39,7 @@ class Shape:
 
     @property
     def learning_rate(self) -> float:
-        """2e-3 at width 64 (docs/experiments.md), falling with the root of the width; 4e-3 at most."""
+        """2e-3 at width 64 (benchmarks/LOG.md), falling with the root of the width; 4e-3 at most."""
         return min(4e-3, 2e-3 * math.sqrt(64 / self.hidden_size))
 
 

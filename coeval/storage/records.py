@@ -1,4 +1,4 @@
-"""The records of a run as lines of JSON, whose keys docs/coeval-runs.md lists: failed ones, and those out of date.
+"""The records of a run as lines of JSON, whose keys docs/coeval/runs.md lists: failed ones, and those out of date.
 
 Ids: datapoint `{task}__{teacher}__{seq:05d}`, response `{datapoint}__{student}`, evaluation `{response}__{judge}`, pair
 `{datapoint}__{a}__vs__{b}__{judge}`. So names of tasks and models hold no `__`.

@@ -129,7 +129,7 @@ def committee_main(argv: Sequence[str] | None = None) -> None:
     """Join trained models into one that predicts the mean of their coefficients, eta and gamma.
 
     Models that read prompts in different ways (a transformer from scratch, a sentence encoder, a bag of words) err in
-    different ways, and their mean errs less than each (docs/experiments.md). The folder holds a copy of each member and
+    different ways, and their mean errs less than each (benchmarks/LOG.md). The folder holds a copy of each member and
     can be read wherever a model folder can; its cost is the sum.
     """
     flags = committee_parser().parse_args(argv)

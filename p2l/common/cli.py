@@ -101,7 +101,7 @@ def _exit_code(main: Callable[[Sequence[str] | None], int | None], argv: Sequenc
             raise
         install = f"pip install 'p2l[{_extra_of(package, error.__traceback__)}]'"
         # Without the constraints pip takes the newest torch, with gigabytes of CUDA.
-        hint = f"{install} (with the constraints of docs/install.md)"
+        hint = f"{install} (with the constraints of docs/start/install.md)"
         print(f"error: this needs {package}, which is not installed; {hint}", file=sys.stderr)
         code = 2
     except KeyboardInterrupt:

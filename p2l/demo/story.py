@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         _report(shell, flags.votes)
     print(f"\nThat took {(time.monotonic() - started) / 60:.1f} minutes. Ask the model about a prompt of yours:")
     print(f"  $ p2l leaderboard --model {os.path.relpath(folder)}/models/p2l 'Explain the new script and the loop.'")
-    print("With votes of your own (docs/votes.md tells their format), start at step 2.")
+    print("With votes of your own (docs/votes/votes.md tells their format), start at step 2.")
 
 
 def _simulate(shell: Shell, votes: int) -> None:

@@ -315,7 +315,7 @@ def expected_scores(
 
     `own` (N,) are the prompts' own logits, which the grades that are there (N, M) tell. That these, the scale and the
     row are not known exactly is in the interval of the mean, and left out of the scores: averaged over, they were
-    forecast no better (docs/experiments.md).
+    forecast no better (benchmarks/LOG.md).
     """
     coefs = row.coefs(known)
     scores = 1.0 / (1.0 + np.exp(-(scale.slope * coefs + scale.level + own)))

@@ -283,7 +283,7 @@ class Backbone:
 
 
 BACKBONES: dict[str, Backbone] = {}
-_CPU_MICRO_BATCH = 2048  # tokens whose activations fit into a core's cache; see docs/experiments.md
+_CPU_MICRO_BATCH = 2048  # tokens whose activations fit into a core's cache; see benchmarks/LOG.md
 
 
 def register(backbone: Backbone) -> Backbone:

@@ -183,7 +183,7 @@ def _random_model(model_type: str, sizes: dict[str, int], tokenizer: Any, seed: 
         ids |= {"bos_token_id": tokenizer.cls_token_id, "cls_token_id": tokenizer.cls_token_id, "sep_token_id": None}
     config = AutoConfig.for_model(model_type, **sizes, **ids, tie_word_embeddings=True, use_cache=False)
     # The usual 0.02 is small for a narrow model and sqrt(1 / width) too large: at width 64 the one closed 74 % of the
-    # gap to the truth of a simulated arena, the other 68 %, this one 87 % (docs/experiments.md).
+    # gap to the truth of a simulated arena, the other 68 %, this one 87 % (benchmarks/LOG.md).
     config.initializer_range = 0.4 * sizes["hidden_size"] ** -0.5
     options = {"add_pooling_layer": False} if model_type == "bert" else {}
     with torch.random.fork_rng(devices=[]):

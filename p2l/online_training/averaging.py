@@ -6,7 +6,7 @@ With a constant learning rate the weights never settle: they circle around an op
 Their mean lies nearer to it, and it forgets more slowly than they do. Training itself does not see the mean. In the
 first steps the mean looks back on the latest tenth of them, since what came before was worse. A model's row of the head
 counts its own steps, from the first one with a vote on it, and looks back on a twentieth of them, or a new model would
-drag its start along: with a fifth, forecasts for new models were worse than without a mean (docs/experiments.md).
+drag its start along: with a fifth, forecasts for new models were worse than without a mean (benchmarks/LOG.md).
 
 b is 100 in a run that begins with a trained model, for the body and the rows that it has: the mean begins with its
 weights, and they count as b steps, since they are better than those of the first steps after them. Else b is 0.

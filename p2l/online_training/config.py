@@ -104,7 +104,7 @@ def derived_configuration(checkpoint: str | None, followed: Path | None = None) 
     record = None if folder is None else _record_in(folder)
     if folder is None or record is None:
         raise ConfigError(
-            "--config is missing; name a configuration (docs/online.md), or with --checkpoint a folder that "
+            "--config is missing; name a configuration (docs/train/online.md), or with --checkpoint a folder that "
             f"p2l train or p2l online-train wrote, with its {_RECORD}"
         )
     try:

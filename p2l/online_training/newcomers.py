@@ -7,7 +7,7 @@ is. Between these votes, and after the last of them, the row trains like any oth
 Known are the models that the run began with, and those with more votes than that. A run that began with fewer than
 eight starts the rows at the mean, and with a replay buffer lets them take larger steps (`LargerSteps`): its own rows of
 models with some hundred votes are too rough for a prior, and its forecasts of the next votes were worse with it
-(docs/experiments.md).
+(benchmarks/LOG.md).
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class LargerSteps:
 
     row' is where the optimizer has moved the row of a model whose votes came in u steps so far. At the rate of all
     weights a new row stays near the mean row for long, and its votes are forecast worse for it; with a larger rate for
-    all rows, for ever, the past is forgotten (docs/experiments.md). While any row is young, the head is copied
+    all rows, for ever, the past is forgotten (benchmarks/LOG.md). While any row is young, the head is copied
     twice a step.
 
     Shapes: M models of the list.

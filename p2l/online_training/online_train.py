@@ -258,7 +258,7 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
     flags = parser(
         prog,
         "Train a prompt-to-leaderboard model on votes in the order in which they came; models join as they appear. "
-        "docs/online.md lists the keys of the configuration.",
+        "docs/train/online.md lists the keys of the configuration.",
     )
     flags.add_argument(
         "--config",

@@ -1,8 +1,8 @@
 """One dial: the size, together with facts about votes and machine, decides every setting of a training run.
 
 `derive` is pure arithmetic: the same facts give the same settings on every machine. Each choice comes with its reason,
-which the written configuration holds as a comment. docs/training.md has the rules as a table, docs/experiments.md the
-runs that they rest on.
+which the written configuration holds as a comment. docs/train/training.md has the rules as a table, and
+benchmarks/LOG.md the runs that they rest on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The recipe of docs/uncertainty.md for a LiveBench-like table, as printed, on a small one."""
+"""The recipe of docs/train/uncertainty.md for a LiveBench-like table, as printed, on a small one."""
 
 import re
 import shlex
@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT, Command
 
-PAGE = (ROOT / "docs" / "uncertainty.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "train" / "uncertainty.md").read_text(encoding="utf-8")
 MODELS = ("large", "medium", "small")
 WORDS = {
     "math": "sum prime angle integer fraction root",

@@ -62,7 +62,7 @@ def test_the_readmes_clients_are_answered(model: Path, tmp_path: Path):
     config = tmp_path / "router.yaml"
     config.write_text(yaml.safe_dump({"model_configs": models}), "utf-8")
     with server("p2l.endpoint", "--model-path", str(model), health="health") as endpoint:
-        asked = snippet("docs/serving.md", "Clients").replace("localhost:10250", f"localhost:{endpoint}")
+        asked = snippet("docs/serve/serving.md", "Clients").replace("localhost:10250", f"localhost:{endpoint}")
         names, coefs = run(asked + "print(len(names), len(coefs))\n").split()
         assert names == coefs == str(len(NAMES))
         url = f"http://localhost:{endpoint}"

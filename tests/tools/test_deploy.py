@@ -173,7 +173,7 @@ def test_the_configuration_is_one_of_a_router(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_documented_commands_name_files_that_there_are() -> None:
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "operate" / "deploy.md").read_text(encoding="utf-8")
     for line in re.findall(r"(?:podman|kubectl) [^\n`]*", page):
         for word in shlex.split(line, comments=True):
             if "deploy/" in word:

@@ -41,13 +41,28 @@ def test_the_navigation_names_pages_once(pages: Path) -> None:
     """A page that it does not name is built all the same, and found by search."""
     named = names(tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"])
     assert len(named) == len(set(named))
-    assert set(named) <= {page.name for page in pages.glob("*.md")}
+    assert set(named) <= {str(page.relative_to(pages)) for page in pages.rglob("*.md")}
 
 
 def test_links_of_the_site_lead_somewhere(pages: Path) -> None:
-    for page in pages.glob("*.md"):
+    for page in pages.rglob("*.md"):
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
-            assert (pages / target).exists(), f"{page.name}: {target}"
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+@pytest.mark.parametrize(
+    ("old", "target"),
+    [
+        ("training", "train/training"),
+        ("coeval", "coeval/coeval"),
+        ("coeval-config", "coeval/config"),
+        ("tutorial", "start/tutorial"),
+        ("experiments", "benchmarks/LOG"),
+    ],
+)
+def test_addresses_of_pages_that_moved_lead_on(pages: Path, old: str, target: str) -> None:
+    assert f'url={target}.html"' in (pages / f"{old}.html").read_text(encoding="utf-8")
+    assert (pages / f"{target}.md").is_file()
 
 
 def test_the_reference_has_every_command_and_key(pages: Path) -> None:
@@ -64,7 +79,7 @@ def test_the_reference_has_every_command_and_key(pages: Path) -> None:
 
 @pytest.mark.slow
 def test_the_tutorial_runs(tmp_path: Path, command: Command) -> None:
-    cells = json.loads((DOCS / "tutorial.ipynb").read_text(encoding="utf-8"))["cells"]
+    cells = json.loads((DOCS / "start" / "tutorial.ipynb").read_text(encoding="utf-8"))["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     done = command("python", "-c", code, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr

@@ -15,7 +15,7 @@ from coeval.config.tasks import TaskEntry
 from coeval.interfaces import INTERFACES
 from tests.conftest import ROOT
 
-PAGE = (ROOT / "docs" / "coeval-config.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "coeval" / "config.md").read_text(encoding="utf-8")
 
 
 def rows(heading: str) -> dict[str, str]:

@@ -7,7 +7,7 @@ import re
 from coeval.judging.prompts import PROMPTS, VARIABLES
 from tests.conftest import ROOT
 
-PAGE = (ROOT / "docs" / "coeval-prompts.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "coeval" / "prompts.md").read_text(encoding="utf-8")
 
 
 def test_every_prompt_and_variable_is_documented() -> None:

@@ -141,5 +141,5 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(command: Comman
     code = "import sys; sys.modules['pyarrow'] = None; from p2l.cli import main; main()"
     done = command("python", "-c", code, "votes", "check", "votes.csv")
     assert done.returncode == 2
-    install = "pip install 'p2l[data]' (with the constraints of docs/install.md)"
+    install = "pip install 'p2l[data]' (with the constraints of docs/start/install.md)"
     assert done.stderr.strip() == f"error: this needs pyarrow, which is not installed; {install}"

@@ -161,7 +161,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def not_installed(package: str, extra: str) -> str:
-    install = f"pip install 'p2l[{extra}]' (with the constraints of docs/install.md)"
+    install = f"pip install 'p2l[{extra}]' (with the constraints of docs/start/install.md)"
     return f"error: this needs {package}, which is not installed; {install}"
 
 

@@ -146,7 +146,7 @@ def test_an_unknown_dialect_gets_a_hint() -> None:
 
 
 def test_the_documentation_has_every_provider_option_and_trouble() -> None:
-    page = (ROOT / "docs" / "providers.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "route" / "providers.md").read_text(encoding="utf-8")
     types = page.partition("## Types")[2].partition("\n## ")[0]
     rows = dict(re.findall(r"^\| `([\w-]+)` \|(.*)\|$", types, re.MULTILINE))
     assert set(rows) == set(PROVIDERS)
