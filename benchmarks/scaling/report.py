@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.scaling.law import FORMS, LIMITS, Law, LawFit, Runs, fit_with_intervals, leave_one_out
 from benchmarks.scaling.points import Point
 from p2l.common.errors import InputError
 from p2l.common.plots import COLOURS, new_figure, save_figure
-from p2l.evaluation.scaling import FORMS, LIMITS, Law, LawFit, Runs, fit_with_intervals, leave_one_out
 
 __all__ = ["report"]
 

@@ -1,12 +1,10 @@
 """Would more votes help, or another model? Held-out loss over growing parts of a user's own votes.
 
 A fifth of the votes, whole prompts of them, is held out. Models are trained on nested parts of the others, each twice
-as large as the one before, by the settings of `p2l train --votes`; the smaller parts are drawn several times. A law
-L = E + A / N^alpha (`p2l.evaluation.scaling`) is fitted to the losses, and says what twice the votes would be worth.
-Its interval draws held-out prompts and trained models again. A law of this kind only falls, so whether votes help at
-all is said by the last doubling that was measured, without the law.
+as large as the one before, by the settings of `p2l train --votes`; the smaller parts are drawn several times. What each
+doubling was worth is measured: no law is fitted, since a law of falling losses would say that votes help of mere noise.
 
-Shapes: R trained models, C blocks of held-out prompts, N held-out votes.
+Shapes: C blocks of held-out prompts.
 """
 
 from __future__ import annotations
@@ -30,7 +28,6 @@ from p2l.common.errors import InputError, VoteError
 from p2l.common.files import parse_json, write_json
 from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.common.text_table import text_table
-from p2l.evaluation.scaling import Law, Runs, fit_with_intervals
 from p2l.likelihood import get
 from p2l.metrics import ScoredVotes, vote_values
 from p2l.training.comparison import COMPARISON_FILE
@@ -50,7 +47,6 @@ BLOCKS = 40
 SEED = 42
 LEAST = LEAST_VOTES * 2**DOUBLINGS + LEAST_VOTES
 """Votes below which the smallest part could not be trained on."""
-_REPLICATES = 300
 POINTS_FILE = "points.jsonl"
 
 
@@ -86,36 +82,45 @@ class TrainedPart:
 
 
 @dataclass(frozen=True)
+class Doubling:
+    """What twice as many votes were worth: nats a vote by which the loss fell, prompts drawn again."""
+
+    votes: int
+    """Votes after the doubling."""
+    gain: Interval
+
+
+@dataclass(frozen=True)
 class VoteCurve:
     """The trained models, and what they say of more votes."""
 
     points: list[TrainedPart]
     held_votes: int
     held_prompts: int
-    law: Law
-    redrawn: list[Law]
-    """Laws of prompts and models drawn again."""
-    doubled: Interval
-    """Nats a vote that the law says twice the votes would lower the loss by."""
-    last: Interval
-    """Nats a vote by which the last doubling lowered it, prompts drawn again."""
+    doublings: list[Doubling]
+    """Of the first variant, by growing number of votes."""
     others: dict[str, Interval]
     """Nats a vote by which other models, trained on all votes, are below the first."""
 
     @property
     def largest(self) -> TrainedPart:
         """The first variant on all votes."""
-        return max((one for one in self.points if one.variant == self.points[0].variant), key=lambda one: one.votes)
+        return max((point for point in self.points if point.variant == self.points[0].variant), key=lambda p: p.votes)
+
+    @property
+    def last(self) -> Interval:
+        """What the last doubling was worth."""
+        return self.doublings[-1].gain
 
     def to_dict(self, price: float | None = None) -> dict[str, Any]:
         """Return everything as JSON."""
-        intervals = {"twice_the_votes": self.doubled, "last_doubling": self.last, **self.others}
+        gains = {"last_doubling": self.last, **self.others}
         return {
-            "points": [{**asdict(one), "loss": one.loss} for one in self.points],
+            "points": [{**asdict(point), "loss": point.loss} for point in self.points],
             "held_votes": self.held_votes,
             "held_prompts": self.held_prompts,
-            "law": asdict(self.law),
-            "gains": {name: list(map(float, one[:3])) for name, one in intervals.items()},
+            "doublings": [{"votes": doubling.votes, **_ends(doubling.gain)} for doubling in self.doublings],
+            "gains": {name: list(_ends(gain).values()) for name, gain in gains.items()},
             "cost": None if price is None else price * self.largest.votes,
             "seconds": 2 * self.largest.seconds,
         }
@@ -123,8 +128,8 @@ class VoteCurve:
     def rows(self) -> list[dict[str, Any]]:
         """Return a line per trained model, for CSV."""
         return [
-            {name: value for name, value in asdict(one).items() if name != "losses"} | {"loss": one.loss}
-            for one in self.points
+            {name: value for name, value in asdict(point).items() if name != "losses"} | {"loss": point.loss}
+            for point in self.points
         ]
 
     def to_text(self, price: float | None = None) -> str:
@@ -132,22 +137,11 @@ class VoteCurve:
         return "\n".join([*self._table(), "", *self._conclusions(price)])
 
     def draw(self, path: Path) -> None:
-        """Draw losses over votes, the law up to twice the votes, and one leaderboard beside them."""
+        """Draw losses over votes, and one leaderboard beside them."""
         figure = new_figure(7.0, 4.4)
         axes = figure.subplots()
         first = [one for one in self.points if one.variant == self.points[0].variant]
         sizes = np.unique([one.votes for one in first])
-        all_votes = np.array([sizes[-1]], dtype=np.float64)
-        for measured, style in ((True, "-"), (False, "--")):
-            ends = (sizes[0], sizes[-1]) if measured else (sizes[-1], 2 * sizes[-1])
-            fine = np.geomspace(*ends, 60)
-            # Of the change from all votes: how hard the held-out prompts are moves the whole curve, and tells nothing.
-            laws = np.array([law.loss(fine, np.ones_like(fine)) - law.loss(all_votes, [1.0]) for law in self.redrawn])
-            band = self.law.loss(all_votes, [1.0]) + np.quantile(laws, [0.025, 0.975], axis=0)
-            about = "95 % of the change from all votes" if measured else None
-            axes.fill_between(fine, *band, color=COLOURS[0], alpha=0.12, linewidth=0, label=about)
-            line, label = self.law.loss(fine, np.ones_like(fine)), "law" if measured else "law, votes to come"
-            axes.plot(fine, line, style, color=COLOURS[0], linewidth=1.4, label=label)
         boards = [np.mean([one.one_leaderboard for one in first if one.votes == size]) for size in sizes]
         axes.plot(sizes, boards, "s--", color="0.5", markersize=4, linewidth=1, label="one leaderboard")
         names = dict.fromkeys(one.variant for one in self.points)
@@ -156,7 +150,7 @@ class VoteCurve:
             losses = [one.loss for one in chosen]
             axes.plot([one.votes for one in chosen], losses, "o", color=colour, markersize=5, label=name)
         axes.set_xscale("log", base=2)
-        ticks = [*sizes.tolist(), 2 * int(sizes[-1])]
+        ticks = sizes.tolist()
         axes.set_xticks(ticks, [f"{size:,}" for size in ticks])
         axes.minorticks_off()
         axes.set(xlabel="votes trained on", ylabel=f"loss of {self.held_votes:,} held-out votes, nats")
@@ -182,16 +176,17 @@ class VoteCurve:
 
     def _conclusions(self, price: float | None) -> Iterator[str]:
         votes, seconds = self.largest.votes, 2 * self.largest.seconds
-        yield f"The last doubling, to {votes:,} votes, lowered the loss by {_shown(self.last)} nats a vote."
+        yield "Lower by each doubling of the votes, in nats a vote:"
+        for doubling in self.doublings:
+            yield f"  to {doubling.votes:>9,} votes  {_shown(doubling.gain)}"
         cost = "" if price is None else f", and {votes:,} more votes cost {price * votes:,.2f}"
-        worth = f"would be worth {_shown(self.doubled)}; about {seconds:.0f} s to train"
-        yield f"Twice the votes ({2 * votes:,}) {worth}{cost}."
+        yield f"Twice the votes ({2 * votes:,}) would take about {seconds:.0f} s to train{cost}."
         if self.last.lower > 0:
-            yield "More votes help: what they are worth is above the noise."
+            yield "More votes help: what the last doubling was worth is above the noise."
         else:
             yield (
-                "The noise is larger than the effect: the interval of the last doubling contains zero, and the curve, "
-                "which can only fall, says less than it seems. More held-out prompts (more votes) would tell."
+                "The noise is larger than the effect: the interval of the last doubling contains zero. More held-out "
+                "prompts (more votes) would tell."
             )
         for name, gain in self.others.items():
             verdict = "worse" if gain.upper < 0 else "better" if gain.lower > 0 else "no difference beyond noise"
@@ -204,8 +199,12 @@ def _shown(interval: Interval) -> str:
     return f"{interval.estimate:.4f} [{interval.lower:.4f}, {interval.upper:.4f}]"
 
 
+def _ends(gain: Interval) -> dict[str, float]:
+    return {"estimate": float(gain.estimate), "lower": float(gain.lower), "upper": float(gain.upper)}
+
+
 def measure(source: str, variants: Sequence[Variant], folder: Path, *, draws: int, quiet: bool) -> VoteCurve:
-    """Train on growing parts of the votes and fit the curve; VoteError for fewer than `LEAST` votes.
+    """Train on growing parts of the votes and compare them; VoteError for fewer than `LEAST` votes.
 
     `folder` keeps the trained models' lines in `points.jsonl`: a run that was stopped goes on.
     """
@@ -231,31 +230,27 @@ def measure(source: str, variants: Sequence[Variant], folder: Path, *, draws: in
         sizes = {(variant.name, draw, len(ids)) for variant, draw, ids in plan}
         points = [one for one in points if (one.variant, one.draw, one.votes) in sizes]
         clusters = len(np.unique(hash_prompts(votes.subset(held))))
-    return fit_curve(points, held_votes=len(held), held_prompts=clusters)
+    return compare_parts(points, held_votes=len(held), held_prompts=clusters)
 
 
-def fit_curve(points: Sequence[TrainedPart], *, held_votes: int, held_prompts: int) -> VoteCurve:
-    """Fit the law to the first variant's models, and compare; InputError for fewer than three sizes."""
-    first = [one for one in points if one.variant == points[0].variant]
-    sizes = np.array([one.votes for one in first], dtype=np.float64)
-    losses = np.array([one.losses for one in first])
-    fit = fit_with_intervals(Runs(sizes, np.ones_like(sizes), losses), form="votes alone", replicates=_REPLICATES)
-    top = float(sizes.max())
-
-    def gain(law: Law) -> float:
-        here, there = law.loss([top, 2 * top], [1.0, 1.0])
-        return float(here - there)
-
-    gains = [gain(law) for law in fit.replicates]
-    ends = np.quantile(gains, [0.025, 0.975])
-    doubled = Interval(gain(fit.law), float(ends[0]), float(ends[1]), float(np.std(gains, ddof=1)))
-    full = losses[sizes == top].mean(axis=0)
-    before = losses[sizes == np.sort(np.unique(sizes))[-2]].mean(axis=0)
+def compare_parts(points: Sequence[TrainedPart], *, held_votes: int, held_prompts: int) -> VoteCurve:
+    """Return what each doubling was worth to the first variant, and how the others compare on all votes."""
+    losses: dict[tuple[str, int], Floats] = {}
+    for point in points:
+        draws = [other.losses for other in points if (other.variant, other.votes) == (point.variant, point.votes)]
+        losses[point.variant, point.votes] = np.mean(draws, axis=0)
+    first = points[0].variant
+    sizes = sorted(votes for variant, votes in losses if variant == first)
+    doublings = [
+        Doubling(after, bootstrap_mean(losses[first, before] - losses[first, after]))
+        for before, after in itertools.pairwise(sizes)
+    ]
     others = {
-        one.variant: bootstrap_mean(full - np.array(one.losses)) for one in points if one.variant != points[0].variant
+        point.variant: bootstrap_mean(losses[first, sizes[-1]] - np.array(point.losses))
+        for point in points
+        if point.variant != first
     }
-    last = bootstrap_mean(before - full)
-    return VoteCurve(list(points), held_votes, held_prompts, fit.law, list(fit.replicates), doubled, last, others)
+    return VoteCurve(list(points), held_votes, held_prompts, doublings, others)
 
 
 def _plan(votes: VoteStore, rest: Ints, variants: Sequence[Variant], draws: int) -> Iterator[tuple[Variant, int, Ints]]:

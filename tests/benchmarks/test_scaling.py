@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.scaling.law import Law
 from benchmarks.scaling.points import SHAPES, Point, read_points, write_points
 from benchmarks.scaling.report import report
 from p2l.common.errors import InputError
-from p2l.evaluation.scaling import Law
 
 LAW = Law("shared", 1.1, 400.0, 0.8, 4e5, 0.7, ceiling=1.3)
 

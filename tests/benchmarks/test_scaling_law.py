@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.scaling.law import FORMS, Law, Runs, fit_law, fit_with_intervals, leave_one_out
 from p2l.common.errors import ConfigError, InputError
-from p2l.evaluation.scaling import FORMS, Law, Runs, fit_law, fit_with_intervals, leave_one_out
 
 VOTES = np.array([1e3, 3e3, 1e4, 3e4, 1e5])
 PARAMETERS = np.array([1e4, 1e5, 1e6, 1e7])
