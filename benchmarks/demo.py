@@ -16,8 +16,8 @@ from pathlib import Path
 from benchmarks.tables import share, table
 from p2l.common.cli import parser, positive, run
 from p2l.demo.online import Forgetting, forgetting
-from p2l.demo.report import held_out, losses_and_gaps
 from p2l.demo.story import VOTES
+from p2l.demo.tables import held_out, losses_and_gaps
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import P2LError
-from p2l.demo.service import free_port, running, stop
+from p2l.demo.services import free_port, running, stop
 from p2l.likelihood import get
 from p2l.simulation.arena import Arena, simulate
 from p2l.simulation.config import SimulationConfig

@@ -23,7 +23,7 @@ from p2l.simulation.arena import simulate as simulate
 from p2l.simulation.config import SimulationConfig
 
 if TYPE_CHECKING:
-    from p2l.simulation.report import ArenaReport
+    from p2l.simulation.summary import ArenaSummary
 
 
 # Field of the configuration -> (type, help); the flag is the field with dashes.
@@ -93,9 +93,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         **{name: getattr(args, name) for name in _FIELDS},
     )
     arena = simulate(config)
-    report = write_arena(arena, args.output, validation=args.val_output, truth=args.truth, quiet=args.quiet)
+    summary = write_arena(arena, args.output, validation=args.val_output, truth=args.truth, quiet=args.quiet)
     if not args.quiet:
-        print(report.to_text())
+        print(summary.to_text())
 
 
 def write_arena(
@@ -105,17 +105,17 @@ def write_arena(
     validation: str | Path | None = None,
     truth: str | Path | None = None,
     quiet: bool = True,
-) -> ArenaReport:
+) -> ArenaSummary:
     """Write the votes, and if wanted validation votes and truth, in one pass, whole or not at all, or InputError."""
     from p2l.simulation.batches import truth_batch, vote_batch
-    from p2l.simulation.report import ArenaReport
+    from p2l.simulation.summary import ArenaSummary
     from p2l.votes.sources import file_kind
     from p2l.votes.writing import open_writer
 
     parts = [(Path(output), False)] + ([(Path(validation), True)] if validation else [])
     for path, _ in parts:
         file_kind(check_can_write(path))
-    report = ArenaReport(arena)
+    summary = ArenaSummary(arena)
     total = arena.config.votes + arena.config.validation_votes * len(parts[1:])
     with ExitStack() as files, progress(description="simulating", total=total, unit="vote", quiet=quiet) as bar:
         write_truth = files.enter_context(open_writer(Path(truth) / "truth.parquet")) if truth else None
@@ -125,7 +125,7 @@ def write_arena(
                 write_votes(vote_batch(arena, chunk))
                 if write_truth:
                     write_truth(truth_batch(chunk, "validation" if held_out else "train"))
-                report.add(chunk, held_out=held_out)
+                summary.add(chunk, held_out=held_out)
                 bar.update(len(chunk))
     if truth:
         with atomic_path(Path(truth) / "models.csv") as temporary:
@@ -133,7 +133,7 @@ def write_arena(
         # Enough to simulate the arena again.
         description = {"config": arena.to_dict(), "model_list": arena.model_list, "topics": arena.topics}
         write_json(Path(truth) / "arena.json", description)
-    return report
+    return summary
 
 
 def load_arena(truth: str | Path) -> Arena:

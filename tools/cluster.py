@@ -29,7 +29,7 @@ import psycopg
 import yaml
 
 from p2l.common.errors import P2LError
-from p2l.demo.router import model_configs, prices, questions
+from p2l.demo.services import model_configs, prices, questions
 from tools.services import Servers, ServiceError, environment, free_port, program
 
 ROUTERS = 3

@@ -19,7 +19,7 @@ from p2l.cli import dispatch
 from p2l.common.cli import need, parser, run
 
 if TYPE_CHECKING:
-    from p2l.demo.report import Held
+    from p2l.demo.tables import Held
 
 
 SIMULATION = {"models": 12, "topics": 6, "languages": 1, "effect": 1.2, "drift": 0.0, "seed": 1}
@@ -150,9 +150,8 @@ def _train(shell: Shell, votes: int) -> None:
 
 def _report(shell: Shell, votes: int) -> None:
     from p2l.demo.online import show_online
-    from p2l.demo.report import held_out, leaderboards, loss_table
-    from p2l.demo.router import show_router
-    from p2l.demo.service import show
+    from p2l.demo.services import show_endpoint, show_router
+    from p2l.demo.tables import held_out, leaderboards, loss_table
 
     folder = shell.folder
     held: Held = held_out(folder)
@@ -168,7 +167,7 @@ def _report(shell: Shell, votes: int) -> None:
     print("\n7. The same model as a service, for programs in any language.")
     topics = held.arena.topics
     prompts = [held.arena.example_prompts(topic, 1).prompts[0] for topic in topics[:2]]
-    for line in show(folder, "models/p2l", prompts):
+    for line in show_endpoint(folder, "models/p2l", prompts):
         print(line, flush=True)
     print("\n8. Votes as a stream, each as it comes: topics come into fashion and go, and new models arrive. Two runs,")
     print("   one with a replay buffer, are saved after every fifth of it and asked about all of it up to then.")

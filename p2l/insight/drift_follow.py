@@ -150,11 +150,7 @@ def _compare(
     by = [*watch.by, *([CLUSTER] if watch.clusters is not None else [])]
     try:
         changes = drift_of_votes(
-            windows.table(),
-            between_times(newest, newest),
-            by=by,
-            likelihood=watch.likelihood,
-            least=watch.min_prompts,
+            windows.table(), between_times(newest, newest), by=by, likelihood=watch.likelihood, least=watch.min_prompts
         )
     except VoteError:
         raise

@@ -5,18 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from p2l import likelihood as likelihoods
-from p2l.common.report.reports import (
-    Figure,
-    Fold,
-    Forest,
-    ForestRow,
-    Part,
-    Prose,
-    Report,
-    Section,
-    Verdict,
-    today,
-)
+from p2l.common.report.reports import Figure, Fold, Forest, ForestRow, Part, Prose, Report, Section, Verdict, today
 from p2l.common.report.tables import number_text
 from p2l.common.text_table import formatted
 from p2l.insight import explain_tables as tables

@@ -160,12 +160,7 @@ class Explanation:
 
 
 def to_text(
-    explanation: Explanation,
-    *,
-    models: Sequence[str] = (),
-    every: bool = False,
-    top: int = 3,
-    most: int | None = None,
+    explanation: Explanation, *, models: Sequence[str] = (), every: bool = False, top: int = 3, most: int | None = None
 ) -> str:
     """Return the clusters, and what each model is better and worse at, as tables for a terminal.
 

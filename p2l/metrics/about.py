@@ -61,10 +61,7 @@ ABOUT: dict[str, About] = {
         "The square of what was missing to certainty of what happened, a vote on average: between 0 and 1.",
     ),
     "Brier": About(
-        "Brier score",
-        "",
-        "lower",
-        "The squared distance of all chances from what happened: 0 is perfect, 2 the worst.",
+        "Brier score", "", "lower", "The squared distance of all chances from what happened: 0 is perfect, 2 the worst."
     ),
     "RPS": About(
         "Ranked probability score",
@@ -86,10 +83,7 @@ ABOUT: dict[str, About] = {
         "Loss of the forecast whether a vote ends in a tie of any kind: an even guess has 0.69.",
     ),
     "Tie_Accuracy": About(
-        "Accuracy of ties",
-        "share",
-        "higher",
-        "How often it was right whether a vote ends in a tie of any kind.",
+        "Accuracy of ties", "share", "higher", "How often it was right whether a vote ends in a tie of any kind."
     ),
     "Tie_bb_Loss": About(
         "Loss of “both bad”",
@@ -98,10 +92,7 @@ ABOUT: dict[str, About] = {
         "Loss of the forecast whether both answers are called bad: an even guess has 0.69.",
     ),
     "Tie_bb_Accuracy": About(
-        "Accuracy of “both bad”",
-        "share",
-        "higher",
-        "How often it was right whether both answers are called bad.",
+        "Accuracy of “both bad”", "share", "higher", "How often it was right whether both answers are called bad."
     ),
     "ECE": About(
         "Calibration error",
@@ -110,29 +101,13 @@ ABOUT: dict[str, About] = {
         "By how much chances differ from how often it came true, over all outcomes; even a perfect forecast has "
         "some with few votes.",
     ),
-    "ECE-win": About(
-        "Calibration error of wins",
-        "share",
-        "lower",
-        "The same for the chance that a model wins.",
-    ),
-    "ECE-tie": About(
-        "Calibration error of ties",
-        "share",
-        "lower",
-        "The same for the chance of a tie.",
-    ),
+    "ECE-win": About("Calibration error of wins", "share", "lower", "The same for the chance that a model wins."),
+    "ECE-tie": About("Calibration error of ties", "share", "lower", "The same for the chance of a tie."),
     "ECE-bothbad": About(
-        "Calibration error of “both bad”",
-        "share",
-        "lower",
-        "The same for the chance that both answers are called bad.",
+        "Calibration error of “both bad”", "share", "lower", "The same for the chance that both answers are called bad."
     ),
     "Mean-BT": About(
-        "Mean coefficient",
-        "points",
-        "",
-        "The mean of all coefficients; where only differences count it says nothing.",
+        "Mean coefficient", "points", "", "The mean of all coefficients; where only differences count it says nothing."
     ),
     "Std-BT": About(
         "Standard deviation of coefficients",
@@ -153,16 +128,10 @@ ABOUT: dict[str, About] = {
         "From the worst to the best model of a prompt, on average: how much a prompt tells models apart.",
     ),
     "Mean-IQR-BT": About(
-        "Quartiles on a prompt",
-        "points",
-        "",
-        "The range of the middle half of the models of a prompt, on average.",
+        "Quartiles on a prompt", "points", "", "The range of the middle half of the models of a prompt, on average."
     ),
     "Mean-Std-BT": About(
-        "Standard deviation on a prompt",
-        "points",
-        "",
-        "How far the models of a prompt are apart, on average.",
+        "Standard deviation on a prompt", "points", "", "How far the models of a prompt are apart, on average."
     ),
     "Skill": About(
         "Skill",
@@ -172,10 +141,7 @@ ABOUT: dict[str, About] = {
         "leaderboard.",
     ),
     "Aggr_Loss": About(
-        "Loss of the leaderboard",
-        "nats",
-        "lower",
-        "Loss of the same votes when one leaderboard forecasts all of them.",
+        "Loss of the leaderboard", "nats", "lower", "Loss of the same votes when one leaderboard forecasts all of them."
     ),
     "Aggr_BCELoss": About(
         "Loss of the leaderboard, decided votes",
@@ -184,10 +150,7 @@ ABOUT: dict[str, About] = {
         "The same for votes with a winner, as if there were no ties.",
     ),
     "Aggr_Tie_Loss": About(
-        "Loss of the leaderboard, ties",
-        "nats",
-        "lower",
-        "The same for whether a vote ends in a tie.",
+        "Loss of the leaderboard, ties", "nats", "lower", "The same for whether a vote ends in a tie."
     ),
     "Aggr_Tie_Accuracy": About(
         "Accuracy of the leaderboard, ties",
@@ -196,10 +159,7 @@ ABOUT: dict[str, About] = {
         "How often one leaderboard is right whether a vote ends in a tie.",
     ),
     "Aggr_Tie_bb_Loss": About(
-        "Loss of the leaderboard, “both bad”",
-        "nats",
-        "lower",
-        "The same for whether both answers are called bad.",
+        "Loss of the leaderboard, “both bad”", "nats", "lower", "The same for whether both answers are called bad."
     ),
     "Aggr_Tie_bb_Accuracy": About(
         "Accuracy of the leaderboard, “both bad”",
@@ -226,17 +186,9 @@ ABOUT: dict[str, About] = {
         "higher",
         "Pairs of models in the same order less pairs in the other one, as a share of all pairs: between −1 and 1.",
     ),
-    "IQR-BT": About(
-        "Quartiles of the leaderboard",
-        "points",
-        "",
-        "The range of the middle half of its models.",
-    ),
+    "IQR-BT": About("Quartiles of the leaderboard", "points", "", "The range of the middle half of its models."),
     "Top-k-fraction": About(
-        "Top models in common",
-        "share",
-        "higher",
-        "The share of the best k models that both leaderboards name.",
+        "Top models in common", "share", "higher", "The share of the best k models that both leaderboards name."
     ),
     "Top-k-displace": About(
         "Displacement of top models",
@@ -244,12 +196,7 @@ ABOUT: dict[str, About] = {
         "lower",
         "The places by which the best k models of the ground truth are displaced, on average.",
     ),
-    "Leaderboard": About(
-        "Leaderboard",
-        "",
-        "",
-        "Both leaderboards, model by model.",
-    ),
+    "Leaderboard": About("Leaderboard", "", "", "Both leaderboards, model by model."),
 }
 """Of every metric of votes and leaderboards, by the name that files have."""
 

@@ -29,9 +29,9 @@ from p2l.simulation.prompts import (
     example_batch,
     make_source,
     render,
+    to_sentences,
     topic_names,
 )
-from p2l.simulation.sentences import to_sentences
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,7 @@ FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
 _CHUNK = 8192
 _DAY = 86_400.0
-# What a random stream is for; part of its seed.
+# The purpose of a random stream is part of its seed, so that a change of one leaves the others.
 _MODELS, _PEOPLE, _PROMPTS, _VOTES, _WORDS, _TAGS, _EXAMPLES = range(7)
 
 

@@ -40,7 +40,7 @@ class SimulationConfig:
     """Shares of prompts that are single, order, negation, turns (see `p2l.simulation.prompts`)."""
 
     sentences: bool = False
-    """Whether prompts read as English sentences (see `p2l.simulation.sentences`); with one language alone."""
+    """Whether prompts read as English sentences (see `p2l.simulation.prompts`); with one language alone."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a field out of its range (and make a list of structures, as JSON gives it, a tuple)."""

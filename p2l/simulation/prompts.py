@@ -18,6 +18,7 @@ Shapes: n prompts, K topics, S = 2 clauses, W words per clause (padded).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 # English ones by spelling rules: they look foreign and share no string with them, which is all that the simulation
 # needs.
 
-WORDS_PER_TOPIC = 16
+_WORDS_PER_TOPIC = 16
 _WORDS = json.loads(Path(__file__).with_name("words.json").read_text(encoding="utf-8"))
 _TOPIC_WORDS: dict[str, str] = _WORDS["topics"]
 
@@ -58,7 +59,7 @@ class Vocabulary:
 
     words: object array of `languages * words_per_language` strings.
     role_start, role_size: first local id and number of the words of each role (see `ROLES`).
-    topic_start: local id of the first noun of the first topic; topic k begins `k * WORDS_PER_TOPIC` later.
+    topic_start: local id of the first noun of the first topic; topic k begins `k * _WORDS_PER_TOPIC` later.
     """
 
     words: NDArray[np.object_]
@@ -74,7 +75,11 @@ def build_vocabulary(topics: int, languages: int) -> Vocabulary:
     if not 1 <= languages <= len(LANGUAGES):
         raise ConfigError(f"languages: {languages} asked for; between 1 and {len(LANGUAGES)} are available")
     nouns = [word for topic in range(topics) for word in _topic_words(topic)]
-    spoken = [_function_words(name) + [_foreign(word, name, i) for i, word in enumerate(nouns)] for name in LANGUAGES]
+    spoken = [
+        [word for role in ROLES for word in _FUNCTION_WORDS[name][role].split()]
+        + [_foreign(word, name, i) for i, word in enumerate(nouns)]
+        for name in LANGUAGES
+    ]
     sizes = {role: len(_FUNCTION_WORDS["English"][role].split()) for role in ROLES}
     starts = dict(zip(ROLES, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
     return Vocabulary(
@@ -89,14 +94,14 @@ def build_vocabulary(topics: int, languages: int) -> Vocabulary:
 def topic_names(topics: int) -> list[str]:
     """Return the names of the first `topics` topics; beyond the written ones they are invented words."""
     written = list(_TOPIC_WORDS)[:topics]
-    return written + [_invented(k * (WORDS_PER_TOPIC + 1)) for k in range(len(written), topics)]
+    return written + [_invented(k * (_WORDS_PER_TOPIC + 1)) for k in range(len(written), topics)]
 
 
 def _topic_words(topic: int) -> list[str]:
     """Return the nouns of a topic; they are invented, like its name, where none are written."""
     if topic < len(_TOPIC_WORDS):
         return list(_TOPIC_WORDS.values())[topic].split()
-    return [_invented(topic * (WORDS_PER_TOPIC + 1) + 1 + i) for i in range(WORDS_PER_TOPIC)]
+    return [_invented(topic * (_WORDS_PER_TOPIC + 1) + 1 + i) for i in range(_WORDS_PER_TOPIC)]
 
 
 def _invented(number: int) -> str:
@@ -104,10 +109,6 @@ def _invented(number: int) -> str:
     base = len(_SYLLABLES)
     scattered = number * 104_729 % base**3  # neighbours in number look nothing alike
     return "".join(_SYLLABLES[scattered // base**place % base] for place in range(3))
-
-
-def _function_words(language: str) -> list[str]:
-    return [word for role in ROLES for word in _FUNCTION_WORDS[language][role].split()]
 
 
 def _foreign(noun: str, language: str, index: int) -> str:
@@ -132,6 +133,13 @@ _REFERS_BACK = 0.2  # chance that a turn opens with a word that refers back
 _FOLLOW_UP = 0.3  # chance that a prompt on a single topic has a second turn
 _FAVOURITE = 0.4  # chance that a user asks about their favourite topic, while that is in fashion
 _IN_USE = 0.5  # share of a topic's nouns that people use at any one time, where words go out of use
+_AS_ADJECTIVE = {"some": "whole"}  # the one filler that stands in for an article
+_TURN_SENTENCES = {
+    "tell": "Tell me about {}.",
+    "show": "Show me {}.",
+    "again": "Once again, {}.",
+    "previously": "As previously, {}.",
+}
 
 
 @dataclass(frozen=True)
@@ -220,7 +228,7 @@ class PromptSource:
         """Return how many (n,) of a topic's nouns have gone out of use; -1 without turnover."""
         if not self.turnover:
             return np.full(len(age), -1)
-        return np.floor(self.turnover * WORDS_PER_TOPIC * age).astype(np.int64)
+        return np.floor(self.turnover * _WORDS_PER_TOPIC * age).astype(np.int64)
 
     def _wave(self, age: FloatArray) -> FloatArray:
         """Return what fashion adds (n, K) to the log popularity of each topic; topic k peaks at age k / (K - 1)."""
@@ -286,8 +294,9 @@ def topic_weights(prompts: PromptBatch, topics: int) -> tuple[FloatArray, FloatA
 
     The second is the mean over the two ways to deal the prompt's topics to its clauses, which have the same words.
     """
-    decisive = _one_hot(prompts.topics[np.arange(len(prompts)), prompts.decisive], topics)
-    other = _one_hot(prompts.topics[np.arange(len(prompts)), 1 - prompts.decisive], topics)
+    one_hot, rows = np.eye(topics), np.arange(len(prompts))
+    decisive = one_hot[prompts.topics[rows, prompts.decisive]]
+    other = one_hot[prompts.topics[rows, 1 - prompts.decisive]]
     weight = np.array([0.0, 0.0, _NEGATED_WEIGHT, _EARLIER_TURN_WEIGHT])[prompts.structure][:, None]
     decides = np.array([1.0, 1.0, 1.0, 1 - _EARLIER_TURN_WEIGHT])[prompts.structure][:, None]
     return decides * decisive + weight * other, (decides + weight) / 2 * (decisive + other)
@@ -325,6 +334,51 @@ def render(prompts: PromptBatch, words: IntArray, vocabulary: Vocabulary) -> pa.
     return pa.ListArray.from_arrays(_offsets(1 + two), turns)
 
 
+def to_sentences(prompts: PromptBatch, words: NDArray[np.int64], vocabulary: Vocabulary) -> list[list[str]]:
+    """Return the user turns of n prompts as sentences, from the ids (n, S, W) of their English words, -1 for none.
+
+    single     "Explain the simple script, the loop and the array."
+    order      "Turn the usual sonnet and the refrain into the common equation."
+    negation   "Write something with the given recipe, without the new contract and the clause."
+    turns      "Tell me about the little script." and then "Show me the typical sonnet and the verse."
+
+    Nouns that a clause repeats are named once, and of its filler words one is left.
+    """
+    first = vocabulary.role_start["demanding"]
+    demanding = range(first, first + vocabulary.role_size["demanding"])
+    spelled: list[str] = vocabulary.words.tolist()
+    turns = []
+    for structure, clauses in zip(prompts.structure.tolist(), words.tolist(), strict=True):
+        openings, contents = [], []
+        for clause in clauses:
+            ids = [word for word in clause if word >= 0]
+            if ids:
+                openings.append(spelled[ids[0]])
+                contents.append(_noun_phrase(ids[1:], spelled, vocabulary.topic_start, demanding))
+        turns.append(_turns_of(structure, openings, contents))
+    return turns
+
+
+def _noun_phrase(ids: Sequence[int], spelled: Sequence[str], first_noun: int, demanding: Sequence[int]) -> str:
+    things = [spelled[word] for word in dict.fromkeys(ids) if word >= first_noun]
+    adjectives = [spelled[word] for word in dict.fromkeys(ids) if word in demanding]
+    fillers = [spelled[word] for word in ids if word < first_noun and word not in demanding][:1]
+    first = " ".join([*adjectives, *(_AS_ADJECTIVE.get(word, word) for word in fillers), things[0]])
+    listed = [f"the {thing}" for thing in (first, *things[1:])]
+    return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
+
+
+def _turns_of(structure: int, openings: Sequence[str], contents: Sequence[str]) -> list[str]:
+    # A clause reads the same wherever it stands, so that two clauses that change places leave the same words.
+    if structure == ORDER:
+        return [f"{openings[0].capitalize()} {contents[0]} {openings[1]} {contents[1]}."]
+    if structure == NEGATION:
+        return [f"Write something {openings[0]} {contents[0]}, {openings[1]} {contents[1]}."]
+    if structure == TURNS:
+        return [_TURN_SENTENCES[opening].format(content) for opening, content in zip(openings, contents, strict=True)]
+    return [f"{opening.capitalize()} {content}." for opening, content in zip(openings, contents, strict=True)]
+
+
 def _draw_form(structure: IntArray, rng: np.random.Generator) -> dict[str, Any]:
     """Draw the fields of a prompt that have nothing to do with its topics."""
     n = len(structure)
@@ -348,9 +402,9 @@ def _clause(prompts: PromptBatch, slot: int, vocabulary: Vocabulary, rng: np.ran
     # Squaring a uniform number makes the first nouns of a topic the common ones.
     rank = rng.random((n, _MAX_CLAUSE)) ** 2
     used = np.where(prompts.replaced < 0, 1, _IN_USE)[:, None]
-    place = (WORDS_PER_TOPIC * used * rank).astype(np.int64) + prompts.replaced.clip(min=0)[:, None]
-    noun = vocabulary.topic_start + place % WORDS_PER_TOPIC
-    noun += prompts.topics[:, slot, None] * WORDS_PER_TOPIC
+    place = (_WORDS_PER_TOPIC * used * rank).astype(np.int64) + prompts.replaced.clip(min=0)[:, None]
+    noun = vocabulary.topic_start + place % _WORDS_PER_TOPIC
+    noun += prompts.topics[:, slot, None] * _WORDS_PER_TOPIC
     is_noun = (rng.random((n, _MAX_CLAUSE)) < 0.5) | (position == 3)
     words = np.where(is_noun & (position >= 3) & (position < last), noun, filler)
     if slot == 0:
@@ -384,10 +438,6 @@ def _decaying(n: int) -> FloatArray:
     share: FloatArray = 1 / np.arange(2.0, n + 2)
     share /= share.sum()
     return share
-
-
-def _one_hot(index: IntArray, size: int) -> FloatArray:
-    return np.asarray(np.eye(size)[index])
 
 
 def _offsets(sizes: NDArray[Any]) -> NDArray[np.int32]:

@@ -18,7 +18,7 @@ from p2l.simulate import load_arena, main, write_arena
 from p2l.simulation.arena import Arena, VoteChunk, simulate
 from p2l.simulation.config import SimulationConfig
 from p2l.simulation.prompts import STRUCTURES, build_vocabulary, topic_weights
-from p2l.simulation.report import ArenaReport
+from p2l.simulation.summary import ArenaSummary
 
 SMALL = SimulationConfig(votes=9000, validation_votes=500, models=10, topics=5, users=100, seed=3)
 
@@ -39,15 +39,15 @@ def texts(arena: Arena, chunk: VoteChunk) -> list[list[str]]:
 
 
 @pytest.fixture(scope="module")
-def written(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ArenaReport]:
+def written(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ArenaSummary]:
     folder = tmp_path_factory.mktemp("arena")
     report = write_arena(arena, folder / "votes.parquet", validation=folder / "val.jsonl", truth=folder / "truth")
     return folder, report
 
 
-def report_of(config: SimulationConfig) -> ArenaReport:
+def report_of(config: SimulationConfig) -> ArenaSummary:
     arena = simulate(config)
-    report = ArenaReport(arena)
+    report = ArenaSummary(arena)
     for chunk in arena.chunks():
         report.add(chunk)
     return report
@@ -325,7 +325,7 @@ def test_examples_of_a_negation_and_of_turns(arena: Arena) -> None:
 # Files and the command
 
 
-def test_votes_are_written_with_every_column_and_can_be_read(arena: Arena, written: tuple[Path, ArenaReport]) -> None:
+def test_votes_are_written_with_every_column_and_can_be_read(arena: Arena, written: tuple[Path, ArenaSummary]) -> None:
     from p2l.votes import WINNERS, open_votes
 
     folder, _ = written
@@ -342,13 +342,13 @@ def test_votes_are_written_with_every_column_and_can_be_read(arena: Arena, writt
         assert votes.model_list == arena.model_list
 
 
-def test_about_one_prompt_in_six_or_more_is_hard(written: tuple[Path, ArenaReport]) -> None:
+def test_about_one_prompt_in_six_or_more_is_hard(written: tuple[Path, ArenaSummary]) -> None:
     tags = pq.read_table(written[0] / "votes.parquet", columns=["category_tag"])["category_tag"].to_pylist()
     hard = np.mean([sum(tag["criteria_v0.1"].values()) >= 6 for tag in tags])
     assert 0.1 < hard < 0.4
 
 
-def test_the_written_truth_is_the_truth(arena: Arena, written: tuple[Path, ArenaReport]) -> None:
+def test_the_written_truth_is_the_truth(arena: Arena, written: tuple[Path, ArenaSummary]) -> None:
     folder, report = written
     truth = pq.read_table(folder / "truth" / "truth.parquet")
     assert truth.num_rows == SMALL.votes + SMALL.validation_votes

@@ -1,6 +1,6 @@
-"""Report on a simulated arena: outcomes, the best possible loss, and the gap of a single leaderboard to it.
+"""The summary of a simulated arena: outcomes, the best possible loss, and the gap of a single leaderboard to it.
 
-Gathered chunk by chunk in memory of the order M^2, so that it costs nothing to speak of for any number of votes.
+It is gathered chunk by chunk in memory of the order M^2, for any number of votes.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from p2l.likelihood import get
 from p2l.simulation.arena import Arena, VoteChunk
 
 FloatArray: TypeAlias = NDArray[np.float64]
-_EVERY = 8  # one vote in eight goes into the shares of variance
+_VARIANCE_STRIDE = 8  # shares of variance are of one vote in eight: each has a row as wide as there are models
 
 
 @dataclass
-class Moments:
+class _Moments:
     """Running mean and variance of (n, M) arrays over n."""
 
     count: int = 0
@@ -40,7 +40,7 @@ class Moments:
 
 
 @dataclass
-class OutcomeCounter:
+class _OutcomeCounter:
     """Votes by pair and outcome, (M, M, 4), and the summed loss of the truth for each likelihood."""
 
     votes: NDArray[np.int64]
@@ -49,9 +49,9 @@ class OutcomeCounter:
 
     def add(self, chunk: VoteChunk, bag_probs: FloatArray) -> None:
         """Count the votes of a chunk; `bag_probs` (n, 4) is what a bag of words can know of their outcomes."""
-        self.bag_losses += float(bayes_losses(bag_probs, chunk.winner)["grk"].sum())
+        self.bag_losses += float(_bayes_losses(bag_probs, chunk.winner)["grk"].sum())
         np.add.at(self.votes, (chunk.model_a, chunk.model_b, chunk.winner), 1)
-        for name, losses in bayes_losses(chunk.probs, chunk.winner).items():
+        for name, losses in _bayes_losses(chunk.probs, chunk.winner).items():
             self.losses[name] += float(losses.sum())
 
     @property
@@ -72,30 +72,30 @@ class OutcomeCounter:
 
 
 @dataclass
-class ArenaReport:
-    """Report of `p2l simulate` on an arena; `add` its chunks, then call `to_text`."""
+class ArenaSummary:
+    """What `p2l simulate` prints of an arena; `add` its chunks, then call `to_text`."""
 
     arena: Arena
-    train: OutcomeCounter = field(init=False)
-    validation: OutcomeCounter = field(init=False)
-    effect: Moments = field(default_factory=Moments)
-    hidden: Moments = field(default_factory=Moments)
-    length: Moments = field(default_factory=Moments)
+    train: _OutcomeCounter = field(init=False)
+    validation: _OutcomeCounter = field(init=False)
+    effect: _Moments = field(default_factory=_Moments)
+    hidden: _Moments = field(default_factory=_Moments)
+    length: _Moments = field(default_factory=_Moments)
 
     def __post_init__(self) -> None:
-        """Start at nothing."""
+        """Start without votes."""
         shape = (len(self.arena.model_list),) * 2 + (4,)
-        self.train, self.validation = (OutcomeCounter(np.zeros(shape, np.int64)) for _ in range(2))
+        self.train, self.validation = (_OutcomeCounter(np.zeros(shape, np.int64)) for _ in range(2))
 
     def add(self, chunk: VoteChunk, *, held_out: bool = False) -> None:
-        """Take in a chunk of training or validation votes."""
+        """Count a chunk of training or validation votes."""
         (self.validation if held_out else self.train).add(chunk, self.arena.bag_probs(chunk))
-        self.effect.add(chunk.effect.total()[0][::_EVERY])
-        self.hidden.add(chunk.effect.hidden[::_EVERY])
-        self.length.add(chunk.effect.length[::_EVERY])
+        self.effect.add(chunk.effect.total()[0][::_VARIANCE_STRIDE])
+        self.hidden.add(chunk.effect.hidden[::_VARIANCE_STRIDE])
+        self.length.add(chunk.effect.length[::_VARIANCE_STRIDE])
 
     @property
-    def held_out(self) -> OutcomeCounter:
+    def held_out(self) -> _OutcomeCounter:
         """Votes that losses are reported on: for validation, or for training when there are none."""
         return self.validation if self.validation.count else self.train
 
@@ -151,20 +151,20 @@ class ArenaReport:
         return "\n".join(align(lines, left=(0, 1)))
 
 
-def bayes_losses(probs: FloatArray, winner: NDArray[np.int64]) -> dict[str, FloatArray]:
+def _bayes_losses(probs: FloatArray, winner: NDArray[np.int64]) -> dict[str, FloatArray]:
     """Return the loss of each vote (n,) under the true probabilities (n, 4), by likelihood.
 
     rk does not tell the ties apart; bt-tie counts a tie as half a win and half a loss; bt sees decided votes only
     (others lose 0).
     """
-    own = probs[np.arange(len(winner)), winner]
+    happened = probs[np.arange(len(winner)), winner]
     tie = winner >= 2
     win = probs[:, 0] + probs[:, 2:].sum(axis=1) / 2
     half = np.where(tie, 0.5, winner == 0)
     decided = probs[:, :2].sum(axis=1)
     return {
-        "grk": -np.log(own),
-        "rk": -np.log(np.where(tie, 1 - decided, own)),
+        "grk": -np.log(happened),
+        "rk": -np.log(np.where(tie, 1 - decided, happened)),
         "bt-tie": -half * np.log(win) - (1 - half) * np.log1p(-win),
-        "bt": np.where(tie, 0, np.log(decided) - np.log(own)),
+        "bt": np.where(tie, 0, np.log(decided) - np.log(happened)),
     }

@@ -20,7 +20,7 @@ from p2l.simulation.arena import Arena, Examples
 from p2l.training.facts import Forecast, Labels, marginal, per_category
 from p2l.votes import VoteStore, open_votes
 
-LIKELIHOOD = "grk"
+_LIKELIHOOD = "grk"
 EXAMPLES = 200  # prompts behind each leaderboard
 Floats = NDArray[np.float64]
 
@@ -48,8 +48,8 @@ def held_out(folder: Path) -> Held:
     model = P2L.from_pretrained(folder / "models" / "p2l", device="cpu")
     words = P2L.from_pretrained(folder / "models" / "bag-of-words", device="cpu")
     forecasts = {
-        "one leaderboard for all prompts": marginal(labels, len(held_labels), models, LIKELIHOOD),
-        "one per set of topics mentioned": per_category(labels, categories, held_categories, models, LIKELIHOOD),
+        "one leaderboard for all prompts": marginal(labels, len(held_labels), models, _LIKELIHOOD),
+        "one per set of topics mentioned": per_category(labels, categories, held_categories, models, _LIKELIHOOD),
         "bag of words (TF-IDF, low-rank head)": _ask(words, prompts),
         "P2L, a tiny transformer": _ask(model, prompts),
     }
@@ -115,7 +115,7 @@ def _ask(model: P2L, prompts: list[list[str]]) -> Forecast:
 
 
 def _losses(forecast: Forecast, labels: Labels) -> Floats:
-    losses: Floats = vote_losses(get(LIKELIHOOD), forecast.coefs, labels, forecast.eta, forecast.gamma)
+    losses: Floats = vote_losses(get(_LIKELIHOOD), forecast.coefs, labels, forecast.eta, forecast.gamma)
     return losses
 
 
