@@ -1,7 +1,7 @@
 """Build the wheel and the sdist of what is committed, or check a release: `python -m tools.build [--tag v1.2.3] DIR`.
 
 They are built from the files of HEAD alone, with the time of its commit on all of them, so that the same commit gives
-the same wheel, byte for byte. Nothing is fetched: setuptools is that of this environment. With `--tag` the version of
+the same wheel, byte for byte. Nothing is fetched: hatchling is that of this environment. With `--tag` the version of
 the package must be the tag's, and CHANGELOG.md must have a section of it, the newest one.
 """
 
@@ -19,7 +19,7 @@ from p2l.common.version import __version__
 
 ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("wheel", "sdist")
-_BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
+_BUILD = "import sys; from hatchling import build as b; print(getattr(b, 'build_' + sys.argv[1])(sys.argv[2]))"
 
 
 def build(output: Path) -> list[Path]:

@@ -146,7 +146,7 @@ def test_an_extra_has_its_part_of_the_lock(capsys: pytest.CaptureFixture[str]) -
     assert set(part) < set(PINS)
     assert_locked([*PROJECT["dependencies"], *extra_requirements(PROJECT, "route")], part)
     names = {pin.name for pin in part}
-    assert {"yarl", "multidict", "clarabel", "setuptools"} <= names  # of aiohttp, of cvxpy, and what builds
+    assert {"yarl", "multidict", "clarabel", "hatchling"} <= names  # of aiohttp, of cvxpy, and what builds
     assert names & {"transformers", "pytest", "pandas", "deepspeed"} == set()
 
 

@@ -32,11 +32,9 @@ def test_what_the_pages_name_is_written_and_stays(tmp_path: Path, capsys: pytest
 
 
 def test_every_folder_of_examples_is_part_of_the_wheel() -> None:
-    """Data files of a wheel are listed folder by folder; a new one must not be forgotten."""
-    data = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["data-files"]
-    listed = {file for patterns in data.values() for pattern in patterns for file in ROOT.glob(pattern)}
-    folders = ("examples", "training_configs", "validation_sets", "benchmark")
-    assert listed >= {file for name in folders for file in (ROOT / name).rglob("*") if file.is_file()}
-    assert all(
-        target == f"share/p2l/{Path(pattern).parent}" for target, patterns in data.items() for pattern in patterns
-    )
+    """Data files of a wheel are listed; a new folder must not be forgotten."""
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]
+    assert {"examples", "training_configs", "validation_sets", "benchmark"} <= set(wheel["shared-data"])
+    assert all(target == f"share/p2l/{source}" for source, target in wheel["shared-data"].items())
