@@ -9,7 +9,7 @@ from p2l.common.cli import run
 
 COMMANDS = {
     "serve": ("route.openai_server", "serve OpenAI's API, every request by the best model the budget allows"),
-    "keys": ("route.keys", "make, list, limit and revoke keys of clients"),
+    "keys": ("route.manage_keys", "make, list, limit and revoke keys of clients"),
     "migrate": ("route.migrate", "move what a router's SQLite file holds to a PostgreSQL database"),
     "costs": ("route.costs", "recompute the models' costs from a price list and the logged usage"),
 }

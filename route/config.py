@@ -18,10 +18,10 @@ from p2l.common.cli import nearest
 from p2l.common.config import Number, Whole, line_of, owner_of, read_yaml
 from p2l.common.errors import ConfigError
 from route.catalogue import LACKING_TYPES, entry_of
+from route.keep.ledger import MAX_IN_FLIGHT, TEAM
+from route.keep.location import filled, located, location_in
 from route.providers.base import Timeouts
 from route.routing.decision import Limit, RoutedModel
-from route.storage.ledger import MAX_IN_FLIGHT, TEAM
-from route.storage.location import filled, located, location_in
 
 ROUTER_NAME = "p2l-router"
 """The router's own name in GET /v1/models."""
@@ -355,7 +355,7 @@ class RouterConfig(_Section):
     newcomers: bool = True
     """Whether models that P2L does not know are explored, and ratings move models beside P2L's coefficients."""
     pass_fields: list[str] = Field(default_factory=list)
-    """Fields that clients may send to every model, beside the plain ones; see `route.service.fields`."""
+    """Fields that clients may send to every model, beside the plain ones; see `route.request.fields`."""
     arena: ArenaConfig | None = None
     """None: there is no arena."""
     store_prompts: bool = False

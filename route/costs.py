@@ -25,9 +25,9 @@ from p2l.common.config import parse_yaml, read_yaml
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path, check_can_write
 from p2l.common.text_table import align
-from route.storage.database import SchemaError
-from route.storage.sqlite import check_schema
-from route.storage.sums import DAY
+from route.keep.database import SchemaError
+from route.keep.sqlite import check_schema
+from route.keep.usage import DAY
 
 _MILLION = 1_000_000
 _OF_PRICE = ("input", "output", "cached")

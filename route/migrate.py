@@ -17,7 +17,7 @@ from p2l.common.cli import parser, run
 from p2l.common.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from route.storage.database import Connection
+    from route.keep.database import Connection
 
 _TABLES = {
     "usage": "day, model, key, answers, measured, prompt_tokens, completion_tokens, cost",
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     """Run the command."""
     args = build_parser().parse_args(argv)
     from p2l.common.config import read_yaml
-    from route.storage.location import location_in
+    from route.keep.location import location_in
 
     database = read_yaml(args.config).get("database")
     if not isinstance(database, str) or not database.startswith(("postgresql://", "postgres://")):
@@ -70,9 +70,9 @@ def migrate(source: Path, url: str) -> dict[str, int]:
     """
     import asyncio
 
-    from route.storage.database import DatabaseError, SchemaError
-    from route.storage.location import open_database
-    from route.storage.sqlite import check_schema, prepare
+    from route.keep.database import DatabaseError, SchemaError
+    from route.keep.location import open_database
+    from route.keep.sqlite import check_schema, prepare
 
     if not source.is_file():
         raise InputError(f"{source}: no such file; name the `database` of the router's configuration until now")

@@ -14,7 +14,7 @@ from p2l.common.access import check_address, digest_of, new_key, port
 from p2l.common.cli import above_zero, parser, positive, run
 from p2l.common.connections import add_connection_flags, limits_of
 from p2l.common.errors import AnswerTimeoutError, ConfigError, MalformedAnswerError, UnavailableError
-from route.service.settings import Settings
+from route.application.settings import Settings
 
 if TYPE_CHECKING:
     from route.config import RouterConfig
@@ -91,8 +91,8 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 
 def _settings(flags: argparse.Namespace) -> Settings:
+    from route.application.service import check_providers, check_together
     from route.config import load_config
-    from route.service.state import check_providers, check_together
 
     options = {field.name: getattr(flags, field.name) for field in fields(Settings) if hasattr(flags, field.name)}
     endpoint_key = os.environ.pop(_ENDPOINT_KEY_VARIABLE, None)
@@ -147,7 +147,7 @@ def _check_traces(url: str) -> None:
 
 
 def _digests(flag: str | None, config: RouterConfig) -> tuple[str, ...]:
-    from route.keys import has_stored_keys
+    from route.manage_keys import has_stored_keys
 
     variable = os.environ.pop(_KEY_VARIABLE, None)  # popped, so that workers do not inherit it
     key = variable if flag is None else flag

@@ -21,27 +21,27 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from p2l.common.cli import nearest
 from p2l.common.errors import P2LError
 from p2l.common.web import ClientGoneError, Deadline, end_when_orphaned
+from route.application import admin, responses
+from route.application.admin import Operation, why_not_operator
 from route.application.arena import Arena
+from route.application.chat import ChatEndpoint, authenticate, choose_for, read_chat
 from route.application.console import Console
+from route.application.dialects import Messages
+from route.application.exchange import Exchange
+from route.application.forwarding import PassedEndpoint
+from route.application.live import Live
+from route.application.openapi import document
+from route.application.responses import Responses
+from route.application.service import Service
+from route.application.settings import Settings
 from route.config import ROUTER_ALIAS, ROUTER_NAME, SERVED, RouterConfig
+from route.keep.feedback import NoVoteError, parse_vote
+from route.keep.ledger import KeyRecord, Refusal
 from route.observability.logs import LOGGER
 from route.providers.base import JSON
-from route.service import admin, responses
-from route.service.admin import Operation, why_not_operator
-from route.service.chat import ChatEndpoint, authenticate, choose_for, read_chat
-from route.service.dialects import Messages
-from route.service.dispatch import Trip
-from route.service.errors import ApiError, of_refusal
-from route.service.exchange import Exchange
-from route.service.live import Live
-from route.service.openapi import document
-from route.service.passing import PassedEndpoint
-from route.service.responses import Responses
-from route.service.settings import Settings
-from route.service.state import Service
-from route.service.wire import decision_of, parse_object, prompt_tokens_of, read_body
-from route.storage.feedback import NoVoteError, parse_vote
-from route.storage.ledger import KeyRecord, Refusal
+from route.request.api_errors import ApiError, of_refusal
+from route.request.chat import decision_of, parse_object, prompt_tokens_of, read_body
+from route.send.dispatch import Trip
 
 _VOTE_BYTES = 2**16
 _VOTE_SECONDS = 10.0

@@ -26,22 +26,22 @@ from p2l.common.cache import LRUCache
 from p2l.common.pages import form_fields, fragment, is_same_origin, page
 from p2l.common.report import render
 from p2l.common.web import Deadline
+from route.application.chat import choose_for, sides_of, trips_of
+from route.application.exchange import Exchange
+from route.application.live import Live
+from route.application.service import Service
+from route.application.streaming import open_stream, relay
 from route.application.views import models
 from route.config import ArenaConfig
+from route.keep.database import DatabaseError
+from route.keep.feedback import Vote
+from route.keep.ledger import KeyRecord, Refusal
+from route.keep.windows import Windows
 from route.providers.base import JSON
-from route.service.charges import ceiling_of
-from route.service.chat import choose_for, sides_of, trips_of
-from route.service.dispatch import Trip
-from route.service.errors import ApiError, of_refusal
-from route.service.exchange import Exchange
-from route.service.live import Live
-from route.service.state import Service
-from route.service.streaming import open_stream, relay
-from route.service.wire import parse_chat, read_body
-from route.storage.database import DatabaseError
-from route.storage.feedback import Vote
-from route.storage.ledger import KeyRecord, Refusal
-from route.storage.windows import Windows
+from route.request.api_errors import ApiError, of_refusal
+from route.request.chat import parse_chat, read_body
+from route.send.charges import ceiling_of
+from route.send.dispatch import Trip
 
 _FORM_BYTES = 2**20
 _FORM_SECONDS = 10.0

@@ -21,14 +21,14 @@ from p2l.common.errors import InputError, P2LError
 from p2l.common.pages import Sessions, form_fields, fragment, interval_svg, is_same_origin, page, send_asset
 from p2l.common.report import render
 from route.application import views
+from route.application.admin import change_key, end_key, make_key, reload_now
 from route.application.feed import Feed
+from route.application.live import Live
+from route.application.service import Service
 from route.providers.base import JSON
+from route.request.api_errors import ApiError
+from route.request.chat import read_body
 from route.routing.candidates import NoModelError
-from route.service.admin import change_key, end_key, make_key, reload_now
-from route.service.errors import ApiError
-from route.service.live import Live
-from route.service.state import Service
-from route.service.wire import read_body
 
 _FORM_BYTES = 2**18
 _FORM_SECONDS = 10.0

@@ -18,9 +18,9 @@ from markupsafe import Markup
 
 from p2l.common.report import render
 from route.application import views
+from route.application.live import Live
+from route.application.service import Service
 from route.observability.recent import POINT_SECONDS, RecentRequest
-from route.service.live import Live
-from route.service.state import Service
 
 _FRONTIER_SECONDS = 10.0
 _NEW_REQUESTS = 5  # of a tick, at most

@@ -21,11 +21,11 @@ from p2l.common.errors import P2LError
 from p2l.common.supervisor import hold_hangups
 from p2l.common.web import control_folder, read_settings, run_server, write_settings
 from route.application.app import build_app
+from route.application.service import Service
+from route.application.settings import Settings
 from route.config import load_config
 from route.observability.logs import set_up_logs
-from route.service.errors import early_body
-from route.service.settings import Settings
-from route.service.state import Service
+from route.request.api_errors import early_body
 
 
 def serve(settings: Settings, host: str, port: int, limits: ConnectionLimits, *, reload: bool) -> int | None:

@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from p2l.common.pages import Dot, frontier_svg, interval_svg, line_svg
+from route.application.service import Service
+from route.keep.database import DatabaseError
+from route.keep.ledger import KeyRecord, team_account
 from route.observability.recent import Recent, RecentRequest
 from route.routing.decision import Decision
 from route.routing.optimizers import hull
-from route.service.state import Service
-from route.storage.database import DatabaseError
-from route.storage.ledger import KeyRecord, team_account
 
 SHOWN_POINTS = 300  # ten minutes
 SHOWN_REQUESTS = 25

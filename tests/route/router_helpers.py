@@ -21,10 +21,10 @@ from starlette.applications import Starlette
 
 from p2l.common.access import digest_of
 from route.application.app import build_app
+from route.application.service import Service
+from route.application.settings import Settings
 from route.config import load_config
 from route.providers.mock import Mock, Script, running
-from route.service.settings import Settings
-from route.service.state import Service
 
 KEY = "test-key"
 HELLO = [{"role": "user", "content": "hello there"}]

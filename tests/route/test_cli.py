@@ -54,7 +54,7 @@ def test_commands_are_found_under_one_name(capsys: pytest.CaptureFixture[str]) -
 
 def test_what_keeps_the_books_imports_nothing_heavy(command: Command) -> None:
     names = (
-        "route.cli, route.storage.ledger, route.storage.feedback, route.storage.conversations, "
+        "route.cli, route.keep.ledger, route.keep.feedback, route.keep.conversations, "
         "route.observability.logs, route.costs, p2l.commands.votes"
     )
     heavy = ("torch", "scipy", "cvxpy", "openai", "anthropic", "pandas", "pyarrow", "numpy", "transformers", "fastapi")
@@ -63,7 +63,15 @@ def test_what_keeps_the_books_imports_nothing_heavy(command: Command) -> None:
 
 
 def test_help_waits_for_neither_the_service_nor_its_libraries(command: Command) -> None:
-    heavy = ("starlette", "pydantic", "numpy", "aiohttp", "prometheus_client", "route.config", "route.service.state")
+    heavy = (
+        "starlette",
+        "pydantic",
+        "numpy",
+        "aiohttp",
+        "prometheus_client",
+        "route.config",
+        "route.application.service",
+    )
     script = f"import sys, route.openai_server; print([name for name in {heavy} if name in sys.modules])"
     done = command("python", "-c", script)
     assert done.stdout.strip() == "[]", done.stderr

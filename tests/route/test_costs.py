@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from p2l.common.errors import ConfigError, InputError
 from route.costs import Answers, main, read_answers, read_prices, recompute, with_costs
-from route.storage.ledger import key_record
+from route.keep.ledger import key_record
 from tests.conftest import ROOT, Command
-from tests.route.storage.ledger_helpers import Clock, ledger, spend
+from tests.route.keep.ledger_helpers import Clock, ledger, spend
 
 CONFIG = """\
 # What the team pays.

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from p2l.common.errors import ConfigError, InputError
+from route.keep.feedback import Vote
+from route.keep.ledger import key_record
+from route.keep.stored_keys import add_key
 from route.migrate import main
-from route.storage.feedback import Vote
-from route.storage.keys import add_key
-from route.storage.ledger import key_record
-from tests.route.storage import ledger_helpers
-from tests.route.storage.ledger_helpers import Clock, database, feedback, ledger, spend
-from tests.route.storage.stores import Store, a_store, why_not
-from tests.route.storage.test_outages import answer
+from tests.route.keep import ledger_helpers
+from tests.route.keep.ledger_helpers import Clock, database, feedback, ledger, spend
+from tests.route.keep.stores import Store, a_store, why_not
+from tests.route.keep.test_outages import answer
 
 TARGET = Path("target")
 

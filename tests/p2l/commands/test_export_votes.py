@@ -16,7 +16,7 @@ from p2l.commands.votes import Exported, export_main, export_votes
 from p2l.commands.votes import main as votes_main
 from p2l.common.errors import InputError, VoteError
 from p2l.votes import open_votes, read_votes
-from route.storage.sqlite import prepare
+from route.keep.sqlite import prepare
 from tests.conftest import Command
 from tests.p2l.serving.conftest import make_model
 

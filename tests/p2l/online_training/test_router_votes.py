@@ -12,7 +12,7 @@ import pytest
 
 from p2l.common.errors import InputError
 from p2l.online_training.router_votes import RouterVotes, is_database
-from route.storage.sqlite import prepare
+from route.keep.sqlite import prepare
 
 
 class Router:

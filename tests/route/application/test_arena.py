@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from tests.route.keep.ledger_helpers import rows
 from tests.route.router_helpers import Running, a_router
-from tests.route.storage.ledger_helpers import rows
 
 OWN = {"sec-fetch-site": "same-origin", "content-type": "application/x-www-form-urlencoded"}
 CONFIG: dict[str, Any] = {

@@ -151,7 +151,7 @@ def test_prompts_are_shown_only_where_they_are_stored(tmp_path: Path, stored: bo
 
 def test_events_push_what_changed_and_end_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("route.application.feed.POINT_SECONDS", 0.1)
-    monkeypatch.setattr("route.service.live.POINT_SECONDS", 0.1)
+    monkeypatch.setattr("route.application.live.POINT_SECONDS", 0.1)
 
     async def check(router: Running) -> None:
         cookie = await session(router)

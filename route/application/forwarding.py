@@ -1,0 +1,466 @@
+"""Endpoints beside chat completions: embeddings, completions, moderations, images and audio.
+
+Nothing is routed there: embeddings of two models do not go together, and P2L knows nothing of pictures. A request goes
+to the model that it names, or to the only one that states the endpoint, at any deployment of it; the answer comes back
+as the provider sends it. Keys, limits, spend, ceilings, metrics and logs are those of chat requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import re
+import secrets
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from functools import partial
+
+from starlette.datastructures import Headers
+from starlette.types import Receive, Scope, Send
+
+from p2l.common.long_texts import beside, to_json
+from p2l.common.web import ClientGoneError, Deadline, alive
+from route.application.chat import authenticate, check_room, parse_long
+from route.application.live import Live
+from route.application.service import Service
+from route.config import ROUTER_ALIAS, ROUTER_NAME, ModelConfig
+from route.keep.ledger import KeyRecord, Refusal
+from route.keep.reservations import Reservation, Worst
+from route.observability.logs import RequestRecord, log_request
+from route.observability.metrics import NOBODY
+from route.observability.tracing import CallTrace, RequestTrace, passed_on
+from route.providers.base import JSON, Forwarded, Forwarding, ProviderError
+from route.providers.chat import SHAPE_ERRORS
+from route.providers.plain_messages import BYTES_PER_TOKEN
+from route.request.api_errors import ApiError, of_fault, of_refusal
+from route.request.chat import count_of, parse_object, read_body
+from route.request.fields import header_of
+from route.routing.spending import Allowance
+from route.send.charges import UNKNOWN_LONGEST
+from route.send.fleet import Deployment
+
+_FIELDS: Mapping[str, Collection[str]] = {
+    "completions": (
+        *("prompt", "suffix", "max_tokens", "temperature", "top_p", "n", "stream", "stream_options", "logprobs"),
+        *("echo", "stop", "presence_penalty", "frequency_penalty", "best_of", "logit_bias", "user", "seed"),
+    ),
+    "embeddings": ("input", "encoding_format", "dimensions", "user", "input_type"),
+    "moderations": ("input",),
+    "images": (
+        *("prompt", "n", "size", "quality", "style", "response_format", "background", "output_format", "user"),
+        *("output_compression", "image", "image[]", "mask", "input_fidelity"),
+    ),
+    "speech": ("input", "voice", "instructions", "response_format", "speed"),
+    "transcriptions": (
+        *("file", "language", "prompt", "response_format", "temperature", "timestamp_granularities[]", "include[]"),
+        "stream",
+    ),
+}
+"""Fields that pass; others are dropped, as those of chat requests are."""
+_BODY_SECONDS = 60.0
+_MOST_IN_ANSWER = 16
+"""So many answers may one request ask for."""
+_PAUSE = 0.2
+_MILLION = 1e6
+_log = logging.getLogger("route.application")
+
+
+@dataclass(frozen=True)
+class Passed:
+    """One request, as it goes to a provider but for the name of the model."""
+
+    model: str | None
+    """As the client names it."""
+    fields: JSON
+    """Of JSON, or the texts of a form."""
+    parts: list[bytes] | None
+    """Of a form."""
+    boundary: bytes
+    size: int
+    dropped: list[str]
+
+    async def body_for(self, name: str) -> tuple[bytes, str]:
+        """Return the body and its content type, with the provider's name of the model."""
+        if self.parts is None:
+            return await to_json({**self.fields, "model": name}), "application/json"
+        disposition = b'\r\nContent-Disposition: form-data; name="model"\r\n\r\n'
+        parts = [disposition + name.encode(), *self.parts]
+        body = b"".join(b"--" + self.boundary + part + b"\r\n" for part in parts) + b"--" + self.boundary + b"--\r\n"
+        return body, f"multipart/form-data; boundary={self.boundary.decode('latin-1')}"
+
+
+def parse_passed(
+    raw: bytes, content_type: str, kind: str, listed: Collection[str], decoder: json.JSONDecoder | None = None
+) -> Passed:
+    """Parse a request; raise `ApiError` 400 for one that is neither JSON nor a form, or has no usable count."""
+    media, _, parameters = content_type.partition(";")
+    allowed = {*_FIELDS[kind], *listed}
+    if media.strip().lower() == "multipart/form-data":
+        return _parse_form(raw, parameters, allowed)
+    body = parse_object(raw, decoder)
+    model = body.pop("model", None)
+    for name in ("n", "max_tokens", "best_of"):
+        if body.get(name) is not None and not count_of(body[name]):
+            raise ApiError(400, "invalid_value", f"{name}: must be a whole number of at least 1", param=name)
+    if max(body.get("n") or 1, body.get("best_of") or 1) > _MOST_IN_ANSWER:
+        raise ApiError(400, "invalid_value", f"n: must be at most {_MOST_IN_ANSWER}", param="n")
+    fields = {name: value for name, value in body.items() if name in allowed}
+    dropped = [name for name in body if name not in fields]
+    return Passed(model if isinstance(model, str) else None, fields, None, b"", len(raw), dropped)
+
+
+_MOST_PARTS, _LONGEST_HEAD = 1000, 4096
+_BOUNDARY = re.compile(r"boundary=(?:\"([^\"\r\n]{1,70})\"|([^\s;\"]{1,70}))")
+_NAME = re.compile(rb"""\ncontent-disposition:[^\r\n]*?[;\s]name=(?:"([^"\r\n]*)"|([^\s;"]+))""", re.IGNORECASE)
+
+
+def _parse_form(raw: bytes, parameters: str, allowed: Collection[str]) -> Passed:
+    match = _BOUNDARY.search(parameters)
+    boundary = (match[1] or match[2]).encode("latin-1") if match else b""
+    sections = (b"\r\n" + raw).split(b"\r\n--" + boundary, _MOST_PARTS + 2) if boundary else []
+    if len(sections) > _MOST_PARTS + 2:
+        raise ApiError(413, "request_too_large", f"a form has at most {_MOST_PARTS:,} parts")
+    if len(sections) < 2 or not sections[-1].startswith(b"--"):
+        raise ApiError(400, "invalid_request", "the body is not complete multipart/form-data")
+    texts: JSON = {}
+    parts, dropped = [], []
+    for section in sections[1:-1]:
+        head, _, content = section.partition(b"\r\n\r\n")
+        if len(head) > _LONGEST_HEAD:
+            raise ApiError(400, "invalid_request", f"the head of a part has more than {_LONGEST_HEAD:,} bytes")
+        named = _NAME.search(head)
+        name = (named[1] or named[2] or b"").decode("utf-8", "replace") if named else ""
+        if name == "model" or (name in allowed and b"filename" not in head.lower()):
+            texts[name] = content.decode("utf-8", "replace")
+        if name in allowed:
+            parts.append(section)
+        elif name != "model":
+            dropped.append(name)
+    number = str(texts.get("n") or 1)
+    if not (number.isascii() and number.isdigit() and 0 < int(number[:9]) <= _MOST_IN_ANSWER):
+        raise ApiError(400, "invalid_value", f"n: must be a whole number from 1 to {_MOST_IN_ANSWER}", param="n")
+    return Passed(texts.pop("model", None), {**texts, "n": int(number)}, parts, boundary, len(raw), dropped)
+
+
+@dataclass
+class _State:
+    """One request under way."""
+
+    request_id: str
+    started: float = field(default_factory=time.perf_counter)
+    key: KeyRecord | None = None
+    entered: bool = False
+    deployment: Deployment | None = None
+    reservation: Reservation | None = None
+    allowance: Allowance | None = None
+    tried: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    headers: dict[str, str] = field(default_factory=dict)
+    status: int = 500
+    code: str | None = None
+    cost: float = 0.0
+    tokens: tuple[int | None, int | None] = (None, None)
+    begun: bool = False
+    trace: RequestTrace | None = None
+    call: CallTrace | None = None
+
+
+@dataclass(frozen=True)
+class PassedEndpoint:
+    """The ASGI application of one path."""
+
+    live: Live
+    kind: str
+    """What a model states in `serves`."""
+    path: str
+    """Below /v1."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        await _Passing(self.live.service, self.kind, self.path).answer(scope, receive, send)
+
+
+@dataclass(frozen=True)
+class _Passing:
+    """One request, with the service that it began with."""
+
+    service: Service
+    kind: str
+    path: str
+
+    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        identifier = f"req-{secrets.token_hex(12)}"
+        state = _State(identifier, headers={"x-request-id": identifier})
+        if self.service.tracing is not None:
+            state.trace = self.service.tracing.begin(scope["path"], identifier, Headers(scope=scope))
+        self.service.metrics.running.inc()
+        try:
+            await self._answer(state, Headers(scope=scope), receive, send)
+        except ClientGoneError:
+            state.status, state.code = 499, "client_gone"
+        except ApiError as error:
+            await self._refuse(state, error, scope, receive, send)
+        except Exception:
+            _log.exception("request %s failed", identifier)
+            internal = ApiError(500, "internal_error", "an error of the router; its log says more")
+            await self._refuse(state, internal, scope, receive, send)
+        finally:
+            self.service.metrics.running.dec()
+            self._close(state)
+
+    async def _answer(self, state: _State, headers: Headers, receive: Receive, send: Send) -> None:
+        service = self.service
+        state.key = await authenticate(service, headers)
+        refusal = service.ledger.enter(state.key)
+        if refusal is not None:
+            raise of_refusal(refusal)
+        state.entered = True
+        raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
+        content_type, listed = headers.get("content-type", ""), service.config.pass_fields
+        if "multipart" in content_type:  # files are not looked into
+            request = await beside(len(raw), partial(parse_passed, raw, content_type, self.kind, listed))
+        else:
+            request = await parse_long(raw, partial(parse_passed, raw, content_type, self.kind, listed))
+        name = self._model(state.key, request.model)
+        allowed = await service.ledger.admit(state.key, [name], request.size // BYTES_PER_TOKEN)
+        if isinstance(allowed, Refusal):
+            raise of_refusal(allowed)
+        expected = _expected(service.config.model_configs[name], request, self.kind)
+        state.allowance = service.spending.plan_cost(state.key, expected)
+        check_room(state.allowance)
+        deadline = Deadline.after(service.config.timeouts.total)
+        late = ApiError(504, "deadline_exceeded", "the time of this request was up before its answer was complete")
+        async with alive(receive, deadline, late):
+            await self._reserve(state, name, request)
+            forwarded = await self._ask(state, name, request, deadline)
+            state.status = 200
+            state.headers |= {"x-p2l-model": name, "content-type": forwarded.content_type}
+            if request.dropped:
+                state.headers["x-p2l-dropped-fields"] = header_of(request.dropped)
+            await self._relay(state, forwarded, send)
+        await send({"type": "http.response.body", "body": b""})
+
+    def _model(self, key: KeyRecord, sent: str | None) -> str:
+        """Return the model that a request goes to; raise `ApiError` 404 if it is not clear."""
+        models = self.service.config.model_configs
+        serving = [name for name, model in models.items() if self.kind in model.serves]
+        serving = [name for name in serving if key.models is None or name in key.models]
+        if sent in serving:
+            return str(sent)
+        if len(serving) == 1 or (serving and sent in (ROUTER_NAME, ROUTER_ALIAS)):
+            return serving[0]
+        text = f"no model {sent!r} with {self.kind}; a model of the configuration states it in `serves`"
+        if serving:
+            text = f"no model {sent!r} with {self.kind}; name one of {', '.join(serving)}"
+        raise ApiError(404, "model_not_found", text, param="model")
+
+    async def _reserve(self, state: _State, name: str, request: Passed) -> None:
+        assert state.key is not None
+        key = state.key
+        most = _most(self.service.config.model_configs[name], request, self.kind)
+        if key.max_cost_per_request is not None and most > key.max_cost_per_request:
+            raise ApiError(400, "cost_ceiling_exceeded", "the request could cost more than one of this key may")
+        reservation = await self.service.ledger.reserve(key, Worst(most, most, most))
+        if isinstance(reservation, Refusal):
+            raise of_refusal(reservation)
+        state.reservation = reservation
+
+    async def _ask(self, state: _State, name: str, request: Passed, deadline: Deadline) -> Forwarded:
+        """Return the answer of the first deployment that gives one, after a short pause where there is no other."""
+        config, target = self.service.config, self.service.fleet.targets[name]
+        asked: list[Deployment] = []
+        while True:
+            deployment = target.pick(stream=False, without=asked) or target.pick(stream=False)
+            if deployment is None:
+                raise _all_blocked(name, target.deployments)
+            asked.append(deployment)
+            try:
+                return await self._attempt(state, deployment, request, deadline)
+            except ProviderError as error:
+                if not error.fault.is_transient or len(asked) >= config.max_attempts:
+                    raise of_fault(error, name) from error
+                if target.pick(stream=False, without=asked) is None:
+                    pause = error.retry_after or random.uniform(0.5, 1.0) * _PAUSE
+                    if pause > min(config.retry_seconds, deadline.left()):
+                        raise of_fault(error, name) from error
+                    await asyncio.sleep(pause)
+
+    async def _attempt(self, state: _State, deployment: Deployment, request: Passed, deadline: Deadline) -> Forwarded:
+        config = self.service.config
+        provider = deployment.provider
+        assert isinstance(provider, Forwarding)  # checked at start
+        body, content_type = await request.body_for(deployment.config.name)
+        max_bytes = int(config.max_answer_mb * 2**20)
+        timeouts = config.timeouts.of_attempt(max(1e-3, deadline.left()), max_bytes, stream=False)
+        if state.trace is not None:
+            model = deployment.config
+            state.call = state.trace.call(deployment.name, model.name, model.type, deployment.label)
+        deployment.use(request.size // BYTES_PER_TOKEN)
+        probe = deployment.begin()
+        state.tried.append(deployment.name)
+        try:
+            with passed_on(state.call):
+                forwarded = await provider.forward(self.path, deployment.config.name, body, content_type, timeouts)
+        except ProviderError as error:
+            if state.call is not None:
+                state.call.failed(error.fault.value, error.status)
+                state.call.end((None, None), 0.0)
+                state.call = None
+            deployment.end()
+            deployment.breaker.failed(error, probe)
+            state.faults.append(error.fault.value)
+            self.service.count_fault(deployment, error)
+            raise
+        except BaseException:
+            deployment.end()
+            deployment.breaker.give_up(probe)
+            raise
+        deployment.breaker.began(probe)
+        state.deployment = deployment
+        return forwarded
+
+    async def _relay(self, state: _State, forwarded: Forwarded, send: Send) -> None:
+        """Pass the answer on; a piece of JSON is read whole, for its counts, and has the configured name as `model`."""
+        assert state.deployment is not None
+        async with aclosing(forwarded.chunks) as chunks:
+            try:
+                if forwarded.content_type.startswith("application/json"):
+                    whole = b"".join([chunk async for chunk in chunks])
+                    text = await beside(len(whole), partial(_named, whole, state))
+                    await self._send_head(state, send)
+                    await send({"type": "http.response.body", "body": text, "more_body": True})
+                else:
+                    await self._send_head(state, send)
+                    async for chunk in chunks:
+                        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+                state.deployment.breaker.succeeded()
+            except ProviderError as error:
+                state.deployment.breaker.failed(error)
+                state.faults.append(error.fault.value)
+                self.service.count_fault(state.deployment, error)
+                raise of_fault(error, state.deployment.name) from error
+
+    async def _send_head(self, state: _State, send: Send) -> None:
+        state.begun = True
+        raw = Headers(state.headers).raw
+        await send({"type": "http.response.start", "status": 200, "headers": raw})
+
+    async def _refuse(self, state: _State, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        state.code = error.code
+        if state.begun:
+            # Nothing but a connection that is cut tells of an answer that is not complete.
+            raise ConnectionError("the provider's answer broke off") from error
+        state.status = error.status
+        await error.response({"x-request-id": state.request_id})(scope, receive, send)
+
+    def _close(self, state: _State) -> None:
+        service = self.service
+        if state.deployment is not None:
+            state.deployment.use(state.tokens[1] or 0)
+            state.deployment.end()
+        if state.entered and state.key is not None:
+            service.ledger.leave(state.key)
+        model = NOBODY if state.deployment is None else state.deployment.name
+        if state.reservation is not None:
+            self._settle(state, model)
+        if state.allowance is not None:
+            state.allowance.close(state.cost)
+        if state.call is not None:
+            state.call.end(state.tokens, state.cost)
+        if state.trace is not None:
+            key = state.key.name if state.key else None
+            state.trace.end(state.status, {"p2l.key": key, "p2l.cost": state.cost, "p2l.code": state.code})
+        seconds = time.perf_counter() - state.started
+        service.metrics.requests.labels(model, str(state.status)).inc()
+        service.metrics.latency.labels(model).observe(seconds)
+        log_request(
+            RequestRecord(
+                request_id=state.request_id,
+                key=state.key.name if state.key else "",
+                status=state.status,
+                seconds=seconds,
+                model=None if state.deployment is None else model,
+                tried=tuple(state.tried),
+                faults=tuple(state.faults),
+                prompt_tokens=state.tokens[0],
+                completion_tokens=state.tokens[1],
+                cost=state.cost or None,
+                code=state.code,
+            )
+        )
+
+    def _settle(self, state: _State, model: str) -> None:
+        assert state.reservation is not None
+        answers = int(state.deployment is not None)
+        if state.deployment is not None:
+            state.cost = _cost(state.deployment.config, state.tokens)
+            self.service.metrics.cost.labels(model).inc(state.cost)
+            self.service.metrics.spend.labels(state.reservation.key).inc(state.cost)
+            self.service.metrics.used(model, state.tokens)
+        prompt, completion = state.tokens
+        self.service.ledger.settle(
+            state.reservation,
+            model,
+            state.cost,
+            answers=answers,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            made=completion or 0,
+        )
+
+
+def _all_blocked(name: str, deployments: Sequence[Deployment]) -> ApiError:
+    """Return the error for a model none of whose deployments may be asked now."""
+    soonest = min(deployments, key=lambda deployment: deployment.free_in)
+    if soonest.is_limited:
+        text = f"{name} has reached a limit; try again later"
+        return ApiError(429, "rate_limit_exceeded", text, retry_after=soonest.free_in)
+    text = f"{name} has been failing; try again later"
+    return ApiError(502, "models_unavailable", text, retry_after=soonest.free_in)
+
+
+def _most(model: ModelConfig, request: Passed, kind: str) -> float:
+    """Return what a request may cost at most: no text has more tokens than bytes."""
+    number = max(count_of(request.fields.get("n")) or 1, count_of(request.fields.get("best_of")) or 1)
+    if model.price is None:
+        return model.cost * number
+    longest = 0
+    if kind not in ("embeddings", "moderations"):
+        longest = count_of(request.fields.get("max_tokens")) or model.longest_answer or UNKNOWN_LONGEST
+    most = (request.size * model.price.input + longest * number * model.price.output) / _MILLION
+    return max(most, model.cost * number)
+
+
+def _expected(model: ModelConfig, request: Passed, kind: str) -> float:
+    """Return what a request should cost: by its size where nothing else is paid for, else as an average answer."""
+    if kind in ("embeddings", "moderations") and model.price is not None:
+        return request.size / BYTES_PER_TOKEN * model.price.input / _MILLION
+    return model.cost * (count_of(request.fields.get("n")) or 1)
+
+
+def _cost(model: ModelConfig, tokens: tuple[int | None, int | None]) -> float:
+    """Return the cost by the provider's counts and the price, else that of an average answer."""
+    prompt, completion = tokens
+    if model.price is None or prompt is None:
+        return model.cost
+    return (prompt * model.price.input + (completion or 0) * model.price.output) / _MILLION
+
+
+def _named(text: bytes, state: _State) -> bytes:
+    """Return a JSON answer with the configured name of its model, and note the tokens that it counts."""
+    assert state.deployment is not None
+    try:
+        answer = json.loads(text)
+        usage = answer.get("usage") or {}
+        prompt = count_of(usage.get("prompt_tokens", usage.get("input_tokens")))
+        completion = count_of(usage.get("completion_tokens", usage.get("output_tokens")))
+        state.tokens = (prompt or None, completion if prompt else None)
+    except (*SHAPE_ERRORS, RecursionError):
+        return text
+    if "model" not in answer:
+        return text
+    return json.dumps({**answer, "model": state.deployment.name}).encode()

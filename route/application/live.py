@@ -1,0 +1,188 @@
+"""The service of one worker while it answers, and its configuration taken anew without a request that notices.
+
+A request keeps the service that it began with. A reload builds another one beside it, out of the file as it is now, and
+puts that in its place only if nothing is wrong with it; accounts, scores and connections are those of before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Awaitable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from p2l.common.config import line_of
+from p2l.common.errors import ConfigError, P2LError
+from p2l.common.supervisor import hold_hangups, take_hangups
+from route.application.service import Service, check_together, key_records
+from route.application.settings import Settings
+from route.config import RouterConfig, load_config
+from route.keep.database import DatabaseError
+from route.keep.notices import Changes
+from route.observability.logs import LOGGER
+from route.observability.recent import POINT_SECONDS
+from route.send.fleet import Fleet
+
+_OBSERVE_SECONDS = 5.0
+"""Between two settings of the gauges of a worker, which another one may be asked for."""
+_FIXED = ("database", "shared_limits", "journal")
+"""Keys of the configuration that are those of the start; flags such as the port are likewise."""
+_SPARE_SECONDS = 5.0  # beyond the time limit of requests, for the end of the last one
+
+
+@dataclass(frozen=True)
+class Reloaded:
+    """What a reload has changed."""
+
+    changed: tuple[str, ...]
+    """Keys of the configuration whose values are others now; of models, the names."""
+    models: int
+    keys: int
+    everywhere: bool
+    """Whether the other workers were told, who follow within 0.2 seconds; not where the database cannot be written."""
+
+
+class Live:
+    """The service that requests begin with, one after the other."""
+
+    def __init__(self, config: RouterConfig, settings: Settings) -> None:
+        """Build the first service without starting it; call it within the event loop."""
+        self.service = Service(config, settings)
+        path = str(Path(settings.config).expanduser().resolve())
+        self.changes = Changes(self.service.database)
+        self.changes.on(path, self._follow)
+        self._path = path
+        self._one_reload = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._leaving: list[Fleet] = []
+        """Fleets whose last requests are under way."""
+        self._is_blind = False
+
+    async def start(self) -> None:
+        """Start the service, and take SIGHUP for a reload."""
+        self.service.scorer.on_change = self._notice
+        await self.service.start()
+        await self.changes.start()
+        self._begin(self._observe())
+        self._begin(self._count())
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError, AttributeError):
+            # There is no such signal on Windows, and none for a loop outside the main thread.
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
+            take_hangups()
+
+    async def close(self) -> None:
+        """Write what has gathered and close every connection."""
+        hold_hangups()
+        with contextlib.suppress(NotImplementedError, RuntimeError, ValueError, AttributeError):
+            asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for fleet in self._leaving:
+            await fleet.close(self.service.fleet)
+        await self.service.close()
+
+    async def reload(self, *, spread: bool = True) -> Reloaded:
+        """Take the configuration anew, here and, with `spread`, in every worker; raise ConfigError if it is faulty.
+
+        Then everything stays as it is. What a worker has taken, the others take within 0.2 seconds.
+        """
+        async with self._one_reload:
+            before = self.service
+            config = await asyncio.to_thread(load_config, before.settings.config)
+            check_fixed(before.config, config, before.settings.config)
+            check_together(config, before.settings)
+            service = Service(config, before.settings, before)
+            service.ledger.check_keys(key_records(config, before.settings))
+            if before.scorer.model_list is not None:
+                service.limit_to(before.scorer.model_list)
+            service.take_over(before)
+            self.service = service
+            self._leaving.append(before.fleet)
+            self._begin(self._close_later(before))
+        changed = tuple(_differences(before.config, config))
+        LOGGER.info("the configuration was reloaded", extra={"fields": {"changed": list(changed)}})
+        everywhere = await self._tell_others() if spread else True
+        return Reloaded(changed, len(config.model_configs), len(service.ledger.names), everywhere)
+
+    def observe(self) -> None:
+        """Set the gauges."""
+        self.service.observe()
+
+    async def _tell_others(self) -> bool:
+        try:
+            await self.changes.tell(self._path)
+        except DatabaseError as error:
+            LOGGER.error("other workers could not be told of the reload: %s", error)
+            return False
+        return True
+
+    def _hang_up(self) -> None:
+        """Reload; the supervisor hands the signal to every worker."""
+        self._begin(self._reload_or_say_why())
+
+    def _follow(self) -> None:
+        """Reload as another worker has."""
+        self._begin(self._reload_or_say_why())
+
+    async def _reload_or_say_why(self) -> None:
+        try:
+            await self.reload(spread=False)
+        except P2LError as error:
+            LOGGER.error("the configuration was not reloaded, the old one stays: %s", error)
+
+    def _begin(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _close_later(self, service: Service) -> None:
+        """Close what only requests of an earlier service used, when the last of them is over."""
+        await asyncio.sleep(service.config.timeouts.total + _SPARE_SECONDS)
+        self._leaving.remove(service.fleet)
+        await service.fleet.close(self.service.fleet, *self._leaving)
+
+    async def _observe(self) -> None:
+        while True:
+            self.observe()
+            await asyncio.sleep(_OBSERVE_SECONDS)
+
+    async def _count(self) -> None:
+        """Add points to the rates of the console, which there is with an admin key."""
+        while True:
+            if self.service.config.admin_key is not None:
+                self.service.recent.observe(self.service.metrics.counts())
+            await asyncio.sleep(POINT_SECONDS)
+
+    def _notice(self, trouble: str) -> None:
+        """Log that P2L gives no scores any more, and what decides instead, or that it does again."""
+        if trouble:
+            fields = {"why": trouble, "fallback": self.service.fallback}
+            LOGGER.warning("P2L gives no scores", extra={"fields": fields})
+        elif self._is_blind:  # not at start, when the model has been loaded
+            LOGGER.warning("P2L gives scores again")
+        self._is_blind = bool(trouble)
+
+
+def check_fixed(before: RouterConfig, config: RouterConfig, path: str) -> None:
+    """Raise ConfigError, with the line, for a change that only a restart can make."""
+    for name in _FIXED:
+        if getattr(before, name) != getattr(config, name):
+            line = line_of(path, [name]) or 1
+            raise ConfigError(
+                f"{path}:{line}: {name}: cannot change while the router runs; restart it, or write "
+                f"what it was (host, port and workers are flags of the command, and need a restart as well)"
+            )
+
+
+def _differences(before: RouterConfig, config: RouterConfig) -> Iterator[str]:
+    for name in RouterConfig.model_fields:
+        old, new = getattr(before, name), getattr(config, name)
+        if old == new:
+            continue
+        if name != "model_configs":
+            yield name
+            continue
+        yield from (f"{name}.{model}" for model in {**old, **new} if old.get(model) != new.get(model))

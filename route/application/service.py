@@ -1,0 +1,355 @@
+"""The service: its parts, and the checks before it starts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from p2l.common.config import line_of
+from p2l.common.errors import ConfigError
+from route.application.settings import FALLBACKS, Settings
+from route.config import RouterConfig
+from route.keep.average_leaderboard import Average
+from route.keep.conversations import Last, Sticky
+from route.keep.database import Database
+from route.keep.feedback import Feedback, StoredVote, Vote
+from route.keep.journal import Journal
+from route.keep.ledger import KeyRecord, Ledger, Refusal, key_record
+from route.keep.location import open_database
+from route.keep.stored_keys import StoredKeys
+from route.keep.stored_responses import ResponseStore
+from route.keep.workers import Peers, SharedCounts
+from route.observability.logs import LOGGER
+from route.observability.metrics import RouterMetrics
+from route.observability.recent import Recent
+from route.observability.tracing import Tracing
+from route.providers.base import JSON, ProviderError
+from route.request.chat import Incoming, prompt_tokens_of
+from route.routing.candidates import get, pair
+from route.routing.decision import Coefficients, Held, features_in
+from route.routing.offsets import Offsets
+from route.routing.pair_shares import PairShares
+from route.routing.refusals import REMEMBERED_SECONDS, Refusals
+from route.routing.router import Router
+from route.routing.scoring import make_scorer
+from route.routing.spending import Spending
+from route.send.charges import UNKNOWN_LONGEST, Charge
+from route.send.dispatch import Dispatcher
+from route.send.fleet import Deployment, Fleet, make_fleet
+
+_CACHE_SECONDS = 300.0
+"""For which a provider keeps a prompt in its cache, at least."""
+_LEAST_CACHED = 1024
+"""Tokens of the shortest prompt that providers cache."""
+
+
+def share_ratings(offsets: Offsets, peers: Peers) -> None:
+    """Let a rating move the offsets of every worker, whichever gave the answer and whichever got the rating.
+
+    One that did not give the answer asks who did; that one says what P2L expected of the answer. A worker that starts
+    takes over what the others believe.
+    """
+    offsets.on_rating = lambda gaps, verdict: peers.tell("rating", [gaps, verdict])
+    offsets.on_unknown = lambda request_id, verdict: peers.tell("vote", [request_id, verdict])
+    peers.on("vote", lambda _, body: offsets.rate(*body, ask=False))
+    peers.on("rating", lambda _, body: offsets.take(*body))
+    peers.on("hello", lambda worker, _: peers.tell("beliefs", offsets.beliefs(), to=worker))
+    peers.on("beliefs", lambda _, body: offsets.begin_with(body))
+
+
+class Service:
+    """The parts of one worker, for one configuration; `route.application.live` puts another one in its place."""
+
+    def __init__(self, config: RouterConfig, settings: Settings, before: Service | None = None) -> None:
+        """Build all parts without starting them; call it within the event loop.
+
+        What outlives a configuration is taken from the service `before`, which goes on answering what it has begun.
+        """
+        self.config = config
+        self.settings = settings
+        self.fleet: Fleet = make_fleet(
+            config, os.environ, workers=settings.workers, before=None if before is None else before.fleet
+        )
+        self.router = make_router(config, settings)
+        self.pair_shares = make_pair_shares(config)
+        self.routable = [model.name for model in config.routed_models()]
+        """Models that requests may be routed to: all, until the model list of P2L is known."""
+        self.chat_models = frozenset(self.routable)
+        """Models that `direct_model` may name."""
+        prices = [model.price for model in config.model_configs.values()]
+        self.has_caches = any(price and price.cached is not None for price in prices)
+        """Whether a model's price of a prompt that its provider has in a cache is known."""
+        if config.newcomers:
+            known = None if before is None else before.router.offsets
+            self.router.offsets = Offsets(self.router.menu, np.random.default_rng(), known)
+        self.refusals = Refusals()
+        self.spending: Spending = Spending(
+            self.router.menu, config.budget_usd, None if before is None else before.spending
+        )
+        if before is None:
+            self._make_parts()
+            self._share()
+        else:
+            self._take_parts(before)
+        self.dispatcher = Dispatcher(
+            self.fleet,
+            config,
+            failed=self.count_fault,
+            ledger=self.ledger,
+            settle=self.settle,
+        )
+
+    def _make_parts(self) -> None:
+        config, settings = self.config, self.settings
+        self.started = int(time.time())
+        self.metrics = RouterMetrics()
+        self.recent = Recent()
+        self.scorer = make_scorer(
+            self.router.kind,
+            endpoint=settings.router_model_endpoint,
+            api_key=settings.router_api_key,
+            path=settings.router_model_name,
+            on_models=self.limit_to,
+        )
+        self.tracing = None if settings.traces is None else Tracing(settings.traces, prompts=settings.trace_prompts)
+        self.database: Database = open_database(settings.database or config.database)
+        self.peers = Peers(None if settings.peers is None else Path(settings.peers))
+        self.counts = SharedCounts(self.peers, "deployments")
+        self.ledger: Ledger = Ledger(
+            key_records(config, settings),
+            self.database,
+            teams=team_limits(config),
+            shared_limits=config.shared_limits,
+            without_shared=config.without_shared_limits,
+            peers=self.peers,
+        )
+        self.keys = StoredKeys(self.database, self.ledger)
+        self.finishing: set[asyncio.Task[None]] = set()
+        """Requests whose client left, and whose answer is waited for since it has to be paid."""
+        journal = Journal(config.journal) if self.database.is_remote and config.journal is not None else None
+        self.feedback = Feedback(self.database, store_prompts=config.store_prompts, journal=journal)
+        self.sticky = Sticky(self.database)
+        self.average = Average(self.database)
+        self.responses = ResponseStore(self.database, enabled=config.database is not None and config.store_responses)
+
+    def _take_parts(self, before: Service) -> None:
+        self.started, self.metrics, self.scorer = before.started, before.metrics, before.scorer
+        self.database, self.ledger, self.keys = before.database, before.ledger, before.keys
+        self.peers, self.counts = before.peers, before.counts
+        self.tracing, self.recent = before.tracing, before.recent
+        self.finishing, self.feedback, self.sticky = before.finishing, before.feedback, before.sticky
+        self.average, self.responses = before.average, before.responses
+
+    def take_over(self, before: Service) -> None:
+        """Let the parts that outlive a configuration follow this one; nothing of it can fail."""
+        config = self.config
+        self.fleet.go_on_from(before.fleet)
+        self._share()
+        self.ledger.replace_keys(key_records(config, self.settings), team_limits(config))
+        self.feedback.store_prompts = config.store_prompts
+        self.responses.enabled = config.database is not None and config.store_responses
+        self.scorer.on_models = self.limit_to
+
+    def _share(self) -> None:
+        """Tell the other workers of the machine what cannot wait for the database, and hear it of them."""
+        self.fleet.share(self.peers, self.counts)
+        if self.router.offsets is not None:
+            share_ratings(self.router.offsets, self.peers)
+
+    async def start(self) -> None:
+        """Open the database and start the scorer."""
+        unbound = [name for name, model in self.config.model_configs.items() if not model.is_bound]
+        if unbound and any(key.spend_per_day is not None or key.team for key in self.config.keys):
+            LOGGER.warning(
+                "answers of %s have at most %d tokens for keys with spend_per_day; longest_answer lets them have more",
+                ", ".join(unbound),
+                UNKNOWN_LONGEST,
+            )
+        await self.database.start()
+        for buffer in (self.ledger, self.keys, self.feedback, self.sticky, self.average):
+            await buffer.start()
+        await self.scorer.start()
+        await self.peers.start()
+
+    async def close(self) -> None:
+        """Write what has gathered and close every connection."""
+        for task in self.finishing:
+            task.cancel()
+        await asyncio.gather(*self.finishing, return_exceptions=True)
+        await self.peers.close()
+        await self.average.close()
+        await self.ledger.close()
+        await self.feedback.close()
+        await self.database.close()
+        await self.scorer.close()
+        await self.fleet.close()
+        if self.tracing is not None:
+            await asyncio.to_thread(self.tracing.close)
+
+    async def coefficients(self, turns: Sequence[str]) -> Coefficients | None:
+        """Return P2L's coefficients of a prompt, else the average of earlier prompts; None: the static order decides.
+
+        A configured `static_order` goes before the average.
+        """
+        with self.metrics.scoring.time():
+            coefficients = await self.scorer.coefficients(turns, self.config.score_timeout_ms / 1000)
+        if coefficients is not None:
+            asyncio.get_running_loop().call_soon(self.average.add, coefficients)  # while the provider answers
+            return coefficients
+        return self.average.coefficients if self.fallback == "average" else None
+
+    def held(self, last: Last, body: JSON) -> Held | None:
+        """Return the model of a conversation's last turn, and what leaving it costs; None where it costs nothing."""
+        model = self.config.model_configs.get(last.model)
+        price = None if model is None else model.price
+        if price is None or price.cached is None or self.sticky.seconds_since(last) > _CACHE_SECONDS:
+            return None
+        turns = [number for number, message in enumerate(body["messages"]) if message["role"] == "assistant"]
+        tokens = prompt_tokens_of({**body, "messages": body["messages"][: turns[-1]]}) if turns else 0
+        lost = tokens * (price.input - price.cached) / 1e6
+        return Held(last.model, lost) if tokens >= _LEAST_CACHED and lost > 0 else None
+
+    @property
+    def fallback(self) -> str:
+        """Return what decides without scores, one of `FALLBACKS`."""
+        average, order, dearest = FALLBACKS
+        if self.config.static_order:
+            return order
+        return dearest if self.average.coefficients is None else average
+
+    async def vote(self, vote: Vote, key: KeyRecord) -> StoredVote | Refusal:
+        """Store a vote of a key on an earlier answer, and let it move the models' offsets."""
+        stored = await self.feedback.vote(vote, key=key.name, most=key.votes_per_day)
+        if isinstance(stored, StoredVote) and not stored.pending and self.router.offsets is not None:
+            self.router.offsets.rate(stored.request_id, stored.verdict)
+        return stored
+
+    def observe(self) -> None:
+        """Set the gauges."""
+        self.metrics.scored.set(self.scorer.is_well)
+        self.metrics.database.set(self.database.fault is None)
+        self.metrics.limits.set(self.ledger.shared is None or self.ledger.shared.fault is None)
+        self.metrics.waiting_votes.set(0 if self.feedback.journal is None else self.feedback.journal.waiting)
+        for deployment in self.fleet.deployments:
+            state = ("closed", "half_open", "open").index(deployment.breaker.state)
+            self.metrics.breakers.labels(deployment.name, deployment.label).set(state)
+
+    def settle(self, charge: Charge, has_cost: bool, answers: int | None = None) -> float:
+        """Book what an attempt has cost, if it has; return that. A failed attempt is not an answer."""
+        cost = charge.booked = charge.cost() if has_cost else 0.0
+        prompt, completion = charge.tokens if charge.is_measured else (None, None)
+        self.ledger.settle(
+            charge.reservation,
+            charge.model,
+            cost,
+            answers=answers or 0,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            made=charge.made if has_cost else 0,
+        )
+        if charge.use is not None and has_cost:
+            charge.use(charge.made)
+        if charge.trace is not None:
+            charge.trace.end(charge.tokens, cost)
+        if cost or answers:
+            self.metrics.cost.labels(charge.model).inc(cost)
+            self.metrics.spend.labels(charge.reservation.key).inc(cost)
+            self.metrics.used(charge.model, (prompt, completion))
+        return cost
+
+    def limit_to(self, model_list: Sequence[str]) -> None:
+        """Route only to models that P2L knows or that have a prior coefficient."""
+        unknown = self.router.unknown(model_list)
+        offsets, names = self.router.offsets, ", ".join(unknown)
+        if offsets is not None:
+            offsets.limit(unknown)
+            if unknown:
+                LOGGER.warning("P2L does not know %s: they are explored until ratings say how good they are", names)
+        elif unknown:
+            LOGGER.warning(
+                "P2L does not know %s: only direct_model reaches them; newcomers or a prior_coef makes them routable",
+                names,
+            )
+        left_out = unknown if offsets is None else []
+        self.routable = [model.name for model in self.config.routed_models() if model.name not in left_out]
+
+    def count_fault(self, deployment: Deployment, error: ProviderError, incoming: Incoming | None = None) -> None:
+        """Count and log a fault of a provider, and remember what its model refuses."""
+        self.metrics.failed(deployment.name, error)
+        # Without the text of the provider, which may quote the prompt.
+        fields = {"model": deployment.name, "fault": error.fault.value, "provider_status": error.status}
+        if deployment.label:
+            fields["deployment"] = deployment.label
+        LOGGER.warning("no answer", extra={"fields": fields})
+        memo = None if incoming is None else self.refusals.learn(deployment.name, error, incoming)
+        if memo is not None:
+            about: JSON = {"features": features_in(memo.features), "parameter": memo.parameter}
+            about |= {"prompt_tokens": memo.tokens, "longest_answer": memo.answer, "seconds": REMEMBERED_SECONDS}
+            refused = {name: each for name, each in about.items() if each}
+            LOGGER.warning("a model refuses such requests", extra={"fields": {"model": deployment.name, **refused}})
+
+
+def key_records(config: RouterConfig, settings: Settings) -> list[KeyRecord]:
+    """Return the keys of the command and of the configuration."""
+    unlimited = [KeyRecord(name=f"key-{digest[:12]}", digest=digest) for digest in settings.api_keys]
+    return [*unlimited, *(key_record(**key.model_dump()) for key in config.keys)]
+
+
+def team_limits(config: RouterConfig) -> dict[str, float]:
+    """Return what the keys of each team may spend a day."""
+    return {name: team.spend_per_day for name, team in config.teams.items()}
+
+
+def make_router(config: RouterConfig, settings: Settings) -> Router:
+    """Build the router of a configuration; raise ConfigError if type, optimizer and limits do not fit."""
+    return Router(
+        config.routed_models(),
+        kind=settings.router_type,
+        optimizer=settings.cost_optimizer,
+        opponents=config.opponent_weights,
+        limits=config.routed_limits(),
+        static_order=config.static_order,
+        explore=config.explore,
+        rng=np.random.default_rng(),
+    )
+
+
+def make_pair_shares(config: RouterConfig) -> PairShares:
+    """Return how likely each pair is compared; raise ConfigError for a file that `p2l next-pairs` did not write."""
+    return PairShares() if config.pairs is None else PairShares.read(config.pairs)
+
+
+def check_together(config: RouterConfig, settings: Settings) -> None:
+    """Raise ConfigError, with the flag or the line of the configuration, if the two do not go together."""
+    kind = get(settings.router_type)
+    pair(kind, settings.cost_optimizer)
+    if kind.source == "local" and not settings.router_model_name:
+        raise ConfigError(f"--router-type {settings.router_type} needs --router-model-name FOLDER")
+    with _naming_the_line(settings.config):
+        make_fleet(config, os.environ)  # opens nothing yet
+        make_router(config, settings)
+        make_pair_shares(config)
+
+
+def check_providers(config: RouterConfig, path: str) -> None:
+    """Raise ConfigError, with the line of the configuration at `path`, for a model whose provider cannot be used."""
+    with _naming_the_line(path):
+        make_fleet(config, os.environ)
+
+
+@contextmanager
+def _naming_the_line(path: str) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        # The key that is wrong comes first: `model_configs.NAME: ...`, `limits need ...`, `explore must ...`.
+        place = re.split(r": | (?=need|must)", str(error))[0].split(".")
+        line = f":{line_of(path, place) or 1}" if place[0] in RouterConfig.model_fields else ""
+        raise ConfigError(f"{path}{line}: {error}") from error

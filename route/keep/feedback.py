@@ -1,0 +1,387 @@
+"""Feedback: the answers that were shown, and the votes on them.
+
+An answer is kept for a day; a vote on it names its request. A request with `compare: true` shows the answers of two
+models, and a vote on it is a vote of P2L's schema: `p2l export-votes` writes those. Thumbs on a single answer are kept
+too, but compare nothing, so they cannot be trained on. Prompts are kept only with `store_prompts: true`, and without a
+vote they are gone after the day.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias
+
+from p2l.common.errors import InputError
+from p2l.common.long_texts import dumps
+from route.keep.database import Connection, Database, DatabaseError, WriteBehind
+from route.keep.journal import Entry, Journal, JournalError
+from route.keep.ledger import Refusal
+from route.keep.usage import DAY
+
+VERDICTS = ("first", "second", "tie", "both_bad", "up", "down")
+"""The first four compare two answers, the last two are thumbs on one."""
+KEPT_SECONDS = 86_400
+"""Seconds in which an answer can be voted on; without a vote it is forgotten then."""
+_OF_TWO = frozenset(VERDICTS[:4])
+_MEANING: dict[str, dict[str | int, str]] = {
+    "thumbs": {"up": "up", "down": "down"},
+    "better": {0: "first", 1: "second", "tie": "tie", "both_bad": "both_bad"},
+}
+_CHOICES = {"thumbs": '"up" or "down"', "better": '0 or 1 (the choice\'s index), "tie" or "both_bad"'}
+_LONGEST_ID = 200
+_ROUNDING = 1e-9  # a sum of probabilities may exceed 1 by as much
+_COME_AGAIN = 5.0  # seconds
+_DELIVERY_SECONDS = 0.5  # between two looks at the journal
+ANSWER_SECONDS = 600.0
+"""For which a vote of the journal waits for its answer, which another router may have in memory."""
+_WAITS = (2, 4, 8)
+"""Flushes between two looks for an answer that is not there, 1.4 s in all."""
+_LOGGER = logging.getLogger("route")
+_MOST_WAITING = 100_000
+_MOST_FORGOTTEN = 1_000  # in one transaction, so that none takes long
+COLUMNS = "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt"
+"""Of the table `answers`, which `votes` has too."""
+_REPLACED = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS.split(", ")[1:])
+_MARKS = ", ".join("?" * 10)
+_UNWRITABLE = Refusal(503, "unavailable", "votes cannot be stored now; send it again later", _COME_AGAIN)
+_Row: TypeAlias = tuple[Any, ...]
+"""A row of the table `answers`, in the order of COLUMNS; the prompt as its turns."""
+
+
+@dataclass(frozen=True)
+class ShownAnswer:
+    """The answer, or the two answers, to one request."""
+
+    request_id: str
+    key: str
+    """Name of the key of the request: no other may vote on it."""
+    models: tuple[str, ...]
+    """One model, or the two of `compare: true` in the order of the choices."""
+    propensity: float
+    """Probability that this model, or this pair in either order, was shown."""
+    versions: tuple[str, ...] = ()
+    """Of the models, in the same order; "" where none is configured."""
+    revision: str = ""
+    """Of the P2L model that chose."""
+    prompt: Sequence[str] | None = None
+    """The user's turns; stored only with `store_prompts`."""
+    time: float | None = None
+    """Seconds since 1970; None: now."""
+
+
+@dataclass(frozen=True)
+class Vote:
+    """The body of `POST /v1/feedback`."""
+
+    request_id: str
+    verdict: str
+    """One of VERDICTS."""
+
+
+@dataclass(frozen=True)
+class StoredVote:
+    """A vote that is on the disk, as the client sees it."""
+
+    request_id: str
+    verdict: str
+    models: tuple[str, ...]
+    """Who answered, in the order shown; revealed by the vote."""
+    replaced: bool
+    """Whether it changed an earlier vote on this request."""
+    pending: bool = False
+    """Whether it waits on this router's disk for the database's server: who answered is not known yet."""
+
+
+class NoVoteError(InputError):
+    """The body is not a vote."""
+
+    def __init__(self, message: str, field: str | None) -> None:
+        """Fail with a message; `field` is the one at fault, if it is one."""
+        super().__init__(message)
+        self.field = field
+
+
+def parse_vote(body: Mapping[str, Any]) -> Vote:
+    """Parse `{"request_id": ..., "thumbs": "up" | "down"}` or `{"request_id": ..., "better": ...}`.
+
+    `better` is the index of the better choice, 0 or 1, or "tie" or "both_bad". Raises NoVoteError for anything else.
+    """
+    unknown = sorted(set(body) - {"request_id", "thumbs", "better"})
+    if unknown:
+        text = f"unknown field {unknown[0]!r}; a vote has request_id and either thumbs or better"
+        raise NoVoteError(text, unknown[0])
+    request_id = body.get("request_id")
+    if not (isinstance(request_id, str) and 0 < len(request_id) <= _LONGEST_ID and request_id.isascii()):
+        raise NoVoteError("request_id must be the text of the answer's x-request-id", "request_id")
+    choices = [(field, body[field]) for field in ("thumbs", "better") if body.get(field) is not None]
+    if len(choices) != 1:
+        raise NoVoteError("a vote has either thumbs or better", None)
+    field, word = choices[0]
+    # True would be the choice 1, and a list cannot be looked up.
+    verdict = None if isinstance(word, bool) or not isinstance(word, str | int) else _MEANING[field].get(word)
+    if verdict is None:
+        raise NoVoteError(f"{field} must be {_CHOICES[field]}", field)
+    return Vote(request_id, verdict)
+
+
+class Feedback(WriteBehind):
+    """Answers and votes; used from one event loop."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        store_prompts: bool = False,
+        journal: Journal | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """Write to `database`, and to `journal` while its server is gone; `clock` returns seconds since 1970, UTC."""
+        super().__init__(database, clock)
+        self.journal = journal
+        self._journaled: set[str] = set()  # answers that are in the journal already
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.store_prompts = store_prompts
+        self._trial: asyncio.Future[None] | None = None
+        self._gathered: list[_Row] = []
+
+    def remember(self, answer: ShownAnswer) -> None:
+        """Remember an answer, without waiting; its prompt is dropped here unless prompts are stored.
+
+        While the database cannot be written, the newest 100,000 are kept. Raises ValueError for an answer that shows
+        neither one model nor two different ones, or whose propensity is not a probability above 0.
+        """
+        if len(answer.models) not in (1, 2) or len(set(answer.models)) < len(answer.models):
+            raise ValueError(f"an answer shows one model or two different ones, not {answer.models}")
+        if not 0 < answer.propensity <= 1 + _ROUNDING:
+            raise ValueError(f"propensity is {answer.propensity!r}; it must be above 0 and at most 1")
+        if len(self._gathered) >= 2 * _MOST_WAITING:
+            del self._gathered[:_MOST_WAITING]  # all at once, since each removal moves the rest
+        self._gathered.append(_row_of(answer, with_prompt=self.store_prompts, now=self._clock()))
+
+    async def vote(self, vote: Vote, *, key: str, most: int | None = None) -> StoredVote | Refusal:
+        """Store a vote, one of at most `most` of its key today; it is on the disk when this returns.
+
+        A request has one vote, however often it is sent: the same vote again changes nothing, another one takes the
+        place of the first. Refuses with 404 where the key `key` got no such answer within a day, with 400 thumbs on two
+        answers and a choice on one, with 429 a key that has voted as often today as it may, with 503 while the database
+        cannot be written and there is no journal, or no room in it.
+        """
+        try:
+            if not await self._database.flush():  # the answer may be among what could not be written
+                return await self._keep_for_later(vote, key, most)
+            stored = await self._store(vote, key, most)
+            for flushes in _WAITS:  # another worker may be about to write the answer, later where much is to be done
+                if not isinstance(stored, Refusal) or stored.status != 404:
+                    break
+                await asyncio.sleep(flushes * self._database.flush_seconds)
+                await self._write_something()  # or unable to: its disk is this one's
+                stored = await self._store(vote, key, most)
+            return stored
+        except DatabaseError:
+            return await self._keep_for_later(vote, key, most)
+
+    async def _keep_for_later(self, vote: Vote, key: str, most: int | None) -> StoredVote | Refusal:
+        """Store a vote in the journal; what can be checked without the database is."""
+        if self.journal is None:
+            return _UNWRITABLE
+        row = next((row for row in reversed(self._gathered) if row[0] == vote.request_id), None)
+        refusal = None if row is None else _misfit(row, vote, key, self._clock())
+        if refusal is not None:
+            return refusal
+        entry = [vote.request_id, vote.verdict, key, self._clock(), most]
+        try:
+            await self.journal.add("vote", lambda: [entry])
+        except JournalError as error:
+            _LOGGER.error("a vote cannot be kept in the journal: %s", error)
+            return _UNWRITABLE
+        return StoredVote(vote.request_id, vote.verdict, (), replaced=False, pending=True)
+
+    async def start(self) -> None:
+        """Open the journal, and deliver what waits in it from now on."""
+        if self.journal is not None:
+            await self.journal.start()
+            self._begin(self._deliver_always(self.journal))
+        await super().start()
+
+    async def close(self) -> None:
+        """Write what has gathered, and close the journal; the database stays open."""
+        await super().close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self.journal is not None:
+            await self.journal.close()
+
+    def _begin(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _deliver_always(self, journal: Journal) -> None:
+        while True:
+            if self._database.fault is None and not journal.is_empty:
+                await self._deliver(journal)
+            await asyncio.sleep(_DELIVERY_SECONDS)
+
+    async def _deliver(self, journal: Journal) -> None:
+        """Deliver what waits, oldest first; what is delivered twice counts once.
+
+        A vote whose answer is not there stays for a while: the router that gave it may be about to write it.
+        """
+        after = ("", 0)
+        while entries := await journal.next(after):
+            after = entries[-1].kind, entries[-1].number
+            try:
+                refused = await self._database.run(partial(_deliver, entries=entries))
+            except DatabaseError:
+                return
+            since = self._clock() - ANSWER_SECONDS
+            early = {entry.number for entry in refused if entry.row[3] > since}
+            await journal.forget([entry for entry in entries if entry.number not in early])
+            votes = sum(entry.kind == "vote" for entry in entries) - len(refused)
+            if votes or len(refused) > len(early):
+                fields = {"delivered": votes, "refused": len(refused) - len(early)}
+                _LOGGER.warning("votes that waited for the database", extra={"fields": fields})
+
+    async def has_vote(self, request_id: str) -> bool:
+        """Return whether there is a vote on a request; raise DatabaseError while the database cannot be read."""
+        look = "SELECT 1 FROM votes WHERE request_id = ?"
+        row = await self._database.read(lambda connection: connection.execute(look, (request_id,)).fetchone())
+        return row is not None
+
+    async def _write_something(self) -> None:
+        """Raise DatabaseError if the database cannot be written; requests that ask at once share one write."""
+        if self._trial is None or self._trial.done():
+            self._trial = asyncio.ensure_future(self._database.run(_try_to_write))
+        await asyncio.shield(self._trial)
+
+    async def _store(self, vote: Vote, key: str, most: int | None) -> StoredVote | Refusal:
+        now = self._clock()
+        return await self._database.run(lambda connection: _store_vote(connection, vote, key, now, most))
+
+    def take(self) -> list[_Row]:
+        """See `WriteBehind`."""
+        batch, self._gathered = self._gathered, []
+        return batch
+
+    def write(self, connection: Connection, batch: list[_Row]) -> None:
+        """See `WriteBehind`."""
+        rows = ((*row[:-1], _text_of(row[-1])) for row in batch)
+        connection.executemany(
+            f"INSERT INTO answers ({COLUMNS}) VALUES ({_MARKS}) ON CONFLICT (request_id) DO UPDATE SET {_REPLACED}",
+            rows,
+        )
+        connection.execute(
+            "DELETE FROM answers WHERE request_id IN "
+            "(SELECT request_id FROM answers WHERE time < ? ORDER BY time LIMIT ?)",
+            (self._clock() - KEPT_SECONDS, _MOST_FORGOTTEN),
+        )
+
+    def give_back(self, batch: list[_Row]) -> None:
+        """See `WriteBehind`; the journal has the answers too, so that votes on them outlive a kill."""
+        self._gathered = (batch + self._gathered)[-_MOST_WAITING:]
+        new = [row for row in batch if row[0] not in self._journaled]
+        if self.journal is not None and new:
+            self._journaled.update(row[0] for row in new)
+            self._begin(self._keep_answers(self.journal, new))
+
+    def absorb(self, _news: None) -> None:
+        """See `WriteBehind`: what had gathered is in the database."""
+        self._journaled.clear()
+
+    @staticmethod
+    async def _keep_answers(journal: Journal, rows: list[_Row]) -> None:
+        with contextlib.suppress(JournalError):  # they are in memory as well
+            await journal.add("answer", lambda: [(*row[:-1], _text_of(row[-1])) for row in rows])
+
+
+def _row_of(answer: ShownAnswer, *, with_prompt: bool, now: float) -> _Row:
+    first, second = (*answer.models, None)[:2]
+    version_a, version_b = (version or None for version in (*answer.versions, "", "")[:2])
+    when = now if answer.time is None else answer.time
+    return (
+        *(answer.request_id, when, answer.key, first, second),
+        *(version_a, version_b, min(answer.propensity, 1.0), answer.revision, answer.prompt if with_prompt else None),
+    )
+
+
+def _text_of(turns: Sequence[str] | None) -> str | None:
+    """Return the turns of a prompt as JSON; in the thread, since it may be long."""
+    # JSON can hold half a surrogate pair, and no text file can.
+    return dumps([turn.encode("utf-8", "replace").decode() for turn in turns]) if turns else None
+
+
+def _try_to_write(connection: Connection) -> None:
+    """Raise DatabaseError if the database cannot be written, for which something has to be."""
+    connection.execute("UPDATE clock SET flush = flush + 1")
+
+
+def _deliver(connection: Connection, *, entries: Sequence[Entry]) -> list[Entry]:
+    """Store entries of a journal, in a transaction; return the votes that no answer fits."""
+    refused = []
+    for entry in entries:
+        if entry.kind == "answer":
+            connection.execute(
+                f"INSERT INTO answers ({COLUMNS}) VALUES ({_MARKS}) ON CONFLICT (request_id) DO NOTHING", entry.row
+            )
+        else:
+            request_id, verdict, key, when, most = entry.row
+            stored = _store_vote(connection, Vote(request_id, verdict), key, when, most, is_late=True)
+            refused += [entry] if isinstance(stored, Refusal) else []
+    return refused
+
+
+def _misfit(row: Sequence[Any] | None, vote: Vote, key: str, now: float) -> Refusal | None:
+    """Return why a vote does not fit what was shown."""
+    if row is None or row[2] != key or row[1] < now - KEPT_SECONDS:
+        return Refusal(404, "answer_not_found", "no answer of the last day with this request_id was given to this key")
+    is_pair = row[4] is not None
+    if is_pair != (vote.verdict in _OF_TWO):
+        advice = "two answers: say which was better" if is_pair else "one answer: give thumbs"
+        return Refusal(400, "wrong_kind_of_vote", f"this request showed {advice}")
+    return None
+
+
+def _store_vote(
+    connection: Connection, vote: Vote, key: str, now: float, most: int | None, *, is_late: bool = False
+) -> StoredVote | Refusal:
+    """Store a vote, given at `now`; one that comes late does not replace what came after it."""
+    connection.lock("votes")  # so that their numbers are in the order in which they can be read
+    before = connection.execute(
+        f"SELECT {COLUMNS}, verdict, voted FROM votes WHERE request_id = ?", (vote.request_id,)
+    ).fetchone()
+    fresh = f"SELECT {COLUMNS} FROM answers WHERE request_id = ? AND time >= ?"
+    row = before or connection.execute(fresh, (vote.request_id, now - KEPT_SECONDS)).fetchone()
+    misfit = _misfit(row, vote, key, now)
+    if misfit is not None:
+        return misfit
+    models = tuple(model for model in row[3:5] if model is not None)
+    if before is None:
+        refusal = None if most is None else _too_many(connection, key, now, most)
+        if refusal is not None:
+            return refusal
+        connection.execute(
+            f"INSERT INTO votes ({COLUMNS}, verdict, voted) VALUES ({_MARKS}, ?, ?)", (*row, vote.verdict, now)
+        )
+    elif before[-2] != vote.verdict and not (is_late and before[-1] > now):
+        # In its row: a row that moved would be another vote to whoever follows the table.
+        changed = "UPDATE votes SET verdict = ?, voted = ? WHERE request_id = ?"
+        connection.execute(changed, (vote.verdict, now, vote.request_id))
+    replaced = before is not None and before[-2] != vote.verdict
+    return StoredVote(vote.request_id, vote.verdict, models, replaced=replaced)
+
+
+def _too_many(connection: Connection, key: str, now: float, most: int) -> Refusal | None:
+    """Return the refusal of a key that has voted `most` times since midnight, UTC."""
+    midnight = now - now % DAY
+    today = "SELECT count(*) FROM votes WHERE key = ? AND voted >= ?"
+    if connection.execute(today, (key, midnight)).fetchone()[0] < most:
+        return None
+    message = f"this API key may vote on {most} answers a day; the next day begins at midnight, UTC"
+    return Refusal(429, "rate_limit_exceeded", message, midnight + DAY - now)

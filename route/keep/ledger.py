@@ -1,0 +1,546 @@
+"""The ledger: who may ask, how often, for how much money a day, and what was spent.
+
+Every question is answered from memory, without waiting. Sums are written to the database every 100 ms, and what other
+workers wrote there is read in the same transaction: workers share limits, each seeing the others at most two such
+intervals late. See `route.keep.database` for what a crash can lose.
+
+A day is a day of UTC. A minute is any 60 seconds, counted by whole seconds. Spend is known when an answer ends; until
+then its worst case is reserved, exactly across workers, see `route.keep.reservations`. A request belongs to the day
+on which it was reserved.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from p2l.common.access import digest_of
+from p2l.common.errors import ConfigError
+from route.keep.database import Connection, Database, DatabaseError, WriteBehind
+from route.keep.reservations import (
+    IDLE_SECONDS,
+    LEASE_SECONDS,
+    RENEW_SECONDS,
+    Lease,
+    LimitsUnavailableError,
+    Purse,
+    Reservation,
+    Shortage,
+    Worst,
+    draw_lease,
+    hold_leases,
+    shrink_leases,
+)
+from route.keep.usage import DAY, News, Sums, Usage, add_to, read_sums, write_sums
+from route.keep.windows import Windows
+from route.keep.workers import Peers, SharedCounts
+
+if TYPE_CHECKING:
+    from route.keep.redis_limits import RedisLimits
+
+MAX_IN_FLIGHT = 1000
+"""Requests of a key that a worker answers at once, where the configuration does not say."""
+TEAM = "team:"
+"""What the names of teams begin with in the tables of spend."""
+
+
+@dataclass(frozen=True)
+class KeyRecord:
+    """An API key and its limits; the key itself is not kept."""
+
+    name: str
+    """In logs, metrics and the database."""
+    digest: str = field(repr=False)
+    """SHA-256 of the key, in hexadecimal."""
+    team: str | None = None
+    """Whose budget it spends, beside its own."""
+    spend_per_day: float | None = None
+    """In the unit of the models' costs; None: no limit."""
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    """Of prompts and answers."""
+    votes_per_day: int | None = None
+    """Answers it may vote on in one day, UTC."""
+    models: frozenset[str] | None = None
+    """Names of the models it may be answered by; None: all."""
+    cost: float | None = None
+    """Budget of its requests that name none."""
+    budget_usd: float | None = None
+    """Dollars that its requests may cost on average, in every 1,000 of them."""
+    max_cost_per_request: float | None = None
+    """What one request may cost at most, whatever it asks for."""
+    max_in_flight: int = MAX_IN_FLIGHT
+    """Requests that the workers of one machine answer at once; the default is that of each worker."""
+
+    @property
+    def has_budget(self) -> bool:
+        """Return whether what it may spend a day is limited, by itself or with its team."""
+        return self.spend_per_day is not None or self.team is not None
+
+
+def team_account(team: str) -> str:
+    """Return the name of a team in the tables of spend, where no key has it."""
+    return f"{TEAM}{team}"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a request is not served, for the client."""
+
+    status: int
+    """Of HTTP."""
+    code: str
+    """Of OpenAI's error object: invalid_api_key, rate_limit_exceeded, insufficient_quota, ..."""
+    message: str
+    retry_after: float | None = None
+    """Seconds, where waiting helps."""
+
+
+def key_record(key: str, *, name: str | None = None, **limits: Any) -> KeyRecord:
+    """Return the record of a key of the configuration; an unnamed one is called after its digest."""
+    return key_of_digest(digest_of(key), name=name, **limits)
+
+
+def key_of_digest(
+    digest: str, *, name: str | None = None, models: Collection[str] | None = None, **limits: Any
+) -> KeyRecord:
+    """Return the record of a key of which the digest is known; `limits` are the fields of `KeyRecord`."""
+    allowed = None if models is None else frozenset(models)
+    return KeyRecord(name or f"key-{digest[:12]}", digest, models=allowed, **limits)
+
+
+_ALONE = Refusal(503, "limits_unavailable", "the limits of this API key cannot be read now; send it again later", 1.0)
+
+
+class Ledger(WriteBehind):
+    """The accounts of all keys; used from one event loop."""
+
+    def __init__(
+        self,
+        keys: Sequence[KeyRecord],
+        database: Database,
+        *,
+        teams: Mapping[str, float] | None = None,
+        shared_limits: str | None = None,
+        without_shared: str = "local",
+        peers: Peers | None = None,
+        clock: Callable[[], float] = time.time,
+        grace: float | None = None,
+    ) -> None:
+        """Know these keys, and what teams may spend a day; raise ConfigError if two are equal or have the same name.
+
+        `shared_limits` is the URL of a Redis; `without_shared` says whether limited keys go on ("local") or are refused
+        ("refuse") while it is gone, `grace` for how many seconds nobody leases where all have to say what they hold.
+        """
+        super().__init__(database, clock)
+        self._refuses_alone = without_shared == "refuse"
+        self.shared: RedisLimits | None = None
+        """Limits in Redis, beside those of the database; None: there is none."""
+        self._configured: Mapping[str, KeyRecord] = {}
+        self._stored: Mapping[str, KeyRecord] = {}
+        self._keys: Mapping[str, KeyRecord] = {}  # all of them, by digest
+        self._teams: Mapping[str, float] = {}
+        self._gathered = Sums()
+        self._spent: dict[tuple[int, str], float] = {}  # by (day, name): the database's sum and what has gathered
+        self._requests, self._tokens = Windows(), Windows()
+        self._seen = -1  # number of the last transaction whose rows are known
+        self._worker = secrets.token_hex(8)
+        if shared_limits is not None:
+            from route.keep.redis_limits import RedisLimits
+
+            options = {} if grace is None else {"grace": grace}
+            self.shared = RedisLimits(shared_limits, self._worker, clock=clock, **options)
+            self.shared.on_loss = self._hold_in_database
+        self._purses: dict[tuple[int, str], Purse] = {}  # by (day, name)
+        self._renewed = -math.inf
+        self._in_flight = Counter[str]()
+        self._under_way = SharedCounts(peers or Peers(), "keys")
+        self.check_keys(keys)
+        self.replace_keys(keys, teams or {})
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names of all keys."""
+        return {record.name for record in self._keys.values()}
+
+    @property
+    def records(self) -> list[KeyRecord]:
+        """Return all keys and their limits."""
+        return list(self._keys.values())
+
+    def check_keys(self, keys: Sequence[KeyRecord]) -> None:
+        """Raise ConfigError if two keys of a configuration are equal, or have the name of another or a stored one."""
+        records = _by_digest(keys)
+        stored = {record.name for record in self._stored.values()}
+        for record in records.values():
+            if record.name in stored:
+                raise ConfigError(f"keys: {record.name!r} is the name of a key in the database; choose another")
+
+    def replace_keys(self, keys: Sequence[KeyRecord], teams: Mapping[str, float]) -> None:
+        """Know these keys of the configuration from now on, which `check_keys` has let pass, and these teams."""
+        self._configured, self._teams = _by_digest(keys), teams
+        self._use_keys()
+
+    def replace_stored(self, keys: Sequence[KeyRecord]) -> list[str]:
+        """Know these keys of the database from now on; return the names of those that a configured one has."""
+        names = {record.name for record in self._configured.values()}
+        self._stored = {record.digest: record for record in keys if record.name not in names}
+        self._use_keys()
+        return [record.name for record in keys if record.name in names]
+
+    def _use_keys(self) -> None:
+        self._keys = {**self._stored, **self._configured}
+        limits = {team_account(name): limit for name, limit in self._teams.items()}
+        limits |= {key.name: key.spend_per_day for key in self._keys.values() if key.spend_per_day is not None}
+        for (_, account), purse in self._purses.items():
+            purse.limit = limits.get(account, purse.limit)
+
+    def check(self, bearer: str | None) -> KeyRecord | Refusal:
+        """Return the record of a request's key; refuse a request without one, or with a wrong one (401)."""
+        if bearer is None:
+            return Refusal(
+                401, "invalid_api_key", "no API key: send the header 'Authorization: Bearer KEY' or 'x-api-key: KEY'"
+            )
+        record = self._keys.get(digest_of(bearer))  # how long it takes to find tells nothing of a key by its digest
+        if record is None:
+            return Refusal(401, "invalid_api_key", "wrong API key")
+        if record.team is not None and record.team not in self._teams:
+            return Refusal(
+                403, "unknown_team", f"the team of this API key, {record.team!r}, is not configured any more"
+            )
+        return record
+
+    async def admit(self, key: KeyRecord, model_names: Sequence[str], tokens: int = 0) -> tuple[str, ...] | Refusal:
+        """Count a request and return those of the models that may answer it, in the same order; or refuse it.
+
+        403 if the key may use none of the models, 429 with `retry_after` if its minute or its day is used up. `tokens`
+        is an estimate of those of the prompt.
+        """
+        models = tuple(name for name in model_names if key.models is None or name in key.models)
+        if not models:
+            return Refusal(403, "model_not_allowed", "this API key may not use the model")
+        now = self._clock()
+        return self._too_much(key, now) or await self._count(key, now, tokens) or models
+
+    async def _count(self, key: KeyRecord, now: float, tokens: int) -> Refusal | None:
+        """Count a request of a key with a rate, in Redis where there is one; or refuse it."""
+        if key.requests_per_minute is None and key.tokens_per_minute is None:
+            return None
+        is_shared = False
+        if self.shared is not None:
+            try:
+                refusal = await self._count_shared(self.shared, key, now, tokens)
+                is_shared = True
+            except LimitsUnavailableError:
+                refusal = _ALONE if self._refuses_alone else self._too_often(key, now, tokens)
+        else:
+            refusal = self._too_often(key, now, tokens)
+        if refusal is not None:
+            return refusal
+        second = int(now)
+        if key.requests_per_minute is not None:
+            self._requests.add(key.name, second, 1)
+            if not is_shared:
+                add_to(self._gathered.arrivals, (second, key.name), 1)
+        if key.tokens_per_minute is not None:
+            self._tokens.add(key.name, second, tokens)
+            if not is_shared:
+                add_to(self._gathered.tokens, (second, key.name), tokens)
+        return None
+
+    @staticmethod
+    async def _count_shared(shared: RedisLimits, key: KeyRecord, now: float, tokens: int) -> Refusal | None:
+        requests, most = key.requests_per_minute, key.tokens_per_minute
+        full = await shared.count(key.name, now, requests=requests, tokens=most, size=tokens)
+        return None if full is None else _rate_refusal(key, *full)
+
+    def _use(self, name: str, tokens: int) -> None:
+        second = int(self._clock())
+        self._tokens.add(name, second, tokens)
+        if self.shared is not None:
+            self.shared.use(name, second, tokens)
+        else:
+            add_to(self._gathered.tokens, (second, name), tokens)
+
+    def enter(self, key: KeyRecord) -> Refusal | None:
+        """Count a request that this worker answers, until `leave`; or refuse it, if the key has too many of them.
+
+        Those of other workers of the machine count where the key has a limit of its own.
+        """
+        has_own = key.max_in_flight != MAX_IN_FLIGHT
+        elsewhere = self._under_way.elsewhere(key.name) if has_own else 0
+        if self._in_flight[key.name] + elsewhere >= key.max_in_flight:
+            message = f"this API key has {key.max_in_flight} requests under way, as many as it may"
+            return Refusal(429, "rate_limit_exceeded", message, 1.0)
+        self._in_flight[key.name] += 1
+        if has_own:
+            self._under_way.set(key.name, self._in_flight[key.name])
+        return None
+
+    def in_flight(self, name: str) -> int:
+        """Return the requests of a key that this worker answers now."""
+        return self._in_flight[name]
+
+    def leave(self, key: KeyRecord) -> None:
+        """Count the end of a request."""
+        self._in_flight[key.name] -= 1
+        if key.max_in_flight != MAX_IN_FLIGHT:
+            self._under_way.set(key.name, self._in_flight[key.name])
+
+    async def reserve(self, key: KeyRecord, worst: Worst) -> Reservation | Refusal:
+        """Reserve what a request may cost, or less where the day holds no more; a reservation must be settled.
+
+        Where other requests of the key hold what is left, it waits for them a few seconds. 429 if that does not help,
+        503 if the database cannot say what is left.
+        """
+        now = self._clock()
+        day = int(now // DAY)
+        held: list[tuple[Purse, float]] = []
+        accounts = self._accounts(key)
+        amount = worst.most
+        for account, limit, whose in accounts:
+            purse = self._purse((day, account), limit, now)
+            try:
+                # Of what the key's own day does not cover, the team's needs not hold more.
+                granted = await purse.reserve(
+                    Worst(amount, min(worst.enough, amount), min(worst.least, amount)) if held else worst
+                )
+            except BaseException as error:  # a client that leaves while it waits, too
+                _release(held, 0.0)
+                if not isinstance(error, DatabaseError | LimitsUnavailableError):
+                    raise
+                if isinstance(error, LimitsUnavailableError):
+                    return _ALONE
+                message = f"what {whose} has spent cannot be read or written now"
+                return Refusal(503, "database_unavailable", message, 1.0)
+            if isinstance(granted, Shortage):
+                _release(held, 0.0)
+                return _shortage(granted, f"{whose}'s {purse.limit:g} a day", DAY - now % DAY)
+            held.append((purse, granted))
+            amount = granted
+        _release(held, amount)
+        names = tuple(account for account, _, _ in accounts)
+        return Reservation(
+            key.name, day, amount if accounts else None, names, key.team, key.tokens_per_minute is not None
+        )
+
+    def _accounts(self, key: KeyRecord) -> list[tuple[str, float, str]]:
+        """Return the accounts that pay for a request: the name, what it may spend a day, and whose it is in words."""
+        accounts = []
+        if key.spend_per_day is not None:
+            accounts.append((key.name, key.spend_per_day, "this API key"))
+        if key.team is not None and key.team in self._teams:
+            accounts.append((team_account(key.team), self._teams[key.team], "the team of this API key"))
+        return accounts
+
+    def _purse(self, place: tuple[int, str], limit: float, now: float) -> Purse:
+        purse = self._purses.get(place)
+        if purse is None:
+
+            async def draw(need: float) -> Lease:
+                return await self._draw(place, new.limit, need)
+
+            purse = new = Purse(limit, draw, lambda: self._spent.get(place, 0.0), self._clock)
+            self._purses[place] = purse
+            self._renewed = max(self._renewed, now)
+        if self.shared is None and now > self._renewed + LEASE_SECONDS:  # expired: others may have leased it since
+            for other in self._purses.values():
+                other.give_back()
+        return purse
+
+    async def _draw(self, place: tuple[int, str], limit: float, need: float) -> Lease:
+        shared = self.shared
+        if shared is not None:
+            try:
+                return await shared.draw(place, limit=limit, need=need)
+            except LimitsUnavailableError:
+                if self._refuses_alone:
+                    raise
+            if not shared.may_draw_elsewhere():  # others may hold what the database does not know yet
+                return Lease(0.0, self._spent.get(place, 0.0), math.inf)
+        lease = await self._database.run(
+            lambda connection: draw_lease(connection, self._worker, place, limit=limit, need=need, now=self._clock())
+        )
+        if shared is not None:
+            shared.held[place] = shared.held.get(place, 0.0) + lease.granted
+        return lease
+
+    async def _hold_in_database(self, amounts: Mapping[tuple[int, str], float]) -> None:
+        """Write down what this worker holds in a Redis that is gone, before anyone leases in the database."""
+        with contextlib.suppress(DatabaseError):
+            await self._database.run(
+                lambda connection: hold_leases(connection, self._worker, amounts, now=self._clock())
+            )
+
+    def settle(
+        self,
+        reservation: Reservation,
+        model: str,
+        cost: float,
+        *,
+        answers: int = 1,
+        prompt_tokens: int | None = None,
+        completion_tokens: int | None = None,
+        made: int = 0,
+    ) -> None:
+        """Release a reservation and book what the request has cost, on its day.
+
+        Tokens are as the provider counts them; cost and tokens are those of all `answers` (choices) together. `made`
+        is how many tokens its answer has had by any count, for keys with a limit of them. Raises ValueError for a cost
+        that is negative or not a number.
+        """
+        if reservation.settled:
+            raise ValueError("a reservation is settled once")
+        reservation.settled = True
+        if cost or answers:
+            self._book(reservation, model, Usage.of(answers, cost, prompt_tokens, completion_tokens))
+        if made and reservation.counts_tokens:
+            self._use(reservation.key, made)
+        for account in reservation.accounts:
+            place = reservation.day, account
+            purse = self._purses.get(place)
+            leased = 0.0 if purse is None else purse.settle(reservation.amount or 0.0, cost)
+            if leased:
+                add_to(self._gathered.leases, place, leased)
+
+    def _book(self, reservation: Reservation, model: str, usage: Usage) -> None:
+        if not (math.isfinite(usage.cost) and usage.cost >= 0):
+            raise ValueError(f"cost is {usage.cost!r}; it must be a finite number, zero or more")
+        day, name = reservation.day, reservation.key
+        add_to(self._gathered.usage, (day, model, name), usage)
+        accounts = [name] if reservation.team is None else [name, team_account(reservation.team)]
+        for account in accounts:
+            for sums in (self._gathered.spend, self._spent):
+                add_to(sums, (day, account), usage.cost)
+
+    def spent_today(self, key: KeyRecord) -> float:
+        """Return what a key has spent since midnight, UTC, as far as this worker knows."""
+        return self.spent_of(key.name)
+
+    def spent_of(self, account: str) -> float:
+        """Return the same by the name of a key, or by `team_account`."""
+        return self._spent.get((self._today(), account), 0.0)
+
+    def _today(self) -> int:
+        return int(self._clock() // DAY)
+
+    def _too_much(self, key: KeyRecord, now: float) -> Refusal | None:
+        for account, limit, whose in self._accounts(key):
+            if self.spent_of(account) >= limit:
+                message = f"{whose} has spent its {limit:g} of today; the next day begins at midnight, UTC"
+                return Refusal(429, "insufficient_quota", message, DAY - now % DAY)
+        return None
+
+    def _too_often(self, key: KeyRecord, now: float, tokens: int) -> Refusal | None:
+        most = key.requests_per_minute
+        wait = None if most is None else self._requests.wait(key.name, now, most=most, more=1)
+        if wait is not None:
+            return _rate_refusal(key, "requests", wait)
+        most = key.tokens_per_minute
+        wait = None if most is None else self._tokens.wait(key.name, now, most=most, more=max(tokens, 1))
+        return None if wait is None else _rate_refusal(key, "tokens", wait)
+
+    def take(self) -> Sums:
+        """See `WriteBehind`."""
+        self._return_leases(IDLE_SECONDS)
+        batch, self._gathered = self._gathered, Sums()
+        return batch
+
+    async def start(self) -> None:
+        """Read what earlier runs and other workers wrote, and share limits from now on."""
+        await super().start()
+        if self.shared is not None:
+            await self.shared.start()
+
+    async def close(self) -> None:
+        """Give back what is leased, and write what has gathered; the database stays open."""
+        self._return_leases(-math.inf)
+        await super().close()
+        if self.shared is not None:
+            await self.shared.close()
+
+    def _return_leases(self, idle_seconds: float) -> None:
+        """Give back what no request has reserved for so long, and renew the rest in time."""
+        now = self._clock()
+        for place, purse in list(self._purses.items()):
+            if abs(now - purse.used) >= idle_seconds and (amount := purse.give_back()):
+                add_to(self._gathered.leases, place, amount)
+            if place[0] < now // DAY - 1:
+                del self._purses[place]
+        holds = not all(purse.is_empty for purse in self._purses.values())
+        # abs: a clock that jumped back would else renew nothing until it is there again.
+        self._gathered.renew = holds and abs(now - self._renewed) >= RENEW_SECONDS
+
+    def write(self, connection: Connection, batch: Sums) -> News:
+        """See `WriteBehind`."""
+        if batch:
+            connection.lock("ledger")
+            write_sums(connection, batch, now=self._clock())
+        if batch.leases or batch.renew:
+            if self.shared is None or self.shared.fault is not None:
+                shrink_leases(connection, self._worker, batch.leases, now=self._clock())
+            self._renewed = self._clock()
+        return self.read(connection)._replace(released=batch.leases)
+
+    def read(self, connection: Connection) -> News:
+        """Read the rows that other transactions changed since the last one that is known."""
+        return read_sums(connection, self._seen)
+
+    def absorb(self, news: News) -> None:
+        """See `WriteBehind`."""
+        self._seen = news.flush
+        today = self._today()
+        self._spent = {place: cost for place, cost in self._spent.items() if place[0] >= today - 1}
+        for day, name, cost in news.spend:
+            self._spent[day, name] = cost + self._gathered.spend.get((day, name), 0.0)
+        if self.shared is not None:
+            self.shared.note(news.released, {(day, name): cost for day, name, cost in news.spend})
+        for second, name, requests in news.arrivals:
+            self._requests.note(name, second, requests + self._gathered.arrivals.get((second, name), 0))
+        for second, name, tokens in news.tokens:
+            self._tokens.note(name, second, tokens + self._gathered.tokens.get((second, name), 0))
+
+    def give_back(self, batch: Sums) -> None:
+        """See `WriteBehind`."""
+        self._gathered.add(batch)
+
+
+def _rate_refusal(key: KeyRecord, kind: str, wait: float) -> Refusal:
+    """Return the refusal of a request beyond a rate of its key."""
+    if kind == "requests":
+        message = f"this API key may ask {key.requests_per_minute} times a minute"
+    else:
+        message = f"this API key may use {key.tokens_per_minute} tokens a minute"
+    return Refusal(429, "rate_limit_exceeded", message, wait)
+
+
+def _release(held: Sequence[tuple[Purse, float]], kept: float) -> None:
+    """Release what was reserved beyond what is kept."""
+    for purse, amount in held:
+        if amount > kept:
+            purse.settle(amount - kept, 0.0)
+
+
+def _shortage(shortage: Shortage, what: str, until_midnight: float) -> Refusal:
+    """Return the refusal of a request that a day does not cover."""
+    if shortage.spent:
+        message = f"what is left of {what} does not cover the request"
+        return Refusal(429, "insufficient_quota", message, until_midnight)
+    message = f"other requests hold what is left of {what}; try again when they end"
+    return Refusal(429, "insufficient_quota", message, 1.0)
+
+
+def _by_digest(keys: Sequence[KeyRecord]) -> Mapping[str, KeyRecord]:
+    records = {record.digest: record for record in keys}
+    if len(records) < len(keys):
+        raise ConfigError("keys: one key is listed twice")
+    name, times = max(Counter(record.name for record in keys).items(), key=lambda one: one[1], default=("", 0))
+    if times > 1:
+        raise ConfigError(f"keys: the name {name!r} is given to two keys")
+    return records

@@ -1,0 +1,60 @@
+"""Where the router's state is: a path or a URL of the configuration, with its variables filled in."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from route.keep.database import FLUSH_SECONDS, Database
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def open_database(location: str | Path | None, *, flush_seconds: float = FLUSH_SECONDS) -> Database:
+    """Return the database of a location, not opened yet: a `postgresql://` URL, a path, or None for memory."""
+    if isinstance(location, str) and is_url(location):
+        from route.keep.postgres import PostgresDatabase
+
+        return PostgresDatabase(location, flush_seconds=flush_seconds)
+    from route.keep.sqlite import SqliteDatabase
+
+    return SqliteDatabase(None if location is None else Path(location), flush_seconds=flush_seconds)
+
+
+def is_url(location: str) -> bool:
+    """Return whether a location is that of a PostgreSQL server."""
+    return location.startswith(("postgresql://", "postgres://"))
+
+
+def filled(text: str) -> str:
+    """Return a text with the environment's variables for each `${NAME}`; raise ValueError for one that is not set."""
+    return _VARIABLE.sub(_environment, text)
+
+
+def location_in(text: str, *, redis: bool = False) -> str:
+    """Return a location with its variables filled in; raise ValueError for one that is not a URL of the right kind."""
+    location = filled(text).strip()
+    scheme, mark, rest = location.partition("://")
+    schemes = ("redis", "rediss") if redis else ("sqlite", "postgresql", "postgres")
+    if (redis or mark) and scheme not in schemes:
+        raise ValueError(f"must begin with {'://, '.join(schemes)}://")
+    if scheme == "sqlite" and not rest.startswith("/"):
+        raise ValueError("a SQLite file is sqlite:///FILE, with a fourth slash where the path is absolute")
+    if mark and scheme != "sqlite" and rest.partition("/")[0].count("@") > 1:
+        raise ValueError("write an '@' of the password as %40")  # else drivers look for a host named after its end
+    return location
+
+
+def located(database: str, path: str | Path) -> str:
+    """Return a `postgresql://` URL as it is, and the path of a SQLite file as seen from the configuration's folder."""
+    if is_url(database):
+        return database
+    return str(Path(path).expanduser().parent / Path(database.removeprefix("sqlite:///")).expanduser())
+
+
+def _environment(match: re.Match[str]) -> str:
+    text = os.environ.get(match[1])
+    if text is None:
+        raise ValueError(f"the environment variable {match[1]} is not set")
+    return text

@@ -1,0 +1,343 @@
+"""The router's database on a PostgreSQL server, for any number of routers on any number of machines.
+
+Connections are pooled. One that breaks is replaced and its transaction run once more, unless it broke in the midst of
+its commit: a flush then looks up whether its number is in the table `flushes` before it writes anything again, so that
+no sum is counted twice. While the server is gone nothing waits for it: every call fails at once, and the flush tries to
+connect twice a second.
+
+Text holds no NUL here; where a client sends one, it is stored and looked up as U+FFFD.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from p2l.common.errors import ConfigError
+from route.keep.database import FLUSH_SECONDS, Connection, Cursor, Database, DatabaseError, SchemaError, WriteBehind
+
+try:
+    import psycopg
+    from psycopg import errors
+    from psycopg_pool import ConnectionPool, PoolTimeout
+except ImportError as error:
+    raise ConfigError("database: a postgresql:// URL needs the extra: pip install 'p2l[replicas]'") from error
+
+_SHOWN = """
+    request_id TEXT PRIMARY KEY, time DOUBLE PRECISION NOT NULL, key TEXT NOT NULL, model_a TEXT NOT NULL, model_b TEXT,
+    version_a TEXT, version_b TEXT, propensity DOUBLE PRECISION NOT NULL, revision TEXT NOT NULL, prompt TEXT"""
+_MIGRATIONS = (
+    f"""
+    CREATE TABLE usage (
+        day BIGINT, model TEXT, key TEXT, answers BIGINT NOT NULL, measured BIGINT NOT NULL,
+        prompt_tokens BIGINT NOT NULL, completion_tokens BIGINT NOT NULL, cost DOUBLE PRECISION NOT NULL,
+        PRIMARY KEY (day, model, key));
+    CREATE TABLE spend (
+        day BIGINT, key TEXT, cost DOUBLE PRECISION NOT NULL, flush BIGINT NOT NULL, PRIMARY KEY (day, key));
+    CREATE INDEX spend_flush ON spend (flush);
+    CREATE TABLE arrivals (
+        second BIGINT, key TEXT, requests BIGINT NOT NULL, flush BIGINT NOT NULL, PRIMARY KEY (second, key));
+    CREATE INDEX arrivals_flush ON arrivals (flush);
+    CREATE TABLE tokens (
+        second BIGINT, key TEXT, tokens BIGINT NOT NULL, flush BIGINT NOT NULL, PRIMARY KEY (second, key));
+    CREATE INDEX tokens_flush ON tokens (flush);
+    CREATE TABLE clock (flush BIGINT NOT NULL);
+    INSERT INTO clock VALUES (0);
+    CREATE TABLE leases (
+        worker TEXT, day BIGINT, key TEXT, amount DOUBLE PRECISION NOT NULL, expires DOUBLE PRECISION NOT NULL,
+        PRIMARY KEY (worker, day, key));
+    CREATE TABLE answers ({_SHOWN});
+    CREATE INDEX answers_time ON answers (time);
+    CREATE TABLE votes ({_SHOWN}, verdict TEXT NOT NULL, voted DOUBLE PRECISION NOT NULL,
+        number BIGINT GENERATED ALWAYS AS IDENTITY);
+    CREATE INDEX votes_time ON votes (time);
+    CREATE INDEX votes_key ON votes (key, voted);
+    CREATE INDEX votes_number ON votes (number);
+    CREATE TABLE voters (secret BYTEA NOT NULL);
+    CREATE TABLE conversations (conversation TEXT PRIMARY KEY, model TEXT NOT NULL, time DOUBLE PRECISION NOT NULL);
+    CREATE INDEX conversations_time ON conversations (time);
+    CREATE TABLE averages (revision TEXT NOT NULL, prompts BIGINT NOT NULL, coefs TEXT NOT NULL);
+    CREATE TABLE responses (
+        id TEXT PRIMARY KEY, key TEXT NOT NULL, time DOUBLE PRECISION NOT NULL, previous TEXT, response TEXT NOT NULL,
+        items TEXT NOT NULL);
+    CREATE INDEX responses_time ON responses (time);
+    CREATE TABLE keys (
+        name TEXT PRIMARY KEY, digest TEXT NOT NULL UNIQUE, limits TEXT NOT NULL, created DOUBLE PRECISION NOT NULL,
+        revoked DOUBLE PRECISION);
+    CREATE TABLE changes (subject TEXT PRIMARY KEY, number BIGINT NOT NULL);
+    CREATE TABLE flushes (worker TEXT PRIMARY KEY, number BIGINT NOT NULL, time DOUBLE PRECISION NOT NULL);
+    """,
+)
+"""One script per version of the schema, oldest first; a released one is never changed."""
+T = TypeVar("T")
+_CONNECTIONS = 4
+_PATIENCE = 3.0
+"""Seconds in which a connection has to be there."""
+_TRY_SECONDS = 0.5
+"""Between two tries to connect, while the server is gone."""
+_KEPT_FLUSHES = 86_400.0  # seconds after its last flush in which that of a router may be in doubt
+_DEFAULTS = {
+    "connect_timeout": "3",
+    "tcp_user_timeout": "10000",  # milliseconds until a server that does not acknowledge counts as gone
+    "application_name": "p2l-route",
+    "options": "-c statement_timeout=10000 -c idle_in_transaction_session_timeout=30000",
+}
+_AGAIN = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
+"""The connection, or the moment, was wrong, not the statement."""
+_CONNECTED = (errors.DeadlockDetected, errors.QueryCanceled, errors.LockNotAvailable)
+"""Those of them that a server which is there says."""
+
+
+class _Session:
+    """A connection of psycopg as `Connection`."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+
+    def execute(self, query: str, parameters: Sequence[Any] = (), /) -> Cursor:
+        return self._connection.execute(_translated(query), _storable(parameters) if parameters else None)
+
+    def executemany(self, query: str, rows: Iterable[Sequence[Any]], /) -> object:
+        parameters = [_storable(row) for row in rows]
+        if parameters:
+            with self._connection.cursor() as cursor:
+                cursor.executemany(_translated(query), parameters)
+        return None
+
+    def lock(self, name: str) -> None:
+        """Take an advisory lock of this schema until the transaction ends."""
+        self.execute("SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || '/' || ?, 0))", (name,))
+
+
+@lru_cache(maxsize=256)
+def _translated(query: str) -> bytes:
+    return query.replace("?", "%s").encode()
+
+
+def _storable(parameters: Sequence[Any]) -> list[Any]:
+    return [each.replace("\0", "\ufffd") if isinstance(each, str) and "\0" in each else each for each in parameters]
+
+
+class PostgresDatabase(Database):
+    """A pool of connections, each used by one thread at a time."""
+
+    is_remote = True
+
+    def __init__(self, url: str, *, flush_seconds: float = FLUSH_SECONDS) -> None:
+        """Connect to nothing yet."""
+        super().__init__(threads=_CONNECTIONS, flush_seconds=flush_seconds)
+        self._url = url
+        self._pool: ConnectionPool[Any] | None = None
+        self._renewal = threading.Lock()
+        self._is_gone = False
+        self._tried = 0.0
+        self._worker = secrets.token_hex(8)
+        self._number = 0  # of this worker's last flush
+        self._doubt: list[tuple[WriteBehind, Any]] | None = None
+        self._seen: tuple[Any, ...] | None = None
+
+    @property
+    def name(self) -> str:
+        """The URL without its password."""
+        return without_password(self._url)
+
+    def _open(self) -> None:
+        logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # it repeats what is logged here, many times
+        try:
+            with psycopg.connect(self._url, **self._settings()) as connection:
+                prepare(_Session(connection))
+            self._pool = self._new_pool()
+        except (psycopg.Error, PoolTimeout, SchemaError) as error:
+            self._close()
+            raise ConfigError(f"database: {self.name}: cannot be used: {self._text(error)}") from None
+
+    def _close(self) -> None:
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def _settings(self) -> dict[str, Any]:
+        own = psycopg.conninfo.conninfo_to_dict(self._url)
+        settings = {name: default for name, default in _DEFAULTS.items() if name not in own}
+        if "options" in own:
+            settings["options"] = f"{_DEFAULTS['options']} {own['options']}"
+        return settings
+
+    def _new_pool(self) -> ConnectionPool[Any]:
+        psycopg.connect(self._url, **self._settings()).close()  # a pool waits, where this fails at once
+        # Its own threads need not reconnect: the flush looks after a server that is gone.
+        pool = ConnectionPool(
+            self._url, kwargs=self._settings(), min_size=1, max_size=_CONNECTIONS, open=False, reconnect_timeout=0.1
+        )
+        try:
+            pool.open(wait=True, timeout=_PATIENCE)
+        except BaseException:
+            pool.close()
+            raise
+        return pool
+
+    def _text(self, error: BaseException) -> str:
+        """Return the first line of an error without the password, which libpq may repeat where a URL is malformed."""
+        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        password = urlsplit(self._url).password
+        for secret in {password, unquote(password)} if password else ():
+            text = text.replace(secret, "***")
+        return text
+
+    def _transaction(self, work: Callable[[Connection], T]) -> T:
+        if self._is_gone:
+            raise DatabaseError(self.fault or "the server is gone")
+        before = self._pool
+        try:
+            return self._once(work)
+        except _AGAIN as error:
+            is_connected = isinstance(error, _CONNECTED)
+        try:
+            if not is_connected:
+                self._renew(before)
+            return self._once(work)
+        except _AGAIN as error:
+            self._is_gone = not isinstance(error, _CONNECTED)
+            raise DatabaseError(self._text(error)) from None
+
+    def _reading(self, work: Callable[[Connection], T]) -> T:
+        return self._transaction(work)
+
+    def _once(self, work: Callable[[Connection], T]) -> T:
+        pool = self._pool
+        if pool is None:
+            raise DatabaseError("the database is not open")
+        connection = pool.getconn(timeout=_PATIENCE)
+        try:
+            try:
+                outcome = work(_Session(connection))
+            except BaseException:
+                if not connection.closed:
+                    connection.rollback()
+                raise
+            _commit(connection)
+            return outcome
+        except _AGAIN:
+            raise
+        except psycopg.Error as error:
+            raise DatabaseError(self._text(error)) from None
+        finally:
+            pool.putconn(connection)  # which discards a broken one
+
+    def _renew(self, before: ConnectionPool[Any] | None) -> None:
+        """Connect anew where the server answers; connections of one that was restarted are all broken."""
+        with self._renewal:
+            if self._pool is before:  # no other thread has done it
+                self._pool = self._new_pool()
+                self._is_gone = False
+                if before is not None:
+                    before.close(timeout=0)
+
+    def _write(self, batches: list[tuple[WriteBehind, Any]]) -> list[Any]:
+        self._come_back()
+        if not any(batch for _, batch in batches):
+            return self._news(batches)
+        again, number = self._doubt is not None, self._number + 1
+
+        def write(connection: Connection) -> list[Any]:
+            if again and _last_flush(connection, self._worker) == number:
+                return [buffer.read(connection) for buffer, _ in batches]
+            _note_flush(connection, self._worker, number)
+            return [buffer.write(connection, batch) for buffer, batch in batches]
+
+        try:
+            news = self._transaction(write)
+        except DatabaseError as error:
+            self._doubt = batches if error.in_doubt or again else None
+            raise DatabaseError(str(error), in_doubt=self._doubt is not None) from None
+        self._doubt, self._number = None, number
+        return news
+
+    def _in_doubt(self) -> list[tuple[WriteBehind, Any]] | None:
+        return self._doubt
+
+    def _come_back(self) -> None:
+        """Connect to a server that was gone, or raise DatabaseError."""
+        if not self._is_gone:
+            return
+        now = time.monotonic()
+        if now - self._tried < _TRY_SECONDS:
+            raise DatabaseError(self.fault or "the server is gone")
+        self._tried = now
+        try:
+            self._renew(self._pool)
+        except _AGAIN as error:
+            raise DatabaseError(self.fault or self._text(error)) from None
+
+    def _news(self, batches: list[tuple[WriteBehind, Any]]) -> list[Any]:
+        def look(connection: Connection) -> list[Any]:
+            # Counted in one statement, ten times a second: sums, keys and configurations that others changed.
+            state = connection.execute("SELECT flush, (SELECT sum(number) FROM changes) FROM clock").fetchone()
+            if state == self._seen:
+                return []
+            news = [buffer.read(connection) for buffer, _ in batches]
+            self._seen = state
+            return news
+
+        return self._reading(look)
+
+
+def _commit(connection: psycopg.Connection[Any]) -> None:
+    try:
+        connection.commit()
+    except psycopg.Error as error:
+        raise DatabaseError(f"the connection broke during a commit: {type(error).__name__}", in_doubt=True) from None
+
+
+def _last_flush(connection: Connection, worker: str) -> int:
+    row = connection.execute("SELECT number FROM flushes WHERE worker = ?", (worker,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _note_flush(connection: Connection, worker: str, number: int) -> None:
+    now = time.time()
+    connection.execute(
+        "INSERT INTO flushes VALUES (?, ?, ?) "
+        "ON CONFLICT (worker) DO UPDATE SET number = excluded.number, time = excluded.time",
+        (worker, number, now),
+    )
+    if number == 1:
+        connection.execute("DELETE FROM flushes WHERE time < ?", (now - _KEPT_FLUSHES,))
+
+
+def prepare(connection: Connection) -> None:
+    """Migrate the schema to the newest version, one router at a time; raise SchemaError if it cannot be used."""
+    connection.lock("schema")
+    versions = connection.execute("SELECT to_regclass(current_schema() || '.p2l_router')").fetchone()[0]
+    version = 0
+    if versions is not None:
+        version = int(connection.execute("SELECT version FROM p2l_router").fetchone()[0])
+    elif connection.execute("SELECT to_regclass(current_schema() || '.votes')").fetchone()[0] is not None:
+        raise SchemaError("it holds tables of another program; choose another database or schema")
+    if version > len(_MIGRATIONS):
+        raise SchemaError(f"its version {version} is newer than this router knows; update the router")
+    if version == len(_MIGRATIONS):
+        return
+    for script in _MIGRATIONS[version:]:
+        for statement in filter(str.strip, script.split(";")):
+            connection.execute(statement)
+    if version == 0:
+        connection.execute("CREATE TABLE p2l_router (version BIGINT NOT NULL)")
+        connection.execute("INSERT INTO p2l_router VALUES (0)")
+        connection.execute("INSERT INTO voters VALUES (?)", (secrets.token_bytes(32),))
+    connection.execute("UPDATE p2l_router SET version = ?", (len(_MIGRATIONS),))
+
+
+def without_password(url: str) -> str:
+    """Return a URL with `***` in place of its password."""
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    user = parts.netloc.rpartition("@")[0].partition(":")[0]
+    return urlunsplit(parts._replace(netloc=f"{user}:***@{parts.netloc.rpartition('@')[2]}"))

@@ -1,0 +1,196 @@
+"""The router's database as one SQLite file, for one machine: several workers may open it (write-ahead log).
+
+It must be on a local disk. Without a path everything is in memory and ends with the process. A power cut loses no more
+than a kill (`synchronous = FULL`), a stop by SIGTERM nothing. A file that is full, or locked for over 5 s, cannot be
+written.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from p2l.common.errors import ConfigError
+from route.keep.database import FLUSH_SECONDS, Connection, Database, DatabaseError, SchemaError, WriteBehind
+
+APPLICATION_ID = 0x50324C52
+"""Marks the file as a database of the router: "P2LR"."""
+_SHOWN = """
+    request_id TEXT PRIMARY KEY, time REAL NOT NULL, key TEXT NOT NULL, model_a TEXT NOT NULL, model_b TEXT,
+    version_a TEXT, version_b TEXT, propensity REAL NOT NULL, revision TEXT NOT NULL, prompt TEXT"""
+_MIGRATIONS = (
+    f"""
+    CREATE TABLE usage (
+        day INTEGER, model TEXT, key TEXT, answers INTEGER NOT NULL, measured INTEGER NOT NULL,
+        prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL, cost REAL NOT NULL,
+        PRIMARY KEY (day, model, key)) WITHOUT ROWID;
+    CREATE TABLE spend (
+        day INTEGER, key TEXT, cost REAL NOT NULL, flush INTEGER NOT NULL, PRIMARY KEY (day, key)) WITHOUT ROWID;
+    CREATE INDEX spend_flush ON spend (flush);
+    CREATE TABLE arrivals (
+        second INTEGER, key TEXT, requests INTEGER NOT NULL, flush INTEGER NOT NULL,
+        PRIMARY KEY (second, key)) WITHOUT ROWID;
+    CREATE INDEX arrivals_flush ON arrivals (flush);
+    CREATE TABLE clock (flush INTEGER NOT NULL);
+    INSERT INTO clock VALUES (0);
+    CREATE TABLE answers ({_SHOWN});
+    CREATE INDEX answers_time ON answers (time);
+    CREATE TABLE votes ({_SHOWN}, verdict TEXT NOT NULL, voted REAL NOT NULL);
+    CREATE INDEX votes_time ON votes (time);
+    CREATE TABLE conversations (conversation TEXT PRIMARY KEY, model TEXT NOT NULL, time REAL NOT NULL) WITHOUT ROWID;
+    CREATE INDEX conversations_time ON conversations (time);
+    """,
+    """
+    CREATE INDEX votes_key ON votes (key, voted);
+    CREATE TABLE voters (secret BLOB NOT NULL);
+    INSERT INTO voters VALUES (randomblob(32));
+    """,
+    """
+    CREATE TABLE leases (
+        worker TEXT, day INTEGER, key TEXT, amount REAL NOT NULL, expires REAL NOT NULL,
+        PRIMARY KEY (worker, day, key)) WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE averages (revision TEXT NOT NULL, prompts INTEGER NOT NULL, coefs TEXT NOT NULL);
+    """,
+    """
+    CREATE TABLE responses (
+        id TEXT PRIMARY KEY, key TEXT NOT NULL, time REAL NOT NULL, previous TEXT, response TEXT NOT NULL,
+        items TEXT NOT NULL) WITHOUT ROWID;
+    CREATE INDEX responses_time ON responses (time);
+    """,
+    """
+    CREATE TABLE keys (
+        name TEXT PRIMARY KEY, digest TEXT NOT NULL UNIQUE, limits TEXT NOT NULL, created REAL NOT NULL, revoked REAL
+    ) WITHOUT ROWID;
+    CREATE TABLE changes (subject TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID;
+    CREATE TABLE tokens (
+        second INTEGER, key TEXT, tokens INTEGER NOT NULL, flush INTEGER NOT NULL,
+        PRIMARY KEY (second, key)) WITHOUT ROWID;
+    CREATE INDEX tokens_flush ON tokens (flush);
+    """,
+)
+"""One script per version of the file, oldest first; a released one is never changed."""
+
+
+T = TypeVar("T")
+_BUSY_SECONDS = 5.0
+
+
+class _Connection(sqlite3.Connection):
+    """A connection whose transactions hold the lock of the file from their beginning."""
+
+    def lock(self, _name: str) -> None:
+        """Do nothing: BEGIN IMMEDIATE has let no other transaction in."""
+
+
+def check_schema(connection: sqlite3.Connection) -> None:
+    """Raise SchemaError if the file holds anything but the tables of this router or of an earlier one."""
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if tables and _pragma(connection, "application_id") != APPLICATION_ID:
+        raise SchemaError("it is a database of another program; choose another path")
+    version = _pragma(connection, "user_version")
+    if version > len(_MIGRATIONS):
+        raise SchemaError(f"its version {version} is newer than this router knows; update the router")
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Migrate the file to the newest version, inside a transaction; raise SchemaError as `check_schema` does."""
+    check_schema(connection)  # again: another process may have written to it since
+    for script in _MIGRATIONS[_pragma(connection, "user_version") :]:
+        for statement in script.split(";"):
+            connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    number: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    return number
+
+
+class SqliteDatabase(Database):
+    """One connection, used by one thread; transactions run one after the other."""
+
+    def __init__(self, path: Path | None = None, *, flush_seconds: float = FLUSH_SECONDS) -> None:
+        """Open nothing yet; a `path` of None is memory."""
+        super().__init__(threads=1, flush_seconds=flush_seconds)
+        self.path = path
+        self._connection: _Connection | None = None
+        self._version: int | None = None
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self.path)
+
+    def _transaction(self, work: Callable[[Connection], T]) -> T:
+        try:
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                outcome = work(cast(Connection, connection))
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise DatabaseError(str(error)) from error
+        return outcome
+
+    def _reading(self, work: Callable[[Connection], T]) -> T:
+        try:
+            return work(cast(Connection, self._opened()))
+        except sqlite3.Error as error:
+            raise DatabaseError(str(error)) from error
+
+    def _news(self, batches: list[tuple[WriteBehind, Any]]) -> list[Any]:
+        def look(connection: Connection) -> list[Any]:
+            version = connection.execute("PRAGMA data_version").fetchone()[0]
+            if version == self._version:  # no other worker has written since
+                return []
+            news = [buffer.read(connection) for buffer, _ in batches]
+            self._version = version
+            return news
+
+        return self._reading(look)
+
+    def _opened(self) -> _Connection:
+        if self._connection is None:
+            raise sqlite3.OperationalError("the database is not open")
+        return self._connection
+
+    def _open(self) -> None:
+        try:
+            self._connection = _connect(self.path)
+            self._transaction(lambda connection: prepare(cast(sqlite3.Connection, connection)))
+        except (OSError, sqlite3.Error, DatabaseError, SchemaError) as error:
+            self._close()
+            raise ConfigError(f"database: {self.path}: cannot be used: {error}") from error
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _connect(path: Path | None) -> _Connection:
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite gives its log the same permissions
+    connection = sqlite3.connect(
+        path or ":memory:",
+        timeout=_BUSY_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=_Connection,
+    )
+    check_schema(connection)  # before anything is changed
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA secure_delete = ON")  # a forgotten prompt must not stay in free pages of the file
+    return connection

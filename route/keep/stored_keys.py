@@ -1,0 +1,198 @@
+"""Keys that were made while the router runs: in its database, as digests, beside those of its configuration.
+
+A key is 256 random bits, so that its SHA-256 says nothing of it. Whoever makes one sees it once. Other processes know a
+new key with the first request that brings it, and a change of one with their next look at the file, every 100 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from p2l.common.access import digest_of, new_key
+from p2l.common.errors import InputError
+from route.keep.database import Connection, Database, DatabaseError, WriteBehind
+from route.keep.ledger import KeyRecord, Ledger, Refusal, key_of_digest
+from route.keep.notices import note_change, number_of
+
+T = TypeVar("T")
+_SUBJECT = "keys"
+_LOGGER = logging.getLogger("route")
+
+
+class KeyTakenError(InputError):
+    """There is a key of this name."""
+
+
+class UnknownKeyError(InputError):
+    """There is no key of this name in the database."""
+
+
+class StoredKey(NamedTuple):
+    """One key of the database."""
+
+    name: str
+    digest: str
+    limits: dict[str, Any]
+    """By the names of the configuration's keys; those that do not hold are left out."""
+    created: float
+    """Seconds since 1970."""
+    revoked: float | None
+
+
+def stored_keys(connection: Connection) -> list[StoredKey]:
+    """Return all keys, revoked ones too, by name."""
+    rows = connection.execute("SELECT name, digest, limits, created, revoked FROM keys ORDER BY name").fetchall()
+    return [StoredKey(name, digest, json.loads(limits), *times) for name, digest, limits, *times in rows]
+
+
+def add_key(connection: Connection, name: str, limits: Mapping[str, Any], *, now: float) -> str:
+    """Make a key and return it, the only time that anybody can; raise KeyTakenError if the name is taken."""
+    connection.lock(_SUBJECT)
+    if _find(connection, name) is not None:
+        raise KeyTakenError(f"there is a key {name!r} already; choose another name, or revoke it first")
+    key = new_key()
+    row = (name, digest_of(key), _text_of(limits), now)
+    connection.execute(
+        "INSERT INTO keys VALUES (?, ?, ?, ?, NULL) ON CONFLICT (name) DO UPDATE SET "
+        "digest = excluded.digest, limits = excluded.limits, created = excluded.created, revoked = NULL",
+        row,
+    )
+    note_change(connection, _SUBJECT)
+    return key
+
+
+def limit_key(connection: Connection, name: str, changes: Mapping[str, Any]) -> StoredKey:
+    """Change limits of a key, of which None ends one; return it. Raise UnknownKeyError if there is none."""
+    connection.lock(_SUBJECT)
+    key = _known(connection, name)
+    limits = _set({**key.limits, **changes})
+    connection.execute("UPDATE keys SET limits = ? WHERE name = ?", (_text_of(limits), name))
+    note_change(connection, _SUBJECT)
+    return key._replace(limits=limits)
+
+
+def revoke_key(connection: Connection, name: str, *, now: float) -> StoredKey:
+    """End a key; return it. Raise UnknownKeyError if there is none."""
+    connection.lock(_SUBJECT)
+    key = _known(connection, name)
+    connection.execute("UPDATE keys SET revoked = ? WHERE name = ?", (now, name))
+    note_change(connection, _SUBJECT)
+    return key._replace(revoked=now)
+
+
+def _find(connection: Connection, name: str) -> StoredKey | None:
+    return next((key for key in stored_keys(connection) if key.name == name and key.revoked is None), None)
+
+
+def _known(connection: Connection, name: str) -> StoredKey:
+    key = _find(connection, name)
+    if key is None:
+        raise UnknownKeyError(f"there is no key {name!r} in the database; those of the configuration change there")
+    return key
+
+
+def _set(limits: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+def _text_of(limits: Mapping[str, Any]) -> str:
+    return json.dumps(_set(limits))
+
+
+class StoredKeys(WriteBehind):
+    """The keys of the database, for the ledger of one worker; used from one event loop."""
+
+    def __init__(self, database: Database, ledger: Ledger, *, clock: Callable[[], float] = time.time) -> None:
+        """Know none yet."""
+        super().__init__(database, clock)
+        self._ledger = ledger
+        self.valid: list[str] = []
+        """Names of keys that clients may use, likewise."""
+        self.revoked: list[str] = []
+        """Names of keys that were revoked, as of the last look."""
+        self._number = -1
+        self._look: asyncio.Task[None] | None = None
+        self._one_look = asyncio.Lock()
+
+    async def check(self, bearer: str | None) -> KeyRecord | Refusal:
+        """Return the record of a request's key as `Ledger.check` does; one that is not known may be a moment old."""
+        record = self._ledger.check(bearer)
+        if bearer is None or isinstance(record, KeyRecord) or record.status != _UNKNOWN:
+            return record
+        try:
+            await self._look_again()
+        except DatabaseError:
+            return record
+        return self._ledger.check(bearer)
+
+    async def add(self, name: str, limits: Mapping[str, Any]) -> str:
+        """Make a key; see `add_key`."""
+        if name in self._ledger.names:
+            raise KeyTakenError(f"there is a key {name!r} already; choose another name, or revoke it first")
+        return await self._change(lambda connection: add_key(connection, name, limits, now=self._clock()))
+
+    async def limit(self, name: str, changes: Mapping[str, Any]) -> StoredKey:
+        """Change limits of a key; see `limit_key`."""
+        return await self._change(lambda connection: limit_key(connection, name, changes))
+
+    async def revoke(self, name: str) -> StoredKey:
+        """End a key; see `revoke_key`."""
+        return await self._change(lambda connection: revoke_key(connection, name, now=self._clock()))
+
+    async def all(self) -> list[StoredKey]:
+        """Return all keys, revoked ones too."""
+        return await self._database.read(stored_keys)
+
+    async def _change(self, work: Callable[[Connection], T]) -> T:
+        result = await self._database.run(work)
+        await self._look_again()
+        return result
+
+    async def _look_again(self) -> None:
+        """Read what has changed; requests that come together share one look, so that wrong keys cost little."""
+        if self._look is None:
+            self._look = asyncio.ensure_future(self._read_once())
+        await asyncio.shield(self._look)
+
+    async def _read_once(self) -> None:
+        async with self._one_look:
+            self._look = None  # who comes from now on may ask for what is newer
+            self.absorb(await self._database.read(self.read))
+
+    def take(self) -> None:
+        """See `WriteBehind`: nothing gathers."""
+
+    def give_back(self, batch: None) -> None:
+        """See `WriteBehind`."""
+
+    def write(self, connection: Connection, _batch: None) -> tuple[int, list[StoredKey]] | None:
+        """See `WriteBehind`."""
+        return self.read(connection)
+
+    def read(self, connection: Connection) -> tuple[int, list[StoredKey]] | None:
+        """Return all keys and the number of their last change, if that is a new one."""
+        number = number_of(connection, _SUBJECT)
+        return None if number == self._number else (number, stored_keys(connection))
+
+    def absorb(self, news: tuple[int, list[StoredKey]] | None) -> None:
+        """See `WriteBehind`."""
+        if news is None or news[0] < self._number:
+            return
+        self._number = news[0]
+        self.valid = [key.name for key in news[1] if key.revoked is None]
+        self.revoked = [key.name for key in news[1] if key.revoked is not None]
+        shadowed = self._ledger.replace_stored(_records(news[1]))
+        if shadowed:
+            _LOGGER.warning("keys of the database that have the name of a configured one: %s", ", ".join(shadowed))
+
+
+_UNKNOWN = 401
+
+
+def _records(keys: Sequence[StoredKey]) -> list[KeyRecord]:
+    return [key_of_digest(key.digest, name=key.name, **key.limits) for key in keys if key.revoked is None]

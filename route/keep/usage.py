@@ -1,0 +1,142 @@
+"""Sums of what keys have done, on their way to the database and back: usage, spend, requests and tokens.
+
+Workers only ever add to rows. Rows of `spend`, `arrivals` and `tokens` carry the number of the transaction that changed
+them last, so that a worker reads only what changed since its own last one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from route.keep.database import Connection
+from route.keep.windows import WINDOW
+
+K = TypeVar("K")
+DAY = 86_400
+"""Seconds."""
+_KEPT_DAYS = 1  # of spend, before today: a worker's clock may be late
+_MOST = 2**53  # more tokens than any answer has, and still exact
+
+
+@dataclass(frozen=True)
+class Usage:
+    """The usage of answers; `measured` of the `answers` came with token counts."""
+
+    answers: int
+    measured: int
+    prompt_tokens: int
+    completion_tokens: int
+    cost: float
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.answers + other.answers,
+            self.measured + other.measured,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.cost + other.cost,
+        )
+
+    @classmethod
+    def of(cls, answers: int, cost: float, prompt_tokens: int | None, completion_tokens: int | None) -> Usage:
+        """Return the usage of one request; it is measured only with both counts, and only with possible ones."""
+        counts = (prompt_tokens, completion_tokens)
+        if any(count is None or not 0 <= count <= _MOST for count in counts):
+            return cls(answers, 0, 0, 0, cost)
+        return cls(answers, answers, prompt_tokens or 0, completion_tokens or 0, cost)
+
+
+@dataclass
+class Sums:
+    """Sums that are not in the database yet; the names are those of keys."""
+
+    usage: dict[tuple[int, str, str], Usage] = field(default_factory=dict)
+    """By (day, model, name)."""
+    spend: dict[tuple[int, str], float] = field(default_factory=dict)
+    """By (day, name)."""
+    arrivals: dict[tuple[int, str], int] = field(default_factory=dict)
+    """By (second, name)."""
+    tokens: dict[tuple[int, str], int] = field(default_factory=dict)
+    """By (second, name)."""
+    leases: dict[tuple[int, str], float] = field(default_factory=dict)
+    """Spent or given back of what this worker has leased, by (day, name)."""
+    renew: bool = False
+    """Whether the leases of this worker are renewed, though nothing of them was spent."""
+
+    def __bool__(self) -> bool:
+        return bool(self.usage or self.spend or self.arrivals or self.tokens or self.leases or self.renew)
+
+    def add(self, other: Sums) -> None:
+        """Add every sum of another one."""
+        for name in ("usage", "spend", "arrivals", "tokens", "leases"):
+            for place, amount in getattr(other, name).items():
+                add_to(getattr(self, name), place, amount)
+
+
+def add_to(sums: dict[K, Any], place: K, amount: Any) -> None:
+    """Add an amount to the sum of a place."""
+    sums[place] = sums[place] + amount if place in sums else amount
+
+
+class News(NamedTuple):
+    """Rows as they are in the database now, this worker's own additions included."""
+
+    flush: int
+    """Number of the last transaction that is in here."""
+    spend: list[tuple[int, str, float]]
+    arrivals: list[tuple[int, str, int]]
+    tokens: list[tuple[int, str, int]]
+    released: Mapping[tuple[int, str], float] = MappingProxyType({})
+    """Spent or given back of what this worker has leased, by (day, name), in the database from now on."""
+
+
+def write_sums(connection: Connection, sums: Sums, *, now: float) -> None:
+    """Add sums to the rows, and delete what no limit needs any more; inside a transaction.
+
+    Whoever holds the row of the clock is alone until the transaction ends, so that numbers are in the order of commits.
+    """
+    connection.execute("UPDATE clock SET flush = flush + 1")
+    flush = connection.execute("SELECT flush FROM clock").fetchone()[0]
+    connection.executemany(
+        """INSERT INTO usage VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (day, model, key) DO UPDATE SET
+           answers = usage.answers + excluded.answers, measured = usage.measured + excluded.measured,
+           prompt_tokens = usage.prompt_tokens + excluded.prompt_tokens,
+           completion_tokens = usage.completion_tokens + excluded.completion_tokens,
+           cost = usage.cost + excluded.cost""",
+        [(*place, *astuple(usage)) for place, usage in sums.usage.items()],
+    )
+    _add_to(connection, "spend", "day", "cost", sums.spend.items(), flush)
+    _add_to(connection, "arrivals", "second", "requests", sums.arrivals.items(), flush)
+    _add_to(connection, "tokens", "second", "tokens", sums.tokens.items(), flush)
+    connection.execute("DELETE FROM spend WHERE day < ?", (int(now // DAY) - _KEPT_DAYS,))
+    # Two windows: the clock of another worker may be late.
+    for table in ("arrivals", "tokens"):
+        connection.execute(f"DELETE FROM {table} WHERE second < ?", (int(now) - 2 * WINDOW,))
+
+
+def _add_to(
+    connection: Connection,
+    table: str,
+    when: str,
+    column: str,
+    rows: Iterable[tuple[tuple[int, str], float]],
+    flush: int,
+) -> None:
+    connection.executemany(
+        f"INSERT INTO {table} ({when}, key, {column}, flush) VALUES (?, ?, ?, ?) "
+        f"ON CONFLICT ({when}, key) DO UPDATE SET {column} = {table}.{column} + excluded.{column}, "
+        "flush = excluded.flush",
+        [(*place, amount, flush) for place, amount in rows],
+    )
+
+
+def read_sums(connection: Connection, seen: int) -> News:
+    """Read the rows that other transactions changed since the one with the number `seen`."""
+    flush = connection.execute("SELECT flush FROM clock").fetchone()[0]
+    spend = connection.execute("SELECT day, key, cost FROM spend WHERE flush > ?", (seen,)).fetchall()
+    arrivals = connection.execute("SELECT second, key, requests FROM arrivals WHERE flush > ?", (seen,)).fetchall()
+    tokens = connection.execute("SELECT second, key, tokens FROM tokens WHERE flush > ?", (seen,)).fetchall()
+    return News(flush, spend, arrivals, tokens)

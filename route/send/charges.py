@@ -1,0 +1,242 @@
+"""What an attempt at an answer may cost, before it is made, and what it has cost, whether or not its end was seen.
+
+Before: tokens of the prompt are at most its bytes, and those of the answer what the request, the configuration of the
+model or its longest answer allows. After: the provider's counts where it gave them, else what has passed through here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from p2l.common.long_texts import count_bytes
+from route.config import ModelConfig
+from route.keep.ledger import KeyRecord
+from route.keep.reservations import Reservation, Worst
+from route.observability.tracing import CallTrace
+from route.providers.base import JSON
+from route.providers.plain_messages import BYTES_PER_TOKEN
+from route.request.api_errors import ApiError
+from route.request.chat import Incoming, cached_of, count_of, dollars_of, usage_of
+
+UNKNOWN_LONGEST = 4096
+"""Tokens of the longest answer where neither request nor configuration says; a limit that every model accepts."""
+SHORTEST = 16
+"""Tokens that an answer is not cut below: there is an error instead."""
+_COMFORT = 4
+"""So many average answers are long, where requests share what is left."""
+_COMFORT_TOKENS = 256
+_TEMPLATE_TOKENS = 256
+"""What a provider adds to a prompt around its messages."""
+_TOOL_TOKENS = 1000
+"""What a provider adds to a prompt to explain the use of tools."""
+_ATTACHMENT_TOKENS = 50_000
+"""The largest image, by the provider that counts most tokens for one."""
+_LIMITS = ("max_tokens", "max_completion_tokens")
+_REMOTE_TOKENS = 1_000_000
+"""The longest document that a provider fetches, for a model without `context_window`."""
+_TOKENS_PER_SECOND = 100
+"""Of a fast model, for what was made and not seen."""
+_MILLION = 1e6
+_DEEPEST = 4  # tool calls hold functions; nothing is deeper
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The worst case of a request to a model, by the request that would go out."""
+
+    choices: int
+    prompt: float = 0.0
+    """Cost of the longest prompt that these bytes can be."""
+    token: float = 0.0
+    """Cost of one more token in every choice; 0: the length of the answer does not matter."""
+    longest: int = 0
+    """Tokens of an answer."""
+    is_bound: bool = True
+    """Whether the provider knows of `longest`, so that it needs not be sent."""
+    fixed: float = 0.0
+    """The whole cost where it does not depend on tokens."""
+
+    @classmethod
+    def of(cls, model: ModelConfig, incoming: Incoming, request: JSON) -> Bounds:
+        """Return the bounds of a request, which holds the limits of the configuration as well."""
+        choices = count_of(request.get("n")) or 1
+        if model.price is None:
+            return cls(choices, fixed=model.cost * choices)
+        limits = [limit for name in _LIMITS if (limit := count_of(request.get(name)))]
+        known = [*([max(limits)] if limits else []), *([model.longest_answer] if model.longest_answer else [])]
+        longest = min(known, default=UNKNOWN_LONGEST)
+        prompt = _longest_prompt(model, incoming) * model.price.input / _MILLION
+        return cls(choices, prompt, model.price.output * choices / _MILLION, longest, bool(known))
+
+    @property
+    def most(self) -> float:
+        """Return the cost of the worst case."""
+        return self.fixed + self.prompt + self.token * self.longest
+
+    def worst(self, model: ModelConfig, ceiling: float | None) -> Worst | None:
+        """Return what is to be reserved under a ceiling; None if even the shortest answer is above it."""
+        most = self.most
+        least = self.fixed + self.prompt + self.token * min(self.longest, SHORTEST)
+        comfort = max(_COMFORT * model.cost * self.choices, _COMFORT_TOKENS * self.token)
+        enough = min(most, self.fixed + self.prompt + comfort)
+        if ceiling is None:
+            return Worst(most, enough, least)
+        if least > ceiling:
+            return None
+        return Worst(min(most, ceiling), min(enough, ceiling), least)
+
+    def lowered(self, amount: float) -> int | None:
+        """Return the tokens that an answer may have for an amount; None if the request's own limit may stay."""
+        if self.token and amount < self.most:
+            return max(1, min(self.longest, math.floor((amount - self.prompt) / self.token + 1e-6)))
+        return None if self.is_bound or not self.token else self.longest
+
+
+def _longest_prompt(model: ModelConfig, incoming: Incoming) -> int:
+    held = incoming.attachments
+    system = len((model.system_prompt or "").encode())
+    tokens = incoming.size - held.image_bytes + system + _TEMPLATE_TOKENS
+    tokens += _ATTACHMENT_TOKENS * (held.images + held.others) + _REMOTE_TOKENS * held.remote
+    if incoming.body.get("tools") or incoming.body.get("functions"):
+        tokens += _TOOL_TOKENS
+    return tokens if model.context_window is None else min(tokens, model.context_window)
+
+
+def limited(request: JSON, tokens: int) -> JSON:
+    """Return a request whose answer has at most `tokens` tokens, under the names that it uses."""
+    limits = {name: limit for name in _LIMITS if (limit := count_of(request.get(name)))} or {_LIMITS[0]: tokens}
+    return request | {name: min(tokens, limit) for name, limit in limits.items()}
+
+
+@dataclass(eq=False)
+class Charge:
+    """One attempt at an answer: what was reserved for it and what it has cost so far."""
+
+    model: str
+    config: ModelConfig
+    incoming: Incoming
+    reservation: Reservation
+    max_tokens: int | None = None
+    """The limit of the answer where the router set one."""
+    tokens: tuple[int | None, int | None] = (None, None)
+    """Of prompt and answer, as the provider counted them last."""
+    cached: int = 0
+    """Tokens of the prompt that the provider had in its cache."""
+    reported: float | None = None
+    """What it cost, as the provider says."""
+    booked: float = 0.0
+    choices: int = 1
+    """Answers in one."""
+    use: Callable[[int], None] | None = field(default=None, repr=False)
+    """Counts tokens at a deployment that has a limit of them."""
+    trace: CallTrace | None = field(default=None, repr=False)
+    pending: asyncio.Task[JSON] | None = field(default=None, repr=False)
+    """The provider's whole answer, which goes on when the client leaves, since it has to be paid."""
+    started: float = field(default_factory=time.perf_counter)
+    _pieces: int = 0  # since the provider counted
+    _bytes: int = 0
+
+    def count(self, choices: Any) -> None:
+        """Count what a chunk or an answer holds, for a provider that does not or a client that leaves before."""
+        if self.config.price is None and not self.reservation.counts_tokens and self.use is None:
+            return
+        for choice in choices or ():
+            delta = choice.get("delta") or choice.get("message")
+            size = _text_bytes(delta) if isinstance(delta, dict) else 0
+            if size:
+                self._pieces += 1
+                self._bytes += size
+
+    def take_usage(self, answer: JSON) -> None:
+        """Take over the usage of an answer or a chunk."""
+        self.measure(usage_of(answer))
+        self.cached = cached_of(answer)
+        self.reported = dollars_of(answer) if self.config.reported_cost else None
+
+    def measure(self, tokens: tuple[int | None, int | None]) -> None:
+        """Take over the counts of the provider."""
+        self.tokens = tokens
+        if tokens[1] is not None:
+            self._pieces = self._bytes = 0
+
+    def complete(self, answer: JSON) -> None:
+        """Take over a whole answer."""
+        self.choices = len(answer.get("choices") or [0])
+        self.take_usage(answer)
+        if self.tokens[1] is None:
+            self.count(answer.get("choices"))
+
+    @property
+    def is_measured(self) -> bool:
+        """Return whether the provider counted all of it."""
+        return None not in self.tokens and not self._pieces
+
+    @property
+    def made(self) -> int:
+        """Return the tokens of the answer: the provider's count, and what has come since or instead."""
+        return (self.tokens[1] or 0) + max(self._pieces, math.ceil(self._bytes / BYTES_PER_TOKEN))
+
+    def cost(self) -> float:
+        """Return the cost from tokens and price where both are known, else the configured cost."""
+        price = self.config.price
+        if self.reported is not None:
+            return self.reported
+        if price is None:
+            return self.config.cost * self.choices
+        prompt, completion = self.tokens
+        if prompt is None:
+            prompt = self.incoming.prompt_tokens
+        cost = (prompt * price.input + self.made * price.output) / _MILLION
+        if price.cached is not None:
+            cost -= min(self.cached, prompt) * (price.input - price.cached) / _MILLION
+        reserved = self.reservation.amount
+        if completion is None and not self.made:  # nobody saw what was made
+            cost = max(cost, self.config.cost * self.choices)
+            if reserved is not None:
+                tokens = (time.perf_counter() - self.started) * _TOKENS_PER_SECOND * self.choices
+                cost = max(cost, tokens * price.output / _MILLION)
+        return cost if self.is_measured or reserved is None else min(cost, reserved)
+
+
+def _text_bytes(delta: Mapping[str, Any], depth: int = 0) -> int:
+    """Return the bytes of text in a delta: content, thoughts, refusals, calls."""
+    size = 0
+    for name, part in delta.items():
+        if isinstance(part, str):
+            if name != "role":
+                size += count_bytes(part)
+        elif depth < _DEEPEST and isinstance(part, dict):
+            size += _text_bytes(part, depth + 1)
+        elif depth < _DEEPEST and isinstance(part, list):
+            size += sum(_text_bytes(each, depth + 1) for each in part if isinstance(each, dict))
+    return size
+
+
+def ceiling_of(key: KeyRecord, answers: int, dollars: float | None = None) -> float | None:
+    """Return what each of the answers of a request may cost: by its key, and `dollars` by a strict budget."""
+    own = None if key.max_cost_per_request is None else key.max_cost_per_request / answers
+    return min((limit for limit in (own, dollars) if limit is not None), default=None)
+
+
+def worst_case(model: ModelConfig, incoming: Incoming) -> float:
+    """Return what an answer can cost: by the limit that the request states, else one that is long for this model.
+
+    An answer without a limit is cut where it would cost more than a ceiling.
+    """
+    limits = {name: incoming.body[name] for name in _LIMITS if count_of(incoming.body.get(name))}
+    sent = limits or ({} if model.max_tokens is None else {_LIMITS[0]: model.max_tokens})
+    bounds = Bounds.of(model, incoming, {"n": incoming.body.get("n"), **sent})
+    worst = bounds.worst(model, None)
+    return bounds.most if limits or worst is None else worst.enough
+
+
+def too_dear(key: KeyRecord) -> ApiError:
+    """Return the error for a request that cannot be kept to its key's ceiling."""
+    most = "" if key.max_cost_per_request is None else f" {key.max_cost_per_request:g} with this API key"
+    message = f"a request may not cost more than its ceiling{most}; shorten it or choose a cheaper model"
+    return ApiError(400, "cost_ceiling_exceeded", message)

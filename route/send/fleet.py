@@ -1,0 +1,445 @@
+"""The fleet: the deployments of each model, with a circuit breaker and limits of their own.
+
+A model may be asked at several places, or with several keys; a request goes to one that is not blocked, by weight, by
+the fewest requests under way, or by the lowest latency.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from p2l.common.errors import ConfigError
+from route.config import ModelConfig, RouterConfig
+from route.keep.workers import Peers, SharedCounts
+from route.providers.accounts import account_for, make_provider
+from route.providers.base import Fault, Forwarding, Provider, ProviderError
+
+_BLAMELESS = (Fault.CONTEXT_LENGTH, Fault.CONTENT_FILTER, Fault.REQUEST, Fault.UNSUPPORTED)
+_NOT_THERE = 404
+_LONGEST_REST = 3600.0
+"""Seconds, whatever the provider says."""
+_MINUTE = 60.0
+_FRESH = 60.0
+"""Seconds for which a measured latency counts."""
+_SMOOTHING = 0.3
+"""Weight of the newest latency in the mean."""
+
+
+@dataclass
+class Breaker:
+    """The circuit breaker of one deployment in one worker; it opens and closes with those of the other workers.
+
+    closed --failures in a row--> open --seconds--> half open --success--> closed
+                                    ^                   |
+                                    +-----failure-------+
+
+    A rate limit opens it for as long as the provider says, an hour at most. Half open, it lets one request through.
+    """
+
+    most: int
+    """Failures in a row that open it."""
+    seconds: float
+    """For which it stays open."""
+    clock: Callable[[], float] = time.monotonic
+    tell: Callable[[float], None] | None = None
+    """Told for how many seconds it opens, and 0 when it closes."""
+    fault: ProviderError | None = None
+    """The last one since the model answered."""
+    _failures: int = 0
+    _opened_until: float | None = None
+    _probing: bool = False
+
+    @property
+    def failures(self) -> int:
+        """Return the failures in a row."""
+        return self._failures
+
+    @property
+    def state(self) -> str:
+        """Return closed, open or half_open."""
+        if self._opened_until is None:
+            return "closed"
+        return "open" if self.clock() < self._opened_until else "half_open"
+
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether no request may go there now: it is open, or another request probes it."""
+        return self._opened_until is not None and (self._probing or self.clock() < self._opened_until)
+
+    @property
+    def opens_in(self) -> float:
+        """Return the seconds until a request may probe the model."""
+        return max(0.0, (self._opened_until or 0.0) - self.clock())
+
+    def begin(self) -> bool:
+        """Count a request; return whether it is the probe."""
+        if self._opened_until is None or self._probing:
+            return False
+        self._probing = True
+        return True
+
+    def give_up(self, probe: bool) -> None:
+        """Count a cancelled request, which says nothing of the model."""
+        if probe:
+            self._probing = False
+
+    def began(self, probe: bool) -> None:
+        """Close after the first token of a probe; if the stream breaks off, the failures before it still count."""
+        if probe:
+            self._close()
+            self._probing = False
+
+    def succeeded(self) -> None:
+        """Count a complete answer, or a refusal that is the request's own fault."""
+        self._failures = 0
+        self._close()
+        self._probing = False
+        self.fault = None
+
+    def failed(self, error: ProviderError, probe: bool = False) -> None:
+        """Count a fault; `probe` is what `begin` returned."""
+        # A model that is not there will not be there for the next request either.
+        if error.fault in _BLAMELESS and error.status != _NOT_THERE:
+            self.succeeded()
+            return
+        self.fault = error
+        self._failures += 1
+        if error.retry_after:
+            self._open(min(error.retry_after, _LONGEST_REST))
+        elif probe or self._failures >= self.most:
+            self._open(self.seconds)
+        if probe:
+            self._probing = False
+
+    def _open(self, seconds: float) -> None:
+        # A failure that comes late must not shorten the rest that the provider asked for.
+        self._opened_until = max(self._opened_until or 0.0, self.clock() + seconds)
+        if self.tell is not None:
+            self.tell(self.opens_in)
+
+    def _close(self) -> None:
+        if self._opened_until is not None:
+            self._opened_until = None
+            if self.tell is not None:
+                self.tell(0.0)
+
+    def hear(self, seconds: float) -> None:
+        """Open for as long as another worker's breaker of this deployment has, or close with it."""
+        if seconds > 0.0:
+            self._opened_until = max(self._opened_until or 0.0, self.clock() + min(seconds, _LONGEST_REST))
+        elif not self._probing:
+            self._failures, self._opened_until = 0, None
+
+
+@dataclass
+class Activity:
+    """What a deployment is doing, and has done of late; it outlives a reload of the configuration."""
+
+    in_flight: int = 0
+    starts: deque[float] = field(default_factory=deque)
+    """Times of the last requests, at most `per_minute` of them."""
+    seconds: dict[bool, tuple[float, float]] = field(default_factory=dict)
+    """Mean latency and the time of the last one, of streams (True) and of whole answers."""
+    tokens: deque[tuple[float, int]] = field(default_factory=deque)
+    """Times and counts of the tokens of the last minute, where they are limited."""
+
+
+@dataclass(eq=False)
+class Deployment:
+    """One place where a model can be asked, with one account."""
+
+    name: str
+    """Of the model, as the configuration and P2L call it."""
+    config: ModelConfig
+    """With the name that the model has here."""
+    provider: Provider
+    breaker: Breaker
+    pass_fields: frozenset[str] = frozenset()
+    """Names of the fields of requests that reach it beside the plain ones."""
+    label: str = ""
+    """Its name among the deployments of the model; empty where it is the only one."""
+    weight: float = 1.0
+    max_in_flight: int | None = None
+    per_minute: int | None = None
+    """Requests that this worker may send in any minute."""
+    tokens_per_minute: int | None = None
+    """Tokens that its requests and their answers may have in any minute."""
+    activity: Activity = field(default_factory=Activity)
+    shared: SharedCounts | None = None
+    """What the other workers of the machine have under way, where that is limited."""
+
+    @property
+    def in_flight(self) -> int:
+        """Return the requests under way."""
+        return self.activity.in_flight
+
+    @property
+    def is_blocked(self) -> bool:
+        """Return whether no request may go there now: its breaker is open, or one of its limits is reached."""
+        return self.breaker.is_blocked or self.is_full
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether one of its own limits is reached."""
+        if self.max_in_flight is None and self.per_minute is None and self.tokens_per_minute is None:
+            return False  # every request asks every model, and most have no limits
+        return self._has_too_many or self._wait() > 0.0
+
+    @property
+    def _has_too_many(self) -> bool:
+        if self.max_in_flight is None:
+            return False
+        elsewhere = 0 if self.shared is None else self.shared.elsewhere(self._place)
+        return self.in_flight + elsewhere >= self.max_in_flight
+
+    @property
+    def _place(self) -> str:
+        return f"{self.name}/{self.label}"
+
+    def _count(self, change: int) -> None:
+        self.activity.in_flight += change
+        if self.max_in_flight is not None and self.shared is not None:
+            self.shared.set(self._place, self.activity.in_flight)
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether it is a limit, here or at the provider, not a failure, that blocks it."""
+        fault = self.breaker.fault
+        return not self.breaker.is_blocked or (fault is not None and fault.fault is Fault.RATE_LIMIT)
+
+    @property
+    def free_in(self) -> float:
+        """Return the seconds until it may be asked; 1 where a request under way has to end first."""
+        return max(self.breaker.opens_in, self._wait(), 1.0 if self._has_too_many else 0.0)
+
+    def _wait(self) -> float:
+        """Return the seconds until neither limit of a minute is reached."""
+        starts, wait = self.activity.starts, 0.0
+        if self.per_minute is not None and len(starts) >= self.per_minute:
+            wait = starts[-self.per_minute] + _MINUTE - self.breaker.clock()
+        if self.tokens_per_minute is not None:
+            wait = max(wait, self._wait_for_tokens(self.tokens_per_minute))
+        return max(0.0, wait)
+
+    def _wait_for_tokens(self, most: int) -> float:
+        tokens, now = self.activity.tokens, self.breaker.clock()
+        while tokens and tokens[0][0] + _MINUTE <= now:
+            tokens.popleft()
+        excess = sum(count for _, count in tokens) - most
+        for at, count in tokens:
+            if excess < 0:
+                break
+            excess -= count
+            if excess < 0:
+                return at + _MINUTE - now
+        return 0.0
+
+    def use(self, tokens: int) -> None:
+        """Count tokens of a request, or of its answer."""
+        if self.tokens_per_minute is not None and tokens:
+            self.activity.tokens.append((self.breaker.clock(), tokens))
+
+    def begin(self) -> bool:
+        """Count a request until `end`; return whether it is the probe of the breaker."""
+        self._count(1)
+        if self.per_minute is not None:
+            starts = self.activity.starts
+            starts.append(self.breaker.clock())
+            while len(starts) > self.per_minute:
+                starts.popleft()
+        return self.breaker.begin()
+
+    def go_on_from(self, earlier: Deployment) -> None:
+        """Take over what is known of an earlier deployment, if it is the same account's and of the same model there."""
+        if self.provider is earlier.provider and self.config.name == earlier.config.name:
+            self.activity = earlier.activity
+            most, seconds = self.breaker.most, self.breaker.seconds
+            self.breaker = earlier.breaker
+            self.breaker.most, self.breaker.seconds = most, seconds
+
+    def end(self) -> None:
+        """Count the end of a request."""
+        self._count(-1)
+
+    def measure(self, seconds: float, *, stream: bool) -> None:
+        """Take over how long the first token of a stream, or a whole answer, took."""
+        measured = self.activity.seconds
+        mean = measured[stream][0] if stream in measured else seconds
+        measured[stream] = (mean + _SMOOTHING * (seconds - mean), self.breaker.clock())
+
+    def latency(self, *, stream: bool) -> float:
+        """Return the mean of `measure`; 0 where it has to be measured anew and nobody does, so that a request goes."""
+        mean, at = self.activity.seconds.get(stream, (math.inf, -math.inf))
+        is_stale = self.breaker.clock() - at > _FRESH
+        return 0.0 if is_stale and not self.in_flight else mean
+
+
+Balance = Callable[[Sequence[Deployment], bool], Deployment]
+
+
+def by_weight(deployments: Sequence[Deployment], _stream: bool) -> Deployment:
+    """Draw a deployment by weight."""
+    if len(deployments) == 1:
+        return deployments[0]
+    return random.choices(deployments, [deployment.weight for deployment in deployments])[0]
+
+
+def by_requests_in_flight(deployments: Sequence[Deployment], stream: bool) -> Deployment:
+    """Return the deployment with the fewest requests under way for its weight, drawn by weight among equals."""
+    fewest = min(deployment.in_flight / deployment.weight for deployment in deployments)
+    return by_weight([each for each in deployments if each.in_flight / each.weight <= fewest], stream)
+
+
+def by_latency(deployments: Sequence[Deployment], stream: bool) -> Deployment:
+    """Return the fastest deployment, drawn by weight among equals; one not measured for a minute goes first."""
+    seconds = [deployment.latency(stream=stream) for deployment in deployments]
+    lowest = min(seconds)
+    return by_weight([each for each, mean in zip(deployments, seconds, strict=True) if mean <= lowest], stream)
+
+
+BALANCES: Mapping[str, Balance] = {
+    "weight": by_weight,
+    "in_flight": by_requests_in_flight,
+    "latency": by_latency,
+}
+"""By the key `balance` of a model."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model with its deployments."""
+
+    name: str
+    """As the configuration and P2L call it."""
+    config: ModelConfig
+    deployments: tuple[Deployment, ...]
+
+    def pick(self, *, stream: bool, without: Collection[Deployment] = ()) -> Deployment | None:
+        """Return the deployment that a request goes to; None if all but those of `without` are blocked."""
+        free = [each for each in self.deployments if each not in without and not each.is_blocked]
+        return BALANCES[self.config.balance](free, stream) if free else None
+
+
+class Fleet:
+    """All models of the configuration."""
+
+    def __init__(self, targets: Mapping[str, Target], providers: Mapping[str, Provider]) -> None:
+        """Hold the targets by name, in the order of the configuration, and the providers by their account."""
+        self.targets = dict(targets)
+        self.deployments = [deployment for target in targets.values() for deployment in target.deployments]
+        """Of all models."""
+        self.providers = dict(providers)
+
+    def blocked(self) -> set[str]:
+        """Return the names of the models that no request may go to now."""
+        return self.targets.keys() - {each.name for each in self.deployments if not each.is_blocked}
+
+    def failing(self) -> set[str]:
+        """Return the names of the models all of whose circuit breakers are open."""
+        return {
+            name
+            for name, target in self.targets.items()
+            if all(deployment.breaker.is_blocked for deployment in target.deployments)
+        }
+
+    def no_larger_than(self, name: str) -> set[str]:
+        """Return the names of the models whose context window is not larger than this one's."""
+        window = self.targets[name].config.context_window
+        if window is None:
+            return {name}
+        windows = ((other, target.config.context_window) for other, target in self.targets.items())
+        return {other for other, size in windows if size is not None and size <= window}
+
+    def go_on_from(self, before: Fleet) -> None:
+        """Take over what is known of the deployments of an earlier fleet."""
+        earlier = {(each.name, each.label): each for each in before.deployments}
+        for deployment in self.deployments:
+            if (deployment.name, deployment.label) in earlier:
+                deployment.go_on_from(earlier[deployment.name, deployment.label])
+
+    def share(self, peers: Peers, counts: SharedCounts) -> None:
+        """Share open breakers, and requests under way where they are limited, with the other workers."""
+        places = {(each.name, each.label): each for each in self.deployments}
+
+        def hear(_: str, body: list[Any]) -> None:
+            name, label, seconds = body
+            if (name, label) in places:
+                places[name, label].breaker.hear(seconds)
+
+        for (name, label), deployment in places.items():
+            deployment.shared = counts
+            deployment.breaker.tell = partial(_tell, peers, name, label)
+        peers.on("breaker", hear)
+
+    async def close(self, *others: Fleet) -> None:
+        """Close the connections that no other fleet has."""
+        kept = {id(provider) for other in others for provider in other.providers.values()}
+        for provider in self.providers.values():
+            if id(provider) not in kept:
+                await provider.close()
+
+
+def _tell(peers: Peers, name: str, label: str, seconds: float) -> None:
+    peers.tell("breaker", [name, label, seconds])
+
+
+def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1, before: Fleet | None = None) -> Fleet:
+    """Build providers, one for each account, and breakers; raise ConfigError for an unknown type or a missing key.
+
+    Each of the `workers` gets its share of the requests that a deployment takes in a minute. Accounts that the fleet
+    `before` has keep their connections.
+    """
+    providers: dict[str, Provider] = {}
+    known = {} if before is None else before.providers
+    targets = {}
+    for name, model in config.model_configs.items():
+        listed = frozenset([*config.pass_fields, *model.pass_fields])
+        deployments = []
+        for label, (place, limits) in model.places().items():
+            where = f"model_configs.{name}" + (f".deployments.{label}" if model.deployments else "")
+            limit = limits.requests_per_minute
+            deployments.append(
+                Deployment(
+                    name,
+                    place,
+                    _provider(place, env, providers, known, where),
+                    Breaker(config.breaker.failures, config.breaker.seconds),
+                    listed,
+                    label,
+                    limits.weight,
+                    limits.max_in_flight,
+                    None if limit is None else max(1, limit // workers),
+                    None if limits.tokens_per_minute is None else max(1, limits.tokens_per_minute // workers),
+                )
+            )
+        targets[name] = Target(name, model, tuple(deployments))
+    return Fleet(targets, providers)
+
+
+def _provider(
+    model: ModelConfig,
+    env: Mapping[str, str],
+    providers: dict[str, Provider],
+    known: Mapping[str, Provider],
+    where: str,
+) -> Provider:
+    """Return the client of a model's account, which others of the same account share, known or new."""
+    try:
+        account = account_for(model.type, model.api_key, model.base_url, env, model.options)
+        # repr: YAML has options that JSON cannot say, such as dates.
+        same = json.dumps([model.type, account.base_url, account.api_key, account.options], default=repr)
+        if same not in providers:
+            providers[same] = known[same] if same in known else make_provider(model.type, account)
+        if set(model.serves) != {"chat"} and not isinstance(providers[same], Forwarding):
+            raise ConfigError(f"serves: providers of the type {model.type} are asked for chat alone")
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}") from error
+    return providers[same]

@@ -1,1 +1,0 @@
-"""The router's SQLite file: accounts and spend, feedback, conversations."""

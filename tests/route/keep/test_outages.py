@@ -1,0 +1,367 @@
+"""What a router does while its PostgreSQL or its Redis is gone, and when they are back."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from route.keep import feedback as module
+from route.keep import journal as journal_module
+from route.keep.database import Database, DatabaseError
+from route.keep.feedback import Feedback, ShownAnswer, StoredVote, Vote
+from route.keep.journal import Journal
+from route.keep.ledger import Ledger, Refusal, key_record
+from route.keep.location import open_database
+from route.keep.reservations import Reservation, Worst
+from tests.route.keep.ledger_helpers import NEVER, spend
+from tools.services import Servers, ServiceError
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    """Servers of these tests alone, which they kill."""
+    pytest.importorskip("psycopg", reason="needs `pip install 'p2l[replicas]'`")
+    with tempfile.TemporaryDirectory() as folder:  # of pytest's own, another user may enter none
+        started = Servers(Path(folder) / "servers")
+        try:
+            started.start()
+        except ServiceError as error:
+            pytest.skip(f"no PostgreSQL and Redis of its own can be started: {error}")
+        yield started
+        started.stop()
+
+
+@pytest.fixture
+def alive(servers: Servers) -> Iterator[Servers]:
+    """The same, with both of them running at the end."""
+    yield servers
+    if servers.redis is None or servers.redis.poll() is not None:
+        servers.start_redis()
+    try:
+        open_once(servers.postgres_url)
+    except Exception:
+        servers.start_postgres()
+
+
+def open_once(url: str) -> None:
+    import psycopg
+
+    psycopg.connect(url, connect_timeout=2).close()
+
+
+def rows(servers: Servers, query: str) -> list[tuple[Any, ...]]:
+    import psycopg
+
+    with psycopg.connect(servers.postgres_url) as session:
+        return session.execute(query.encode()).fetchall()
+
+
+async def until(condition: Any) -> None:
+    while not condition():
+        await asyncio.sleep(0.02)
+
+
+async def flushed_at_last(database: Database) -> None:
+    while not await database.flush():
+        await asyncio.sleep(0.1)
+
+
+def answer(name: str) -> ShownAnswer:
+    return ShownAnswer(name, "ops", ("ant", "bee"), 0.5, prompt=("What is a bee?",))
+
+
+def test_votes_wait_on_the_disk_while_postgres_is_gone_and_are_delivered_once(
+    alive: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "ANSWER_SECONDS", 2.0)
+
+    async def main() -> None:
+        database = open_database(alive.postgres_url, flush_seconds=0.05)
+        await database.start()
+        votes = Feedback(database, store_prompts=True, journal=Journal(tmp_path / "journal.sqlite"))
+        await votes.start()
+        votes.remember(answer("before"))
+        assert await database.flush()
+        alive.kill_postgres()
+        votes.remember(answer("during"))
+        await until(lambda: database.fault is not None)
+        for name in ("before", "during", "of nobody"):
+            stored = await votes.vote(Vote(name, "first"), key="ops")
+            assert isinstance(stored, StoredVote)
+            assert (stored.pending, stored.models) == (True, ())
+        refusal = await votes.vote(Vote("during", "up"), key="ops")
+        assert isinstance(refusal, Refusal)
+        assert refusal.status == 400
+        again = await votes.vote(Vote("before", "second"), key="ops")  # somebody changes their mind
+        assert isinstance(again, StoredVote)
+        with pytest.raises(DatabaseError):
+            await database.read(lambda connection: connection.execute("SELECT 1").fetchone())
+        assert votes.journal is not None
+        assert votes.journal.waiting == 4
+        alive.start_postgres()
+        await until(lambda: votes.journal is not None and votes.journal.is_empty)
+        stored = await votes.vote(Vote("during", "first"), key="ops")
+        assert isinstance(stored, StoredVote)
+        assert (stored.pending, stored.models, stored.replaced) == (False, ("ant", "bee"), False)
+        await votes.close()
+        await database.close()
+
+    asyncio.run(main())
+    assert rows(alive, "SELECT request_id, verdict FROM votes ORDER BY request_id") == [
+        ("before", "second"),
+        ("during", "first"),
+    ]
+
+
+def test_a_vote_waits_for_the_answer_that_another_router_has_in_memory(alive: Servers, tmp_path: Path) -> None:
+    async def main() -> None:
+        databases = [open_database(alive.postgres_url, flush_seconds=seconds) for seconds in (0.05, NEVER)]
+        for database in databases:
+            await database.start()
+        voted, shown = (
+            Feedback(database, journal=Journal(tmp_path / f"{number}.journal"))
+            for number, database in enumerate(databases)
+        )
+        await voted.start()
+        alive.kill_postgres()
+        shown.remember(answer("elsewhere"))
+        await until(lambda: databases[0].fault is not None)
+        stored = await voted.vote(Vote("elsewhere", "tie"), key="ops")
+        assert isinstance(stored, StoredVote)
+        assert stored.pending
+        await asyncio.to_thread(alive.start_postgres)
+        await until(lambda: databases[0].fault is None)
+        await asyncio.sleep(1.0)  # more than one delivery
+        assert rows(alive, "SELECT verdict FROM votes WHERE request_id = 'elsewhere'") == []
+        await shown.start()
+        await flushed_at_last(databases[1])
+        await until(lambda: voted.journal is not None and voted.journal.is_empty)
+        for part in (voted, shown, *databases):
+            await part.close()
+
+    asyncio.run(main())
+    assert rows(alive, "SELECT verdict FROM votes WHERE request_id = 'elsewhere'") == [("tie",)]
+
+
+def test_a_router_that_is_killed_delivers_its_votes_when_it_starts_again(alive: Servers, tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+
+    async def killed() -> None:
+        journal = Journal(path)
+        await journal.start()
+        row = ["left", 4e9, "ops", "ant", "bee", None, None, 0.5, "", None]
+        await journal.add("vote", lambda: [["left", "tie", "ops", 4e9 + 1, None]])
+        await journal.add("answer", lambda: [row])
+        await journal.close()
+
+    async def restarted() -> None:
+        database = open_database(alive.postgres_url)
+        await database.start()
+        votes = Feedback(database, journal=Journal(path))
+        await votes.start()
+        await until(lambda: votes.journal is not None and votes.journal.is_empty)
+        await votes.close()
+        await database.close()
+
+    asyncio.run(killed())
+    asyncio.run(restarted())
+    assert rows(alive, "SELECT verdict, voted FROM votes WHERE request_id = 'left'") == [("tie", 4e9 + 1)]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_journal_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "_MOST_VOTES", 3)
+    monkeypatch.setattr(journal_module, "_MOST_ANSWERS", 10)
+
+    async def main() -> None:
+        journal = Journal(tmp_path / "journal.sqlite")
+        await journal.start()
+        await journal.add("vote", lambda: [[1], [2], [3]])
+        with pytest.raises(journal_module.JournalError, match="3 votes already"):
+            await journal.add("vote", lambda: [[4]])
+        for number in range(30):
+            await journal.add("answer", lambda number=number: [[number]])
+        entries = await journal.next()
+        assert [entry.row for entry in entries if entry.kind == "vote"] == [[1], [2], [3]]
+        answers = [entry.row[0] for entry in entries if entry.kind == "answer"]
+        assert len(answers) <= 10
+        assert answers[-1] == 29
+        await journal.close()
+
+    asyncio.run(main())
+
+
+def test_sums_of_a_flush_that_broke_are_counted_once(alive: Servers) -> None:
+    """The server dies again and again while it is written to; nothing is lost or counted twice."""
+
+    async def main() -> float:
+        database = open_database(alive.postgres_url, flush_seconds=0.01)
+        await database.start()
+        key = key_record("once", name="once")
+        accounts = Ledger([key], database)
+        await accounts.start()
+        booked = 0.0
+        for number in range(3):
+            for _ in range(30):
+                await spend(accounts, key, "m", 1.0)
+                booked += 1.0
+                await asyncio.sleep(0.002)
+                if number and _ == 15:
+                    await asyncio.to_thread(alive.kill_postgres)
+                    await asyncio.to_thread(alive.start_postgres)
+        await until(lambda: database.fault is None)
+        await accounts.close()
+        await database.close()
+        return booked
+
+    booked = asyncio.run(main())
+    assert rows(alive, "SELECT sum(cost) FROM usage WHERE key = 'once'") == [(booked,)]
+    assert rows(alive, "SELECT cost FROM spend WHERE key = 'once'") == [(booked,)]
+
+
+async def two_ledgers(servers: Servers, name: str, without: str = "local") -> tuple[list[Database], list[Ledger], Any]:
+    key = key_record(name, name=name, spend_per_day=100.0, requests_per_minute=5)
+    databases = [open_database(servers.postgres_url, flush_seconds=0.05) for _ in range(2)]
+    ledgers = []
+    for database in databases:
+        await database.start()
+        url = f"{servers.redis_url}?prefix={name}"
+        accounts = Ledger([key], database, shared_limits=url, without_shared=without, grace=0.5)
+        await accounts.start()
+        ledgers.append(accounts)
+    return databases, ledgers, key
+
+
+async def close(databases: list[Database], ledgers: list[Ledger]) -> None:
+    for accounts in ledgers:
+        await accounts.close()
+    for database in databases:
+        await database.close()
+
+
+def exactly(cost: float) -> Worst:
+    return Worst(cost, cost, cost)
+
+
+def test_what_is_held_is_told_to_a_redis_that_comes_back_empty(alive: Servers) -> None:
+    async def main() -> None:
+        databases, (here, there), key = await two_ledgers(alive, "empty")
+        spent = await here.reserve(key, exactly(30.0))
+        assert isinstance(spent, Reservation)
+        here.settle(spent, "m", 30.0)
+        held = await there.reserve(key, exactly(40.0))
+        assert isinstance(held, Reservation)
+        assert await databases[0].flush()
+        alive.kill_redis()
+        await asyncio.to_thread(alive.start_redis)
+        refusal = await here.reserve(key, exactly(35.0))
+        assert isinstance(refusal, Refusal)
+        assert refusal.status == 429
+        rest = await here.reserve(key, exactly(30.0))
+        assert isinstance(rest, Reservation)
+        assert rest.amount == pytest.approx(30.0)
+        await close(databases, [here, there])
+
+    asyncio.run(main())
+
+
+def test_without_redis_days_are_exact_through_the_database_and_rates_local(alive: Servers) -> None:
+    async def main() -> None:
+        databases, (here, there), key = await two_ledgers(alive, "local")
+        held = await there.reserve(key, exactly(60.0))
+        assert isinstance(held, Reservation)
+        alive.kill_redis()
+        assert await here.admit(key, ["m"]) == ("m",)
+        assert here.shared is not None
+        assert here.shared.fault is not None
+        assert isinstance(await here.reserve(key, exactly(50.0)), Refusal)
+        rest = await here.reserve(key, exactly(40.0))
+        assert isinstance(rest, Reservation)
+        statuses = [isinstance(await here.admit(key, ["m"]), tuple) for _ in range(6)]
+        assert statuses == [True] * 4 + [False] * 2
+        await asyncio.to_thread(alive.start_redis)
+        await until(lambda: here.shared is not None and here.shared.fault is None)
+        await until(lambda: there.shared is not None and there.shared.fault is None)
+        assert isinstance(await there.reserve(key, exactly(1.0)), Refusal)  # all of it is held, and Redis knows
+        await close(databases, [here, there])
+
+    asyncio.run(main())
+
+
+def test_limited_keys_are_refused_without_redis_where_the_configuration_says_so(alive: Servers) -> None:
+    async def main() -> None:
+        databases, ledgers, key = await two_ledgers(alive, "refused", "refuse")
+        alive.kill_redis()
+        for outcome in (await ledgers[0].admit(key, ["m"]), await ledgers[0].reserve(key, exactly(1.0))):
+            assert isinstance(outcome, Refusal)
+            assert (outcome.status, outcome.code) == (503, "limits_unavailable")
+        free = key_record("free", name="free")
+        assert await ledgers[0].admit(free, ["m"]) == ("m",)
+        await close(databases, ledgers)
+
+    asyncio.run(main())
+
+
+def test_a_rate_is_exact_across_replicas_that_ask_at_once(alive: Servers) -> None:
+    async def main() -> None:
+        databases, ledgers, key = await two_ledgers(alive, "rate")
+        outcomes = await asyncio.gather(*(ledgers[number % 2].admit(key, ["m"]) for number in range(40)))
+        assert sum(isinstance(outcome, tuple) for outcome in outcomes) == 5
+        await close(databases, ledgers)
+
+    asyncio.run(main())
+
+
+def test_closing_ends_whatever_redis_is_just_asked(alive: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    from route.keep import redis_limits
+
+    monkeypatch.setattr(redis_limits, "_TICK", 0.001)
+
+    async def main() -> None:
+        for number in range(200):
+            limits = redis_limits.RedisLimits(f"{alive.redis_url}?prefix=closing", "worker")
+            await limits.start()
+            await asyncio.sleep(number % 40 / 8000)  # all moments of a call
+            await limits.close()
+
+    asyncio.run(main())
+
+
+def test_no_message_has_a_password(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    from p2l.common.errors import ConfigError
+
+    async def main() -> None:
+        with pytest.raises(ConfigError) as database:
+            await open_database("postgresql://me:s3cr%40t@127.0.0.1:1/x").start()
+        with pytest.raises(ConfigError) as limits:
+            await Ledger(
+                [], open_database(tmp_path / "x"), shared_limits="redis://:s3cr%40t@127.0.0.1:1/0"
+            ).shared.start()  # type: ignore[union-attr]
+        for error in (database, limits):
+            assert "s3cr" not in str(error.value) + caplog.text
+            assert "127.0.0.1:1" in str(error.value)
+
+    asyncio.run(main())
+
+
+def test_another_program_s_journal_is_left_alone(tmp_path: Path) -> None:
+    from p2l.common.errors import ConfigError
+
+    path = tmp_path / "other.sqlite"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE things (name TEXT)")
+    other.close()
+
+    async def main() -> None:
+        journal = Journal(path)
+        with pytest.raises(ConfigError, match=r"journal: .*another kind"):
+            await journal.start()
+        await journal.close()
+
+    asyncio.run(main())
