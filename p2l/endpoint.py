@@ -1,4 +1,4 @@
-"""Command: an HTTP service for one model. `python -m p2l.endpoint --model-path DIR`, or `p2l endpoint`."""
+"""Command: an HTTP service for one model. `python -m p2l.endpoint --model DIR`, or `p2l endpoint`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from p2l.common.cli import add_model_flags, parser, positive, run
+from p2l.common.cli import MODEL_FLAG, add_model_flags, parser, positive, run
 from p2l.common.errors import ConfigError
 from p2l.serving.ray_cluster import check_installed
 
@@ -23,9 +23,7 @@ def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:
         "The same command resumes a run that was stopped.",
     )
     model = flags.add_mutually_exclusive_group(required=True)
-    model.add_argument(
-        "--model-path", "-m", "--model", dest="model", metavar="MODEL", help="a model folder, a committee, or a hub id"
-    )
+    model.add_argument(*MODEL_FLAG, "-m", metavar="MODEL", help="a model folder, a committee, or a hub id")
     model.add_argument(
         "--training-output-dir", "-t", metavar="DIR", help="instead: evaluate every checkpoint in this folder"
     )

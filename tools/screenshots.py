@@ -1,6 +1,6 @@
 """Pictures of the pages of running services, and of reports, for the documentation and to look at while pages change.
 
-    p2l endpoint --model-path outputs/sample --host 127.0.0.1 &
+    p2l endpoint --model outputs/sample --host 127.0.0.1 &
     python -m tools.screenshots --endpoint http://127.0.0.1:10250 --output /tmp/shots      # every size and scheme
     python -m tools.screenshots --endpoint http://127.0.0.1:10250 --docs                   # those of the documentation
     p2l report outputs/sample --output pages/training.html

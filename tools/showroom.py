@@ -76,7 +76,7 @@ def build(folder: Path) -> None:
 def serving(folder: Path) -> Iterator[dict[str, str]]:
     """Run endpoint, router and viewer; yield their addresses."""
     with contextlib.ExitStack() as stack:
-        endpoint = stack.enter_context(_started(folder, "p2l", "endpoint", "--model-path", "outputs/sample"))
+        endpoint = stack.enter_context(_started(folder, "p2l", "endpoint", "--model", "outputs/sample"))
         config = _router_config()
         config["model_configs"]["chef-8b"]["options"]["failure_rate"] = 0.04
         config |= {

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         ours, plain = _folders(Path(name), flags)
         pool = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
-        endpoint = ["-m", "p2l.endpoint", "--model-path", str(ours), "--host", "127.0.0.1", *flags.endpoint]
+        endpoint = ["-m", "p2l.endpoint", "--model", str(ours), "--host", "127.0.0.1", *flags.endpoint]
         mine = stack.enter_context(serving([*endpoint, "--cache-size", "0", "--port"]))
         theirs = stack.enter_context(serving(["-m", "benchmarks.serving.baseline", str(plain)]))
         for port in (mine, theirs):
@@ -90,7 +90,7 @@ def _repeated(flags: argparse.Namespace) -> list[str]:
     """Return the row of one client that asks the same prompt again and again."""
     with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         ours, _ = _folders(Path(name), flags)
-        words = ["-m", "p2l.endpoint", "--model-path", str(ours), "--host", "127.0.0.1", *flags.endpoint, "--port"]
+        words = ["-m", "p2l.endpoint", "--model", str(ours), "--host", "127.0.0.1", *flags.endpoint, "--port"]
         with serving(words) as port:
             request = bodies(prompts(1, 0.8, 7))
             pool.submit(drive, port, request * 20, 1).result()

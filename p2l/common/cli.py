@@ -259,11 +259,15 @@ def _report(error: P2LError) -> None:
 
 # Flags of the commands that run models over rows: which model it is, and how it computes.
 
+MODEL_FLAG = ("--model", "--model-path", "--model-repo", "--checkpoint")
+"""The flag of a trained model in every command, and the spellings of earlier versions, which help leaves out."""
 
-def add_model_flags(flags: argparse.ArgumentParser) -> None:
-    """Add them to a parser, in a group of their own, and what each such command has besides."""
+
+def add_model_flags(flags: Parser) -> None:
+    """Add the flags of how a model computes, in a group of their own, `--quiet` and the launcher's `--local-rank`."""
     flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
-    flags.add_argument("--local_rank", "--local-rank", type=int, default=0, help="set by the launcher")
+    flags.add_argument("--local-rank", type=int, default=0, help="set by the launcher")
+    flags.hide_rare("--local-rank")
     group = flags.add_argument_group("model")
     group.add_argument(
         "--model-type", "-mt", metavar="TYPE", help="qwen2, llama, ... (default: as the checkpoint says)"

@@ -50,7 +50,7 @@ def examples_of(prog: str) -> list[str]:
 
 
 class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
-    """Show each flag in one spelling of each name, its value once, and a default only where there is one to show."""
+    """Show each flag in its first long spelling, its value once, and a default only where there is one to show."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
         if action.default is None or action.default is False or not action.option_strings:
@@ -62,7 +62,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if not action.option_strings:
             return super()._format_action_invocation(action)
-        names = ", ".join(_spellings(action.option_strings))
+        names = ", ".join(_shown_spellings(action))
         if action.nargs == 0:
             return names
         return f"{names} {self._format_args(action, self._get_default_metavar_for_optional(action))}"
@@ -112,7 +112,10 @@ class Parser(argparse.ArgumentParser):
         """Leave flags out of `--help`; `--help-all`, which this adds, shows them too."""
         self._rare += [self._option_string_actions[name] for name in names]
         if "--help-all" not in self._option_string_actions:
-            self.add_argument("--help-all", action=_HelpAll, nargs=0, help="show rarely needed flags too, and exit")
+            hidden = {"dest": argparse.SUPPRESS, "default": argparse.SUPPRESS}  # it is no option of the command's
+            self.add_argument(
+                "--help-all", action=_HelpAll, nargs=0, help="show rarely needed flags too, and exit", **hidden
+            )
 
     def arrange(self, groups: Mapping[str, Sequence[str]]) -> None:
         """Show flags that were added without a group under titles: {title: names of flags}."""
@@ -236,6 +239,13 @@ def _typed(formatter: argparse.HelpFormatter, action: argparse.Action) -> str:
     if action.nargs == 0:
         return name
     return f"{name} {formatter._format_args(action, formatter._get_default_metavar_for_optional(action))}"
+
+
+def _shown_spellings(action: argparse.Action) -> list[str]:
+    """Return short names, the first long one and its opposite; older spellings are accepted, but not shown."""
+    short = [name for name in action.option_strings if not name.startswith("--")]
+    long = [name for name in action.option_strings if name.startswith("--")]
+    return [*short, *long[:1], *(name for name in long[1:] if name == f"--no-{long[0].removeprefix('--')}")]
 
 
 def _spellings(names: Sequence[str]) -> list[str]:

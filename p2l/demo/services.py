@@ -32,7 +32,7 @@ _ROUTER_KEY = "demo-key"
 def show_endpoint(folder: Path, model: str, prompts: list[list[str]]) -> Iterator[str]:
     """Serve `folder / model`, get the leaderboards of two prompts, and stop it; yield lines to print."""
     port = free_port()
-    flags = ["--model-path", model, "--host", "127.0.0.1", "--port", str(port)]
+    flags = ["--model", model, "--host", "127.0.0.1", "--port", str(port)]
     yield f"  $ {shlex.join(['p2l', 'endpoint', *flags])} &"
     with running(folder, ["p2l.cli", "endpoint", *flags], "endpoint.log") as process:
         url = f"http://127.0.0.1:{port}"

@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from p2l.common.access import digest_of, port
-from p2l.common.cli import above_zero, amount, parser, positive, whole
+from p2l.common.cli import MODEL_FLAG, above_zero, amount, parser, positive, whole
 from p2l.common.connections import add_connection_flags
 from p2l.common.errors import ConfigError
 from p2l.common.prompts import MAX_CHARS, MAX_TURNS
@@ -25,12 +25,15 @@ def build_parser() -> argparse.ArgumentParser:
     _add_limit_flags(flags.add_argument_group("limits"))
     add_connection_flags(flags.add_argument_group("connections"), idle_seconds=5.0)
     _add_ray_flags(flags.add_argument_group("Ray Serve"))
+    flags.hide_rare("--model-type", "--head-type", "--loss-type", "--queue-size", "--streams")
+    flags.hide_rare("--max-batch-tokens", "--max-wait-ms", "--max-turns", "--max-chars", "--reload")
+    flags.hide_rare("--header-seconds", "--idle-seconds", "--max-connections", "--max-peer-connections")
     return flags
 
 
 def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--model-path", "-m", "--model", metavar="MODEL", help="folder or hub id; may be left out with --watch"
+        *MODEL_FLAG, "-m", dest="model_path", metavar="MODEL", help="folder or hub id; may be left out with --watch"
     )
     group.add_argument(
         "--model-type", "-mt", help="family of the backbone (default: as the checkpoint says, as with the next two)"
@@ -38,7 +41,10 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--head-type", "-ht", help="bt, rk or ba")
     group.add_argument("--loss-type", "-lt", help="the likelihood that the model was trained with")
     group.add_argument("--max-length", type=positive, help="tokens per prompt (default: as in training)")
-    group.add_argument("--cuda", action=argparse.BooleanOptionalAction, help="the GPU (default: if there is one)")
+    group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
+    # As the published commands have it.
+    group.add_argument("--cuda", dest="device", action="store_const", const="cuda", help=argparse.SUPPRESS)
+    group.add_argument("--no-cuda", dest="device", action="store_const", const="cpu", help=argparse.SUPPRESS)
     group.add_argument("--dtype", choices=["auto", "float32", "bfloat16"], default="auto", help="auto measures")
     group.add_argument(
         "--quantize", choices=["int8"], help="smaller and faster on a CPU; refused where the error is too large"
@@ -129,11 +135,10 @@ def settings_of(flags: argparse.Namespace) -> Settings:
     Without a key, where other machines can connect, the server makes one.
     """
     if not flags.model_path and not flags.watch:
-        raise ConfigError("no model: pass --model-path FOLDER, or --watch DIR with a trained model in it")
+        raise ConfigError("no model: pass --model FOLDER, or --watch DIR with a trained model in it")
     names = {field.name for field in fields(Settings)}
     typed: dict[str, Any] = {name: value for name, value in vars(flags).items() if name in names}
     typed["model_path"] = flags.model_path or ""
-    typed["device"] = None if flags.cuda is None else "cuda" if flags.cuda else "cpu"
     typed["dtype"] = None if flags.dtype == "auto" else flags.dtype
     typed["score_cache"] = _score_cache(flags.score_cache or os.environ.pop("P2L_SCORE_CACHE", None))
     settings = Settings(**typed)

@@ -1,6 +1,6 @@
 """P2L on Ray Serve: the service of `p2l.serving.app` as replicas, behind a front that tries a second one.
 
-    p2l endpoint --model-path MODEL --ray --workers 2                     # on this machine, without Ray's own HTTP
+    p2l endpoint --model MODEL --ray --workers 2                     # on this machine, without Ray's own HTTP
     serve run p2l.serving.ray_app:build model_path=MODEL workers=2        # on a cluster, with it
     serve deploy serve.yaml                                               # see deploy/ray
 

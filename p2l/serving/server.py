@@ -95,7 +95,7 @@ def first_model(settings: Settings) -> str:
         return settings.model_path
     newest = newest_model(Path(settings.watch))
     if newest is None:
-        raise InputError(f"{settings.watch}: no complete model in it yet; train one first, or give --model-path")
+        raise InputError(f"{settings.watch}: no complete model in it yet; train one first, or give --model")
     return str(newest)
 
 

@@ -147,7 +147,7 @@ def test_a_model_that_cannot_be_loaded_prints_no_key(
     ("flags", "word"),
     [
         (["-m", "nowhere/at/all"], "nowhere"),
-        ([], "--model-path"),
+        ([], "no model: pass --model FOLDER"),
         (["-m", "{folder}", "-ht", "bt"], "head_type"),
         (["-m", "{folder}", "--cuda"], "CUDA"),
         (["-m", "{folder}", "--reload", "--workers", "2"], "--reload"),

@@ -279,3 +279,27 @@ def test_flags_may_be_typed_with_underscores() -> None:
     assert parser.parse_args(["--max_length=7", "--local_rank", "1"]).max_length == 7
     parser.add_argument("text")
     assert parser.parse_args(["--", "--max_length"]).text == "--max_length"
+
+
+OF_A_MODEL = {
+    "p2l.endpoint": ("model_path", []),
+    "p2l.eval": ("model", ["--dataset", "prompts.jsonl"]),
+}
+"""Modules of commands that take a trained model: where its name is kept, and what else they need."""
+
+
+@pytest.mark.parametrize("module", OF_A_MODEL)
+@pytest.mark.parametrize(
+    "flag", ["--model", "-m", "--model-path", "--model_path", "--model-repo", "--model_repo", "--checkpoint"]
+)
+def test_the_model_is_the_same_flag_everywhere_and_older_spellings_are_accepted(module: str, flag: str) -> None:
+    parser, (kept_as, needed) = parser_of(module), OF_A_MODEL[module]
+    assert getattr(parser.parse_args([flag, "outputs/birds", *needed]), kept_as) == "outputs/birds"
+    assert "-m, --model MODEL " in parser.format_help()
+
+
+@pytest.mark.parametrize(
+    ("words", "device"), [([], None), (["--cuda"], "cuda"), (["--no-cuda"], "cpu"), (["--device", "cuda:1"], "cuda:1")]
+)
+def test_the_endpoint_computes_on_a_device_in_either_spelling(words: list[str], device: str | None) -> None:
+    assert parser_of("p2l.endpoint").parse_args(words).device == device
