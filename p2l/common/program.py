@@ -112,9 +112,13 @@ class Parser(argparse.ArgumentParser):
         """Leave flags out of `--help`; `--help-all`, which this adds, shows them too."""
         self._rare += [self._option_string_actions[name] for name in names]
         if "--help-all" not in self._option_string_actions:
-            hidden = {"dest": argparse.SUPPRESS, "default": argparse.SUPPRESS}  # it is no option of the command's
             self.add_argument(
-                "--help-all", action=_HelpAll, nargs=0, help="show rarely needed flags too, and exit", **hidden
+                "--help-all",
+                action=_HelpAll,
+                nargs=0,
+                dest=argparse.SUPPRESS,  # no option of the command's
+                default=argparse.SUPPRESS,
+                help="show rarely needed flags too, and exit",
             )
 
     def arrange(self, groups: Mapping[str, Sequence[str]]) -> None:
