@@ -30,8 +30,19 @@ CONFIGS = sorted((ROOT / "training_configs").glob("*.yaml"))
 # Flags of other tools that the pages mention.
 LAUNCHER = {"--hostfile", "--master_addr", "--master_port", "--module", "--no_ssh", "--node_rank", "--num_gpus"}
 ELASTIC = {"--max-restarts", "--nnodes", "--rdzv-conf", "--rdzv-endpoint"}  # of torchrun
-FOREIGN = {*LAUNCHER, *ELASTIC, "--extra", "--index-url", "--no-deps", "--check", "--strict", "--help", "--version"}
-NOT_IN_TABLES = {"--help", "--no-reload"}
+FOREIGN = {
+    *LAUNCHER,
+    *ELASTIC,
+    "--extra",
+    "--index-url",
+    "--no-deps",
+    "--check",
+    "--strict",
+    "--help",
+    "--help-all",
+    "--version",
+}
+NOT_IN_TABLES = {"--help", "--help-all", "--no-reload"}
 TRAIN_MODULE = COMMANDS["train"][0]
 ROUTE_MODULES = {module for module, _ in ROUTE_COMMANDS.values()}
 COEVAL_MODULES = {"coeval.mock.server", *(one for one, _ in [*COEVAL_COMMANDS.values(), *FORWARDED.values()])}
@@ -227,7 +238,7 @@ def test_documented_defaults_are_those_of_the_code() -> None:
 def test_every_flag_of_training_is_documented() -> None:
     text = (ROOT / "docs" / "train" / "training.md").read_text(encoding="utf-8")
     documented = set(re.findall(r"^\| `(--[\w-]+)", text, re.MULTILINE))
-    assert documented == flags_of(parser_of(TRAIN_MODULE)) - {"-h", "--help"}
+    assert documented == flags_of(parser_of(TRAIN_MODULE)) - {"-h", "--help", "--help-all"}
 
 
 def test_every_flag_and_key_of_the_router_is_documented() -> None:
