@@ -17,10 +17,11 @@ import pyarrow as pa
 
 from p2l.common.cli import progress
 from p2l.common.errors import InputError
-from p2l.votes.arrow_files import common_schema
 from p2l.votes.reading import find_problems, first_problem
-from p2l.votes.schema import RawBatch, Source, check_utf8, is_one_text, missing_column, normalise
+from p2l.votes.rows import Source, missing_column
+from p2l.votes.schema import is_one_text, normalise
 from p2l.votes.sources import open_source
+from p2l.votes.spool import common_schema
 
 ROWS = 512
 """Prompts in a chunk: encoded and sorted by length together, and saved as a whole."""
@@ -115,7 +116,7 @@ class PromptSet:
         for raw in self.source.stream(columns, _BATCH):
             batch = raw.batch if left is None else raw.batch.slice(0, left)
             if len(batch):
-                yield _readable(self.source, RawBatch(batch, raw.first_row)), raw.first_row
+                yield _readable(self.source, batch), raw.first_row
             if left is not None:
                 left -= len(batch)
                 if not left:
@@ -138,34 +139,23 @@ def as_turns(column: Any) -> Any:
     return pa.ListArray.from_arrays(offsets, column, mask=column.is_null() if column.null_count else None)
 
 
-def _readable(source: Source, raw: RawBatch) -> Any:
-    """Return the batch without dictionaries, its text checked, each prompt a text where the source has texts."""
-    names, arrays = raw.batch.schema.names, []
-    for name, column in zip(names, raw.batch.columns, strict=True):
-        if name == "prompt":
-            arrays.append(_prompts(source, column, raw.first_row))
-            continue
-        plain = column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
-        check_utf8(source, raw.first_row, name, plain)
-        arrays.append(plain)
-    if "prompt" not in names:  # a block of JSON lines none of which has the key
-        names, arrays = [*names, "prompt"], [*arrays, pa.nulls(len(raw.batch), pa.string())]
-    return pa.RecordBatch.from_arrays(arrays, names=names)
+def _readable(source: Source, batch: Any) -> Any:
+    """Return the batch, each prompt a text where the source has texts."""
+    place = batch.schema.get_field_index("prompt")
+    if place < 0:  # a block of JSON lines none of which has the key
+        return batch.append_column("prompt", pa.nulls(len(batch), pa.string()))
+    return batch.set_column(place, "prompt", _prompts(source, batch.column(place)))
 
 
-def _prompts(source: Source, column: Any, first_row: int) -> Any:
+def _prompts(source: Source, column: Any) -> Any:
     kind = column.type
     if pa.types.is_struct(kind) or (hasattr(kind, "value_type") and pa.types.is_struct(kind.value_type)):
         raise InputError(
             f"{source.name}: column 'prompt' holds chat messages; it must hold a text or the list of the user's turns, "
             "that is the content of the messages whose role is user"
         )
-    batch = normalise(source, RawBatch(pa.RecordBatch.from_arrays([column], names=["prompt"]), first_row))
-    turns = batch.column("prompt")
-    if is_one_text(column, turns):
-        plain = column.dictionary_decode() if pa.types.is_dictionary(kind) else column
-        return plain.cast(pa.string())
-    return turns
+    turns = normalise(source, pa.RecordBatch.from_arrays([column], names=["prompt"])).column("prompt")
+    return column.cast(pa.string()) if is_one_text(column, turns) else turns
 
 
 def _check_prompts(source: Source, batch: Any, first_row: int) -> None:

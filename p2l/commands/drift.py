@@ -25,7 +25,7 @@ from p2l.common.text_table import add_rows_flag, rows_to_print
 if TYPE_CHECKING:
     from p2l.insight.drift import Changes, Drift
     from p2l.online_training.live_votes import LiveVotes
-    from p2l.votes.schema import Source
+    from p2l.votes.rows import Source
 
 
 _EXIT = "exit"

@@ -16,7 +16,7 @@ from p2l.leaderboard.controls import FORMAT
 from p2l.leaderboard.covariates import Effect
 from p2l.leaderboard.sources import Groups, Ints, fit_options
 from p2l.votes.reading import read_votes
-from p2l.votes.schema import Source
+from p2l.votes.rows import Source
 from p2l.votes.sources import open_source
 
 _PROMPTS_AT_ONCE = 512

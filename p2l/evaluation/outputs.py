@@ -29,7 +29,8 @@ from p2l.evaluation.categories import Category, readable_tags
 from p2l.leaderboard.sources import ClusteredVotes
 from p2l.likelihood import Likelihood
 from p2l.votes.reading import model_codes, read_votes
-from p2l.votes.schema import WINNERS, Labels, RawBatch, Source, check_number_of_columns, parse_labels
+from p2l.votes.rows import RawBatch, Source, check_number_of_columns
+from p2l.votes.schema import WINNERS, Labels, parse_labels
 from p2l.votes.sources import open_source
 
 # JSON arrays of records, as batch inference writes them, read with one record in memory at a time.
@@ -175,7 +176,7 @@ def open_votes_source(path: str) -> Source:
     def stream(names: Sequence[str] | None, size: int) -> Iterator[RawBatch]:
         return source.stream(columns if names is None else names, size)
 
-    return replace(source, columns=columns, stream=stream)
+    return replace(source, columns=columns, read=stream)
 
 
 def read_output(

@@ -23,11 +23,10 @@ from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCateg
 from p2l.evaluation.outputs import category_table, labels_of, open_votes_source
 from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.board import POINTS_PER_LOGIT
-from p2l.leaderboard.pair_tables import VoteCounter
+from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models
 from p2l.leaderboard.sources import base_column
 from p2l.likelihood import get
 from p2l.votes.reading import read_votes
-from p2l.votes.schema import check_number_of_models
 
 
 @dataclass
@@ -170,7 +169,7 @@ def read_arena(path: str) -> ArenaRatings:
         raise VoteError(f"{path}: cannot be read: {error}") from error
     if not ratings:
         raise VoteError(f"{path}: holds no rating without style control")
-    check_number_of_models(path, max(map(len, ratings.values())))
+    check_number_of_models(max(map(len, ratings.values())), path)
     return ArenaRatings(path, dict(ratings))
 
 

@@ -21,7 +21,8 @@ from p2l.leaderboard.board import POINTS_PER_LOGIT, Leaderboard
 from p2l.leaderboard.fitting import fit_labels
 from p2l.leaderboard.newton import Prior
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_json
-from p2l.votes.schema import RawBatch, Source, hash_turns
+from p2l.votes.rows import RawBatch, Source
+from p2l.votes.schema import hash_turns
 from p2l.votes.sources import open_source
 from p2l.votes.store import VoteStore, open_votes
 
@@ -132,7 +133,7 @@ def with_clusters(votes: Any, model: str) -> Source:
             turns = as_turns(raw.batch.column("prompt")).to_pylist()
             yield RawBatch(raw.batch.append_column(CLUSTER, pa.array(kinds(turns), pa.string())), raw.first_row)
 
-    return replace(source, columns=[*source.columns, CLUSTER], stream=stream)
+    return replace(source, columns=[*source.columns, CLUSTER], read=stream)
 
 
 def read_answers(

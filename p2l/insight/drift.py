@@ -26,7 +26,8 @@ from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.leaderboard.sources import Groups
 from p2l.likelihood import Likelihood, win_rates
 from p2l.votes.reading import VoteBatch, read_votes
-from p2l.votes.schema import Source, hash_turns
+from p2l.votes.rows import Source
+from p2l.votes.schema import hash_turns
 from p2l.votes.sources import open_source
 
 Floats = npt.NDArray[np.float64]

@@ -273,7 +273,8 @@ def _numeric(name: str, columns: Sequence[str], batch: Any, source: str, missing
 
 def _numbers(name: str, column: Any, source: str) -> Floats:
     """Return the numbers (n,) of a column, NaN where there is none; VoteError where there is something else."""
-    from p2l.votes.schema import is_text, numbers
+    from p2l.votes.rows import is_text
+    from p2l.votes.schema import numbers
 
     _refuse_lists(name, column, source)
     values = np.array(numbers(column), dtype=np.float64)
@@ -303,7 +304,8 @@ def _refuse_lists(name: str, column: Any, source: str) -> None:
 
 def _is_text(column: Any) -> bool:
     """Whether a column holds names rather than numbers; those of a CSV file are all text."""
-    from p2l.votes.schema import is_text, numbers
+    from p2l.votes.rows import is_text
+    from p2l.votes.schema import numbers
 
     kind = getattr(column.type, "value_type", column.type)
     if not is_text(kind):

@@ -17,7 +17,7 @@ from p2l.leaderboard.history import Over, parse_over
 from p2l.leaderboard.history_report import periods_of
 from p2l.leaderboard.sources import ALL, Groups, batches_of_votes, counts_of, vote_codes
 from p2l.votes.reading import VoteBatch
-from p2l.votes.schema import Source
+from p2l.votes.rows import Source
 from p2l.votes.sources import open_source
 
 

@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import atomic_path, parse_json
-from p2l.leaderboard.pair_tables import VoteCounter, distinct, every_sum, regrouped, split_keys
-from p2l.votes.schema import check_number_of_models
+from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models, distinct, every_sum, regrouped, split_keys
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -59,7 +58,7 @@ class Counts:
     def codes_of(self, names: Sequence[str]) -> Ints:
         """Return the numbers of models, which may be new."""
         codes = [self.names.setdefault(name, len(self.names)) for name in names]
-        check_number_of_models("the votes", len(self.names))
+        check_number_of_models(len(self.names), "the votes")
         return np.array(codes, dtype=np.int64)
 
     def absorb(self, other: Counts) -> None:

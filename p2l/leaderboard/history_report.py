@@ -29,7 +29,8 @@ from p2l.leaderboard.history import UNITS, History, Over, Period, history_of_cou
 from p2l.leaderboard.pair_tables import VoteCounter
 from p2l.leaderboard.sources import batches_of_votes, controlled_votes, counts_of, fit_options, starts_of, vote_codes
 from p2l.votes.reading import VoteBatch
-from p2l.votes.schema import is_text, numbers
+from p2l.votes.rows import is_text
+from p2l.votes.schema import numbers
 from p2l.votes.sources import open_source
 
 if TYPE_CHECKING:

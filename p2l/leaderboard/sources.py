@@ -28,7 +28,8 @@ from p2l.leaderboard.pair_tables import PairTable, VoteCounter, check_number_of_
 from p2l.leaderboard.starts import Starts
 from p2l.votes.lake import NO_DAY, Lake, is_lake
 from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, read_votes
-from p2l.votes.schema import WINNERS, Source, hash_turns, is_text, name_lookup, numbers
+from p2l.votes.rows import Source, is_text
+from p2l.votes.schema import WINNERS, hash_turns, name_lookup, numbers
 from p2l.votes.sources import open_source
 
 # Groups of rows by a column: a text, a flag, a list, or a tag nested in another column.

@@ -24,8 +24,8 @@ from p2l.common.cli import print_note
 from p2l.common.errors import VoteError
 from p2l.common.files import parse_json
 from p2l.online_training.stream import StopRequestedError, is_held_out
-from p2l.votes.arrow_files import RecordFile
 from p2l.votes.schema import WINNERS, unknown_winner
+from p2l.votes.spool import RecordFile
 
 _CODES = {winner: code for code, winner in enumerate(WINNERS)}
 

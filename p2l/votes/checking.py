@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from p2l.common.cli import counted, nearest, progress
 from p2l.common.text_table import align
-from p2l.votes.arrow_files import RecordFile
 from p2l.votes.reading import Finding, VoteBatch, check_columns, model_codes, scan, without_bad
-from p2l.votes.schema import WINNERS, IntArray, Source, hash_turns, numbers
+from p2l.votes.rows import Source
+from p2l.votes.schema import WINNERS, IntArray, hash_turns, numbers
 from p2l.votes.sources import open_source
+from p2l.votes.spool import RecordFile
 from p2l.votes.voters import OddVoter, VoterCounts
 
 _BUCKETS = 64  # files the prompt hashes are spread over, so that one of them fits in memory

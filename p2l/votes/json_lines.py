@@ -1,7 +1,7 @@
 """Votes out of JSON lines, plain or gzipped, as Arrow batches.
 
-Blocks of whole lines go through Arrow's parser. A block it cannot take as it is (a column that is text here and a
-list there, a blank line, a faulty line) goes through Python's, which is ten times slower and names the line.
+Blocks of whole lines go through Arrow's parser. A block that it cannot take as it is (a column of texts and lists, a
+blank line, a faulty line) goes through Python's, which is ten times slower and names the line.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import pyarrow as pa
 
 from p2l.common.errors import VoteError
 from p2l.common.files import DEEPEST_JSON, LONGEST_LINE, json_reason, no_object, parse_json
-from p2l.votes.schema import RawBatch, Source, check_number_of_columns
+from p2l.votes.rows import RawBatch, Source
 
-_BLOCK = 8 << 20  # bytes
+_BLOCK_BYTES = 8 << 20
 _SAMPLE_BYTES = 64 << 20
-_MOST_CELLS = 50_000_000  # keys by objects of a block: Arrow has a place for each
+_MAX_CELLS = 50_000_000  # keys by objects of a block: Arrow has a place for each
 # A text without escaped quotes, and whether it is a key; one without an end reaches to the end of its line.
 _STRING = re.compile(rb'"([^"]*)(?:"(\s*:)?)?')
 _BRACKET = re.compile(rb"[\[\]{}]")
-_STEPS = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
+_LEVELS = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
 
 
 def open_jsonl(path: Path) -> Source:
@@ -45,14 +45,13 @@ def open_jsonl(path: Path) -> Source:
                 names.update(dict.fromkeys(_parse(path, number, line)))
             if not line or file.tell() > _SAMPLE_BYTES:
                 break
-            check_number_of_columns(str(path), len(names))
-    return Source(str(path), list(names), partial(_stream, path), unit="line")
+    return Source(str(path), list(names), partial(_read, path), unit="line")
 
 
-def _stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
-    parser = _Parser(path)
+def _read(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+    parser = _ArrowParser(path)
     for line, block in _blocks(path):
-        for batch, first in parser.fast(block, line) or _slow(path, block, line):
+        for batch, first in parser.parse(block, line) or _parse_with_python(path, block, line):
             if columns is not None:
                 batch = batch.select([name for name in columns if name in batch.schema.names])
             starts = range(0, len(batch), batch_size)
@@ -68,7 +67,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     line = 1
     try:
         with _open_text(path) as file:
-            while block := file.read(_BLOCK):
+            while block := file.read(_BLOCK_BYTES):
                 end = file.readline(LONGEST_LINE + 1)
                 if end and not end.endswith(b"\n"):  # the last line of the file, or one that is too long
                     _check_length(path, line + block.count(b"\n"), len(end) + len(block) - block.rfind(b"\n") - 1)
@@ -86,7 +85,7 @@ def _check_length(path: Path, number: int, length: int) -> None:
         )
 
 
-class _Parser:
+class _ArrowParser:
     """Parses blocks with Arrow, where they give one row a line with the types of JSON.
 
     Arrow makes a column of every key that a block has, with a place for every object of the block, and ends the process
@@ -99,21 +98,21 @@ class _Parser:
         self._schema: Any = None
         self._fields = 0
 
-    def fast(self, block: bytes, line: int) -> list[RawBatch] | None:
+    def parse(self, block: bytes, line: int) -> list[RawBatch] | None:
         """Return the rows of a block; None where it has to be parsed with Python. Raise VoteError for a bomb."""
         import pyarrow.json as pj
 
         read = pj.ReadOptions(use_threads=False, block_size=2 * len(block))
         lines, objects = block.count(b"\n"), block.count(b"{")
-        if self._schema is not None and objects * self._fields <= _MOST_CELLS:
+        if self._schema is not None and objects * self._fields <= _MAX_CELLS:
             options = pj.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="error")
             with contextlib.suppress(pa.ArrowException):
-                return _one_row_a_line(pj.read_json(io.BytesIO(block), read, options), lines, line)
-        keys, is_one_object_a_line = _check_shape(self._path, block, line)
-        if objects * keys > _MOST_CELLS:
+                return _one_row_per_line(pj.read_json(io.BytesIO(block), read, options), lines, line)
+        keys, is_object_per_line = _check_shape(self._path, block, line)
+        if objects * keys > _MAX_CELLS:
             lines_of_block = f"lines {line} to {line + lines - 1}"
             raise VoteError(f"{self._path}: {lines_of_block}: hold {keys:,} different keys; write them as a list")
-        if not is_one_object_a_line:
+        if not is_object_per_line:
             return None
         try:
             table = pj.read_json(io.BytesIO(block), read)
@@ -123,10 +122,10 @@ class _Parser:
         if any(_holds_timestamp(kind) for kind in table.schema.types):
             return None
         self._schema, self._fields = table.schema, keys
-        return _one_row_a_line(table, lines, line)
+        return _one_row_per_line(table, lines, line)
 
 
-def _one_row_a_line(table: Any, lines: int, line: int) -> list[RawBatch] | None:
+def _one_row_per_line(table: Any, lines: int, line: int) -> list[RawBatch] | None:
     return [RawBatch(table.combine_chunks().to_batches()[0], line)] if len(table) == lines else None
 
 
@@ -136,16 +135,17 @@ def _check_shape(path: Path, block: bytes, line: int) -> tuple[int, bool]:
     VoteError where a line nests too deep. Where not every line begins and ends an object, values may go on in the next
     line for Arrow, and nest deeper than any line.
     """
-    keys, is_one_object_a_line = set[bytes](), True
+    keys = set[bytes]()
+    is_object_per_line = True
     plain = _without_escapes(block)
     for number, text in enumerate(plain[:-1].split(b"\n"), line):
-        is_one_object_a_line &= text[:1] == b"{" and text.endswith((b"}", b"}\r"))
+        is_object_per_line &= text[:1] == b"{" and text.endswith((b"}", b"}\r"))
         if text.count(b"[") + text.count(b"{") > DEEPEST_JSON:
-            depth = np.cumsum([_STEPS[sign] for sign in _BRACKET.findall(_STRING.sub(b"", text))])
+            depth = np.cumsum([_LEVELS[sign] for sign in _BRACKET.findall(_STRING.sub(b"", text))])
             if depth.max(initial=0) > DEEPEST_JSON:
                 raise VoteError(f"{path}: line {number}: is nested deeper than {DEEPEST_JSON} levels")
         keys.update(match[1] for match in _STRING.finditer(text) if match[2])
-    return len(keys), is_one_object_a_line
+    return len(keys), is_object_per_line
 
 
 def _without_escapes(text: bytes) -> bytes:
@@ -155,7 +155,7 @@ def _without_escapes(text: bytes) -> bytes:
 def has_too_many_keys(texts: Sequence[str]) -> bool:
     """Whether a column of these JSON texts would have a place for more keys by objects than fits."""
     keys = {match[1] for text in texts for match in _STRING.finditer(_without_escapes(text.encode())) if match[2]}
-    return len(keys) * sum(text.count("{") for text in texts) > _MOST_CELLS
+    return len(keys) * sum(text.count("{") for text in texts) > _MAX_CELLS
 
 
 def _holds_timestamp(kind: Any) -> bool:
@@ -167,7 +167,7 @@ def _holds_timestamp(kind: Any) -> bool:
     return bool(pa.types.is_timestamp(kind))
 
 
-def _slow(path: Path, block: bytes, line: int) -> Iterator[RawBatch]:
+def _parse_with_python(path: Path, block: bytes, line: int) -> Iterator[RawBatch]:
     """Parse the block with Python, one batch for each run of lines without a blank one between."""
     numbered = enumerate(block.split(b"\n")[:-1], line)
     for filled, run in groupby(numbered, lambda item: bool(item[1].strip())):
@@ -194,16 +194,16 @@ def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
     return value
 
 
-def _to_array(path: Path, line: int, name: str, values: list[Any]) -> Any:
-    for row, value in enumerate(values):
+def _to_array(path: Path, first: int, name: str, values: list[Any]) -> Any:
+    for line, value in enumerate(values, first):
         if _has_surrogate(value):
-            raise VoteError(f"{path}: line {line + row}: {name} holds half of a surrogate pair, which is not text")
+            raise VoteError(f"{path}: line {line}: {name} holds half of a surrogate pair, which is not text")
     if name == "prompt" and any(isinstance(value, list) for value in values):
         values = [[value] if isinstance(value, str) else value for value in values]
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError):
-        # Kinds that do not go together stay readable as text.
+        # Values of several types stay readable as text.
         return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
 
 

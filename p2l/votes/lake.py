@@ -27,7 +27,8 @@ import pyarrow.fs as pafs
 
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import parse_json
-from p2l.votes.schema import RawBatch, Source, check_number_of_columns, numbers
+from p2l.votes.rows import RawBatch, Source, numbered
+from p2l.votes.schema import numbers
 
 DAY = 86_400
 """Seconds."""
@@ -204,19 +205,19 @@ class Lake:
     def source(self) -> Source:
         """Return its votes as a source, the oldest days first."""
 
-        def stream(columns: Sequence[str] | None, rows: int) -> Iterator[RawBatch]:
-            row = 1
+        def batches(columns: Sequence[str] | None, rows: int) -> Iterator[Any]:
             for part in self.parts:
                 for batch in self.batches(part, columns, rows):
                     if "weight" in (columns or self.columns) and "weight" not in batch.schema.names:
                         # Of a source without weights: each of its votes weighs as one.
                         batch = batch.append_column("weight", pa.array(np.ones(len(batch))))
-                    yield RawBatch(batch, row)
-                    row += len(batch)
+                    yield batch
 
-        check_number_of_columns(self.name, len(self.columns))
+        def read(columns: Sequence[str] | None, rows: int) -> Iterator[RawBatch]:
+            return numbered(batches(columns, rows))
+
         version = hashlib.sha256(repr(self.parts).encode()).hexdigest()
-        return Source(self.name, self.columns, stream, rows=self.rows, version=version)
+        return Source(self.name, self.columns, read, rows=self.rows, version=version)
 
     def add(self, batches: Iterable[Any], *, name: str, source: str, identity: str, cursor: Any = None) -> Commit:
         """Write batches of votes and commit them under a name; a commit of the same name is replaced."""

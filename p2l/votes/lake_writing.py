@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from p2l.common.errors import InputError, VoteError
 from p2l.votes.lake import Commit, Lake
 from p2l.votes.reading import read_votes
-from p2l.votes.schema import Source
+from p2l.votes.rows import Source
 from p2l.votes.sources import open_source
 
 _CHUNK = 1 << 24

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from p2l.common.errors import VoteError
-from p2l.votes.schema import RawBatch, Source, check_number_of_columns
+from p2l.votes.rows import RawBatch, Source, check_number_of_columns
 
 _BATCH_BYTES = 64 << 20
-_CELL_BYTES = 16 << 20
+_MAX_CELL_BYTES = 16 << 20
 _SMALL_BYTES = 1 << 30  # what any machine can take
-_MOST_PER_BYTE = 5_000  # bytes that one of the file may stand for beyond that
-_LEVEL_BYTES = 8  # where a value belongs, or its absence
+_MAX_EXPANSION = 5_000  # bytes that one of the file may stand for beyond that
+_BYTES_PER_LEVEL = 8  # where a value belongs, or its absence
 
 
 def open_parquet(path: Path) -> Source:
@@ -31,11 +31,11 @@ def open_parquet(path: Path) -> Source:
 
     with pq.ParquetFile(path) as file:
         names = file.schema_arrow.names
-        check_number_of_columns(str(path), file.metadata.num_columns)
-        return Source(str(path), names, partial(_stream, path), rows=file.metadata.num_rows)
+        check_number_of_columns(str(path), file.metadata.num_columns)  # those within objects count too
+        return Source(str(path), names, partial(_read, path), rows=file.metadata.num_rows)
 
 
-def _stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+def _read(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
     import pyarrow.parquet as pq
 
     row = 1
@@ -90,14 +90,14 @@ def _is_of(leaf: str, columns: Sequence[str]) -> bool:
 def _chunk_size(file: Any, group: int, chunk: Any, rows: int) -> _Size:
     """Return the size of one column of a row group."""
     stored, values = chunk.total_uncompressed_size, chunk.num_values + rows
-    plain = stored + _LEVEL_BYTES * values
+    plain = stored + _BYTES_PER_LEVEL * values
     if chunk.physical_type != "BYTE_ARRAY" or not chunk.has_dictionary_page or values * stored <= _BATCH_BYTES:
         return _Size(plain, plain / max(rows, 1), 0.0, chunk.path_in_schema)
-    if stored > _SMALL_BYTES and stored > _MOST_PER_BYTE * chunk.total_compressed_size:
+    if stored > _SMALL_BYTES and stored > _MAX_EXPANSION * chunk.total_compressed_size:
         return _Size(stored, stored, 0.0, chunk.path_in_schema)
     lengths = _dictionary_lengths(file, group, chunk.path_in_schema)
     mean, longest = (pc.mean(lengths).as_py() or 0.0, pc.max(lengths).as_py() or 0.0) if len(lengths) else (0.0, 0.0)
-    repeated = mean * chunk.num_values + _LEVEL_BYTES * values
+    repeated = mean * chunk.num_values + _BYTES_PER_LEVEL * values
     per_row = max(1.0, values / max(rows, 1))
     return _Size(max(plain, repeated), max(plain / max(rows, 1), longest * per_row), longest, chunk.path_in_schema)
 
@@ -114,14 +114,14 @@ def _dictionary_lengths(file: Any, group: int, column: str) -> Any:
 def _check_size(path: Path, sizes: Sequence[_Size]) -> None:
     """Raise VoteError where a text is longer than any prompt, or the file unpacks to far more than it is."""
     unpacked, stored = sum(size.unpacked for size in sizes), path.stat().st_size
-    if unpacked > max(_SMALL_BYTES, _MOST_PER_BYTE * stored):
+    if unpacked > max(_SMALL_BYTES, _MAX_EXPANSION * stored):
         raise VoteError(
             f"{path}: its {stored / 1e3:,.0f} kB unpack to some {unpacked / 1e9:,.1f} GB, which votes do not; "
             "name the columns that are needed, or write it anew"
         )
     for group, size in enumerate(sizes, 1):
-        if size.longest_cell > _CELL_BYTES:
+        if size.longest_cell > _MAX_CELL_BYTES:
             raise VoteError(
                 f"{path}: row group {group}: {size.column} holds a text of {size.longest_cell / 1e6:,.1f} MB, "
-                f"of at most {_CELL_BYTES >> 20} MiB; leave that row out"
+                f"of at most {_MAX_CELL_BYTES >> 20} MiB; leave that row out"
             )

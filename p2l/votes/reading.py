@@ -11,15 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from p2l.common.errors import VoteError
-from p2l.votes.arrow_files import common_type
+from p2l.votes.rows import Source, missing_column
 from p2l.votes.schema import (
     NUMBER_COLUMNS,
     WINNERS,
     IntArray,
-    Labels,
-    Source,
     is_one_text,
-    missing_column,
     name_lookup,
     normalise,
     numbers,
@@ -27,6 +24,7 @@ from p2l.votes.schema import (
     unknown_winner,
 )
 from p2l.votes.sources import open_source
+from p2l.votes.spool import as_type, common_type
 
 # What can be wrong with a vote, found for a whole batch at once.
 #
@@ -42,7 +40,7 @@ class Finding(NamedTuple):
     describe: Callable[[int], str]
 
 
-class LabelNames:
+class _LabelNames:
     """Model name of each label index so far: an index whose name changes betrays a mix of model lists."""
 
     def __init__(self) -> None:
@@ -54,26 +52,33 @@ class LabelNames:
         codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
         pairs, rows = np.unique(np.stack([index, codes], axis=1), axis=0, return_index=True)
         for (position, code), row in sorted(zip(pairs.tolist(), rows.tolist(), strict=True), key=lambda item: item[1]):
-            this = encoded.dictionary[code].as_py() if code >= 0 else None
-            if this is not None and self.names.setdefault(position, this) != this:
+            model = encoded.dictionary[code].as_py() if code >= 0 else None
+            if model is not None and self.names.setdefault(position, model) != model:
                 yield row, self.names[position]
 
 
-def find_problems(batch: Any, labels: LabelNames | None = None) -> list[Finding]:
+def find_problems(batch: Any, labels: _LabelNames | None = None) -> list[Finding]:
     """Return every fault in the columns of a batch in schema form."""
-    names = batch.schema.names
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     findings: list[Finding] = []
-    if "prompt" in names:
-        findings += _prompt_problems(batch.column("prompt"))
+    if "prompt" in columns:
+        findings += _prompt_problems(columns["prompt"])
     for name in ("model_a", "model_b"):
-        if name in names:
-            findings.append(_finding("model name", _blank(batch.column(name)), f"{name} has no name"))
-    if "model_a" in names and "model_b" in names:
-        findings.append(_same_model(batch.column("model_a"), batch.column("model_b")))
-    if "winner" in names:
-        findings.append(_winner_problem(batch.column("winner")))
-    findings += [_number_problem(name, batch.column(name)) for name in NUMBER_COLUMNS if name in names]
-    if "labels" in names:
+        if name in columns:
+            is_empty = pc.equal(pc.utf8_trim_whitespace(columns[name]), "")
+            findings.append(_finding("model name", pc.fill_null(is_empty, True), f"{name} has no name"))
+    if {"model_a", "model_b"} <= columns.keys():
+        first = columns["model_a"]
+        same = pc.and_(pc.equal(first, columns["model_b"]), pc.not_equal(first, ""))
+        findings.append(
+            _finding("same model twice", same, lambda row: f"model_a and model_b are both {first[row].as_py()!r}")
+        )
+    if "winner" in columns:
+        winner = columns["winner"]
+        unknown = pc.invert(pc.is_in(winner, value_set=pa.array(WINNERS)))
+        findings.append(_finding("winner", unknown, lambda row: unknown_winner(winner[row].as_py())))
+    findings += [_number_problem(name, columns[name]) for name in NUMBER_COLUMNS if name in columns]
+    if "labels" in columns:
         findings += _label_problems(batch, labels)
     return [finding for finding in findings if len(finding.rows)]
 
@@ -87,15 +92,10 @@ def first_problem(findings: list[Finding]) -> tuple[int, str] | None:
     return row, first.describe(row)
 
 
-def _finding(kind: str, wrong: Any, describe: Callable[[int], str] | str) -> Finding:
+def _finding(kind: str, wrong: Any, sentence: Callable[[int], str] | str) -> Finding:
     if not isinstance(wrong, np.ndarray):
         wrong = pc.fill_null(wrong, False).to_numpy(zero_copy_only=False)
-    sentence = describe
     return Finding(kind, np.flatnonzero(wrong), (lambda _: sentence) if isinstance(sentence, str) else sentence)
-
-
-def _blank(column: Any) -> Any:
-    return pc.or_(column.is_null(), pc.equal(pc.utf8_trim_whitespace(column), "").fill_null(False))
 
 
 def _prompt_problems(column: Any) -> list[Finding]:
@@ -111,16 +111,6 @@ def _prompt_problems(column: Any) -> list[Finding]:
     return findings
 
 
-def _same_model(first: Any, second: Any) -> Finding:
-    same = pc.and_(pc.equal(first, second), pc.not_equal(first, ""))
-    return _finding("same model twice", same, lambda row: f"model_a and model_b are both {first[row].as_py()!r}")
-
-
-def _winner_problem(column: Any) -> Finding:
-    is_valid = pc.is_in(column, value_set=pa.array(WINNERS))
-    return _finding("winner", pc.invert(is_valid), lambda row: unknown_winner(column[row].as_py()))
-
-
 def _number_problem(name: str, column: Any) -> Finding:
     values = numbers(column)
     # A vote may lack a propensity or a time; pyarrow's null and NaN are told apart by the column.
@@ -134,44 +124,39 @@ def _number_problem(name: str, column: Any) -> Finding:
     return _finding(name, wrong, lambda row: f"{name} is {column[row].as_py()!r}; it must be {must}")
 
 
-def _label_problems(batch: Any, names: LabelNames | None) -> list[Finding]:
+def _label_problems(batch: Any, names: _LabelNames | None) -> list[Finding]:
     column = batch.column("labels")
     labels = parse_labels(column)
-    one, two, tie = labels.triples.T
+    winner, loser, flag = labels.triples.T
 
     def show(row: int) -> str:
         return f"labels {column[row].as_py()!r}"
 
-    wrong = ~labels.valid | (one < 0) | (two < 0) | (one == two) | (tie < 0) | (tie > 2)
+    wrong = ~labels.valid | (winner < 0) | (loser < 0) | (winner == loser) | (flag < 0) | (flag > 2)
     text = "are not [winner, loser, tie]: two different positions and a tie flag of 0, 1 or 2"
     findings = [_finding("labels", wrong, lambda row: f"{show(row)} {text}")]
     if not {"model_a", "model_b", "winner"} <= set(batch.schema.names):
         return findings
-    winner = batch.column("winner")
-    findings.append(_tie_flag_problem(labels, wrong, winner, show))
+    # A flag of 1 also fits `tie (bothbad)`, which some losses do not tell apart. A winner that is none of the four has
+    # code -1, the last entry of both tables: it is a fault of its own, and any flag fits it.
+    outcome = batch.column("winner")
+    code = pc.index_in(outcome, value_set=pa.array(WINNERS)).fill_null(-1).to_numpy(zero_copy_only=False)
+    lowest, highest = np.array([0, 0, 1, 1, 0])[code], np.array([0, 0, 1, 2, 2])[code]
+    clash = ~wrong & ((flag < lowest) | (flag > highest))
+    findings.append(_finding("labels", clash, lambda row: f"{show(row)} contradict winner {outcome[row].as_py()!r}"))
     if names is not None and not wrong.any():
-        findings += _index_problems(batch, labels, names, show)
+        findings += _index_problems(batch, labels.triples[:, :2], names, show)
     return findings
 
 
-def _tie_flag_problem(labels: Labels, wrong: IntArray, winner: Any, show: Callable[[int], str]) -> Finding:
-    """Check the flag against the winner; 1 also fits `tie (bothbad)`, which some losses do not tell apart."""
-    flag = labels.triples[:, 2]
-    code = pc.index_in(winner, value_set=pa.array(WINNERS)).fill_null(-1).to_numpy(zero_copy_only=False)
-    # A winner that is none of the four has code -1, the last entry: it is a fault of its own, and any flag fits it.
-    lowest, highest = np.array([0, 0, 1, 1, 0])[code], np.array([0, 0, 1, 2, 2])[code]
-    clash = ~wrong & ((flag < lowest) | (flag > highest))
-    return _finding("labels", clash, lambda row: f"{show(row)} contradict winner {winner[row].as_py()!r}")
-
-
-def _index_problems(batch: Any, labels: Labels, names: LabelNames, show: Callable[[int], str]) -> list[Finding]:
+def _index_problems(batch: Any, pairs: IntArray, names: _LabelNames, show: Callable[[int], str]) -> list[Finding]:
     """Check that every index stands for one model throughout: the winner's (model_a's in a tie), then the other's."""
     b_won = pc.equal(batch.column("winner"), "model_b")
     first, second = batch.column("model_a"), batch.column("model_b")
     sides = pa.concat_arrays([pc.if_else(b_won, second, first), pc.if_else(b_won, first, second)])
     # Row by row, as a reader would meet them: winner, loser, next winner, ...
     name = sides.take(pa.array(np.arange(len(sides)).reshape(2, -1).T.ravel()))
-    index = labels.triples[:, :2].ravel()
+    index = pairs.ravel()
     findings = []
     for place, before in names.clashes(index, name):
         text = f"place {name[place].as_py()!r} at {index[place]}, where an earlier row has {before!r}"
@@ -268,17 +253,17 @@ def check_columns(
     source: Source, columns: Sequence[str] | None, *, need_prompt: bool, label_list: Sequence[str] | None
 ) -> None:
     """Refuse a source that lacks a needed column, before any row is read."""
-    there = set(source.columns)
-    required = list(columns) if columns is not None else ["prompt"] * need_prompt
+    has_labels = "labels" in source.columns
+    required = list(columns) if columns is not None else ["prompt"] if need_prompt else []
     for name in required:
-        if name not in there:
-            raw = name == "prompt" and "conversation_a" in there
-            hint = " (a raw arena export: `p2l votes import` makes votes of it)" if raw else ""
+        if name not in source.columns:
+            is_export = name == "prompt" and "conversation_a" in source.columns
+            hint = " (a raw arena export: `p2l votes import` makes votes of it)" if is_export else ""
             raise missing_column(source, name, because=hint)
-    absent = [name for name in _NAMED if name not in there]
-    if columns is not None or not absent or ("labels" in there and label_list is not None):
+    absent = [name for name in _NAMED if name not in source.columns]
+    if columns is not None or not absent or (has_labels and label_list is not None):
         return
-    if "labels" in there:
+    if has_labels:
         raise VoteError(
             f"{source.name}: no column {absent[0]!r}, and labels are positions in a model list that is not stated; "
             "state the list, or add model_a, model_b and winner"
@@ -290,13 +275,13 @@ def scan(
     source: Source, columns: Sequence[str] | None, batch_size: int, label_list: Sequence[str] | None
 ) -> Iterator[tuple[VoteBatch, list[Finding]]]:
     """Stream batches in the form of the schema together with their faults."""
-    names = LabelNames()
+    names = _LabelNames()
     for raw in source.stream(columns, batch_size):
         # A block of JSON lines may lack keys that others have.
         for name in columns if columns is not None else source.columns:
             if name not in raw.batch.schema.names:
                 raw = raw._replace(batch=raw.batch.append_column(name, pa.nulls(len(raw.batch), pa.string())))
-        batch = normalise(source, raw)
+        batch = normalise(source, raw.batch)
         is_text = "prompt" in batch.schema.names and is_one_text(raw.batch.column("prompt"), batch.column("prompt"))
         findings: list[Finding] = []
         if columns is None and not set(_NAMED) <= set(batch.schema.names) and label_list is not None:
@@ -360,28 +345,22 @@ def read_columns(
     This is the cheap way to what a leaderboard needs: `encode_votes(c["model_a"], c["model_b"], c["winner"])`.
     Four bytes a vote and text column stay in memory. With `drop_bad`, `dropped` of the result counts the rows left out.
     """
-    parts: dict[str, list[Any]] = {name: [] for name in columns}
-    dropped = 0
+    chunks: dict[str, list[Any]] = {name: [] for name in columns}
+    joined = Columns()
     for batch in read_votes(source, columns=columns, split=split, from_disk=from_disk, drop_bad=drop_bad):
-        dropped += batch.dropped
+        joined.dropped += batch.dropped
         for name in columns:
             values = batch.batch.column(name)
-            parts[name].append(values.dictionary_encode() if values.type == pa.string() else values)
-    joined = Columns((name, _joined(arrays)) for name, arrays in parts.items())
-    joined.dropped = dropped
+            chunks[name].append(values.dictionary_encode() if values.type == pa.string() else values)
+    for name, arrays in chunks.items():
+        # JSON lines may change the type of a column as they go.
+        kind = common_type([array.type for array in arrays])
+        column = pa.chunked_array([as_type(array, kind) for array in arrays])
+        if pa.types.is_dictionary(kind):
+            column = column.unify_dictionaries()
+        whole = column.combine_chunks()
+        joined[name] = whole if isinstance(whole, pa.Array) else whole.chunk(0)
     return joined
-
-
-def _joined(arrays: list[Any]) -> Any:
-    kinds = {array.type for array in arrays}
-    if len(kinds) > 1:
-        kind = common_type(list(kinds))
-        arrays = [array.cast(kind) for array in arrays]
-    column = pa.chunked_array(arrays)
-    if pa.types.is_dictionary(column.type):
-        column = column.unify_dictionaries()
-    joined = column.combine_chunks()
-    return joined if isinstance(joined, pa.Array) else joined.chunk(0)
 
 
 def model_codes(names: Any, codes: dict[str, int]) -> Any:

@@ -17,8 +17,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -26,10 +25,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from p2l.common.cli import listed, nearest
+from p2l.common.cli import nearest
 from p2l.common.errors import VoteError
 from p2l.common.files import parse_json
-from p2l.common.spreadsheets import MOST_COLUMNS
+from p2l.votes.rows import Source, is_text
 
 # Votes as integers: model names and winners to codes, labels from one model list to another.
 #
@@ -90,11 +89,6 @@ def _as_dictionary(values: Any) -> Any:
         array = array.unify_dictionaries().combine_chunks()
         array = array if isinstance(array, pa.Array) else array.chunk(0)
     return array
-
-
-def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is text of any width."""
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def encode_votes(model_a: Any, model_b: Any, winner: Any) -> VoteCodes:
@@ -162,126 +156,30 @@ def translate_labels(labels: IntArray, source: Sequence[str], target: Sequence[s
     return moved
 
 
-# What a source of votes is: a name, its columns, and a stream of rows as it holds them.
-#
-# A source streams Arrow record batches together with the number of their first row as the user sees it: the line of a
-# JSON lines file, the record of a CSV file counting its header as row 1 (as a spreadsheet does), the row of anything
-# else, all from 1.
-
-
-class RawBatch(NamedTuple):
-    """Consecutive rows as the source holds them."""
-
-    batch: Any  # pyarrow.RecordBatch
-    first_row: int
-
-
-Stream = Callable[[Sequence[str] | None, int], Iterator[RawBatch]]
-
-
-@dataclass(frozen=True)
-class Source:
-    """A place votes are read from, any number of times."""
-
-    name: str
-    """Name in messages: the path, the hub id, or `table`."""
-    columns: list[str]
-    """Column names; for JSON lines those of the first lines."""
-    stream: Stream
-    """(columns or None for all, rows per batch) -> batches in order."""
-    unit: str = "row"
-    """Word for a row: `line` for JSON lines, else `row`."""
-    rows: int | None = None
-    """Number of rows, where it is known before reading."""
-    text_lists: bool = False
-    """Whether text may stand for a list, as in CSV."""
-    version: str | None = None
-    """Fingerprint of the rows, where the source keeps one (files do not)."""
-
-    def place(self, row: int) -> str:
-        """Return the words that name one row: `votes.jsonl: line 7`."""
-        return f"{self.name}: {self.unit} {row}"
-
-
-MOST_MODELS = 10_000  # what is fitted to models has a number for each two of them
-
-
-def check_number_of_models(name: str, number: int) -> None:
-    """Raise VoteError where there are more models than anything can be fitted to."""
-    if number > MOST_MODELS:
-        raise VoteError(
-            f"{name}: names {number:,} models, of at most {MOST_MODELS:,}; is this the column of their names?"
-        )
-
-
-def check_number_of_columns(name: str, number: int) -> None:
-    """Raise VoteError where a source has more columns than any votes."""
-    if number > MOST_COLUMNS:
-        raise VoteError(f"{name}: has {number:,} columns, of at most {MOST_COLUMNS:,}; keep those that are needed")
-
-
-def missing_column(source: Source, name: str, *, because: str = "") -> VoteError:
-    """Return the error for a column that is not there: it lists those that are and points at the nearest."""
-    there = listed(source.columns) or "none"
-    return VoteError(f"{source.name}: no column {name!r}{because}{nearest(name, source.columns)}; columns: {there}")
-
-
-TEXT_COLUMNS = ("model_a", "model_b", "winner")
-_MOST_TEXT = 1 << 30  # bytes of a column of a batch
-_LONGEST_LITERAL = 100_000  # characters
+_TEXT_COLUMNS = ("model_a", "model_b", "winner")
+_MAX_LITERAL_CHARS = 100_000
 NUMBER_COLUMNS = ("weight", "tstamp", "propensity")
 _LABEL = r"^\s*[\[(]\s*(?P<i>\d{1,9})\s*[\s,]\s*(?P<j>\d{1,9})\s*[\s,]\s*(?P<t>\d{1,9})\s*[\])]\s*$"
 
 
-def normalise(source: Source, raw: RawBatch) -> Any:
+def normalise(source: Source, batch: Any) -> Any:
     """Bring prompt, model names and winner of a batch into the form of the schema; every other column stays."""
     arrays = []
-    for name, column in zip(raw.batch.schema.names, raw.batch.columns, strict=True):
-        if pa.types.is_dictionary(column.type):
-            column = _decoded(source, raw.first_row, name, column)
-        check_utf8(source, raw.first_row, name, column)
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
         if name == "prompt":
             column = _turns(source, column)
-        elif name in TEXT_COLUMNS:
+        elif name in _TEXT_COLUMNS:
             if not (is_text(column.type) or pa.types.is_null(column.type)):
                 raise VoteError(f"{source.name}: column {name!r} holds {column.type}; it must hold text")
             column = column.cast(pa.string())
         arrays.append(column)
-    return pa.RecordBatch.from_arrays(arrays, names=raw.batch.schema.names)
-
-
-def _decoded(source: Source, first_row: int, name: str, column: Any) -> Any:
-    """Write the texts of a column out; VoteError where they are too much of what is stored once."""
-    if is_text(column.type.value_type):
-        size = pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0
-        if size > _MOST_TEXT:
-            raise VoteError(
-                f"{source.place(first_row)}: {name}: this and the next {len(column):,} rows hold "
-                f"{size / 1e9:,.1f} GB of text, which votes do not; leave out what repeats"
-            )
-    return column.dictionary_decode()
-
-
-def check_utf8(source: Source, first_row: int, name: str, column: Any) -> None:
-    """Refuse text that is not UTF-8."""
-    if not is_valid(column):
-        row = next((row for row in range(len(column)) if not is_valid(pa.concat_arrays([column.slice(row, 1)]))), 0)
-        raise VoteError(f"{source.place(first_row + row)}: {name} is not UTF-8 text")
-
-
-def is_valid(column: Any) -> bool:
-    """Whether all text of a column is UTF-8."""
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid:
-        return False
-    return True
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
 def _turns(source: Source, column: Any) -> Any:
     kind = column.type
     if is_text(kind) or pa.types.is_null(kind):
-        return _one_turn(column.cast(pa.string()), lists_in_text=source.text_lists)
+        return _texts_as_turns(column.cast(pa.string()), lists_in_text=source.text_lists)
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if is_list and (is_text(kind.value_type) or pa.types.is_null(kind.value_type)):
         return column.cast(pa.list_(pa.string()))
@@ -290,7 +188,7 @@ def _turns(source: Source, column: Any) -> Any:
     raise VoteError(f"{source.name}: column 'prompt' holds {kind}; it must hold text or a list of the user's turns")
 
 
-def _one_turn(column: Any, *, lists_in_text: bool) -> Any:
+def _texts_as_turns(column: Any, *, lists_in_text: bool) -> Any:
     """Make each text a list of one turn, without copying the text; in CSV a text may itself be a list."""
     if lists_in_text and pc.any(pc.match_substring_regex(column, r"(?s)^\s*\[.*\]\s*$")).as_py():
         return pa.array([_parse_turns(text) for text in column.to_pylist()], pa.list_(pa.string()))
@@ -302,8 +200,6 @@ def _one_turn(column: Any, *, lists_in_text: bool) -> Any:
 
 def is_one_text(raw: Any, turns: Any) -> bool:
     """Whether the source holds each of these prompts as one text, rather than a list or the text of one."""
-    if pa.types.is_dictionary(raw.type):
-        return is_text(raw.type.value_type)
     if not is_text(raw.type) or len(turns.flatten()) != len(raw) - raw.null_count:
         return False
     return pc.all(pc.equal(turns.flatten(), raw.drop_null().cast(pa.string()))).as_py() is not False
@@ -314,7 +210,7 @@ def _parse_turns(text: str | None) -> list[str] | None:
         return None
     if text.lstrip().startswith("["):
         for parse in (parse_json, ast.literal_eval):
-            if parse is ast.literal_eval and len(text) > _LONGEST_LITERAL:  # it takes a kilobyte a letter
+            if parse is ast.literal_eval and len(text) > _MAX_LITERAL_CHARS:  # it takes a kilobyte a letter
                 continue
             try:
                 turns = parse(text.strip())

@@ -20,9 +20,9 @@ import pyarrow as pa
 from p2l.common.cli import counted, listed, progress
 from p2l.common.errors import VoteError
 from p2l.common.files import check_can_write, write_json
-from p2l.votes.arrow_files import RecordFile
 from p2l.votes.schema import IntArray, hash_turns
 from p2l.votes.sources import FILE_ENDINGS, file_kind
+from p2l.votes.spool import RecordFile
 from p2l.votes.store import VoteStore
 from p2l.votes.writing import open_writer, write_votes
 

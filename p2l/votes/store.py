@@ -1,6 +1,6 @@
 """Random access to more votes than memory holds.
 
-`open_votes` streams a source once into unnamed temporary files (see `p2l.votes.arrow_files`): the rows as Arrow
+`open_votes` streams a source once into unnamed temporary files (see `p2l.votes.spool`): the rows as Arrow
 batches, and a record of 25 bytes a vote with model codes, winner, weight and time. A step of 512 votes in any order
 then reads what it needs. Labels are looked up in a table of M entries on the way out: translating them to another model
 list costs nothing.
@@ -34,11 +34,12 @@ from numpy.typing import NDArray
 from p2l.common import errors
 from p2l.common.cli import listed, progress
 from p2l.common.errors import InputError, VoteError
-from p2l.votes.arrow_files import RecordFile, RowFile, conform
 from p2l.votes.lake import is_lake
 from p2l.votes.reading import VoteBatch, model_codes, read_votes
-from p2l.votes.schema import WINNERS, IntArray, Source, hash_turns, name_lookup, numbers
+from p2l.votes.rows import Source
+from p2l.votes.schema import WINNERS, IntArray, hash_turns, name_lookup, numbers
 from p2l.votes.sources import open_source
+from p2l.votes.spool import RecordFile, RowFile, conform
 
 Ids = Sequence[int] | IntArray | None
 RECORD = np.dtype([("a", "<i4"), ("b", "<i4"), ("winner", "i1"), ("weight", "<f8"), ("tstamp", "<f8")])

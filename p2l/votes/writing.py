@@ -27,10 +27,11 @@ from p2l.common.cli import progress
 from p2l.common.errors import VoteError
 from p2l.common.files import atomic_path, no_nan, parse_json
 from p2l.common.spreadsheets import formulas, to_cell, to_cells
-from p2l.votes.arrow_files import RowFile, conform
 from p2l.votes.reading import read_votes
-from p2l.votes.schema import WINNERS, RawBatch, Source, is_text, numbers
+from p2l.votes.rows import RawBatch, Source, is_text
+from p2l.votes.schema import WINNERS, numbers
 from p2l.votes.sources import file_kind, open_source
+from p2l.votes.spool import RowFile, conform
 
 Write = Callable[[Any], None]
 _GZIP_LEVEL = 5  # a third of the time of the default, for files a twentieth larger
@@ -220,14 +221,14 @@ def arena_source(source: Source) -> Source:
     sides = [side for side in "ab" if f"conversation_{side}" in source.columns and not {*derived[side]} & {*names}]
     names += [name for side in sides for name in derived[side]]
 
-    def stream(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+    def read(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
         measured = [side for side in sides if columns is None or {*derived[side]} & {*columns}]
-        read = {*(columns or ()), "conversation_a", *(f"conversation_{side}" for side in measured)}
-        needed = None if columns is None else [name for name in source.columns if name in read]
+        used = {*(columns or ()), "conversation_a", *(f"conversation_{side}" for side in measured)}
+        needed = None if columns is None else [name for name in source.columns if name in used]
         for raw in source.stream(needed, batch_size):
             yield RawBatch(_as_votes(source, raw, measured), raw.first_row)
 
-    return replace(source, columns=names, stream=stream)
+    return replace(source, columns=names, read=read)
 
 
 def _as_votes(source: Source, raw: RawBatch, measured: Sequence[str]) -> Any:

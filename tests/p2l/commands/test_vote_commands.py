@@ -96,7 +96,7 @@ def test_check_lists_every_problem_up_to_the_limit(tmp_path: Path, capsys: pytes
 
 
 def test_check_counts_across_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2l.votes.json_lines._BLOCK", 400)
+    monkeypatch.setattr("p2l.votes.json_lines._BLOCK_BYTES", 400)
     rows = [vote(n, prompt=[f"p{n % 7}"], tstamp=100 - n, weight=n + 1) for n in range(40)]
     report = check_votes(save(tmp_path / "v.jsonl", rows))
     assert (report.votes, report.prompts, report.time_sorted) == (40, 7, False)

@@ -67,8 +67,8 @@ LINES: dict[str, tuple[Callable[[], Iterator[str]], str]] = {
 
 @pytest.mark.parametrize(("name", "ending"), [*((name, ".jsonl") for name in LINES), ("long late", ".jsonl.gz")])
 def test_json_lines_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, ending: str) -> None:
-    monkeypatch.setattr("p2l.votes.json_lines._BLOCK", 100_000)
-    monkeypatch.setattr("p2l.votes.json_lines._MOST_CELLS", 1_000_000)
+    monkeypatch.setattr("p2l.votes.json_lines._BLOCK_BYTES", 100_000)
+    monkeypatch.setattr("p2l.votes.json_lines._MAX_CELLS", 1_000_000)
     lines, message = LINES[name]
     path = tmp_path / f"votes{ending}"
     _write(path, *lines())
@@ -79,7 +79,7 @@ def test_lines_with_other_keys_in_later_blocks_are_read_as_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Keys that come and go, numbers that become fractions, text that becomes lists."""
-    monkeypatch.setattr("p2l.votes.json_lines._BLOCK", 100_000)
+    monkeypatch.setattr("p2l.votes.json_lines._BLOCK_BYTES", 100_000)
     path = tmp_path / "votes.jsonl"
     filler = "word " * 10
     rows: list[dict[str, Any]] = []

@@ -153,7 +153,7 @@ def test_a_hub_id_without_a_network_is_one_line(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_json_lines_may_change_their_columns_as_they_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2l.votes.json_lines._BLOCK", 300)
+    monkeypatch.setattr("p2l.votes.json_lines._BLOCK_BYTES", 300)
     extras: list[dict[str, Any]] = [{}, {"x": 1}, {"x": 1.5}, {"x": "text"}, {"tag": {"a": True}}, {"tag": {"b": 1}}]
     rows = [{**vote(n), **extras[n // 5]} for n in range(30)]
     with open_votes(save(tmp_path / "v.jsonl", rows)) as store:

@@ -1,4 +1,4 @@
-"""Votes on disk: rows as Arrow batches and numbers as fixed records, both memory-mapped; what others' files unpack to.
+"""Votes on disk: rows as Arrow batches and numbers as fixed records, both memory-mapped.
 
 The files have no name: they are deleted while open (in TMPDIR, else the system's folder for temporary files), so that
 their space is free again at `close`, at exit, and after a kill. Each batch is written with its own schema, as JSON
@@ -11,11 +11,9 @@ import contextlib
 import json
 import mmap
 import os
-import struct
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -197,90 +195,3 @@ def conform(batch: Any, schema: Any) -> Any:
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-# Arrow files of others. Their buffers may be compressed, and are unpacked whole when a batch is read; so the sizes that
-# stand before the buffers are added up first. Messages are flatbuffers, of which four tables are read here:
-# https://arrow.apache.org/docs/format/Columnar.html#serialization-and-interprocess-communication-ipc
-
-_HEADERS_WITH_BUFFERS = {2: 1, 3: None}
-"""Kind of a message -> the field in which a dictionary has its batch; a batch itself has none."""
-_LENGTH, _BUFFERS, _COMPRESSION = 0, 2, 3
-_UNCOMPRESSED = -1
-_ROW_BYTES = 8  # even where a column stores nothing
-_SMALL_BYTES = 1 << 30  # what any machine can take
-_MOST_PER_BYTE = 100  # bytes that one of the file may stand for beyond that: all of them come into memory
-
-
-def check_unpacked(path: Path) -> None:
-    """Raise VoteError where the batches of an Arrow stream unpack to far more than is stored."""
-    try:
-        stored = path.stat().st_size
-        with pa.memory_map(str(path)) as file:
-            messages = pa.ipc.MessageReader.open_stream(file)
-            unpacked = sum(_message_size(message.metadata.to_pybytes(), message.body) for message in messages)
-    except (pa.ArrowException, OSError, struct.error, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise VoteError(f"{path}: cannot be read as an Arrow stream: {reason}") from error
-    if unpacked > max(_SMALL_BYTES, _MOST_PER_BYTE * stored):
-        raise VoteError(
-            f"{path}: its {stored / 1e3:,.0f} kB unpack to some {unpacked / 1e9:,.1f} GB, which votes do not; "
-            "write it anew without compression"
-        )
-
-
-def _message_size(metadata: bytes, body: Any) -> int:
-    message = _Table(metadata, _number(metadata, 0, "<I"))
-    kind = message.field(1)
-    header = message.table(2)
-    if kind is None or header is None or metadata[kind] not in _HEADERS_WITH_BUFFERS:
-        return 0
-    inner = _HEADERS_WITH_BUFFERS[metadata[kind]]
-    batch = header if inner is None else header.table(inner)
-    if batch is None:
-        return 0
-    length, buffers = batch.field(_LENGTH), batch.field(_BUFFERS)
-    size = 0 if length is None else _ROW_BYTES * max(0, _number(metadata, length, "<q"))
-    if buffers is None:
-        return size
-    start = buffers + _number(metadata, buffers, "<I")
-    is_compressed = batch.field(_COMPRESSION) is not None
-    for place in range(start + 4, start + 4 + 16 * _number(metadata, start, "<I"), 16):
-        offset, stored = _number(metadata, place, "<q"), _number(metadata, place + 8, "<q")
-        size += _buffer_size(body, offset, stored) if is_compressed else stored
-    return size
-
-
-def _buffer_size(body: Any, offset: int, length: int) -> int:
-    """Return what a buffer unpacks to, which stands before it."""
-    if length < 8:
-        return length
-    unpacked = _number(memoryview(body), offset, "<q")
-    return length - 8 if unpacked == _UNCOMPRESSED else unpacked
-
-
-class _Table:
-    """A table of a flatbuffer."""
-
-    def __init__(self, buffer: bytes, start: int) -> None:
-        self._buffer, self._start = buffer, start
-        self._vtable = start - _number(buffer, start, "<i")
-
-    def field(self, number: int) -> int | None:
-        """Return where a field is; None for one that is left out."""
-        place = 4 + 2 * number
-        if place >= _number(self._buffer, self._vtable, "<H"):
-            return None
-        offset = _number(self._buffer, self._vtable + place, "<H")
-        return self._start + offset if offset else None
-
-    def table(self, number: int) -> _Table | None:
-        """Return the table that a field refers to."""
-        place = self.field(number)
-        return None if place is None else _Table(self._buffer, place + _number(self._buffer, place, "<I"))
-
-
-def _number(buffer: bytes | memoryview, place: int, form: str) -> int:
-    if place < 0:
-        raise ValueError("an offset before its beginning")
-    return int(struct.unpack_from(form, buffer, place)[0])

@@ -1,0 +1,118 @@
+"""A source of rows as it holds them, and the guard at its door: bounds on columns and text, names, and UTF-8.
+
+A source yields Arrow record batches together with the number of their first row as the user sees it: the line of a JSON
+lines file, the record of a CSV file counting its header as row 1 (as a spreadsheet does), the row of anything else, all
+from 1.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from p2l.common.cli import listed, nearest
+from p2l.common.errors import VoteError
+from p2l.common.spreadsheets import MOST_COLUMNS
+
+_MAX_COLUMN_BYTES = 1 << 30  # text of one column of a batch
+
+
+class RawBatch(NamedTuple):
+    """Consecutive rows as the source holds them."""
+
+    batch: Any  # pyarrow.RecordBatch
+    first_row: int
+
+
+Read = Callable[[Sequence[str] | None, int], Iterator[RawBatch]]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A place votes are read from, any number of times; VoteError where it has too many columns, or one twice."""
+
+    name: str
+    """Name in messages: the path, the hub id, or `table`."""
+    columns: list[str]
+    """Column names; for JSON lines those of the first lines."""
+    read: Read
+    """(columns or None for all, rows per batch) -> batches in order, as they come; `stream` is what to read by."""
+    unit: str = "row"
+    """Word for a row: `line` for JSON lines, else `row`."""
+    rows: int | None = None
+    """Number of rows, where it is known before reading."""
+    text_lists: bool = False
+    """Whether text may stand for a list, as in CSV."""
+    version: str | None = None
+    """Fingerprint of the rows, where the source keeps one (files do not)."""
+
+    def __post_init__(self) -> None:
+        check_number_of_columns(self.name, len(self.columns))
+        doubled = sorted(name for name, count in Counter(self.columns).items() if count > 1)
+        if doubled:
+            raise VoteError(f"{self.name}: column {doubled[0]!r} occurs twice")
+
+    def place(self, row: int) -> str:
+        """Return the words that name one row: `votes.jsonl: line 7`."""
+        return f"{self.name}: {self.unit} {row}"
+
+    def stream(self, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
+        """Yield batches in order, without dictionaries; VoteError where text is too much, or not UTF-8."""
+        for raw in self.read(columns, batch_size):
+            names = raw.batch.schema.names
+            arrays = [self._guarded(raw.first_row, *column) for column in zip(names, raw.batch.columns, strict=True)]
+            yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), raw.first_row)
+
+    def _guarded(self, first_row: int, name: str, column: Any) -> Any:
+        if pa.types.is_dictionary(column.type):
+            # A text that is stored once may be referred to by every row.
+            if is_text(column.type.value_type):
+                size = pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0
+                if size > _MAX_COLUMN_BYTES:
+                    raise VoteError(
+                        f"{self.place(first_row)}: {name}: this and the next {len(column):,} rows hold "
+                        f"{size / 1e9:,.1f} GB of text, which votes do not; leave out what repeats"
+                    )
+            column = column.dictionary_decode()
+        if not is_valid(column):
+            rows = (row for row in range(len(column)) if not is_valid(pa.concat_arrays([column.slice(row, 1)])))
+            raise VoteError(f"{self.place(first_row + next(rows, 0))}: {name} is not UTF-8 text")
+        return column
+
+
+def numbered(batches: Iterable[Any], row: int = 1) -> Iterator[RawBatch]:
+    """Yield batches, without any row left out between them, with the number of their first row."""
+    for batch in batches:
+        yield RawBatch(batch, row)
+        row += len(batch)
+
+
+def is_text(kind: Any) -> bool:
+    """Whether an Arrow type is text of any width."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def is_valid(column: Any) -> bool:
+    """Whether all text of a column is UTF-8."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def check_number_of_columns(name: str, number: int) -> None:
+    """Raise VoteError where a source has more columns than any votes."""
+    if number > MOST_COLUMNS:
+        raise VoteError(f"{name}: has {number:,} columns, of at most {MOST_COLUMNS:,}; keep those that are needed")
+
+
+def missing_column(source: Source, name: str, *, because: str = "") -> VoteError:
+    """Return the error for a column that is not there: it lists those that are and points at the nearest."""
+    columns = listed(source.columns) or "none"
+    return VoteError(f"{source.name}: no column {name!r}{because}{nearest(name, source.columns)}; columns: {columns}")
