@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coeval.cli import names
+from coeval.ingest.benchmarks import benchmark_names
 from p2l.common.cli import counted, parser, positive
 
 if TYPE_CHECKING:
-    from coeval.ingest.adapters import Benchmark
+    from coeval.ingest.benchmarks import Benchmark
     from coeval.storage.run import Run
 
 
@@ -20,13 +21,6 @@ _DATA = Path("stdbenchmarks/data")
 _OF_BENCHMARKS = ("data_dir", "split", "task_name")
 _OF_DATASET = ("task", "teacher_id", "description", "label_attributes", "metric")
 _OF_ANSWERS = ("answers_format", "model")
-_NAMES = (
-    *("mmlu", "hellaswag", "truthfulqa", "humaneval", "medqa", "gsm8k", "xsum", "cnn_dailymail", "samsum"),
-    *("codesearchnet", "aeslc", "mbpp", "narrativeqa", "wikitablequestions", "bigbench_hard", "trivia_qa", "squad_v2"),
-    *("nq_open", "arc_challenge", "race", "sciq", "logiqa", "winogrande", "copa", "cosmos_qa", "bbq", "mathqa"),
-    *("math", "mgsm", "multinli", "fever", "scifact"),
-)
-"""Named here too, since their modules would delay --help."""
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -51,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="folder that holds the run of --run-id",
     )
     what = flags.add_mutually_exclusive_group(required=True)
-    what.add_argument("--benchmarks", nargs="+", metavar="NAME", help=f"some of {', '.join(_NAMES)}")
+    what.add_argument("--benchmarks", nargs="+", metavar="NAME", help=f"some of {', '.join(benchmark_names())}")
     what.add_argument(
         "--dataset", type=Path, metavar="FILE", help="JSON lines with prompt, and maybe reference_response, for --task"
     )
@@ -159,11 +153,11 @@ def _take_answers(run: Run, arguments: argparse.Namespace) -> None:
 
 def _own(arguments: argparse.Namespace, path: Path) -> Benchmark:
     """Return the benchmark that a file of the user's is."""
-    from coeval.ingest.adapters import generic
+    from coeval.ingest.benchmarks import own_benchmark
 
     labels = arguments.label_attributes or ()
     teacher = arguments.teacher_id or path.name.partition(".")[0]
-    return generic(teacher, arguments.task, arguments.description, labels, arguments.metric)
+    return own_benchmark(teacher, arguments.task, arguments.description, labels, arguments.metric)
 
 
 def _check_flags(flags: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
@@ -187,7 +181,7 @@ def _sources(arguments: argparse.Namespace) -> Iterator[tuple[Benchmark, Path]]:
     from dataclasses import replace
 
     from coeval.errors import RunInputError
-    from coeval.ingest.published import benchmark
+    from coeval.ingest.benchmarks import benchmark
     from coeval.ingest.rows import find_rows
     from coeval.judging.metrics import missing_package
 

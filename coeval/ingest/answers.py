@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coeval.errors import RunInputError
-from coeval.ingest.adapters import BadRowError, text_of
+from coeval.ingest.benchmarks import BadRowError, text_of
 from coeval.ingest.rows import rows_of
 from p2l.common.files import parse_json
 

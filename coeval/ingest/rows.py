@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coeval.errors import RunInputError
-from coeval.ingest.adapters import Benchmark
+from coeval.ingest.benchmarks import Benchmark
 from p2l.common.cli import need
 from p2l.common.files import LONGEST_LINE, bounded_lines, json_reason, no_object, parse_json
 

@@ -17,9 +17,8 @@ from coeval.config.keys import redacted
 from coeval.config.models import read_experiment
 from coeval.config.reading import read_yaml
 from coeval.errors import RunInputError
-from coeval.ingest.adapters import BadRowError, Benchmark, BenchmarkItem
 from coeval.ingest.answers import ReadyAnswer, model_name
-from coeval.ingest.published import stratified
+from coeval.ingest.benchmarks import BadRowError, Benchmark, BenchmarkItem, stratified
 from coeval.ingest.rows import Rows, rows_at
 from coeval.storage.jsonl import read_json, read_records, write_json
 from coeval.storage.meta import Meta, create_meta, main_process

@@ -12,7 +12,7 @@ import yaml
 
 from coeval.commands.ingest import main
 from coeval.errors import RunInputError
-from coeval.ingest.adapters import BENCHMARKS
+from coeval.ingest.benchmarks import benchmarks
 from coeval.mock.server import MockServer
 from tests.coeval.helpers import STATIC_TASK, calls, coeval, meta_of, model, records, run_of, write_config
 
@@ -64,9 +64,9 @@ def ingest(*argv: object) -> int:
     return main([str(word) for word in argv])
 
 
-@pytest.mark.parametrize("name", sorted(BENCHMARKS))
+@pytest.mark.parametrize("name", sorted(ROWS))
 def test_how_a_row_becomes_an_item(name: str) -> None:
-    entry = BENCHMARKS[name].read(ROWS[name][0], 0)
+    entry = benchmarks()[name].read(ROWS[name][0], 0)
     assert entry is not None
     assert (entry.prompt, entry.reference, entry.attributes) == EXPECTED[name]
 
@@ -79,7 +79,7 @@ def test_a_finished_run_takes_benchmarks_in_and_goes_on(tmp_path: Path, capsys: 
         calls(server)
         run = run_of(tmp_path)
         for name, rows in ROWS.items():
-            write_rows(tmp_path / "data" / name / f"{BENCHMARKS[name].split}.jsonl", rows)
+            write_rows(tmp_path / "data" / name / f"{benchmarks()[name].split}.jsonl", rows)
         flags = ("--run", run.folder, "--benchmarks", *ROWS, "--data-dir", tmp_path / "data")
         assert ingest(*flags) == 0
         assert "evaluation" not in meta_of(run)["phases_completed"]
@@ -102,7 +102,7 @@ def test_a_finished_run_takes_benchmarks_in_and_goes_on(tmp_path: Path, capsys: 
         assert calls(server) == {"ant test": 6, "jay evaluate_single": 6}
     labels = [one for one in records(run, "evaluation") if one["judge_model_id"] == "label"]
     assert sorted(one["task_id"] for one in labels) == sorted(
-        BENCHMARKS[name].task for name in BENCHMARKS if BENCHMARKS[name].label_attributes
+        benchmarks()[name].task for name in ROWS if benchmarks()[name].label_attributes
     )
     assert meta_of(run)["status"] == "completed"
 

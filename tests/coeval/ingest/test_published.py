@@ -15,10 +15,8 @@ import pytest
 import yaml
 from datasets import Dataset
 
-from coeval.commands.ingest import _NAMES
 from coeval.errors import RunInputError
-from coeval.ingest.adapters import BadRowError, BenchmarkItem
-from coeval.ingest.published import ALL, PUBLISHED, stratified
+from coeval.ingest.benchmarks import BadRowError, BenchmarkItem, benchmark_names, benchmarks, stratified
 from coeval.ingest.rows import find_rows, hub_rows, rows_at
 from coeval.ingest.writing import read_items
 from coeval.judging.labels import predicted_label
@@ -26,6 +24,7 @@ from coeval.judging.metrics import METRICS
 from tests.coeval.helpers import coeval, model, records, run_of, write_config
 from tests.coeval.ingest.hub import CONVERTED, Hub, branch_folder
 
+PUBLISHED = {name: entry for name, entry in benchmarks().items() if entry.hub}
 ROWS: dict[str, tuple[dict[str, Any], str, str]] = {
     "xsum": ({"document": "It rained.", "summary": "Rain.", "id": "3"}, "It rained.", "Rain."),
     "cnn_dailymail": ({"article": "It rained.", "highlights": "Rain .", "id": "a"}, "It rained.", "Rain ."),
@@ -173,7 +172,7 @@ def test_a_row_in_its_published_form_becomes_an_item(name: str) -> None:
 
 
 def test_the_command_names_every_benchmark() -> None:
-    assert set(_NAMES) == set(ALL)
+    assert benchmark_names() == list(benchmarks())
     assert len(PUBLISHED) == 26
 
 
@@ -215,7 +214,7 @@ def test_rows_are_read_wherever_they_were_stored(tmp_path: Path, form: str) -> N
 
 def test_what_is_published_nowhere_is_not_loaded_from_the_hub() -> None:
     with pytest.raises(RunInputError, match="mmlu is read from files alone"):
-        list(hub_rows(ALL["mmlu"]))
+        list(hub_rows(benchmarks()["mmlu"]))
 
 
 # Sets whose own branch has a script alone, which `datasets` does not run any more: their rows are in the hub's Parquet.
