@@ -180,12 +180,9 @@ def measure(
     flat = board.coefs[columns]
     mean_board = (flat[first] - flat[second])[None, :]
     losses = expected_losses(truth, eta, pairs, (prediction.coefs, prediction.eta))
-    posteriors = [member.model.posterior for member in model.members]
-    for member in model.members:
-        member.model.posterior = None
+    posterior, model.model.posterior = model.model.posterior, None
     bare = model.predict(turns)
-    for member, posterior in zip(model.members, posteriors, strict=True):
-        member.model.posterior = posterior
+    model.model.posterior = posterior
     unshrunk = expected_losses(truth, eta, pairs, (bare.coefs, bare.eta))
     one = expected_losses(truth, eta, pairs, (np.tile(flat, (len(chosen), 1)), np.full(len(chosen), board.eta)))
     best = expected_losses(truth, eta, pairs, (truth, eta))

@@ -27,7 +27,6 @@ GROUPS = {
         "init": ("p2l.commands.model:init_main", "make a small backbone from scratch, without any download"),
         "report": ("p2l.commands.report", "write the page of a training run: verdict, loss, leaderboard"),
         "scaling": ("p2l.commands.scaling", "measure whether more votes, or another model, would help"),
-        "committee": ("p2l.commands.model:committee_main", "combine models into one that averages their coefficients"),
         "posterior": ("p2l.commands.model:posterior_main", "fit how uncertain the coefficients are after the votes"),
     },
     "use a model": {

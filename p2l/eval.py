@@ -23,7 +23,7 @@ def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:
         "The same command resumes a run that was stopped.",
     )
     model = flags.add_mutually_exclusive_group(required=True)
-    model.add_argument(*MODEL_FLAG, "-m", metavar="MODEL", help="a model folder, a committee, or a hub id")
+    model.add_argument(*MODEL_FLAG, "-m", metavar="MODEL", help="a model folder or a hub id")
     model.add_argument(
         "--training-output-dir", "-t", metavar="DIR", help="instead: evaluate every checkpoint in this folder"
     )

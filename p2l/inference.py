@@ -11,14 +11,13 @@ Shapes: n prompts, M models, D hidden.
 
 from __future__ import annotations
 
-import hashlib
 import html
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +32,9 @@ from p2l.likelihood import win_rates, win_rates_if
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import digests_of, joint_revision, local_folder
-from p2l.model.committee import member_folders
 from p2l.model.encoding import Encoding, PromptTokenizer, check_turns
 from p2l.model.encoding import Prompt as Prompt
-from p2l.model.model import P2LModel, P2LOutput
+from p2l.model.model import P2LModel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -146,54 +144,18 @@ class Prediction:
         return self.variances, self.basis
 
 
-class Encoded(NamedTuple):
-    """One prompt as each member reads it."""
-
-    encodings: tuple[Encoding, ...]
-
-    @property
-    def truncated(self) -> bool:
-        """Whether any member truncates the prompt."""
-        return any(encoding.truncated for encoding in self.encodings)
-
-    @property
-    def size(self) -> int:
-        """Total tokens (or features) over all members."""
-        return sum(len(encoding.ids) for encoding in self.encodings)
-
-    @property
-    def key(self) -> bytes:
-        """A fingerprint of the model's input: prompts with equal keys have equal coefficients."""
-        digest = hashlib.blake2b(digest_size=20)
-        for encoding in self.encodings:
-            digest.update(len(encoding.ids).to_bytes(8, "little") + encoding.ids.tobytes())
-            for numbers in (encoding.values, encoding.features):
-                digest.update(b"" if numbers is None else numbers.tobytes())
-        return digest.digest() + bytes([self.truncated])
-
-
-@dataclass(frozen=True)
-class Member:
-    """A model and the tokenizer that it was trained with."""
-
-    model: P2LModel
-    tokenizer: PromptTokenizer
-
-    def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
-        """Encode prompts for the model, and for its posterior."""
-        encodings = self.tokenizer.encode(prompts)
-        return encodings if self.model.posterior is None else self.model.posterior.with_known(prompts, encodings)
-
-
 class P2L:
-    """A trained prompt-to-leaderboard model, or a committee, whose members' outputs are averaged."""
+    """A trained prompt-to-leaderboard model with its tokenizer."""
 
-    def __init__(self, members: Sequence[Member], device: torch.device, folder: Path | None = None) -> None:
-        """Move the members to a device; `from_pretrained` loads them from a `folder`."""
+    def __init__(
+        self, model: P2LModel, tokenizer: PromptTokenizer, device: torch.device, folder: Path | None = None
+    ) -> None:
+        """Move the model to a device; `from_pretrained` loads it from a `folder`."""
         try:
-            self.members = [Member(member.model.to(device).eval(), member.tokenizer) for member in members]
+            self.model = model.to(device).eval()
         except torch.OutOfMemoryError as error:
             raise InputError(f"the model does not fit into the memory of {device}; use another device") from error
+        self.tokenizer = tokenizer
         self.device = device
         self._folder = folder
 
@@ -209,36 +171,37 @@ class P2L:
         loss_type: str | None = None,
         max_length: int | None = None,
     ) -> P2L:
-        """Load a model folder, the folder of a committee (`p2l committee`), or a hub id.
+        """Load a model folder or a hub id.
 
         By default it runs on the GPU if there is one, in bfloat16 where a GPU supports it, with the types that the
         checkpoint records and as many tokens per prompt as in training. InputError if the device is absent, or the
         folder is incomplete or contradicts an argument.
         """
         target = choose_device(device)
-        root = local_folder(path)
+        folder = local_folder(path)
+        if (folder / "committee.json").is_file():
+            raise InputError(
+                f"{folder}: is a committee of an older version, not a model; name one of its members' folders"
+            )
         half = target.type == "cuda" and torch.cuda.is_bf16_supported()
-        members = []
-        for folder in member_folders(root):
-            model = P2LModel.from_pretrained(
-                folder,
-                model_type=model_type,
-                head_type=head_type,
-                loss_type=loss_type,
-                dtype=dtype or (torch.bfloat16 if half else torch.float32),
-            )
-            tokenizer = PromptTokenizer.from_pretrained(
-                folder, max_length=max_length, cls_token_if_none=None, pad_token_if_none=None
-            )
-            _fit_together(folder, model, tokenizer)
-            members.append(Member(model, tokenizer))
-        return cls(members, target, root)
+        model = P2LModel.from_pretrained(
+            folder,
+            model_type=model_type,
+            head_type=head_type,
+            loss_type=loss_type,
+            dtype=dtype or (torch.bfloat16 if half else torch.float32),
+        )
+        tokenizer = PromptTokenizer.from_pretrained(
+            folder, max_length=max_length, cls_token_if_none=None, pad_token_if_none=None
+        )
+        _fit_together(folder, model, tokenizer)
+        return cls(model, tokenizer, target, folder)
 
     def __repr__(self) -> str:
         """Return what the model is, without its weights."""
-        kinds = " + ".join(member.model.record.model_type for member in self.members)
         where = "" if self._folder is None else f"{str(self._folder)!r}, "
-        return f"P2L({where}{kinds}, {self.likelihood.name}, {len(self.model_list)} models, on {self.device})"
+        kind = self.model.record.model_type
+        return f"P2L({where}{kind}, {self.likelihood.name}, {len(self.model_list)} models, on {self.device})"
 
     def _repr_html_(self) -> str:
         names = ", ".join(self.model_list)
@@ -251,23 +214,17 @@ class P2L:
     @property
     def model_list(self) -> list[str]:
         """Names of the models, in the order of the coefficients."""
-        return self.members[0].model.model_list
+        return self.model.model_list
 
     @property
     def likelihood(self) -> Likelihood:
         """The outcome model that gives the coefficients their meaning."""
-        return self.members[0].model.likelihood
+        return self.model.likelihood
 
     @cached_property
     def basis(self) -> Floats | None:
-        """The basis (M, R) of the coefficients' posterior, None where a member has none.
-
-        The covariance of a mean is at most the mean of the covariances, which it is where members err alike: so the
-        components of a committee are those of all its members, each divided by their number.
-        """
-        posteriors = [member.model.posterior for member in self.members]
-        bases = [posterior.basis.cpu().numpy() for posterior in posteriors if posterior is not None]
-        return np.concatenate(bases, axis=1) if len(bases) == len(posteriors) else None
+        """The basis (M, R) of the coefficients' posterior; None for a model without one."""
+        return None if self.model.posterior is None else self.model.posterior.basis.cpu().numpy()
 
     @cached_property
     def own_variances(self) -> Floats:
@@ -275,13 +232,11 @@ class P2L:
 
         A component that no vote determines further (the level of one leaderboard) is shared by all prompts.
         """
-        parts = []
-        for member in self.members:
-            posterior = member.model.posterior
-            if posterior is not None:
-                own = torch.where(posterior.kept.abs().sum(1) > 0, posterior.least, torch.zeros(()))
-                parts.append(own.cpu().numpy() / len(self.members))
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.float32)
+        posterior = self.model.posterior
+        if posterior is None:
+            return np.zeros(0, dtype=np.float32)
+        own = torch.where(posterior.kept.abs().sum(1) > 0, posterior.least, torch.zeros(()))
+        return np.asarray(own.cpu().numpy())
 
     @cached_property
     def revision(self) -> str:
@@ -304,8 +259,8 @@ class P2L:
         """Predict the coefficients of every prompt, a text or the list of its user turns; a single text is one prompt.
 
         A forward pass holds at most `batch_size` prompts and `max_batch_tokens` tokens (a longer prompt goes alone).
-        `hidden` adds the hidden states; a committee has several heads and cannot. InputError for something that is
-        not a prompt, a prompt without turns, or a batch smaller than one.
+        `hidden` adds the hidden states. InputError for something that is not a prompt, a prompt without turns, or a
+        batch smaller than one.
         """
         if batch_size < 1 or max_batch_tokens < 1:
             raise InputError(
@@ -323,12 +278,12 @@ class P2L:
             self._fill(columns, start, self.encode(turns), batch_size, max_batch_tokens)
         return columns
 
-    def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoded]:
-        """Encode prompts, each the list of its user turns, for every member; InputError as `check_turns`."""
-        by_member = [member.encode(prompts) for member in self.members]
-        return [Encoded(encodings) for encodings in zip(*by_member, strict=True)]
+    def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
+        """Encode prompts, each the list of its user turns; InputError as `check_turns`."""
+        encodings = self.tokenizer.encode(prompts)
+        return encodings if self.model.posterior is None else self.model.posterior.with_known(prompts, encodings)
 
-    def answer(self, encoded: Sequence[Encoded], *, max_batch_tokens: int = 32_768) -> Prediction:
+    def answer(self, encoded: Sequence[Encoding], *, max_batch_tokens: int = 32_768) -> Prediction:
         """Predict encoded prompts, with at most `max_batch_tokens` tokens per forward pass."""
         columns = self._columns(len(encoded), False)
         self._fill(columns, 0, encoded, max(1, len(encoded)), max_batch_tokens)
@@ -336,9 +291,7 @@ class P2L:
 
     def _columns(self, num_prompts: int, hidden: bool) -> Prediction:
         """Return the arrays of a prediction, filled with zeros."""
-        if hidden and len(self.members) > 1:
-            raise InputError("a committee has no hidden state of its own; use its members, or leave the states out")
-        model = self.members[0].model
+        model = self.model
 
         def zeros(*width: int) -> Floats:
             return np.zeros((num_prompts, *width), dtype=np.float32)
@@ -356,49 +309,32 @@ class P2L:
         )
 
     def _fill(
-        self, columns: Prediction, start: int, encoded: Sequence[Encoded], batch_size: int, max_batch_tokens: int
+        self, columns: Prediction, start: int, encoded: Sequence[Encoding], batch_size: int, max_batch_tokens: int
     ) -> None:
-        """Add each member's share to the rows from `start` on."""
-        columns.truncated[start : start + len(encoded)] = [prompt.truncated for prompt in encoded]
-        targets, share = (columns.coefs, columns.eta, columns.gamma, columns.hidden), np.float32(1 / len(self.members))
-        first = 0  # component of the member
-        for number, member in enumerate(self.members):
-            encodings = [prompt.encodings[number] for prompt in encoded]
-            for rows, output in self._outputs(member, encodings, batch_size, max_batch_tokens):
-                sources = (output.coefs, output.eta, output.gamma, output.last_hidden_state)
-                for target, source in zip(targets, sources, strict=True):
-                    if target is not None and source is not None:
-                        target[[start + row for row in rows]] += source.float().cpu().numpy() * share
-                if columns.variances is not None and output.variances is not None:
-                    own = output.variances.float().cpu().numpy() * share
-                    last = first + own.shape[1]
-                    columns.variances[[start + row for row in rows], first:last] = own
-            posterior = member.model.posterior
-            first += 0 if posterior is None else posterior.basis.shape[1]
-
-    def _outputs(
-        self, member: Member, encodings: list[Encoding], batch_size: int, max_batch_tokens: int
-    ) -> Iterator[tuple[list[int], P2LOutput]]:
-        """Yield one member's outputs batch by batch, with the rows of each batch."""
-        packed, posterior = backbones.get(member.model.record.model_type).packs, member.model.posterior
-        lengths = [len(encoding.ids) for encoding in encodings]
+        """Fill the rows from `start` on, batch by batch."""
+        columns.truncated[start : start + len(encoded)] = [encoding.truncated for encoding in encoded]
+        packed, posterior = backbones.get(self.model.record.model_type).packs, self.model.posterior
+        lengths = [len(encoding.ids) for encoding in encoded]
         for rows in plan_batches(lengths, max_tokens=max_batch_tokens, max_rows=batch_size, packed=packed):
-            batch = collate([encodings[row] for row in rows], member.tokenizer.pad_token_id, packed=packed)
+            batch = collate([encoded[row] for row in rows], self.tokenizer.pad_token_id, packed=packed)
             if posterior is not None and posterior.vocabulary is not None:
-                batch["known"] = torch.tensor([encodings[row].known for row in rows])
+                batch["known"] = torch.tensor([encoded[row].known for row in rows])
             with torch.inference_mode():
-                yield rows, member.model(to_device(batch, self.device))
+                output = self.model(to_device(batch, self.device))
+            for target, source in (
+                (columns.coefs, output.coefs),
+                (columns.eta, output.eta),
+                (columns.gamma, output.gamma),
+                (columns.hidden, output.last_hidden_state),
+                (columns.variances, output.variances),
+            ):
+                if target is not None and source is not None:
+                    target[[start + row for row in rows]] = source.float().cpu().numpy()
 
     def effects(self, level: float = 0.95) -> tuple[Effect, ...]:
-        """Return what covariates of votes were found to add in training, which coefficients leave out; maybe nothing.
-
-        A committee's are the means over its members, which may each have covariates of their own.
-        """
-        sums: dict[tuple[str, str], Floats64] = {}
-        for member in self.members:
-            for name, role, *numbers in () if member.model.covariates is None else member.model.covariates.table(level):
-                sums[name, role] = sums.get((name, role), np.zeros(3)) + np.array(numbers) / len(self.members)
-        return tuple(Effect(*key, *numbers.tolist()) for key, numbers in sums.items())
+        """Return what covariates of votes were found to add, which coefficients leave out; maybe nothing."""
+        covariates = self.model.covariates
+        return () if covariates is None else covariates.table(level)
 
     def vote_probs(
         self,

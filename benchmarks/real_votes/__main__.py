@@ -137,8 +137,8 @@ def _forecasts(
         forecasts[recipe.name], about[recipe.name] = of_votes(said, held.place), (recipe.about, "")
     members = [forecasts[recipe.name] for recipe in recipes if not recipe.sided]
     if len(members) > 1:
-        forecasts["committee"] = _mean(members)
-        about["committee"] = (f"P2L: committee of these {len(members)}", "")
+        forecasts["mean"] = _mean(members)
+        about["mean"] = (f"P2L: mean of these {len(members)}", "")
     return _Fold(held, forecasts, about)
 
 
@@ -149,7 +149,7 @@ def _about(folds: list[tuple[str, str]]) -> str:
 
 
 def _mean(forecasts: Sequence[Forecast]) -> Forecast:
-    """What `p2l committee` makes of these models: the mean of what they say."""
+    """The mean of the coefficients of several models."""
     coefs, eta = (np.mean([getattr(one, name) for one in forecasts], axis=0) for name in ("coefs", "eta"))
     return Forecast(coefs, eta, None)
 

@@ -61,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--cache", type=Path, help="what the encoder says of prompts (default: in the output)")
     flags.add_argument("--bf16", action="store_true", help="read prompts in bfloat16: fast on CPUs that know it")
     flags.add_argument("--sets", default=",".join(SETS), help="which sets, separated by commas")
-    flags.add_argument("--recipe", choices=("committee", "encoder", "words"), default="committee", help="of the P2L")
+    flags.add_argument("--recipe", choices=("both", "encoder", "words"), default="both", help="of the P2L")
     flags.add_argument("--folds", type=positive, default=5, help="each prompt is held out once, by turns")
     flags.add_argument(
         "--told", action="store_true", help="measure with the category in front of each prompt too, all read again"

@@ -127,7 +127,7 @@ def train_point(folder: Path, shape: Shape, votes: int, seed: int, held: HeldOut
     coefs, eta = (np.asarray(values, dtype=np.float64) for values in (said.coefs, said.eta))
     point = Point(
         shape=shape.name,
-        parameters=sum(weight.numel() for weight in model.members[0].model.parameters()),
+        parameters=sum(weight.numel() for weight in model.model.parameters()),
         votes=votes,
         seed=seed,
         losses=held.losses(model.model_list, coefs, eta),

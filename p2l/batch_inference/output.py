@@ -58,7 +58,7 @@ class InferenceJob:
     head_type: str
     dtype: str
     max_length: list[int]
-    """Of each member."""
+    """A list of one, as earlier versions wrote it: a run that was stopped goes on."""
     hidden: bool
     dataset: str
     fingerprint: str

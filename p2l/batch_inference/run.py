@@ -135,20 +135,17 @@ class _InferenceRun:
 
     def load(self) -> P2L:
         """Load the model on the device of this process."""
-        model = load_model(self.path, self.options, self.processes)
-        if self.options.hidden and len(model.members) > 1:
-            raise InputError(f"{self.path}: is a committee, which has no hidden state; leave out --no-drop-hidden")
-        return model
+        return load_model(self.path, self.options, self.processes)
 
     def job(self, model: P2L) -> InferenceJob:
         """Return what the numbers depend on."""
-        first = model.members[0].model
+        first = model.model
         return InferenceJob(
             model=self.path,
             revision=model.revision,
             head_type=first.record.head_type,
             dtype=str(next(first.parameters()).dtype).removeprefix("torch."),
-            max_length=[member.tokenizer.max_length for member in model.members],
+            max_length=[model.tokenizer.max_length],
             hidden=self.options.hidden,
             dataset=self.options.dataset,
             fingerprint=self.survey.fingerprint,

@@ -182,7 +182,7 @@ class _ChronoRun:
         if self.loaded is not None and self.loaded() is not None:
             gc.collect()  # the memory of one model before the next is loaded
         model = load_model(place, self.options, self.processes)
-        self.loaded = weakref.ref(model.members[0].model)
+        self.loaded = weakref.ref(model.model)
         return Asker(model, self.say, self.options.batch_size)
 
     def _fill(

@@ -1,4 +1,4 @@
-"""Commands about model folders: `p2l init` (a backbone from scratch), `committee`, `posterior` and `rollback`."""
+"""Commands about model folders: `p2l init` (a backbone from scratch), `posterior` and `rollback`."""
 
 from __future__ import annotations
 
@@ -117,35 +117,10 @@ def _options(args: Namespace) -> dict[str, Any]:
     return chosen
 
 
-def committee_parser() -> argparse.ArgumentParser:
-    """Return the flags of `p2l committee`."""
-    flags = parser("p2l committee", "Join trained models into one that answers with the mean of their coefficients.")
-    flags.add_argument("models", nargs="+", metavar="MODEL", help="a model folder or hub id; two at the least")
-    flags.add_argument("--output", required=True, metavar="DIR", help="folder of the committee; must not exist")
-    return flags
-
-
-def committee_main(argv: Sequence[str] | None = None) -> None:
-    """Join trained models into one that predicts the mean of their coefficients, eta and gamma.
-
-    Models that read prompts in different ways (a transformer from scratch, a sentence encoder, a bag of words) err in
-    different ways, and their mean errs less than each (benchmarks/LOG.md). The folder holds a copy of each member and
-    can be read wherever a model folder can; its cost is the sum.
-    """
-    flags = committee_parser().parse_args(argv)
-    from p2l.model.committee import join
-
-    output = Path(flags.output).expanduser()
-    join(flags.models, output)
-    print(f"committee of {len(flags.models)} models: {output}")
-
-
 def posterior_parser() -> argparse.ArgumentParser:
     """Return the flags of `p2l posterior`."""
     flags = parser("p2l posterior", "Fit what the votes leave open about a trained model's coefficients.")
-    flags.add_argument(
-        "model", metavar="DIR", help="folder of a trained model or committee; the posterior is written into it"
-    )
+    flags.add_argument("model", metavar="DIR", help="folder of a trained model; the posterior is written into it")
     flags.add_argument("--votes", required=True, metavar="FILE", help="the votes that it was trained on")
     flags.add_argument("--device", help="cpu, cuda or cuda:N (default: the GPU if there is one)")
     return flags
@@ -163,21 +138,17 @@ def posterior_main(argv: Sequence[str] | None = None) -> None:
         raise InputError(f"{folder}: no such folder; posterior.safetensors is written into it")
     from p2l.inference import choose_device
     from p2l.model.checkpoint import read_model_list, read_object
-    from p2l.model.committee import member_folders
     from p2l.model.manifest import MANIFEST_FILE, seal
     from p2l.training.posterior import write_posterior
     from p2l.votes import open_votes
 
     device = choose_device(flags.device)
     with open_votes(flags.votes, model_list=read_model_list(folder), drop_unknown=True) as votes:
-        members = member_folders(folder)
-        for member in members:
-            is_weighted = read_object(member / "training_config.json", missing={}).get("weighted_loss") is True
-            write_posterior(member, votes, device, weighted=is_weighted)
+        is_weighted = read_object(folder / "training_config.json", missing={}).get("weighted_loss") is True
+        write_posterior(folder, votes, device, weighted=is_weighted)
         count = len(votes)
-    for sealed in dict.fromkeys([*members, folder]):
-        if (sealed / MANIFEST_FILE).is_file():
-            seal(sealed)
+    if (folder / MANIFEST_FILE).is_file():
+        seal(folder)
     print(f"posterior of {count:,} votes: {folder}")
 
 

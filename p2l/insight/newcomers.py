@@ -37,8 +37,7 @@ from p2l.leaderboard.newcomers import (
     probes,
     votes_on_new,
 )
-from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder, write_json
-from p2l.model.committee import COMMITTEE_FILE, member_folders
+from p2l.model.checkpoint import local_folder
 from p2l.model.manifest import seal
 from p2l.model.model import P2LModel
 from p2l.model.posterior import Posterior
@@ -225,26 +224,19 @@ def _added(row: NewRow, coefs: Floats, observations: str) -> AddedRow:
 
 
 def add_model(model: str, name: str, added: AddedRow, output: Path) -> None:
-    """Write the folder of a model, or a committee, with a row more; a sorted model list stays sorted."""
+    """Write the folder of a model with a row more; a sorted model list stays sorted."""
     root = local_folder(model)
-    members = member_folders(root)
     with atomic_path(output, directory=True) as unfinished:
-        for member in members:
-            target = unfinished if member == root else unfinished / member.name
-            shutil.copytree(member, target, ignore=shutil.ignore_patterns(*_OWN_FILES), dirs_exist_ok=True)
-            names = _write_larger(member, target, name, added.row)
-            record = member / "training_config.json"
-            if record.is_file():
-                shutil.copyfile(record, target / record.name)
-            seal(target)
-        if (root / COMMITTEE_FILE).is_file():
-            shutil.copyfile(root / COMMITTEE_FILE, unfinished / COMMITTEE_FILE)
-            write_json(unfinished / MODEL_LIST_FILE, names)
-            seal(unfinished)
+        shutil.copytree(root, unfinished, ignore=shutil.ignore_patterns(*_OWN_FILES), dirs_exist_ok=True)
+        _write_larger(root, unfinished, name, added.row)
+        record = root / "training_config.json"
+        if record.is_file():
+            shutil.copyfile(record, unfinished / record.name)
+        seal(unfinished)
 
 
-def _write_larger(folder: Path, target: Path, name: str, row: NewRow) -> list[str]:
-    """Write config.json, weights, model list and posterior of a member with the new row; return the names."""
+def _write_larger(folder: Path, target: Path, name: str, row: NewRow) -> None:
+    """Write config.json, weights, model list and posterior with the new row."""
     dtype = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("dtype") or "float32"
     model = P2LModel.from_pretrained(folder, dtype=dtype)
     known = list(model.model_list)
@@ -262,7 +254,6 @@ def _write_larger(folder: Path, target: Path, name: str, row: NewRow) -> list[st
     if posterior is not None:
         order = [model.model_list.index(one) for one in names]
         _with_row(posterior, row, order).save(target)
-    return names
 
 
 def _with_row(posterior: Posterior, row: NewRow, order: Sequence[int]) -> Posterior:

@@ -261,7 +261,7 @@ _LENGTH = 12  # hexadecimal digits: among a million models two collide by chance
 _CHUNK = 1 << 22
 # The files that coefficients depend on; reports, optimizer states and notes may change beside them.
 _OF_THE_MODEL = re.compile(
-    r"(config|model_list|training_config|committee|covariates|tfidf|added_tokens|vocab)\.json"
+    r"(config|model_list|training_config|covariates|tfidf|added_tokens|vocab)\.json"
     r"|(tokenizer|special_tokens|model\.safetensors)[\w.-]*\.json"
     r"|(chat_template|additional_chat_templates)[\w.-]*|merges\.txt|vocab\.txt|[\w.-]+\.(safetensors|model)"
 )
@@ -271,7 +271,7 @@ def model_files(folder: Path) -> dict[str, Path]:
     """Return the files that coefficients depend on, by their names below the folder, in the order of these."""
     files = (
         (file.relative_to(folder).as_posix(), file)
-        for file in [*folder.glob("*"), *folder.glob("member-*/*")]
+        for file in folder.glob("*")
         if file.is_file() and _OF_THE_MODEL.fullmatch(file.name)
     )
     return dict(sorted(files))
@@ -283,7 +283,7 @@ def digests_of(folder: Path) -> dict[str, str]:
 
 
 def revision_of(folder: Path) -> str:
-    """Return 12 hexadecimal digits of the SHA-256 of a model folder's files, including a committee's members."""
+    """Return 12 hexadecimal digits of the SHA-256 of a model folder's files."""
     return joint_revision(digests_of(folder))
 
 

@@ -7,6 +7,7 @@ one is loaded.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,6 +38,15 @@ class Encoding(NamedTuple):
     """(F,) what is known of the prompt beside its tokens, for backbones that ask for it."""
     known: float = 1.0
     """Share of the prompt's weighted words that are in the vocabulary; 1 where words are not features."""
+
+    @property
+    def key(self) -> bytes:
+        """A fingerprint of the model's input: prompts with equal keys have equal coefficients."""
+        digest = hashlib.blake2b(digest_size=20)
+        digest.update(len(self.ids).to_bytes(8, "little") + self.ids.tobytes())
+        for numbers in (self.values, self.features):
+            digest.update(b"" if numbers is None else numbers.tobytes())
+        return digest.digest() + bytes([self.truncated])
 
 
 class PromptTokenizer(ABC):

@@ -1,8 +1,8 @@
 """The manifest of a model folder: the size and SHA-256 of every file that coefficients depend on.
 
-`manifest.json` is written with the folder, and config.json (of a committee: committee.json) says that there is one. So
-a copy in which files are missing, cut short, old or half overwritten can be told from a whole one, in whichever order
-its files arrive. Folders of other writers have no manifest; of them only the names of required files are checked.
+`manifest.json` is written with the folder, and config.json says that there is one. So a copy in which files are
+missing, cut short, old or half overwritten can be told from a whole one, in whichever order its files arrive. Folders
+of other writers have no manifest; of them only the names of required files are checked.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ _OWN_CHANGE = f"if you changed it on purpose, delete {MANIFEST_FILE}, and 'manif
 
 def seal(folder: Path) -> None:
     """Write the manifest of a folder in which every file of the model is."""
-    root = _root_of(folder)
-    config = read_object(root)
-    (config.setdefault("p2l", {}) if root.name == "config.json" else config)["manifest"] = True
-    write_json(root, config)
+    config = read_object(folder / "config.json")
+    config.setdefault("p2l", {})["manifest"] = True
+    write_json(folder / "config.json", config)
     sizes = {name: file.stat().st_size for name, file in model_files(folder).items()}
     files = {name: {"size": sizes[name], "sha256": digest} for name, digest in digests_of(folder).items()}
     write_json(folder / MANIFEST_FILE, {"files": files})
@@ -77,15 +76,9 @@ def check_contents(folder: Path, digests: Mapping[str, str]) -> None:
             )
 
 
-def _root_of(folder: Path) -> Path:
-    committee = folder / "committee.json"
-    return committee if committee.is_file() else folder / "config.json"
-
-
 def _read(folder: Path) -> dict[str, dict[str, Any]] | None:
     """Return what the manifest records of each file; None for a folder that has none and names none."""
-    root = read_object(_root_of(folder))
-    record = root if _root_of(folder).name != "config.json" else root.get("p2l")
+    record = read_object(folder / "config.json").get("p2l")
     is_named = isinstance(record, dict) and bool(record.get("manifest"))
     if not is_named and not (folder / MANIFEST_FILE).is_file():
         return None

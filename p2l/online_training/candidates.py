@@ -111,7 +111,7 @@ def complete(
     if held is not None and len(arrived):
         facts = shrink(folder, arrived, held, device, weighted=weighted, is_new=is_new)
     if len(arrived) >= FEWEST_VOTES:
-        model = P2L.from_pretrained(folder, device=device, dtype=torch.float32).members[0]
+        model = P2L.from_pretrained(folder, device=device, dtype=torch.float32)
         posterior = fit_posterior(model.model, model.tokenizer, arrived, weighted=weighted, most_prompts=MOST_READ)
         (posterior if is_new else posterior.without_shrinking()).save(folder)
     return facts
@@ -138,7 +138,7 @@ def shrink(
     factor = votes.choose([losses], near=0.0 if is_new else 1.0).factor
     if factor < 1.0:
         start = HeadStart(board.coefs, board.eta, board.gamma)
-        edit_weights(folder, model.members[0].model.changes_towards(start, factor))
+        edit_weights(folder, model.model.changes_towards(start, factor))
     return {"factor": factor, "factor_votes": len(kept)}
 
 

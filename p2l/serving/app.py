@@ -367,16 +367,16 @@ async def models(request: Request) -> ModelsResponse:
 async def info(request: Request) -> InfoResponse:
     """What is being served, and how."""
     settings, served = _service(request).settings, _service(request).follower.served
-    first = served.model.members[0]
+    record = served.model.model.record
     return InfoResponse(
         model=repair(Path(served.path).name),
         revision=served.model.revision,
-        model_type=" + ".join(member.model.record.model_type for member in served.model.members),
-        head_type=first.model.record.head_type,
+        model_type=record.model_type,
+        head_type=record.head_type,
         likelihood=served.model.likelihood.name,
         num_models=len(served.model.model_list),
         covariates=list(dict.fromkeys(effect.name for effect in served.model.effects())),
-        max_length=first.tokenizer.max_length,
+        max_length=served.model.tokenizer.max_length,
         max_turns=settings.max_turns,
         max_chars=settings.max_chars,
         max_body_mb=settings.max_body_mb,
@@ -467,7 +467,7 @@ async def _off_loop(size: int, function: Callable[[], T]) -> T:
 
 def _prediction(model: P2L, answer: Answer, **more: Any) -> PredictResponse:
     """The body of an answer; `gamma` is there for a head that has it."""
-    gamma: dict[str, Any] = {"gamma": answer.gamma} if model.members[0].model.head.has_gamma else {}
+    gamma: dict[str, Any] = {"gamma": answer.gamma} if model.model.head.has_gamma else {}
     return PredictResponse(
         coefs=answer.coefs.tolist(),
         eta=answer.eta,

@@ -31,7 +31,8 @@ from p2l.common.cache import LRUCache
 from p2l.common.errors import InputError, P2LError
 from p2l.common.long_texts import LONG, LongWork
 from p2l.common.long_texts import BusyError as BusyError
-from p2l.inference import P2L, Encoded, Prediction, free_memory, is_out_of_memory
+from p2l.inference import P2L, Prediction, free_memory, is_out_of_memory
+from p2l.model.encoding import Encoding
 
 # What the service says of one prompt, and why it may say nothing.
 
@@ -100,7 +101,7 @@ class Job:
     """One different prompt on its way through the model."""
 
     model: P2L
-    encoded: Encoded
+    encoded: Encoding
     future: Future[Answer]
     queue: JobQueue
     """In which it waits."""
@@ -111,7 +112,7 @@ class Job:
 
     def __post_init__(self) -> None:
         """Remember the size, which batching asks for often."""
-        self.size = self.encoded.size
+        self.size = len(self.encoded.ids)
 
 
 class JobQueue:
@@ -464,7 +465,7 @@ class Batcher:
         await self._pool.ended()
         self.long_work.close()
 
-    async def _encode(self, model: P2L, prompts: Sequence[Sequence[str]]) -> list[Encoded]:
+    async def _encode(self, model: P2L, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
         size = sum(map(len, chain.from_iterable(prompts))) + _CHARS_OF_A_TURN * sum(map(len, prompts))
         if size > LONG:
             return await self.long_work.run(size, partial(model.encode, prompts))
@@ -472,7 +473,7 @@ class Batcher:
             return model.encode(prompts)
         return await asyncio.to_thread(model.encode, prompts)
 
-    async def _answers(self, model: P2L, encoded: Sequence[Encoded], fresh: bool) -> list[Answer]:
+    async def _answers(self, model: P2L, encoded: Sequence[Encoding], fresh: bool) -> list[Answer]:
         """Look up, wait for what is on its way, and queue the rest: all of it or nothing."""
         keys = [(model.revision, prompt.key) for prompt in encoded]
         known = {} if fresh else {key: answer for key in keys if (answer := self._cache.get(key)) is not None}

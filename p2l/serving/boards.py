@@ -201,13 +201,11 @@ def to_json(turns: Sequence[str], board: Board, revision: str) -> dict[str, Any]
 
 def _overall(model: P2L, answers: Sequence[Answer], coefs: Floats) -> tuple[Floats, float | None, float | None]:
     """Return the global coefficients, eta and gamma."""
-    head = model.members[0].model.head
+    head, posterior = model.model.head, model.model.posterior
     has = {"eta": head.has_eta, "gamma": head.has_gamma}
-    posteriors = [member.model.posterior for member in model.members]
-    if model.basis is not None:
-        sources: list[Any] = posteriors
-        means = np.mean([one.coefs.double().cpu().numpy() for one in sources], axis=0)
-        sides = {name: float(np.mean([float(getattr(one, name)) for one in sources])) for name in has}
+    if posterior is not None:
+        means = posterior.coefs.double().cpu().numpy()
+        sides = {name: float(getattr(posterior, name)) for name in has}
     else:
         means = coefs.mean(axis=0)
         sides = {name: float(np.mean([getattr(answer, name) or 0.0 for answer in answers])) for name in has}
@@ -216,9 +214,9 @@ def _overall(model: P2L, answers: Sequence[Answer], coefs: Floats) -> tuple[Floa
 
 
 def _variances_of_the_unknown(model: P2L) -> Floats:
-    posteriors = [member.model.posterior for member in model.members]
-    parts = [(one.offset * one.strange).double().cpu().numpy() for one in posteriors if one is not None]
-    return np.concatenate(parts) / len(parts)
+    posterior = model.model.posterior
+    assert posterior is not None
+    return np.asarray((posterior.offset * posterior.strange).double().cpu().numpy())
 
 
 def _contrasts(basis: npt.NDArray[Any]) -> Floats:

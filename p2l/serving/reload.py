@@ -22,7 +22,7 @@ import torch
 from p2l.common.errors import CheckpointError, InputError, P2LError
 from p2l.common.files import locked
 from p2l.common.web import is_alive
-from p2l.inference import P2L, Member, choose_device
+from p2l.inference import P2L, choose_device
 from p2l.model.manifest import Stamp, check_contents, stamp_of
 from p2l.model.model import P2LModel, to_dtype
 from p2l.model.openvino import CompiledBackbone, is_light, layers_of, text_model
@@ -160,7 +160,6 @@ class Served:
     model: P2L
     path: str
     dtype: str
-    """Of its members, in words."""
     reason: str
     stamp: Stamp | None = None
     """Of the files that it was loaded from, for a model in a watched folder."""
@@ -196,15 +195,13 @@ def _load(settings: Settings, path: str | None) -> Served:
     )
     if not np.isfinite(model.predict([list(prompt) for prompt in PROBES[:1]]).coefs).all():
         raise CheckpointError(f"{asked.model_path}: its coefficients are not finite numbers; copy the folder again")
-    ready = [_prepare(member, asked) for member in model.members]
-    model.members = [member for member, _, _ in ready]
+    dtype, reason = _prepare(model, asked)
     _ = model.revision  # computed here and kept, not when the first answer needs it
     if folder is not None:
         check_contents(folder, model.digests)
         if stamp is None or stamp_of(folder) != stamp:
             raise CheckpointError(f"{folder}: changed while it was loaded; it is loaded again when its files rest")
-    dtypes, reasons = (list(dict.fromkeys(column)) for column in ([r[1] for r in ready], [r[2] for r in ready]))
-    return Served(model, asked.model_path, " + ".join(dtypes), "; ".join(reasons), stamp)
+    return Served(model, asked.model_path, dtype, reason, stamp)
 
 
 def _watched(settings: Settings) -> Path | None:
@@ -215,30 +212,29 @@ def _watched(settings: Settings) -> Path | None:
     return path if watched in (path, path.parent) else None
 
 
-def _prepare(member: Member, settings: Settings) -> tuple[Member, str, str]:
-    """A member in the form that answers fastest, its dtype, and why."""
-    member.tokenizer.forget_words()
-    model, tokenizer, cores = member.model, member.tokenizer, settings.cores
+def _prepare(p2l: P2L, settings: Settings) -> tuple[str, str]:
+    """Bring the model into the form that answers fastest; return its dtype, and why."""
+    p2l.tokenizer.forget_words()
+    model, tokenizer, cores = p2l.model, p2l.tokenizer, settings.cores
     if settings.quantize:
         rounded = quantize(model, tokenizer, settings.quantize, threads=cores)
-        _prepared(member, settings)
-        return member, settings.quantize, str(rounded)
+        _warm_up(p2l, settings)
+        return settings.quantize, str(rounded)
     if settings.dtype is None:
         choice = choose_dtype(model, tokenizer, threads=cores)
     else:
         choice = in_dtype(model, tokenizer, to_dtype(settings.dtype), settings.dtype_reason, threads=cores)
-    ready = Member(choice.model, tokenizer)
-    _prepared(ready, settings)
-    return ready, str(choice.dtype).removeprefix("torch."), choice.reason
+    p2l.model = choice.model
+    _warm_up(p2l, settings)
+    return str(choice.dtype).removeprefix("torch."), choice.reason
 
 
-def _prepared(member: Member, settings: Settings) -> None:
+def _warm_up(p2l: P2L, settings: Settings) -> None:
     """Lay a compiled model out for as many passes as threads will compute, and make its code."""
-    backbone = text_model(member.model)
+    backbone = text_model(p2l.model)
     if isinstance(backbone, CompiledBackbone):
-        streams = batch_limits(settings, P2L([member], torch.device("cpu"))).streams
-        backbone.divide(streams)
-        backbone.warm_up(member.tokenizer.max_length)
+        backbone.divide(batch_limits(settings, p2l).streams)
+        backbone.warm_up(p2l.tokenizer.max_length)
 
 
 def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
@@ -247,16 +243,13 @@ def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
     On a CPU a pass takes what is there at once: its time grows with its tokens, so waiting for company gains nothing.
     """
     on_cpu = model.device.type == "cpu"
-    backbones = [text_model(member.model) for member in model.members]
-    compiled = on_cpu and all(isinstance(backbone, CompiledBackbone) for backbone in backbones)
+    compiled = on_cpu and isinstance(text_model(model.model), CompiledBackbone)
     tokens = settings.max_batch_tokens or (_COMPILED_BATCH_TOKENS if compiled else _CPU_BATCH_TOKENS)
     tokens = tokens if on_cpu else settings.max_batch_tokens or _GPU_BATCH_TOKENS
     wait_ms = settings.max_wait_ms if settings.max_wait_ms is not None else (0.0 if on_cpu else _GPU_WAIT_MS)
-    light = on_cpu and all(is_light(member.model) for member in model.members)
+    light = on_cpu and is_light(model.model)
     # The event loop may not be held up: neither by waiting for company nor by a long prompt.
-    short = not wait_ms and all(
-        not _reads_tokens(member.model) or member.tokenizer.max_length <= _SHORT for member in model.members
-    )
+    short = not wait_ms and (not _reads_tokens(model.model) or model.tokenizer.max_length <= _SHORT)
     cores = settings.cores or torch.get_num_threads()
     streams = settings.streams
     if streams is None:

@@ -22,7 +22,6 @@ from p2l.people import SourceFit
 from p2l.people.runs import WorthOfJudges, has_sources, of_people, sources_of, terms_of, to_text, write_sources
 from p2l.training import covariates as nuisance
 from p2l.training import loop
-from p2l.training.committees import offer
 from p2l.training.comparison import COMPARISON_FILE, HeldOutComparison
 from p2l.training.config import TrainConfig, load_config
 from p2l.training.data import OfflineSchedule
@@ -128,8 +127,7 @@ class _OfflineRun(loop.Run):
     def closing_table(self) -> str:
         if self.comparison is None:
             return ""
-        committee = offer(self.folder)
-        lines = [self.comparison.to_text(), *([] if committee is None else [committee.to_text()])]
+        lines = [self.comparison.to_text()]
         if self.sources is not None and (text := to_text(self.sources, self.worth_of_judges)):
             lines.append(f"\n{text}")
         return "\n{}\n\n".format("\n".join(lines))

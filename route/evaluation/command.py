@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from route.evaluation.table import ScoreTable
 
 
-RECIPES = ("committee", "encoder", "words")
+RECIPES = ("both", "encoder", "words")
 BUDGETS = ("request", "average")
 
 
@@ -61,9 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     split.add_argument("--seed", type=whole, default=0, help="of the split and of the intervals")
     model = flags.add_argument_group("the P2L")
     model.add_argument("--model", metavar="DIR", help="a trained P2L; without it one is trained on the training side")
-    model.add_argument(
-        "--recipe", choices=RECIPES, default="committee", help="a frozen sentence encoder, TF-IDF, or both"
-    )
+    model.add_argument("--recipe", choices=RECIPES, default="both", help="a frozen sentence encoder, TF-IDF, or both")
     model.add_argument(
         "--category-in-prompt",
         action="store_true",
@@ -117,6 +115,8 @@ def _check(flags: argparse.Namespace) -> None:
         raise InputError("--budget average needs costs; leave out --one-price")
     if flags.save_model is not None and flags.model is not None:
         raise InputError("--save-model is of the P2L trained here; leave out --model")
+    if flags.save_model is not None and flags.category_in_prompt and flags.budget == "average":
+        raise InputError("--save-model: this P2L reads prompts beside their category; leave out --budget average")
     if flags.save_model is not None and Path(flags.save_model).expanduser().exists():
         raise InputError(f"{flags.save_model}: exists; choose another folder or remove it")
     if flags.output is not None and not flags.no_figure:

@@ -181,9 +181,9 @@ MOST_NEIGHBOURS = 320
 class Setup:
     """The P2L to measure, and the embeddings of nearest neighbours."""
 
-    recipe: str = "committee"
+    recipe: str = "both"
     encoder: Encoder | None = None
-    """Without one, `committee` and nearest neighbours use TF-IDF alone."""
+    """Without one, `both` and nearest neighbours use TF-IDF alone."""
     category: bool = False
     """Whether the category stands in front of each prompt, for the P2L and for nearest neighbours."""
     model: Path | None = None

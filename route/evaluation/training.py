@@ -24,19 +24,16 @@ prompts, for the worth of what is expected then when budgets are spent. Categori
 beyond two standard errors. Of all else that is as good as the best within one, the smallest differences are taken, none
 of them being one leaderboard: with few prompts the best is so by chance. The more prompts, the smaller that tolerance.
 
-The folder holds a reader. Only a category in front of the prompt is read by a bag of words beside it, in a committee
-(`p2l committee`), whose coefficients are averaged: each member carries its part of the sum times their number.
+The folder holds a reader, or a bag of words that reads nothing but the category in front of the prompt.
 
 Shapes: Q prompts, T training prompts, M models, F features, D hidden of a backbone.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,7 +128,7 @@ class _Posterior:
 
 
 RECIPES: Mapping[str, tuple[str, ...]] = {
-    "committee": ("encoder", "words", "form"),
+    "both": ("encoder", "words", "form"),
     "encoder": ("encoder",),
     "words": ("words", "form"),
 }
@@ -280,50 +277,36 @@ def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: 
     """Write the model as a folder that `p2l endpoint`, `p2l eval` and `--model` read.
 
     `eta` is that of grk: the width of ties between two models. Raises InputError if the folder exists or cannot be
-    written.
+    written, or if the model reads a category and other features, which no backbone does.
     """
-    if output.exists():
-        raise InputError(f"{output}: exists; choose another folder or remove it")
-    names = [name for name in trained.names if name != CATEGORY]
-    groups = [names, *([[CATEGORY]] if CATEGORY in trained.names else [])]
-    with TemporaryDirectory() as place:
-        folders = [Path(place) / "-".join(group) for group in groups]
-        for group, folder in zip(groups, folders, strict=True):
-            # The mean of the members is the sum of their parts.
-            _save_member(folder, group, backbones, trained, eta, share=len(groups))
-        if len(folders) > 1:
-            from p2l.model.committee import join
-
-            join(folders, output)
-            return
-        with atomic_path(output, directory=True) as unfinished:
-            shutil.copytree(folders[0], unfinished, dirs_exist_ok=True)
-
-
-def _save_member(
-    folder: Path, names: Sequence[str], backbones: Mapping[str, Reader], trained: Trained, eta: float, *, share: int
-) -> None:
-    """Write the model that has these backbones' part of the coefficients, times `share`."""
     from p2l.model import heads
     from p2l.model.model import P2LModel, P2LRecord
 
+    if output.exists():
+        raise InputError(f"{output}: exists; choose another folder or remove it")
+    names = list(trained.names)
+    if CATEGORY in names:
+        names = [name for name, scaled in zip(trained.names, trained.scaled, strict=True) if scaled.scale]
+        if names != [CATEGORY]:
+            raise InputError("a P2L that reads more than the category in front of prompts cannot be saved")
     kind, (backbone, tokenizer), places = _as_backbone({name: backbones[name] for name in names})
     width, models = backbone.config.hidden_size, trained.models
     weights, bias = np.zeros((len(models), width)), trained.fit.bias.copy()
     ends = np.cumsum([0, *(len(one.centre) for one in trained.scaled)])
     for number, (name, scaled) in enumerate(zip(trained.names, trained.scaled, strict=True)):
         if name in places:
-            own = trained.fit.weights[:, ends[number] : ends[number + 1]] * scaled.scale * share
+            own = trained.fit.weights[:, ends[number] : ends[number + 1]] * scaled.scale
             bias -= own @ scaled.centre
             start, factor = places[name]
             weights[:, start : start + own.shape[1]] = own * factor
     record = P2LRecord(kind, "rk", "grk", max_length=tokenizer.max_length)
     model = P2LModel(backbone, heads.build("rk", width, len(models)), models, record)
     _set_head(model, weights, bias, eta)
-    model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    if trained.posterior is not None:
-        trained.posterior.save(folder)
+    with atomic_path(output, directory=True) as unfinished:
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        if trained.posterior is not None:
+            trained.posterior.save(unfinished)
 
 
 def _as_backbone(parts: Mapping[str, Reader]) -> tuple[str, tuple[Any, Any], dict[str, tuple[int, float]]]:

@@ -33,8 +33,7 @@ NAMES = [
 def spread(model: P2L) -> None:
     """Let the prompt decide: an untrained head hardly tells prompts apart."""
     with torch.no_grad():
-        for member in model.members:
-            member.model.head.head.weight.mul_(30)
+        model.model.head.head.weight.mul_(30)
 
 
 @pytest.fixture(scope="module")

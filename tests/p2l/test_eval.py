@@ -10,7 +10,6 @@ import pytest
 
 from p2l import P2L
 from p2l.batch_inference.output import PartFolder
-from p2l.commands.model import committee_main as join
 from p2l.common.cli import run as exit_with
 from p2l.common.errors import InputError
 from p2l.eval import main
@@ -137,16 +136,6 @@ def test_hidden_states_are_written_when_asked_for(reader: Path, data: Path, tmp_
     np.testing.assert_allclose(column(rows, "last_hidden_state"), hidden[:, None], atol=1e-5)
     table = pq.read_table(tmp_path / "reader.parquet")
     np.testing.assert_allclose(np.array(table["last_hidden_state"].to_pylist()), hidden, atol=1e-5)
-
-
-def test_a_committee_is_a_model_without_hidden_states(reader: Path, bag: Path, data: Path, tmp_path: Path) -> None:
-    join([str(reader), str(bag), "--output", str(tmp_path / "both")])
-    rows = load(run(tmp_path / "both", data, tmp_path / "out"))
-    alone = [load(run(model, data, tmp_path / "out")) for model in (reader, bag)]
-    mean = (column(alone[0], "coefs") + column(alone[1], "coefs")) / 2
-    np.testing.assert_allclose(column(rows, "coefs"), mean, atol=1e-5)
-    with pytest.raises(InputError, match=r"both: is a committee, which has no hidden state; leave out --no-drop-h"):
-        run(tmp_path / "both", data, tmp_path / "hidden", "--no-drop-hidden")
 
 
 @pytest.mark.parametrize(("head", "loss"), [("bt", "bt"), ("ba", "ba")])

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import p2l
 from p2l.common.errors import CheckpointError, ConfigError, InputError
-from p2l.inference import P2L, Member, choose_device
+from p2l.inference import P2L, choose_device
 from p2l.likelihood import win_rates
 from p2l.model import heads
 from p2l.model.encoding import PromptTokenizer
@@ -114,10 +114,9 @@ def test_the_leaderboard_is_ranked_with_win_rates(asked):
 
 @pytest.mark.parametrize("kind", ["bt", "ba"])
 def test_other_heads_have_leaderboards_too(asked, kind):
-    [member] = asked.members
-    record = replace(member.model.record, head_type=kind, loss_type=kind)
-    head = heads.build(kind, member.model.model.config.hidden_size, len(NAMES))
-    other = P2L([Member(P2LModel(member.model.model, head, NAMES, record), member.tokenizer)], torch.device("cpu"))
+    record = replace(asked.model.record, head_type=kind, loss_type=kind)
+    head = heads.build(kind, asked.model.model.config.hidden_size, len(NAMES))
+    other = P2L(P2LModel(asked.model.model, head, NAMES, record), asked.tokenizer, torch.device("cpu"))
     table = other.leaderboard("write a poem")
     assert sorted(table["model"]) == NAMES
     assert table["win_rate"].between(0, 1).all()
@@ -130,8 +129,8 @@ def test_a_list_of_turns_is_one_prompt_of_the_leaderboard(asked):
 
 
 def test_serving_cuts_at_the_length_of_training(asked, folder):
-    assert asked.members[0].tokenizer.max_length == 48
-    assert P2L.from_pretrained(folder, device="cpu", max_length=12).members[0].tokenizer.max_length == 12
+    assert asked.tokenizer.max_length == 48
+    assert P2L.from_pretrained(folder, device="cpu", max_length=12).tokenizer.max_length == 12
 
 
 def test_names_are_those_of_the_folder(asked):
@@ -193,13 +192,11 @@ def test_added_tokens_without_a_row_are_accepted_and_prompts_that_spell_them_ans
     predicted = larger.predict(prompts).coefs
     assert np.isfinite(predicted).all()
     np.testing.assert_allclose(predicted[: len(PROMPTS)], asked.predict(PROMPTS).coefs, atol=1e-5)
-    for encoding in larger.members[0].tokenizer.encode(
-        [[prompt] if isinstance(prompt, str) else prompt for prompt in prompts]
-    ):
+    for encoding in larger.tokenizer.encode([[prompt] if isinstance(prompt, str) else prompt for prompt in prompts]):
         assert encoding.ids.max() < model.num_embeddings
     trained = P2LModel.from_pretrained(tmp_path)
     trained.save_pretrained(tmp_path / "again")
-    larger.members[0].tokenizer.save_pretrained(tmp_path / "again")
+    larger.tokenizer.save_pretrained(tmp_path / "again")
     np.testing.assert_array_equal(
         P2L.from_pretrained(tmp_path / "again", device="cpu").predict(prompts).coefs, predicted
     )

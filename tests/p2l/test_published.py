@@ -101,7 +101,7 @@ def test_it_gives_the_coefficients_of_its_own_definition(published):
     loaded = P2L.from_pretrained(folder, model_type="llama", head_type="rk", loss_type="rk", device="cpu")
     assert loaded.model_list == ["c", "a", "b"]
     said = loaded.predict(PROMPTS)
-    for row, encoding in enumerate(loaded.members[0].tokenizer.encode(PROMPTS)):
+    for row, encoding in enumerate(loaded.tokenizer.encode(PROMPTS)):
         with torch.no_grad():
             coefs, eta = plain(encoding.ids)
         assert said.coefs[row] == pytest.approx(coefs.numpy(), abs=1e-5)
@@ -109,7 +109,7 @@ def test_it_gives_the_coefficients_of_its_own_definition(published):
 
 
 def test_a_prompt_has_one_beginning_and_no_date_of_today(published):
-    tokenizer = P2L.from_pretrained(published[0], device="cpu").members[0].tokenizer
+    tokenizer = P2L.from_pretrained(published[0], device="cpu").tokenizer
     bos, cls = tokenizer.tokenizer.convert_tokens_to_ids([BOS, CLS])
     for encoding in tokenizer.encode(PROMPTS):
         ids = encoding.ids.tolist()

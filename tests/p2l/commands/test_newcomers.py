@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,6 @@ from p2l.commands.newcomers import add_main, probes_main
 from p2l.common.errors import ConfigError, InputError, VoteError
 from p2l.inference import P2L
 from p2l.insight.newcomers import read_answers
-from p2l.model.committee import join
 from p2l.model.manifest import check_complete
 from p2l.training.posterior import write_posterior
 from p2l.votes import open_votes
@@ -59,14 +59,12 @@ def test_votes_give_a_row_and_change_no_other(model: Path, tmp_path: Path, capsy
     assert "95 % interval" in line
 
 
-def test_a_committee_and_a_posterior_get_the_row_too(model: Path, tmp_path: Path) -> None:
+def test_a_posterior_gets_the_row_too(model: Path, tmp_path: Path) -> None:
     votes = strong_votes(tmp_path / "votes.jsonl")
-    second = make_model(tmp_path / "second", seed=4, names=sorted(NAMES))
+    sure = Path(shutil.copytree(model, tmp_path / "sure"))
     with open_votes(str(votes), model_list=sorted(NAMES), drop_unknown=True) as store:
-        for folder in (model, second):
-            write_posterior(folder, store, "cpu", weighted=False)
-    join([model, second], tmp_path / "both")
-    larger = add(tmp_path / "both", tmp_path / "larger", "--votes", votes)
+        write_posterior(sure, store, "cpu", weighted=False)
+    larger = add(sure, tmp_path / "larger", "--votes", votes)
     prediction = larger.predict(ASKED)
     place = larger.model_list.index("bison")
     sd = prediction.sd()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from p2l.inference import P2L, Member
+from p2l.inference import P2L
 from p2l.model import backbones, openvino
 from p2l.model.backbones import Joined, one_by_one
 from p2l.model.batching import collate
@@ -83,7 +83,7 @@ def test_passes_beside_each_other_have_a_thread_each_in_bfloat16(tmp_path: Path)
 def test_answers_are_the_same_whatever_shares_the_batch(tmp_path: Path, first: int | None) -> None:
     model, tokenizer = tiny(tmp_path, "llama")
     options = {} if first is None else {"first": first}
-    asked = P2L([Member(compiled(model, **options), tokenizer)], torch.device("cpu"))
+    asked = P2L(compiled(model, **options), tokenizer, torch.device("cpu"))
     together = asked.predict(PROBES).coefs
     alone = np.concatenate([asked.predict([prompt]).coefs for prompt in PROBES])
     np.testing.assert_allclose(together, alone, atol=1e-4)

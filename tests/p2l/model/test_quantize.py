@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from p2l.common.errors import InputError
-from p2l.inference import P2L, Member
+from p2l.inference import P2L
 from p2l.model import openvino
 from p2l.model.openvino import CompiledBackbone
 from p2l.model.precision import (
@@ -41,7 +41,7 @@ def test_int8_answers_nearly_as_before_and_says_how_nearly(family: str, tmp_path
 def test_a_quantised_engine_gives_the_same_whatever_shares_the_batch(tmp_path: Path) -> None:
     model, tokenizer = tiny(tmp_path, "llama")
     quantize(model, tokenizer)
-    asked = P2L([Member(model, tokenizer)], torch.device("cpu"))
+    asked = P2L(model, tokenizer, torch.device("cpu"))
     together = asked.predict(PROBES).coefs
     alone = np.concatenate([asked.predict([prompt]).coefs for prompt in PROBES])
     np.testing.assert_allclose(together, alone, atol=1e-4)

@@ -243,7 +243,7 @@ def test_a_batch_beyond_the_memory_is_halved_and_the_service_lives_on(model):
     compute = model.answer
 
     def answer(encoded, **options):
-        if sum(prompt.size for prompt in encoded) > 60:
+        if sum(len(prompt.ids) for prompt in encoded) > 60:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return compute(encoded, **options)
 
@@ -263,7 +263,7 @@ def test_a_prompt_beyond_the_memory_is_its_senders_problem_alone(model):
     compute = model.answer
 
     def answer(encoded, **options):
-        if max(prompt.size for prompt in encoded) > 40:
+        if max(len(prompt.ids) for prompt in encoded) > 40:
             raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 TB")
         return compute(encoded, **options)
 
@@ -299,7 +299,7 @@ def test_a_failing_forward_pass_is_an_error_without_the_prompt(model, caplog):
 
 def test_coefficients_that_are_no_numbers_are_an_error(model):
     async def test():
-        torch.nn.init.constant_(model.members[0].model.head.head.bias, float("nan"))
+        torch.nn.init.constant_(model.model.head.head.bias, float("nan"))
         async with running(model) as (batcher, _):
             with pytest.raises(ModelFailedError):
                 await batcher.ask([["hello"]])

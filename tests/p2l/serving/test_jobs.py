@@ -6,7 +6,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2l.inference import Encoded
 from p2l.model.encoding import Encoding
 from p2l.serving.batcher import BatchLimits, Job, JobQueue
 
@@ -14,7 +13,7 @@ MODELS = ["one", "other"]  # a queue only asks whether two jobs have the same
 
 
 def job(size: int, model: str = "one") -> Job:
-    return Job(model, Encoded((Encoding(np.arange(size), None, False),)), asyncio.Future(loop=LOOP), None)
+    return Job(model, Encoding(np.arange(size), None, False), asyncio.Future(loop=LOOP), None)
 
 
 LOOP = asyncio.new_event_loop()

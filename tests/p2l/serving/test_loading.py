@@ -15,7 +15,7 @@ def test_a_light_model_is_computed_in_the_event_loop_unless_that_would_hold_it_u
     assert limits(model, streams=2).streams == 2
     waiting = limits(model, max_wait_ms=5.0)
     assert (waiting.streams, waiting.wait) == (1, 0.005)
-    model.members[0].tokenizer.max_length = 8192
+    model.tokenizer.max_length = 8192
     assert limits(model).streams == 1
 
 

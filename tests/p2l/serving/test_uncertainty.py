@@ -11,7 +11,6 @@ import torch
 from p2l.client import P2LClient
 from p2l.common.errors import BadRequestError
 from p2l.inference import P2L
-from p2l.model.committee import join
 from p2l.model.posterior import Posterior
 from tests.p2l.serving.conftest import NAMES, Running, Start
 
@@ -118,17 +117,3 @@ def test_what_cannot_be_asked_is_refused(shared: Running, change: dict[str, obje
     response = shared.client.post("/predict", json={"prompt": [PROMPT], **change})
     assert response.status_code == 422
     assert response.json()["detail"].startswith(place)
-
-
-def test_a_committee_has_the_mean_of_its_members_covariances(folder: Path, tmp_path: Path) -> None:
-    members = [with_posterior(folder, tmp_path / name, seed) for seed, name in enumerate(("one", "two"))]
-    join(members, tmp_path / "both")
-    prompts = [PROMPT, "write a long poem"]
-    both = P2L.from_pretrained(tmp_path / "both", device="cpu").predict(prompts)
-    each = [P2L.from_pretrained(member, device="cpu").predict(prompts) for member in members]
-    assert np.allclose(both.sd() ** 2, (each[0].sd() ** 2 + each[1].sd() ** 2) / 2, rtol=1e-4)
-
-
-def test_a_committee_with_a_member_that_has_none_has_none(folder: Path, tmp_path: Path) -> None:
-    join([with_posterior(folder, tmp_path / "one"), folder], tmp_path / "both")
-    assert P2L.from_pretrained(tmp_path / "both", device="cpu").predict([PROMPT]).variances is None

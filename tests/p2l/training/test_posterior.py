@@ -126,7 +126,7 @@ def test_the_covariance_gives_both_kinds_of_deviations(fitted: P2L) -> None:
 @contextmanager
 def above_the_board(model: P2L) -> Iterator[Posterior]:
     """Let every prompt's coefficients lie 1 above the leaderboard; yield the posterior, which shrinks them back."""
-    posterior, bias = model.members[0].model.posterior, last_layer(model.members[0].model.head).bias
+    posterior, bias = model.model.posterior, last_layer(model.model.head).bias
     assert posterior is not None
     with torch.no_grad():
         bias.add_(1.0)

@@ -185,7 +185,7 @@ def test_the_saved_folder_says_what_the_fit_does(
     save(trained, backbones, width_of_ties(table.scores), tmp_path / "p2l")
     said = P2L.from_pretrained(tmp_path / "p2l", device="cpu")
     assert said.likelihood.name == "grk"
-    assert [member.model.record.model_type for member in said.members] == ["reader"]
+    assert said.model.record.model_type == "reader"
     read = {name: backbone.states(table.prompts) for name, backbone in backbones.items()}
     np.testing.assert_allclose(said.predict(list(table.prompts)).coefs, trained.coefs(read), atol=5e-3)
     assert known_models(tmp_path / "p2l", table) == table.models
