@@ -1,7 +1,7 @@
 """Command: measure predictions of votes: losses, leaderboards, calibration.
 
-p2l auto-evals --model_list_path run/model_list.json --eval_path run/eval_output.jsonl --loss_type grk --output_dir out
-python -m p2l.auto_evals --model_list_path list.json --checkpoint_path a.json b.json --output_file_name a b ...
+p2l auto-evals --model-list-path run/model_list.json --eval-path run/eval_output.jsonl --loss-type grk --output-dir out
+python -m p2l.auto_evals --model-list-path list.json --checkpoint-path a.json b.json --output-file-name a b ...
 """
 
 from __future__ import annotations
@@ -13,65 +13,93 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from p2l.common.cli import need, parser, positive, run, whole
 from p2l.common.text_table import add_rows_flag
-from p2l.evaluation import defaults
 
 if TYPE_CHECKING:
-    from p2l.evaluation.run import Options
+    from p2l.evaluation.suite import Options
 
 T = TypeVar("T")
 
+# The published lists are the defaults of the flags. They stand here since --help must import nothing that measures.
+MODEL_TYPES = ("p2l", "marginal", "arena", "marginal-gt")
+TRUTHS = ("marginal-gt", "arena")
+BLOCKS = ("simple", "category", "random_subsets", "aggr_scale")
+CATEGORIES = ("all", "creative_writing", "math", "language=Chinese", "is_code", "hard")
+SIMPLE_METRICS = (
+    *("Loss", "BCELoss", "MSELoss", "Accuracy", "Tie_Loss", "Tie_Accuracy", "Tie_bb_Loss", "Tie_bb_Accuracy"),
+    *("Mean-BT", "Std-BT", "Spread-BT", "Mean-Spread-BT", "Mean-IQR-BT", "Mean-Std-BT"),
+)
+CATEGORY_METRICS = (
+    *("Leaderboard", "Aggr_Loss", "Aggr_BCELoss", "Aggr_Tie_Loss", "Aggr_Tie_Accuracy", "Aggr_Tie_bb_Loss"),
+    *("Aggr_Tie_bb_Accuracy", "L1-Dist-Prob", "Spearman-lbs", "Kendall-lbs", "IQR-BT", "Std-BT", "Spread-BT"),
+    *("Top-k-fraction", "Top-k-displace"),
+)
+SUBSET_METRICS = ("L1-Dist-Prob", "Spearman-lbs", "Kendall-lbs")
+_SUBSETS_OF_SIZE = {250: 50, 500: 20, 1000: 5, 2000: 3}
+_DRAWS_OF_SIZE = {1: 500, 10: 500, 25: 500, 100: 200, 250: 100, 500: 40, 1000: 10, 2000: 6}
+
 
 def build_parser(prog: str = "p2l auto-evals") -> argparse.ArgumentParser:
-    """Return the flags; each may be written with dashes as well."""
+    """Return the flags."""
     flags = parser(
         prog,
         "Measure predictions of votes: metrics of the votes, and the model's leaderboards against those of the votes, "
-        "by category, with intervals. Every flag may be written with dashes too.",
+        "by category, with intervals.",
     )
     _add_inputs(flags.add_argument_group("what is evaluated"))
     _add_references(flags.add_argument_group("what it is compared with"))
     _add_outputs(flags.add_argument_group("results"))
     _add_measures(flags.add_argument_group("what is measured"))
-    _add_subsets(flags.add_argument_group("random subsets and aggregation scale"))
+    _add_draws(flags.add_argument_group("random subsets and aggregation scale"))
+    flags.hide_rare(
+        *("--hf-checkpoint-repo", "--hf-checkpoint-file", "--hf-train-dataset", "--hf-output-dir"),
+        *("--remove-last-hidden-json", "--train-checkpoints", "--checkpoint-size", "--metrics-to-inc"),
+        *("--simple-metrics", "--category-metrics", "--rand-subset-metrics", "--aggr-scale-metrics"),
+        *("--rand-subset-sizes", "--rand-num-samples", "--aggr-scale-subset-sizes", "--aggr-scale-num-samples"),
+    )
     return flags
 
 
-def _add(group: argparse._ArgumentGroup, name: str, text: str, *aliases: str, **options: Any) -> None:
-    spellings = [spelling for flag in (name, *aliases) for spelling in (flag, f"--{flag[2:].replace('_', '-')}")]
-    group.add_argument(*dict.fromkeys(spellings), dest=name[2:], help=text, **options)
-
-
 def _add_inputs(group: argparse._ArgumentGroup) -> None:
-    _add(group, "--model_list_path", "JSON list of model names; this or --model_repo is needed", metavar="FILE")
+    text = "JSON list of model names; this or --model is needed"
+    group.add_argument("--model-list-path", metavar="FILE", help=text)
     text = (
         "model folder or hub id with model_list.json; its eval_output.jsonl is evaluated unless there are other inputs"
     )
-    _add(group, "--model_repo", text, metavar="REPO")
+    group.add_argument("--model", "--model-repo", dest="model_repo", metavar="MODEL", help=text)
     text = "validation rows with betas (and eta), as p2l train writes them: JSON lines, Parquet, JSON array"
-    _add(group, "--eval_path", text, nargs="+", metavar="FILE")
+    group.add_argument("--eval-path", nargs="+", metavar="FILE", help=text)
     text = "outputs of p2l eval or p2l eval-chrono: JSON array or Parquet"
-    _add(group, "--checkpoint_path", text, nargs="+", metavar="FILE")
-    _add(group, "--hf_checkpoint_repo", "data set on the hub with such outputs", metavar="REPO")
-    _add(group, "--hf_checkpoint_file", "files of that data set", nargs="+", metavar="FILE")
+    group.add_argument("--checkpoint-path", nargs="+", metavar="FILE", help=text)
+    group.add_argument("--hf-checkpoint-repo", metavar="REPO", help="data set on the hub with such outputs")
+    group.add_argument("--hf-checkpoint-file", nargs="+", metavar="FILE", help="files of that data set")
     text = "likelihood: bt, bt-tie, rk, rk-reparam, grk (bag) or ba; default: recorded beside the output, else bt"
-    _add(group, "--loss_type", text, metavar="NAME")
+    group.add_argument("--loss-type", metavar="NAME", help=text)
     text = (
         "p2l: the predictions of the rows; marginal: one leaderboard of the training votes; marginal-gt: of the rows' "
-        "own votes; arena: of --arena_path"
+        "own votes; arena: of --arena-path"
     )
-    _add(group, "--model_type", text, choices=defaults.MODEL_TYPES, default="p2l")
-    text = "rewrite local checkpoint outputs without last_hidden_state, if they have it"
-    options = {"nargs": "?", "const": True, "type": _truth, "default": True, "metavar": "BOOL"}
-    _add(group, "--remove_last_hidden_json", text, **options)
+    group.add_argument("--model-type", choices=MODEL_TYPES, default="p2l", help=text)
+    group.add_argument(
+        "--remove-last-hidden-json",
+        nargs="?",
+        const=True,
+        type=_truth,
+        default=True,
+        metavar="BOOL",
+        help="rewrite local checkpoint outputs without last_hidden_state, if they have it",
+    )
 
 
 def _add_references(group: argparse._ArgumentGroup) -> None:
-    _add(group, "--train_path", "training votes: a file, or a folder that save_to_disk wrote", metavar="PATH")
-    _add(group, "--hf_train_dataset", "training votes on the hub, split train", metavar="REPO")
-    _add(group, "--arena_path", "leaderboard CSV: model_name, category, rating, style_control", metavar="FILE")
+    text = "training votes: a file, or a folder that save_to_disk wrote"
+    group.add_argument("--train-path", metavar="PATH", help=text)
+    group.add_argument("--hf-train-dataset", metavar="REPO", help="training votes on the hub, split train")
+    text = "leaderboard CSV: model_name, category, rating, style_control"
+    group.add_argument("--arena-path", metavar="FILE", help=text)
     text = "also evaluate marginal leaderboards of the first K * checkpoint_size training votes"
-    _add(group, "--train_checkpoints", text, nargs="*", type=positive, metavar="K")
-    _add(group, "--checkpoint_size", "training votes of one checkpoint", type=whole, default=0, metavar="N")
+    group.add_argument("--train-checkpoints", nargs="*", type=positive, metavar="K", help=text)
+    text = "training votes of one checkpoint"
+    group.add_argument("--checkpoint-size", type=whole, default=0, metavar="N", help=text)
 
 
 def _truth(text: str) -> bool:
@@ -82,64 +110,67 @@ def _truth(text: str) -> bool:
 
 
 def _add_outputs(group: argparse._ArgumentGroup) -> None:
-    _add(group, "--output_dir", "folder for NAME.json; this or --hf_output_dir is needed", metavar="DIR")
-    _add(group, "--hf_output_dir", "private data set on the hub for NAME.json", metavar="REPO")
+    text = "folder for NAME.json; this or --hf-output-dir is needed"
+    group.add_argument("--output-dir", metavar="DIR", help=text)
+    group.add_argument("--hf-output-dir", metavar="REPO", help="private data set on the hub for NAME.json")
     text = "one for each output; by default eval_metrics for a single one, else the names of the files"
-    _add(group, "--output_file_name", text, nargs="+", metavar="NAME")
-    _add(group, "--report", "write an HTML report into this folder, which opens offline", metavar="DIR")
+    group.add_argument("--output-file-name", nargs="+", metavar="NAME", help=text)
+    text = "write pages into this folder, which open offline"
+    group.add_argument("--html", "--report", dest="report", metavar="DIR", help=text)
     add_rows_flag(group)
-    _add(group, "--quiet", "no progress bar and no table", action="store_true")
+    group.add_argument("--quiet", action="store_true", help="no progress bar and no table")
 
 
 def _add_measures(group: argparse._ArgumentGroup) -> None:
     text = (
         "all, hard, or a column or nested tag: math, language=Chinese, is_code=False (default: "
-        f"{' '.join(defaults.CATEGORIES)}, those that the votes have)"
+        f"{' '.join(CATEGORIES)}, those that the votes have)"
     )
-    _add(group, "--categories", text, nargs="+", metavar="KEY[=VALUE]", default=None)
-    text = "the reference of leaderboards: a fit of the rows' votes, or --arena_path"
-    _add(group, "--ground_truth", text, "--aggr_scale_gt", choices=defaults.TRUTHS, default="marginal-gt")
+    group.add_argument("--categories", nargs="+", metavar="KEY[=VALUE]", help=text)
+    text = "the reference of leaderboards: a fit of the rows' votes, or --arena-path"
+    group.add_argument("--ground-truth", "--aggr-scale-gt", choices=TRUTHS, default="marginal-gt", help=text)
     text = "which blocks to compute"
-    parts = {"choices": defaults.PARTS, "default": list(defaults.PARTS), "metavar": "BLOCK"}
-    _add(group, "--metrics_to_inc", text, nargs="+", **parts)
-    for name, choices, text in (
-        ("--simple_metrics", defaults.SIMPLE_METRICS, "of votes"),
-        ("--category_metrics", defaults.CATEGORY_METRICS, "of the category's leaderboard against the ground truth"),
-        ("--rand_subset_metrics", defaults.SUBSET_METRICS, "of random subsets"),
-    ):
-        _add(group, name, text, nargs="+", default=list(choices), metavar="METRIC")
-    names = ("--aggr_scale_metrics", "of aggregation scale", "--aggr_scale_subset_metrics")
-    _add(group, *names, nargs="+", default=list(defaults.SUBSET_METRICS), metavar="METRIC")
+    group.add_argument("--metrics-to-inc", nargs="+", choices=BLOCKS, default=list(BLOCKS), metavar="BLOCK", help=text)
+    _add_metrics(group, "--simple-metrics", default=SIMPLE_METRICS, text="of votes")
+    text = "of the category's leaderboard against the ground truth"
+    _add_metrics(group, "--category-metrics", default=CATEGORY_METRICS, text=text)
+    _add_metrics(group, "--rand-subset-metrics", default=SUBSET_METRICS, text="of random subsets")
+    names = ("--aggr-scale-metrics", "--aggr-scale-subset-metrics")
+    _add_metrics(group, *names, default=SUBSET_METRICS, text="of aggregation scale")
     text = "replicates of intervals, prompts drawn whole; 0: no intervals"
-    _add(group, "--bootstrap", text, type=whole, default=1000, metavar="N")
-    _add(group, "--level", "coverage of intervals", type=float, default=0.95, metavar="P")
-    _add(group, "--seed", "of subsets and intervals", type=whole, default=0, metavar="N")
+    group.add_argument("--bootstrap", type=whole, default=1000, metavar="N", help=text)
+    group.add_argument("--level", type=float, default=0.95, metavar="P", help="coverage of intervals")
+    group.add_argument("--seed", type=whole, default=0, metavar="N", help="of subsets and intervals")
 
 
-def _add_subsets(group: argparse._ArgumentGroup) -> None:
-    for name, values, what in (
-        ("--rand_subset_sizes", defaults.SUBSET_SIZES, "votes of a random subset"),
-        ("--rand_num_samples", defaults.SUBSET_SAMPLES, "subsets of each size"),
-        ("--aggr_scale_subset_sizes", defaults.SCALE_SIZES, "prompts that are aggregated"),
-        ("--aggr_scale_num_samples", defaults.SCALE_SAMPLES, "draws of each size"),
+def _add_metrics(group: argparse._ArgumentGroup, *names: str, default: Sequence[str], text: str) -> None:
+    group.add_argument(*names, nargs="+", default=list(default), metavar="METRIC", help=text)
+
+
+def _add_draws(group: argparse._ArgumentGroup) -> None:
+    for name, values, text in (
+        ("--rand-subset-sizes", _SUBSETS_OF_SIZE.keys(), "votes of a random subset"),
+        ("--rand-num-samples", _SUBSETS_OF_SIZE.values(), "subsets of each size"),
+        ("--aggr-scale-subset-sizes", _DRAWS_OF_SIZE.keys(), "prompts that are aggregated"),
+        ("--aggr-scale-num-samples", _DRAWS_OF_SIZE.values(), "draws of each size"),
     ):
-        _add(group, name, what, nargs="+", type=positive, default=list(values), metavar="N")
+        group.add_argument(name, nargs="+", type=positive, default=list(values), metavar="N", help=text)
 
 
 def _of_flags(kind: type[T], flags: argparse.Namespace, **more: Any) -> T:
-    """Return a dataclass whose fields are the flags of the same names, those that were left out apart, and `more`."""
-    names = {one.name for one in fields(kind)} - more.keys()  # type: ignore[arg-type]
+    """Return a dataclass whose fields are the flags of the same names that were given, and `more`."""
+    names = {field.name for field in fields(kind)} - more.keys()  # type: ignore[arg-type]
     return kind(**{name: flag for name, flag in vars(flags).items() if name in names and flag is not None}, **more)
 
 
 def _options(flags: argparse.Namespace) -> Options:
     from p2l.evaluation.inputs import EvaluationSettings, Inputs
-    from p2l.evaluation.run import Options
+    from p2l.evaluation.suite import Options
     from p2l.likelihood import get
 
     # A category that the user named must be there; the published list of another data set need not.
     lenient = flags.categories is None
-    flags.categories = flags.categories or list(defaults.CATEGORIES)
+    flags.categories = flags.categories or list(CATEGORIES)
     flags.train_checkpoints = flags.train_checkpoints or []
     return _of_flags(
         Options,
@@ -157,7 +188,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = build_parser().parse_args(argv)
     if flags.report is not None:
         need("torch")  # before the votes are measured
-    from p2l.evaluation.run import evaluate_outputs
+    from p2l.evaluation.suite import evaluate_outputs
 
     evaluate_outputs(_options(flags))
 

@@ -79,7 +79,6 @@ SHORT = {
     "p2l/simulation/config.py": "settings, which the arena, its models and its prompts share",
     "p2l/common/cache.py": "one class, which the endpoint and the router share",
     "p2l/common/version.py": "the version, which a build reads without importing",
-    "p2l/evaluation/defaults.py": "the defaults of flags, which import nothing",
     "p2l/online_training/geometric_buffer.py": "a command of a promised path",
     "p2l/online_training/replay_buffer.py": "a command of a promised path",
     "p2l/endpoint.py": "a command of a promised path, whose flags are in p2l/serving/flags.py",

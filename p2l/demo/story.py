@@ -181,8 +181,8 @@ def _report(shell: Shell, votes: int) -> None:
 def _evaluate(shell: Shell) -> None:
     print("\n6. The evaluation suite on the held-out votes, as a report; and what each model is good at.")
     shell.run(
-        *("p2l", "auto-evals", "--model_repo", "models/p2l", "--train_path", "votes.parquet"),
-        *("--output_dir", "metrics", "--report", "report"),
+        *("p2l", "auto-evals", "--model", "models/p2l", "--train-path", "votes.parquet"),
+        *("--output-dir", "metrics", "--html", "report"),
     )
     # Clusters of prompts are named by their words; nobody told the command the topics.
     shell.run(

@@ -1,6 +1,6 @@
 """The flags of an evaluation: which files it reads (local or on the hub), and what it measures.
 
-Each output comes from the first of these that is present: a checkpoint's output, a file of training (`--eval_path`),
+Each output comes from the first of these that is present: a checkpoint's output, a file of training (`--eval-path`),
 `eval_output.jsonl` beside the model.
 """
 
@@ -59,36 +59,30 @@ class Entry:
 
 def entries(inputs: Inputs) -> list[Entry]:
     """Return the outputs to evaluate, in order; ConfigError for lists of different lengths, equal names, or nothing."""
-    _check(inputs)
-    lists = {name: list(getattr(inputs, name)) for name in ("eval_path", "checkpoint_path", "hf_checkpoint_file")}
-    flags = {name: values for name, values in lists.items() if values}
-    count = max((len(values) for values in flags.values()), default=1)
-    names = list(inputs.output_file_name) or _default_names(flags, count)
-    for name, values in {**flags, "output_file_name": names}.items():
-        if len(values) != count:
-            whole = ", ".join(f"{len(one)} --{flag}" for flag, one in {**flags, "output_file_name": names}.items())
-            raise ConfigError(f"--{name} does not go with the other lists ({whole}); give as many of each")
-    if len(set(names)) < count:
-        raise ConfigError(f"--output_file_name {' '.join(names)}: every output needs a name of its own")
-    columns = {name: values or [None] * count for name, values in lists.items()}
-    return [Entry(names[place], **{name: column[place] for name, column in columns.items()}) for place in range(count)]
-
-
-def _check(inputs: Inputs) -> None:
     if not (inputs.model_repo or inputs.model_list_path):
-        raise ConfigError("the names of the models are needed: give --model_list_path FILE or --model_repo REPO")
+        raise ConfigError("the names of the models are needed: give --model-list-path FILE or --model MODEL")
     if bool(inputs.hf_checkpoint_repo) != bool(inputs.hf_checkpoint_file):
-        raise ConfigError("--hf_checkpoint_repo and --hf_checkpoint_file go together")
+        raise ConfigError("--hf-checkpoint-repo and --hf-checkpoint-file go together")
     if not (inputs.eval_path or inputs.checkpoint_path or inputs.hf_checkpoint_file or inputs.model_repo):
-        raise ConfigError("there is nothing to evaluate: give --eval_path, --checkpoint_path or --model_repo")
-
-
-def _default_names(names: dict[str, list[str]], count: int) -> list[str]:
-    """`eval_metrics` for one output; several are named after their files."""
-    if count == 1:
-        return ["eval_metrics"]
-    source = next(names[name] for name in ("checkpoint_path", "hf_checkpoint_file", "eval_path") if name in names)
-    return [Path(path).stem for path in source]
+        raise ConfigError("there is nothing to evaluate: give --eval-path, --checkpoint-path or --model")
+    files = {name: list(getattr(inputs, name)) for name in ("checkpoint_path", "hf_checkpoint_file", "eval_path")}
+    lists = {name: paths for name, paths in files.items() if paths}
+    count = max((len(paths) for paths in lists.values()), default=1)
+    names = list(inputs.output_file_name)
+    if not names:  # several outputs are named after their files
+        names = ["eval_metrics"] if count == 1 else [Path(path).stem for path in next(iter(lists.values()))]
+    lists["output_file_name"] = names
+    for name, values in lists.items():
+        if len(values) != count:
+            flag = name.replace("_", "-")
+            counts = ", ".join(f"{len(paths)} --{other.replace('_', '-')}" for other, paths in lists.items())
+            raise ConfigError(f"--{flag} does not go with the other lists ({counts}); give as many of each")
+    if len(set(names)) < count:
+        raise ConfigError(f"--output-file-name {' '.join(names)}: every output needs a name of its own")
+    columns = {name: paths or [None] * count for name, paths in files.items()}
+    return [
+        Entry(names[number], **{name: column[number] for name, column in columns.items()}) for number in range(count)
+    ]
 
 
 def model_list(inputs: Inputs) -> list[str]:
@@ -153,19 +147,20 @@ def check_model_list(inputs: Inputs, names: Sequence[str], path: str) -> None:
     model_list.json into the folder. One of the two lists may go on after the other: models are added at the end.
     """
     record, beside = Path(path).with_suffix(".info.json"), Path(path).with_name(MODEL_LIST_FILE)
-    own: Any = _object(record).get("model_list")
-    if own is None:
+    recorded: Any = _object(record).get("model_list")
+    if recorded is None:
         record = beside
         with contextlib.suppress(OSError, ValueError):
-            own = parse_json(beside.read_text(encoding="utf-8"))
-    pairs = enumerate(zip(names, own, strict=False)) if isinstance(own, list) else ()
-    place, one, other = next(((place, one, other) for place, (one, other) in pairs if one != other), (0, "", ""))
-    if one != other:
-        shown = inputs.model_list_path or inputs.model_repo
-        raise InputError(
-            f"{path}: coefficient {place + 1} is of {other!r} by {record}, and of {one!r} by {shown}; give the list "
-            f"of the model that wrote this file (--model_list_path)"
-        )
+            recorded = parse_json(beside.read_text(encoding="utf-8"))
+    if not isinstance(recorded, list):
+        return
+    for number, (name, recorded_name) in enumerate(zip(names, recorded, strict=False), 1):
+        if name != recorded_name:
+            source = inputs.model_list_path or inputs.model_repo
+            raise InputError(
+                f"{path}: coefficient {number} is of {recorded_name!r} by {record}, and of {name!r} by {source}; give "
+                "the list of the model that wrote this file (--model-list-path)"
+            )
 
 
 def _object(path: Path) -> dict[str, Any]:
@@ -211,7 +206,7 @@ class EvaluationSettings:
     Attributes:
         categories: as the user wrote them.
         lenient: whether to pass over categories that the votes do not have (as those of the default list).
-        metrics_to_inc: which blocks of `p2l.evaluation.defaults.PARTS`.
+        metrics_to_inc: which blocks: `simple`, `category`, `random_subsets`, `aggr_scale`.
         seed: of every draw.
         bootstrap: replicates of the intervals of vote metrics; 0 leaves intervals out.
     """
@@ -248,13 +243,16 @@ class EvaluationSettings:
 
     def _check_draws(self, metrics: str, sizes: str, samples: str) -> None:
         _check_setting("leaderboard metric", getattr(self, metrics), LEADERBOARD_METRICS)
+        metrics_flag, sizes_flag, samples_flag = (f"--{name.replace('_', '-')}" for name in (metrics, sizes, samples))
         if "Leaderboard" in getattr(self, metrics):
             raise ConfigError(
-                f"--{metrics} Leaderboard is a list of names, which has no mean over subsets; leave it out"
+                f"{metrics_flag} Leaderboard is a list of names, which has no mean over subsets; leave it out"
             )
-        first, second = len(getattr(self, sizes)), len(getattr(self, samples))
-        if first != second:
-            raise ConfigError(f"--{sizes} has {first} numbers and --{samples} {second}; give one sample count a size")
+        num_sizes, num_samples = len(getattr(self, sizes)), len(getattr(self, samples))
+        if num_sizes != num_samples:
+            raise ConfigError(
+                f"{sizes_flag} has {num_sizes} numbers and {samples_flag} {num_samples}; give one sample count a size"
+            )
 
 
 def _check_setting(kind: str, names: Sequence[str], choices: Iterable[str]) -> None:

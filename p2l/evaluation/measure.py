@@ -1,34 +1,40 @@
-"""The measurements of one category of one output.
+"""The measurements of one category of one output, and of leaderboards of subsets of its prompts.
 
-Shapes: N votes of the output, n of the category, M models, C metrics.
+Random subsets are drawn without replacement: the model's aggregate on them against a fit of their own votes, which a
+weak prior holds (small subsets seldom have a best fit). For the aggregation scale, subsets are drawn with replacement:
+the model's aggregate against the ground truth of the whole category. Draws depend on seed, category and size alone.
+
+Shapes: N votes of the output, n of the category, M models, C metrics, S subsets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from p2l.common.errors import ConfigError, InputError
-from p2l.evaluation.boards import board_of_labels, standing
 from p2l.evaluation.categories import ALL, Category, EmptyCategoryError
-from p2l.evaluation.curves import Draws, aggregation_scale, random_subsets
 from p2l.evaluation.inputs import EvaluationSettings
 from p2l.evaluation.outputs import EvaluatedOutput
-from p2l.evaluation.references import ArenaRatings, TrainVotes
-from p2l.evaluation.results import CategoryResult, ModelScore
-from p2l.evaluation.subjects import Fixed, ModelAnswers, Subject
-from p2l.leaderboard import Leaderboard
+from p2l.evaluation.references import WINNERS_OF_TIES, ArenaRatings, TrainVotes, board_of_labels, standing
+from p2l.evaluation.results import CategoryResult, ModelScore, SubsetScore
+from p2l.evaluation.subjects import Fixed, ManyFits, ModelAnswers, Subject, as_standing, fit_many
+from p2l.leaderboard import Leaderboard, Prior
+from p2l.leaderboard.newton import has_eta, prior_terms, winner_targets
+from p2l.likelihood import Likelihood
 from p2l.metrics import (
     METRICS,
     Comparison,
     Interval,
     Reliability,
     ScoredVotes,
+    Standing,
     bootstrap_mean,
     bootstrap_skill,
     compare,
@@ -37,10 +43,14 @@ from p2l.metrics import (
     vote_values,
 )
 
+Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.integer[Any]]
-ADDED = ("Brier", "RPS", "ECE", "ECE-win", "ECE-tie", "ECE-bothbad")
-_TOP = 10
+_ALWAYS = ("Brier", "RPS", "ECE", "ECE-win", "ECE-tie", "ECE-bothbad")  # metrics beyond those asked for
+_TOP_MODELS = 10  # the largest k of top-k metrics
 _MODELS_AT_ONCE = 16  # each is a column of all votes in memory
+# Of one step of drawing subsets, whichever is reached first.
+_SUBSETS_AT_ONCE = 100
+_ROWS_AT_ONCE = 20_000
 
 
 @dataclass(frozen=True)
@@ -71,18 +81,28 @@ class _CategoryEvaluation:
     """The evaluation of one category: rows (n,) of the output, labels (n, 3), prompts (n,)."""
 
     def __init__(self, job: EvaluationJob, category: Category, rows: Ints, limit: int) -> None:
-        self.job, self.category, self.rows, self.limit = job, category, rows, limit
-        self.settings, self.models, self.likelihood = job.settings, job.output.models, job.settings.likelihood
+        self.job, self.settings = job, job.settings
+        self.category, self.rows, self.limit = category, rows, limit
+        self.models, self.likelihood = job.output.models, job.settings.likelihood
         self.labels, self.prompts = job.output.labels[rows], job.output.prompts[rows]
         self.sizes: dict[str, Any] = {"votes": len(rows), "prompts": len(np.unique(self.prompts))}
-        level, seed = self.settings.level, self.settings.seed
-        self.bootstrap: dict[str, Any] = {"clusters": self.prompts, "level": level, "seed": seed}
-        self.bootstrap["replicates"] = self.settings.bootstrap
+        self.bootstrap: dict[str, Any] = {
+            "clusters": self.prompts,
+            "level": self.settings.level,
+            "seed": self.settings.seed,
+            "replicates": self.settings.bootstrap,
+        }
 
     def fitted(self) -> Leaderboard:
         """Fit the marginal leaderboard of these very votes."""
-        options: dict[str, Any] = {"intervals": self.settings.bootstrap > 0, "level": self.settings.level}
-        return board_of_labels(self.labels, self.models, self.likelihood.name, clusters=self.prompts, **options)
+        return board_of_labels(
+            self.labels,
+            self.models,
+            self.likelihood.name,
+            clusters=self.prompts,
+            intervals=self.settings.bootstrap > 0,
+            level=self.settings.level,
+        )
 
     def arena(self) -> Leaderboard:
         """Return the arena's ratings in this category."""
@@ -104,42 +124,65 @@ class _CategoryEvaluation:
 
     def measured(self, truth: Leaderboard, subject: Subject) -> CategoryResult:
         """Measure the subject against the truth."""
-        settings, parts = self.settings, self.settings.metrics_to_inc
+        settings, blocks = self.settings, self.settings.metrics_to_inc
         scored = subject.scored(self.labels)
         board = subject.leaderboard(intervals=settings.bootstrap > 0, level=settings.level)
-        sides = standing(truth, self.models), standing(board, self.models)
-        comparison = Comparison(self.likelihood, *sides, self.models, self.labels)
-        draws = partial(Draws, seed=settings.seed, what=self.category.text, level=settings.level)
-        subsets = draws(settings.rand_subset_sizes, settings.rand_num_samples, settings.rand_subset_metrics)
-        scale = draws(settings.aggr_scale_subset_sizes, settings.aggr_scale_num_samples, settings.aggr_scale_metrics)
+        true_standing = standing(truth, self.models)
+        comparison = Comparison(self.likelihood, true_standing, standing(board, self.models), self.models, self.labels)
+        metrics: dict[str, Any] | None = None
+        subsets: tuple[SubsetScore, ...] = ()
+        scale: tuple[SubsetScore, ...] = ()
+        if "category" in blocks:
+            metrics = {name: compare(name, comparison) for name in settings.category_metrics}
+        if "random_subsets" in blocks:
+            draws = self._draws(settings.rand_subset_sizes, settings.rand_num_samples, settings.rand_subset_metrics)
+            subsets = tuple(random_subsets(subject, self.labels, truth, draws))
+        if "aggr_scale" in blocks:
+            sizes, samples = settings.aggr_scale_subset_sizes, settings.aggr_scale_num_samples
+            draws = self._draws(sizes, samples, settings.aggr_scale_metrics)
+            scale = tuple(aggregation_scale(subject, self.labels, true_standing, draws))
+        notes = [f"Ground truth: {note}" for note in truth.notes] + [f"Model: {note}" for note in board.notes]
         skill, over = self._skill(scored)
         return CategoryResult(
             self.category.text,
             **self.sizes,
-            notes=_notes(truth, board),
+            notes=tuple(dict.fromkeys(notes)),
             top_k=_top_k(truth, board, settings),
             truth=truth,
             model=board,
-            simple={name: evaluate(name, scored) for name in dict.fromkeys((*settings.simple_metrics, *ADDED))},
+            simple={name: evaluate(name, scored) for name in dict.fromkeys((*settings.simple_metrics, *_ALWAYS))},
             intervals=self._intervals(scored),
             skill=skill,
             skill_over=over,
             reliability=self._reliability(scored),
-            comparison=(
-                {name: compare(name, comparison) for name in settings.category_metrics} if "category" in parts else None
-            ),
-            subsets=(tuple(random_subsets(subject, self.labels, truth, subsets)) if "random_subsets" in parts else ()),
-            scale=tuple(aggregation_scale(subject, self.labels, sides[0], scale)) if "aggr_scale" in parts else (),
+            comparison=metrics,
+            subsets=subsets,
+            scale=scale,
             by_model=tuple(self._by_model(scored, truth)) if settings.bootstrap else (),
+        )
+
+    def _draws(self, sizes: Sequence[int], samples: Sequence[int], metrics: Sequence[str]) -> Draws:
+        return Draws(
+            sizes=sizes,
+            samples=samples,
+            metrics=metrics,
+            seed=self.settings.seed,
+            category=self.category.text,
+            level=self.settings.level,
         )
 
     def _reliability(self, scored: ScoredVotes) -> Reliability | None:
         """Return the data of the reliability diagram with its points; None when no vote counts."""
         if scored.reliability is None:
             return None
-        options: dict[str, Any] = {"clusters": self.prompts, "level": self.settings.level}
-        options["weights"] = scored.known.astype(np.float64)
-        points = joined_points(scored.probs, scored.targets, scored.likelihood.outcomes, **options)
+        points = joined_points(
+            scored.probs,
+            scored.targets,
+            scored.likelihood.outcomes,
+            clusters=self.prompts,
+            level=self.settings.level,
+            weights=scored.known.astype(np.float64),
+        )
         return replace(scored.reliability, points=points)
 
     def _intervals(self, scored: ScoredVotes) -> dict[str, Interval]:
@@ -147,7 +190,7 @@ class _CategoryEvaluation:
         if not self.settings.bootstrap:
             return {}
         values = {}
-        for name in dict.fromkeys((*self.settings.simple_metrics, *ADDED)):
+        for name in dict.fromkeys((*self.settings.simple_metrics, *_ALWAYS)):
             if METRICS[name].per_vote is not None and METRICS[name].applies(scored.likelihood):
                 values[name] = vote_values(name, scored)
         # Where every vote of a category is a tie, some metrics count none of them, and there is nothing to draw.
@@ -158,61 +201,177 @@ class _CategoryEvaluation:
         return dict(zip(values, _columns(intervals), strict=True))
 
     def _skill(self, scored: ScoredVotes) -> tuple[Interval | None, str | None]:
-        """Return the skill in log-loss over the marginal leaderboard, of training votes where there are any."""
-        is_reference = self.settings.model_type == ("marginal" if self.job.train else "marginal-gt")
+        """Return the skill in log-loss over the marginal leaderboard, of training votes where there are any.
+
+        The text says which votes that leaderboard was fitted on.
+        """
+        train, likelihood = self.job.train, self.likelihood.name
+        is_reference = self.settings.model_type == ("marginal" if train else "marginal-gt")
         if self.limit or is_reference or not self.settings.bootstrap:
             return None, None
         try:
-            board, over = self._reference()
+            if train is None:
+                board, over = self.fitted(), "validation"
+            else:
+                try:
+                    board, over = train.board(self.category, likelihood), "train"
+                except EmptyCategoryError:
+                    board, over = train.board(ALL, likelihood), "train, all votes"
             reference = Fixed(self.likelihood, self.models, board).scored(self.labels)
-            losses = vote_values("Loss", scored), vote_values("Loss", reference)
-            return bootstrap_skill(*losses, **self.bootstrap), over
+            losses, reference_losses = vote_values("Loss", scored), vote_values("Loss", reference)
+            return bootstrap_skill(losses, reference_losses, **self.bootstrap), over
         except (EmptyCategoryError, ConfigError, InputError):
             return None, None
-
-    def _reference(self) -> tuple[Leaderboard, str]:
-        """Return the marginal leaderboard that a model must beat, and which votes it was fitted on."""
-        if self.job.train is None:
-            return self.fitted(), "validation"
-        try:
-            return self.job.train.board(self.category, self.likelihood.name), "train"
-        except EmptyCategoryError:
-            return self.job.train.board(ALL, self.likelihood.name), "train, all votes"
 
     def _by_model(self, scored: ScoredVotes, truth: Leaderboard) -> Iterator[ModelScore]:
         """Yield loss and accuracy of the votes of each model, the best model of the ground truth first."""
         order = [truth.models[place] for place in np.argsort(-truth.coefs, kind="stable")]
-        place = {name: code for code, name in enumerate(self.models)}
-        values = {name: vote_values(name, scored) for name in ("Loss", "Accuracy")}
-        codes = [place[name] for name in order if name in place]
-        for start in range(0, len(codes), _MODELS_AT_ONCE):
-            yield from self._model_scores(values, codes[start : start + _MODELS_AT_ONCE])
-
-    def _model_scores(self, values: dict[str, Any], codes: Sequence[int]) -> Iterator[ModelScore]:
+        code_of = {name: code for code, name in enumerate(self.models)}
+        codes = [code_of[name] for name in order if name in code_of]
+        losses, right = vote_values("Loss", scored), vote_values("Accuracy", scored)
         pairs = self.labels[:, :2]
-        taking = np.stack([(pairs == code).any(axis=1) for code in codes], axis=1)
-        intervals: list[dict[int, Interval]] = []
-        for column in values.values():
-            table = np.where(taking, column[:, None], np.nan)
-            counts = np.flatnonzero((~np.isnan(table)).any(axis=0)).tolist()
-            drawn = _columns(bootstrap_mean(table[:, counts], **self.bootstrap)) if counts else []
-            intervals.append(dict(zip(counts, drawn, strict=True)))
-        for place, code in enumerate(codes):
-            yield ModelScore(self.models[code], int(taking[:, place].sum()), *(one.get(place) for one in intervals))
+        for start in range(0, len(codes), _MODELS_AT_ONCE):
+            block = codes[start : start + _MODELS_AT_ONCE]
+            takes_part = np.stack([(pairs == code).any(axis=1) for code in block], axis=1)
+            loss, accuracy = self._means(losses, takes_part), self._means(right, takes_part)
+            for place, code in enumerate(block):
+                votes = int(takes_part[:, place].sum())
+                yield ModelScore(self.models[code], votes, loss.get(place), accuracy.get(place))
 
-
-def _notes(truth: Leaderboard, board: Leaderboard) -> tuple[str, ...]:
-    """Return what a reader must know of both leaderboards."""
-    notes = [f"Ground truth: {note}" for note in truth.notes] + [f"Model: {note}" for note in board.notes]
-    return tuple(dict.fromkeys(notes))
+    def _means(self, values: Floats, takes_part: Any) -> dict[int, Interval]:
+        """Return intervals of the mean of values (n,) over the votes of each column (n, m); without votes, none."""
+        table = np.where(takes_part, values[:, None], np.nan)
+        columns = np.flatnonzero((~np.isnan(table)).any(axis=0)).tolist()
+        if not columns:
+            return {}
+        return dict(zip(columns, _columns(bootstrap_mean(table[:, columns], **self.bootstrap)), strict=True))
 
 
 def _top_k(truth: Leaderboard, board: Leaderboard, settings: EvaluationSettings) -> int | None:
     """Return the number of models on both leaderboards, where top-k metrics are asked for and it limits their k."""
     shared = len(set(truth.models) & set(board.models))
-    tops = any(name.startswith("Top-k") for name in settings.category_metrics)
-    return shared if shared < _TOP and tops and "category" in settings.metrics_to_inc else None
+    is_asked = any(name.startswith("Top-k") for name in settings.category_metrics)
+    return shared if shared < _TOP_MODELS and is_asked and "category" in settings.metrics_to_inc else None
 
 
 def _columns(intervals: Interval) -> list[Interval]:
     return [Interval(*numbers) for numbers in np.stack(intervals).T.tolist()]
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Sizes of subsets, how many of each size, and the metrics on them; the category's name joins the seed."""
+
+    sizes: Sequence[int]
+    samples: Sequence[int]
+    metrics: Sequence[str]
+    seed: int
+    category: str
+    level: float = 0.95
+
+    def rows(self, number: int, size: int, samples: int, *, repeated: bool) -> Iterator[list[Ints]]:
+        """Yield lists of subsets, each of positions below `number`."""
+        rng = np.random.default_rng([self.seed, zlib.crc32(self.category.encode()), size, int(repeated)])
+        step = max(1, min(_SUBSETS_AT_ONCE, _ROWS_AT_ONCE // size))
+        for start in range(0, samples, step):
+            yield [rng.choice(number, size, replace=repeated) for _ in range(min(step, samples - start))]
+
+
+def random_subsets(subject: Subject, labels: Ints, truth: Leaderboard, draws: Draws) -> Iterator[SubsetScore]:
+    """Yield scores by size; sizes beyond the number of votes have no samples."""
+    fits = _VoteFits(subject.likelihood, truth, subject.models)
+    for size, samples in zip(draws.sizes, draws.samples, strict=True):
+        if size > len(labels):
+            yield SubsetScore(size, 0, dict.fromkeys(draws.metrics), {})
+            continue
+        values = []
+        for subsets in draws.rows(len(labels), size, samples, repeated=False):
+            models = subject.aggregates(subsets)
+            votes = [labels[rows] for rows in subsets]
+            for model, fitted, subset in zip(models, fits.fit(votes), votes, strict=True):
+                values.append(_compared(subject, fitted, model, subset, draws.metrics))
+        yield _score(size, values, draws)
+
+
+def aggregation_scale(subject: Subject, labels: Ints, truth: Standing, draws: Draws) -> Iterator[SubsetScore]:
+    """Yield scores by size."""
+    for size, samples in zip(draws.sizes, draws.samples, strict=True):
+        values = []
+        for subsets in draws.rows(len(labels), size, samples, repeated=True):
+            references: dict[int, dict[str, Any]] = {}
+            for model in subject.aggregates(subsets):  # one leaderboard is the same for all subsets
+                if id(model) not in references:
+                    references[id(model)] = _compared(subject, truth, model, labels, draws.metrics)
+                values.append(references[id(model)])
+        yield _score(size, values, draws)
+
+
+def _compared(
+    subject: Subject, truth: Standing, model: Standing, labels: Ints, metrics: Iterable[str]
+) -> dict[str, Any]:
+    if np.isnan(model.coefs).all() or np.isnan(truth.coefs).all():
+        return dict.fromkeys(metrics)
+    comparison = Comparison(subject.likelihood, truth, model, subject.models, labels)
+    return {name: compare(name, comparison) for name in metrics}
+
+
+def _score(size: int, values: Sequence[dict[str, Any]], draws: Draws) -> SubsetScore:
+    means = {name: _mean([value[name] for value in values]) for name in draws.metrics}
+    width = NormalDist().inv_cdf(0.5 + draws.level / 2)
+    intervals = {}
+    for name, mean in means.items():
+        numbers = [value[name] for value in values if isinstance(value[name], float)]
+        if len(numbers) > 1:
+            error = float(np.std(numbers, ddof=1)) / len(numbers) ** 0.5
+            intervals[name] = Interval(mean, mean - width * error, mean + width * error, error)
+    return SubsetScore(size, len(values), means, intervals)
+
+
+def _mean(values: Sequence[Any]) -> Any:
+    """Return the mean of numbers, or of dictionaries key by key, without those that do not apply."""
+    numbers = [value for value in values if value is not None]
+    if not numbers:
+        return None
+    if isinstance(numbers[0], dict):
+        return {key: _mean([value[key] for value in numbers]) for key in numbers[0]}
+    return float(np.mean(numbers))
+
+
+class _VoteFits:
+    """Fits of small sets of votes, all from the same start."""
+
+    def __init__(self, likelihood: Likelihood, truth: Leaderboard, models: Sequence[str]) -> None:
+        self.likelihood, num_models = likelihood, len(models)
+        self.mean, precision = prior_terms(Prior(), likelihood, num_models)
+        self.fits = ManyFits(likelihood, num_models, precision, 0.0)
+        self.start = self._start(truth, models)
+        self.outcomes = winner_targets(likelihood)
+        self.pair = np.zeros((num_models, num_models), dtype=np.int64)
+        self.pair[self.fits.first, self.fits.second] = np.arange(len(self.fits.first))
+
+    def _start(self, truth: Leaderboard, models: Sequence[str]) -> Floats:
+        coefs = np.clip(np.nan_to_num(standing(truth, models).coefs), -5.0, 5.0)
+        if not has_eta(self.likelihood):
+            return np.asarray(coefs, dtype=np.float64)
+        return np.append(coefs, self.likelihood.eta_scale.start if truth.eta is None else truth.eta)
+
+    def fit(self, votes: Sequence[Ints]) -> list[Standing]:
+        """Fit a leaderboard to each set of labels; models without a vote that counts are NaN."""
+        targets = np.stack([self._table(labels) for labels in votes])
+        counts = targets.sum(axis=2)
+        seen = counts @ self.fits.incidence[0] + counts @ self.fits.incidence[1] > 0
+        mean, start = (np.tile(vector, (len(votes), 1)) for vector in (self.mean, self.start))
+        standings = [as_standing(theta, self.likelihood) for theta in fit_many(self.fits, targets, mean, start)]
+        return [
+            replace(board, coefs=np.where(has_votes, board.coefs, np.nan))
+            for board, has_votes in zip(standings, seen, strict=True)
+        ]
+
+    def _table(self, labels: Ints) -> Floats:
+        """Return outcome masses (P, K) of labels (n, 3)."""
+        a, b, tie = labels.T.astype(np.int64)
+        winner = WINNERS_OF_TIES[tie]
+        column = np.where((a > b) & (winner == 0), 1, winner)
+        pair = self.pair[np.minimum(a, b), np.maximum(a, b)]
+        counts = np.bincount(pair * 4 + column, minlength=4 * len(self.fits.first)).reshape(-1, 4)
+        return np.asarray(counts @ self.outcomes, dtype=np.float64)

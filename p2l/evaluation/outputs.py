@@ -33,22 +33,28 @@ from p2l.votes.rows import RawBatch, Source, check_number_of_columns
 from p2l.votes.schema import WINNERS, Labels, parse_labels
 from p2l.votes.sources import open_source
 
-# JSON arrays of records, as batch inference writes them, read with one record in memory at a time.
-
-HIDDEN = "last_hidden_state"
-_CHUNK = 1 << 22  # characters
-_LONGEST = 1 << 28  # characters of a record
-_RECORDS = 512  # in a batch
-_SAMPLE = 100  # records that name the columns
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.integer[Any]]
+_COEFS = ("coefs", "betas")
+_NO_CATEGORY = {*_COEFS, "eta", "gamma", "prompt", "labels", "question_id", "weight", "tstamp", "truncated"}
+_TIE_OF_WINNER = np.array([0, 0, 1, 2])  # third entry of labels, by the code in `p2l.votes.schema.WINNERS`
+_HIDDEN = "last_hidden_state"
+_CHARACTERS_AT_ONCE = 1 << 22
+_LONGEST_RECORD = 1 << 28  # characters
+_RECORDS_PER_BATCH = 512
+_RECORDS_THAT_NAME_COLUMNS = 100
 _SEPARATORS = re.compile(r"[ \t\r\n,]*")
 
 
 def open_json_array(path: Path) -> Source:
-    """Open the records of a JSON array, without their hidden states; VoteError for anything else."""
+    """Open the records of a JSON array, without their hidden states; VoteError for anything else.
+
+    Batch inference writes such arrays. One batch of records is in memory at a time.
+    """
     if not path.is_file():
         raise VoteError(f"{path}: no such file")
-    first = itertools.islice(_records(path), _SAMPLE)
-    names = dict.fromkeys(name for record in first for name in record if name != HIDDEN)
+    first = itertools.islice(_records(path), _RECORDS_THAT_NAME_COLUMNS)
+    names = dict.fromkeys(name for record in first for name in record if name != _HIDDEN)
     if not names:
         raise VoteError(f"{path}: holds no record")
     return Source(str(path), list(names), partial(_stream, path), unit="record")
@@ -56,19 +62,19 @@ def open_json_array(path: Path) -> Source:
 
 def remove_hidden(path: Path) -> bool:
     """Rewrite the file without hidden states, if a record has one; return whether it did."""
-    if not any(HIDDEN in record for record in _records(path)):
+    if not any(_HIDDEN in record for record in _records(path)):
         return False
     with json_array(path) as write:
         for record in _records(path):
-            record.pop(HIDDEN, None)
+            record.pop(_HIDDEN, None)
             write("    " + json.dumps(record, indent=4, ensure_ascii=False).replace("\n", "\n    "))
     return True
 
 
 def _stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
     records, number = _records(path), 1
-    while rows := list(itertools.islice(records, min(batch_size, _RECORDS))):
-        there = dict.fromkeys(name for row in rows for name in row if name != HIDDEN)
+    while rows := list(itertools.islice(records, min(batch_size, _RECORDS_PER_BATCH))):
+        there = dict.fromkeys(name for row in rows for name in row if name != _HIDDEN)
         check_number_of_columns(str(path), len(there))
         names = [name for name in there if columns is None or name in columns]
         arrays = [_column(path, name, [row.get(name) for row in rows]) for name in names]
@@ -105,9 +111,9 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 def _values(path: Path) -> Iterator[Any]:
     """Yield the elements of the array, decoded as the file is read."""
     with path.open(encoding="utf-8-sig") as file:
-        text = file.read(_CHUNK).lstrip()
+        text = file.read(_CHARACTERS_AT_ONCE).lstrip()
         if text[:1] != "[":
-            raise VoteError(f"{path}: is not a JSON array of records; give --eval_path JSON lines, ending in .jsonl")
+            raise VoteError(f"{path}: is not a JSON array of records; give --eval-path JSON lines, ending in .jsonl")
         place = 1
         while True:
             place = _SEPARATORS.match(text, place).end()  # type: ignore[union-attr]  # an empty match at least
@@ -117,23 +123,16 @@ def _values(path: Path) -> Iterator[Any]:
                 value, place = json.JSONDecoder().raw_decode(text, place)
             except json.JSONDecodeError:
                 # What is not whole is decoded again from its beginning: twice as much each time.
-                more = file.read(max(_CHUNK, len(text) - place))
+                more = file.read(max(_CHARACTERS_AT_ONCE, len(text) - place))
                 if not more:
                     raise
                 text, place = text[place:] + more, 0
-                if len(text) > _LONGEST:
-                    raise ValueError(f"it is longer than {_LONGEST:,} characters") from None
+                if len(text) > _LONGEST_RECORD:
+                    raise ValueError(f"it is longer than {_LONGEST_RECORD:,} characters") from None
             else:
                 if is_deeper(value, DEEPEST_JSON):
                     raise ValueError(f"is nested deeper than {DEEPEST_JSON} levels")
                 yield value
-
-
-Floats = npt.NDArray[np.floating[Any]]
-Ints = npt.NDArray[np.integer[Any]]
-_COEFS = ("coefs", "betas")
-_NO_CATEGORY = {*_COEFS, "eta", "gamma", "prompt", "labels", "question_id", "weight", "tstamp", "truncated"}
-_TIES = np.array([0, 0, 1, 2])
 
 
 @dataclass(frozen=True)
@@ -169,9 +168,9 @@ def open_votes_source(path: str) -> Source:
     if file.suffix.lower() == ".json":
         return open_json_array(file)
     source = open_source(path)
-    if HIDDEN not in source.columns:
+    if _HIDDEN not in source.columns:
         return source
-    columns = [name for name in source.columns if name != HIDDEN]
+    columns = [name for name in source.columns if name != _HIDDEN]
 
     def stream(names: Sequence[str] | None, size: int) -> Iterator[RawBatch]:
         return source.stream(columns if names is None else names, size)
@@ -199,20 +198,20 @@ def read_output(
         need_coefs: whether rows without coefficients are refused.
     """
     source = open_votes_source(path)
-    _check_columns(source, likelihood, need_coefs=need_coefs)
-    parts = _Batches(model_list, categories, need_coefs=need_coefs)
+    if need_coefs:
+        _check_columns(source, likelihood)
+    batches = _Batches(model_list, categories, need_coefs=need_coefs)
     try:
         for batch in read_votes(source, need_prompt=False, label_list=model_list, batch_size=8192):
-            parts.add(batch.batch, batch.place)
+            batches.add(batch.batch, batch.place)
     except VoteError as error:
         hint = "; is the model list that of the model?" if "labels" in str(error) and "list" in str(error) else ""
         raise VoteError(f"{error}{hint}") from error
-    return parts.joined(source.name, likelihood, sort_models=sort_models)
+    return batches.joined(source.name, likelihood, sort_models=sort_models)
 
 
-def _check_columns(source: Source, likelihood: Likelihood, *, need_coefs: bool) -> None:
-    if not need_coefs:
-        return
+def _check_columns(source: Source, likelihood: Likelihood) -> None:
+    """Refuse rows without coefficients, or without a parameter of the likelihood."""
     if not any(name in source.columns for name in _COEFS):
         raise VoteError(
             f"{source.name}: no column 'coefs' or 'betas': these are votes without a model's answers; run p2l eval on "
@@ -220,13 +219,13 @@ def _check_columns(source: Source, likelihood: Likelihood, *, need_coefs: bool) 
         )
     for name in likelihood.parameters:
         if name not in source.columns:
-            raise VoteError(_without(source.name, likelihood, name))
+            raise _missing_parameter(source.name, likelihood, name)
 
 
-def _without(source: str, likelihood: Likelihood, name: str) -> str:
-    return (
+def _missing_parameter(source: str, likelihood: Likelihood, name: str) -> VoteError:
+    return VoteError(
         f"{source}: the rows have no {name}, which likelihood {likelihood.name} needs; use the output of p2l eval or "
-        "of p2l train, which have it, or --loss_type bt"
+        "of p2l train, which have it, or --loss-type bt"
     )
 
 
@@ -235,72 +234,74 @@ class _Batches:
 
     def __init__(self, model_list: Sequence[str], categories: Sequence[Category], *, need_coefs: bool) -> None:
         self.model_list, self.categories, self.need_coefs = list(model_list), categories, need_coefs
-        self.codes = {name: place for place, name in enumerate(model_list)}
+        self.codes = {name: code for code, name in enumerate(model_list)}
         self.clusters = ClusteredVotes("prompt")
-        self.columns: dict[str, list[Any]] = {
-            name: [] for name in ("labels", "coefs", "eta", "gamma", "prompts", "texts", "table")
-        }
+        self.labels: list[Ints] = []
+        self.prompts: list[Any] = []
+        self.texts: list[Any] = []
+        self.tables: list[Any] = []
+        self.answers: dict[str, list[Floats]] = {"coefs": [], "eta": [], "gamma": []}
 
     def add(self, batch: Any, place: Any) -> None:
         names = batch.schema.names
         labels = labels_of(batch, self.codes)
-        if self.need_coefs and {"betas", "labels"} <= {*names}:
-            self._check_labels(parse_labels(batch.column("labels")), labels, place)
-        self.columns["labels"].append(labels)
-        name = next((name for name in ("prompt", "question_id") if name in names), None)
-        self.columns["prompts"].append(
-            self.clusters.number(pa.nulls(len(batch)) if name is None else batch.column(name))
-        )
-        self.columns["table"].append(category_table(batch, self.categories))
+        self.labels.append(labels)
+        prompt_column = next((name for name in ("prompt", "question_id") if name in names), None)
+        prompts = pa.nulls(len(batch)) if prompt_column is None else batch.column(prompt_column)
+        self.prompts.append(self.clusters.number(prompts))
+        self.tables.append(category_table(batch, self.categories))
         if "prompt" in names:
-            self.columns["texts"].append(batch.column("prompt"))
-        if self.need_coefs:
-            coefs = next(name for name in _COEFS if name in names)
-            self.columns["coefs"].append(_matrix(batch.column(coefs), coefs, len(self.model_list), place))
-            for name in ("eta", "gamma"):
-                if name in names and batch.column(name).null_count < len(batch):
-                    self.columns[name].append(_matrix(batch.column(name), name, 1, place)[:, 0])
+            self.texts.append(batch.column("prompt"))
+        if not self.need_coefs:
+            return
+        if {"betas", "labels"} <= {*names}:
+            self._check_labels(parse_labels(batch.column("labels")), labels, place)
+        coefs = next(name for name in _COEFS if name in names)
+        self.answers["coefs"].append(_matrix(batch.column(coefs), coefs, len(self.model_list), place))
+        for name in ("eta", "gamma"):
+            if name in names and batch.column(name).null_count < len(batch):
+                self.answers[name].append(_matrix(batch.column(name), name, 1, place)[:, 0])
 
-    def _check_labels(self, own: Labels, labels: Ints, place: Any) -> None:
+    def _check_labels(self, recorded: Labels, labels: Ints, place: Any) -> None:
         """Refuse rows of training whose labels, and so their coefficients, are of models in another order."""
-        theirs, ours = own.triples[:, :2], labels[:, :2]
-        tied = labels[:, 2:] > 0  # a tie has no order
-        theirs, ours = (np.where(tied, np.sort(pair, axis=1), pair) for pair in (theirs, ours))
-        wrong = own.valid & (ours < len(self.model_list)).all(axis=1) & (theirs != ours).any(axis=1)
+        recorded_pair, pair = recorded.triples[:, :2], labels[:, :2]
+        is_tie = labels[:, 2:] > 0  # a tie has no order
+        recorded_pair, pair = (np.where(is_tie, np.sort(models, axis=1), models) for models in (recorded_pair, pair))
+        is_listed = (pair < len(self.model_list)).all(axis=1)
+        wrong = recorded.valid & is_listed & (recorded_pair != pair).any(axis=1)
         if wrong.any():
             row = int(wrong.argmax())
             raise InputError(
-                f"{place(row)}: labels place the two models at {theirs[row].tolist()}, the model list at "
-                f"{ours[row].tolist()}; give the list of the model that wrote this file (--model_list_path)"
+                f"{place(row)}: labels place the two models at {recorded_pair[row].tolist()}, the model list at "
+                f"{pair[row].tolist()}; give the list of the model that wrote this file (--model-list-path)"
             )
 
     def joined(self, source: str, likelihood: Likelihood, *, sort_models: bool) -> EvaluatedOutput:
         size = len(self.model_list)
-        labels = np.concatenate(self.columns["labels"])
-        parts = {name: self.columns[name] for name in ("coefs", "eta", "gamma")}
+        labels = np.concatenate(self.labels)
         rows = np.flatnonzero((labels[:, :2] < size).all(axis=1))
         # A column that some batches lack is as good as none.
-        arrays = {
-            name: np.concatenate(part)[rows] if sum(map(len, part)) == len(labels) else None
-            for name, part in parts.items()
+        answers = {
+            name: np.concatenate(parts)[rows] if sum(map(len, parts)) == len(labels) else None
+            for name, parts in self.answers.items()
         }
         for name in likelihood.parameters if self.need_coefs else ():
-            if arrays[name] is None:
-                raise VoteError(_without(source, likelihood, name))
-        texts = pa.chunked_array(self.columns["texts"]).combine_chunks() if self.columns["texts"] else None
+            if answers[name] is None:
+                raise _missing_parameter(source, likelihood, name)
         if not len(rows):
             raise InputError(f"{source}: no vote is between models of the model list of {size} names")
+        taken = pa.array(rows)
         output = EvaluatedOutput(
-            source,
-            tuple(self.model_list),
-            labels[rows],
-            np.concatenate(self.columns["prompts"])[rows],
-            None if texts is None else texts.take(pa.array(rows)),
-            _table(self.columns["table"]).take(pa.array(rows)),
-            arrays["coefs"],
-            arrays["eta"],
-            arrays["gamma"],
-            _left_out(len(labels) - len(rows), list(self.codes)[size:]),
+            source=source,
+            models=tuple(self.model_list),
+            labels=labels[rows],
+            prompts=np.concatenate(self.prompts)[rows],
+            texts=pa.chunked_array(self.texts).combine_chunks().take(taken) if self.texts else None,
+            table=_joined_table(self.tables).take(taken),
+            coefs=answers["coefs"],
+            eta=answers["eta"],
+            gamma=answers["gamma"],
+            notes=_left_out(len(labels) - len(rows), list(self.codes)[size:]),
         )
         return _sorted(output) if sort_models else output
 
@@ -312,9 +313,9 @@ def _left_out(votes: int, unknown: Sequence[str]) -> tuple[str, ...]:
     return (f"{votes:,} votes were left out: the model list lacks {', '.join(unknown[:5])}{more}.",)
 
 
-def _table(parts: list[Any]) -> Any:
+def _joined_table(tables: list[Any]) -> Any:
     try:
-        return readable_tags(pa.concat_tables(parts, promote_options="permissive"))
+        return readable_tags(pa.concat_tables(tables, promote_options="permissive"))
     except pa.ArrowException as error:
         raise VoteError(
             f"columns for categories change their kind between rows: {str(error).splitlines()[0]}"
@@ -338,7 +339,7 @@ def labels_of(batch: Any, codes: dict[str, int]) -> Ints:
     a, b = (model_codes(batch.column(name), codes) for name in ("model_a", "model_b"))
     winner = pc.index_in(batch.column("winner"), pa.array(WINNERS)).to_numpy(zero_copy_only=False)
     second = winner == 1
-    return np.stack([np.where(second, b, a), np.where(second, a, b), _TIES[winner]], axis=1).astype(np.int32)
+    return np.stack([np.where(second, b, a), np.where(second, a, b), _TIE_OF_WINNER[winner]], axis=1).astype(np.int32)
 
 
 def category_table(batch: Any, categories: Iterable[Category]) -> Any:

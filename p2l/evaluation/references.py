@@ -1,11 +1,12 @@
-"""What outputs are compared with: leaderboards of training votes by category, and ratings of an arena.
+"""Leaderboards that outputs are compared with: fits of votes, of all training votes or the first, and arena ratings.
 
-Shapes: n votes of a batch.
+Shapes: M models, N votes.
 """
 
 from __future__ import annotations
 
 import csv
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,19 +15,86 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from p2l.common.cli import nearest
-from p2l.common.errors import InputError, VoteError
+from p2l.common.errors import ConvergenceError, InputError, VoteError
 from p2l.common.spreadsheets import CellReader
-from p2l.evaluation.boards import WINNERS_OF_TIES, board_of_table
 from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCategoryError, readable_tags, select
 from p2l.evaluation.outputs import category_table, labels_of, open_votes_source
-from p2l.leaderboard import Leaderboard
+from p2l.leaderboard import Leaderboard, PairTable, Prior, fit_table, vote_table
 from p2l.leaderboard.board import POINTS_PER_LOGIT
-from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models
+from p2l.leaderboard.intervals import units_of
+from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models, components
 from p2l.leaderboard.sources import base_column
-from p2l.likelihood import get
+from p2l.likelihood import counted, get
+from p2l.metrics import Standing
 from p2l.votes.reading import read_votes
+
+Ints = npt.NDArray[np.integer[Any]]
+_FREE = Prior(sd=math.inf)
+WINNERS_OF_TIES = np.array([0, 2, 3])
+"""Codes of `p2l.votes.schema.WINNERS` for the third entry of labels whose first model is model_a."""
+_HELD = (
+    "These votes have no finite best fit (some model never lost or never won, or an outcome never happened), so a weak "
+    "prior holds it (normal, standard deviation 5)."
+)
+
+
+def board_of_labels(
+    labels: Ints, models: Sequence[str], likelihood: str, *, clusters: Any = None, intervals: bool = True, level: float
+) -> Leaderboard:
+    """Fit labels (N, 3), over the models that they hold; intervals are clustered by prompt.
+
+    Raise InputError where no vote counts, or fewer than two models do.
+    """
+    rows = np.flatnonzero(counted(get(likelihood), labels))
+    votes = labels[rows]
+    present = np.unique(votes[:, :2])
+    if not len(present):
+        raise InputError(f"no vote counts under likelihood {likelihood}")
+    place = np.full(len(models), -1, dtype=np.int64)
+    place[present] = np.arange(len(present))
+    a, b, winner = place[votes[:, 0]], place[votes[:, 1]], WINNERS_OF_TIES[votes[:, 2]]
+    table = vote_table(a, b, winner, len(present))
+    units = None if clusters is None else units_of(table, a, b, winner, None, np.asarray(clusters)[rows])
+    names = [models[code] for code in present]
+    return board_of_table(table, names, likelihood, units=units, intervals=intervals, level=level)
+
+
+def board_of_table(
+    table: PairTable,
+    models: Sequence[str],
+    likelihood: str,
+    *,
+    units: Any = None,
+    intervals: bool = False,
+    level: float = 0.95,
+) -> Leaderboard:
+    """Fit counted votes: the best fit, or, where there is none, the one that a weak prior holds."""
+    options: dict[str, Any] = {"models": models, "likelihood": likelihood, "units": units, "level": level}
+    options["intervals"] = "sandwich" if intervals else None
+    if _may_be_free(table):
+        try:
+            return fit_table(table, prior=_FREE, **options)
+        except ConvergenceError:
+            pass
+    board = fit_table(table, prior=Prior(), **options)
+    return dataclasses.replace(board, notes=(_HELD, *board.notes))
+
+
+def _may_be_free(table: PairTable) -> bool:
+    """Whether everyone has beaten (or tied with) everyone, directly or in a chain."""
+    up, down = table.weights[:, [0, 2, 3]].sum(axis=1) > 0, table.weights[:, 1:].sum(axis=1) > 0
+    beaten = np.concatenate([table.first[up], table.second[down]])
+    beating = np.concatenate([table.second[up], table.first[down]])
+    return bool((components(table.num_models, beaten, beating, directed=True) == 0).all())
+
+
+def standing(board: Leaderboard, models: Sequence[str]) -> Standing:
+    """Return a leaderboard as columns of `models`, NaN for those it does not know."""
+    place = dict(zip(board.models, board.coefs.tolist(), strict=True))
+    return Standing(np.array([place.get(name, math.nan) for name in models]), board.eta, board.gamma)
 
 
 @dataclass
@@ -120,7 +188,7 @@ class ArenaRatings:
 
         Raise EmptyCategoryError where it has no such category, or rates fewer than two of the models in it.
         """
-        name = arena_name(category)
+        name = _arena_name(category)
         if name not in self.ratings:
             hint = nearest(name, self.ratings) or f"; it has {', '.join(self.ratings)}"
             raise EmptyCategoryError(f"{self.source} has no category {name!r} for {category.text}{hint}")
@@ -146,7 +214,7 @@ class ArenaRatings:
         )
 
 
-def arena_name(category: Category) -> str:
+def _arena_name(category: Category) -> str:
     """Return what leaderboard files call a category."""
     if category.key == "language" and category.value:
         return category.value.lower()

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l.common.errors import ConvergenceError
-from p2l.evaluation.boards import standing
+from p2l.evaluation.references import standing
 from p2l.leaderboard import Leaderboard, aggregate
 from p2l.leaderboard.newton import (
     Expansion,

@@ -31,18 +31,19 @@ from p2l.common.report.reports import (
     span,
 )
 from p2l.common.report.tables import Cell, Column, Table, Value, number_text
-from p2l.evaluation import defaults
 from p2l.evaluation.inputs import EvaluationSettings, recorded_likelihood, short_name
 from p2l.evaluation.publications_report import publications_figure, publications_section, publications_verdict
 from p2l.evaluation.report import calibration_section, leaderboard_section, metrics_section, output_verdict
 from p2l.evaluation.results import OutputResult
-from p2l.evaluation.run import measure_file
+from p2l.evaluation.suite import measure_file
 from p2l.likelihood import get
 from p2l.metrics import Interval, about
 from p2l.model.checkpoint import read_model_list
 from p2l.training.comparison import HeldOutComparison
 from p2l.training.run_records import FORECASTS_FILE, RunRecords, Steps, as_number
 
+_METRICS = ("Loss", "BCELoss", "MSELoss", "Accuracy", "Tie_Loss", "Tie_Accuracy", "Tie_bb_Loss", "Tie_bb_Accuracy")
+_LEADERBOARD_METRICS = ("L1-Dist-Prob", "Spearman-lbs", "Kendall-lbs")
 _MOST_ROWS = 20  # of the numbers behind the picture
 _LONGEST_VALUE = 300  # characters of a setting
 _WINDOW = 100  # steps, the most that a mean is over
@@ -93,8 +94,8 @@ def _held_out(run: RunRecords) -> tuple[OutputResult | None, str]:
             categories=("all",),
             lenient=True,
             metrics_to_inc=("simple", "category"),
-            simple_metrics=[name for name in defaults.SIMPLE_METRICS if not name.endswith("-BT")],
-            category_metrics=defaults.SUBSET_METRICS,
+            simple_metrics=_METRICS,
+            category_metrics=_LEADERBOARD_METRICS,
             **dict.fromkeys(("rand_subset_metrics", "rand_subset_sizes", "rand_num_samples"), ()),
             **dict.fromkeys(("aggr_scale_metrics", "aggr_scale_subset_sizes", "aggr_scale_num_samples"), ()),
             seed=0,

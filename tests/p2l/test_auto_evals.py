@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from p2l import auto_evals
 from p2l.auto_evals import build_parser, main
 from p2l.common.errors import ConfigError, InputError, P2LError
-from p2l.evaluation import defaults
 from tests.p2l.evaluation.evaluation_helpers import (
     BATTLES,
     FEW,
@@ -67,7 +67,7 @@ def test_worked_simple_metrics(tmp_path, likelihood):
     values = found["models"]["p2l-all"]["simple_metrics"]
     assert tuple(values[name] for name in SIMPLE) == WORKED[likelihood]
     if likelihood != "bt":
-        assert tuple(values[name] for name in defaults.SIMPLE_METRICS[8:]) == SPREADS
+        assert tuple(values[name] for name in auto_evals.SIMPLE_METRICS[8:]) == SPREADS
 
 
 @pytest.mark.parametrize("likelihood", FITTED)
@@ -102,7 +102,7 @@ def test_every_input_gives_the_same(tmp_path):
     table = pa.Table.from_pylist([row | {"coefs": row["coefs"][0], "eta": row["eta"][0][0]} for row in moved])
     pq.write_table(table.drop_columns(["gamma"]), tmp_path / "checkpoint.parquet")
     lines = run_auto(tmp_path, "--eval_path", write_lines(tmp_path / "eval.jsonl", made), *FEW)
-    assert list(lines["models"]) == [f"p2l-{name}" for name in defaults.CATEGORIES if name != "creative_writing"]
+    assert list(lines["models"]) == [f"p2l-{name}" for name in auto_evals.CATEGORIES if name != "creative_writing"]
     write_json(tmp_path / "model_list.json", shuffled)
     for path in (array, tmp_path / "checkpoint.parquet"):
         assert run_auto(tmp_path, "--checkpoint_path", path, *FEW)["models"] == lines["models"]
@@ -117,10 +117,10 @@ def test_schema_of_the_output(tmp_path):
     assert (found["params"]["seed"], found["params"]["output_file_name"]) == (3, "eval_metrics")
     blocks = found["models"]["p2l-all"]
     assert list(blocks) == ["simple_metrics", "category_metrics", "random_subsets", "aggr_scale"]
-    assert tuple(blocks["simple_metrics"]) == defaults.SIMPLE_METRICS
-    assert tuple(blocks["category_metrics"]) == defaults.CATEGORY_METRICS
+    assert tuple(blocks["simple_metrics"]) == auto_evals.SIMPLE_METRICS
+    assert tuple(blocks["category_metrics"]) == auto_evals.CATEGORY_METRICS
     assert list(blocks["random_subsets"]) == ["50", "100"]
-    assert tuple(blocks["aggr_scale"]["20"]) == defaults.SUBSET_METRICS
+    assert tuple(blocks["aggr_scale"]["20"]) == auto_evals.SUBSET_METRICS
     details = found["details"]["p2l-all"]
     assert {"RPS", "Brier", "ECE"} <= set(details["metrics"])
     assert details["intervals"]["Loss"]["lower"] < details["metrics"]["Loss"] < details["intervals"]["Loss"]["upper"]
@@ -147,7 +147,7 @@ def test_every_likelihood_and_model_type(tmp_path, likelihood):
     ratings = [f"{name},full,{rating},False" for name, rating in zip(NAMES, (1100, 1050, 1000, 950), strict=True)]
     (tmp_path / "arena.csv").write_text("\n".join(["model_name,category,rating,style_control", *ratings]))
     words = ["--eval_path", path, "--train_path", train, "--arena_path", tmp_path / "arena.csv", *FEW]
-    for model_type in defaults.MODEL_TYPES:
+    for model_type in auto_evals.MODEL_TYPES:
         found = run_auto(tmp_path, *words, "--categories", "all", "--model_type", model_type, likelihood=likelihood)
         blocks = found["models"][f"{model_type}-all"]
         assert all(0 <= value["L1-Dist-Prob"] < 0.5 for value in blocks["aggr_scale"].values())
@@ -226,12 +226,12 @@ def test_a_bad_output_does_not_stop_the_others(tmp_path):
         (["--categories", "maths"], "did you mean 'math'"),
         (["--categories", "language"], "needs a value"),
         (["--aggr_scale_metrics", "Leaderboard"], "no mean over subsets"),
-        (["--rand_subset_sizes", "1", "2"], "2 numbers and --rand_num_samples 4"),
-        (["--output_file_name", "a", "b"], "1 --eval_path, 2 --output_file_name"),
-        (["--output_file_name", "../a"], "--output_file_name ../a: no folders here"),
-        (["--model_type", "marginal"], "--train_path"),
-        (["--model_type", "arena"], "--arena_path"),
-        (["--train_checkpoints", "1"], "--train_path"),
+        (["--rand_subset_sizes", "1", "2"], "2 numbers and --rand-num-samples 4"),
+        (["--output_file_name", "a", "b"], "1 --eval-path, 2 --output-file-name"),
+        (["--output_file_name", "../a"], "--output-file-name ../a: no folders here"),
+        (["--model_type", "marginal"], "--train-path"),
+        (["--model_type", "arena"], "--arena-path"),
+        (["--train_checkpoints", "1"], "--train-path"),
         (["--level", "2"], "not a coverage"),
     ],
 )
@@ -333,11 +333,16 @@ def test_names_of_models_and_of_an_output_folder_are_needed():
         main(["--eval_path", "x.jsonl", "--model_list_path", "list.json"])
 
 
-def test_every_flag_may_be_written_with_dashes():
-    for action in build_parser()._actions:
-        for spelling in action.option_strings:
-            if "_" in spelling:
-                assert f"--{spelling[2:].replace('_', '-')}" in action.option_strings
+def test_every_flag_may_be_written_with_underscores_as_published():
+    flags = [flag for action in build_parser()._actions for flag in action.option_strings if flag.startswith("--")]
+    assert [flag for flag in flags if "_" in flag] == []
+    for flag in flags:
+        assert build_parser()._with_hyphens(flag.replace("-", "_").replace("__", "--", 1)) == flag
+    words = "--model_repo run --loss_type grk --output_dir out --report pages --aggr_scale_subset_metrics L1-Dist-Prob"
+    parsed = build_parser().parse_args(words.split())
+    hyphens = words.replace("_", "-").replace("--model-repo", "--model").replace("--report", "--html").split()
+    assert build_parser().parse_args(hyphens) == parsed
+    assert (parsed.model_repo, parsed.report, parsed.aggr_scale_metrics) == ("run", "pages", ["L1-Dist-Prob"])
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", ""])

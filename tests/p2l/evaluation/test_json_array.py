@@ -18,7 +18,7 @@ def read(path):
 @pytest.mark.parametrize("indent", [None, 4])
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
 def test_records_are_read_wherever_the_chunks_end(tmp_path, monkeypatch, indent, chunk):
-    monkeypatch.setattr(outputs, "_CHUNK", chunk)
+    monkeypatch.setattr(outputs, "_CHARACTERS_AT_ONCE", chunk)
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(RECORDS, indent=indent), encoding="utf-8")
     assert read(path) == [{"prompt": row["prompt"], "coefs": row["coefs"]} for row in RECORDS]

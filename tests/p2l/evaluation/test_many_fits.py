@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from p2l import likelihood as likelihoods
-from p2l.evaluation.curves import Draws, aggregation_scale, random_subsets
+from p2l.evaluation.measure import Draws, aggregation_scale, random_subsets
 from p2l.evaluation.subjects import Fixed, ModelAnswers
 from p2l.leaderboard import Prior, aggregate, fit_labels
 from p2l.likelihood import get

@@ -109,18 +109,18 @@ def measure_file(path: str, names: Sequence[str], settings: EvaluationSettings) 
 def _check(options: Options, todo: Sequence[Entry]) -> None:
     settings = options.settings
     if not (options.output_dir or options.hf_output_dir):
-        raise InputError("say where the results go: --output_dir DIR or --hf_output_dir REPO")
+        raise InputError("say where the results go: --output-dir DIR or --hf-output-dir REPO")
     if (settings.model_type == "marginal" or options.train_checkpoints) and not options.train:
-        raise InputError("a marginal leaderboard is fitted on training votes; give --train_path or --hf_train_dataset")
+        raise InputError("a marginal leaderboard is fitted on training votes; give --train-path or --hf-train-dataset")
     if options.train_checkpoints and not options.checkpoint_size:
-        raise InputError("--train_checkpoints counts blocks of --checkpoint_size votes; give it too")
+        raise InputError("--train-checkpoints counts blocks of --checkpoint-size votes; give it too")
     if "arena" in (settings.model_type, settings.ground_truth) and not options.arena_path:
-        raise InputError("arena ratings come from a leaderboard file; give --arena_path FILE.csv")
+        raise InputError("arena ratings come from a leaderboard file; give --arena-path FILE.csv")
     for entry in todo if options.output_dir else ():
         if not entry.name:
-            raise InputError("--output_file_name: a name is empty; give every output one")
+            raise InputError("--output-file-name: a name is empty; give every output one")
         if Path(entry.name).name != entry.name:
-            raise InputError(f"--output_file_name {entry.name}: no folders here; --output_dir says where")
+            raise InputError(f"--output-file-name {entry.name}: no folders here; --output-dir says where")
         references = options.inputs.model_list_path, options.train, options.arena_path
         check_can_write(_file(options, entry), entry.eval_path, entry.checkpoint_path, *references)
     if options.report:
