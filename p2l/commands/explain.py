@@ -72,7 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     output = flags.add_argument_group("output")
     output.add_argument("--models", nargs="+", default=[], metavar="NAME", help="show and draw only these models")
     output.add_argument("--top", type=positive, default=3, metavar="N", help="strengths and weaknesses shown of each")
-    add_rows_flag(output)
+    add_rows_flag(output, names=["--rows"])
     output.add_argument("--all", action="store_true", help="print every cell, found or not")
     output.add_argument("--output", metavar="FILE", help="also write everything as JSON")
     output.add_argument("--html", metavar="FILE", help="also write a page that opens offline")

@@ -161,7 +161,7 @@ def _add_output_flags(flags: Parser) -> None:
     flags.add_argument(
         "--min-votes", type=int, default=1, metavar="N", help="list only models with at least this many votes"
     )
-    add_rows_flag(flags, "--top", what="models to print and draw")
+    add_rows_flag(flags, "models to print and draw")
     flags.add_argument("--seed", type=whole, default=0, help="of the bootstrap")
     flags.add_argument(
         "--counts-only", action="store_true", help="with --votes: write counts to --output FILE.parquet and fit nothing"
@@ -329,7 +329,7 @@ def _print(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
     from p2l.leaderboard.board import render
     from p2l.leaderboard.history_report import render_history
 
-    shown: dict[str, Any] = {"top": rows_to_print(args.top), "min_votes": args.min_votes}
+    shown: dict[str, Any] = {"top": rows_to_print(args.rows), "min_votes": args.min_votes}
     boards, unit = leaderboards.boards, leaderboards.unit
     tables = [render(named, unit=unit, **shown) for named in boards[: _PRINTED + 1]]
     if leaderboards.history is not None:
@@ -370,7 +370,7 @@ def _plot(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
     from p2l.leaderboard.history_report import plot_boards, plot_history
 
     boards, history = leaderboards.boards, leaderboards.history
-    shown: dict[str, Any] = {"top": args.top or None, "min_votes": args.min_votes}
+    shown: dict[str, Any] = {"top": args.rows or None, "min_votes": args.min_votes}
     if history is not None:
         drawn = plot_history(history, args.plot, **shown)
         print(f"drew {args.plot} (the best {drawn} of {len(history.models)} models)", file=sys.stderr)

@@ -11,7 +11,7 @@ from p2l.common.cli import whole
 from p2l.common.display import columns_of, printable
 
 FIRST_ROWS = 10
-"""Rows of a table on a terminal, unless `--rows` says otherwise."""
+"""Rows of a table on a terminal, unless `--top` says otherwise."""
 
 
 def align(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), indent: str = "") -> list[str]:
@@ -63,14 +63,18 @@ def more_rows(count: int) -> list[str]:
     return [f"... and {count:,} more (--rows 0 lists all)"] if count > 0 else []
 
 
-def add_rows_flag(flags: argparse._ActionsContainer, *names: str, what: str = "rows of each table") -> None:
-    """Add `--rows`, after other names of it; `rows_to_print` reads it."""
+def add_rows_flag(
+    flags: argparse._ActionsContainer,
+    what: str = "rows of each table",
+    names: Sequence[str] = ("--top", "--rows"),
+) -> None:
+    """Add `--top` and its older name `--rows`; `rows_to_print(args.rows)` reads it."""
     text = f"{what}, 0 for all (default: {FIRST_ROWS} on a terminal, all elsewhere; files hold all)"
-    flags.add_argument(*names, "--rows", type=whole, metavar="N", help=text)
+    flags.add_argument(*names, dest="rows", type=whole, metavar="N", help=text)
 
 
 def rows_to_print(flag: int | None) -> int | None:
-    """Return the rows of a table that are printed, None for all; `flag` is what `--rows` says, None without it."""
+    """Return the rows of a table that are printed, None for all; `flag` is what `--top` says, None without it."""
     if flag is not None:
         return flag or None
     return FIRST_ROWS if sys.stdout.isatty() else None

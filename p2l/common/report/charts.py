@@ -15,10 +15,11 @@ from itertools import groupby
 from markupsafe import Markup, escape
 
 from p2l.common.report.drawing import Axis
-from p2l.common.report.labels import Room
+from p2l.common.report.labels import Label, Point, Room
 from p2l.common.report.tables import Scale, number_text
 
-_COLOURS = 8  # that the style has
+STYLES = 8
+"""Combinations of colour, dash and mark that the page's style has."""
 _SIZE = (560.0, 260.0)  # pixels of a chart, for the room that the names of dots need
 Text = Callable[[float], str]
 
@@ -82,15 +83,46 @@ def short_number(value: float) -> str:
     return f"{value:,.6g}".replace("-", "−") if not value or abs(value) >= 1e-3 else f"{value:.3g}"
 
 
+@dataclass(frozen=True)
+class Chart:
+    """Series between two axes, drawn as SVG on a page and by matplotlib into a picture."""
+
+    series: Sequence[Series]
+    axes: Axes
+
+    @property
+    def spans(self) -> tuple[Axis, Axis]:
+        """The horizontal and the vertical axis, in percent of the plot from its upper left corner."""
+        axes = self.axes
+        xs = [x for series in self.series for x in series.x] if axes.x_range is None else list(axes.x_range)
+        ys = [y for series in self.series for y in (*series.y, *series.lower, *series.upper)]
+        ys += [] if axes.level is None else [axes.level]
+        across = _axis(xs, 0.0, 100.0, axes.is_log, tight=True)
+        up = _axis(ys if axes.y_range is None else axes.y_range, 100.0, 0.0, False, tight=axes.y_range is not None)
+        return across, up
+
+    def labels(self) -> list[Label]:
+        """Return the names of dots that find room, off lines and other dots."""
+        across, up = self.spans
+        room, names = Room(*_SIZE), list[tuple[Point, str]]()
+        for series in self.series:
+            places = _places(series, across, up)
+            if series.has_line:
+                for stretch in _stretches(places):
+                    room.keep_line([(place[0], place[1]) for place in stretch])
+            for number, place in enumerate(places if series.has_dots else ()):
+                if math.isfinite(sum(place)):
+                    room.keep_point(place)
+                    names += [(place, series.labels[number])] if series.labels and series.labels[number] else []
+        return room.labels(names)
+
+
 def chart_svg(series: Sequence[Series], axes: Axes, title: str) -> str:
     """Return the chart of series that hold at least one finite point; `title` is read out in its place."""
-    xs = [x for one in series for x in one.x] if axes.x_range is None else list(axes.x_range)
-    ys = [y for one in series for y in (*one.y, *one.lower, *one.upper)]
-    ys += [] if axes.level is None else [axes.level]
-    across = _axis(xs, 0.0, 100.0, axes.is_log, tight=True)
-    up = _axis(ys if axes.y_range is None else axes.y_range, 100.0, 0.0, False, tight=axes.y_range is not None)
-    parts = [*_frame(across, up, axes), *_lines(series, across, up)]
-    parts += _dots(series, across, up, axes)
+    chart = Chart(series, axes)
+    across, up = chart.spans
+    parts = [*_frame(across, up, axes), *_lines(series, across, up), *_dots(series, across, up, axes)]
+    parts += [label.svg("name") for label in chart.labels()]
     head = f'<svg class="chart" width="100%" height="260" role="img" aria-label="{escape(title)}">'
     return Markup(f"{head}{''.join(parts)}</svg>")
 
@@ -99,7 +131,7 @@ def keys_of(series: Sequence[Series]) -> list[tuple[str, str]]:
     """Return swatch and name of each series, for the key below a chart; nothing for a single one."""
     if len(series) < 2:
         return []
-    return [(_swatch(one, style), one.name) for one, style in zip(series, _styles(series), strict=True)]
+    return [(_swatch(line, style), line.name) for line, style in zip(series, _styles(series), strict=True)]
 
 
 def range_svg(scale: Scale, lower: float, value: float, upper: float) -> str:
@@ -187,17 +219,17 @@ def _frame(across: Axis, up: Axis, axes: Axes) -> list[str]:
 def _lines(series: Sequence[Series], across: Axis, up: Axis) -> list[str]:
     """Return bands and lines, in an inner picture of 100 by 100 that is stretched over the plot."""
     parts = []
-    for one, style in zip(series, _styles(series), strict=True):
-        if not one.has_line:
+    for line, style in zip(series, _styles(series), strict=True):
+        if not line.has_line:
             continue
-        places = [across.place(x) if x > 0 or not across.is_log else math.nan for x in one.x]
-        if one.lower:
-            edges = zip(places, one.lower, one.upper, strict=True)
-            for run in _runs([edge for edge in edges if math.isfinite(edge[0])]):
-                lower, upper = ([(x, up.place(ends[side])) for x, *ends in run] for side in (0, 1))
+        places = _places(line, across, up)
+        if line.lower:
+            edges = zip([x for x, _ in places], line.lower, line.upper, strict=True)
+            for stretch in _stretches([edge for edge in edges if math.isfinite(edge[0])]):
+                lower, upper = ([(x, up.place(ends[side])) for x, *ends in stretch] for side in (0, 1))
                 parts.append(f'<polygon class="band {style}" points="{_path([*lower, *upper[::-1]])}"/>')
-        for run in _runs(list(zip(places, one.y, strict=True))):
-            path = _path([(x, up.place(y)) for x, y in run])
+        for stretch in _stretches(places):
+            path = _path((x, y) for x, y in stretch)
             parts.append(f'<polyline class="line {style}" points="{path}" vector-effect="non-scaling-stroke"/>')
     if not parts:
         return []
@@ -205,8 +237,16 @@ def _lines(series: Sequence[Series], across: Axis, up: Axis) -> list[str]:
     return [head, *parts, "</svg>"]
 
 
-def _runs(points: Sequence[tuple[float, ...]]) -> list[list[tuple[float, ...]]]:
-    """Return the stretches of points without NaN."""
+def _places(series: Series, across: Axis, up: Axis) -> list[Point]:
+    """Return where the points lie, in percent; NaN for those that the axis has no place for."""
+    return [
+        (across.place(x) if x > 0 or not across.is_log else math.nan, up.place(y))
+        for x, y in zip(series.x, series.y, strict=True)
+    ]
+
+
+def _stretches(points: Sequence[tuple[float, ...]]) -> list[list[tuple[float, ...]]]:
+    """Return the runs of points without NaN."""
     return [list(run) for is_whole, run in groupby(points, lambda point: all(map(math.isfinite, point))) if is_whole]
 
 
@@ -215,40 +255,34 @@ def _path(points: Iterable[tuple[float, float]]) -> str:
 
 
 def _dots(series: Sequence[Series], across: Axis, up: Axis, axes: Axes) -> list[str]:
-    """Return dots with their whiskers and, as far as there is room, their names."""
-    parts, names, room = [], [], Room(*_SIZE)
-    has_names = any(one.labels for one in series)
-    for one, style in zip(series, _styles(series), strict=True):
-        if one.has_line and has_names:
-            xs = [across.place(x) if x > 0 or not across.is_log else math.nan for x in one.x]
-            for run in _runs(list(zip(xs, map(up.place, one.y), strict=True))):
-                room.keep_line([(x, y) for x, y in run])
-        for place in range(len(one.x)) if one.has_dots else ():
-            x, y = one.x[place], one.y[place]
-            if not (math.isfinite(x) and math.isfinite(y)) or (across.is_log and x <= 0):
+    """Return dots with their whiskers; the values of a dot are shown when the pointer rests on it."""
+    parts = []
+    x_text, y_text = axes.x_text or short_number, axes.y_text or short_number
+    for dots, style in zip(series, _styles(series), strict=True):
+        if not dots.has_dots:
+            continue
+        for number, (left, top) in enumerate(_places(dots, across, up)):
+            if not math.isfinite(left + top):
                 continue
-            left, top = across.place(x), up.place(y)
-            ends = (one.lower[place], one.upper[place]) if one.lower and not one.has_line else (math.nan, math.nan)
-            if math.isfinite(ends[0]) and math.isfinite(ends[1]):
-                span = f'y1="{up.place(ends[0]):.2f}%" y2="{up.place(ends[1]):.2f}%"'
-                parts.append(f'<line class="whisker {style}" x1="{left:.2f}%" x2="{left:.2f}%" {span}/>')
-            label = one.labels[place] if one.labels else ""
-            about = (
-                f"{label}: " * bool(label) + f"{(axes.x_text or short_number)(x)}, {(axes.y_text or short_number)(y)}"
-            )
+            if dots.lower and not dots.has_line and math.isfinite(dots.lower[number] + dots.upper[number]):
+                ends = f'y1="{up.place(dots.lower[number]):.2f}%" y2="{up.place(dots.upper[number]):.2f}%"'
+                parts.append(f'<line class="whisker {style}" x1="{left:.2f}%" x2="{left:.2f}%" {ends}/>')
+            about = f"{x_text(dots.x[number])}, {y_text(dots.y[number])}"
+            if dots.labels and dots.labels[number]:
+                about = f"{dots.labels[number]}: {about}"
             parts.append(_mark(style, f"{left:.2f}%", f"{top:.2f}%", f"<title>{escape(about)}</title>"))
-            names += [((left, top), label)] * bool(label)
-            room.keep_point((left, top))
-    return [*parts, *room.names(names, "name")]
+    return parts
+
+
+def style_numbers(series: Sequence[Series]) -> list[int | None]:
+    """Return the number of each series' colour, dash and mark; None for quiet ones."""
+    loud = (number % STYLES for number in range(len(series)))
+    return [None if line.is_quiet else next(loud) for line in series]
 
 
 def _styles(series: Sequence[Series]) -> list[str]:
-    """Return the class of each series: its colour, dash and mark."""
-    number, styles = 0, []
-    for one in series:
-        styles.append("quiet" if one.is_quiet else f"c{number % _COLOURS}")
-        number += not one.is_quiet
-    return styles
+    """Return the class of each series."""
+    return ["quiet" if number is None else f"c{number}" for number in style_numbers(series)]
 
 
 def _mark(style: str, x: str, y: str, inner: str = "") -> str:
@@ -259,7 +293,7 @@ def _mark(style: str, x: str, y: str, inner: str = "") -> str:
     return f'<circle class="dot {style}" cx="{x}" cy="{y}" r="4">{inner}</circle>'
 
 
-def _swatch(one: Series, style: str) -> str:
-    parts = [f'<line class="line {style}" x2="28" y1="6" y2="6"/>'] if one.has_line else []
-    parts += [_mark(style, "14", "6")] if one.has_dots else []
+def _swatch(series: Series, style: str) -> str:
+    parts = [f'<line class="line {style}" x2="28" y1="6" y2="6"/>'] if series.has_line else []
+    parts += [_mark(style, "14", "6")] if series.has_dots else []
     return Markup(f'<svg class="swatch" width="28" height="12" aria-hidden="true">{"".join(parts)}</svg>')

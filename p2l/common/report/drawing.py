@@ -107,7 +107,8 @@ def _named_dots(dots: Sequence[Dot], across: Axis, up: Axis, room: Room) -> list
         kind = "corner" if dot.is_corner else "dot"
         title = f"<title>{escape(dot.name)}</title>"
         parts.append(f'<circle class="{kind}" cx="{left:.2f}%" cy="{top:.2f}%" r="5">{title}</circle>')
-        parts.append(room.name(places[dot], dot.name, kind))
+        label = room.place(places[dot], dot.name)
+        parts += [] if label is None else [label.svg(kind)]
     return parts
 
 

@@ -28,14 +28,16 @@ _TICKS = 8
 
 @dataclass(frozen=True)
 class Heat:
-    """Values of M things against each other: orange below the middle, blue above it.
+    """A matrix, such as of M things against each other: orange below the middle, blue above it.
 
     Attributes:
-        names: of the rows from the top, and of the columns from the left.
-        values: (M, M), NaN where there is nothing to say.
+        names: of the rows from the top.
+        values: (rows, columns), NaN where there is nothing to say.
         title: read out in the place of the image.
         middle: the value without colour.
         text: writes a value, for the key.
+        across: names of the columns, which by default have the numbers of the rows.
+        labels: a text for each cell, in pictures alone.
     """
 
     names: Sequence[str]
@@ -43,6 +45,8 @@ class Heat:
     title: str
     middle: float = 0.5
     text: Callable[[float], str] = percent
+    across: Sequence[str] = ()
+    labels: Sequence[Sequence[str]] = ()
 
     @property
     def row_height(self) -> int:
@@ -60,19 +64,20 @@ class Heat:
     @property
     def address(self) -> str:
         """The image as an address that holds it."""
-        far, gaps = self._farthest(), self.values - self.middle
+        far, gaps = self.farthest, self.values - self.middle
         steps = np.clip(np.ceil(_STEPS * np.abs(gaps) / far), 0, _STEPS)
         codes = np.where(np.isnan(gaps), 0, steps + np.where(gaps > 0, _STEPS, 0) * (steps > 0))
         return f"data:image/png;base64,{base64.b64encode(_png(codes.astype(np.uint8))).decode()}"
 
     def legend(self) -> list[tuple[str, str]]:
         """Return swatches of both ends and of the middle, with their values."""
-        far = self._farthest()
+        far = self.farthest
         ends = [(_FALL, self.middle - far), (None, self.middle), (_RISE, self.middle + far)]
         return [(_swatch(colour), self.text(round(value, 2))) for colour, value in ends]
 
-    def _farthest(self) -> float:
-        """Return the largest distance from the middle: that of the strongest colour."""
+    @property
+    def farthest(self) -> float:
+        """The largest distance from the middle: that of the strongest colour."""
         gaps = np.abs(self.values - self.middle)
         return float(np.nanmax(gaps, initial=0.0, where=~np.isnan(gaps))) or 1.0
 

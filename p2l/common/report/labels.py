@@ -6,6 +6,7 @@ A picture is as wide as its place, and its text keeps its size; so room is recko
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -21,6 +22,22 @@ _LETTER, _LINE = 6.8, 14.0  # pixels of a letter and of a line
 _LONGEST = 28  # letters of a name; the whole is shown when the pointer rests on its point
 _PLACES = (("start", 9, 4), ("end", -9, 4), ("start", 7, 15), ("end", -7, -7), ("start", 7, -7), ("end", -7, 15))
 """Of a name beside its point, the best first: its anchor, and pixels across and down."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """The name of a point and its place: an end of the text (`anchor`), and pixels across and down from the point."""
+
+    point: Point
+    text: str
+    anchor: str
+    across: int
+    down: int
+
+    def svg(self, kind: str) -> str:
+        """Return it as SVG of the class `kind`."""
+        place = f'x="{self.point[0]:.2f}%" y="{self.point[1]:.2f}%" dx="{self.across}" dy="{self.down}"'
+        return f'<text class="{kind}" {place} text-anchor="{self.anchor}">{escape(self.text)}</text>'
 
 
 class Room:
@@ -45,8 +62,8 @@ class Room:
                 place = left + (right - left) * share, top + (bottom - top) * share
                 self._lines.append(self._around(place, 2.0))
 
-    def name(self, point: Point, name: str, kind: str) -> str:
-        """Return the name of a point as SVG of the class `kind`, in a place that it takes; empty without room."""
+    def place(self, point: Point, name: str) -> Label | None:
+        """Return where the name of a point stands, a place that it takes; None where there is no room."""
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
         width = columns_of(short) * _LETTER
         for obstacles in ([*self._taken, *self._lines], self._taken):
@@ -54,13 +71,13 @@ class Room:
                 box = self._box(point, width, anchor, across, down)
                 if box[0] > 0 and box[2] < self.width and not any(_meet(box, other) for other in obstacles):
                     self._taken.append(box)
-                    at = f'x="{point[0]:.2f}%" y="{point[1]:.2f}%" dx="{across}" dy="{down}"'
-                    return f'<text class="{kind}" {at} text-anchor="{anchor}">{escape(short)}</text>'
-        return ""
+                    return Label(point, short, anchor, across, down)
+        return None
 
-    def names(self, named: Sequence[tuple[Point, str]], kind: str) -> list[str]:
+    def labels(self, named: Sequence[tuple[Point, str]]) -> list[Label]:
         """Return the names that find room; those of high points go first."""
-        return [self.name(point, name, kind) for point, name in sorted(named, key=lambda one: one[0][1])]
+        in_order = sorted(named, key=lambda pair: pair[0][1])
+        return [label for point, name in in_order if (label := self.place(point, name)) is not None]
 
     def _around(self, point: Point, reach: float) -> _Box:
         left, top = point[0] * self.width / 100, point[1] * self.height / 100

@@ -23,7 +23,18 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from p2l.common.cli import need
 from p2l.common.errors import InputError
 from p2l.common.files import check_can_write, output_path
-from p2l.common.report.charts import Axes, Series, Text, chart_svg, keys_of, percent, range_svg, short_number, ticks_svg
+from p2l.common.report.charts import (
+    Axes,
+    Chart,
+    Series,
+    Text,
+    chart_svg,
+    keys_of,
+    percent,
+    range_svg,
+    short_number,
+    ticks_svg,
+)
 from p2l.common.report.heat import Heat
 from p2l.common.report.tables import Scale, Table, page_policy, render, template_text
 
@@ -64,28 +75,47 @@ class Figure:
     """A picture with its title; the page numbers it.
 
     Attributes:
-        picture: SVG, a forest plot, or a heat map.
+        picture: a chart, a forest plot, a heat map, or SVG, which a page alone can show.
         title: what it shows.
         caption: how to read it.
-        keys: swatch and name of each series.
+        keys: swatch and name of what the picture shows; those of a chart's series and of a heat map by default.
         numbers: tables behind it, folded away.
-        panels: (title, SVG) of several pictures beside each other, instead of `picture`.
+        panels: (title, chart) of several charts of the same series beside each other, instead of `picture`.
         is_narrow: whether it is about as wide as high.
     """
 
     kind: ClassVar[str] = "figure"
-    picture: str | Forest | Heat
+    picture: str | Chart | Forest | Heat
     title: str
     caption: str = ""
     keys: Sequence[tuple[str, str]] = ()
     numbers: Sequence[Table] = ()
-    panels: Sequence[tuple[str, str]] = ()
+    panels: Sequence[tuple[str, str | Chart]] = ()
     is_narrow: bool = False
 
     @classmethod
     def of(cls, series: Sequence[Series], axes: Axes, title: str, caption: str = "", **more: Any) -> Figure:
         """Return a chart of series; `more` are other attributes."""
-        return cls(chart_svg(series, axes, title), title, caption, keys_of(series), **more)
+        return cls(Chart(series, axes), title, caption, **more)
+
+    @property
+    def pictures(self) -> Sequence[tuple[str, str | Chart | Forest | Heat]]:
+        """Its panels with their titles, or the one picture."""
+        return self.panels or [("", self.picture)]
+
+    @property
+    def legend(self) -> Sequence[tuple[str, str]]:
+        """Swatch and name of what the picture shows."""
+        picture = self.pictures[0][1]
+        if self.keys or not isinstance(picture, Chart | Heat):
+            return self.keys
+        return keys_of(picture.series) if isinstance(picture, Chart) else picture.legend()
+
+    def svg(self, picture: str | Chart, panel: str = "") -> str:
+        """Return the SVG of the figure's chart, or of one of its panels."""
+        if isinstance(picture, str):
+            return picture
+        return chart_svg(picture.series, picture.axes, f"{self.title}: {panel}" if panel else self.title)
 
 
 @dataclass(frozen=True)
@@ -197,11 +227,12 @@ Part: TypeAlias = "Figure | Table | MetricTable | Prose | Notes | Links | Fold |
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page with a heading, and what the contents call it."""
+    """A part of the report with a heading, which the contents call it too; text leaves out what is `page_only`."""
 
     title: str
     parts: Sequence[Part]
     lead: str = ""
+    page_only: bool = False
 
 
 @dataclass(frozen=True)

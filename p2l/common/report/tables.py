@@ -89,6 +89,7 @@ class Column:
     """One column: its title, the places after the point of its numbers, a note, and the scale of its bars.
 
     `wide` columns hold prose and wrap; numbers are set to the right, and cells of a heat map (`is_map`) to the middle.
+    Text leaves out a column that is `page_only`; `key` is the column's name in CSV and JSON, by default from its title.
     """
 
     title: str
@@ -98,6 +99,13 @@ class Column:
     number: bool = True
     wide: bool = False
     is_map: bool = False
+    page_only: bool = False
+    key: str = ""
+
+    @property
+    def field(self) -> str:
+        """Its name in CSV and JSON."""
+        return self.key or re.sub(r"\W+", "_", self.title.casefold()).strip("_")
 
     def cell(self, value: Value) -> Cell:
         """Return a value as a cell; None and NaN are a dash that sorts last."""
@@ -108,6 +116,12 @@ class Column:
         if isinstance(value, str):
             return Cell(value, value.casefold())
         return Cell(number_text(value, self.digits), float(value))
+
+    def data(self, value: Value) -> float | str | None:
+        """Return what CSV and JSON hold of a value: of a cell the number that it sorts by, else its text."""
+        if isinstance(value, Cell):
+            return value.sort if isinstance(value.sort, int | float) else value.text
+        return None if isinstance(value, float) and math.isnan(value) else value
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def test_a_terminal_shows_ten_rows_unless_asked(monkeypatch: pytest.MonkeyPatch)
     add_rows_flag(flags)
     rows = [[str(number)] for number in range(30)]
     for is_terminal, words, count in (
-        (True, "", 10), (True, "--rows 0", 30), (True, "--rows 3", 3), (False, "", 30), (False, "--rows 3", 3),
+        (True, "", 10), (True, "--rows 0", 30), (True, "--top 3", 3), (False, "", 30), (False, "--top 3", 3),
     ):  # fmt: skip
         monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
         lines = text_table(["n"], rows, most=rows_to_print(flags.parse_args(words.split()).rows))

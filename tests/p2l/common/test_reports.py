@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import math
 import re
 from datetime import date
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from p2l.common.report.charts import Axes, Series, chart_svg, keys_of, percent, short_number, smoothed, thinned
+from p2l.common.report.charts import Axes, Chart, Series, chart_svg, keys_of, percent, short_number, smoothed, thinned
+from p2l.common.report.data import report_json, write_csv
+from p2l.common.report.heat import Heat
+from p2l.common.report.images import draw, save_picture
 from p2l.common.report.reports import (
     Figure,
     Fold,
@@ -27,6 +33,7 @@ from p2l.common.report.reports import (
     report_page,
 )
 from p2l.common.report.tables import Cell, Column, Table
+from p2l.common.report.text import report_text, table_markdown
 from tests.p2l.evaluation.evaluation_results import EVIL
 
 LINE = Series("a line", [1.0, 2.0, 3.0], [0.5, math.nan, 0.7])
@@ -164,3 +171,77 @@ def test_a_forest_has_every_interval_on_one_scale() -> None:
 @pytest.mark.parametrize(("heat", "name"), [(1.0, "r5"), (0.01, "r1"), (-0.5, "f3"), (-7.0, "f5")])
 def test_heat_has_five_steps_each_way(heat: float, name: str) -> None:
     assert Cell("x", heat=heat).heat_class == name
+
+
+TABLE = Table(
+    [Column("Model", number=False, key="model"), Column("Loss", 3), Column("Bar", page_only=True)],
+    [["=a–b", -0.25, 1], ["b", math.nan, Cell("2nd", 2.0)], ["c", Cell("0.5", 0.512), "x"]],
+    caption="Lower is better.",
+)
+HEAT = Heat(
+    ["a", "b"], np.array([[math.nan, 0.75], [0.25, math.nan]]), "who beats whom", labels=[["", "75"], ["25", ""]]
+)
+
+
+def a_report() -> Report:
+    figure = Figure.of([LINE, Series("b", [1.0, 2.0, 3.0], [0.4, 0.5, 0.6], has_dots=True)], AXES, "Curves")
+    forest = Figure(Forest([ForestRow("a", -1.0, 1.0, 3.0, note="most")], "Model", "points"), "Scores")
+    sections = [
+        Section("Models", [TABLE, Notes(["few votes"])]),
+        Section("More", [forest, Fold("details", [Prose("hidden")]), None]),
+        Section("Curves", [figure, Figure(HEAT, "Heat")], page_only=True),
+    ]
+    verdict = Verdict("It wins.", "good", "By far.")
+    return Report("Test", "a", "votes", date(2026, 7, 3), verdict, figure, sections, [("models", "3")], ["Mind it."])
+
+
+def test_a_report_is_a_text_with_the_first_rows_of_its_tables() -> None:
+    lines = report_text(a_report(), top=2).splitlines()
+    assert lines[:5] == ["It wins.", "By far.", "", "Models", ""]
+    assert lines[5:11] == [
+        "Lower is better.",
+        "Model    Loss",
+        "-----  ------",
+        "=a–b   -0.250",
+        "b           -",
+        "... and 1 more (--rows 0 lists all)",
+    ]
+    assert {"note: few votes", "note: Mind it.", "models 3"} <= set(lines)
+    assert any(re.fullmatch(r"a +1 \(-1 to 3\) +most", line) for line in lines)
+    assert not {"hidden", "Curves", "details"} & set(lines)
+    assert table_markdown(TABLE)[2] == "| =a–b | \\-0.250 |"
+
+
+def test_a_report_is_an_object_with_the_numbers_of_its_tables_and_figures() -> None:
+    content = json.loads(json.dumps(report_json(a_report()), allow_nan=False))
+    assert content["verdict"] == {"sentence": "It wins.", "reason": "By far.", "tone": "good"}
+    table, notes = content["sections"][0]["parts"]
+    assert table["rows"][:2] == [{"model": "=a–b", "loss": -0.25, "bar": 1}, {"model": "b", "loss": None, "bar": 2.0}]
+    assert notes["sentences"] == ["few votes"]
+    forest, fold = content["sections"][1]["parts"]
+    assert forest["panels"][0]["rows"][0]["value"] == 1.0
+    assert fold["parts"] == [{"kind": "prose", "text": "hidden"}]
+    assert content["picture"]["panels"][0]["series"][0]["y"] == [0.5, None, 0.7]
+    assert content["facts"] == {"models": "3"}
+
+
+def test_a_table_is_a_file_whose_texts_no_spreadsheet_runs(tmp_path: Path) -> None:
+    path = write_csv(TABLE, tmp_path / "table.csv")
+    assert path.read_text() == "model,loss,bar\n'=a–b,-0.25,1\nb,,2.0\nc,0.512,x\n"
+
+
+def test_a_picture_draws_the_figures_of_the_page(tmp_path: Path) -> None:
+    report = a_report()
+    figures = [part for section in report.sections for part in section.parts if isinstance(part, Figure)]
+    panels = Figure(
+        "", "Both", panels=[("one", Chart([LINE], AXES)), ("two", Chart([LINE], Axes("x", "y", is_log=True)))]
+    )
+    save_picture([tmp_path / "all.png", tmp_path / "all.svg"], *figures, panels)
+    assert (tmp_path / "all.png").read_bytes().startswith(b"\x89PNG")
+    text = (tmp_path / "all.svg").read_text()
+    assert all(f">{word}</text>" in text for word in ("Scores", "Curves", "one", "two", "75", "a line", "a (most)"))
+    named = Series("s", [1.0, 2.0], [1.0, 2.0], [0.5, 1.5], [1.5, 2.5], ["p", "q"], has_line=False, has_dots=True)
+    save_picture(tmp_path / "dots.svg", Figure.of([named], Axes("x", "y", has_diagonal=True, level=1.5), "Dots"))
+    assert ">q</text>" in (tmp_path / "dots.svg").read_text()
+    with pytest.raises(ValueError, match="no data to draw"):
+        draw(Figure("<svg/>", "Only a page shows it"))

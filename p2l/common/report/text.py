@@ -1,0 +1,93 @@
+"""Reports as text: for terminals, and their tables as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from p2l.common.report.reports import Figure, Fold, Forest, Links, MetricTable, Notes, Part, Prose, Report, Section
+from p2l.common.report.tables import Table
+from p2l.common.text_table import align, markdown_table, text_table
+
+# Pages have typographic signs, which programs that read a terminal's text take for no numbers.
+_PLAIN = str.maketrans("−–", "--")
+
+
+def report_text(report: Report, top: int | None = None) -> str:
+    """Return a report as a terminal shows it: the verdict, then sections with the `top` rows of each table, and notes.
+
+    Charts and heat maps, folded parts, and sections and columns that are `page_only` are left out.
+    """
+    lines = [report.verdict.sentence, *([report.verdict.reason] if report.verdict.reason else [])]
+    for section in report.sections:
+        lines += [] if section.page_only else ["", *section_text(section, top)]
+    lines += ["", ", ".join(f"{name} {value}" for name, value in report.facts)] if report.facts else []
+    return "\n".join([*lines, *notes_text(report.notes)])
+
+
+def section_text(section: Section, top: int | None = None) -> list[str]:
+    """Return the lines of a section, with the `top` rows of each table; None lists all."""
+    lines = [section.title]
+    for part in section.parts:
+        text = list(_part_text(part, top))
+        lines += ["", *text] if text else []
+    return lines
+
+
+def _part_text(part: Part, top: int | None) -> Iterator[str]:
+    if isinstance(part, Table):
+        yield from table_text(part, top)
+    elif isinstance(part, Figure) and isinstance(part.picture, Forest):
+        yield from (part.title, *_forest_text(part.picture, top))
+    elif isinstance(part, MetricTable):
+        rows = [[measure.name, measure.value, measure.interval] for measure in part.rows]
+        yield from align(rows) if rows else []
+    elif isinstance(part, Prose):
+        yield part.text
+    elif isinstance(part, Notes):
+        yield from notes_text(part.sentences)
+    elif isinstance(part, Links):
+        yield from (f"{name}: {address} {beside}".rstrip() for address, name, beside in part.rows)
+    elif isinstance(part, Fold) and part.is_open:
+        yield part.title
+        for inner in part.parts:
+            yield from _part_text(inner, top)
+
+
+def _forest_text(forest: Forest, top: int | None) -> list[str]:
+    rows = [[row.name, forest.value_text(row).translate(_PLAIN), row.note] for row in forest.rows]
+    columns = 3 if any(row.note for row in forest.rows) else 2
+    header = [forest.name, forest.unit, ""]
+    return text_table(header[:columns], [row[:columns] for row in rows], left={0, 2}, most=top)
+
+
+def notes_text(notes: Sequence[str]) -> list[str]:
+    """Return sentences that a reader must know, a line for each."""
+    return [f"note: {note}" for note in notes]
+
+
+def table_text(table: Table, top: int | None = None) -> list[str]:
+    """Return the lines of a table, with its `top` rows and the number of the others; None lists all."""
+    header, rows, left = _texts(table)
+    caption = [table.caption] if table.caption else []
+    return [*caption, *text_table(header, rows, left=left, most=top)]
+
+
+def table_markdown(table: Table) -> list[str]:
+    """Return the lines of a table as GitHub's Markdown."""
+    header, rows, left = _texts(table)
+    return markdown_table(header, rows, left=left)
+
+
+def _texts(table: Table) -> tuple[list[str], list[list[str]], set[int]]:
+    """Return the header, the cells and the places of the columns that are aligned to the left."""
+    places = [place for place, column in enumerate(table.columns) if not column.page_only]
+    columns = [table.columns[place] for place in places]
+    rows = []
+    for row in table.rows:
+        texts = [column.cell(row[place]).text for place, column in zip(places, columns, strict=True)]
+        # Names keep their dashes, which may be part of them.
+        rows.append(
+            [text.translate(_PLAIN) if column.number else text for text, column in zip(texts, columns, strict=True)]
+        )
+    left = {place for place, column in enumerate(columns) if not column.number}
+    return [column.title for column in columns], rows, left
