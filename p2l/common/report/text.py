@@ -90,4 +90,5 @@ def _texts(table: Table) -> tuple[list[str], list[list[str]], set[int]]:
             [text.translate(_PLAIN) if column.number else text for text, column in zip(texts, columns, strict=True)]
         )
     left = {place for place, column in enumerate(columns) if not column.number}
-    return [column.title for column in columns], rows, left
+    # Terminals have heads in lower case, as flags and columns of files are.
+    return [column.title[:1].lower() + column.title[1:] for column in columns], rows, left

@@ -200,7 +200,7 @@ def test_a_report_is_a_text_with_the_first_rows_of_its_tables() -> None:
     assert lines[:5] == ["It wins.", "By far.", "", "Models", ""]
     assert lines[5:11] == [
         "Lower is better.",
-        "Model    Loss",
+        "model    loss",
         "-----  ------",
         "=a–b   -0.250",
         "b           -",
