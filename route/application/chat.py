@@ -21,7 +21,6 @@ from starlette.types import Receive, Scope, Send
 from p2l.common.long_texts import (
     LONG,
     BusyError,
-    PatientDecoder,
     TooManyValuesError,
     dumps,
     holds_more,
@@ -204,17 +203,15 @@ async def read_chat(service: Service, headers: Headers, receive: Receive, dialec
             decoder=decoder,
         )
 
-    return await parse_long(raw, parse, dialect.decoder)
+    return await parse_long(raw, parse, MOST_VALUES)
 
 
-async def parse_long(
-    raw: bytes, parse: Callable[[json.JSONDecoder], T], patient: type[PatientDecoder] = PatientDecoder
-) -> T:
+async def parse_long(raw: bytes, parse: Callable[[json.JSONDecoder], T], most_values: int) -> T:
     """Parse a body beside the event loop where it is long; raise `ApiError` 413 for one of too many values, 503."""
     try:
-        return await parse_apart(raw, parse, most=MOST_VALUES, patient=patient, parse_constant=refuse_constant)
+        return await parse_apart(raw, parse, most_values=most_values, parse_constant=refuse_constant)
     except TooManyValuesError:
-        text = f"the request holds more than {MOST_VALUES:,} values, which no provider takes; send fewer messages"
+        text = f"the request holds more than {most_values:,} values; send fewer at once"
         raise ApiError(413, "request_too_large", text) from None
     except BusyError as error:
         raise ApiError(503, "busy", str(error), retry_after=1.0) from error

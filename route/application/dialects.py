@@ -7,12 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TypeAlias
 
 from p2l.common.errors import InputError
-from p2l.common.long_texts import PatientDecoder
 from route.application.service import Service
 from route.keep.ledger import KeyRecord
 from route.providers.base import JSON, Fault, ProviderError
 from route.providers.chat import SHAPE_ERRORS
-from route.providers.plain_messages import MessagesDecoder
 from route.request.api_errors import ApiError
 from route.request.chat import Incoming
 from route.request.messages import HINTS, chat_request
@@ -29,8 +27,6 @@ class Dialect:
 
     hints: Collection[str] = ()
     """Fields that `request` leaves out."""
-    decoder: type[PatientDecoder] = MessagesDecoder
-    """Reads very long requests."""
 
     def request(self, body: JSON) -> JSON:
         """Return the body of a chat completion for that of a request; raise `ApiError` for a malformed one."""
@@ -71,7 +67,6 @@ class Messages(Dialect):
     """Anthropic's Messages API."""
 
     hints = HINTS
-    decoder = PatientDecoder
 
     def __init__(self) -> None:
         self._stream = MessageStream()

@@ -34,8 +34,7 @@ from route.observability.logs import RequestRecord, log_request
 from route.observability.metrics import NOBODY
 from route.observability.tracing import CallTrace, RequestTrace, passed_on
 from route.providers.base import JSON, Forwarded, Forwarding, ProviderError
-from route.providers.chat import SHAPE_ERRORS
-from route.providers.plain_messages import BYTES_PER_TOKEN
+from route.providers.chat import BYTES_PER_TOKEN, SHAPE_ERRORS
 from route.request.api_errors import ApiError, of_fault, of_refusal
 from route.request.chat import count_of, parse_object, read_body
 from route.request.fields import header_of
@@ -43,6 +42,7 @@ from route.routing.spending import Allowance
 from route.send.charges import UNKNOWN_LONGEST
 from route.send.fleet import Deployment
 
+_MOST_VALUES = 1_000_000  # of a body: the tokens of many texts to embed are as many numbers
 _FIELDS: Mapping[str, Collection[str]] = {
     "completions": (
         *("prompt", "suffix", "max_tokens", "temperature", "top_p", "n", "stream", "stream_options", "logprobs"),
@@ -224,7 +224,8 @@ class _Passing:
         if "multipart" in content_type:  # files are not looked into
             request = await beside(len(raw), partial(parse_passed, raw, content_type, self.kind, listed))
         else:
-            request = await parse_long(raw, partial(parse_passed, raw, content_type, self.kind, listed))
+            parse = partial(parse_passed, raw, content_type, self.kind, listed)
+            request = await parse_long(raw, parse, _MOST_VALUES)
         name = self._model(state.key, request.model)
         allowed = await service.ledger.admit(state.key, [name], request.size // BYTES_PER_TOKEN)
         if isinstance(allowed, Refusal):

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from p2l.common.errors import InputError
-from p2l.common.long_texts import PatientDecoder, apart, to_json
+from p2l.common.long_texts import apart, to_json
 from route.application.chat import authenticate
 from route.application.dialects import NO_COMPLETION, Dialect, Dump, compact, encode
 from route.application.service import Service
@@ -29,7 +29,6 @@ class Responses(Dialect):
     """OpenAI's Responses API."""
 
     hints = HINTS - {"store", "metadata"}
-    decoder = PatientDecoder
 
     def __init__(self) -> None:
         self._sent: JSON = {}

@@ -7,13 +7,16 @@ import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from p2l.common.errors import ConfigError
 from route.providers.base import JSON, Provider, Timeouts
-from route.providers.plain_messages import PlainMessages, has_role
 
 SYSTEM_ROLES = ("system", "developer")
+BYTES_PER_TOKEN = 4
+MOST_TOKENS = 100_000_000
+"""A larger count is a mistake."""
 SHAPE_ERRORS = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """What reading JSON of an unexpected shape raises."""
 _DATA_URL = re.compile(r"data:([\w.+-]+/[\w.+-]+)?(?:;[\w=.+-]+)*?;base64,", re.IGNORECASE)
@@ -58,11 +61,21 @@ def named_by(options: Mapping[str, Any], option: str) -> frozenset[str]:
     return frozenset(names)
 
 
+def has_role(messages: Any, *roles: str) -> bool:
+    """Return whether one of a request's messages has one of these roles."""
+    if not isinstance(messages, list):
+        return False
+    try:
+        return not {*roles}.isdisjoint(map(itemgetter("role"), messages))  # a loop in C: a request asks several times
+    except (KeyError, TypeError):  # of messages of other forms
+        return any(message.get("role") in roles for message in messages if isinstance(message, dict))
+
+
 def renamed(request: JSON, roles: Mapping[str, str]) -> JSON:
     """Return the request with other roles in its messages."""
 
     if not has_role(request.get("messages"), *roles):
-        return request  # of very many messages too
+        return request
 
     def rename(message: Any) -> Any:
         role = message.get("role") if isinstance(message, dict) else None
@@ -73,7 +86,7 @@ def renamed(request: JSON, roles: Mapping[str, str]) -> JSON:
 
 def _with_messages(request: JSON, change: Callable[[Any], Any]) -> JSON:
     messages = request.get("messages")
-    if not isinstance(messages, list | PlainMessages):
+    if not isinstance(messages, list):
         return request
     return {**request, "messages": [change(message) for message in messages]}
 
@@ -176,8 +189,7 @@ _SIGNATURES = "extra_content"
 
 def for_another_model(request: JSON, keep: Collection[str]) -> JSON:
     """Return the request without what only another provider's answers have in assistant messages."""
-    messages = request.get("messages")
-    if isinstance(messages, PlainMessages) or not has_role(messages, "assistant"):
+    if not has_role(request.get("messages"), "assistant"):
         return request
     return _with_messages(request, lambda message: _cleaned(message, keep))
 

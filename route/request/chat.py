@@ -32,8 +32,7 @@ from p2l.common.long_texts import (
 from p2l.common.web import bearer_of
 from route.config import ModelConfig
 from route.providers.base import JSON
-from route.providers.chat import image_url
-from route.providers.plain_messages import BYTES_PER_TOKEN, MOST_TOKENS, PlainMessages, has_role
+from route.providers.chat import BYTES_PER_TOKEN, MOST_TOKENS, has_role, image_url
 from route.request.api_errors import ApiError
 from route.request.fields import features_of, passed
 from route.routing.decision import NO_DEMAND, Decision, Demand
@@ -41,8 +40,10 @@ from route.routing.dollars import Prompt
 from route.routing.refusals import Refusals, answer_of
 
 T = TypeVar("T")
-MOST_VALUES = 1_000_000
-"""Of a body: more than 100,000 messages with all their fields, which is the most that any provider takes."""
+MOST_MESSAGES = 10_000
+"""Of a request: the objects of 100,000 fill memory that Python hardly gives back, and loops over them take long."""
+MOST_VALUES = 20 * MOST_MESSAGES
+"""Of the body of a request, which is refused unparsed for more."""
 _TOKENS_PER_ATTACHMENT = 1000
 
 
@@ -76,15 +77,6 @@ class Incoming:
     """Fields of the client's own protocol that were left out."""
     budget_usd: float | None = None
     """Expected dollars that the answer may cost; it takes the place of the budget in the unit of the costs."""
-
-    def take_plain(self, plain: PlainMessages) -> None:
-        """Take over what is known of messages that are all plain, without walking through them again."""
-        rest = {**self.body, "messages": ()}
-        vars(self).update(
-            prompt_tokens=prompt_tokens_of(rest) + plain.tokens,
-            features=features_of(rest),
-            attachments=Attachments(0, 0, 0, 0),
-        )
 
     @property
     def ends_with_assistant(self) -> bool:
@@ -175,10 +167,7 @@ def parse_chat(
     if len(sent) > _MOST_FIELDS:
         raise ApiError(400, "invalid_value", f"the request has {len(sent):,} fields, more than any API knows")
     body = translate(sent)
-    messages = body.get("messages")
-    plain = messages if isinstance(messages, PlainMessages) else None
-    if plain is None:
-        _check_messages(messages)
+    _check_messages(body.get("messages"))
     model = body.pop("model", None)
     direct = body.pop("direct_model", None)
     if direct is None and by_name and isinstance(model, str) and model in models:
@@ -198,10 +187,8 @@ def parse_chat(
     if compare and (stream or direct is not None or body.get("n") not in (None, 1)):
         raise _bad("compare", "goes with neither stream, direct_model nor n")
     left_out = tuple(name for name in hints if name in sent)
-    turns = turns_of(body["messages"]) if plain is None else plain.turns
+    turns = turns_of(body["messages"])
     incoming = Incoming(body, turns, budget, direct, compare, stream, len(raw), left_out, budget_usd)
-    if plain is not None:
-        incoming.take_plain(plain)
     if len(raw) > LONG:
         _ = incoming.prompt_tokens, incoming.features, incoming.has_many_values  # here, in a thread of its own
     return incoming
@@ -240,7 +227,7 @@ def prompt_of(incoming: Incoming) -> Prompt:
 def prompt_tokens_of(body: JSON) -> int:
     """Estimate the tokens of a prompt; four bytes of text count as one."""
     texts = len(dumps(body["tools"])) // BYTES_PER_TOKEN if body.get("tools") else 0
-    for message in body["messages"]:  # of which there may be very many
+    for message in body["messages"]:
         content = message.get("content")
         plain = content if isinstance(content, str) else _text(content)
         texts += (len(plain) if plain.isascii() else count_bytes(plain)) // BYTES_PER_TOKEN
@@ -280,6 +267,9 @@ def _check_options(body: JSON) -> None:
 def _check_messages(messages: Any) -> None:
     if not isinstance(messages, list) or not messages:
         raise _bad("messages", "must be a list of at least one message")
+    if len(messages) > MOST_MESSAGES:
+        text = f"the request has {len(messages):,} messages, more than {MOST_MESSAGES:,}; send the newest"
+        raise ApiError(413, "request_too_large", text, param="messages")
     for number, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise _bad(f"messages[{number}]", "must be an object with a role")

@@ -15,7 +15,7 @@ from typing import Any
 
 from p2l.common.errors import InputError
 from route.providers.base import JSON
-from route.providers.plain_messages import MOST_TOKENS
+from route.providers.chat import MOST_TOKENS
 
 _TRANSLATED = frozenset(
     {

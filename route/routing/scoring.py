@@ -28,7 +28,6 @@ from p2l.common.errors import (
 )
 from p2l.common.prompts import MAX_CHARS, MAX_TURNS, newest_turns
 from route.providers.base import TRACE_HEADERS
-from route.providers.plain_messages import UserTurns
 from route.routing.candidates import Kind
 from route.routing.decision import Coefficients
 
@@ -132,8 +131,7 @@ class PromptLimits:
 
     def newest(self, turns: Sequence[str]) -> Sequence[str]:
         """Return what is scored of a prompt; the provider gets all of it."""
-        newest = newest_turns(turns, max_turns=self.turns, max_chars=self.chars)
-        return tuple(newest) if isinstance(newest, UserTurns) else newest
+        return newest_turns(turns, max_turns=self.turns, max_chars=self.chars)
 
 
 N = TypeVar("N", int, float)

@@ -19,7 +19,7 @@ from route.keep.ledger import KeyRecord
 from route.keep.reservations import Reservation, Worst
 from route.observability.tracing import CallTrace
 from route.providers.base import JSON
-from route.providers.plain_messages import BYTES_PER_TOKEN
+from route.providers.chat import BYTES_PER_TOKEN
 from route.request.api_errors import ApiError
 from route.request.chat import Incoming, cached_of, count_of, dollars_of, usage_of
 

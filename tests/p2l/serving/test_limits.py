@@ -117,7 +117,7 @@ def separators_in(value: Any) -> int:
 def test_values_are_counted_without_being_made(
     value: Any, indent: int | None, most: int, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("p2l.common.long_texts.AT_ONCE", size)
+    monkeypatch.setattr("p2l.common.long_texts._PIECE_CHARS", size)
     body = json.dumps(value, indent=indent).encode()
     assert (count_values(body, most) > most) == (max(strings_in(value), separators_in(value)) > most)
     assert count_values(body, 10**9) == max(strings_in(value), separators_in(value))
