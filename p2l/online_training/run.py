@@ -44,7 +44,6 @@ from p2l.online_training.schedule import (
 )
 from p2l.online_training.stream import (
     Publisher,
-    StaticStream,
     StopRequestedError,
     StreamWithPast,
     VoteStream,
@@ -316,11 +315,10 @@ def _model(config: OnlineConfig, start: Start, tokenizer: PromptTokenizer, dtype
     return loop.make_model(config, tokenizer, dtype, [], linear_head_width=width)
 
 
-def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> StaticStream:
+def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> VoteStore:
     """Open the data set of the configuration as a stream; InputError if it is unusable or not in the required order."""
-    votes = loop.open_train_votes(config)
-    stream = in_time_order(votes, config.vote_order, known_models)
-    check_counted(votes, config.loss_type, weighted=config.weighted_loss)
+    stream = in_time_order(loop.open_train_votes(config), config.vote_order, known_models)
+    check_counted(stream, config.loss_type, weighted=config.weighted_loss)
     return stream
 
 
@@ -334,14 +332,13 @@ def _known_to(model: P2LModel, start: Start) -> list[str]:
 
 def _covariates(config: OnlineConfig, model: P2LModel, stream: VoteStream, whole: Any) -> nuisance.Values | None:
     """Give the model the covariates of the configuration, and return their values; VoteError if votes lack a column."""
-    votes = stream.votes if isinstance(stream, StaticStream) else stream
     if not nuisance.continues(model, config.covariates):
         names, loss_type = config.covariates, config.loss_type
-        model.covariates = nuisance.begin_stream(names, votes, loss_type) if names else None
+        model.covariates = nuisance.begin_stream(names, stream, loss_type) if names else None
     if model.covariates is None:
         return None
-    if isinstance(stream, StaticStream) and whole is stream:
-        return nuisance.values_of_store(model.covariates, stream.votes, stream.order)
+    if isinstance(stream, VoteStore) and whole is stream:
+        return nuisance.values_of_store(model.covariates, stream)
     return nuisance.values_of_rows(model.covariates, whole)
 
 

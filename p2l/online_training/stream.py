@@ -1,4 +1,4 @@
-"""Where online training gets its votes: the protocol, and a data set in time order.
+"""Where online training gets its votes: the protocol, and a data set (a `VoteStore`) in time order.
 
 A vote's id is its place in the stream, from 0. Models are numbered in order of first appearance there, after those that
 the run starts with; so the models known after any number of votes are a prefix of the list, and a label never changes.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 Ids = Sequence[int] | NDArray[np.int64] | None
 _HELD_SEED = 0x9A7E  # which prompts are held out has nothing to do with any other use of their hashes
-_CHUNK = 1 << 18  # votes looked at together in a pass over the stream
-_PROMPTS_AT_ONCE = 1 << 16
+_CHUNK_VOTES = 1 << 18  # in a pass over the stream
+_CHUNK_PROMPTS = 1 << 16
 
 
 class StopRequestedError(Exception):
@@ -119,76 +119,23 @@ class Publisher(Protocol):
         """Called once after the last step."""
 
 
-@dataclass
-class StaticStream:
-    """A data set, which is there as a whole."""
-
-    votes: VoteStore
-    order: NDArray[np.int64] | None = field(default=None, repr=False)
-    """The vote of the data set at each place of the stream; None: as they stand."""
-    grows: ClassVar[bool] = False
-
-    @property
-    def name(self) -> str:
-        """The path or hub id of the data set."""
-        return self.votes.name
-
-    @property
-    def model_list(self) -> list[str]:
-        """The models of the whole stream."""
-        return self.votes.model_list
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether there is a column `weight`."""
-        return self.votes.has_weights
-
-    def __len__(self) -> int:
-        return len(self.votes) if self.order is None else len(self.order)
-
-    def wait_for(self, count: int) -> int:
-        """Return at once: all votes are there."""
-        return min(count, len(self))
-
-    def prompts(self, ids: Ids = None) -> list[list[str]]:
-        """Return the user's turns of each vote."""
-        return self.votes.prompts(self._rows(ids))
-
-    def labels(self, ids: Ids = None) -> NDArray[Any]:
-        """Return `[winner, loser, tie]` (n, 3) int32."""
-        return self.votes.labels(self._rows(ids))
-
-    def pairs(self, ids: Ids = None) -> NDArray[np.int32]:
-        """Return the positions (n, 2) of model_a and model_b."""
-        return self.votes.pairs(self._rows(ids))
-
-    def weights(self, ids: Ids = None) -> NDArray[np.float64]:
-        """Return weights (n,)."""
-        return self.votes.weights(self._rows(ids))
-
-    def tstamps(self, ids: Ids = None) -> NDArray[np.float64] | None:
-        """Return seconds (n,)."""
-        return self.votes.tstamps(self._rows(ids))
-
-    def rows(self, ids: Ids = None) -> list[dict[str, Any]]:
-        """Return all columns of each vote."""
-        return self.votes.rows(self._rows(ids))
-
-    def _rows(self, ids: Ids) -> Ids:
-        return ids if self.order is None else self.order if ids is None else self.order[np.asarray(ids)]
-
-
-def in_time_order(votes: VoteStore, vote_order: str, known_models: Sequence[str] = ()) -> StaticStream:
+def in_time_order(votes: VoteStore, vote_order: str, known_models: Sequence[str] = ()) -> VoteStore:
     """Return a data set as a stream that numbers its models by first appearance, after `known_models`.
 
-    The model list of `votes` is replaced. `vote_order` is `time`: as they stand, or VoteError unless every vote has a
-    time and none is older than the one before it; `sort`: sorted by time, equal times as they stand; `given`: as they
-    stand, whatever their times.
+    `vote_order` is `time`: as they stand, or VoteError unless every vote has a time and none is older than the one
+    before it; `sort`: sorted by time, equal times as they stand; `given`: as they stand, whatever their times.
     """
     hint = "; add the time of each vote, or set 'vote_order: given' if the rows are in the order to learn in"
     order = None if vote_order == "given" else time_order(votes, sort=vote_order == "sort", hint=hint)
-    stream = StaticStream(votes, order)
-    votes.relist([*known_models, *_newcomers(stream, known_models)])
+    stream = votes if order is None else votes.subset(order)
+    known = set(known_models)
+    newcomers: dict[str, None] = {}  # in order of first appearance, model_a before model_b
+    for start in range(0, len(stream), _CHUNK_VOTES):
+        pairs = stream.pairs(np.arange(start, min(start + _CHUNK_VOTES, len(stream)))).ravel()
+        codes, first = np.unique(pairs, return_index=True)
+        names = [stream.model_list[code] for code in codes[np.argsort(first)]]
+        newcomers |= dict.fromkeys(name for name in names if name not in known)
+    stream.relist([*known_models, *newcomers])
     return stream
 
 
@@ -198,8 +145,8 @@ def time_order(votes: VoteStore, *, sort: bool, hint: str = "") -> NDArray[np.in
     VoteError, naming the vote, if one has no time (`hint` says what to do), or is out of order and not to be sorted.
     """
     last, is_sorted = -np.inf, True
-    for start in range(0, len(votes), _CHUNK):
-        times = votes.tstamps(np.arange(start, min(start + _CHUNK, len(votes))))
+    for start in range(0, len(votes), _CHUNK_VOTES):
+        times = votes.tstamps(np.arange(start, min(start + _CHUNK_VOTES, len(votes))))
         if times is None:
             columns = listed(votes.columns)
             raise VoteError(f"{votes.name}: no column 'tstamp' to tell the order of votes; columns: {columns}{hint}")
@@ -218,17 +165,6 @@ def time_order(votes: VoteStore, *, sort: bool, hint: str = "") -> NDArray[np.in
     return None if is_sorted else np.argsort(np.asarray(votes.tstamps()), kind="stable")
 
 
-def _newcomers(stream: VoteStream, known_models: Sequence[str]) -> list[str]:
-    """Return the unknown models of the stream in order of first appearance, model_a before model_b."""
-    names, listed = stream.model_list, set(known_models)
-    newcomers: dict[str, None] = {}
-    for start in range(0, len(stream), _CHUNK):
-        pairs = stream.pairs(np.arange(start, min(start + _CHUNK, len(stream)))).ravel()
-        codes, first = np.unique(pairs, return_index=True)
-        newcomers |= dict.fromkeys(names[code] for code in codes[np.argsort(first)] if names[code] not in listed)
-    return list(newcomers)
-
-
 def published_order(model_list: Sequence[str], began_with: int) -> list[str]:
     """Return the models in the order of published folders: sorted.
 
@@ -244,36 +180,47 @@ def is_held_out(prompt: list[str], share: float) -> bool:
     return share > 0 and hash_turns(prompt, _HELD_SEED) < share * 2.0**64
 
 
-@dataclass
-class HeldOut(StaticStream):
+@dataclass(frozen=True)
+class HeldOut:
     """The votes of a data set that are kept for judging models, oldest first."""
 
-    places: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64), repr=False)
+    votes: VoteStore
+    places: NDArray[np.int64] = field(repr=False)
     """How many votes to train on came before each."""
+
+    @property
+    def model_list(self) -> list[str]:
+        """The models of the whole stream."""
+        return self.votes.model_list
+
+    def prompts(self, ids: Ids = None) -> list[list[str]]:
+        """Return the user's turns of each vote."""
+        return self.votes.prompts(ids)
+
+    def labels(self, ids: Ids = None) -> NDArray[Any]:
+        """Return `[winner, loser, tie]` (n, 3) int32."""
+        return self.votes.labels(ids)
 
     def up_to(self, place: int) -> int:
         """Return how many came before the run had `place` votes to train on."""
         return int(np.searchsorted(self.places, place, side="right"))
 
 
-def hold_out(stream: StaticStream, share: float) -> tuple[StaticStream, HeldOut | None]:
+def hold_out(stream: VoteStore, share: float) -> tuple[VoteStore, HeldOut | None]:
     """Return the stream without the votes on `share` of the prompts, and those; where it is zero, all and None."""
     if not share:
         return stream, None
     held = np.empty(len(stream), dtype=bool)
-    for start in range(0, len(stream), _PROMPTS_AT_ONCE):
-        ids = np.arange(start, min(start + _PROMPTS_AT_ONCE, len(stream)))
+    for start in range(0, len(stream), _CHUNK_PROMPTS):
+        ids = np.arange(start, min(start + _CHUNK_PROMPTS, len(stream)))
         held[ids] = [is_held_out(prompt, share) for prompt in stream.prompts(ids)]
-    order = np.arange(len(stream)) if stream.order is None else stream.order
     places = np.cumsum(~held)[held]
-    return StaticStream(stream.votes, order[~held]), HeldOut(stream.votes, order[held], places)
+    return stream.subset(np.flatnonzero(~held)), HeldOut(stream.subset(np.flatnonzero(held)), places)
 
 
 # The votes that a run's model was trained on before, for replay, have ids below zero: -1 is the last of P past votes,
 # -P the first. So places in the stream, which fingerprints, gates and the counts of models refer to, are what they are
 # without a past.
-
-_ManyIds = Sequence[int] | NDArray[np.int64]
 
 
 def open_past(path: str, model_list: Sequence[str]) -> VoteStore:
@@ -291,30 +238,29 @@ class StreamWithPast:
     def __len__(self) -> int:
         return len(self.stream)
 
-    def prompts(self, ids: _ManyIds) -> list[list[str]]:
+    def prompts(self, ids: Ids) -> list[list[str]]:
         """Return the user's turns of each vote."""
         return self._rows(ids, self.past.prompts, self.stream.prompts)
 
-    def rows(self, ids: _ManyIds) -> list[dict[str, Any]]:
+    def rows(self, ids: Ids) -> list[dict[str, Any]]:
         """Return all columns of each vote."""
         return self._rows(ids, self.past.rows, self.stream.rows)
 
-    def labels(self, ids: _ManyIds) -> NDArray[Any]:
+    def labels(self, ids: Ids) -> NDArray[Any]:
         """Return `[winner, loser, tie]` (n, 3) int32."""
         return np.array(self._rows(ids, self.past.labels, self.stream.labels), dtype=np.int32).reshape(-1, 3)
 
-    def weights(self, ids: _ManyIds) -> NDArray[np.float64]:
+    def weights(self, ids: Ids) -> NDArray[np.float64]:
         """Return weights (n,)."""
         return np.array(self._rows(ids, self.past.weights, self.stream.weights), dtype=np.float64)
 
     def _rows(self, ids: Ids, past: Callable[[Any], Any], stream: Callable[[Any], Any]) -> list[Any]:
         """Return what both sources have of some votes, in the order of the ids."""
-        wanted = np.asarray(ids, dtype=np.int64)
-        before = np.flatnonzero(wanted < 0)
-        after = np.flatnonzero(wanted >= 0)
-        entries: list[Any] = [None] * len(wanted)
-        for places, source, shift in ((before, past, len(self.past)), (after, stream, 0)):
-            if len(places):
-                for place, entry in zip(places.tolist(), source(wanted[places] + shift), strict=True):
-                    entries[place] = entry
+        places = np.asarray(ids, dtype=np.int64)
+        before, after = np.flatnonzero(places < 0), np.flatnonzero(places >= 0)
+        entries: list[Any] = [None] * len(places)
+        for rows, read, shift in ((before, past, len(self.past)), (after, stream, 0)):
+            if len(rows):
+                for row, entry in zip(rows.tolist(), read(places[rows] + shift), strict=True):
+                    entries[row] = entry
         return entries

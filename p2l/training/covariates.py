@@ -157,18 +157,15 @@ def check_columns(effects: CovariateEffects | None, votes: VoteStore) -> None:
         effects.design.read(batch.slice(0, 0), votes.name, {})
 
 
-def values_of_store(effects: CovariateEffects, votes: VoteStore, order: Ids | None = None) -> Values:
-    """Return the values of stored votes, 4 bytes each in memory; vote i of a stream is row `order[i]` of the store.
-
-    VoteError if the votes lack a column.
-    """
+def values_of_store(effects: CovariateEffects, votes: VoteStore) -> Values:
+    """Return the values of stored votes, 4 bytes each in memory; VoteError if the votes lack a column."""
     values = np.empty((len(votes), len(effects.scales)), dtype=np.float32)
     for ids, batch in votes.batches():
         raw = effects.design.read(batch, votes.name, {})
         values[ids] = effects.scaled(raw, votes.labels(ids)[:, 0] != votes.pairs(ids)[:, 0])
 
     def chosen(ids: Ids) -> Tensor:
-        return torch.from_numpy(values[ids if order is None else order[ids]])
+        return torch.from_numpy(values[ids])
 
     return chosen
 

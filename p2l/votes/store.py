@@ -176,6 +176,9 @@ class VoteStore:
     Use it in a `with` block, or `close` it: its temporary files go then, and at exit.
     """
 
+    grows = False
+    """Whether more votes may come, as they do in a stream that is followed."""
+
     def __init__(self, spool: VoteSpool, model_list: Sequence[str] | None, drop_unknown: bool) -> None:
         self.name, self.has_weights, self.dropped_bad = spool.name, spool.weights, spool.dropped_bad
         self.model_list = sorted(spool.models) if model_list is None else list(model_list)
@@ -220,6 +223,10 @@ class VoteStore:
 
     def __len__(self) -> int:
         return len(self._record) if self._kept is None else len(self._kept)
+
+    def wait_for(self, count: int) -> int:
+        """Return min(count, votes there), at once: as a stream of online training these are votes that all came."""
+        return min(count, len(self))
 
     def __enter__(self) -> VoteStore:
         return self
@@ -307,7 +314,7 @@ class VoteStore:
         return subset
 
     def subset(self, ids: Ids) -> VoteStore:
-        """Return some votes as a store over the same files; `batches` needs ascending ids."""
+        """Return some votes, in this order, as a store over the same files."""
         subset = copy.copy(self)
         subset._kept = self._source_rows(ids)
         vars(subset).pop("fingerprint", None)
@@ -369,16 +376,18 @@ class VoteStore:
         return self._rows.schema()
 
     def batches(self) -> Iterator[tuple[IntArray, Any]]:
-        """Yield all votes in order as (ids, pyarrow.RecordBatch) in the form of the schema, mapped from disk."""
+        """Yield all votes as (ids, pyarrow.RecordBatch) in the order and form of the source, mapped from disk."""
         self._check_all_here()
+        order = None if self._kept is None else np.argsort(self._kept, kind="stable")
         row = first = 0
         for batch in self._rows.batches():
-            row += len(batch)
-            if self._kept is None:
-                yield np.arange(row - len(batch), row), batch
+            start, row = row, row + len(batch)
+            if self._kept is None or order is None:
+                yield np.arange(start, row), batch
                 continue
-            last = int(np.searchsorted(self._kept, row))
-            yield np.arange(first, last), batch.take(self._kept[first:last] - (row - len(batch)))
+            last = int(np.searchsorted(self._kept, row, sorter=order))
+            ids = order[first:last]
+            yield ids, batch.take(self._kept[ids] - start)
             first = last
 
     def _check_all_here(self) -> None:
