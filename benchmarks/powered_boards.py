@@ -27,7 +27,7 @@ from p2l.common.cli import parser, positive, run
 from p2l.common.text_table import text_table
 from p2l.leaderboard import Prior
 from p2l.likelihood import get
-from p2l.people.powered import Battles, fit_powered
+from p2l.people.prediction_powered import Battles, fit_powered
 
 __all__ = ["main"]
 

@@ -233,7 +233,7 @@ def _leaderboards(args: argparse.Namespace) -> Leaderboards:
 def _powered(args: argparse.Namespace) -> list[Named]:
     """Fit people's votes with verdicts of judges."""
     from p2l.leaderboard.board import Named
-    from p2l.people.battles import powered_board
+    from p2l.people.prediction_powered import powered_board
 
     fitted = powered_board(args.votes, args.people, likelihood=args.likelihood, level=args.level)
     votes = fitted.board.votes

@@ -8,8 +8,7 @@ NumPy and SciPy only.
 from __future__ import annotations
 
 from p2l.people.judges import JudgeTerms, SourceFit, VoteTerms, fit_sources
-from p2l.people.sources import SourcedVotes, find_people, sourced_votes
-from p2l.people.voters import Voter
+from p2l.people.voters import SourcedVotes, Voter, find_people, sourced_votes
 
 __all__ = [
     "JudgeTerms",

@@ -33,20 +33,20 @@ from scipy.linalg import cho_factor, cho_solve
 from p2l.common.errors import InputError
 from p2l.leaderboard.newton import Expansion, derivatives, has_eta, one_blas_thread
 from p2l.likelihood import Likelihood, counted, get, targets, vote_losses
-from p2l.people.sources import PERSON, SourcedVotes
-from p2l.people.voters import Voter, VoterEvidence
+from p2l.people.voters import PERSON, SourcedVotes, Voter, VoterEvidence
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-SCALARS = ("log_scale", "level", "ties", "side", "length", "own")
-_SDS = (0.5, 2.0, 2.0, 2.0, 2.0, 2.0)  # of their priors
-_OWN_TASTE, _PSEUDO = 0.3, 0.1  # of the prior of the offsets: where its fit starts, and an observation of its own
-_LEAST_SD = 0.01
-_CORRECTION = 0.2  # standard deviation of what has to be added to forecasts
-_MOST_STEPS, _LONGEST, _SHORT, _HALVINGS = 50, 4.0, 1e-4, 30
-_MOST_ROUNDS, _STEADY = 12, 0.01
-_MOST_VOTES = 200_000  # that are fitted
-_BLOCK = 1 << 15  # votes whose derivatives are in memory at a time
+_SCALARS = ("log_scale", "level", "ties", "side", "length", "own")
+_SCALAR_SDS = (0.5, 2.0, 2.0, 2.0, 2.0, 2.0)  # of their priors
+# Of the prior of the offsets: where its fit starts, and a pseudo-observation, so that it never falls to zero.
+_FIRST_TASTE, _PSEUDO_TASTE = 0.3, 0.1
+_MIN_SD = 0.01
+_CORRECTION_SD = 0.2  # of what has to be added to forecasts
+_MAX_STEPS, _MAX_STEP, _MIN_STEP, _MAX_HALVINGS = 50, 4.0, 1e-4, 30  # of Fisher scoring
+_MAX_ROUNDS, _STEADY_CHANGE = 12, 0.01  # of prior, judges and voters in turns
+_MAX_FITTED_VOTES = 200_000
+_BLOCK_VOTES = 1 << 15  # whose derivatives are in memory at a time
 
 
 @dataclass(frozen=True)
@@ -95,21 +95,22 @@ class SourceFit:
     def terms(self, votes: SourcedVotes, likelihood: str) -> VoteTerms:
         """Return the terms of votes, of which judges and voters that the fit does not know count as people."""
         unit = get(likelihood).eta_scale.unit
-        known = {one.judge: one for one in self.judges}
+        judges = {terms.judge: terms for terms in self.judges}
         scale, shift = np.ones(len(votes)), np.zeros((len(votes), 3))
         for code, name in enumerate(votes.judges):
-            rows, own = np.flatnonzero(votes.judge == code), known.get(name)
-            if own is None:
+            judge = judges.get(name)
+            if judge is None:
                 continue
-            offsets = np.array([own.offsets.get(model, 0.0) for model in votes.models])
+            rows = np.flatnonzero(votes.judge == code)
+            offsets = np.array([judge.offsets.get(model, 0.0) for model in votes.models])
             winner, loser = votes.labels[rows, 0], votes.labels[rows, 1]
-            lean = own.side * votes.side[rows] + own.length * votes.length[rows]
-            lean += own.own * (votes.own[code, winner] - votes.own[code, loser])
-            scale[rows] = own.scale
-            shift[rows, 0] = own.level + offsets[winner] + lean / 2.0
-            shift[rows, 1] = own.level + offsets[loser] - lean / 2.0
-            shift[rows, 2] = own.ties * unit
-        weights = {one.name: one.weight for one in self.voters}
+            lean = judge.side * votes.side[rows] + judge.length * votes.length[rows]
+            lean += judge.own * (votes.own[code, winner] - votes.own[code, loser])
+            scale[rows] = judge.scale
+            shift[rows, 0] = judge.level + offsets[winner] + lean / 2.0
+            shift[rows, 1] = judge.level + offsets[loser] - lean / 2.0
+            shift[rows, 2] = judge.ties * unit
+        weights = {voter.name: voter.weight for voter in self.voters}
         table = np.array([*(weights.get(name, 1.0) for name in votes.voters), 1.0])
         return VoteTerms(scale, shift, table[votes.voter])
 
@@ -118,15 +119,15 @@ class SourceFit:
         return {
             "coefs": self.coefs.tolist(),
             "eta": self.eta,
-            "judges": [asdict(one) for one in self.judges],
-            "voters": [asdict(one) for one in self.voters],
+            "judges": [asdict(judge) for judge in self.judges],
+            "voters": [asdict(voter) for voter in self.voters],
         }
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> SourceFit:
         """Return what `to_dict` wrote; KeyError or TypeError for something else."""
-        judges = tuple(JudgeTerms(**one) for one in content["judges"])
-        voters = tuple(Voter(**one) for one in content["voters"])
+        judges = tuple(JudgeTerms(**judge) for judge in content["judges"])
+        voters = tuple(Voter(**voter) for voter in content["voters"])
         return cls(np.array(content["coefs"], dtype=np.float64), content["eta"], judges, voters)
 
 
@@ -156,14 +157,14 @@ def fit_sources(votes: SourcedVotes, likelihood: str, forecasts: Forecasts | Non
     problem = _PenalisedLikelihood.of(part, model, None if forecasts is None else forecasts.take(rows))
     theta, prior = problem.mean.copy(), problem.first_prior()
     weight, voters = np.ones(len(part)), list[Voter]()
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_ROUNDS):
         point = problem.minimise(theta, weight, prior)
         theta, before, last = point.theta, weight, prior
         prior = problem.suited_prior(point, prior)
         voters = _weighed(part, model, -problem.losses(theta))
-        weights = np.array([*(one.weight for one in voters), 1.0])
+        weights = np.array([*(voter.weight for voter in voters), 1.0])
         weight = weights[part.voter]
-        if prior.is_near(last) and np.abs(weight - before).max() < _STEADY:
+        if prior.is_near(last) and np.abs(weight - before).max() < _STEADY_CHANGE:
             break
     if len(part) < len(votes):
         voters = _weighed(votes, model, -_PenalisedLikelihood.of(votes, model, forecasts).losses(theta))
@@ -173,12 +174,12 @@ def fit_sources(votes: SourcedVotes, likelihood: str, forecasts: Forecasts | Non
 
 def _sample(votes: SourcedVotes) -> Ints:
     """Return the votes that are fitted: all, or a random part, those of people first."""
-    if len(votes) <= _MOST_VOTES:
+    if len(votes) <= _MAX_FITTED_VOTES:
         return np.arange(len(votes))
     order = np.random.default_rng(0).permutation(len(votes))
     is_person = votes.by_people[order]
-    people = order[is_person][: _MOST_VOTES // 2]
-    return np.sort(np.concatenate([people, order[~is_person][: _MOST_VOTES - len(people)]]))
+    people = order[is_person][: _MAX_FITTED_VOTES // 2]
+    return np.sort(np.concatenate([people, order[~is_person][: _MAX_FITTED_VOTES - len(people)]]))
 
 
 def _weighed(votes: SourcedVotes, model: Likelihood, log_likelihood: Floats) -> list[Voter]:
@@ -203,7 +204,7 @@ class _SourcePrior(NamedTuple):
     def is_near(self, other: _SourcePrior) -> bool:
         """Whether one more round would change little."""
         ratios = np.log(np.append(self.tastes / other.tastes, self.spread / other.spread))
-        return bool(np.abs(ratios).max() < _STEADY) and abs(self.level - other.level) < _STEADY
+        return bool(np.abs(ratios).max() < _STEADY_CHANGE) and abs(self.level - other.level) < _STEADY_CHANGE
 
 
 @dataclass(frozen=True)
@@ -236,7 +237,7 @@ class _PenalisedLikelihood:
         elif model.board_gamma is not None:
             gamma = np.full(number, model.board_gamma)
         eta, unit = has_eta(model), model.eta_scale.unit
-        per_judge = len(SCALARS) + size
+        per_judge = len(_SCALARS) + size
         mean = np.zeros(size + eta + 1 + per_judge * len(votes.judges))
         sd = np.ones(len(mean))
         if eta:
@@ -245,7 +246,7 @@ class _PenalisedLikelihood:
         sd[size + eta] = 1e-6 if forecasts is None else 0.7
         for judge in range(len(votes.judges)):
             start = size + eta + 1 + judge * per_judge
-            sd[start : start + len(SCALARS)] = _SDS
+            sd[start : start + len(_SCALARS)] = _SCALAR_SDS
         slopes = tuple(_slopes(votes, eta, unit, len(mean)))
         return cls(votes, model, base, gamma, mean, sd, slopes, is_correction=forecasts is not None)
 
@@ -254,19 +255,19 @@ class _PenalisedLikelihood:
         return int(has_eta(self.model))
 
     def first_prior(self) -> _SourcePrior:
-        spread = _CORRECTION if self.is_correction else 1.0
-        return _SourcePrior(0.0, spread, np.full(len(self.votes.judges), _OWN_TASTE))
+        spread = _CORRECTION_SD if self.is_correction else 1.0
+        return _SourcePrior(0.0, spread, np.full(len(self.votes.judges), _FIRST_TASTE))
 
     def _at(self, judge: int) -> int:
         """Return where the parameters of a judge begin."""
         size = len(self.votes.models)
-        return size + self.has_eta + 1 + judge * (len(SCALARS) + size)
+        return size + self.has_eta + 1 + judge * (len(_SCALARS) + size)
 
     def _scales(self, theta: Floats) -> Floats:
         """Return the scale (N,) of each vote."""
-        own = np.array([*(theta[self._at(judge)] for judge in range(len(self.votes.judges))), 0.0])
+        of_judges = np.array([*(theta[self._at(judge)] for judge in range(len(self.votes.judges))), 0.0])
         common = theta[len(self.votes.models) + self.has_eta]
-        return np.asarray(np.exp(common + own[self.votes.judge]))
+        return np.asarray(np.exp(common + of_judges[self.votes.judge]))
 
     def _levels(self, theta: Floats) -> tuple[Floats, Floats]:
         """Return what people's leaderboard says of winner and loser (N, 2) above gamma, and the scales (N,)."""
@@ -300,19 +301,19 @@ class _PenalisedLikelihood:
             return float(weight @ self.losses(theta) + 0.5 * precision @ (theta - mean) ** 2)
 
         value = value_at(theta)
-        for _ in range(_MOST_STEPS):
+        for _ in range(_MAX_STEPS):
             gradient, information = self._slope(theta, weight)
             gradient = gradient + precision * (theta - mean)
             information = information + np.diag(precision)
             step = -cho_solve(cho_factor(information, lower=True), gradient)
-            step *= min(1.0, _LONGEST / max(float(np.abs(step).max()), 1e-300))
-            for _ in range(_HALVINGS):
+            step *= min(1.0, _MAX_STEP / max(float(np.abs(step).max()), 1e-300))
+            for _ in range(_MAX_HALVINGS):
                 trial = value_at(theta + step)
                 if trial <= value + 1e-12 * abs(value):
                     break
                 step = step / 2.0
             theta, value = theta + step, trial
-            if float(np.abs(step).max()) < _SHORT:
+            if float(np.abs(step).max()) < _MIN_STEP:
                 break
         return Expansion(theta, value, gradient, information)
 
@@ -320,20 +321,20 @@ class _PenalisedLikelihood:
         """Return mean and precision (D,) of the parameters."""
         size, mean, sd = len(self.votes.models), self.mean.copy(), self.sd.copy()
         mean[:size], sd[:size] = prior.level, prior.spread
-        for judge, own in enumerate(prior.tastes):
-            start = self._at(judge) + len(SCALARS)
-            sd[start : start + size] = own
+        for judge, taste in enumerate(prior.tastes):
+            start = self._at(judge) + len(_SCALARS)
+            sd[start : start + size] = taste
         return mean, np.asarray(sd**-2.0)
 
     def _slope(self, theta: Floats, weight: Floats) -> tuple[Floats, Floats]:
         """Return gradient (D,) and Fisher information (D, D) of the votes."""
-        own, columns = 2 + self.has_eta, self.parameters(theta)
-        jacobians = self._jacobians(theta)[:own]
+        width, columns = 2 + self.has_eta, self.parameters(theta)
+        jacobians = self._jacobians(theta)[:width]
         gradient, information = np.zeros(len(theta)), np.zeros((len(theta), len(theta)))
-        for start in range(0, len(self.votes), _BLOCK):
-            rows = slice(start, start + _BLOCK)
-            logs, slopes, _ = derivatives(self.model, *(None if one is None else one[rows] for one in columns))
-            slopes = slopes[..., :own]
+        for start in range(0, len(self.votes), _BLOCK_VOTES):
+            rows = slice(start, start + _BLOCK_VOTES)
+            logs, slopes, _ = derivatives(self.model, *(None if column is None else column[rows] for column in columns))
+            slopes = slopes[..., :width]
             mass = np.asarray(targets(self.model, self.votes.labels[rows, 2])) * weight[rows, None]
             score = -np.einsum("nk,nkq->nq", mass, slopes)
             fisher = np.einsum("nk,nkq,nkr->nqr", np.exp(logs) * mass.sum(axis=1)[:, None], slopes, slopes)
@@ -349,16 +350,16 @@ class _PenalisedLikelihood:
         size, number = len(self.votes.models), len(self.votes)
         levels, scales = self._levels(theta)
         common = size + self.has_eta
-        own = np.array([*(self._at(judge) for judge in range(len(self.votes.judges))), common])[self.votes.judge]
+        scale_at = np.array([*(self._at(judge) for judge in range(len(self.votes.judges))), common])[self.votes.judge]
         rows = np.arange(number)
         out = []
         for place in (0, 1):
             sloped = scales * levels[:, place]
-            first = np.where(own == common, 0.0, sloped)
+            first = np.where(scale_at == common, 0.0, sloped)
             entries = np.concatenate([scales, sloped, first])
-            columns = np.concatenate([self.votes.labels[:, place], np.full(number, common), own])
-            own_part = sparse.csr_matrix((entries, (np.tile(rows, 3), columns)), shape=self.jacobians[place].shape)
-            out.append(own_part + self.jacobians[place])
+            columns = np.concatenate([self.votes.labels[:, place], np.full(number, common), scale_at])
+            of_scales = sparse.csr_matrix((entries, (np.tile(rows, 3), columns)), shape=self.jacobians[place].shape)
+            out.append(of_scales + self.jacobians[place])
         return [*out, self.jacobians[2]]
 
     def suited_prior(self, point: Expansion, prior: _SourcePrior) -> _SourcePrior:
@@ -366,12 +367,14 @@ class _PenalisedLikelihood:
         covariance, size = np.linalg.inv(point.hessian), len(self.votes.models)
 
         def sd_of(start: int, centre: float, before: float, pseudo: float) -> float:
-            own = slice(start, start + size)
-            decided = max(size - float(np.trace(covariance[own, own])) / before**2, 0.0)
-            squares = float(((point.theta[own] - centre) ** 2).sum())
-            return float(max(_LEAST_SD, np.sqrt((squares + pseudo**2) / (decided + 1.0))))
+            places = slice(start, start + size)
+            decided = max(size - float(np.trace(covariance[places, places])) / before**2, 0.0)
+            squares = float(((point.theta[places] - centre) ** 2).sum())
+            return float(max(_MIN_SD, np.sqrt((squares + pseudo**2) / (decided + 1.0))))
 
-        tastes = [sd_of(self._at(judge) + len(SCALARS), 0.0, sd, _PSEUDO) for judge, sd in enumerate(prior.tastes)]
+        tastes = [
+            sd_of(self._at(judge) + len(_SCALARS), 0.0, sd, _PSEUDO_TASTE) for judge, sd in enumerate(prior.tastes)
+        ]
         if self.is_correction:
             return prior._replace(tastes=np.array(tastes))
         level = float(point.theta[:size].mean())
@@ -380,9 +383,9 @@ class _PenalisedLikelihood:
     def result(self, theta: Floats, prior: _SourcePrior, voters: tuple[Voter, ...], verdicts: list[int]) -> SourceFit:
         size, judges = len(self.votes.models), []
         for code, name in enumerate(self.votes.judges):
-            log_scale, *scalars = theta[self._at(code) : self._at(code) + len(SCALARS)].tolist()
-            offsets = theta[self._at(code) + len(SCALARS) :][:size].tolist()
-            numbers = dict(zip(SCALARS[1:], scalars, strict=True), scale=float(np.exp(log_scale)))
+            log_scale, *scalars = theta[self._at(code) : self._at(code) + len(_SCALARS)].tolist()
+            offsets = theta[self._at(code) + len(_SCALARS) :][:size].tolist()
+            numbers = dict(zip(_SCALARS[1:], scalars, strict=True), scale=float(np.exp(log_scale)))
             by_model = dict(zip(self.votes.models, offsets, strict=True))
             taste = float(prior.tastes[code])
             judges.append(JudgeTerms(name, verdicts[code], **numbers, taste=taste, offsets=by_model))
@@ -395,7 +398,7 @@ def _slopes(votes: SourcedVotes, eta: bool, unit: float, parameters: int) -> lis
     size, number = len(votes.models), len(votes)
     is_judge = votes.judge != PERSON
     rows = np.flatnonzero(is_judge)
-    at = size + eta + 1 + votes.judge[rows] * (len(SCALARS) + size)
+    at = size + eta + 1 + votes.judge[rows] * (len(_SCALARS) + size)
     ones, out = np.ones(len(rows)), list[Any]()
     for place, sign in ((0, 0.5), (1, -0.5)):
         models = votes.labels[rows]
@@ -406,13 +409,13 @@ def _slopes(votes: SourcedVotes, eta: bool, unit: float, parameters: int) -> lis
             4: sign * votes.length[rows],
             5: sign * own,
         }
-        columns = [at + column for column in entries] + [at + len(SCALARS) + models[:, place]]
+        columns = [at + column for column in entries] + [at + len(_SCALARS) + models[:, place]]
         values = np.concatenate([*entries.values(), ones])
         cells = (np.tile(rows, len(columns)), np.concatenate(columns))
         out.append(sparse.csr_matrix((values, cells), shape=(number, parameters)))
     if not eta:
         return [*out, sparse.csr_matrix((number, parameters))]
     values = np.concatenate([np.ones(number), unit * ones])
-    columns = [np.full(number, size), at + SCALARS.index("ties")]
+    columns = [np.full(number, size), at + _SCALARS.index("ties")]
     cells = (np.concatenate([np.arange(number), rows]), np.concatenate(columns))
     return [*out, sparse.csr_matrix((values, cells), shape=(number, parameters))]

@@ -24,51 +24,27 @@ from p2l.leaderboard.newton import shift_invariant
 from p2l.likelihood import get
 from p2l.people import SourcedVotes, SourceFit, fit_sources, sourced_votes
 from p2l.people.judges import Forecasts
-from p2l.people.sources import by_people
+from p2l.people.voters import by_people
 from p2l.votes import VoteStore
 
-SOURCES_FILE = "sources.json"
-DISTRUST = 0.5
+_SOURCES_FILE = "sources.json"
+_DISTRUST = 0.5
 """Trust of a voter below which it is worth weighing voters at all."""
 Ids = NDArray[np.int64]
-Floats = NDArray[np.floating]
 _fits: WeakKeyDictionary[VoteStore, SourceFit] = WeakKeyDictionary()
 
 
-class SourceSettings(Protocol):
+class _SourceSettings(Protocol):
     """What a training configuration says of sources."""
 
-    @property
-    def people(self) -> str | None:
-        """The source of people's votes; None: there are no judges."""
-
-    @property
-    def weigh_voters(self) -> bool:
-        """Whether votes count by how their voters agree with the others."""
-
-    @property
-    def weighted_loss(self) -> bool:
-        """Whether votes have weights of their own."""
-
-    @property
-    def loss_type(self) -> str:
-        """The likelihood."""
-
-
-class Predictions(Protocol):
-    """Predicted parameters of N votes."""
-
-    @property
-    def coefs(self) -> Floats:
-        """(N, M)"""
-
-    @property
-    def eta(self) -> Floats | None:
-        """(N,)"""
-
-    @property
-    def gamma(self) -> Floats | None:
-        """(N,)"""
+    people: str | None
+    """The source of people's votes; None: there are no judges."""
+    weigh_voters: bool
+    """Whether votes count by how their voters agree with the others."""
+    weighted_loss: bool
+    """Whether votes have weights of their own."""
+    loss_type: str
+    """The likelihood."""
 
 
 @dataclass(frozen=True)
@@ -98,36 +74,35 @@ class VoteAdjustments:
         )
 
 
-def has_sources(config: SourceSettings) -> bool:
+def has_sources(config: _SourceSettings) -> bool:
     """Return whether votes have sources, or voters, that count."""
     return config.people is not None or config.weigh_voters
 
 
-def people_rows(votes: VoteStore, config: SourceSettings) -> Ids:
+def people_rows(votes: VoteStore, config: _SourceSettings) -> Ids:
     """Return the ids of the votes that people cast."""
     return np.flatnonzero(by_people(votes, config.people))
 
 
-def of_people(votes: VoteStore, config: SourceSettings) -> VoteStore:
+def of_people(votes: VoteStore, config: _SourceSettings) -> VoteStore:
     """Return the votes that people cast."""
     rows = people_rows(votes, config)
     return votes if len(rows) == len(votes) else votes.subset(rows)
 
 
-def sources_of(votes: VoteStore, config: SourceSettings) -> SourceFit:
+def sources_of(votes: VoteStore, config: _SourceSettings) -> SourceFit:
     """Return what one leaderboard of people says of the sources of votes; kept as long as the votes are."""
     if votes not in _fits:
         _fits[votes] = _steady(fit_sources(_read(votes, config), config.loss_type))
     return _fits[votes]
 
 
-def refitted(votes: VoteStore, config: SourceSettings, forecast: Predictions) -> SourceFit:
+def refitted(votes: VoteStore, config: _SourceSettings, forecasts: Forecasts) -> SourceFit:
     """Return the same by forecasts of the votes, by models that were not trained on their prompts."""
-    forecasts = Forecasts(forecast.coefs, forecast.eta, forecast.gamma)
     return _steady(fit_sources(_read(votes, config), config.loss_type, forecasts))
 
 
-def terms_of(votes: VoteStore, config: SourceSettings, fit: SourceFit | None = None) -> VoteAdjustments | None:
+def terms_of(votes: VoteStore, config: _SourceSettings, fit: SourceFit | None = None) -> VoteAdjustments | None:
     """Return the terms of votes by a fit, or by that of `sources_of`; None where there are no sources."""
     if not has_sources(config):
         return None
@@ -136,7 +111,7 @@ def terms_of(votes: VoteStore, config: SourceSettings, fit: SourceFit | None = N
     return VoteAdjustments(scale, shift, terms.weight)
 
 
-def board_of(votes: VoteStore, config: SourceSettings) -> Leaderboard:
+def board_of(votes: VoteStore, config: _SourceSettings) -> Leaderboard:
     """Return the one leaderboard of what people say."""
     fit, likelihood = sources_of(votes, config), get(config.loss_type)
     coefs = fit.coefs - fit.coefs.mean() if shift_invariant(likelihood) else fit.coefs
@@ -155,7 +130,7 @@ def board_of(votes: VoteStore, config: SourceSettings) -> Leaderboard:
     )
 
 
-def _read(votes: VoteStore, config: SourceSettings) -> SourcedVotes:
+def _read(votes: VoteStore, config: _SourceSettings) -> SourcedVotes:
     sourced = sourced_votes(votes, config.people)
     if not config.weighted_loss:
         sourced = replace(sourced, weights=np.ones(len(sourced)))
@@ -164,9 +139,9 @@ def _read(votes: VoteStore, config: SourceSettings) -> SourcedVotes:
 
 def _steady(fit: SourceFit) -> SourceFit:
     """Return a fit in which all voters count alike, unless one of them is distrusted or casts too many votes."""
-    if any(one.trust < DISTRUST or one.weight < DISTRUST * one.trust for one in fit.voters):
+    if any(voter.trust < _DISTRUST or voter.weight < _DISTRUST * voter.trust for voter in fit.voters):
         return fit
-    return replace(fit, voters=tuple(replace(one, weight=1.0) for one in fit.voters))
+    return replace(fit, voters=tuple(replace(voter, weight=1.0) for voter in fit.voters))
 
 
 # What is written and printed.
@@ -190,7 +165,7 @@ def write_sources(folder: Path, fit: SourceFit, worth: WorthOfJudges | None) -> 
     content: dict[str, Any] = fit.to_dict()
     if worth is not None:
         content["loss"] = {"people alone": worth.alone, "with judges": worth.together}
-    write_json(folder / SOURCES_FILE, content, indent=2)
+    write_json(folder / _SOURCES_FILE, content, indent=2)
 
 
 def to_text(fit: SourceFit, worth: WorthOfJudges | None) -> str:
@@ -199,10 +174,10 @@ def to_text(fit: SourceFit, worth: WorthOfJudges | None) -> str:
     if fit.judges:
         header = ["judge", "verdicts", "sharpness", "first answer", "longer answer", "own family", "taste"]
         rows = [
-            [one.judge, f"{one.verdicts:,}", f"{one.scale:.2f}"]
-            + [f"{lean:+.2f}" for lean in (one.side, one.length, one.own)]
-            + [f"{one.taste:.2f}"]
-            for one in fit.judges
+            [judge.judge, f"{judge.verdicts:,}", f"{judge.scale:.2f}"]
+            + [f"{lean:+.2f}" for lean in (judge.side, judge.length, judge.own)]
+            + [f"{judge.taste:.2f}"]
+            for judge in fit.judges
         ]
         lines += [*text_table(header, rows, left={0}), ""]
     if worth is not None:
@@ -211,13 +186,13 @@ def to_text(fit: SourceFit, worth: WorthOfJudges | None) -> str:
             f"people's votes on prompts not trained on: loss {worth.alone:.4f} without judges, {worth.together:.4f} "
             f"with them; {verdict}"
         )
-    rigged = [one for one in fit.voters if one.trust < DISTRUST]
-    many = [one for one in fit.voters if one.trust >= DISTRUST > one.weight]
+    rigged = [voter for voter in fit.voters if voter.trust < _DISTRUST]
+    many = [voter for voter in fit.voters if voter.trust >= _DISTRUST > voter.weight]
     for voters, what in (
         (rigged, "voters unlike people, whose votes count for less than half"),
         (many, "voters with so many votes that each counts for less than half"),
     ):
         if voters:
-            votes = sum(one.votes for one in voters)
+            votes = sum(voter.votes for voter in voters)
             lines.append(f"{what}: {len(voters):,} of {len(fit.voters):,}, with {votes:,} votes")
     return "\n".join(lines)

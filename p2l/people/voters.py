@@ -1,6 +1,7 @@
-"""How far each voter is to be trusted: the chance that the votes are those of a person, given what the others say.
+"""Who cast a vote, people or a judge (columns `source` and `voter` of a file of votes), and how far to trust a voter.
 
-A voter is a person, who votes as the others' leaderboard has it, or is rigged in one of these ways:
+Trust is the chance that a voter's votes are those of a person, given what the others say. A voter is a person, who
+votes as the others' leaderboard has it, or is rigged in one of these ways:
 
     random       outcomes as often as all votes have them, whatever the models
     a side       the answer shown first, or second, but for a few votes
@@ -9,23 +10,163 @@ A voter is a person, who votes as the others' leaderboard has it, or is rigged i
 The chances follow by Bayes' rule from all votes of the voter, and how many people there are from all voters (EM). No
 voter counts for more than `LARGEST_SHARE` of the votes of people, or `LEAST_CAP` votes where that is less.
 
-Shapes: N votes, V voters, M models.
+Shapes: N votes, V voters, M models, J judges.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from p2l.common.cli import listed, nearest
+from p2l.common.errors import VoteError
+from p2l.leaderboard.newcomers import organisation_of
+from p2l.votes import VoteStore
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+_SOURCE, VOTER = "source", "voter"
+_PEOPLE = ("human", "people")
+"""Names that the column `source` may have for people."""
+PERSON = -1
+"""The code of people among judges."""
+_CALLED_JUDGE = re.compile(r"^judge[^A-Za-z]+", re.IGNORECASE)
 LARGEST_SHARE, LEAST_CAP = 0.01, 20
 _FAITHFUL = 0.95  # share of its votes that a rigged voter casts as rigged
-_PEOPLE, _VOTERS = 9.0, 10.0  # what is believed of how many are people before any vote: 9 of 10 voters
-_RANDOM, _SIDE, _MODEL = 0.25, 0.125, 0.5  # of the rigged; two sides, and any model
-_ROUNDS, _CLOSE = 50, 1e-4
+_PRIOR_PEOPLE, _PRIOR_VOTERS = 9.0, 10.0  # before any vote 9 of 10 voters are taken for people
+_RANDOM, _SIDE, _MODEL = 0.25, 0.125, 0.5  # shares of the rigged: random, either side, any model
+_MAX_ROUNDS, _TOLERANCE = 50, 1e-4  # of the share of people
+
+
+@dataclass(frozen=True)
+class SourcedVotes:
+    """N votes, seen from the winner (of a tie: from the model shown first), with who cast them.
+
+    Attributes:
+        models: M names; `labels` are (N, 3) `[winner, loser, tie]`, positions in it.
+        side: (N,) 1 where the winner was shown first, else -1.
+        weights: (N,) of the file; ones where it has none.
+        judges: J names. judge: (N,) positions in it; `PERSON` for votes of people.
+        voters: names of the people. voter: (N,) positions in it; -1 for judges, and for people without a name.
+        length: (N,) how much longer the winner's answer is, between -1 and 1; 0 where lengths are not known.
+        own: (J, M) 1 for models of the judge's own family, else 0.
+    """
+
+    models: list[str]
+    labels: npt.NDArray[Any]
+    side: Floats
+    weights: Floats
+    judges: list[str]
+    judge: Ints
+    voters: list[str]
+    voter: Ints
+    length: Floats
+    own: Floats
+
+    def __len__(self) -> int:
+        return len(self.judge)
+
+    @property
+    def by_people(self) -> npt.NDArray[np.bool_]:
+        """Which votes (N,) people cast."""
+        return np.asarray(self.judge == PERSON)
+
+    def take(self, rows: npt.NDArray[Any]) -> SourcedVotes:
+        """Return some votes (indices or mask)."""
+        names = ("labels", "side", "weights", "judge", "voter", "length")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
+
+
+def find_people(sources: Sequence[str | None], name: str | None, what: str) -> str | None:
+    """Return the name of people among the different values of the column `source`; None if there are no judges.
+
+    Votes without a source are people's. Without a `name`, and where none is human or people, the column says something
+    else than who cast the votes. VoteError, about the votes called `what`, if nothing has the name.
+    """
+    there = sorted({source for source in sources if source is not None})
+    if name is not None and not there:
+        raise VoteError(f"{what}: no vote has a source; a column 'source' must say {name!r}, or name a judge")
+    if name is not None and name not in there:
+        raise VoteError(f"{what}: no vote has the source {name!r}{nearest(name, there)}; sources: {listed(there)}")
+    people = name or next((usual for usual in _PEOPLE if usual in there), None)
+    return people if any(source != people for source in there) else None
+
+
+def sources_of(votes: VoteStore) -> list[str | None]:
+    """Return the different sources of the votes; none without such a column."""
+    if _SOURCE not in votes.columns:
+        return []
+    sources: dict[str | None, None] = {}
+    for _, batch in votes.batches():
+        sources |= dict.fromkeys(_texts(batch.column(_SOURCE).unique()))
+    return list(sources)
+
+
+def by_people(votes: VoteStore, people: str | None) -> npt.NDArray[np.bool_]:
+    """Return which votes (N,) people cast; all of them where there are no judges."""
+    is_person = np.ones(len(votes), dtype=bool)
+    if people is not None and _SOURCE in votes.columns:
+        for ids, batch in votes.batches():
+            is_person[ids] = [text in (None, people) for text in _texts(batch.column(_SOURCE))]
+    return is_person
+
+
+def sourced_votes(votes: VoteStore, people: str | None) -> SourcedVotes:
+    """Return all votes of a store with who cast them; `people` is the source that people are called."""
+    labels = votes.labels()
+    side = np.where(labels[:, 0] == votes.pairs()[:, 0], 1.0, -1.0)
+    judge, judges = _codes(votes, _SOURCE, {None, people} if people is not None else None)
+    voter, voters = _codes(votes, VOTER, {None})
+    voter[judge != PERSON] = -1
+    length = np.zeros(len(votes))
+    if {"length_a", "length_b"} <= set(votes.columns):
+        for ids, batch in votes.batches():
+            length[ids] = list(_longer(batch.column("length_a").to_pylist(), batch.column("length_b").to_pylist()))
+    # Of one organisation, as far as the names tell.
+    families = [organisation_of(_CALLED_JUDGE.sub("", name)) for name in judges]
+    makers = [organisation_of(model) for model in votes.model_list]
+    own = [[float(family != "" and family == maker) for maker in makers] for family in families]
+    return SourcedVotes(
+        models=list(votes.model_list),
+        labels=labels,
+        side=side,
+        weights=votes.weights(),
+        judges=judges,
+        judge=judge,
+        voters=voters,
+        voter=voter,
+        length=length * side,
+        own=np.array(own, dtype=np.float64).reshape(len(judges), len(votes.model_list)),
+    )
+
+
+def _codes(votes: VoteStore, column: str, others: set[str | None] | None) -> tuple[Ints, list[str]]:
+    """Return the codes (N,) of a column of text and its names, sorted; -1 for `others`, or where there is no column."""
+    codes = np.full(len(votes), -1, dtype=np.int64)
+    if others is None or column not in votes.columns:
+        return codes, []
+    places: dict[str | None, int] = {}
+    for ids, batch in votes.batches():
+        texts = _texts(batch.column(column))
+        codes[ids] = [-1 if text in others else places.setdefault(text, len(places)) for text in texts]
+    order = {name: rank for rank, name in enumerate(sorted(str(name) for name in places))}
+    ranks = np.array([*(order[str(name)] for name in places), -1], dtype=np.int64)
+    return ranks[codes], list(order)
+
+
+def _texts(column: Any) -> list[str | None]:
+    return [None if value is None else str(value) for value in column.to_pylist()]
+
+
+def _longer(first: Sequence[Any], second: Sequence[Any]) -> Iterator[float]:
+    for a, b in zip(first, second, strict=True):
+        known = isinstance(a, int | float) and isinstance(b, int | float) and abs(a) + abs(b) > 0
+        yield (a - b) / (abs(a) + abs(b)) if known else 0.0
 
 
 @dataclass(frozen=True)
@@ -64,8 +205,10 @@ class VoterEvidence:
         votes = np.bincount(self.voter[self.voter >= 0], minlength=len(self.names))
         cap = max(float(LEAST_CAP), LARGEST_SHARE * len(self.voter))
         weights = trust * np.minimum(1.0, cap / np.maximum(votes, 1))
-        rows = zip(self.names, votes.tolist(), trust.tolist(), weights.tolist(), strict=True)
-        return [Voter(*row) for row in rows]
+        return [
+            Voter(name=name, votes=int(votes[code]), trust=float(trust[code]), weight=float(weights[code]))
+            for code, name in enumerate(self.names)
+        ]
 
     def _sums(self, values: Floats) -> Floats:
         known = self.voter >= 0
@@ -87,10 +230,10 @@ class VoterEvidence:
         else_so = np.logaddexp(honest, random) + np.log(0.5)
         cells, gains = list[Ints](), list[Floats]()
         for place in (0, 1):
-            own = _obeyed(decided & (place == 0), random) - else_so
+            gain = _obeyed(decided & (place == 0), random) - else_so
             known = self.voter >= 0
             cells.append(self.voter[known] * self.num_models + self.labels[known, place])
-            gains.append(own[known])
+            gains.append(gain[known])
         cell, at = np.unique(np.concatenate(cells), return_inverse=True)
         shown = np.bincount(at, np.concatenate(gains))
         voter = cell // self.num_models
@@ -116,11 +259,11 @@ def _random(ties: npt.NDArray[np.integer]) -> Floats:
 
 def _people(rigged: Floats, honest: Floats) -> Floats:
     """Return the chance (V,) of each voter to be a person, by the log-likelihoods of the votes."""
-    share = _PEOPLE / _VOTERS
-    for _ in range(_ROUNDS):
+    share = _PRIOR_PEOPLE / _PRIOR_VOTERS
+    for _ in range(_MAX_ROUNDS):
         odds = np.clip(honest - rigged + np.log(share) - np.log1p(-share), -500.0, 500.0)
         trust = 1.0 / (1.0 + np.exp(-odds))
-        before, share = share, float((trust.sum() + _PEOPLE) / (len(trust) + _VOTERS))
-        if abs(share - before) < _CLOSE:
+        before, share = share, float((trust.sum() + _PRIOR_PEOPLE) / (len(trust) + _PRIOR_VOTERS))
+        if abs(share - before) < _TOLERANCE:
             break
     return np.asarray(trust)

@@ -23,7 +23,7 @@ from p2l.model.checkpoint import local_folder, write_json
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import READER_DEFAULTS, make_reader, make_transformer, sample_prompts
 from p2l.model.sentence import NO_ENCODER, find_encoder, pooling_of
-from p2l.people.sources import VOTER, by_people, find_people, sources_of
+from p2l.people.voters import VOTER, by_people, find_people, sources_of
 from p2l.training import facts, recipe
 from p2l.training.comparison import COMPARISON_FILE
 from p2l.training.config import TrainConfig

@@ -35,6 +35,7 @@ from p2l.metrics import Interval
 from p2l.model.checkpoint import write_json
 from p2l.model.heads import HeadStart
 from p2l.people import SourceFit
+from p2l.people.judges import Forecasts
 from p2l.people.runs import (
     WorthOfJudges,
     board_of,
@@ -352,7 +353,7 @@ def _chosen(votes: VoteStore, config: TrainConfig, tables: _Tables, fold: NDArra
         factor=whole.factor,
         folds=int(fold.max()) + 1,
     )
-    sources = None if sources is None else refitted(votes, config, result)
+    sources = None if sources is None else refitted(votes, config, Forecasts(result.coefs, result.eta, result.gamma))
     return CrossFit((whole.point + 1) / POINTS, whole.factor, comparison, sources, forecast=of_theirs)
 
 

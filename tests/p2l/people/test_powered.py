@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from p2l.commands.leaderboard import main
 from p2l.common.errors import InputError
 from p2l.leaderboard import Prior
-from p2l.people.powered import Battles, Powered, fit_powered
+from p2l.people.prediction_powered import Battles, Powered, fit_powered
 from tests.conftest import write_votes
 from tests.p2l.people.people_votes import MODELS, SHARP, cast
 

@@ -7,7 +7,7 @@ import pytest
 
 from p2l.common.errors import VoteError
 from p2l.people import find_people
-from p2l.people.sources import by_people
+from p2l.people.voters import by_people
 from p2l.votes import open_votes
 from tests.p2l.people.people_votes import cast, sourced
 
