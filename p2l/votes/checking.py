@@ -22,11 +22,11 @@ from p2l.votes.sources import open_source
 from p2l.votes.spool import RecordFile
 from p2l.votes.voters import OddVoter, VoterCounts
 
-_BUCKETS = 64  # files the prompt hashes are spread over, so that one of them fits in memory
+_HASH_FILES = 64  # the prompt hashes are spread over them, so that those of one fit in memory
 
 
 @dataclass
-class VoteReport:
+class _VoteReport:
     """Statistics of the rows that are votes, and the faults of those that are not."""
 
     source: Source
@@ -68,14 +68,14 @@ def check_votes(
     label_list: Sequence[str] | None = None,
     limit: int = 20,
     quiet: bool = True,
-) -> VoteReport:
+) -> _VoteReport:
     """Read all votes of a source, named as for `read_votes`, once and report on them; memory stays bounded.
 
     The report lists `limit` problems; the others are counted.
     """
     opened = open_source(source, split=split, from_disk=from_disk)
     check_columns(opened, None, need_prompt=False, label_list=label_list)
-    builder = _ReportBuilder(VoteReport(opened), limit)
+    builder = _ReportBuilder(_VoteReport(opened), limit)
     try:
         with progress(description=f"check {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
             for batch, findings in scan(opened, None, 65536, label_list):
@@ -91,11 +91,11 @@ def check_votes(
 class _ReportBuilder:
     """The report as it grows, with what it needs only while it does."""
 
-    def __init__(self, report: VoteReport, limit: int) -> None:
+    def __init__(self, report: _VoteReport, limit: int) -> None:
         self.report, self.limit = report, limit
         self.codes: dict[str, int] = {}
         self.counts: IntArray = np.zeros(0, dtype=np.int64)
-        self.hashes = [RecordFile(np.dtype("<u8")) for _ in range(_BUCKETS)]
+        self.hashes = [RecordFile(np.dtype("<u8")) for _ in range(_HASH_FILES)]
         self.last_time = -np.inf
         self.voters = VoterCounts()
 
@@ -156,7 +156,7 @@ class _ReportBuilder:
             report.times = (min(low, float(present.min())), max(high, float(present.max())))
             self.last_time = present[-1]
 
-    def finish(self) -> VoteReport:
+    def finish(self) -> _VoteReport:
         report = self.report
         report.models = dict(zip(self.codes, self.counts.tolist(), strict=True))
         if "voter" in report.source.columns:
@@ -175,7 +175,7 @@ def _value_counts(column: Any) -> dict[Any, int]:
     return {item["values"]: item["counts"] for item in column.drop_null().value_counts().to_pylist()}
 
 
-def _notes(report: VoteReport) -> list[str]:
+def _notes(report: _VoteReport) -> list[str]:
     notes = []
     if report.prompts is None:
         near = nearest("prompt", report.source.columns)
@@ -197,7 +197,7 @@ def _notes(report: VoteReport) -> list[str]:
 # What `p2l votes check` prints.
 
 
-def render(report: VoteReport) -> str:
+def render(report: _VoteReport) -> str:
     """Render the report as lines of two columns, then notes and problems."""
     rows = [("votes", f"{report.votes:,}"), *_models(report)]
     rows += [(f"winner {name}", _share(report.winners[name], report.votes)) for name in WINNERS if report.votes]
@@ -213,27 +213,27 @@ def render(report: VoteReport) -> str:
     return "\n".join([*lines, f"  ... and {more:,} more"] if more else lines)
 
 
-_LISTED = 20  # odd voters
+_LISTED_VOTERS = 20
 
 
-def _odd_voters(report: VoteReport) -> list[str]:
+def _odd_voters(report: _VoteReport) -> list[str]:
     odd = report.odd_voters
     if not odd:
         return []
-    votes = sum(one.votes for one in odd)
+    votes = sum(voter.votes for voter in odd)
     lines = [
         f"note: {len(odd):,} of {report.voters:,} voters, with {_share(votes, report.votes)} of the votes, do not vote "
         "like people; look at them, and leave out whom you do not trust:"
     ]
-    lines += [f"  {one.voter}, {one.votes:,} votes: {one.reason}" for one in odd[:_LISTED]]
-    return [*lines, f"  ... and {len(odd) - _LISTED:,} more"] if len(odd) > _LISTED else lines
+    lines += [f"  {voter.voter}, {voter.votes:,} votes: {voter.reason}" for voter in odd[:_LISTED_VOTERS]]
+    return [*lines, f"  ... and {len(odd) - _LISTED_VOTERS:,} more"] if len(odd) > _LISTED_VOTERS else lines
 
 
 def _share(count: int, total: int) -> str:
     return f"{count:,} ({count / total:.1%})" if total else f"{count:,}"
 
 
-def _models(report: VoteReport) -> list[tuple[str, str]]:
+def _models(report: _VoteReport) -> list[tuple[str, str]]:
     counts = sorted(report.models.values())
     if not counts:
         return []
@@ -243,16 +243,12 @@ def _models(report: VoteReport) -> list[tuple[str, str]]:
     return [("models", f"{len(counts):,}"), ("votes per model", spread), ("fewest votes", few)]
 
 
-def _rest(report: VoteReport) -> list[tuple[str, str]]:
+def _rest(report: _VoteReport) -> list[tuple[str, str]]:
     rows = []
     if report.prompts is not None:
         again = report.votes - report.prompts
-        rows.append(
-            (
-                "distinct prompts",
-                f"{report.prompts:,}; {counted(again, 'vote')} {'repeats' if again == 1 else 'repeat'} one",
-            )
-        )
+        repeats = f"{counted(again, 'vote')} {'repeats' if again == 1 else 'repeat'} one"
+        rows.append(("distinct prompts", f"{report.prompts:,}; {repeats}"))
         rows.append(("turns", _top(report.turns, report.votes)))
     if report.voters is not None:
         rows.append(("voters", f"{report.voters:,}"))

@@ -38,10 +38,9 @@ _MARK = "_lake.json"
 _NEW = ".new"
 """What the name of a file ends with until it is complete."""
 _COMMITS = "_commits"
-_WAITING_BYTES = 128 << 20
-"""Of votes that wait to be written together."""
+_WAITING_BYTES = 128 << 20  # of votes that wait to be written together
 _GROUP_ROWS = 1 << 20
-_MOST_BYTES = 64 << 20  # of a commit
+_MAX_COMMIT_BYTES = 64 << 20
 _EARLIEST, _LATEST = 0, 2_932_896  # days from 1970 to 9999
 
 
@@ -110,7 +109,7 @@ class Lake:
             raise InputError(f"{self.name}: is not a lake of votes; `p2l votes lake` makes one")
         selector = pafs.FileSelector(self.root, allow_not_found=True)
         # The mark of a creation that was killed is written again.
-        if any(found.base_name != _MARK + _NEW for found in self.files.get_file_info(selector)):
+        if any(file.base_name != _MARK + _NEW for file in self.files.get_file_info(selector)):
             raise InputError(f"{self.name}: holds other files; name a folder that is empty or new")
         self.files.create_dir(self.root)
         self.write(_MARK, json.dumps({"version": 1}).encode())
@@ -119,8 +118,8 @@ class Lake:
     def commits(self) -> list[Commit]:
         """Everything that was committed when this was asked first, in the order of names."""
         selector = pafs.FileSelector(f"{self.root}/{_COMMITS}", allow_not_found=True)
-        found = self.files.get_file_info(selector)
-        names = sorted(info.base_name for info in found if info.base_name.endswith(".json"))
+        files = self.files.get_file_info(selector)
+        names = sorted(file.base_name for file in files if file.base_name.endswith(".json"))
         return [self._commit(name) for name in names]
 
     def _commit(self, name: str) -> Commit:
@@ -162,9 +161,9 @@ class Lake:
     def read(self, path: str) -> bytes:
         """Return a small file."""
         with self.files.open_input_file(f"{self.root}/{path}") as file:
-            if file.size() > _MOST_BYTES:
+            if file.size() > _MAX_COMMIT_BYTES:
                 raise VoteError(
-                    f"{self.name}: {path} has {file.size() / 1e6:,.0f} MB, of at most {_MOST_BYTES >> 20} MiB"
+                    f"{self.name}: {path} has {file.size() / 1e6:,.0f} MB, of at most {_MAX_COMMIT_BYTES >> 20} MiB"
                 )
             return bytes(file.read())
 
@@ -270,7 +269,7 @@ class _PartWriter:
         for day, batches in sorted(self._waiting.items()):
             for schema in dict.fromkeys(batch.schema for batch in batches):
                 table = _with_fields(pa.Table.from_batches([batch for batch in batches if batch.schema == schema]))
-                path = f"day={day_text(day)}/{self.name}-{self._numbers[day]}.parquet"
+                path = f"day={_day_text(day)}/{self.name}-{self._numbers[day]}.parquet"
                 self._numbers[day] += 1
                 with self.lake.output(path) as file:
                     pq.write_table(table, file, compression="zstd", row_group_size=_GROUP_ROWS)
@@ -308,7 +307,7 @@ def _days(batch: Any) -> Any:
     return np.where(is_day, days, NO_DAY).astype(np.int64)
 
 
-def day_text(day: int) -> str:
+def _day_text(day: int) -> str:
     """Return a day as in the names of folders."""
     return "none" if day == NO_DAY else datetime.fromtimestamp(day * DAY, timezone.utc).strftime("%Y-%m-%d")
 

@@ -17,12 +17,12 @@ from p2l.votes.reading import read_votes
 from p2l.votes.rows import Source
 from p2l.votes.sources import open_source
 
-_CHUNK = 1 << 24
-_DIGITS = 16
+_CHUNK_BYTES = 1 << 24
+_IDENTITY_DIGITS = 16
 
 
 class Added(NamedTuple):
-    """What a run has added."""
+    """Number of votes that a run has added."""
 
     votes: int
     days: int
@@ -42,7 +42,7 @@ def add_file(lake: Lake, name: str, *, drop_bad: bool = False, **reading: Any) -
     identity = _identity(source)
     for commit in lake.commits:
         if commit.identity == identity:
-            return Added(0, 0, 0, is_new=False)
+            return Added(votes=0, days=0, dropped=0, is_new=False)
         if commit.source == place:
             raise InputError(
                 f"{name}: has changed since it was added to {lake.name}; write the votes that are new to another file"
@@ -55,7 +55,10 @@ def add_file(lake: Lake, name: str, *, drop_bad: bool = False, **reading: Any) -
 def added_by(commit: Commit, dropped: int = 0) -> Added:
     """Return what a commit has added."""
     return Added(
-        sum(part.rows for part in commit.parts), len({part.day for part in commit.parts}), dropped, is_new=True
+        votes=sum(part.rows for part in commit.parts),
+        days=len({part.day for part in commit.parts}),
+        dropped=dropped,
+        is_new=True,
     )
 
 
@@ -80,7 +83,7 @@ def _identity(source: Source) -> str:
     if path.is_file():
         try:
             with path.open("rb") as file:
-                while chunk := file.read(_CHUNK):
+                while chunk := file.read(_CHUNK_BYTES):
                     digest.update(chunk)
         except OSError as error:
             raise VoteError(f"{source.name}: cannot be read: {error.strerror or error}") from error
@@ -88,4 +91,4 @@ def _identity(source: Source) -> str:
         digest.update(f"{source.name}\0{source.version}".encode())
     else:
         raise InputError(f"{source.name}: nothing tells whether its votes are in the lake; write them to a file")
-    return digest.hexdigest()[:_DIGITS]
+    return digest.hexdigest()[:_IDENTITY_DIGITS]

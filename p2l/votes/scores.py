@@ -22,9 +22,9 @@ from p2l.votes.writing import open_writer
 if TYPE_CHECKING:
     import pandas as pd
 
-NO_CATEGORY = "none"
+_NO_CATEGORY = "none"
 COLUMNS = frozenset({"question", "prompt", "model", "score", "question_id", "category"})
-_MOST_CELLS = 100_000_000  # questions by models
+_MAX_CELLS = 100_000_000  # questions by models
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class ScoreOptions:
 
 
 @dataclass(frozen=True)
-class VotesMade:
-    """What became of a table."""
+class _ScoreVotes:
+    """Number of votes that a table gave, and of the questions and models in them."""
 
     votes: int
     questions: int
     models: int
 
 
-def votes_of_scores(source: str | Path, output: str | Path, options: ScoreOptions) -> VotesMade:
+def votes_of_scores(source: str | Path, output: str | Path, options: ScoreOptions) -> _ScoreVotes:
     """Write the votes of a table of graded answers; InputError for a table that cannot be used."""
     answers = _chosen(_checked(read_columns(Path(source).expanduser(), COLUMNS), str(source)), str(source), options)
-    if (cells := answers["question_id"].nunique() * answers["model"].nunique()) > _MOST_CELLS:
+    if (cells := answers["question_id"].nunique() * answers["model"].nunique()) > _MAX_CELLS:
         raise InputError(f"{source}: questions by models are {cells:,}, too many; cut the table")
     table = answers.pivot(index="question_id", columns="model", values="score")
     scores, models = table.to_numpy(dtype=np.float64), np.array(table.columns, dtype=object)
@@ -79,7 +79,7 @@ def votes_of_scores(source: str | Path, output: str | Path, options: ScoreOption
     }
     with open_writer(output) as write:
         write(pa.record_batch({name: pa.array(column.tolist(), pa.string()) for name, column in columns.items()}))
-    return VotesMade(len(rows), len(np.unique(rows)), len(np.unique(pairs)))
+    return _ScoreVotes(votes=len(rows), questions=len(np.unique(rows)), models=len(np.unique(pairs)))
 
 
 def _pairs(models: npt.NDArray[np.intp], most: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
@@ -112,7 +112,7 @@ def _checked(answers: pd.DataFrame, name: str) -> pd.DataFrame:
     if (wrong := ~np.isfinite(scores)).any():
         raise InputError(f"{name}: row {int(wrong.argmax()) + 1}: score is not a number")
     ids = answers["question_id"] if "question_id" in answers else answers["prompt"]
-    category = answers["category"].fillna(NO_CATEGORY) if "category" in answers else NO_CATEGORY
+    category = answers["category"].fillna(_NO_CATEGORY) if "category" in answers else _NO_CATEGORY
     checked = answers.assign(score=scores, question_id=ids.astype(str), category=category).astype({"category": str})
     twice = checked.duplicated(["question_id", "model"]).to_numpy(dtype=bool)
     if twice.any():

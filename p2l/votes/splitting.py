@@ -26,7 +26,7 @@ from p2l.votes.spool import RecordFile
 from p2l.votes.store import VoteStore
 from p2l.votes.writing import open_writer, write_votes
 
-_CHUNK = 1 << 16
+_CHUNK_VOTES = 1 << 16
 _ODD = np.uint64(0x9E3779B97F4A7C15)  # numbers times it are in an order of their own
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -91,8 +91,8 @@ def hash_prompts(store: VoteStore, seed: int = 0, *, quiet: bool = True) -> IntA
         return spread
     hashes = RecordFile(np.dtype("<u8"))
     with progress(description="hash prompts", total=len(store), unit="votes", quiet=quiet) as bar:
-        for start in range(0, len(store), _CHUNK):
-            ids = np.arange(start, min(start + _CHUNK, len(store)))
+        for start in range(0, len(store), _CHUNK_VOTES):
+            ids = np.arange(start, min(start + _CHUNK_VOTES, len(store)))
             hashes.append(np.array([hash_turns(turns, seed) for turns in store.prompts(ids)], dtype="<u8"))
             bar.update(len(ids))
     return hashes.mapped()
@@ -150,12 +150,12 @@ def _models_to_keep(store: VoteStore, pairs: IntArray, is_val: IntArray, least: 
 
 COLUMNS = ("question_id", "tstamp", "prompt", "model_a", "model_b", "winner", "labels")
 """Columns that a slice keeps, where the votes have them."""
-TIMES_FILE = "timestamps.json"
+_TIMES_FILE = "timestamps.json"
 """Slice number: {"end_tstamp": seconds of its last vote}; what `p2l eval-chrono --val-time` reads."""
 
 
 @dataclass(frozen=True)
-class VoteSlice:
+class _VoteSlice:
     """Some held-out votes, by their ids in the store."""
 
     number: int
@@ -165,7 +165,7 @@ class VoteSlice:
 
 def cut_slices(
     stream: VoteStore, held_out: VoteStore, *, batch_size: int, every: int, most: int | None = None
-) -> list[VoteSlice]:
+) -> list[_VoteSlice]:
     """Cut held-out votes, in any order, into slices: one for every `every` batches of `batch_size` votes of the stream.
 
     The stream must be in time order. A slice holds at most `most` votes, evenly spread over its time; None keeps all.
@@ -195,7 +195,7 @@ def cut_slices(
             )
         if most is not None and len(ids) > most:
             ids = ids[np.linspace(0, len(ids) - 1, most).round().astype(np.int64)]
-        slices.append(VoteSlice((number + 1) * every, ids))
+        slices.append(_VoteSlice((number + 1) * every, ids))
     return slices
 
 
@@ -207,7 +207,7 @@ def _first_slices(stream: VoteStore, held_out: VoteStore, step: int, slices: int
 
 
 def write_slices(
-    held_out: VoteStore, slices: Sequence[VoteSlice], folder: Path, *, columns: Sequence[str] = ()
+    held_out: VoteStore, slices: Sequence[_VoteSlice], folder: Path, *, columns: Sequence[str] = ()
 ) -> list[Path]:
     """Write each slice as `validation-NUMBER.csv`, oldest vote first, and their times as `timestamps.json`.
 
@@ -218,14 +218,15 @@ def write_slices(
         raise VoteError(f"{held_out.name}: no column {missing[0]!r}; columns: {listed(held_out.columns)}")
     schema = pa.schema([held_out.schema.field(name) for name in held_out.columns if name in {*COLUMNS, *columns}])
     width = len(str(slices[-1].number))
-    files = [folder / f"validation-{one.number:0{width}d}.csv" for one in slices]
+    files = [folder / f"validation-{piece.number:0{width}d}.csv" for piece in slices]
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path not in files and path.name.endswith(FILE_ENDINGS) and re.search(r"\d", path.name):
             raise VoteError(f"{path}: is a slice of another cut; delete it, or choose another --output")
     table = pa.Table.from_batches([batch.select(schema.names) for _, batch in held_out.batches()], schema)
-    for one, file in zip(slices, files, strict=True):
-        write_votes(table.take(one.ids).combine_chunks().to_batches(), schema, file)
-    times = held_out.tstamps()
-    ends = {str(one.number): {"end_tstamp": float(times[one.ids].max())} for one in slices if times is not None}
-    write_json(folder / TIMES_FILE, ends)
+    times = _times(held_out, "slice")
+    ends: dict[str, dict[str, float]] = {}
+    for piece, file in zip(slices, files, strict=True):
+        write_votes(table.take(piece.ids).combine_chunks().to_batches(), schema, file)
+        ends[str(piece.number)] = {"end_tstamp": float(times[piece.ids].max())}
+    write_json(folder / _TIMES_FILE, ends)
     return files

@@ -22,14 +22,19 @@ import pyarrow as pa
 from p2l.common.errors import VoteError
 
 
-class SpoolFile:
+class _SpoolFile:
     """A file without a name that is appended to, then mapped."""
 
     def __init__(self, file: Any = None) -> None:
         """Create an empty file, or take over one that another process has written."""
         self.file = file
-        if file is None:
-            self.file = _new_file()
+        try:
+            self.file = file or tempfile.TemporaryFile(prefix="p2l-votes-")  # noqa: SIM115 - closed by `close`
+        except OSError as error:
+            if tempfile.tempdir is not None:
+                raise _disk_full(error) from error
+            # No folder for temporary files can be written to; the system's message lists them.
+            raise VoteError(f"votes cannot be spooled: {error.strerror}; set TMPDIR to a folder with room") from error
 
     def __del__(self) -> None:
         self.close()
@@ -40,7 +45,7 @@ class SpoolFile:
             self.file.write(content)
             self.file.flush()
         except OSError as error:
-            raise disk_full(error) from error
+            raise _disk_full(error) from error
 
     def mapping(self) -> mmap.mmap | bytes:
         """Map what is written; the map outlives the file object, and the space is free when both are gone."""
@@ -48,7 +53,7 @@ class SpoolFile:
             number = self.file.fileno()
             return mmap.mmap(number, 0, access=mmap.ACCESS_READ) if os.fstat(number).st_size else b""
         except OSError as error:
-            raise disk_full(error) from error
+            raise _disk_full(error) from error
 
     def close(self) -> None:
         """Close the file; its space is freed when nothing mapped is in use."""
@@ -57,16 +62,7 @@ class SpoolFile:
                 self.file.close()
 
 
-def _new_file() -> Any:
-    try:
-        return tempfile.TemporaryFile(prefix="p2l-votes-")
-    except OSError as error:
-        if tempfile.tempdir is None:  # no folder for temporary files can be written to; the message lists them
-            raise VoteError(f"votes cannot be spooled: {error.strerror}; set TMPDIR to a folder with room") from error
-        raise disk_full(error) from error
-
-
-def disk_full(error: OSError) -> VoteError:
+def _disk_full(error: OSError) -> VoteError:
     """Return the error for temporary files that cannot be written."""
     return VoteError(
         f"{tempfile.gettempdir()}: votes cannot be spooled there: {error.strerror or error}; "
@@ -74,7 +70,7 @@ def disk_full(error: OSError) -> VoteError:
     )
 
 
-class RecordFile(SpoolFile):
+class RecordFile(_SpoolFile):
     """An array of fixed records."""
 
     def __init__(self, dtype: np.dtype[Any], file: Any = None) -> None:
@@ -90,7 +86,7 @@ class RecordFile(SpoolFile):
         return np.frombuffer(self.mapping(), dtype=self._dtype)
 
 
-class RowFile(SpoolFile):
+class RowFile(_SpoolFile):
     """Rows as Arrow batches: append all, then take any."""
 
     def __init__(self, file: Any = None, offsets: Sequence[int] = (), starts: Sequence[int] = (0,)) -> None:
@@ -138,12 +134,12 @@ class RowFile(SpoolFile):
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         numbers = np.searchsorted(self.starts, ordered, side="right") - 1
-        parts = [pa.RecordBatch.from_pylist([], schema)]  # what is taken has columns even without rows
+        pieces = [pa.RecordBatch.from_pylist([], schema)]  # what is taken has columns even without rows
         for number in np.unique(numbers).tolist():
             within = ordered[numbers == number] - self.starts[number]
-            parts.append(conform(self.batch(number).take(pa.array(within)), schema))
+            pieces.append(conform(self.batch(number).take(pa.array(within)), schema))
         back = pa.array(np.argsort(order))
-        columns = zip(*(part.columns for part in parts), strict=True)
+        columns = zip(*(piece.columns for piece in pieces), strict=True)
         return pa.RecordBatch.from_arrays([pa.concat_arrays(column).take(back) for column in columns], schema=schema)
 
     def close(self) -> None:

@@ -43,19 +43,19 @@ from p2l.votes.spool import RecordFile, RowFile, conform
 
 Ids = Sequence[int] | IntArray | None
 RECORD = np.dtype([("a", "<i4"), ("b", "<i4"), ("winner", "i1"), ("weight", "<f8"), ("tstamp", "<f8")])
-HASHED = np.dtype([*RECORD.descr, ("prompt", "<u8")])
+_HASHED_RECORD = np.dtype([*RECORD.descr, ("prompt", "<u8")])
 """Of votes whose rows are spread over nodes: with `hash_turns` of the prompt."""
-_CHUNK = 1 << 20  # votes looked at together in a pass over the records
+_CHUNK_VOTES = 1 << 20  # in a pass over the records
 
 
-class Shard(NamedTuple):
+class _Shard(NamedTuple):
     """The part of the prompts that a node holds, of a launch on several: by the remainder of their hash."""
 
     part: int
     parts: int
 
     @classmethod
-    def of_node(cls) -> Shard | None:
+    def of_node(cls) -> _Shard | None:
         """Return the part of this node by the variables of torchrun, or DeepSpeed's launcher; None for one node."""
         for node, nodes in (("GROUP_RANK", "GROUP_WORLD_SIZE"), ("CROSS_RANK", "CROSS_SIZE")):
             if int(os.environ.get(nodes, "1")) > 1:
@@ -96,9 +96,9 @@ def open_votes(
     return VoteStore(spool, model_list, drop_unknown)
 
 
-def _spool(opened: Source, *, quiet: bool = True, shard: Shard | None = None, **reading: Any) -> VoteSpool:
+def _spool(opened: Source, *, quiet: bool = True, shard: _Shard | None = None, **reading: Any) -> _VoteSpool:
     """Read all votes of a source into temporary files; `reading` are options of `read_votes`."""
-    spool = VoteSpool(opened.name, RowFile(), RecordFile(RECORD if shard is None else HASHED), shard=shard)
+    spool = _VoteSpool(opened.name, RowFile(), RecordFile(RECORD if shard is None else _HASHED_RECORD), shard=shard)
     codes: dict[str, int] = {}
     try:
         votes = read_votes(opened, **reading)
@@ -114,7 +114,7 @@ def _spool(opened: Source, *, quiet: bool = True, shard: Shard | None = None, **
 
 
 @dataclass
-class VoteSpool:
+class _VoteSpool:
     """All votes of a source on disk, in files without a name."""
 
     name: str
@@ -127,7 +127,7 @@ class VoteSpool:
     prompt_is_text: list[bool] = field(default_factory=list)
     """Of each batch."""
     dropped_bad: int = 0
-    shard: Shard | None = None
+    shard: _Shard | None = None
     """Of the prompts whose rows are here; there is a record of every vote. None: all rows are."""
     is_lake: bool = False
     on_close: Callable[[], None] = lambda: None
@@ -179,17 +179,20 @@ class VoteStore:
     grows = False
     """Whether more votes may come, as they do in a stream that is followed."""
 
-    def __init__(self, spool: VoteSpool, model_list: Sequence[str] | None, drop_unknown: bool) -> None:
-        self.name, self.has_weights, self.dropped_bad = spool.name, spool.weights, spool.dropped_bad
+    def __init__(self, spool: _VoteSpool, model_list: Sequence[str] | None, drop_unknown: bool) -> None:
+        self.name = spool.name
+        self.has_weights = spool.weights
+        self.dropped_bad = spool.dropped_bad
+        self.is_lake = spool.is_lake
         self.model_list = sorted(spool.models) if model_list is None else list(model_list)
-        self._spool, self._rows, self.is_lake = spool, spool.rows, spool.is_lake
+        self._spool, self._rows = spool, spool.rows
         self._turns: dict[int, tuple[IntArray, Any]] = {}
         try:
             self._record = spool.records.mapped()
             self._lookup = name_lookup(spool.models, self.model_list)
             self._kept = self._choose(drop_unknown)
-            holds = None if spool.shard is None else spool.shard.holds
-            self._here = None if holds is None else self._rows_where(lambda part: holds(part["prompt"]))
+            shard = spool.shard
+            self._here = None if shard is None else self._rows_where(lambda votes: shard.holds(votes["prompt"]))
         except BaseException:
             spool.close()
             raise
@@ -207,7 +210,7 @@ class VoteStore:
                 f"{self.name}: {len(unknown)} of its {len(names)} models are not in the model list "
                 f"of {len(self.model_list)}: {first}; drop such votes (drop_unknown) or train on them"
             )
-        rows = self._rows_where(lambda part: (self._lookup[part["a"]] >= 0) & (self._lookup[part["b"]] >= 0))
+        rows = self._rows_where(lambda votes: (self._lookup[votes["a"]] >= 0) & (self._lookup[votes["b"]] >= 0))
         if not len(rows):
             raise VoteError(f"{self.name}: no vote is left: none is between two models of the list")
         return rows
@@ -215,8 +218,8 @@ class VoteStore:
     def _rows_where(self, is_chosen: Callable[[Any], NDArray[np.bool_]]) -> IntArray:
         """Return the rows that are chosen by their records, in a file."""
         chosen = RecordFile(np.dtype("<i8"))
-        for start in range(0, len(self._record), _CHUNK):
-            chosen.append(np.flatnonzero(is_chosen(self._record[start : start + _CHUNK])) + start)
+        for start in range(0, len(self._record), _CHUNK_VOTES):
+            chosen.append(np.flatnonzero(is_chosen(self._record[start : start + _CHUNK_VOTES])) + start)
         rows = chosen.mapped()
         chosen.close()
         return rows
@@ -242,10 +245,10 @@ class VoteStore:
         self._spool.close()
 
     def _source_rows(self, ids: Ids) -> IntArray:
-        chosen = np.arange(len(self)) if ids is None else np.asarray(ids, dtype=np.int64)
-        if len(chosen) and (chosen.min() < 0 or chosen.max() >= len(self)):
+        rows = np.arange(len(self)) if ids is None else np.asarray(ids, dtype=np.int64)
+        if len(rows) and (rows.min() < 0 or rows.max() >= len(self)):
             raise IndexError(f"vote ids must lie in 0 .. {len(self) - 1}")
-        return chosen if self._kept is None else self._kept[chosen]
+        return rows if self._kept is None else self._kept[rows]
 
     def held(self, ids: Ids = None) -> NDArray[np.bool_] | None:
         """Return which votes have their row on this node; None where all have."""
@@ -270,30 +273,30 @@ class VoteStore:
 
     def prompts(self, ids: Ids = None) -> list[list[str]]:
         """Return the user's turns of each vote."""
-        return [self._prompt(place) for place in self._places(ids).tolist()]
-
-    def _prompt(self, place: int) -> list[str]:
-        number, position = self._rows.locate(place)
-        if number not in self._turns:
-            column = self._rows.batch(number).column("prompt")
-            self._turns[number] = (column.offsets.to_numpy(), column.values)
-        offsets, texts = self._turns[number]
-        return [texts[turn].as_py() for turn in range(offsets[position], offsets[position + 1])]
+        prompts = []
+        for place in self._places(ids).tolist():
+            number, position = self._rows.locate(place)
+            if number not in self._turns:
+                column = self._rows.batch(number).column("prompt")
+                self._turns[number] = (column.offsets.to_numpy(), column.values)
+            offsets, texts = self._turns[number]
+            prompts.append([texts[turn].as_py() for turn in range(offsets[position], offsets[position + 1])])
+        return prompts
 
     def labels(self, ids: Ids = None) -> IntArray:
         """Return `[winner, loser, tie]` (n, 3) int32 in `model_list`; tie 1 tie, 2 both bad, then model_a first."""
-        part = self._record[self._source_rows(ids)]
-        b_won = part["winner"] == 1
-        labels = np.empty((len(part), 3), dtype=np.int32)
-        labels[:, 0] = self._lookup[np.where(b_won, part["b"], part["a"])]
-        labels[:, 1] = self._lookup[np.where(b_won, part["a"], part["b"])]
-        labels[:, 2] = np.maximum(part["winner"] - 1, 0)
+        votes = self._record[self._source_rows(ids)]
+        b_won = votes["winner"] == 1
+        labels = np.empty((len(votes), 3), dtype=np.int32)
+        labels[:, 0] = self._lookup[np.where(b_won, votes["b"], votes["a"])]
+        labels[:, 1] = self._lookup[np.where(b_won, votes["a"], votes["b"])]
+        labels[:, 2] = np.maximum(votes["winner"] - 1, 0)
         return labels
 
     def pairs(self, ids: Ids = None) -> IntArray:
         """Return the positions (n, 2) int32 of model_a and model_b in `model_list`."""
-        part = self._record[self._source_rows(ids)]
-        return np.stack([self._lookup[part["a"]], self._lookup[part["b"]]], axis=1)
+        votes = self._record[self._source_rows(ids)]
+        return np.stack([self._lookup[votes["a"]], self._lookup[votes["b"]]], axis=1)
 
     def relist(self, model_list: Sequence[str]) -> None:
         """Let labels refer to another list from now on; it must name every model of the votes."""
@@ -332,23 +335,22 @@ class VoteStore:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells these votes from others: a hash of names, winners, weights and times of all, and of 1,000 prompts."""
+        """Hash of names, winners, weights and times of all votes, and of 1,000 prompts: tells them from others."""
         digest = hashlib.blake2b(json.dumps([len(self), self._spool.models]).encode(), digest_size=16)
         names = list(RECORD.names or ())
-        for start in range(0, len(self._record), _CHUNK):
-            part = self._record[start : start + _CHUNK]
+        for start in range(0, len(self._record), _CHUNK_VOTES):
+            part = self._record[start : start + _CHUNK_VOTES]
             digest.update((part if self._here is None else repack_fields(part[names])).tobytes())
         sample = np.unique(np.linspace(0, len(self) - 1, 1000).astype(np.int64))
-        digest.update(json.dumps(self._told_by(sample)).encode())
+        prompts: list[Any]
+        if self._here is not None:
+            prompts = self._record["prompt"][self._source_rows(sample)].tolist()
+        else:
+            # Of a lake their hashes, the same on one node and on several.
+            prompts = self.prompts(sample)
+            prompts = [hash_turns(turns) for turns in prompts] if self.is_lake else prompts
+        digest.update(json.dumps(prompts).encode())
         return digest.hexdigest()
-
-    def _told_by(self, ids: IntArray) -> list[Any]:
-        """Return prompts, of a lake their hashes: the same on one node and on several."""
-        if not self.is_lake:
-            return self.prompts(ids)
-        if self._here is None:
-            return [hash_turns(turns) for turns in self.prompts(ids)]
-        return list(self._record["prompt"][self._source_rows(ids)].tolist())
 
     @property
     def is_time_sorted(self) -> bool:
@@ -358,17 +360,14 @@ class VoteStore:
 
     def rows(self, ids: Ids = None) -> list[dict[str, Any]]:
         """Return all columns of each vote as the source has them; a prompt that is text there is text here."""
-        places = [self._rows.locate(place) for place in self._places(ids).tolist()]
-        positions_in: dict[int, list[int]] = {}
-        for number, position in places:
-            positions_in.setdefault(number, []).append(position)
-        rows: dict[tuple[int, int], dict[str, Any]] = {}
-        for number, positions in positions_in.items():
-            for position, row in zip(positions, self._rows.batch(number).take(positions).to_pylist(), strict=True):
-                if self._spool.prompt_is_text[number] and row.get("prompt") is not None:
-                    row["prompt"] = row["prompt"][0] if len(row["prompt"]) == 1 else row["prompt"]
-                rows[number, position] = row
-        return [dict(rows[place]) for place in places]
+        rows = []
+        for place in self._places(ids).tolist():
+            number, position = self._rows.locate(place)
+            [row] = self._rows.batch(number).slice(position, 1).to_pylist()
+            if self._spool.prompt_is_text[number] and row.get("prompt") is not None and len(row["prompt"]) == 1:
+                [row["prompt"]] = row["prompt"]
+            rows.append(row)
+        return rows
 
     @cached_property
     def schema(self) -> Any:
@@ -439,9 +438,9 @@ def open_votes_together(
     With `spread`, the rows of a lake are spread over the nodes by prompt: none holds all, and each has all records.
     """
     of_lake = is_lake(source)
-    shard = Shard.of_node() if spread and of_lake else None
+    shard = _Shard.of_node() if spread and of_lake else None
 
-    def read() -> VoteSpool:
+    def read() -> _VoteSpool:
         spool = _spool(open_source(source, split=split, from_disk=from_disk), label_list=model_list, shard=shard)
         spool.is_lake = of_lake
         return spool
@@ -464,7 +463,7 @@ def _address(source: str, options: Sequence[Any]) -> bytes | None:
     return b"\0p2l-votes-" + hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest().encode()
 
 
-def _spool_together(address: bytes, read: Callable[[], VoteSpool]) -> VoteSpool:
+def _spool_together(address: bytes, read: Callable[[], _VoteSpool]) -> _VoteSpool:
     while True:
         listener = socket.socket(socket.AF_UNIX)
         try:
@@ -482,7 +481,7 @@ def _spool_together(address: bytes, read: Callable[[], VoteSpool]) -> VoteSpool:
         time.sleep(0.01)
 
 
-def _serve(listener: socket.socket, read: Callable[[], VoteSpool]) -> VoteSpool:
+def _serve(listener: socket.socket, read: Callable[[], _VoteSpool]) -> _VoteSpool:
     """Read the votes, then give them to every process that asks, until they are closed."""
     try:
         spool = read()
@@ -498,7 +497,7 @@ def _serve(listener: socket.socket, read: Callable[[], VoteSpool]) -> VoteSpool:
     about = {name: getattr(spool, name) for name in _SHARED}
     about |= {"offsets": spool.rows.offsets, "starts": spool.rows.starts}
     # Copies, so that the thread can go on giving while this process closes its own.
-    files = [os.dup(one.file.fileno()) for one in (spool.rows, spool.records)]
+    files = [os.dup(file.fileno()) for file in (spool.rows.file, spool.records.file)]
 
     def give_to_all() -> None:
         try:
@@ -527,7 +526,7 @@ def _give(reader: socket.socket, about: dict[str, Any], files: Sequence[int]) ->
             reader.sendall(json.dumps(about).encode())
 
 
-def _received(reader: socket.socket) -> VoteSpool:
+def _received(reader: socket.socket) -> _VoteSpool:
     """Receive the spool of the process at the other end, once it has read all votes."""
     if not _is_ours(reader):
         raise InputError("the name for sharing votes is held by another user's process; end that process")
@@ -547,11 +546,11 @@ def _received(reader: socket.socket) -> VoteSpool:
         stack.pop_all()
     rows = RowFile(files[0], about.pop("offsets"), about.pop("starts"))
     shard = about.pop("shard")
-    records = RecordFile(RECORD if shard is None else HASHED, files[1])
-    return VoteSpool(rows=rows, records=records, shard=None if shard is None else Shard(*shard), **about)
+    records = RecordFile(RECORD if shard is None else _HASHED_RECORD, files[1])
+    return _VoteSpool(rows=rows, records=records, shard=None if shard is None else _Shard(*shard), **about)
 
 
-def _is_ours(other: socket.socket) -> bool:
+def _is_ours(peer: socket.socket) -> bool:
     """Whether the process at the other end belongs to this user: anyone may take or ask for such a name."""
-    credentials = other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", credentials)[1] == os.getuid())

@@ -59,10 +59,11 @@ def holds(path: str | Path, batch: Any) -> bool:
             written = Path(folder) / f"rows{kind}"
             write_votes([batch], batch.schema, written)
             contents = [Path(path).read_bytes(), written.read_bytes()]
-            one, other = map(gzip.decompress, contents) if kind.endswith(".gz") else contents
+            if kind.endswith(".gz"):
+                contents = [gzip.decompress(content) for content in contents]
     except (pa.ArrowException, OSError, EOFError, zlib.error):
         return False
-    return one == other
+    return contents[0] == contents[1]
 
 
 @contextlib.contextmanager
@@ -71,15 +72,15 @@ def open_writer(path: str | Path, schema: Any = None) -> Iterator[Write]:
 
     Without a schema it is that of the first batch, and there must be one.
     """
-    make = _WRITERS[file_kind(path)]
+    open_format = _WRITERS[file_kind(path)]
     with atomic_path(path) as temporary, contextlib.ExitStack() as files:
-        writer = None if schema is None else files.enter_context(make(schema, temporary))
+        writer = None if schema is None else files.enter_context(open_format(schema, temporary))
 
         def write(batch: Any) -> None:
             nonlocal writer, schema
             if writer is None:
                 schema = batch.schema
-                writer = files.enter_context(make(schema, temporary))
+                writer = files.enter_context(open_format(schema, temporary))
             if len(batch):
                 writer(conform(batch, schema))
 
@@ -140,7 +141,9 @@ def _cells(name: str, texts: Any) -> Any:
     if not pc.any(begun).as_py():
         return texts
     pairs = zip(texts.to_pylist(), begun.to_pylist(), strict=True)
-    return pa.array([json.dumps([text], ensure_ascii=False) if is_one else text for text, is_one in pairs], pa.string())
+    return pa.array(
+        [json.dumps([text], ensure_ascii=False) if is_formula else text for text, is_formula in pairs], pa.string()
+    )
 
 
 def _text(column: Any) -> Any:
@@ -196,7 +199,7 @@ def import_votes(
     quiet: bool = True,
 ) -> Imported:
     """Convert a raw arena export to a file of votes, streaming; the ending of `output` names its format."""
-    opened = arena_source(open_source(source, split=split, from_disk=from_disk))
+    opened = _arena_source(open_source(source, split=split, from_disk=from_disk))
     rows, dropped = RowFile(), 0
     try:
         with progress(description=f"import {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
@@ -210,7 +213,7 @@ def import_votes(
         rows.close()
 
 
-def arena_source(source: Source) -> Source:
+def _arena_source(source: Source) -> Source:
     """Return a source whose rows are those of an arena export, as votes."""
     names = [name for name in source.columns if name not in _CONVERSATIONS]
     if "conversation_a" in source.columns and "prompt" not in names:
@@ -298,7 +301,7 @@ MEASURES = ("length", *_MARKDOWN, "code")
 """What is counted in the answers of each side."""
 
 
-def measure_answers(text: str) -> list[int]:
+def _measure_answers(text: str) -> list[int]:
     """Return the `MEASURES` of a model's answers; Markdown inside fenced code does not count."""
     prose, blocks = _FENCED.subn("", text)
     return [len(text), *(len(pattern.findall(prose)) for pattern in _MARKDOWN.values()), blocks]
@@ -311,9 +314,9 @@ def _measures(source: Source, raw: RawBatch, column: Any, side: str) -> dict[str
         # An answer that is not text (an image, say) has no measures, but its vote counts.
         with contextlib.suppress(VoteError):
             turns = _turns_of(source.place(raw.first_row + row), conversation, f"conversation_{side}", "assistant")
-        rows.append([None] * len(MEASURES) if turns is None else [*measure_answers("\n\n".join(turns))])
+        rows.append([None] * len(MEASURES) if turns is None else [*_measure_answers("\n\n".join(turns))])
     counts = zip(*rows, strict=True) if rows else [()] * len(MEASURES)
-    return {f"{name}_{side}": pa.array(list(own), pa.int64()) for name, own in zip(MEASURES, counts, strict=True)}
+    return {f"{name}_{side}": pa.array(list(column), pa.int64()) for name, column in zip(MEASURES, counts, strict=True)}
 
 
 def _turns_of(place: str, conversation: Any, name: str = "conversation_a", role: str = "user") -> list[str] | None:
