@@ -164,7 +164,7 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _import(args: argparse.Namespace) -> int:
-    from p2l.votes.writing import import_votes
+    from p2l.votes.arena_exports import import_votes
 
     check_can_write(args.output, args.source)
     counts = import_votes(args.source, args.output, drop_bad=args.drop_bad, **_options(args))

@@ -47,9 +47,17 @@ def add_file(lake: Lake, name: str, *, drop_bad: bool = False, **reading: Any) -
             raise InputError(
                 f"{name}: has changed since it was added to {lake.name}; write the votes that are new to another file"
             )
-    batches = _Validated(source, drop_bad=drop_bad)
-    commit = lake.add(batches, name=f"file-{identity}", source=place, identity=identity)
-    return added_by(commit, batches.dropped)
+    dropped = 0
+
+    def batches() -> Iterator[Any]:
+        nonlocal dropped
+        for batch in read_votes(source, need_prompt=False, drop_bad=drop_bad):
+            dropped += batch.dropped
+            if len(batch):
+                yield batch.batch
+
+    commit = lake.add(batches(), name=f"file-{identity}", source=place, identity=identity)
+    return added_by(commit, dropped)
 
 
 def added_by(commit: Commit, dropped: int = 0) -> Added:
@@ -60,20 +68,6 @@ def added_by(commit: Commit, dropped: int = 0) -> Added:
         dropped=dropped,
         is_new=True,
     )
-
-
-class _Validated:
-    """The votes of a source, batch by batch, and how many rows were none."""
-
-    def __init__(self, source: Source, *, drop_bad: bool) -> None:
-        self._source, self._drop_bad = source, drop_bad
-        self.dropped = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in read_votes(self._source, need_prompt=False, drop_bad=self._drop_bad):
-            self.dropped += batch.dropped
-            if len(batch):
-                yield batch.batch
 
 
 def _identity(source: Source) -> str:

@@ -15,9 +15,9 @@ from p2l.commands.votes import main
 from p2l.common.cli import run
 from p2l.common.errors import InputError
 from p2l.votes import open_votes
+from p2l.votes.arena_exports import import_votes
 from p2l.votes.checking import check_votes
 from p2l.votes.splitting import split_votes
-from p2l.votes.writing import import_votes
 from tests.p2l.votes_helpers import ENDINGS, MODELS, save, vote
 
 
