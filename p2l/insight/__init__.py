@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from p2l.insight.explain_report import Cluster, Explanation, Observed, Strength, VoteAgreement
-from p2l.insight.explanation import Rules, explain
+from p2l.insight.explanation import explain
+from p2l.insight.strengths import Cluster, Explanation, Observed, Rules, Strength, VoteAgreement
 
 __all__ = ["Cluster", "Explanation", "Observed", "Rules", "Strength", "VoteAgreement", "explain"]

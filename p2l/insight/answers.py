@@ -16,7 +16,7 @@ import numpy.typing as npt
 from p2l.common.cli import counted, listed, nearest, progress
 from p2l.common.errors import InputError
 from p2l.common.files import parse_json
-from p2l.insight.explain_report import Explanation, Observed, Strength, VoteAgreement
+from p2l.insight.strengths import Explanation, Observed, Strength, VoteAgreement
 from p2l.leaderboard.board import POINTS_PER_LOGIT, Leaderboard
 from p2l.leaderboard.fitting import fit_labels
 from p2l.leaderboard.newton import Prior

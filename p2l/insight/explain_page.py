@@ -9,7 +9,8 @@ from p2l.common.report.reports import Figure, Fold, Forest, ForestRow, Part, Pro
 from p2l.common.report.tables import number_text
 from p2l.common.text_table import formatted
 from p2l.insight import explain_tables as tables
-from p2l.insight.explain_report import MOST_MODELS, Explanation, Strength, drawn_models
+from p2l.insight.explain_report import MOST_MODELS, drawn_models
+from p2l.insight.strengths import Explanation, Strength
 
 _DRAWN = 12
 """Differences of the picture below the verdict."""

@@ -2,161 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from p2l.common.cli import counted
-from p2l.common.files import no_nan
 from p2l.common.plots import FALL, RISE, new_figure, plain
 from p2l.common.text_table import formatted, text_table
 from p2l.insight.drift import frame_intervals
-from p2l.insight.terms import Places
+from p2l.insight.strengths import Explanation, Strength
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 _LISTED = 20  # models in the table
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """A kind of prompts, with the beginnings of a few of them.
-
-    Attributes:
-        name: its most typical terms.
-        terms: more of them, the most typical first; empty where nothing tells it apart, or the prompts are unknown.
-        prompts, share: of the prompts measured.
-    """
-
-    name: str
-    terms: tuple[str, ...]
-    prompts: int
-    share: float
-    examples: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Observed:
-    """What votes show of a model in a cluster.
-
-    Attributes:
-        votes: of the model, on prompts of the cluster.
-        rate: share of them that it won; ties count half. `rate_elsewhere`: of its votes on other prompts.
-        change, lower, upper: its score in the cluster minus that of all votes, in points; shrunk towards none.
-    """
-
-    votes: int
-    rate: float
-    rate_elsewhere: float
-    change: float
-    lower: float
-    upper: float
-
-
-@dataclass(frozen=True)
-class Strength:
-    """How one model does in one cluster, against how it does overall.
-
-    Attributes:
-        prompts: measured in the cluster.
-        change: score in the cluster minus score overall, in points, both against the mean of the models.
-        lower, upper: its interval.
-        rank: place in the cluster, 1 the best; `rank_lower` to `rank_upper` its interval.
-        win_rate: chance of beating another model drawn at random, at the mean coefficients; ties count half.
-        p: chance of as large a change where the true one is no larger than the least that counts.
-        q: the least false discovery rate at which it is found.
-        verdict: better, worse, or empty.
-    """
-
-    cluster: str
-    model: str
-    prompts: int
-    change: float
-    lower: float
-    upper: float
-    rank: int
-    rank_lower: int
-    rank_upper: int
-    overall_rank: int
-    win_rate: float
-    overall_win_rate: float
-    p: float
-    q: float
-    verdict: str
-    observed: Observed | None = None
-
-
-@dataclass(frozen=True)
-class VoteAgreement:
-    """Whether votes confirm the strengths.
-
-    Attributes:
-        votes: placed in clusters.
-        cells: (model, cluster) with enough votes to compare.
-        correlation: between predicted and observed change over these, weighted by votes; None with fewer than three.
-        found: strengths and weaknesses among these; the votes of `same_sign` of them change in the same direction.
-    """
-
-    votes: int
-    cells: int
-    correlation: float | None
-    found: int
-    same_sign: int
-
-
-@dataclass(frozen=True)
-class Explanation:
-    """Strengths and weaknesses of every model.
-
-    Attributes:
-        models: M names, the best overall first.
-        clusters: those that hold a measured prompt, the largest first.
-        strengths: a cell for each model and cluster.
-        prompts, chosen_from: different prompts that were measured, and that the clusters were chosen on.
-        by: how a measured prompt came into its cluster: `words` or `nearest`.
-        explained: share of the variance of the coefficients that lies between the clusters, adjusted for their number.
-        recovered: share of the prompts that their words place as their coefficients do; None without words.
-        notes: sentences for the reader.
-        names: of all K clusters, by number.
-        places: puts other prompts into the clusters, as numbers, by their words.
-        known: cluster of each known prompt by `hash_turns`, for `by="nearest"`.
-    """
-
-    models: tuple[str, ...]
-    clusters: tuple[Cluster, ...]
-    strengths: tuple[Strength, ...]
-    likelihood: str
-    prompts: int
-    chosen_from: int
-    by: str
-    explained: float
-    recovered: float | None
-    level: float
-    fdr: float
-    least_change: float
-    seed: int
-    agreement: VoteAgreement | None = None
-    notes: tuple[str, ...] = ()
-    names: tuple[str, ...] = ()
-    places: Places | None = field(default=None, repr=False, compare=False)
-    known: Mapping[int, int] = field(default_factory=dict, repr=False, compare=False)
-
-    @property
-    def found(self) -> list[Strength]:
-        """The cells where a model is better or worse, the largest change first."""
-        return sorted((cell for cell in self.strengths if cell.verdict), key=lambda cell: -abs(cell.change))
-
-    def of(self, model: str) -> list[Strength]:
-        """Return the cells of one model, its best cluster first."""
-        return sorted((cell for cell in self.strengths if cell.model == model), key=lambda cell: -cell.change)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain data that JSON can hold, without NaN."""
-        # What places other prompts is of use to a program alone, and large.
-        plain = asdict(replace(self, places=None, known={}))
-        return {name: no_nan(part) for name, part in plain.items() if name not in ("names", "places", "known")}
 
 
 def to_text(

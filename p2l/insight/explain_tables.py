@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value
 from p2l.common.text_table import formatted
-from p2l.insight.explain_report import Explanation, Strength
+from p2l.insight.strengths import Explanation, Strength
 
 _NAMED = 3  # clusters that the table of models names on either side
 _MOST = 300  # differences in a table, the largest; of 130 models there may be thousands

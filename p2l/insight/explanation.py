@@ -1,4 +1,4 @@
-"""Strengths and weaknesses of models, from P2L's predictions for many prompts.
+"""Kinds of prompts that nobody named, and what models are better and worse at, from predictions for many prompts.
 
 Different prompts count once and are split in halves. On the first, clusters are formed, their number chosen, their
 names given and the words of each learned. On the second, prompts are put into these clusters by their words alone and
@@ -19,158 +19,20 @@ import numpy as np
 import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
-from p2l.common.bootstrap import MOST_GROUPS, limits
 from p2l.common.cli import counted
 from p2l.common.errors import InputError
 from p2l.insight import terms as kinds
-from p2l.insight.drift import adjusted, p_values
-from p2l.insight.explain_report import Cluster, Explanation, Strength
+from p2l.insight.strengths import Cluster, Explanation, PromptAnswers, Rules, centred, measure
 from p2l.insight.terms import Places, Terms, count_terms, learn_places, typical_terms
-from p2l.leaderboard.board import POINTS_PER_LOGIT
-from p2l.likelihood import Likelihood, win_rates
+from p2l.likelihood import Likelihood
 from p2l.votes.schema import hash_turns
-
-# How each model does in each cluster against how it does overall, with intervals over prompts. A model's strength on a
-# prompt is its coefficient less the mean of the M models; its change in a cluster is the mean of that over the
-# cluster's prompts less the mean over all. The bootstrap draws prompts for the cluster and for the whole together;
-# beyond 2,048 prompts it draws as many random groups of them, as `p2l.common.bootstrap` does.
-#
-# Shapes: N prompts, M models, K clusters, G groups of prompts, R replicates.
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-_REPLICATES = 400
-_AT_ONCE = 50  # replicates whose ranks are in memory together
-
-
-@dataclass(frozen=True)
-class PromptAnswers:
-    """Predictions for N prompts: coefs (N, M), eta and gamma (N,) or None."""
-
-    coefs: Floats
-    eta: Floats | None
-    gamma: Floats | None
-
-    def of(self, rows: Ints) -> PromptAnswers:
-        """Return some of the prompts."""
-        eta, gamma = (None if values is None else values[rows] for values in (self.eta, self.gamma))
-        return PromptAnswers(self.coefs[rows], eta, gamma)
-
-    def means(self, cluster: Ints, clusters: int) -> tuple[Floats, Floats | None, Floats | None]:
-        """Return mean coefs (K, M), eta and gamma (K,) of each cluster."""
-        eta, gamma = (
-            None if values is None else kinds.centre_of(values[:, None], cluster, clusters)[:, 0]
-            for values in (self.eta, self.gamma)
-        )
-        return kinds.centre_of(self.coefs, cluster, clusters), eta, gamma
-
-
-@dataclass(frozen=True)
-class Rules:
-    """When a change counts: coverage of intervals, false discovery rate, least change in points, fewest prompts."""
-
-    level: float = 0.95
-    fdr: float = 0.05
-    least_change: float = 20.0
-    least_prompts: int = 20
-
-
-def measure(
-    answers: PromptAnswers,
-    cluster: Ints,
-    names: Sequence[str],
-    models: Sequence[str],
-    likelihood: Likelihood,
-    rules: Rules,
-    rng: np.random.Generator,
-) -> list[Strength]:
-    """A cell for each model and each cluster with enough prompts; clusters (N,) refer to `names`."""
-    strength = centred(answers.coefs)
-    sizes = np.bincount(cluster, minlength=len(names))
-    used = [int(one) for one in np.argsort(-sizes, kind="stable") if sizes[one] >= rules.least_prompts]
-    if not used:
-        return []
-    draws = _Draws(strength, cluster, len(names), rng)
-    means, whole = answers.means(cluster, len(names)), answers.means(np.zeros_like(cluster), 1)
-    overall, inside = strength.mean(axis=0), centred(means[0])
-    lower, upper, error = draws.changes(rules.level)
-    rank_lower, rank_upper = draws.ranks(rules.level)
-    change = inside - overall
-    p = p_values(change[used], error[used], np.float64(sizes[used][:, None] - 1), rules.least_change)
-    q = adjusted(p.ravel()).reshape(p.shape)
-    rates, (overall_rates,) = (win_rates(coefs, likelihood, *sides) for coefs, *sides in (means, whole))
-    ranks, overall_ranks = _ranks(inside), _ranks(overall[None])[0]
-    points = POINTS_PER_LOGIT * np.stack([change, lower, upper])
-    return [
-        Strength(
-            cluster=names[k],
-            model=model,
-            prompts=int(sizes[k]),
-            change=float(points[0, k, m]),
-            lower=float(points[1, k, m]),
-            upper=float(points[2, k, m]),
-            rank=int(ranks[k, m]),
-            rank_lower=int(rank_lower[k, m]),
-            rank_upper=int(rank_upper[k, m]),
-            overall_rank=int(overall_ranks[m]),
-            win_rate=float(rates[k, m]),
-            overall_win_rate=float(overall_rates[m]),
-            p=float(p[row, m]),
-            q=float(q[row, m]),
-            verdict="" if q[row, m] > rules.fdr else "better" if change[k, m] > 0 else "worse",
-        )
-        for row, k in enumerate(used)
-        for m, model in enumerate(models)
-    ]
-
-
-def centred(coefs: Floats) -> Floats:
-    """Return coefficients (..., M) less their mean."""
-    return np.asarray(coefs - coefs.mean(axis=-1, keepdims=True))
-
-
-def _ranks(strength: Floats) -> Ints:
-    """Return places (..., M) from 1, the greatest first."""
-    return np.argsort(np.argsort(-strength, axis=-1, kind="stable"), axis=-1, kind="stable") + 1
-
-
-class _Draws:
-    """Means of each cluster and of everything over R draws of prompts."""
-
-    def __init__(self, strength: Floats, cluster: Ints, clusters: int, rng: np.random.Generator) -> None:
-        number, self.models = strength.shape
-        self.clusters = clusters
-        groups = min(number, MOST_GROUPS)
-        group = rng.permutation(number) % groups
-        cells = kinds.members(group * clusters + cluster, groups * clusters)
-        sums = np.asarray(cells @ strength).reshape(groups, clusters * self.models)
-        sizes = np.asarray(cells.sum(axis=1)).reshape(groups, clusters)
-        times = rng.multinomial(groups, np.full(groups, 1 / groups), size=_REPLICATES).astype(np.float64)
-        drawn = (times @ sums).reshape(_REPLICATES, clusters, self.models)
-        counts = times @ sizes
-        self.overall = drawn.sum(axis=1) / counts.sum(axis=1)[:, None]
-        with np.errstate(invalid="ignore"):
-            self.inside = drawn / counts[:, :, None]  # NaN where none of a small cluster was drawn
-
-    def changes(self, level: float) -> tuple[Floats, Floats, Floats]:
-        """Return ends of the intervals and standard errors (K, M) of the changes."""
-        change = self.inside - self.overall[:, None]
-        change[:, np.isnan(change).all(axis=0)] = 0.0
-        return *limits(change, level), np.nanstd(change, axis=0, ddof=1)
-
-    def ranks(self, level: float) -> tuple[Ints, Ints]:
-        """Return ends of the intervals (K, M) of the places in each cluster."""
-        ranks = np.empty(self.inside.shape, dtype=np.int16)
-        for start in range(0, len(ranks), _AT_ONCE):
-            ranks[start : start + _AT_ONCE] = _ranks(np.nan_to_num(self.inside[start : start + _AT_ONCE]))
-        tail = (1 - level) / 2
-        lower, upper = np.quantile(ranks, [tail, 1 - tail], axis=0, method="nearest")
-        return lower.astype(np.int64), upper.astype(np.int64)
-
-
 Texts = Sequence[Sequence[str]]
-_NAMED = 3  # terms of a name
-_EXAMPLES, _EXAMPLE = 3, 160
+_TERMS_OF_A_NAME = 3
+_EXAMPLES_OF_A_CLUSTER = 3
+_EXAMPLE_LENGTH = 160  # characters
 
 
 @dataclass(frozen=True)
@@ -246,7 +108,8 @@ def explain(
     names, terms = _names(prompts.terms, first, clustering)
     best_first = np.argsort(-centred(prompts.answers.coefs).mean(axis=0), kind="stable")
     texts_measured = [] if prompts.texts is None else [prompts.texts[row] for row in second]
-    known = {hash_turns(turns): one for turns, one in zip(texts_measured, cluster.tolist(), strict=False)}
+    # Without texts there is nothing that other prompts could be recognised by.
+    known = {hash_turns(turns): k for turns, k in zip(texts_measured, cluster.tolist(), strict=False)}
     explanation = Explanation(
         models=tuple(models[place] for place in best_first.tolist()),
         clusters=tuple(_clusters(prompts, clustering, second, cluster, names, terms)),
@@ -346,11 +209,11 @@ def _names(terms: Terms | None, first: Ints, clustering: _Clustering) -> tuple[l
     """Return a name for each cluster, all different, and its terms."""
     number = len(clustering.centres)
     if terms is None:
-        return [f"cluster {one + 1}" for one in range(number)], [[] for _ in range(number)]
+        return [f"cluster {k + 1}" for k in range(number)], [[] for _ in range(number)]
     typical = typical_terms(terms.of(first), clustering.cluster, number)
     names: list[str] = []
     for place, words in enumerate(typical):
-        name = ", ".join(words[:_NAMED]) or f"cluster {place + 1}"
+        name = ", ".join(words[:_TERMS_OF_A_NAME]) or f"cluster {place + 1}"
         names.append(name if name not in names else f"{name} ({place + 1})")
     return names, typical
 
@@ -363,31 +226,37 @@ def _clusters(
     names: Sequence[str],
     terms: Sequence[list[str]],
 ) -> Iterator[Cluster]:
+    """Yield the clusters (of `rows`) that hold a prompt, the largest first."""
     sizes = np.bincount(cluster, minlength=len(names))
-    for one in np.argsort(-sizes, kind="stable"):
-        if sizes[one]:
-            examples = _examples(prompts, rows[cluster == one], clustering.centres[one])
-            share = float(sizes[one] / len(rows))
-            yield Cluster(names[one], tuple(terms[one]), int(sizes[one]), share, examples)
+    for k in np.argsort(-sizes, kind="stable"):
+        if sizes[k]:
+            yield Cluster(
+                name=names[k],
+                terms=tuple(terms[k]),
+                prompts=int(sizes[k]),
+                share=float(sizes[k] / len(rows)),
+                examples=_examples(prompts, rows[cluster == k], clustering.centres[k]),
+            )
 
 
 def _examples(prompts: _DifferentPrompts, rows: Ints, centre: Floats) -> tuple[str, ...]:
     """Return the beginnings of the prompts nearest to the centre."""
     if prompts.texts is None:
         return ()
-    near = rows[np.argsort(((prompts.points[rows] - centre) ** 2).sum(axis=1), kind="stable")[:_EXAMPLES]]
-    return tuple(_shortened(" / ".join(prompts.texts[row])) for row in near)
+    distances = ((prompts.points[rows] - centre) ** 2).sum(axis=1)
+    nearest = rows[np.argsort(distances, kind="stable")[:_EXAMPLES_OF_A_CLUSTER]]
+    return tuple(_shortened(" / ".join(prompts.texts[row])) for row in nearest)
 
 
 def _shortened(text: str) -> str:
     # A pasted document need not be split whole for its beginning, which indentation may thin out.
-    plain = " ".join(text[: 4 * _EXAMPLE].split())
-    return plain if len(plain) <= _EXAMPLE else plain[: _EXAMPLE - 1].rstrip() + "…"
+    plain = " ".join(text[: 4 * _EXAMPLE_LENGTH].split())
+    return plain if len(plain) <= _EXAMPLE_LENGTH else plain[: _EXAMPLE_LENGTH - 1].rstrip() + "…"
 
 
 def _notes(explanation: Explanation, rules: Rules) -> list[str]:
     notes = []
-    small = sum(one.prompts < rules.least_prompts for one in explanation.clusters)
+    small = sum(cluster.prompts < rules.least_prompts for cluster in explanation.clusters)
     small += len(explanation.names) - len(explanation.clusters)
     if small:
         notes.append(f"Clusters with fewer than {rules.least_prompts} of the prompts measured are not judged: {small}.")

@@ -1,4 +1,4 @@
-"""The words of prompts, clusters of prompts, the words typical of a cluster, and the cluster that words speak for.
+"""Clusters of prompts: by their points, with the words that are typical of each, and by their words alone.
 
 A term is a word of letters, or a pair of neighbouring characters in scripts without spaces; each counts once per
 prompt. A term is typical of a cluster by
@@ -32,9 +32,9 @@ from p2l.common.prompts import SPACELESS, split_words
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _RUN = re.compile(f"(?:{SPACELESS.pattern}){{2,}}")
-_CHARACTERS = 3000  # of a prompt that are read: its kind shows soon, and a pasted document would outvote it
-_TERMS = 30_000
-_LEAST = 3  # prompts that a term must be in
+_CHARACTERS_READ = 3000  # of a prompt: its kind shows soon, and a pasted document would outvote it
+_MAX_TERMS = 30_000
+_LEAST_PROMPTS = 3  # that a term must be in
 _SMOOTHING = 0.5
 # Words that do not tell what a prompt is about. Prompts of another style hold some of them more often than others do
 # ("about, was, as" of poems), so that frequencies alone do not leave them out.
@@ -80,10 +80,10 @@ def terms_of(turns: Sequence[str]) -> set[str]:
     """Return the terms of one prompt."""
     terms: set[str] = set()
     for turn in turns:
-        text = turn[:_CHARACTERS]
+        text = turn[:_CHARACTERS_READ]
         terms.update(split_words(text))
         if not text.isascii():
-            terms.update(one + two for run in _RUN.findall(text) for one, two in pairwise(run))
+            terms.update(left + right for run in _RUN.findall(text) for left, right in pairwise(run))
     return {word.strip("'’_") for word in terms if len(word) > 1}
 
 
@@ -99,7 +99,7 @@ def count_terms(texts: Sequence[Sequence[str]]) -> Terms:
     number = np.bincount(place, minlength=len(ids))
     words = np.array(list(ids), dtype=object)
     order = np.lexsort((words, -number)) if len(words) else np.empty(0, np.int64)
-    frequent = [int(term) for term in order[:_TERMS] if number[term] >= _LEAST and words[term]]
+    frequent = [int(term) for term in order[:_MAX_TERMS] if number[term] >= _LEAST_PROMPTS and words[term]]
     chosen = [str(words[term]) for term in frequent]
     return Terms(chosen, whole[:, frequent], {term: place for place, term in enumerate(chosen)})
 
@@ -132,7 +132,7 @@ def typical_terms(terms: Terms, cluster: Ints, clusters: int, *, most: int = 8) 
     q = (outside + _SMOOTHING) / (others + 1)[:, None]
     r = (inside.sum(axis=0) + _SMOOTHING) / (sizes.sum() + 1)
     # What few prompts of a large cluster hold would misname it, however rare it is elsewhere.
-    is_name = (p > q) & (inside >= np.maximum(_LEAST, 0.02 * sizes)[:, None])
+    is_name = (p > q) & (inside >= np.maximum(_LEAST_PROMPTS, 0.02 * sizes)[:, None])
     is_name &= np.array([word not in _FUNCTION_WORDS for word in terms.words], dtype=bool)
     score = np.where(is_name, p * np.log(p / q) * np.log(1 / r), 0.0)
     return [_distinct(terms.words, row, most) for row in score]
@@ -144,16 +144,16 @@ def _distinct(words: Sequence[str], score: Floats, most: int) -> list[str]:
     for place in np.argsort(-score, kind="stable")[: 10 * most]:
         if score[place] <= 0 or len(names) == most:
             break
-        if not any(_kin(words[place], other) for other in names):
+        if not any(_is_kin(words[place], name) for name in names):
             names.append(words[place])
     return names
 
 
-def _kin(one: str, other: str) -> bool:
+def _is_kin(word: str, name: str) -> bool:
     """Whether two words only differ in their ending, or two pairs of characters overlap."""
-    if SPACELESS.match(one) and SPACELESS.match(other):
-        return one[-1] == other[0] or one[0] == other[-1]
-    short, long = sorted((one, other), key=len)
+    if SPACELESS.match(word) and SPACELESS.match(name):
+        return word[-1] == name[0] or word[0] == name[-1]
+    short, long = sorted((word, name), key=len)
     return len(short) > 3 and long.startswith(short[:-1]) and len(long) - len(short) < 4
 
 
@@ -195,11 +195,12 @@ def learn_places(terms: Terms, cluster: Ints, clusters: int) -> Places:
 # Shapes: N prompts, M models, F features, K clusters.
 
 Cut: TypeAlias = Callable[[int], Floats]
-MOST_CLUSTERS = 20
-_COMPONENTS, _VARIANCE = 16, 0.95
-_SAMPLE = 2000  # Ward's method takes memory for each pair
-_REFINED = 20_000
-_ENOUGH = 0.95
+_MAX_CLUSTERS = 20
+_MAX_DIRECTIONS = 16
+_VARIANCE_HELD = 0.95  # by the directions that are kept
+_WARD_SAMPLE = 2000  # prompts; Ward's method takes memory for each pair
+_KMEANS_SAMPLE = 20_000  # prompts
+_ENOUGH_OF_BEST = 0.95  # share of the best number's variance that fewer clusters must explain
 SAYS_LITTLE = 0.02
 """Share of variance up to which clusters count as chance."""
 
@@ -209,19 +210,19 @@ def principal(values: Floats) -> tuple[Floats, Floats]:
     mean = values.mean(axis=0)
     size, vectors = np.linalg.eigh(np.cov(values, rowvar=False).reshape(len(mean), len(mean)))
     size, vectors = np.maximum(size[::-1], 0.0), vectors[:, ::-1]
-    number = int(np.searchsorted(np.cumsum(size), _VARIANCE * size.sum())) + 1
-    return mean, vectors[:, : min(number, _COMPONENTS)]
+    number = int(np.searchsorted(np.cumsum(size), _VARIANCE_HELD * size.sum())) + 1
+    return mean, vectors[:, : min(number, _MAX_DIRECTIONS)]
 
 
 def tree(values: Floats, rng: np.random.Generator) -> Cut:
     """Return a function from a number of clusters of points (N, c) to their centres (K, c)."""
     chosen = rng.permutation(len(values))
-    sample, refined = values[chosen[:_SAMPLE]], values[chosen[:_REFINED]]
+    sample, refined = values[chosen[:_WARD_SAMPLE]], values[chosen[:_KMEANS_SAMPLE]]
     merges = hierarchy.linkage(sample, "ward")
 
     def cut(clusters: int) -> Floats:
         labels = hierarchy.fcluster(merges, clusters, "maxclust") - 1
-        start = np.stack([sample[labels == one].mean(axis=0) for one in np.unique(labels)])
+        start = np.stack([sample[labels == label].mean(axis=0) for label in np.unique(labels)])
         try:
             centres, _ = vq.kmeans2(refined, start, iter=20, minit="matrix", missing="raise")
         except vq.ClusterError:  # a cluster lost all its points: Ward's centres are good ones too
@@ -255,7 +256,7 @@ def explained(values: Floats, cluster: Ints) -> float:
 
 def candidates(prompts: int, least: int) -> list[int]:
     """Return the numbers of clusters to try, if each is to have at least `least` of the prompts."""
-    most = max(2, min(MOST_CLUSTERS, prompts // max(least, 1)))
+    most = max(2, min(_MAX_CLUSTERS, prompts // max(least, 1)))
     return [number for number in (2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20) if number <= most]
 
 
@@ -264,4 +265,4 @@ def fewest(numbers: Sequence[int], shares: Sequence[float]) -> int:
     best = max(shares)
     if best < SAYS_LITTLE:
         return numbers[0]
-    return next(number for number, share in zip(numbers, shares, strict=True) if share >= _ENOUGH * best)
+    return next(number for number, share in zip(numbers, shares, strict=True) if share >= _ENOUGH_OF_BEST * best)

@@ -16,10 +16,10 @@ from numpy.testing import assert_allclose
 
 from p2l.commands.explain import main
 from p2l.common.errors import ConfigError, InputError
-from p2l.insight import Rules, explain
+from p2l.insight import Observed, Rules, explain
 from p2l.insight.answers import read_answers, with_votes
 from p2l.insight.explain_page import explanation_report
-from p2l.insight.explain_report import Observed, draw_map, draw_model, to_text
+from p2l.insight.explain_report import draw_map, draw_model, to_text
 from p2l.insight.terms import count_terms, explained, fewest, learn_places, terms_of, typical_terms
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.simulation.arena import simulate
