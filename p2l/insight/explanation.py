@@ -107,9 +107,6 @@ def explain(
     cluster = prompts.place(clustering, second, by)
     names, terms = _names(prompts.terms, first, clustering)
     best_first = np.argsort(-centred(prompts.answers.coefs).mean(axis=0), kind="stable")
-    texts_measured = [] if prompts.texts is None else [prompts.texts[row] for row in second]
-    # Without texts there is nothing that other prompts could be recognised by.
-    known = {hash_turns(turns): k for turns, k in zip(texts_measured, cluster.tolist(), strict=False)}
     explanation = Explanation(
         models=tuple(models[place] for place in best_first.tolist()),
         clusters=tuple(_clusters(prompts, clustering, second, cluster, names, terms)),
@@ -126,9 +123,16 @@ def explain(
         seed=seed,
         names=tuple(names),
         places=clustering.places,
-        known=known,
+        known=_known(prompts, second, cluster),
     )
     return replace(explanation, notes=tuple(_notes(explanation, rules)))
+
+
+def _known(prompts: _DifferentPrompts, rows: Ints, cluster: Ints) -> dict[int, int]:
+    """Return the cluster of each row by the hash of its prompt; without texts, none can be recognised."""
+    if prompts.texts is None:
+        return {}
+    return {hash_turns(prompts.texts[row]): k for row, k in zip(rows, cluster.tolist(), strict=True)}
 
 
 def _check_number(number: int, clusters: int | None, least: int) -> None:
