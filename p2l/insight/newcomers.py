@@ -8,7 +8,6 @@ Shapes: N observations, M known models, R components of a posterior.
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 from collections.abc import Sequence
@@ -37,10 +36,11 @@ from p2l.leaderboard.newcomers import (
     probes,
     votes_on_new,
 )
-from p2l.model.checkpoint import local_folder
-from p2l.model.manifest import seal
-from p2l.model.model import P2LModel
+from p2l.model.checkpoint import local_folder, read_object
+from p2l.model.encoding import PromptTokenizer
+from p2l.model.model import P2LModel, write_folder
 from p2l.model.posterior import Posterior
+from p2l.training.run_records import RECORD_FILE
 from p2l.votes.schema import hash_turns
 from p2l.votes.sources import file_kind, read_columns
 from p2l.votes.writing import write_votes
@@ -51,15 +51,6 @@ FEWEST = 3
 LEVEL = 1.959964
 """Standard deviations of a 95 % interval."""
 _MOST_PROMPTS = 5000  # that known models alone have answered
-_OWN_FILES = (
-    "eval_*",
-    "report.html",
-    "metrics.jsonl",
-    "checkpoint-*",
-    "manifest.json",
-    "*.safetensors*",
-    "training_config.json",
-)
 
 
 @dataclass(frozen=True)
@@ -225,35 +216,36 @@ def _added(row: NewRow, coefs: Floats, observations: str) -> AddedRow:
 
 def add_model(model: str, name: str, added: AddedRow, output: Path) -> None:
     """Write the folder of a model with a row more; a sorted model list stays sorted."""
-    root = local_folder(model)
+    folder = local_folder(model)
+    dtype = read_object(folder / "config.json").get("dtype") or "float32"
+    # A trained model has no weights for tokens that its tokenizer lacks, so none may be added here.
+    tokenizer = PromptTokenizer.from_pretrained(folder, cls_token_if_none=None, pad_token_if_none=None)
+    larger = P2LModel.from_pretrained(folder, dtype=dtype)
+    known = list(larger.model_list)
+    _append_row(larger, name, added.row)
+    names = sorted(larger.model_list) if known == sorted(known) else larger.model_list
+
+    def add_files(unfinished: Path) -> None:
+        if larger.posterior is not None:
+            order = [larger.model_list.index(model_name) for model_name in names]
+            _with_row(larger.posterior, added.row, order).save(unfinished)
+        if (folder / RECORD_FILE).is_file():
+            shutil.copyfile(folder / RECORD_FILE, unfinished / RECORD_FILE)
+
     with atomic_path(output, directory=True) as unfinished:
-        shutil.copytree(root, unfinished, ignore=shutil.ignore_patterns(*_OWN_FILES), dirs_exist_ok=True)
-        _write_larger(root, unfinished, name, added.row)
-        record = root / "training_config.json"
-        if record.is_file():
-            shutil.copyfile(record, unfinished / record.name)
-        seal(unfinished)
+        write_folder(unfinished, larger, tokenizer, model_list=names, add_files=add_files)
 
 
-def _write_larger(folder: Path, target: Path, name: str, row: NewRow) -> None:
-    """Write config.json, weights, model list and posterior with the new row."""
-    dtype = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("dtype") or "float32"
-    model = P2LModel.from_pretrained(folder, dtype=dtype)
-    known = list(model.model_list)
+def _append_row(model: P2LModel, name: str, row: NewRow) -> None:
+    """Give the head a last row that is the mixture of the known ones, with a shift of its own."""
     mixture, shift = row.prior.combination(row.theta)
-    model.widen(len(known) + 1)
-    weight, bias = (model.get_parameter(one) for one in model.row_names)
+    model.widen(len(model.model_list) + 1)
+    weight, bias = (model.get_parameter(parameter) for parameter in model.row_names)
     weights = torch.tensor(mixture)
     with torch.no_grad():
         weight[-1] = (weights @ weight[:-1].double()).to(weight.dtype)
         bias[-1] = (weights @ bias[:-1].double() + shift).to(bias.dtype)
-    model.model_list = [*known, name]
-    names = sorted(model.model_list) if known == sorted(known) else model.model_list
-    model.save_pretrained(target, model_list=names)
-    posterior = Posterior.load(folder, len(known))
-    if posterior is not None:
-        order = [model.model_list.index(one) for one in names]
-        _with_row(posterior, row, order).save(target)
+    model.model_list = [*model.model_list, name]
 
 
 def _with_row(posterior: Posterior, row: NewRow, order: Sequence[int]) -> Posterior:

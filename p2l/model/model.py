@@ -33,6 +33,7 @@ from p2l.model.checkpoint import (
     write_json,
 )
 from p2l.model.covariates import CovariateEffects, load_effects
+from p2l.model.manifest import seal
 from p2l.model.posterior import Posterior, known_share
 
 if TYPE_CHECKING:
@@ -369,6 +370,26 @@ class P2LModel(nn.Module):
         for module, name, buffer in exact:
             setattr(module, name, buffer.to(getattr(module, name).device))
         return self
+
+
+def write_folder(
+    folder: Path,
+    model: P2LModel,
+    tokenizer: PromptTokenizer,
+    *,
+    state_dict: Mapping[str, Tensor] | None = None,
+    model_list: Sequence[str] | None = None,
+    add_files: Callable[[Path], None] = lambda _: None,
+) -> None:
+    """Write everything that a model is loaded from, let `add_files` add its posterior and notes, and seal the folder.
+
+    Every command that makes a model folder does it here: model and tokenizer know which files their backbone needs,
+    and a copy of another folder's files would have to guess.
+    """
+    model.save_pretrained(folder, state_dict=state_dict, model_list=model_list)
+    tokenizer.save_pretrained(folder)
+    add_files(folder)
+    seal(folder)
 
 
 def to_dtype(dtype: torch.dtype | str) -> torch.dtype:

@@ -24,7 +24,7 @@ from torch import Tensor
 from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.common.files import atomic_path, disk_error, locked, parse_json, sync_path, sync_tree
 from p2l.model.checkpoint import write_json
-from p2l.model.manifest import seal
+from p2l.model.model import write_folder
 from p2l.training.config import TrainConfig
 from p2l.training.engine import Engine, peers
 from p2l.training.run_records import STATE_FILE
@@ -330,11 +330,9 @@ def _write_model(
     more: Callable[[Path], None] = lambda _: None,
     model_list: Sequence[str] | None = None,
 ) -> None:
-    trainer.engine.model.save_pretrained(folder, state_dict=weights, model_list=model_list)
-    trainer.windows.tokenizer.save_pretrained(folder)
     (folder / "training_config.json").write_text(config.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    more(folder)
-    seal(folder)
+    model, tokenizer = trainer.engine.model, trainer.windows.tokenizer
+    write_folder(folder, model, tokenizer, state_dict=weights, model_list=model_list, add_files=more)
 
 
 # Keys that may change between a run and its resumption: places, and what does not touch a step. Model, head and loss

@@ -280,7 +280,7 @@ def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: 
     written, or if the model reads a category and other features, which no backbone does.
     """
     from p2l.model import heads
-    from p2l.model.model import P2LModel, P2LRecord
+    from p2l.model.model import P2LModel, P2LRecord, write_folder
 
     if output.exists():
         raise InputError(f"{output}: exists; choose another folder or remove it")
@@ -302,11 +302,9 @@ def save(trained: Trained, backbones: Mapping[str, Reader], eta: float, output: 
     record = P2LRecord(kind, "rk", "grk", max_length=tokenizer.max_length)
     model = P2LModel(backbone, heads.build("rk", width, len(models)), models, record)
     _set_head(model, weights, bias, eta)
+    posterior = trained.posterior
     with atomic_path(output, directory=True) as unfinished:
-        model.save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
-        if trained.posterior is not None:
-            trained.posterior.save(unfinished)
+        write_folder(unfinished, model, tokenizer, add_files=posterior.save if posterior else lambda _: None)
 
 
 def _as_backbone(parts: Mapping[str, Reader]) -> tuple[str, tuple[Any, Any], dict[str, tuple[int, float]]]:
