@@ -194,6 +194,7 @@ CASES: dict[str, Callable[[Service], Attack]] = {
     "long-prompt": posting(_body(lambda: ["All work and no play makes a dull boy. " * 25_000])),
     "faulty-turns": posting(lambda _: b'{"prompt": [' + b"1," * 1_000_000 + b"1]}"),
     "empty-turns": posting(_body(lambda: [""] * 100_000)),
+    "most-turns": posting(_body(lambda: [""] * 10_000)),
     "many-turns": posting(_body(lambda: ["a"] * 600_000)),
     "large-body": posting(_body(lambda: ["a" * 15_000_000])),
     "spend-flood": lambda _: _spend,
@@ -205,7 +206,7 @@ OF_THE_ROUTER = {
     "vote-flood": "SELECT count(*) || ' votes on ' || count(DISTINCT request_id) || ' answers' FROM votes",
 }
 """Cases that the endpoint does not have, and what the router's database says of them."""
-OF_THE_MOCK = ("combining-marks", "long-prompt", "empty-turns", "many-turns", "large-body")
+OF_THE_MOCK = ("combining-marks", "long-prompt", "empty-turns", "most-turns", "many-turns", "large-body")
 """Prompts, which a provider gets as well."""
 ALL = "all"
 

@@ -19,7 +19,8 @@ from coeval.view.site import File, Site
 from p2l.common.access import is_from_this_machine, matches, new_key
 from p2l.common.connections import ConnectionLimits
 from p2l.common.pages import Sessions, form_fields, is_same_origin, page, send, send_asset
-from p2l.common.web import BodyLimit, control_folder, run_server
+from p2l.common.processes import control_folder, run_server
+from p2l.common.web import BodyLimit
 
 _KEY_BYTES = 4096
 _BODY_SECONDS, _REQUEST_SECONDS = 10.0, 30.0

@@ -1,36 +1,18 @@
-"""What the HTTP services share: limits of a request, and the processes under uvicorn."""
+"""What the HTTP services share: when a request ends, how large its body may be, how long it may take to arrive."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import json
-import math
-import os
-import shutil
-import signal
-import sys
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import asdict, dataclass
-from logging import Logger
-from multiprocessing import parent_process
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-
-from p2l.common.connections import ConnectionLimits, Connections
-
-if TYPE_CHECKING:
-    from prometheus_client import CollectorRegistry
-
-    from p2l.common.protocol import ErrorBody
 
 T = TypeVar("T")
 _UNHEARD_SECONDS = 0.05  # for which a client that leaves is not noticed: what is over by then needs no listener
@@ -156,8 +138,8 @@ async def _disconnected(receive: Receive) -> None:
 class _Bodies:
     """Bytes of bodies that are not whole yet, of all requests of the process."""
 
-    most = 2**30
     size = 0
+    max_bytes = 2**30
 
 
 async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds: float) -> bytes:
@@ -186,7 +168,7 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
                     raise _too_large(max_bytes, close)
                 if not message.get("more_body", False):
                     return b"".join(chunks)
-                if _Bodies.size > _Bodies.most:
+                if _Bodies.size > _Bodies.max_bytes:
                     text = "too many large requests arrive at once; try again in a moment"
                     raise HTTPException(503, text, {**close, "retry-after": "1"})
     finally:
@@ -236,159 +218,3 @@ def bearer_of(headers: Headers) -> str | None:
     """Return the token of `Authorization: Bearer TOKEN`; None for another scheme or none."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
-
-
-# Processes: one server in this process, or several workers under uvicorn's supervisor. Workers get their settings
-# through a file in a control folder that only this user can read.
-
-_SETTINGS = "P2L_SERVICE_SETTINGS"
-"""Environment variable with the path of a worker's settings."""
-_WORKER_SECONDS = 30
-"""For a worker to say that it lives, before its supervisor takes it for hung: it says nothing yet while it imports."""
-_ORPHAN_SECONDS = 1.0
-S = TypeVar("S")
-
-
-@contextlib.contextmanager
-def control_folder(prefix: str, *, shared: bool) -> Iterator[Path]:
-    """Make the folder of one service, and remove it when the service ends; `shared` by several processes or not."""
-    signal.signal(signal.SIGTERM, _exit)  # uvicorn hands the signal on when it has shut down
-    folder = Path(tempfile.mkdtemp(prefix=prefix))
-    try:
-        if shared:
-            (folder / "metrics").mkdir()
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = str(folder / "metrics")
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _exit(*_: object) -> None:
-    """A service that is told to stop has done its work: exit with 0."""
-    sys.exit(0)
-
-
-def write_settings(settings: Any, control: Path) -> None:
-    """Write a dataclass of settings for the workers that are started next."""
-    file = control / "settings.json"
-    file.touch(mode=0o600)
-    file.write_text(json.dumps(asdict(settings)), "utf-8")
-    os.environ[_SETTINGS] = str(file)
-
-
-def read_settings(kind: type[S]) -> S:
-    """Read what `write_settings` wrote, in a worker."""
-    content = json.loads(Path(os.environ[_SETTINGS]).read_text("utf-8"))
-    return kind(**{name: tuple(field) if isinstance(field, list) else field for name, field in content.items()})
-
-
-def run_server(
-    app: Any,
-    host: str,
-    number: int,
-    *,
-    workers: int,
-    reload: bool,
-    request_seconds: float,
-    limits: ConnectionLimits,
-    error_body: ErrorBody | None = None,
-    takes_hangups: bool = False,
-    **options: Any,
-) -> None:
-    """Serve an application, or the one that `module:function` returns in each worker, until stopped.
-
-    A request may go on for `request_seconds` after the signal to stop, connections within `limits`. `error_body`, a
-    function of a module, is for what is refused before it is a request, by default FastAPI's. With `takes_hangups` the
-    application itself takes SIGHUP, in each worker; `options` are uvicorn's.
-    """
-    import uvicorn
-
-    from p2l.common.protocol import Arrivals, detail_body
-    from p2l.common.supervisor import Supervisor, serve_here
-
-    # Uvicorn hands it to its workers.
-    protocol: Any = Arrivals(Connections(limits), error_body or detail_body)
-    options |= {
-        "host": host,
-        "port": number,
-        "workers": workers,
-        "reload": reload,
-        "factory": isinstance(app, str),
-        "interface": "asgi3",
-        "server_header": False,
-        "access_log": False,
-        "use_colors": False,  # escape sequences, which `p2l.common.display` lets nobody print
-        "timeout_graceful_shutdown": int(request_seconds) + 1,
-        "timeout_worker_healthcheck": _WORKER_SECONDS,
-        "timeout_keep_alive": math.ceil(limits.idle_seconds),
-        "http": protocol,
-        "ws": "none",
-    }
-    if reload:
-        uvicorn.run(app, **options)
-        return
-    config = uvicorn.Config(app, **options)
-    if workers == 1:
-        serve_here(config)
-    else:
-        Supervisor(config, [config.bind_socket()], reloads=takes_hangups).run()
-
-
-async def end_when_orphaned(log: Logger) -> None:
-    """Stop this worker once its supervisor was killed: nobody else could, and it would keep the port."""
-    supervisor = parent_process()
-    if supervisor is None:
-        return
-    while supervisor.is_alive():
-        await asyncio.sleep(_ORPHAN_SECONDS)
-    log.error("the process that started this worker was killed; shutting down")
-    settings = os.environ.get(_SETTINGS)
-    if settings:
-        shutil.rmtree(Path(settings).parent, ignore_errors=True)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-# What Prometheus reads, and which processes are there to be counted.
-
-
-def exposition(registry: CollectorRegistry) -> bytes:
-    """Return what a registry counts, in Prometheus' text format, summed over all workers of a service."""
-    from prometheus_client import generate_latest
-
-    return generate_latest(over_workers(registry))
-
-
-def over_workers(registry: CollectorRegistry) -> CollectorRegistry:
-    """Return a registry that counts over all workers of a service: `registry` itself where there is only one."""
-    from prometheus_client import CollectorRegistry
-    from prometheus_client.multiprocess import MultiProcessCollector
-
-    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
-    if folder is None:
-        return registry
-    _forget_the_dead(Path(folder))
-    everything = CollectorRegistry()
-    MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
-    return everything
-
-
-def _forget_the_dead(folder: Path) -> None:
-    """Drop the gauges of workers that were killed and replaced: nothing waits in them."""
-    from prometheus_client.multiprocess import mark_process_dead
-
-    for file in folder.glob("gauge_live*_*.db"):
-        pid = int(file.stem.rsplit("_", 1)[1])
-        if not is_alive(pid):
-            with contextlib.suppress(FileNotFoundError):  # another worker was faster
-                mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
-
-
-def is_alive(pid: int) -> bool:
-    """Return whether there is a process of this number."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -24,9 +24,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l.common.errors import InputError
 from p2l.common.long_texts import LONG
+from p2l.common.processes import end_when_orphaned
 from p2l.common.prompts import repair
 from p2l.common.version import __version__
-from p2l.common.web import BodyLimit, ClientGoneError, end_when_orphaned, within
+from p2l.common.web import BodyLimit, ClientGoneError, within
 from p2l.inference import P2L
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from p2l.common.connections import ConnectionLimits
 from p2l.common.errors import ConfigError
 from p2l.common.long_texts import BusyError
-from p2l.common.web import control_folder, run_server
+from p2l.common.processes import control_folder, run_server
 from p2l.serving.flags import build_parser, scaling_of, settings_of
 from p2l.serving.forwarding import Ask, End, ForwardedRequest, ForwardedResponse, ReplicaLostError, answer_here, front
 from p2l.serving.ray_cluster import local_cluster

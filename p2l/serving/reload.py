@@ -21,7 +21,7 @@ import torch
 
 from p2l.common.errors import CheckpointError, InputError, P2LError
 from p2l.common.files import locked
-from p2l.common.web import is_alive
+from p2l.common.processes import is_alive
 from p2l.inference import P2L, choose_device
 from p2l.model.manifest import Stamp, check_contents, stamp_of
 from p2l.model.model import P2LModel, to_dtype

@@ -19,7 +19,7 @@ from p2l.common.access import digest_of, is_loopback, new_key
 from p2l.common.connections import ConnectionLimits
 from p2l.common.display import printable
 from p2l.common.errors import InputError
-from p2l.common.web import control_folder, read_settings, run_server, write_settings
+from p2l.common.processes import control_folder, read_settings, run_server, write_settings
 from p2l.serving.settings import Settings
 
 if TYPE_CHECKING:

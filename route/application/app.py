@@ -20,7 +20,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from p2l.common.cli import nearest
 from p2l.common.errors import P2LError
-from p2l.common.web import ClientGoneError, Deadline, end_when_orphaned
+from p2l.common.processes import end_when_orphaned
+from p2l.common.web import ClientGoneError, Deadline
 from route.application import admin, responses
 from route.application.admin import Operation, why_not_operator
 from route.application.arena import Arena

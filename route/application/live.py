@@ -15,7 +15,7 @@ from pathlib import Path
 
 from p2l.common.config import line_of
 from p2l.common.errors import ConfigError, P2LError
-from p2l.common.supervisor import hold_hangups, take_hangups
+from p2l.common.processes import hold_hangups, take_hangups
 from route.application.service import Service, check_together, key_records
 from route.application.settings import Settings
 from route.config import RouterConfig, load_config

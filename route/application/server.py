@@ -18,8 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l.common.connections import ConnectionLimits, keep_little_memory
 from p2l.common.errors import P2LError
-from p2l.common.supervisor import hold_hangups
-from p2l.common.web import control_folder, read_settings, run_server, write_settings
+from p2l.common.processes import control_folder, hold_hangups, read_settings, run_server, write_settings
 from route.application.app import build_app
 from route.application.service import Service
 from route.application.settings import Settings

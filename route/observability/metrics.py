@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 
-from p2l.common.web import exposition, over_workers
+from p2l.common.processes import exposition, over_workers
 from route.observability.recent import Counts
 from route.providers.base import ProviderError
 from route.routing.decision import Decision

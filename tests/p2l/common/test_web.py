@@ -94,7 +94,7 @@ def test_a_cancellation_from_elsewhere_stays_one() -> None:
 
 
 def test_bodies_that_arrive_together_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2l.common.web._Bodies.most", 1000)
+    monkeypatch.setattr("p2l.common.web._Bodies.max_bytes", 1000)
 
     async def main() -> None:
         gate = asyncio.Event()
