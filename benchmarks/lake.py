@@ -27,11 +27,10 @@ import pyarrow as pa
 
 from p2l.common.cli import parser, positive, run
 from p2l.leaderboard.board import Leaderboard
-from p2l.leaderboard.counts import Group
+from p2l.leaderboard.counts import Group, Starts
 from p2l.leaderboard.fitting import fit, fit_table, prior_of
 from p2l.leaderboard.history import history_of_counts, parse_over
 from p2l.leaderboard.lake_counts import Spec, lake_counts
-from p2l.leaderboard.starts import Starts
 from p2l.votes.lake import DAY, Lake
 from p2l.votes.schema import WINNERS
 

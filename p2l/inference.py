@@ -27,7 +27,7 @@ from p2l.common.cli import choose
 from p2l.common.errors import InputError
 from p2l.leaderboard import Covariates, to_score
 from p2l.leaderboard.covariates import Effect, shifted
-from p2l.leaderboard.display import SHOWN, Rates, best_html, best_text
+from p2l.leaderboard.display import SHOWN_ROWS, Rates, best_html, best_text
 from p2l.likelihood import win_rates, win_rates_if
 from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
@@ -97,7 +97,7 @@ class Prediction:
         return ", ".join([f"Prediction of {prompts}, {self.coefs.shape[1]} models", *parts])
 
     def _first_rates(self) -> list[Rates]:
-        return [self.rates(row) for row in range(min(len(self.coefs), SHOWN))]
+        return [self.rates(row) for row in range(min(len(self.coefs), SHOWN_ROWS))]
 
     def plot(self, row: int = 0) -> Figure:
         """Return the leaderboard of prompt `row`, win rates with 90 % intervals where there are any, as a figure."""

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from p2l.common.cli import need, parser, positive, run, whole
 from p2l.common.errors import InputError
@@ -17,10 +17,9 @@ from p2l.common.text_table import add_rows_flag, rows_to_print
 
 if TYPE_CHECKING:
     from p2l.leaderboard.board import Named
-    from p2l.leaderboard.files import Leaderboards
+    from p2l.leaderboard.report import Leaderboards
 
 
-_PRINTED = 20
 _TABLES = ("csv", "json", "parquet")
 """Formats that hold one table."""
 _FORMATS = (*_TABLES, "md", "xlsx")
@@ -195,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         need("torch")  # before what comes with the extra of votes alone
     _check(args)
     if args.counts_only:
-        from p2l.leaderboard.counting import write_counts_of
+        from p2l.leaderboard.sources import write_counts_of
 
         write_counts_of(args)
         print(f"wrote {args.output}", file=sys.stderr)
@@ -208,12 +207,12 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _leaderboards(args: argparse.Namespace) -> Leaderboards:
     """Compute the leaderboards, the history, or both."""
-    from p2l.leaderboard.files import Leaderboards
+    from p2l.leaderboard.report import Leaderboards
 
     boards: list[Named] = []
     history = None
     if args.over is not None:
-        from p2l.leaderboard.history_report import history_of_votes
+        from p2l.leaderboard.sources import history_of_votes
 
         history = history_of_votes(args)
     if args.model is not None:
@@ -326,22 +325,17 @@ def _check_history(args: argparse.Namespace) -> None:
 
 
 def _print(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
-    from p2l.leaderboard.board import render
-    from p2l.leaderboard.history_report import render_history
+    from p2l.leaderboard.report.files import PRINTED_GROUPS, leaderboards_text
 
-    shown: dict[str, Any] = {"top": rows_to_print(args.rows), "min_votes": args.min_votes}
-    boards, unit = leaderboards.boards, leaderboards.unit
-    tables = [render(named, unit=unit, **shown) for named in boards[: _PRINTED + 1]]
-    if leaderboards.history is not None:
-        tables.append(render_history(leaderboards.history, **shown))
-    print("\n\n".join(tables))
-    if len(boards) > _PRINTED + 1:
+    print(leaderboards_text(leaderboards, rows_to_print(args.rows)))
+    more = len(leaderboards.boards) - 1 - PRINTED_GROUPS
+    if more > 0:
         place = "are in the file" if args.output else "can be written with --output FILE"
-        print(f"\n{len(boards) - _PRINTED - 1} more groups, with fewer {unit}, {place}")
+        print(f"\n{more} more groups, with fewer {leaderboards.unit}, {place}")
 
 
 def _write(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
-    from p2l.leaderboard.files import write_leaderboards
+    from p2l.leaderboard.report.files import write_leaderboards
 
     if args.output is not None:
         write_leaderboards(leaderboards, args.output, format_of(args.output, args.format, _FORMATS))
@@ -355,7 +349,7 @@ def _write(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
 
 def _write_page(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
     from p2l.common.report.reports import save_report
-    from p2l.leaderboard.page import leaderboard_report
+    from p2l.leaderboard.report import leaderboard_report
 
     subject, data = args.title or "", Path(args.votes or (args.from_counts or [""])[0]).name
     if args.model is not None:
@@ -367,17 +361,12 @@ def _write_page(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
 
 
 def _plot(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
-    from p2l.leaderboard.history_report import plot_boards, plot_history
+    from p2l.common.report.images import save_picture
+    from p2l.leaderboard.report import leaderboard_figures
 
-    boards, history = leaderboards.boards, leaderboards.history
-    shown: dict[str, Any] = {"top": args.rows or None, "min_votes": args.min_votes}
-    if history is not None:
-        drawn = plot_history(history, args.plot, **shown)
-        print(f"drew {args.plot} (the best {drawn} of {len(history.models)} models)", file=sys.stderr)
-        return
-    drawn = plot_boards(boards, args.plot, **shown)
-    left = f" (the first {drawn} of {len(boards)} leaderboards)" if drawn < len(boards) else ""
-    print(f"drew {args.plot}{left}", file=sys.stderr)
+    figures, what = leaderboard_figures(leaderboards, args.rows or None)
+    save_picture(args.plot, *figures)
+    print(f"drew {args.plot}{f' ({what})' if what else ''}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ from p2l.leaderboard.aggregation import aggregate
 from p2l.leaderboard.board import Leaderboard, Named
 from p2l.leaderboard.controls import FORMAT
 from p2l.leaderboard.covariates import Effect
-from p2l.leaderboard.sources import Groups, Ints, fit_options
+from p2l.leaderboard.groups import Groups, Ints
+from p2l.leaderboard.sources import fit_options
 from p2l.votes.reading import read_votes
 from p2l.votes.rows import Source
 from p2l.votes.sources import open_source

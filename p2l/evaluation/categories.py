@@ -20,7 +20,7 @@ import pyarrow as pa
 from p2l.common.cli import nearest
 from p2l.common.errors import ConfigError, VoteError
 from p2l.common.files import parse_json
-from p2l.leaderboard.sources import base_column, group_rows
+from p2l.leaderboard.groups import base_column, group_rows
 
 Mask = npt.NDArray[np.bool_]
 HARD_CRITERIA = 6

@@ -26,7 +26,7 @@ from p2l.batch_inference.output import json_array
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import DEEPEST_JSON, is_deeper
 from p2l.evaluation.categories import Category, readable_tags
-from p2l.leaderboard.sources import ClusteredVotes
+from p2l.leaderboard.groups import ClusteredVotes
 from p2l.likelihood import Likelihood
 from p2l.votes.reading import model_codes, read_votes
 from p2l.votes.rows import RawBatch, Source, check_number_of_columns

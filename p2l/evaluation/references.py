@@ -24,9 +24,9 @@ from p2l.evaluation.categories import Category, EmptyCategoryError, UnknownCateg
 from p2l.evaluation.outputs import category_table, labels_of, open_votes_source
 from p2l.leaderboard import Leaderboard, PairTable, Prior, fit_table, vote_table
 from p2l.leaderboard.board import POINTS_PER_LOGIT
+from p2l.leaderboard.groups import base_column
 from p2l.leaderboard.intervals import units_of
 from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models, components
-from p2l.leaderboard.sources import base_column
 from p2l.likelihood import counted, get
 from p2l.metrics import Standing
 from p2l.votes.reading import read_votes

@@ -23,7 +23,7 @@ from p2l.common.errors import InputError
 from p2l.common.plots import FALL, RISE, new_figure, save_figure
 from p2l.common.text_table import formatted, text_table
 from p2l.leaderboard.board import POINTS_PER_LOGIT
-from p2l.leaderboard.sources import Groups
+from p2l.leaderboard.groups import Groups
 from p2l.likelihood import Likelihood, win_rates
 from p2l.votes.reading import VoteBatch, read_votes
 from p2l.votes.rows import Source

@@ -26,7 +26,7 @@ from p2l.common.retry import RetryPolicy
 from p2l.insight.answers import CLUSTER, kinds_of_prompts
 from p2l.insight.drift import Drift, judge
 from p2l.insight.drift_votes import between_times, drift_of_votes
-from p2l.leaderboard.sources import base_column
+from p2l.leaderboard.groups import base_column
 from p2l.online_training.live_votes import LiveVotes, turns_of
 from p2l.votes.schema import hash_turns
 

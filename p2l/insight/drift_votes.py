@@ -26,9 +26,9 @@ from p2l.common.files import parse_json
 from p2l.insight.drift import Changes, Measured
 from p2l.leaderboard import Leaderboard, Prior
 from p2l.leaderboard.fitting import fit_covariance, fit_table
+from p2l.leaderboard.groups import ClusteredVotes, Groups
 from p2l.leaderboard.intervals import Units
 from p2l.leaderboard.pair_tables import PairTable, VoteCounter
-from p2l.leaderboard.sources import ClusteredVotes, Groups
 from p2l.likelihood import get, win_rates
 from p2l.votes.reading import VoteBatch, model_codes, read_votes
 from p2l.votes.schema import WINNERS, name_lookup, numbers

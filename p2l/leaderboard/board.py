@@ -10,13 +10,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from p2l import likelihood as likelihoods
-from p2l.common.text_table import more_rows, text_table
 from p2l.leaderboard.covariates import Effect, shifted
 from p2l.leaderboard.display import Rates
 from p2l.leaderboard.newton import shift_invariant
@@ -165,8 +164,11 @@ class Leaderboard:
         if self.field_rates is not None or not np.isfinite(self.lower).any():
             return None
         likelihood = likelihoods.get(self.likelihood)
-        ends = (win_rates_if(end, self.coefs, likelihood, self.eta, self.gamma) for end in (self.lower, self.upper))
-        return next(ends), next(ends)
+        with np.errstate(invalid="ignore"):  # a model that nothing joins to the others has no interval
+            lower, upper = (
+                win_rates_if(end, self.coefs, likelihood, self.eta, self.gamma) for end in (self.lower, self.upper)
+            )
+        return lower, upper
 
     def to_frame(self, *, min_votes: int = 0) -> pd.DataFrame:
         """Return the models, best first: rank, model, score, each with its ends, win_rate, votes, component and coef.
@@ -198,9 +200,6 @@ class Leaderboard:
         return frame
 
 
-# Leaderboards as text for a terminal.
-
-
 class Named(NamedTuple):
     """A leaderboard with the group that it belongs to."""
 
@@ -218,80 +217,6 @@ class Named(NamedTuple):
         if self.by == "prompt":
             return f'"{self.group}"'
         return f"{self.by} = {self.group}" if self.by else self.group
-
-
-class TextTable(NamedTuple):
-    """A table of models as text, best first, with what stands around it."""
-
-    heading: str
-    facts: str
-    header: list[str]
-    rows: list[list[str]]
-    total: int
-    """Of models, whose first may be all that `rows` hold."""
-    notes: tuple[str, ...]
-
-    def text(self) -> str:
-        """Return what a terminal shows."""
-        lines = text_table(self.header, self.rows, left={self.header.index("model")})
-        lines += more_rows(self.total - len(self.rows))
-        notes = [f"note: {note}" for note in self.notes]
-        return "\n".join([f"{self.heading}: {self.facts}", "", *lines, *notes])
-
-
-def render(named: Named, *, unit: str, top: int | None = None, min_votes: int = 0) -> str:
-    """Render a table with its heading and notes; `unit` is what `size` counts."""
-    board = named.board
-    table = table_of(named, unit=unit, top=top, min_votes=min_votes)
-    return "\n".join([table.text(), *effect_lines(board.effects, board.level)])
-
-
-def table_of(named: Named, *, unit: str, top: int | None = None, min_votes: int = 0) -> TextTable:
-    """Return the models of a leaderboard as text, at most the `top` best; `unit` is what `size` counts."""
-    board = named.board
-    frame = board.to_frame(min_votes=min_votes)
-    top_rows = frame if top is None else frame.head(top)
-    optional = [name for name in ("votes", "component") if name in frame]
-    interval = [f"{board.level:.0%} interval"] if top_rows["lower"].notna().any() else []
-    rows = []
-    for row in top_rows.to_dict("records"):
-        cells = [str(row["rank"]), str(row["model"]), f"{row['score']:.0f}"]
-        cells += [interval_text(row), f"{row['rank_lower']}-{row['rank_upper']}"] if interval else []
-        rows.append([*cells, f"{row['win_rate']:.1%}", *(f"{row[name]:,}" for name in optional)])
-    interval += ["ranks"] if interval else []
-    header = ["rank", "model", "score", *interval, "beats the field", *optional]
-    return TextTable(named.title, _facts(named, unit), header, rows, len(frame), board.notes)
-
-
-def _facts(named: Named, unit: str) -> str:
-    board = named.board
-    counted = f"{named.size:,} {unit.removesuffix('s') if named.size == 1 else unit}, "
-    is_prompt = (named.by, named.size, unit) == ("prompt", 1, "prompts")  # which goes without saying
-    facts = f"{'' if is_prompt else counted}{len(board.models)} models, likelihood {board.likelihood}"
-    facts += f" ({board.not_counted:,} ties left out)" if board.not_counted else ""
-    facts += f", loss {board.loss:.4f}" if math.isfinite(board.loss) else ""
-    facts += "" if board.eta is None else f", eta {board.eta:.3f}"
-    return facts + ("" if board.prior_sd is None else f", prior sd {board.prior_sd:.2g}")
-
-
-def effect_lines(effects: Sequence[Effect], level: float) -> list[str]:
-    """Return the table of the effects of covariates, which scores leave out; nothing without covariates."""
-    return ["", *text_table(*effect_rows(effects, level), left={0, 1})] if effects else []
-
-
-def effect_rows(effects: Sequence[Effect], level: float) -> tuple[list[str], list[list[str]]]:
-    """Return head and rows of that table."""
-    rows = []
-    for effect in effects:
-        ends = f"{effect.lower:.3f} to {effect.upper:.3f}" if math.isfinite(effect.lower) else "none"
-        odds = f"{math.exp(min(effect.coef, 700.0)):.3g}" if effect.role == "difference" else ""
-        rows.append([effect.name, effect.role, f"{effect.coef:.3f}", ends, odds])
-    return ["covariate", "of", "effect", f"{level:.0%} interval", "odds"], rows
-
-
-def interval_text(row: dict[Any, Any]) -> str:
-    """Return the ends of an interval; a model that nothing joins to the others has none."""
-    return f"{row['lower']:.0f} to {row['upper']:.0f}" if math.isfinite(row["lower"]) else "none"
 
 
 def several(names: Sequence[str], most: int) -> str:

@@ -2,13 +2,14 @@
 
 A count is the number of votes of a group (a value of a column, or all votes; of a period, or of all time) on a pair of
 models with an outcome, and the sums of their weights and of these squared: all that a leaderboard needs of votes. A
-lake keeps counts of its own (`p2l.leaderboard.lake_counts`).
+lake keeps counts of its own (`p2l.leaderboard.lake_counts`), and the coefficients of the last leaderboards beside them.
 
 Shapes: M models, U distinct (group, model a, model b, winner).
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Sequence
@@ -22,7 +23,10 @@ import pyarrow as pa
 
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import atomic_path, parse_json
+from p2l.leaderboard.board import Leaderboard
+from p2l.leaderboard.newton import Prior
 from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models, distinct, every_sum, regrouped, split_keys
+from p2l.votes.lake import Lake
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -183,3 +187,61 @@ def mark_of(schema: Any, source: str) -> dict[str, Any]:
 
 def _no_counts(source: str) -> VoteError:
     return VoteError(f"{source}: holds no counts of votes; `p2l leaderboard --counts-only` writes them")
+
+
+# Coefficients are kept beside the counts: where the fits of the next leaderboards begin. A start is never a result:
+# each leaderboard is fitted to its counts, and takes one Newton step where these are those of the last run, a few where
+# votes came. The figures are those of a fit from nothing to the square of the last step.
+_MAX_KEPT_COEFS = 1_000_000  # the largest groups come first
+_MAX_COEF = 100.0  # no coefficient of a fit is as far out
+
+
+class Starts:
+    """Coefficients by column and value, or by period, of leaderboards of one kind; without a lake there are none."""
+
+    def __init__(self, lake: Lake | None = None, facts: Any = None) -> None:
+        """Read those that the last run of the same kind, which `facts` tell, has kept."""
+        self._lake, self._path = lake, f"_counts/{digest_of(['starts', facts])}.json"
+        self._likelihood: str | None = None
+        self._coefs: dict[tuple[str, str], tuple[dict[str, float], float | None]] = {}
+        self._boards: list[tuple[str, str, Leaderboard]] = []
+        self._kept_coefs = 0
+        if lake is not None and lake.files.get_file_info(f"{lake.root}/{self._path}").is_file:
+            self._read(lake)
+
+    def _read(self, lake: Lake) -> None:
+        try:
+            kept = parse_json(lake.read(self._path))
+            for by, text, coefs, eta in kept["boards"]:
+                by_name = {name: float(coef) for name, coef in coefs.items() if abs(coef) <= _MAX_COEF}
+                self._coefs[by, text] = by_name, float(eta) if eta is not None and abs(eta) <= _MAX_COEF else None
+            self._likelihood = kept["likelihood"]
+        except (VoteError, OSError, KeyError, TypeError, ValueError, AttributeError, pa.ArrowException):
+            self._coefs = {}  # a fit from nothing does as well
+
+    def of(self, by: str, text: str, models: Sequence[str], likelihood: str, prior: Prior | None) -> Floats | None:
+        """Return M coefficients, and eta behind them where there is one; None where nothing is kept."""
+        coefs, eta = self._coefs.get((by, text), ({}, None))
+        if not coefs or likelihood != self._likelihood:
+            return None
+        rest = np.zeros(len(models)) if prior is None or prior.coefs is None else prior.coefs
+        start = [coefs.get(name, other) for name, other in zip(models, rest.tolist(), strict=True)]
+        return np.array([*start, *([] if eta is None else [eta])])
+
+    def add(self, by: str, text: str, board: Leaderboard) -> None:
+        """Note a leaderboard for the next run."""
+        self._kept_coefs += len(board.models)
+        if self._lake is not None and self._kept_coefs <= _MAX_KEPT_COEFS and not board.effects:
+            self._boards.append((by, text, board))
+
+    def keep(self) -> None:
+        """Write what was noted; a lake that cannot be written goes without."""
+        if self._lake is None or not self._boards:
+            return
+        boards = [
+            [by, text, dict(zip(board.models, board.coefs.tolist(), strict=True)), board.eta]
+            for by, text, board in self._boards
+        ]
+        about = {"likelihood": self._boards[0][2].likelihood, "boards": boards}
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._lake.write(self._path, json.dumps(about).encode())

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,20 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.plots import COLOURS, new_figure, plain
 from p2l.common.text_table import text_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Floats = npt.NDArray[np.float64]
-SHOWN = 10
+SHOWN_ROWS = 10
 """Models of a `repr`, and of HTML; prompts of one of several."""
-_BEST = 3
-_PLOTTED = 30
-_BAR = "#b9d3e8"
-_LINE = "#0b5c96"
-_LEFT = "text-align:left"
+_BEST_MODELS = 3
+_PLOTTED_MODELS = 30
+_BAR_PIXELS = 160
 _MEANING = "chance of beating another model drawn at random"
 
 
@@ -61,47 +57,34 @@ class Rates:
 
     def text(self) -> str:
         """Return the title and the first models as a table."""
+        head = ["rank", "model", "beats the field", *([self._interval] if self._has_limits else [])]
         rows = [
             [str(rank), model, f"{rate:.1%}", *([f"{low:.1%} to {high:.1%}"] if self._has_limits else [])]
-            for rank, (model, rate, low, high) in enumerate(self._rows(SHOWN), 1)
+            for rank, (model, rate, low, high) in enumerate(self._rows(SHOWN_ROWS), 1)
         ]
-        head = ["rank", "model", "beats the field", *([self._interval] if self._has_limits else [])]
-        return "\n".join([self.title, *text_table(head, rows, left={1}), *self._rest(SHOWN)])
+        return "\n".join([self.title, *text_table(head, rows, left={1}), *_more(len(rows), len(self.models))])
 
     def html(self) -> str:
         """Return the same as HTML with bars, for a notebook."""
-        cells = "".join(
-            f"<tr><td>{rank}</td><td style='{_LEFT}'>{html.escape(model)}</td><td>{_bar(rate, low, high)}</td>"
-            f"<td>{rate:.1%}</td></tr>"
-            for rank, (model, rate, low, high) in enumerate(self._rows(SHOWN), 1)
-        )
-        named = "".join(f"<th style='{_LEFT}'>{name}</th>" for name in ("model", "beats the field"))
+        rows = [
+            [str(rank), model, _bar(rate, low, high), f"{rate:.1%}"]
+            for rank, (model, rate, low, high) in enumerate(self._rows(SHOWN_ROWS), 1)
+        ]
         line = f"; the line is the {self._interval}" if self._has_limits else ""
-        notes = [*self._rest(SHOWN), f"The bar is the {_MEANING}, a tie counting half{line}."]
-        rest = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
-        title = f"<p><b>{html.escape(self.title)}</b></p>"
-        return f"{title}<table><tr><th></th>{named}<th></th></tr>{cells}</table>{rest}"
+        notes = [*_more(len(rows), len(self.models)), f"The bar is the {_MEANING}, a tie counting half{line}."]
+        return _html(self.title, ["", "model", "beats the field", ""], rows, notes)
 
     def figure(self) -> Figure:
         """Return the win rates with their intervals as a figure, at most thirty models."""
-        rows = self._rows(_PLOTTED)
-        figure = new_figure(7.0, 1.1 + 0.28 * len(rows))
-        axes = figure.add_subplot()
-        places = np.arange(len(rows))
-        rates, lower, upper = (np.array([row[column] for row in rows]) for column in (1, 2, 3))
-        axes.barh(places, rates, height=0.55, color=_BAR)
-        if self._has_limits:
-            axes.hlines(places, lower, upper, color=COLOURS[0], linewidth=2)
-        axes.axvline(0.5, color="#888888", linewidth=0.8)
-        axes.set_yticks(places, [plain(row[0], 40) for row in rows])
-        axes.invert_yaxis()
-        axes.set_xlim(0, 1)
-        axes.set_xlabel(_MEANING + (f", with {self._interval}" if self._has_limits else ""))
-        axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-        axes.set_title(plain(self.title, 80), loc="left")
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        return figure
+        from p2l.common.report.charts import percent
+        from p2l.common.report.images import draw
+        from p2l.common.report.reports import Figure as ReportFigure
+        from p2l.common.report.reports import Forest, ForestRow
+
+        rows = [ForestRow(model, low, rate, high) for model, rate, low, high in self._rows(_PLOTTED_MODELS)]
+        unit = f"{_MEANING}, with {self._interval}" if self._has_limits else _MEANING
+        forest = Forest(rows, "Model", unit, lambda share: percent(share, 0), zero=0.5)
+        return draw(ReportFigure(forest, self.title), width=7.0)
 
     @property
     def _interval(self) -> str:
@@ -115,49 +98,51 @@ class Rates:
         columns = (self.models, self.rates.tolist(), self.lower.tolist(), self.upper.tolist())
         return list(zip(*(column[:most] for column in columns), strict=True))
 
-    def _rest(self, most: int) -> list[str]:
-        return _more(min(most, len(self.models)), len(self.models))
-
 
 def best_text(title: str, boards: Sequence[Rates], count: int) -> str:
     """Return the best models of the first of `count` prompts, a row for each, under the title."""
-    rows = [[str(row), *best] for row, best in enumerate(_best(boards))]
-    head = ["row", *_places(rows)]
-    return "\n".join([title, *text_table(head, rows, left=set(range(1, len(head)))), *_more(len(boards), count)])
+    head, rows = _best(boards)
+    return "\n".join([title, *text_table(head, rows, left=range(1, len(head))), *_more(len(boards), count)])
 
 
 def best_html(title: str, boards: Sequence[Rates], count: int) -> str:
     """Return the same as HTML, for a notebook."""
-    rows = [[str(row), *best] for row, best in enumerate(_best(boards))]
-    head = "".join(f"<th style='{_LEFT}'>{name}</th>" for name in ("row", *_places(rows)))
-    cells = "".join(
-        f"<tr>{''.join(f'<td style={_LEFT!r}>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows
-    )
     notes = [*_more(len(boards), count), f"Percentages are the {_MEANING}, a tie counting half."]
-    rest = "".join(f"<p>{html.escape(note)}</p>" for note in notes)
-    return f"<p><b>{html.escape(title)}</b></p><table><tr>{head}</tr>{cells}</table>{rest}"
+    return _html(title, *_best(boards), notes)
 
 
-def _best(boards: Sequence[Rates]) -> list[list[str]]:
-    return [
-        [f"{model} {rate:.1%}" for model, rate in zip(board.models[:_BEST], board.rates[:_BEST], strict=True)]
-        for board in boards
+def _best(boards: Sequence[Rates]) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the rows of the best models of prompts."""
+    rows = [
+        [str(row), *(f"{model} {rate:.1%}" for model, rate, _, _ in board._rows(_BEST_MODELS))]
+        for row, board in enumerate(boards)
     ]
-
-
-def _places(rows: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    return ("best", "second", "third")[: max((len(row) - 1 for row in rows), default=0)]
+    return ["row", "best", "second", "third"][: max(map(len, rows), default=1)], rows
 
 
 def _more(shown: int, count: int) -> list[str]:
     return [f"... and {count - shown} more"] if count > shown else []
 
 
+def _html(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    """Return a table of texts under a title; notebooks have no style sheet of ours."""
+    from markupsafe import Markup
+
+    cell = "<{0} style='text-align:left'>{{}}</{0}>"
+    forms = [Markup(cell.format("th")), *([Markup(cell.format("td"))] * len(rows))]
+    lines = [Markup("").join(map(form.format, row)) for form, row in zip(forms, [head, *rows], strict=True)]
+    body = [Markup("<tr>{}</tr>").format(line) for line in lines]
+    paragraphs = Markup("").join(Markup("<p>{}</p>").format(note) for note in notes)
+    return Markup("<p><b>{}</b></p><table>{}</table>{}").format(title, Markup("").join(body), paragraphs)
+
+
 def _bar(rate: float, lower: float, upper: float) -> str:
-    """Return a bar of 160 pixels, with the interval if there is one."""
-    line = (
-        f"<line x1='{160 * lower:.1f}' x2='{160 * upper:.1f}' y1='7' y2='7' stroke='{_LINE}' stroke-width='2'/>"
-        if math.isfinite(lower)
-        else ""
-    )
-    return f"<svg width='160' height='14'><rect width='{160 * rate:.1f}' y='2' height='10' fill='{_BAR}'/>{line}</svg>"
+    """Return the picture of a win rate, with the interval if there is one."""
+    from markupsafe import Markup
+
+    line = ""
+    if math.isfinite(lower):
+        ends = f"x1='{_BAR_PIXELS * lower:.1f}' x2='{_BAR_PIXELS * upper:.1f}'"
+        line = f"<line {ends} y1='7' y2='7' stroke='#0b5c96' stroke-width='2'/>"
+    bar = f"<rect width='{_BAR_PIXELS * rate:.1f}' y='2' height='10' fill='#b9d3e8'/>"
+    return Markup(f"<svg width='{_BAR_PIXELS}' height='14'>{bar}{line}</svg>")

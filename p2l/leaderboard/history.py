@@ -38,7 +38,7 @@ from p2l.leaderboard.pair_tables import PairTable, VoteCounter, distinct, distin
 
 if TYPE_CHECKING:
     from p2l.leaderboard.controls import ControlledVotes, CountedVotes
-    from p2l.leaderboard.starts import Starts
+    from p2l.leaderboard.counts import Starts
 
 # Periods of time: what `month`, `2weeks` or `quarter` means, and which period each vote falls into.
 #

@@ -2,6 +2,7 @@
 
     LAKE/_counts/DIGEST.parquet         the counts of one column, or of periods, and of which files they are
     LAKE/_counts/DIGEST-new.parquet     those of the files that came since, while they are few: a day writes a day
+    LAKE/_counts/DIGEST.json            coefficients of the last leaderboards, where the next fits begin
 
 Votes that come cost what they are, and a lake that cannot be written is counted anew each time. A file is read in
 batches by one thread while another counts: the votes of a group in an array of all pairs while these are few enough,

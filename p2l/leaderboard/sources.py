@@ -1,239 +1,58 @@
-"""The leaderboards that `p2l leaderboard` prints: of all votes or prompts, and of each group of them."""
+"""The leaderboards that `p2l leaderboard` prints: of all votes, of each group of them, and their history."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from p2l.common.cli import listed, nearest, not_votes, progress
+from p2l.common.cli import counted, listed, nearest, not_votes, progress
 from p2l.common.errors import InputError, VoteError
-from p2l.common.files import parse_json
 from p2l.leaderboard.board import Leaderboard, Named
 from p2l.leaderboard.controls import ControlledVotes, Controls, CountedVotes, without_value
-from p2l.leaderboard.counts import Counts, read_counts
+from p2l.leaderboard.counts import NO_PERIOD, Counts, Group, Starts, read_counts, write_counts
 from p2l.leaderboard.fitting import fit_table, prior_of, suited
-from p2l.leaderboard.history import parse_over
-from p2l.leaderboard.intervals import Units, units_of
+from p2l.leaderboard.groups import ALL, ClusteredVotes, Groups
+from p2l.leaderboard.history import History, Over, history_of_counts, parse_over
 from p2l.leaderboard.lake_counts import Spec, lake_counts
-from p2l.leaderboard.pair_tables import PairTable, VoteCounter, check_number_of_models
-from p2l.leaderboard.starts import Starts
+from p2l.leaderboard.pair_tables import VoteCounter, check_number_of_models
+from p2l.leaderboard.times import periods_of
 from p2l.votes.lake import NO_DAY, Lake, is_lake
 from p2l.votes.reading import FaultyRowError, VoteBatch, model_codes, read_votes
 from p2l.votes.rows import Source, is_text
-from p2l.votes.schema import WINNERS, hash_turns, name_lookup, numbers
+from p2l.votes.schema import WINNERS, name_lookup, numbers
 from p2l.votes.sources import open_source
 
-# Groups of rows by a column: a text, a flag, a list, or a tag nested in another column.
-#
-# Shapes: N rows of a batch, E (row, group) pairs; a row belongs to no group, to one, or, by a list column, to several.
-#
-# `language` groups by value; `is_code` gives the groups `true` and `false`; `tags` (a list) puts a row into the group
-# of each of its elements; `category_tag.math_v0.1.math` follows the keys of a nested column, which a CSV file holds as
-# JSON text. Keys may contain dots themselves: the longest key that fits is taken.
-
 Ints = npt.NDArray[np.int64]
-
-
-class Members(NamedTuple):
-    """Which rows are in which group: `names[group[e]]` holds row `row[e]`."""
-
-    names: list[str]
-    group: Ints  # (E,)
-    row: Ints  # (E,)
-
-
-def base_column(path: str, columns: Sequence[str], source: str) -> str:
-    """Return the column that a path such as `category_tag.math_v0.1.math` starts in."""
-    base = _first_key(path, columns)
-    if base is None:
-        raise VoteError(f"{source}: no column {path!r}{nearest(path, columns)}; columns: {listed(columns)}")
-    return base
-
-
-def _first_key(path: str, keys: Sequence[str]) -> str | None:
-    fitting = [key for key in keys if path == key or path.startswith(f"{key}.")]
-    return max(fitting, key=len, default=None)
-
-
-def group_rows(column: Any, path: str, name: str, source: str) -> Members:
-    """Return the groups of the rows of a column (N,) by `path`: its name, or `name.key.key...`; rows may be in none."""
-    rest = path[len(name) + 1 :]
-    if rest:
-        column = _walk(column, rest, path, source)
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_list(column.type) or pa.types.is_large_list(column.type):
-        row = np.asarray(pc.list_parent_indices(column), dtype=np.int64)
-        values = pc.list_flatten(column)
-    else:
-        row, values = np.arange(len(column), dtype=np.int64), column
-    if pa.types.is_nested(values.type):
-        key, kind = path, values.type
-        inside = f"keys {', '.join(field.name for field in kind)}" if pa.types.is_struct(kind) else str(kind)
-        while pa.types.is_struct(kind) and kind.num_fields:
-            key, kind = f"{key}.{kind[0].name}", kind[0].type
-        raise VoteError(f"{source}: column {path!r} holds {inside}; name one, as in {key!r}")
-    try:
-        encoded = (values if is_text(values.type) else values.cast(pa.string())).dictionary_encode()
-    except pa.ArrowNotImplementedError as error:
-        raise VoteError(f"values of type {values.type} cannot name groups") from error
-    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    has_value = codes >= 0
-    return Members(encoded.dictionary.to_pylist(), codes[has_value], row[has_value])
-
-
-def _walk(column: Any, rest: str, path: str, source: str) -> Any:
-    """Follow keys into a struct, or into JSON text."""
-    if is_text(column.type):
-        return _walk_text(column, rest, path, source)
-    while rest:
-        keys = [field.name for field in column.type] if pa.types.is_struct(column.type) else []
-        key = _first_key(rest, keys)
-        if key is None:
-            there = f"; keys: {', '.join(keys)}" if keys else ""
-            raise VoteError(f"{source}: {path!r} leads nowhere: no key {rest!r}{nearest(rest, keys)}{there}")
-        column, rest = pc.struct_field(column, key), rest[len(key) + 1 :]
-    return column
-
-
-def _walk_text(column: Any, rest: str, path: str, source: str) -> Any:
-    values = []
-    for text in column.to_pylist():
-        try:
-            content = None if text is None else parse_json(text)
-        except ValueError as error:
-            raise VoteError(f"{source}: {path!r} needs JSON in the column, not {text[:40]!r}") from error
-        values.append(_follow(content, rest))
-    if values and all(value is None for value in values):
-        raise VoteError(f"{source}: {path!r} leads nowhere: no row has the key {rest!r}")
-    return pa.array([json.dumps(value) if isinstance(value, bool) else value for value in values])
-
-
-def _follow(value: Any, rest: str) -> Any:
-    while rest:
-        key = _first_key(rest, list(value)) if isinstance(value, dict) else None
-        if key is None:
-            return None
-        value, rest = value[key], rest[len(key) + 1 :]
-    return value
-
-
 Floats = npt.NDArray[np.float64]
-
-# Votes that were not cast independently: those of one person, or on one prompt.
-#
-# Shapes: N votes of a batch.
-#
-# Intervals need to know which votes belong together, so every vote stays in memory here, with 29 bytes for each group
-# that it is in; without clusters a leaderboard keeps counts alone.
-
-# Group, two models, winner, weight, cluster: the narrowest types that hold them.
-_KINDS = ["<i8", "<i4", "<i4", "i1", "<f8", "<i4"]
-
-
-class ClusteredVotes:
-    """The votes of each group with their clusters; add batches, then ask for `units`."""
-
-    def __init__(self, column: str) -> None:
-        self.column = column
-        self._numbers: dict[Any, int] = {}
-        self._parts: list[list[npt.NDArray[Any]]] = []
-        self._joined: list[npt.NDArray[Any]] | None = None
-
-    def number(self, values: Any) -> Ints:
-        """Number (N,) of the cluster that each value of an Arrow column names; a vote without one stands alone."""
-        if pa.types.is_list(values.type) and pa.types.is_string(values.type.value_type):
-            keys = [None if turns is None else hash_turns(turns) for turns in values.to_pylist()]
-        elif pa.types.is_nested(values.type):
-            raise VoteError(f"column {self.column!r} holds {values.type}, which cannot name clusters")
-        else:
-            keys = values.to_pylist()
-        fresh = (self._numbers.setdefault(object() if key is None else key, len(self._numbers)) for key in keys)
-        return np.fromiter(fresh, dtype=np.int64, count=len(keys))
-
-    def add(self, group: Ints, model_a: Ints, model_b: Ints, winner: Ints, weights: Floats, cluster: Ints) -> None:
-        """Keep a batch of votes, all (N,)."""
-        columns = (group, model_a, model_b, winner, weights, cluster)
-        self._parts.append([column.astype(kind) for column, kind in zip(columns, _KINDS, strict=True)])
-
-    def units(self, group: int, table: PairTable, recode: Ints) -> Units:
-        """Return the votes of one group as units of its table; `recode` is the position there of each model code."""
-        if self._joined is None:
-            joined = [np.concatenate(column) for column in zip(*self._parts, strict=True)]
-            order = np.argsort(joined[0], kind="stable")
-            self._joined, self._parts = [column[order] for column in joined], []
-        start, end = np.searchsorted(self._joined[0], [group, group + 1])
-        _, a, b, winner, weights, cluster = (column[start:end] for column in self._joined)
-        return units_of(table, recode[a], recode[b], winner, weights, cluster)
-
-
-ALL = ("", "all")
-ALL_OF = ("", "")  # in counts
-
-
-class Groups:
-    """Codes for (column, value), in order of appearance; 0 is everything."""
-
-    def __init__(self, source: Source, paths: Sequence[str]) -> None:
-        self.source = source
-        self.bases = {path: base_column(path, source.columns, source.name) for path in paths}
-        self.codes: dict[tuple[str, str], int] = {ALL: 0}
-
-    @classmethod
-    def of(cls, codes: dict[tuple[str, str], int]) -> Groups:
-        """Return the groups of votes that are counted; raise VoteError without any votes."""
-        if ALL_OF not in codes:
-            raise VoteError("there are no votes to count")
-        groups = cls.__new__(cls)
-        groups.codes = {ALL: codes[ALL_OF], **{key: code for key, code in codes.items() if key != ALL_OF}}
-        groups.bases = {path: path for path, _ in groups.codes if path}
-        return groups
-
-    def members(self, batch: VoteBatch) -> Iterator[tuple[Ints, Ints]]:
-        """Yield (group codes, rows) of a batch, for everything and for each column."""
-        yield np.zeros(len(batch), dtype=np.int64), np.arange(len(batch))
-        for path, base in self.bases.items():
-            members = group_rows(batch.batch.column(base), path, base, self.source.name)
-            codes = [self.codes.setdefault((path, name), len(self.codes)) for name in members.names]
-            yield np.array(codes, dtype=np.int64)[members.group], members.row
-
-    def ordered(self, sizes: dict[int, int]) -> list[tuple[str, str, int]]:
-        """Return (column, value, code) in the order of the columns, the largest groups first."""
-        places = {path: place for place, path in enumerate(("", *self.bases))}
-        items = [(by, name, code) for (by, name), code in self.codes.items()]
-        return sorted(items, key=lambda item: (places[item[0]], -sizes.get(item[2], 0), item[1]))
 
 
 def boards_of_votes(args: argparse.Namespace) -> list[Named]:
     """Fit the leaderboard of all votes, then those of the groups, of votes or of their counts."""
-    counts = counts_of(args)
+    counts = _counts_of(args)
     if counts is not None:
         codes = {(group.by, group.value): code for group, code in counts.groups.items()}
         groups = Groups.of(codes)
-        starts = starts_of(args)
+        starts = _starts_of(args)
         boards = _fit_groups(groups, counts.counter, None, None, list(counts.names), args, starts)
         starts.keep()
         return boards
     source = open_source(args.votes)
     groups, counter, names = Groups(source, args.by), VoteCounter(), dict[str, int]()
     clustered = None if args.cluster is None else ClusteredVotes(args.cluster)
-    controlled = controlled_votes(source, args)
-    controls = None if controlled is None else controlled.controls
+    controlled = _controlled_votes(source, args)
     columns = [*groups.bases.values(), *([] if args.cluster is None else [args.cluster])]
-    columns += [] if controls is None else controls.columns
+    columns += [] if controlled is None else controlled.controls.columns
     dropped = 0
-    for batch in batches_of_votes(source, columns, args):
+    for batch in _batches_of_votes(source, columns, args):
         dropped += batch.dropped
-        a, b, winner, weights = vote_codes(batch, names, weighted=args.weighted)
+        a, b, winner, weights = _vote_codes(batch, names, weighted=args.weighted)
         cluster = clustered.number(batch.batch.column(args.cluster)) if clustered else None
         members = list(groups.members(batch))
         if controlled:
@@ -245,24 +64,139 @@ def boards_of_votes(args: argparse.Namespace) -> list[Named]:
                 clustered.add(group, *votes, cluster[rows])
     boards = _fit_groups(groups, counter, clustered, controlled, list(names), args)
     notes = [f"{not_votes(dropped)} {'was' if dropped == 1 else 'were'} left out."] if dropped else []
-    missing = {} if controls is None else controls.missing
-    notes += [without_value(name, count) for name, count in missing.items()]
+    notes += _notes_on_values(controlled)
     return [boards[0]._replace(board=_noted(boards[0].board, *notes)), *boards[1:]]
 
 
-_STEPS = 16  # of the covariates of a lake, where none are named
+def history_of_votes(args: argparse.Namespace) -> History:
+    """Return the history of a file of votes, as the flags of the command say; one pass counts the votes by period."""
+    over = parse_over(args.over)
+    counts = _counts_of(args)
+    if counts is not None:
+        return _history_of_counts(counts, over, args)
+    source = open_source(args.votes)
+    if args.time_column not in source.columns:
+        raise VoteError(
+            f"{source.name}: no column {args.time_column!r}{nearest(args.time_column, source.columns)} to tell periods "
+            f"by; name it with --time-column; columns: {listed(source.columns)}"
+        )
+    counter, names, codes = VoteCounter(), dict[str, int](), dict[int, int]()
+    controlled = _controlled_votes(source, args)
+    columns = [args.time_column, *([] if controlled is None else controlled.controls.columns)]
+    dropped = timeless = 0
+    for batch in _batches_of_votes(source, columns, args):
+        timed, periods = periods_of(batch, over, args)
+        dropped += batch.dropped
+        timeless += int((~timed).sum())
+        votes: list[Any] = [column[timed] for column in _vote_codes(batch, names, weighted=args.weighted)]
+        indices, place = np.unique(periods, return_inverse=True)
+        numbers_of = [codes.setdefault(int(index), len(codes)) for index in indices]
+        group = np.array(numbers_of, dtype=np.int64)[place.reshape(-1)]
+        counter.add(group, *votes)
+        if controlled is not None:
+            controlled.add(batch.batch.filter(pa.array(timed)), votes, [(group, np.arange(len(group)))])
+    if not codes:
+        raise VoteError(f"{source.name}: no vote has a time in column {args.time_column!r}")
+    history = _fit_history(counter, codes, list(names), over, source.name, args, controlled=controlled)
+    left_out = [(dropped, not_votes(dropped)), (timeless, f"{counted(timeless, 'vote')} without a time")]
+    notes = [f"{what} {'was' if count == 1 else 'were'} left out." for count, what in left_out if count]
+    return dataclasses.replace(history, notes=(*history.notes, *notes, *_notes_on_values(controlled)))
 
 
-def controlled_votes(source: Source, args: argparse.Namespace) -> ControlledVotes | CountedVotes | None:
+def _history_of_counts(counts: Counts, over: Over, args: argparse.Namespace) -> History:
+    """Return the history of votes that are counted by period."""
+    name = args.votes or args.from_counts[0]
+    codes = {group.period: code for group, code in counts.groups.items() if group.period != NO_PERIOD}
+    if not codes:
+        raise VoteError(f"{name}: no vote has a time")
+    starts = _starts_of(args)
+    history = _fit_history(counts.counter, codes, list(counts.names), over, name, args, starts=starts)
+    starts.keep()
+    return history
+
+
+def _fit_history(
+    counter: VoteCounter,
+    codes: dict[int, int],
+    names: list[str],
+    over: Over,
+    source: str,
+    args: argparse.Namespace,
+    **more: Any,
+) -> History:
+    try:
+        return history_of_counts(
+            counter,
+            codes,
+            names,
+            over=over,
+            mode=args.periods,
+            likelihood=args.likelihood,
+            shrink=args.shrink,
+            each=partial(progress, description=f"{over.unit}s", quiet=args.quiet),
+            **more,
+            **fit_options(args),
+        )
+    except InputError as error:
+        raise VoteError(f"{source}: {error}") from error
+
+
+def write_counts_of(args: argparse.Namespace) -> None:
+    """Write the counts of votes without fitting anything: what `--counts-only` writes, to be added up elsewhere."""
+    counts = _counts_of(args)
+    if counts is None:
+        source = open_source(args.votes)
+        counts = _count_by_group(source, args) if args.over is None else _count_by_period(source, args)
+    write_counts(counts, args.output)
+
+
+def _count_by_group(source: Source, args: argparse.Namespace) -> Counts:
+    """Count all votes, and those of each value of columns."""
+    counts, groups = Counts(), Groups(source, args.by)
+    for batch in _batches_of_votes(source, list(groups.bases.values()), args):
+        a, b, winner, weights = _vote_codes(batch, counts.names, weighted=args.weighted)
+        for codes, rows in groups.members(batch):
+            names = {code: key for key, code in groups.codes.items()}
+            numbers_of = [counts.code(Group() if names[code] == ALL else Group(*names[code])) for code in sorted(names)]
+            group = np.array(numbers_of, dtype=np.int64)[codes]
+            counts.counter.add(group, a[rows], b[rows], winner[rows], weights[rows])
+    return counts
+
+
+def _count_by_period(source: Source, args: argparse.Namespace) -> Counts:
+    """Count the votes of each period."""
+    over = parse_over(args.over)
+    counts = Counts(over.text)
+    for batch in _batches_of_votes(source, [args.time_column], args):
+        a, b, winner, weights = _vote_codes(batch, counts.names, weighted=args.weighted)
+        timed, periods = periods_of(batch, over, args)
+        unique, place = np.unique(periods, return_inverse=True)
+        numbers_of = [counts.code(Group("", "", int(period))) for period in unique]
+        group = np.array(numbers_of, dtype=np.int64)[place.reshape(-1)]
+        counts.counter.add(group, a[timed], b[timed], winner[timed], weights[timed])
+    return counts
+
+
+# Steps of the covariates of a lake, where the flags name none.
+_LAKE_STEPS = 16
+
+
+def _notes_on_values(controlled: ControlledVotes | CountedVotes | None) -> list[str]:
+    """Return how many votes have no value of a covariate."""
+    missing = {} if controlled is None else controlled.controls.missing
+    return [without_value(name, count) for name, count in missing.items()]
+
+
+def _controlled_votes(source: Source, args: argparse.Namespace) -> ControlledVotes | CountedVotes | None:
     """Return what holds votes with the covariates that the flags name: counted, where their values are rounded."""
     if not args.control:
         return None
-    steps = args.control_steps or (_STEPS if is_lake(args.votes) else None)
+    steps = args.control_steps or (_LAKE_STEPS if is_lake(args.votes) else None)
     controls = Controls(args.control, source.columns, source.name, steps=steps)
     return ControlledVotes(controls) if steps is None or args.cluster is not None else CountedVotes(controls)
 
 
-def counts_of(args: argparse.Namespace) -> Counts | None:
+def _counts_of(args: argparse.Namespace) -> Counts | None:
     """Return the counts that the flags name, or those of a lake; None where rows have to be read."""
     if args.from_counts is not None:
         counts = read_counts(args.from_counts)
@@ -289,7 +223,7 @@ def counts_of(args: argparse.Namespace) -> Counts | None:
     return first
 
 
-def starts_of(args: argparse.Namespace) -> Starts:
+def _starts_of(args: argparse.Namespace) -> Starts:
     """Return what a lake keeps of leaderboards of the kind that the flags ask for."""
     if args.from_counts is not None:
         return Starts()
@@ -301,7 +235,7 @@ def _is_text_in(lake: Lake, column: str) -> bool:
     return all(is_text(kind) for kind in lake.types(column))
 
 
-def batches_of_votes(source: Source, columns: Sequence[str], args: argparse.Namespace) -> Iterator[VoteBatch]:
+def _batches_of_votes(source: Source, columns: Sequence[str], args: argparse.Namespace) -> Iterator[VoteBatch]:
     """Yield the votes of a source with some more columns, batch by batch, under a progress bar."""
     needed = dict.fromkeys(["model_a", "model_b", "winner", *columns, *["weight"] * args.weighted])
     try:
@@ -313,7 +247,7 @@ def batches_of_votes(source: Source, columns: Sequence[str], args: argparse.Name
         raise VoteError(f"{error}; add --drop-bad to leave out all rows that are not votes") from error
 
 
-def vote_codes(batch: VoteBatch, names: dict[str, int], *, weighted: bool) -> tuple[Ints, Ints, Ints, Floats]:
+def _vote_codes(batch: VoteBatch, names: dict[str, int], *, weighted: bool) -> tuple[Ints, Ints, Ints, Floats]:
     """Return codes of both models and of the winner, and weights (N,); `names` grows as models come."""
     a, b = (model_codes(batch.batch.column(name), names) for name in ("model_a", "model_b"))
     check_number_of_models(len(names), batch.source.name)

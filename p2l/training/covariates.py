@@ -23,11 +23,12 @@ from torch import Tensor
 
 from p2l.common.bootstrap import Interval, bootstrap_mean
 from p2l.common.errors import VoteError
+from p2l.common.report.text import table_text
 from p2l.leaderboard import Covariates, Leaderboard, Prior, fit
-from p2l.leaderboard.board import effect_lines
 from p2l.leaderboard.controls import Controls, without_value
 from p2l.leaderboard.covariates import SIDE, able
 from p2l.leaderboard.newton import BROAD
+from p2l.leaderboard.report.tables import effect_table
 from p2l.likelihood import Likelihood, get
 from p2l.metrics import ScoredVotes, vote_values
 from p2l.model.covariates import LEVEL, CovariateEffects, Estimate
@@ -318,7 +319,7 @@ def worth(
 
 def to_text(effects: CovariateEffects, gain: Worth | None) -> str:
     """Return the effects with their intervals, and what they are worth on held-out votes, for the terminal."""
-    lines = effect_lines(effects.table(), LEVEL)
+    lines = ["", *table_text(effect_table(effects.table(), LEVEL))]
     lines += [f"note: {without_value(name, count)}" for name, count in effects.missing.items()]
     if gain is not None:
         ends = f"95 % interval {gain.gain.lower:.4f} to {gain.gain.upper:.4f}"

@@ -18,7 +18,7 @@ from p2l.insight import explain
 from p2l.insight.drift import Drift, DriftCell
 from p2l.insight.drift_report import drift_report
 from p2l.insight.explain_page import explanation_report
-from p2l.leaderboard.page import leaderboard_report
+from p2l.leaderboard.report import leaderboard_report
 from p2l.metrics import Interval
 from p2l.training.run_records import read_run
 from route.evaluation.measuring import POLICIES, PolicyReport, Results

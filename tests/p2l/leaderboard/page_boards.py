@@ -7,8 +7,8 @@ import numpy as np
 from p2l.leaderboard import History, Leaderboard
 from p2l.leaderboard.board import Named
 from p2l.leaderboard.covariates import Effect
-from p2l.leaderboard.files import Leaderboards
 from p2l.leaderboard.history import Over, Period
+from p2l.leaderboard.report import Leaderboards
 
 WIDTH = 1.959963984540054
 

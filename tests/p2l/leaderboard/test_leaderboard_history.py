@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from p2l import likelihood as likelihoods
 from p2l.common.errors import ConfigError, InputError
 from p2l.leaderboard import fit, to_score
-from p2l.leaderboard.files import history_frame
 from p2l.leaderboard.history import fit_history, parse_over
-from p2l.leaderboard.history_report import render_history, times_of
+from p2l.leaderboard.report import Leaderboards
+from p2l.leaderboard.report.files import history_frame, leaderboards_text
+from p2l.leaderboard.times import times_of
 
 DAY = 86_400.0
 START = datetime(2025, 1, 1, tzinfo=timezone.utc).timestamp()
@@ -147,7 +148,7 @@ def test_the_table_shows_rank_changes_newcomers_and_earlier_scores():
     second = draw(9000, seed=1, days=28, truth=np.array([-1.0, 0.0, 1.0, 3.0, 0]), members=range(4))
     columns = [np.concatenate(pair) for pair in zip(first, (*second[:3], second[3] + 31 * DAY), strict=True)]
     history = fit_history(*columns, models=NAMES)
-    lines = [line.split() for line in render_history(history).splitlines()]
+    lines = [line.split() for line in leaderboards_text(Leaderboards("", "votes", [], history)).splitlines()]
     rows = {line[2]: line for line in lines if len(line) > 3 and line[2] in NAMES}
     assert (rows["dog"][1], rows["ant"][1], rows["cat"][1]) == ("new", "-3", "+1")
     earlier = dict(zip(history.periods[0].board.models, to_score(history.periods[0].board.coefs), strict=True))

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from p2l.common.report.reports import report_page
 from p2l.leaderboard.board import Named
-from p2l.leaderboard.files import Leaderboards
-from p2l.leaderboard.page import leaderboard_report
-from p2l.leaderboard.page.ranking import Ranking
+from p2l.leaderboard.report import Leaderboards, leaderboard_report
+from p2l.leaderboard.report.ranking import Ranking
 from tests.p2l.evaluation.evaluation_results import EVIL
 from tests.p2l.leaderboard.page_boards import board, leaderboards
 

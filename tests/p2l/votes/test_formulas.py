@@ -12,7 +12,7 @@ import pytest
 
 from p2l.common.spreadsheets import is_formula
 from p2l.evaluation.references import read_arena
-from p2l.leaderboard.files import write_frame
+from p2l.leaderboard.report.files import write_frame
 from p2l.votes import read_votes
 from p2l.votes.writing import write_votes
 

@@ -11,9 +11,8 @@ from p2l.common.report.charts import percent
 from p2l.common.report.reports import Fold, Part, Prose, Section
 from p2l.common.report.tables import Cell, Column, Table, Value, number_text
 from p2l.leaderboard.board import Leaderboard, Named, to_score
-from p2l.leaderboard.files import Leaderboards
-from p2l.leaderboard.page.ranking import Ranking
-from p2l.leaderboard.page.tables import FIELD, board_table, cut, model_table
+from p2l.leaderboard.report.ranking import Leaderboards, Ranking
+from p2l.leaderboard.report.tables import FIELD, board_table, cut, model_table
 
 _CELLS = 2400
 """Cells of the tables of categories together: what keeps the page of 130 models small."""

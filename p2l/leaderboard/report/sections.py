@@ -21,15 +21,15 @@ from p2l.common.report.reports import (
 )
 from p2l.common.report.tables import number_text
 from p2l.leaderboard.board import Named, several
-from p2l.leaderboard.files import Leaderboards
 from p2l.leaderboard.newton import shift_invariant
-from p2l.leaderboard.page import tables
-from p2l.leaderboard.page.categories import category_section, prompt_sections
-from p2l.leaderboard.page.history import history_section
-from p2l.leaderboard.page.ranking import Ranking, Step
+from p2l.leaderboard.report import tables
+from p2l.leaderboard.report.categories import category_section, prompt_sections
+from p2l.leaderboard.report.ranking import Leaderboards, Ranking, Step
+from p2l.leaderboard.report.timeline import HISTORY_LINES, history_figure, history_section
 
 _DRAWN = 15
 """Models of the picture below the verdict, and pairs of neighbours."""
+_PLOTTED_BOARDS = 12
 _NAMED = 3
 _AS_NUMBERS = 12
 """Models whose win rates are written out; those of more are an image."""
@@ -55,7 +55,7 @@ def leaderboard_report(leaderboards: Leaderboards, subject: str, data: str) -> R
         sections, verdict, picture = prompt_sections(groups), _verdict_of_prompts(groups), None
     else:
         sections = _sections(main, ranking, groups if not main.by else [], leaderboards)
-        verdict, picture = _verdict(main, ranking, leaderboards.unit), _picture(ranking)
+        verdict, picture = _verdict(main, ranking, leaderboards.unit), _scores(ranking, _DRAWN)
     effects = main.board.effects
     if effects:
         lead = "What decides votes besides the models; scores and win rates leave it out. Effects are on the log-odds."
@@ -119,7 +119,18 @@ def _verdict_of_prompts(boards: Sequence[Named]) -> Verdict:
     return Verdict(f"Of {len(boards)} prompts, these models come first: {several(on, _NAMED)}.", "", reason)
 
 
-def _picture(ranking: Ranking) -> Figure:
+def leaderboard_figures(leaderboards: Leaderboards, top: int | None = None) -> tuple[list[Figure], str]:
+    """Return the pictures of a history, or of the first leaderboards, with `top` models, and what is left out."""
+    history, min_votes, boards = leaderboards.history, leaderboards.min_votes, leaderboards.boards
+    if history is not None:
+        leaders = Ranking.of(history.newest, min_votes).names[: top or HISTORY_LINES]
+        return [history_figure(history, leaders)], f"the best {len(leaders)} of {len(history.models)} models"
+    drawn = boards[:_PLOTTED_BOARDS]
+    figures = [_scores(Ranking.of(named.board, min_votes), top, named.title) for named in drawn]
+    return figures, f"the first {len(drawn)} of {len(boards)} leaderboards" if len(drawn) < len(boards) else ""
+
+
+def _scores(ranking: Ranking, top: int | None = None, title: str = "") -> Figure:
     """Return the scores of the first models; those that may be the best are marked."""
     leaders = set(ranking.leaders) if ranking.has_differences else set()
     rows = [
@@ -127,13 +138,13 @@ def _picture(ranking: Ranking) -> Figure:
         for name, lower, score, upper in zip(
             ranking.names, *(values.tolist() for values in ranking.scores), strict=True
         )
-    ][:_DRAWN]
+    ][:top]
     interval = f" with {ranking.board.level:.0%} interval" if ranking.has_intervals else ""
     forest = Forest(rows, "Model", f"Score{interval}", _points, zero=None)
-    title = "The models" if len(rows) == len(ranking.names) else f"The first {len(rows)} models"
+    which = "The models" if len(rows) == len(ranking.names) else f"The first {len(rows)} models"
     blue = " Those in blue may be the best." if len(leaders) > 1 else ""
     caption = f"400 points more are odds of 10 to 1.{blue}"
-    return Figure(forest, title, caption)
+    return Figure(forest, title or which, caption)
 
 
 def _sections(main: Named, ranking: Ranking, groups: Sequence[Named], leaderboards: Leaderboards) -> list[Section]:

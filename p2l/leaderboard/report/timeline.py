@@ -12,11 +12,11 @@ from p2l.common.report.reports import Figure, Section
 from p2l.common.report.tables import number_text
 from p2l.leaderboard.board import Floats, to_score
 from p2l.leaderboard.history import History
-from p2l.leaderboard.page.ranking import Ranking
-from p2l.leaderboard.page.tables import cut, history_table
+from p2l.leaderboard.report.ranking import Ranking
+from p2l.leaderboard.report.tables import cut, history_table
 
-_LINES = 8
-"""That the style tells apart."""
+HISTORY_LINES = 8
+"""Lines that the style tells apart."""
 _BANDS = 3
 """Lines with intervals; those of more would cover each other."""
 _POINTS = 150
@@ -39,10 +39,11 @@ def history_section(history: History, min_votes: int) -> Section:
     )
     if len(history.periods) < 2:
         return Section("History", [table], lead)
-    return Section("History", [_figure(history, ranking.names[:_LINES]), table], lead)
+    return Section("History", [history_figure(history, ranking.names[:HISTORY_LINES]), table], lead)
 
 
-def _figure(history: History, leaders: Sequence[str]) -> Figure:
+def history_figure(history: History, leaders: Sequence[str]) -> Figure:
+    """Return the scores of some models over the periods, as lines with bands."""
     rows = _rows(history)
     names, coefs = history.table()
     places = [names.index(name) for name in leaders]

@@ -1,6 +1,4 @@
-"""Leaderboards as files: CSV, JSON and Parquet for programs, Markdown and XLSX for people.
-
-    write_leaderboards(leaderboards, "board.md", "md")
+"""Leaderboards as text for a terminal and as files: CSV, JSON and Parquet for programs, Markdown and XLSX for people.
 
 CSV, JSON and Parquet hold one table: the leaderboards, or their history. The others also hold both.
 """
@@ -8,45 +6,86 @@ CSV, JSON and Parquet hold one table: the leaderboards, or their history. The ot
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from p2l.common.files import no_nan, output_path
+from p2l.common.report.tables import Table
+from p2l.common.report.text import notes_text, table_markdown, table_text
 from p2l.common.spreadsheets import Sheet, column_of, frame_to_cells, write_sheets
-from p2l.common.text_table import markdown_table, markdown_text
-from p2l.leaderboard.board import Named, TextTable, effect_rows, table_of, to_score
+from p2l.common.text_table import markdown_text
+from p2l.leaderboard.board import Leaderboard, Named, to_score
 from p2l.leaderboard.history import History
-from p2l.leaderboard.history_report import history_table
+from p2l.leaderboard.report.ranking import Leaderboards, Ranking
+from p2l.leaderboard.report.tables import board_table, effect_table, history_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from p2l.leaderboard.covariates import Effect
-
+PRINTED_GROUPS = 20
+"""Groups whose tables a terminal shows."""
 _HISTORY = ["period", "model", "rank", "score", "lower", "upper", "votes", "coef", "coef_lower", "coef_upper"]
 _FORMS = {"win_rate": "0.0%", **dict.fromkeys(("score", "lower", "upper"), "0.0")}
 _FACTS = ("likelihood", "eta", "gamma", "loss", "level", "not_counted", "prior_sd")
 
 
-@dataclass(frozen=True)
-class Leaderboards:
-    """What one run of `p2l leaderboard` computes.
+class _Listing(NamedTuple):
+    """A table of models with what stands around it."""
 
-    Attributes:
-        title: of documents that hold it.
-        unit: what the sizes of groups count: votes or prompts.
-        boards: that of everything first, then those of groups; empty where a history was asked for alone.
-        history: of the leaderboard of all votes, or None.
-        min_votes: models with fewer votes are left out.
-    """
+    heading: str
+    facts: str
+    table: Table
+    notes: tuple[str, ...]
+    board: Leaderboard
 
-    title: str
-    unit: str
-    boards: Sequence[Named]
-    history: History | None = None
-    min_votes: int = 0
+
+def _listings(leaderboards: Leaderboards, groups: int | None = None) -> Iterator[_Listing]:
+    """Yield the leaderboard of everything and those of the first `groups` groups, then the history."""
+    boards, history, min_votes = leaderboards.boards, leaderboards.history, leaderboards.min_votes
+    for named in boards if groups is None else boards[: groups + 1]:
+        table = board_table(Ranking.of(named.board, min_votes))
+        yield _Listing(named.title, _facts(named, leaderboards.unit), table, named.board.notes, named.board)
+    if history is not None:
+        newest = history.periods[-1]
+        table = history_table(history, Ranking.of(newest.board, min_votes))
+        heading = f"over {history.over.text} ({history.mode}), {history.periods[0].label} to {newest.label}"
+        yield _Listing(heading, _history_facts(history), table, history.notes, newest.board)
+
+
+def leaderboards_text(leaderboards: Leaderboards, top: int | None = None) -> str:
+    """Return what a terminal shows: the `top` best models of all votes, of the first groups and of the history."""
+    texts = []
+    for listing in _listings(leaderboards, PRINTED_GROUPS):
+        lines = [f"{listing.heading}: {listing.facts}", "", *table_text(listing.table, top)]
+        lines += notes_text(listing.notes)
+        if listing.board.effects:
+            lines += ["", *table_text(effect_table(listing.board.effects, listing.board.level))]
+        texts.append("\n".join(lines))
+    return "\n\n".join(texts)
+
+
+def _facts(named: Named, unit: str) -> str:
+    """Return the size of a leaderboard and what was fitted."""
+    board = named.board
+    facts = []
+    if (named.by, named.size, unit) != ("prompt", 1, "prompts"):  # which goes without saying
+        facts.append(f"{named.size:,} {unit.removesuffix('s') if named.size == 1 else unit}")
+    left_out = f" ({board.not_counted:,} ties left out)" if board.not_counted else ""
+    facts += [f"{len(board.models)} models", f"likelihood {board.likelihood}{left_out}"]
+    facts += [f"loss {board.loss:.4f}"] if math.isfinite(board.loss) else []
+    facts += [] if board.eta is None else [f"eta {board.eta:.3f}"]
+    facts += [] if board.prior_sd is None else [f"prior sd {board.prior_sd:.2g}"]
+    return ", ".join(facts)
+
+
+def _history_facts(history: History) -> str:
+    newest = history.periods[-1]
+    votes = sum(period.votes for period in history.periods)
+    number = f"{len(history.periods)} periods with votes" if len(history.periods) > 1 else "1 period"
+    fitted = f"{len(history.models)} models, likelihood {newest.board.likelihood}"
+    return f"{number}, {votes:,} votes, {fitted}; the table is of {newest.label}"
 
 
 def write_leaderboards(leaderboards: Leaderboards, path: str, kind: str) -> None:
@@ -57,15 +96,12 @@ def write_leaderboards(leaderboards: Leaderboards, path: str, kind: str) -> None
             write_sheets(temporary, list(_sheets(leaderboards)), title=title, about=about)
         elif kind in ("csv", "parquet"):
             write_frame(_frame(leaderboards), temporary, kind)
+        elif kind == "md":
+            temporary.write_text("\n".join(_markdown(leaderboards)) + "\n", encoding="utf-8")
         else:
-            temporary.write_text(_text(leaderboards, kind), encoding="utf-8")
-
-
-def _text(leaderboards: Leaderboards, kind: str) -> str:
-    if kind == "md":
-        return "\n".join(_markdown(leaderboards)) + "\n"
-    content = _history_object(leaderboards) if leaderboards.history else _board_objects(leaderboards)
-    return json.dumps(no_nan(content), indent=1, ensure_ascii=False) + "\n"
+            content = _history_object(leaderboards) if leaderboards.history else _board_objects(leaderboards)
+            text = json.dumps(no_nan(content), indent=1, ensure_ascii=False)
+            temporary.write_text(text + "\n", encoding="utf-8")
 
 
 def write_frame(frame: pd.DataFrame, path: Path, kind: str) -> None:
@@ -149,22 +185,13 @@ def _history_object(leaderboards: Leaderboards) -> dict[str, Any]:
 
 def _markdown(leaderboards: Leaderboards) -> Iterator[str]:
     yield f"# {markdown_text(leaderboards.title)}"
-    for named in leaderboards.boards:
-        table = table_of(named, unit=leaderboards.unit, min_votes=leaderboards.min_votes)
-        yield from _section(table, named.board.effects, named.board.level)
-    if leaderboards.history is not None:
-        history = leaderboards.history
-        table = history_table(history, min_votes=leaderboards.min_votes)
-        yield from _section(table, history.newest.effects, history.newest.level)
-
-
-def _section(table: TextTable, effects: Sequence[Effect], level: float) -> Iterator[str]:
-    yield from ("", f"## {markdown_text(table.heading)}", "", f"{markdown_text(table.facts)}.", "")
-    yield from markdown_table(table.header, table.rows, left={table.header.index("model")})
-    if table.notes:
-        yield from ("", *(f"- {markdown_text(note)}" for note in table.notes))
-    if effects:
-        yield from ("", *markdown_table(*effect_rows(effects, level), left={0, 1}))
+    for listing in _listings(leaderboards):
+        yield from ("", f"## {markdown_text(listing.heading)}", "", f"{markdown_text(listing.facts)}.", "")
+        yield from table_markdown(listing.table)
+        if listing.notes:
+            yield from ("", *(f"- {markdown_text(note)}" for note in listing.notes))
+        if listing.board.effects:
+            yield from ("", *table_markdown(effect_table(listing.board.effects, listing.board.level)))
 
 
 def _sheets(leaderboards: Leaderboards) -> Iterator[Sheet]:
@@ -175,17 +202,17 @@ def _sheets(leaderboards: Leaderboards) -> Iterator[Sheet]:
         yield _side_by_side(leaderboards)
     if history is not None:
         yield _sheet("History", history_frame(history, min_votes=leaderboards.min_votes))
-    named = [(one.title, one.size, one.board) for one in boards]
-    named += [] if history is None else [(f"{history.over.text} to {history.periods[-1].label}", 0, history.newest)]
-    effects = [(title, effect) for title, _, board in named for effect in board.effects]
+    rows = [(named.title, named.size, named.board) for named in boards]
+    rows += [] if history is None else [(f"{history.over.text} to {history.periods[-1].label}", 0, history.newest)]
+    effects = [(title, effect) for title, _, board in rows for effect in board.effects]
     if effects:
         fields = ("name", "role", "coef", "lower", "upper")
         columns = [column_of(name, (getattr(effect, name) for _, effect in effects)) for name in fields]
         yield Sheet("Covariates", [column_of("leaderboard", (title for title, _ in effects)), *columns])
-    about = [column_of(name, (getattr(board, name) for _, _, board in named)) for name in _FACTS]
-    notes = column_of("notes", (" ".join(board.notes) for _, _, board in named))
-    sizes = column_of(leaderboards.unit, (size or None for _, size, _ in named))
-    yield Sheet("About", [column_of("leaderboard", (title for title, _, _ in named)), sizes, *about, notes])
+    about = [column_of(name, (getattr(board, name) for _, _, board in rows)) for name in _FACTS]
+    notes = column_of("notes", (" ".join(board.notes) for _, _, board in rows))
+    sizes = column_of(leaderboards.unit, (size or None for _, size, _ in rows))
+    yield Sheet("About", [column_of("leaderboard", (title for title, _, _ in rows)), sizes, *about, notes])
 
 
 def _sheet(name: str, frame: pd.DataFrame) -> Sheet:

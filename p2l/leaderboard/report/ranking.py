@@ -6,7 +6,7 @@ Shapes: R models that are shown.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -16,10 +16,30 @@ from typing import NamedTuple
 import numpy as np
 
 from p2l.common.report.charts import percent
-from p2l.leaderboard.board import POINTS_PER_LOGIT, Floats, Ints, Leaderboard, to_score
+from p2l.leaderboard.board import POINTS_PER_LOGIT, Floats, Ints, Leaderboard, Named, to_score
+from p2l.leaderboard.history import History
 
 _SURE = 0.995
 """A chance that would be rounded to 100 % is more than 99 %."""
+
+
+@dataclass(frozen=True)
+class Leaderboards:
+    """What one run of `p2l leaderboard` computes.
+
+    Attributes:
+        title: of documents that hold it.
+        unit: what the sizes of groups count: votes or prompts.
+        boards: that of everything first, then those of groups; empty where a history was asked for alone.
+        history: of the leaderboard of all votes, or None.
+        min_votes: models with fewer votes are left out.
+    """
+
+    title: str
+    unit: str
+    boards: Sequence[Named]
+    history: History | None = None
+    min_votes: int = 0
 
 
 class Step(NamedTuple):

@@ -11,39 +11,40 @@ from p2l.common.report.charts import percent
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
 from p2l.leaderboard.board import Leaderboard, to_score
 from p2l.leaderboard.covariates import Effect
-from p2l.leaderboard.history import History
-from p2l.leaderboard.history_report import earlier_periods
-from p2l.leaderboard.page.ranking import Ranking, Step
+from p2l.leaderboard.history import History, Period
+from p2l.leaderboard.report.ranking import Ranking, Step
 
 FIELD = "the chance of winning a vote against another model drawn at random; ties count half"
-_LONGEST_TITLE = 32
-_DASH = "–"
+_TITLE_LENGTH = 32
+_EARLIER_PERIODS = 5
 
 
 def board_table(ranking: Ranking, shown: int = 60) -> Table:
     """Return the models, the best first: ranks, score with its interval, win rate, how surely above the next, votes."""
     board, number = ranking.board, len(ranking.names)
     columns: list[tuple[Column, Sequence[Value]]] = [
-        (Column("#", 0), range(1, number + 1)),
+        (Column("Rank", 0), range(1, number + 1)),
         (Column("Model", number=False), ranking.names),
         (Column("Score", 0, "400 points more are odds of 10 to 1", _scale(ranking)), _scores(ranking)),
     ]
     if ranking.has_intervals:
         spread = "the best and the worst rank that the model may have"
-        interval = [_interval(lower, upper) for lower, upper in zip(ranking.scores[0], ranking.scores[2], strict=True)]
-        columns.append((Column(f"{board.level:.0%} interval", note="of the score"), interval))
+        columns.append((Column(f"{board.level:.0%} interval", note="of the score"), _intervals(ranking)))
         columns.append((Column("Ranks", note=spread), [_spread(*ends) for ends in ranking.ranks]))
     columns.append((Column("Beats the field", note=FIELD), _rates(ranking)))
     if ranking.has_differences:
-        chances: list[Value] = [chance_cell(step) for step in ranking.steps]
+        chances: list[Value] = [_chance_cell(step) for step in ranking.steps]
         above = "the chance that the model is truly better than the next"
-        columns.append((Column("Above the next", note=above), [*chances, None]))
+        columns.append((Column("Above the next", note=above, page_only=True), [*chances, None]))
     if board.votes is not None:
         columns.append((Column("Votes", 0, "that count for the model"), board.votes[ranking.order].tolist()))
     parts = board.components[ranking.order].tolist()
     if len(set(parts)) > 1:
         columns.append(
-            (Column("Part", 0, "models of different parts were never compared"), [1 + part for part in parts])
+            (
+                Column("Part (component)", 0, "models of different parts were never compared"),
+                [1 + part for part in parts],
+            )
         )
     return model_table(columns, shown)
 
@@ -63,17 +64,28 @@ def _scale(ranking: Ranking) -> Scale:
 
 def _scores(ranking: Ranking) -> list[Value]:
     ends = zip(*(values.tolist() for values in ranking.scores), strict=True)
-    return [Cell(number_text(score, 0), round(score, 2), bar=(lower, score, upper)) for lower, score, upper in ends]
+    return [_score_cell(score, (lower, score, upper)) for lower, score, upper in ends]
 
 
-def _interval(lower: float, upper: float) -> Cell | None:
-    return (
-        Cell(f"{number_text(lower, 0)} to {number_text(upper, 0)}", round(lower, 2)) if math.isfinite(lower) else None
-    )
+def _score_cell(score: float, bar: tuple[float, float, float] | None = None) -> Cell:
+    # Scores go without commas, as on public leaderboards.
+    return Cell(number_text(score, 0).replace(",", ""), round(score, 2), bar=bar)
+
+
+def _intervals(ranking: Ranking) -> list[Value]:
+    lower, _, upper = ranking.scores
+    return [_interval(*ends) for ends in zip(lower.tolist(), upper.tolist(), strict=True)]
+
+
+def _interval(lower: float, upper: float, digits: int = 0) -> Cell:
+    if not math.isfinite(lower):
+        return Cell("none", "", "quiet")  # of a model that nothing joins to the others
+    ends = f"{number_text(lower, digits)} to {number_text(upper, digits)}"
+    return Cell(ends.replace(",", ""), round(lower, 5))
 
 
 def _spread(best: int, worst: int) -> Cell:
-    return Cell(f"{best}" if best == worst else f"{best}{_DASH}{worst}", best + worst / 10_000)
+    return Cell(f"{best}" if best == worst else f"{best}–{worst}", best + worst / 10_000)
 
 
 def _rates(ranking: Ranking) -> list[Value]:
@@ -84,7 +96,7 @@ def _rates(ranking: Ranking) -> list[Value]:
     return cells
 
 
-def chance_cell(step: Step) -> Cell | None:
+def _chance_cell(step: Step) -> Cell | None:
     """Return the chance that a model is above the next."""
     return None if math.isnan(step.chance) else Cell(step.chance_text, round(step.chance, 5))
 
@@ -104,7 +116,7 @@ def step_table(steps: Sequence[Step], level: float) -> Table:
         (Column("The next", number=False), [step.below for step in steps]),
         (Column("Points above", 0, scale=Scale.around(ends, 0.0)), cells),
         (Column(f"{level:.0%} interval"), [_interval(step.lower, step.upper) for step in steps]),
-        (Column("Truly better", note="the chance of it"), [chance_cell(step) for step in steps]),
+        (Column("Truly better", note="the chance of it"), [_chance_cell(step) for step in steps]),
         (
             Column("Beats it", note="the chance of winning a vote; ties count half"),
             [_share(step.rate) for step in steps],
@@ -134,22 +146,30 @@ def rates_table(ranking: Ranking, most: int) -> Table:
 
 def history_table(history: History, ranking: Ranking) -> Table:
     """Return the ranks of the newest period, how they changed since the one before, and scores at a few periods."""
-    periods = [*earlier_periods(history.periods[:-1]), history.periods[-1]]
-    before = _ranks(history.periods[-2].board, set(ranking.names)) if len(history.periods) > 1 else {}
-    moves: list[Value] = [_moved(before.get(name), rank) for rank, name in enumerate(ranking.names, 1)]
+    newest = history.periods[-1]
     columns: list[tuple[Column, Sequence[Value]]] = [
-        (Column("#", 0, f"rank in {periods[-1].label}"), range(1, len(ranking.names) + 1)),
-        (Column("Change", note=f"of the rank since {history.periods[-2].label}" if before else ""), moves),
-        (Column("Model", number=False), ranking.names),
+        (Column("Rank", 0, f"in {newest.label}"), range(1, len(ranking.names) + 1))
     ]
-    for period in periods:
+    if len(history.periods) > 1:
+        before = _ranks(history.periods[-2].board, set(ranking.names))
+        moves = [_moved(before.get(name), rank) for rank, name in enumerate(ranking.names, 1)]
+        columns.append((Column("Change", note=f"of the rank since {history.periods[-2].label}"), moves))
+    columns.append((Column("Model", number=False), ranking.names))
+    for period in [*_earlier_periods(history.periods[:-1]), newest]:
         scores = dict(zip(period.board.models, to_score(period.board.coefs).tolist(), strict=True))
-        cells: list[Value] = [
-            Cell(number_text(scores[name], 0), round(scores[name], 1)) if name in scores else None
-            for name in ranking.names
-        ]
+        cells: list[Value] = [_score_cell(scores[name]) if name in scores else None for name in ranking.names]
         columns.append((Column(period.label, note=f"{period.votes:,} votes of this period"), cells))
-    return model_table(columns if before else [columns[0], *columns[2:]], 10)
+    if ranking.has_intervals:
+        columns.append((Column(f"{newest.board.level:.0%} interval", note="of the newest score"), _intervals(ranking)))
+    if newest.board.votes is not None:
+        columns.append((Column("Votes", 0, "that count for the model"), newest.board.votes[ranking.order].tolist()))
+    return model_table(columns, 10)
+
+
+def _earlier_periods(periods: Sequence[Period]) -> list[Period]:
+    """Return a few periods evenly apart, the first and the last among them."""
+    places = np.unique(np.linspace(0, len(periods) - 1, min(_EARLIER_PERIODS, len(periods))).round().astype(int))
+    return [periods[place] for place in places]
 
 
 def _ranks(board: Leaderboard, shown: set[str]) -> Mapping[str, int]:
@@ -170,25 +190,24 @@ def effect_table(effects: Sequence[Effect], level: float) -> Table:
     """Return what covariates add to the log-odds, with their intervals."""
     ends = [end for effect in effects for end in (effect.lower, effect.coef, effect.upper)]
     cells = [
-        Cell(number_text(one.coef, 3), round(one.coef, 5), bar=(one.lower, one.coef, one.upper)) for one in effects
+        Cell(number_text(effect.coef, 3), round(effect.coef, 5), bar=(effect.lower, effect.coef, effect.upper))
+        for effect in effects
     ]
-    intervals = [
-        Cell(f"{number_text(one.lower, 3)} to {number_text(one.upper, 3)}", round(one.lower, 5))
-        if math.isfinite(one.lower)
-        else None
-        for one in effects
+    odds = [
+        # Beyond 700 the exponential is no number.
+        number_text(math.exp(min(effect.coef, 700.0)), 2) if effect.role == "difference" else ""
+        for effect in effects
     ]
-    odds = [number_text(math.exp(min(one.coef, 700.0)), 2) if one.role == "difference" else "" for one in effects]
     return Table.of(
-        (Column("What", number=False), [one.name for one in effects]),
-        (Column("Acts on", number=False), [one.role for one in effects]),
+        (Column("Covariate", number=False), [effect.name for effect in effects]),
+        (Column("Of", number=False), [effect.role for effect in effects]),
         (Column("Effect", 3, "on the log-odds, for one unit more", Scale.around(ends, 0.0)), cells),
-        (Column(f"{level:.0%} interval"), intervals),
+        (Column(f"{level:.0%} interval"), [_interval(effect.lower, effect.upper, 3) for effect in effects]),
         (Column("Odds", note="by which one unit more multiplies the odds"), odds),
     )
 
 
-def cut(text: str, most: int = _LONGEST_TITLE) -> str:
+def cut(text: str, most: int = _TITLE_LENGTH) -> str:
     """Return a text of others in one line, cut where it is long."""
     line = " ".join(text.split())
     return line if len(line) <= most else f"{line[: most - 1].rstrip()}…"
