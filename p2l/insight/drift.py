@@ -138,18 +138,29 @@ def judge(measured: Sequence[Measured], *, level: float, fdr: float, least_chang
     """
     from scipy.special import stdtrit
 
-    change, error = (np.array([getattr(one, name) for one in measured]) for name in ("change", "error"))
-    freedom = np.array([one.prompts - 1.0 for one in measured])
+    change = np.array([cell.change for cell in measured])
+    error = np.array([cell.error for cell in measured])
+    freedom = np.array([cell.prompts - 1.0 for cell in measured])
     p = p_values(change, error, freedom, least_change)
-    width = stdtrit(freedom, 0.5 + level / 2) * error
-    cells = []
-    for one, wide, chance, rate in zip(measured, width.tolist(), p.tolist(), adjusted(p).tolist(), strict=True):
-        low, mid, high = (POINTS_PER_LOGIT * value for value in (one.change - wide, one.change, one.change + wide))
-        verdict = "" if rate > fdr or not one.change else "rose" if one.change > 0 else "fell"
-        place = one.by, one.category, one.model, one.prompts
-        rates = one.rate_before, one.rate_after
-        cells.append(DriftCell(*place, mid, low, high, *rates, chance, rate, verdict))
-    return cells
+    q = adjusted(p)
+    half = stdtrit(freedom, 0.5 + level / 2) * error
+    return [
+        DriftCell(
+            by=cell.by,
+            category=cell.category,
+            model=cell.model,
+            prompts=cell.prompts,
+            change=POINTS_PER_LOGIT * cell.change,
+            lower=POINTS_PER_LOGIT * (cell.change - float(half[place])),
+            upper=POINTS_PER_LOGIT * (cell.change + float(half[place])),
+            rate_before=cell.rate_before,
+            rate_after=cell.rate_after,
+            p=float(p[place]),
+            q=float(q[place]),
+            verdict="" if q[place] > fdr or not cell.change else "rose" if cell.change > 0 else "fell",
+        )
+        for place, cell in enumerate(measured)
+    ]
 
 
 def p_values(change: Floats, error: Floats, freedom: Floats, least_change: float) -> Floats:
@@ -198,16 +209,25 @@ Ints = npt.NDArray[np.int64]
 _PROMPTS_AT_ONCE = 512
 
 
-@dataclass(frozen=True)
 class _Side:
-    """One of the two models, with centred coefs (U, M) and win rates (U, M) of the common models, in blocks."""
+    """One of the two models, asked about prompts in blocks: centred coefs (U, M) and win rates (U, M) of common models.
 
-    model: Any
-    columns: list[int]
-    coefs: list[Floats]
-    rates: list[Floats]
-    variances: list[Floats]
-    """(U, R) of the posterior's components, in blocks; empty for a model without one."""
+    `variances` are (U, R) of the posterior's components, empty for a model without one.
+    """
+
+    def __init__(self, model: Any, names: Sequence[str]) -> None:
+        self.model, self.columns = model, [model.model_list.index(name) for name in names]
+        self._coefs: list[Floats] = []
+        self._rates: list[Floats] = []
+        self._variances: list[Floats] = []
+
+    @property
+    def coefs(self) -> Floats:
+        return np.concatenate(self._coefs)
+
+    @property
+    def rates(self) -> Floats:
+        return np.concatenate(self._rates)
 
     def ask(self, prompts: Sequence[Sequence[str]]) -> None:
         """Add the model's predictions for some prompts; InputError if they are not finite."""
@@ -215,18 +235,20 @@ class _Side:
         if not np.isfinite(predictions.coefs).all():
             raise InputError("a model gives coefficients that are not finite numbers; compare another checkpoint")
         coefs = predictions.coefs[:, self.columns].astype(np.float64)
-        self.coefs.append(coefs - coefs.mean(axis=1, keepdims=True))
-        self.rates.append(win_rates(coefs, self.model.likelihood, predictions.eta, predictions.gamma))
+        self._coefs.append(coefs - coefs.mean(axis=1, keepdims=True))
+        self._rates.append(win_rates(coefs, self.model.likelihood, predictions.eta, predictions.gamma))
         if predictions.variances is not None:
-            self.variances.append(predictions.variances.astype(np.float64))
+            self._variances.append(predictions.variances.astype(np.float64))
 
     def noise(self, rows: Ints) -> Floats:
         """Return the variance (M,) that the votes leave of the mean centred coefficients over some prompts."""
-        if not self.variances:
+        if not self._variances:
             return np.zeros(len(self.columns))
         basis = np.asarray(self.model.basis, dtype=np.float64)[self.columns]
-        mean = np.concatenate(self.variances)[rows].mean(axis=0) - self.model.own_variances * (1.0 - 1.0 / len(rows))
-        return np.asarray((basis - basis.mean(axis=0)) ** 2 @ np.maximum(mean, 0.0))
+        mean = np.concatenate(self._variances)[rows].mean(axis=0)
+        # Each prompt's own part averages out over the prompts.
+        shared = np.maximum(mean - self.model.own_variances * (1.0 - 1.0 / len(rows)), 0.0)
+        return np.asarray((basis - basis.mean(axis=0)) ** 2 @ shared)
 
 
 def drift_of_models(
@@ -241,18 +263,33 @@ def drift_of_models(
 
     models = [P2L.from_pretrained(path) for path in (before, after)]
     names = _common(models, before, after)
-    sides = [_Side(model, [model.model_list.index(name) for name in names], [], [], []) for model in models]
-    groups, members = _ask(sides, prompts, by, quiet=quiet)
-    first, second = sides
-    change = np.concatenate(second.coefs) - np.concatenate(first.coefs)
-    rates = [np.concatenate(side.rates) for side in sides]
+    first, second = (_Side(model, names) for model in models)
+    groups, members = _ask((first, second), prompts, by, quiet=quiet)
+    change = second.coefs - first.coefs
+    rates_before, rates_after = first.rates, second.rates
     measured, small = list[Measured](), 0
-    for column, value, code in groups.ordered({code: len(rows) for code, rows in members.items()}):
+    for column, category, code in groups.ordered({code: len(rows) for code, rows in members.items()}):
         rows = members[code]
-        small += len(rows) < least
-        if len(rows) >= least:
-            noise = first.noise(rows) + second.noise(rows) if before != after else np.zeros(len(names))
-            measured += _measure(column, value, names, change[rows], noise, *(rate[rows] for rate in rates))
+        if len(rows) < least:
+            small += 1
+            continue
+        # A model compared with itself has no noise of training.
+        noise = first.noise(rows) + second.noise(rows) if before != after else np.zeros(len(names))
+        mean = change[rows].mean(axis=0)
+        error = np.sqrt(change[rows].var(axis=0, ddof=1) / len(rows) + noise)
+        before_mean, after_mean = rates_before[rows].mean(axis=0), rates_after[rows].mean(axis=0)
+        for m, name in enumerate(names):
+            cell = Measured(
+                by=column,
+                category=category,
+                model=name,
+                prompts=len(rows),
+                change=float(mean[m]),
+                error=float(error[m]),
+                rate_before=float(before_mean[m]),
+                rate_after=float(after_mean[m]),
+            )
+            measured.append(cell)
     if not measured:
         raise InputError(f"{open_source(prompts).name}: no category has {least} different prompts; lower --min-prompts")
     notes = _notes({before: models[0], after: models[1]}, names, small, least)
@@ -302,18 +339,6 @@ def _places(batch: VoteBatch, place: dict[int, int]) -> tuple[Ints, list[list[st
             new.append(turns)
         rows.append(place[key])
     return np.array(rows, dtype=np.int64), new
-
-
-def _measure(
-    column: str, value: str, names: Sequence[str], change: Floats, noise: Floats, before: Floats, after: Floats
-) -> list[Measured]:
-    """Return a category's changes (n, M) as means with their standard errors; `noise` (M,) is that of training."""
-    mean, error = change.mean(axis=0), np.sqrt(change.var(axis=0, ddof=1) / len(change) + noise)
-    rates = before.mean(axis=0), after.mean(axis=0)
-    return [
-        Measured(column, value, name, len(change), float(mean[m]), float(error[m]), *(float(rate[m]) for rate in rates))
-        for m, name in enumerate(names)
-    ]
 
 
 def _notes(models: Mapping[str, Any], names: Sequence[str], small: int, least: int) -> list[str]:

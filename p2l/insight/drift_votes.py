@@ -36,9 +36,11 @@ from p2l.votes.sources import open_source
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-_BEFORE, _AFTER = "\x1fbefore", "\x1fafter"  # end the names of entities that are on a side; no model is called so
-Sides: TypeAlias = Callable[[VoteBatch, "list[str]", "list[str]"], "tuple[list[str], list[str], Bools]"]
+_Bools = npt.NDArray[np.bool_]
+# The names of entities that are on a side end so, which no name of a model does.
+_BEFORE = "\x1fbefore"
+_AFTER = "\x1fafter"
+Sides: TypeAlias = Callable[[VoteBatch, "list[str]", "list[str]"], "tuple[list[str], list[str], _Bools]"]
 """Names of model_a and model_b of a batch to entities, and which votes count."""
 
 
@@ -58,7 +60,7 @@ class Rule:
 def between_times(before: float, after: float) -> Rule:
     """Compare all models in votes before one time and from another on (seconds)."""
 
-    def sides(batch: VoteBatch, model_a: list[str], model_b: list[str]) -> tuple[list[str], list[str], Bools]:
+    def sides(batch: VoteBatch, model_a: list[str], model_b: list[str]) -> tuple[list[str], list[str], _Bools]:
         times = np.asarray(numbers(batch.batch.column("tstamp")), dtype=np.float64)
         if np.isnan(times).any():
             raise VoteError(f"{batch.place(int(np.isnan(times).argmax()))}: has no tstamp to tell the two times by")
@@ -80,7 +82,7 @@ def between_versions(model: str, before: str, after: str) -> Rule:
         seen[str(version)] = seen.get(str(version), 0) + 1
         return name + ends[version] if version in ends else None
 
-    def sides(batch: VoteBatch, model_a: list[str], model_b: list[str]) -> tuple[list[str], list[str], Bools]:
+    def sides(batch: VoteBatch, model_a: list[str], model_b: list[str]) -> tuple[list[str], list[str], _Bools]:
         versions = _versions(batch)
         first = [entity(name, pair[0]) for name, pair in zip(model_a, versions, strict=True)]
         second = [entity(name, pair[1]) for name, pair in zip(model_b, versions, strict=True)]
@@ -218,7 +220,14 @@ class _SidedVotes:
         return measured, int((joined & ~chosen).sum()), int((~joined).sum())
 
     def _measure(
-        self, rule: Rule, board: Leaderboard, sides: Ints, joined: Bools, chosen: Bools, both: list[str], prompts: Ints
+        self,
+        rule: Rule,
+        board: Leaderboard,
+        sides: Ints,
+        joined: _Bools,
+        chosen: _Bools,
+        both: list[str],
+        prompts: Ints,
     ) -> Iterator[Measured]:
         covariance = fit_covariance(self.table, models=self.names, likelihood=board.likelihood, units=self.units)
         others = np.flatnonzero(~np.isin(np.arange(len(self.names)), sides.ravel()))
@@ -230,13 +239,20 @@ class _SidedVotes:
                 if rule.centred:
                     weights[field[side]] -= sign / len(field[side])
             error = math.sqrt(max(float(weights @ covariance @ weights), 0.0))
-            rates = [_rate(board, int(sides[number, side]), field[side]) for side in (0, 1)]
-            change = float(weights @ board.coefs)
-            yield Measured(self.by, self.value, both[number], int(prompts[number]), change, error, *rates)
+            yield Measured(
+                by=self.by,
+                category=self.value,
+                model=both[number],
+                prompts=int(prompts[number]),
+                change=float(weights @ board.coefs),
+                error=error,
+                rate_before=_rate(board, int(sides[number, 0]), field[0]),
+                rate_after=_rate(board, int(sides[number, 1]), field[1]),
+            )
 
 
-def _joined(board: Leaderboard, sides: Ints, *, centred: bool) -> Bools:
-    """Return whose sides can be compared: centred, those in the largest component of their side; else in one."""
+def _joined(board: Leaderboard, sides: Ints, *, centred: bool) -> _Bools:
+    """Return which models have two sides that votes join: to the field of each side, or to each other."""
     component = board.components[sides]
     if not centred:
         return np.asarray(component[:, 0] == component[:, 1])
