@@ -31,31 +31,20 @@ _FIELDS: dict[str, tuple[type, str]] = {
     "models": (int, "models that are released and retired over the time of the arena"),
     "topics": (int, "topics, each with words and a skill profile of its own"),
     "languages": (int, "languages, 1 (English only) to 5"),
-    "users": (int, "people who vote, each with a language and a favourite topic"),
     "seed": (int, "the same seed and flags give the same files"),
     "effect": (float, "how much the prompt matters: standard deviation of a model's skill between topics"),
     "drift": (float, "how fast skills and popularity of topics change, in radians a year"),
-    "improvement": (float, "mean gain in coefficient per year of release date"),
     "fashion": (float, "how far topics come into fashion and go out of it: swing of their log popularity"),
     "turnover": (float, "share of each topic's words that others replace from the first vote to the last"),
     "lifetime": (float, "median days that a model stays"),
     "growth": (float, "vote rate at the end over vote rate at the start"),
-    "days": (float, "days from the first vote to the last"),
 }
 
 
 _GROUPS = {
     "files": ("--output", "--votes", "--val-output", "--val", "--truth", "--quiet"),
-    "the arena": ("--models", "--topics", "--languages", "--users", "--effect", "--sentences", "--seed"),
-    "how it changes over time": (
-        "--days",
-        "--drift",
-        "--improvement",
-        "--fashion",
-        "--turnover",
-        "--lifetime",
-        "--growth",
-    ),
+    "the arena": ("--models", "--topics", "--languages", "--effect", "--sentences", "--seed"),
+    "how it changes over time": ("--drift", "--fashion", "--turnover", "--lifetime", "--growth"),
 }
 
 
@@ -78,6 +67,7 @@ def build_parser() -> ArgumentParser:
     )
     built.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
     built.arrange(_GROUPS)
+    built.hide_rare("--fashion", "--turnover", "--lifetime", "--growth")
     return built
 
 

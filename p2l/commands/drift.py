@@ -33,7 +33,7 @@ _GROUPS = {
     "what is compared": ("--prompts", "--votes", "--model", "--versions", "--before", "--after", "--by", "--clusters"),
     "watching": ("--follow", "--alarm", "--window", "--comparisons", "--stop-when-idle"),
     "what counts as a change": ("--likelihood", "--min-prompts", "--level", "--fdr", "--least-change"),
-    "output": ("--all", "--rows", "--json", "--plot", "--report", "--quiet"),
+    "output": ("--all", "--rows", "--json", "--plot", "--html", "--quiet"),
 }
 
 
@@ -78,7 +78,9 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
     add_rows_flag(flags)
     flags.add_argument("--json", metavar="FILE", help="also write every cell")
     flags.add_argument("--plot", metavar="FILE", help="also draw them (.png, .svg, .pdf)")
-    flags.add_argument("--report", metavar="FILE", help="also write a page (.html), which opens offline")
+    flags.add_argument(
+        "--html", "--report", dest="report", metavar="FILE", help="also write a page (.html), which opens offline"
+    )
     flags.add_argument("--quiet", action="store_true", help="no progress bars")
     flags.arrange(_GROUPS)
     return flags

@@ -11,8 +11,8 @@ from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from p2l.common.program import shipped
 
-FOLDERS = ("examples", "training_configs", "validation_sets", "benchmark")
-ROUTER = Path("route") / "example_config.yaml"
+_FOLDERS = ("examples", "training_configs", "validation_sets", "benchmark")
+_ROUTER = Path("route") / "example_config.yaml"
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -26,15 +26,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the files that are not there yet; refuse to change one that is."""
     target = Path(build_parser().parse_args(argv).output)
     source = shipped()
-    files = [path for name in FOLDERS for path in sorted((source / name).rglob("*")) if path.is_file()]
-    files.append(source / ROUTER)
+    files = [path for name in _FOLDERS for path in sorted((source / name).rglob("*")) if path.is_file()]
+    files.append(source / _ROUTER)
     new = [path for path in files if _is_new(path, target / path.relative_to(source))]
     for path in new:
         with atomic_path(target / path.relative_to(source)) as temporary:
             temporary.write_bytes(path.read_bytes())
-    before = len(files) - len(new)
-    print(f"{len(new)} files written{f', {before} were there already' * bool(before)}, in {target}:")
-    print(f"  {', '.join(f'{name}/' for name in FOLDERS)}, {ROUTER}")
+    unchanged = len(files) - len(new)
+    already_there = f", {unchanged} were there already" if unchanged else ""
+    print(f"{len(new)} files written{already_there}, in {target}:")
+    print(f"  {', '.join(f'{name}/' for name in _FOLDERS)}, {_ROUTER}")
 
 
 def _is_new(path: Path, target: Path) -> bool:

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 DEFAULT_BINS = 15
-LEAST_VOTES = 30  # of a point
+_LEAST_VOTES = 30  # of a point
 
 
 class Point(NamedTuple):
@@ -103,7 +103,7 @@ def joined_points(
     weights: Floats | None = None,
     clusters: Any = None,
     bins: int = DEFAULT_BINS,
-    least: int = LEAST_VOTES,
+    least: int = _LEAST_VOTES,
     level: float = 0.95,
 ) -> tuple[tuple[Point, ...], ...]:
     """Return the points of each outcome reported, from the lowest probability on; arguments as for `reliability`.
@@ -117,11 +117,16 @@ def joined_points(
     for name in (name for name in outcomes if name != "loss"):
         predicted, truth, sides = _columns(probs, targets, outcomes, name)
         used = np.tile(scale, sides) > 0
-        both = (np.tile(one, sides) for one in (scale, codes, np.arange(len(scale))))
-        columns: list[Any] = [one[used] for one in (predicted, truth, *both)]
-        groups = _joined(_places(columns[0], bins), columns[-1], bins, least)
+        rows = _PointRows(
+            predicted=predicted[used],
+            truth=truth[used],
+            weights=np.tile(scale, sides)[used],
+            codes=np.tile(codes, sides)[used],
+            votes=np.tile(np.arange(len(scale)), sides)[used],
+        )
+        groups = _joined(_places(rows.predicted, bins), rows.votes, bins, least)
         masks = [groups == group for group in range(int(groups.max(initial=-1)) + 1)]
-        by_outcome.append(tuple(_point([one[mask] for one in columns], width) for mask in masks))
+        by_outcome.append(tuple(rows.of(mask).point(width) for mask in masks))
     return tuple(by_outcome)
 
 
@@ -139,21 +144,38 @@ def _joined(places: Any, votes: Any, bins: int, least: int) -> Any:
     return group_of[places]
 
 
-def _point(columns: list[Any], width: float) -> Point:
-    """Return a point with Wilson's interval for the number of votes that would vary as the clusters do.
+@dataclass(frozen=True)
+class _PointRows:
+    """Sides of votes (n,): probability, truth and weight, the code of the prompt, and the number of the vote."""
 
-    `columns` are probabilities, truth, weights, clusters and numbers of its votes.
-    """
-    predicted, truth, weights, codes, numbers = columns
-    total = float(weights.sum())
-    share = float(weights @ truth) / total
-    residuals = np.bincount(np.unique(codes, return_inverse=True)[1], weights * (truth - share))
-    clusters, votes = len(residuals), len(np.unique(numbers))
-    variance = float((residuals**2).sum()) / total**2 * clusters / max(1, clusters - 1)
-    size = min(votes, share * (1.0 - share) / variance) if variance > 0 else min(votes, clusters)
-    middle = (share + width**2 / (2 * size)) / (1 + width**2 / size)
-    half = width / (1 + width**2 / size) * (share * (1 - share) / size + width**2 / (4 * size**2)) ** 0.5
-    return Point(float(weights @ predicted) / total, share, max(0.0, middle - half), min(1.0, middle + half), votes)
+    predicted: Any
+    truth: Any
+    weights: Any
+    codes: Any
+    votes: Any
+
+    def of(self, mask: Any) -> _PointRows:
+        """Return some of the rows."""
+        return _PointRows(**{name: column[mask] for name, column in vars(self).items()})
+
+    def point(self, width: float) -> Point:
+        """Return a point with Wilson's interval for the number of votes that would vary as the clusters do."""
+        total = float(self.weights.sum())
+        share = float(self.weights @ self.truth) / total
+        clusters = np.unique(self.codes, return_inverse=True)[1]
+        residuals = np.bincount(clusters, self.weights * (self.truth - share))
+        number, votes = len(residuals), len(np.unique(self.votes))
+        variance = float((residuals**2).sum()) / total**2 * number / max(1, number - 1)
+        size = min(votes, share * (1.0 - share) / variance) if variance > 0 else min(votes, number)
+        middle = (share + width**2 / (2 * size)) / (1 + width**2 / size)
+        half = width / (1 + width**2 / size) * (share * (1 - share) / size + width**2 / (4 * size**2)) ** 0.5
+        return Point(
+            predicted=float(self.weights @ self.predicted) / total,
+            observed=share,
+            lower=max(0.0, middle - half),
+            upper=min(1.0, middle + half),
+            votes=votes,
+        )
 
 
 def _weights_of(probs: Floats, targets: Floats, weights: Floats | None) -> Floats:

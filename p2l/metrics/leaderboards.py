@@ -24,7 +24,7 @@ from p2l.likelihood import Likelihood, get
 from p2l.metrics.votes import ScoredVotes, evaluate
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-TOPS = (1, 3, 5, 10)
+_TOPS = (1, 3, 5, 10)
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Comparison:
         return truth, model
 
 
-Measure: TypeAlias = Callable[[Comparison], Any]
-LEADERBOARD_METRICS: dict[str, Measure] = {}
+_Measure: TypeAlias = Callable[[Comparison], Any]
+LEADERBOARD_METRICS: dict[str, _Measure] = {}
 
 
-def leaderboard_metric(name: str) -> Callable[[Measure], Measure]:
+def _leaderboard_metric(name: str) -> Callable[[_Measure], _Measure]:
     """Register a comparison of two leaderboards."""
 
-    def add(function: Measure) -> Measure:
+    def add(function: _Measure) -> _Measure:
         LEADERBOARD_METRICS[name] = function
         return function
 
@@ -110,7 +110,7 @@ def _two(truth: Any, model: Any) -> dict[str, Any]:
     return {"ground-truth": truth, "model-aggr": model}
 
 
-@leaderboard_metric("Leaderboard")
+@_leaderboard_metric("Leaderboard")
 def _leaderboard(comparison: Comparison) -> dict[str, list[str]]:
     names = [comparison.models[index] for index in comparison.shared]
     orders = [(coefs, np.argsort(-coefs, kind="stable")) for coefs in comparison.coefs]
@@ -118,7 +118,7 @@ def _leaderboard(comparison: Comparison) -> dict[str, list[str]]:
 
 
 def _aggregate_metric(name: str) -> None:
-    @leaderboard_metric(f"Aggr_{name}")
+    @_leaderboard_metric(f"Aggr_{name}")
     def _both(comparison: Comparison) -> dict[str, float | None] | None:
         if comparison.labels is None:
             return None
@@ -137,7 +137,7 @@ def _simple(comparison: Comparison, side: Standing, name: str) -> float | None:
     return evaluate(name, ScoredVotes(comparison.likelihood, coefs, labels, side.eta, side.gamma, comparison.weights))
 
 
-@leaderboard_metric("L1-Dist-Prob")
+@_leaderboard_metric("L1-Dist-Prob")
 def _l1_distance(comparison: Comparison) -> float | None:
     sides = (comparison.truth, comparison.model)
     missing = any(getattr(side, name) is None for side in sides for name in comparison.likelihood.parameters)
@@ -152,12 +152,12 @@ def _l1_distance(comparison: Comparison) -> float | None:
     return float(np.abs(truth - model).mean())
 
 
-@leaderboard_metric("Spearman-lbs")
+@_leaderboard_metric("Spearman-lbs")
 def _spearman(comparison: Comparison) -> float | None:
     return _correlation(*(_average_ranks(side) for side in comparison.coefs))
 
 
-@leaderboard_metric("Kendall-lbs")
+@_leaderboard_metric("Kendall-lbs")
 def _kendall(comparison: Comparison) -> float | None:
     # Over signs of all pairs the product-moment correlation without centring is tau-b.
     first, second = np.triu_indices(len(comparison.shared), 1)
@@ -180,7 +180,7 @@ def _correlation(truth: Floats, model: Floats, *, centred: bool = True) -> float
 
 
 def _spread_metric(name: str, measure: Callable[[Floats], Any], least: int = 1) -> None:
-    @leaderboard_metric(name)
+    @_leaderboard_metric(name)
     def _of_both(comparison: Comparison) -> dict[str, float | None]:
         return _two(*(float(measure(coefs)) if len(coefs) >= least else None for coefs in comparison.coefs))
 
@@ -191,10 +191,10 @@ _spread_metric("Spread-BT", np.ptp)
 
 
 def _top_metric(name: str, measure: Callable[[Any, Any, int], Any]) -> None:
-    @leaderboard_metric(name)
+    @_leaderboard_metric(name)
     def _per_top(comparison: Comparison) -> dict[int, float | None]:
         truth, model = comparison.ranks
-        return {k: float(measure(truth, model, min(k, len(truth)))) if len(truth) else None for k in TOPS}
+        return {k: float(measure(truth, model, min(k, len(truth)))) if len(truth) else None for k in _TOPS}
 
 
 _top_metric("Top-k-fraction", lambda truth, model, k: ((truth < k) & (model < k)).sum() / k)

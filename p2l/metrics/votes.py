@@ -39,7 +39,7 @@ from p2l.metrics import calibration
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Ints: TypeAlias = npt.NDArray[np.integer[Any]]
-SMALLEST = 1e-290  # below this a probability may have lost digits: take its logarithm in log space
+_SMALLEST_EXACT = 1e-290  # below this a probability may have lost digits: take its logarithm in log space
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class ScoredVotes:
     def log_mass(self, *outcomes: str) -> Floats:
         """Return the logarithm (N,) of `mass`, exact where the probability itself is too small to represent."""
         mass = self.mass(*outcomes)
-        if mass.min(initial=1.0) > SMALLEST:
+        if mass.min(initial=1.0) > _SMALLEST_EXACT:
             return np.asarray(np.log(mass))
         return np.asarray(np.logaddexp.reduce(self.log_probs[:, self._places(outcomes)], axis=1))
 
@@ -160,13 +160,13 @@ class Metric:
 
 
 METRICS: dict[str, Metric] = {}
-PerVote: TypeAlias = Callable[[ScoredVotes], Floats]
+_PerVote: TypeAlias = Callable[[ScoredVotes], Floats]
 
 
-def vote_metric(name: str, *outcomes: str, apart: bool = False) -> Callable[[PerVote], PerVote]:
+def vote_metric(name: str, *outcomes: str, apart: bool = False) -> Callable[[_PerVote], _PerVote]:
     """Register a metric that is a mean over votes."""
 
-    def add(function: PerVote) -> PerVote:
+    def add(function: _PerVote) -> _PerVote:
         METRICS[name] = Metric(name, per_vote=function, outcomes=outcomes, apart=apart)
         return function
 
@@ -340,10 +340,10 @@ _calibration_metric("ECE-bothbad", "bothbad", "win", "bothbad")
 
 
 # Metrics of the coefficients: functions of the rows (N, M) that have any, and of how many votes one row stands for.
-Coefs: TypeAlias = npt.NDArray[np.floating[Any]]
+_Coefs: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
-def _coef_metric(name: str, measure: Callable[[Coefs, int], float]) -> None:
+def _coef_metric(name: str, measure: Callable[[_Coefs, int], float]) -> None:
     """Register a metric of the coefficients; one leaderboard (M,) stands for N equal rows."""
 
     def whole(votes: ScoredVotes) -> float:
@@ -357,17 +357,17 @@ def _mean(rows: Any) -> float:
     return float(np.mean(rows, dtype=np.float64))
 
 
-def _std(rows: Coefs, copies: int) -> float:
+def _std(rows: _Coefs, copies: int) -> float:
     size = copies * int((~np.isnan(rows)).sum())
     return float(np.nanstd(rows, dtype=np.float64)) * (size / (size - 1)) ** 0.5 if size > 1 else np.nan
 
 
-def _mean_std(rows: Coefs, _copies: int) -> float:
+def _mean_std(rows: _Coefs, _copies: int) -> float:
     rows = rows[(~np.isnan(rows)).sum(axis=1) > 1]
     return _mean(np.nanstd(rows, axis=1, ddof=1)) if len(rows) else np.nan
 
 
-def _quartiles(rows: Coefs) -> Any:
+def _quartiles(rows: _Coefs) -> Any:
     """Return the upper and the lower quartile (N,) of rows; to sort them is ten times faster than numpy.quantile."""
     if np.isnan(rows).any():
         return np.nanquantile(rows, (0.75, 0.25), axis=1)
