@@ -68,7 +68,7 @@ def train(folder: Path, votes: pd.DataFrame, likelihood: str) -> dict[str, Any]:
     """Train a reader on these votes and return its covariates.json."""
     from p2l.training.loop import RunOptions
     from p2l.training.offline import train as train_offline
-    from p2l.training.prepare import CONFIG_FILE, Request, prepare
+    from p2l.training.planning import CONFIG_FILE, Request, prepare
 
     file, run = folder / "votes.parquet", folder / "run"
     votes.to_parquet(file)

@@ -273,7 +273,7 @@ def _fold(train: pd.DataFrame, held: pd.DataFrame, folder: Path, more: list[str]
     folder.mkdir(parents=True)
     train_on(train, held, folder, more, HUMAN, len(train))
     from p2l.leaderboard import fit_labels
-    from p2l.training.facts import Forecast
+    from p2l.training.forecasts import Forecast
 
     part = read_part(folder / "train.parquet")
     asked = read_part(folder / "held.parquet", part.models)

@@ -41,9 +41,8 @@ from p2l.model.batching import collate
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import build
 from p2l.model.model import P2LModel, P2LRecord, to_dtype
-from p2l.training.data import Windows
 from p2l.training.engine import Engine, choose_device, start_processes
-from p2l.training.trainer import Trainer
+from p2l.training.trainer import Trainer, Windows
 from p2l.votes import VoteStore, open_votes
 
 SEED = 0

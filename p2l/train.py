@@ -150,8 +150,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _resumed(config: str, options: RunOptions) -> RunOptions | None:
     """Return the options with the run of the configuration, begun or stopped; None for one that has ended."""
-    from p2l.training.config import load_config
-    from p2l.training.prepare import take_up
+    from p2l.training.offline import take_up
+    from p2l.training.train_config import load_config
 
     if options.checkpoint is not None:
         raise ConfigError("--resume finds the checkpoint itself; leave out --checkpoint or --resume")
@@ -170,7 +170,7 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
         raise ConfigError("--val and --no-eval exclude each other; leave one out")
     from p2l.training.loop import RunOptions
     from p2l.training.offline import train
-    from p2l.training.prepare import Request, dry_run, prepare
+    from p2l.training.planning import Request, dry_run, prepare
     from p2l.training.run_records import CONFIG_FILE
 
     names = (flags.size, flags.val, flags.backbone, flags.output, flags.encoder)

@@ -19,8 +19,8 @@ from coeval.commands.analyze import FORWARDED
 from p2l.cli import COMMANDS
 from p2l.common.program import parser_of
 from p2l.model.tokenizer import resolve_template
-from p2l.training.config import TrainConfig, load_config
 from p2l.training.deepspeed_config import find_deepspeed_file, resolve_deepspeed
+from p2l.training.train_config import TrainConfig, load_config
 from route.cli import COMMANDS as ROUTE_COMMANDS
 from route.config import ModelConfig, RouterConfig
 from tests.conftest import ROOT, Command

@@ -26,8 +26,8 @@ ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 PROGRAMS = {"p2l": "p2l.cli", "p2l-route": "route.cli", "coeval": "coeval.cli"}
 CONFIGURATIONS = {
-    "Offline training": ("p2l.training.config:TrainConfig", "train/training.md"),
-    "Online training": ("p2l.online_training.config:OnlineConfig", "train/online.md"),
+    "Offline training": ("p2l.training.train_config:TrainConfig", "train/training.md"),
+    "Online training": ("p2l.online_training.online_config:OnlineConfig", "train/online.md"),
     "Router": ("route.config:RouterConfig", "route/routing.md"),
     "A model of the router": ("route.config:ModelConfig", "route/routing.md"),
 }

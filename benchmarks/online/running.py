@@ -28,9 +28,8 @@ from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel, P2LOutput
 from p2l.online_training.averaging import AveragedWeights
 from p2l.online_training.newcomers import LargerSteps
-from p2l.training.data import Windows
 from p2l.training.engine import Engine, choose_device, start_processes
-from p2l.training.trainer import Trainer
+from p2l.training.trainer import Trainer, Windows
 
 __all__ = ["HORIZON", "Outcome", "run_strategy"]
 

@@ -20,7 +20,7 @@ from benchmarks.real_votes.parts import Part
 from p2l.common.cli import progress
 from p2l.leaderboard import Prior, aggregate, fit_labels
 from p2l.metrics import Interval
-from p2l.training.facts import Forecast
+from p2l.training.forecasts import Forecast
 
 __all__ = ["agreement", "largest_categories", "rank_correlation"]
 

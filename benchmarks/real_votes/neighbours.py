@@ -21,7 +21,7 @@ from benchmarks.real_votes.parts import Part, mean_loss, of_votes
 from p2l.common.cli import progress
 from p2l.common.files import atomic_path
 from p2l.leaderboard import Prior, fit_labels
-from p2l.training.facts import Forecast, per_category
+from p2l.training.forecasts import Forecast, per_category
 
 __all__ = ["best_setting", "embed", "nearest_votes", "neighbours", "tuned_neighbours", "tuned_per_category"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from p2l.common.files import atomic_path
 from p2l.likelihood import get
 from p2l.metrics import ScoredVotes, vote_values
-from p2l.training.facts import Forecast
+from p2l.training.forecasts import Forecast
 from p2l.votes import open_votes
 
 __all__ = [

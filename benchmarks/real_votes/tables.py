@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.real_votes.agreement import agreement
 from benchmarks.real_votes.parts import Floats, Part, scored, vote_losses
 from p2l.metrics import Interval, bootstrap_mean, expected_calibration_error, vote_values
-from p2l.training.facts import Forecast
+from p2l.training.forecasts import Forecast
 
 __all__ = ["Line", "calibration", "measure", "table"]
 

@@ -18,7 +18,7 @@ import yaml
 from benchmarks.real_votes.parts import Part, SidedForecast, read_forecast, write_forecast
 from benchmarks.real_votes.recipes import WARM_UP, Recipe, encoder_folder
 from p2l.common.files import atomic_path
-from p2l.training.facts import Forecast
+from p2l.training.forecasts import Forecast
 
 __all__ = ["configuration", "forecast_of", "p2l"]
 

@@ -17,7 +17,7 @@ from p2l.leaderboard.board import to_score
 from p2l.likelihood import get, vote_losses
 from p2l.simulate import load_arena
 from p2l.simulation.arena import Arena, Examples
-from p2l.training.facts import Forecast, Labels, marginal, per_category
+from p2l.training.forecasts import Forecast, Labels, marginal, per_category
 from p2l.votes import VoteStore, open_votes
 
 _LIKELIHOOD = "grk"

@@ -39,8 +39,7 @@ from p2l.evaluation.suite import measure_file
 from p2l.likelihood import get
 from p2l.metrics import Interval, about
 from p2l.model.checkpoint import read_model_list
-from p2l.training.comparison import HeldOutComparison
-from p2l.training.run_records import FORECASTS_FILE, RunRecords, Steps, as_number
+from p2l.training.run_records import FORECASTS_FILE, HeldOutComparison, RunRecords, Steps, as_number
 
 _METRICS = ("Loss", "BCELoss", "MSELoss", "Accuracy", "Tie_Loss", "Tie_Accuracy", "Tie_bb_Loss", "Tie_bb_Accuracy")
 _LEADERBOARD_METRICS = ("L1-Dist-Prob", "Spearman-lbs", "Kendall-lbs")

@@ -30,10 +30,9 @@ from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.common.text_table import text_table
 from p2l.likelihood import get
 from p2l.metrics import ScoredVotes, vote_values
-from p2l.training.comparison import COMPARISON_FILE
-from p2l.training.config import load_config
-from p2l.training.prepare import LEAST_VOTES, Request, prepare
-from p2l.training.run_records import CONFIG_FILE
+from p2l.training.planning import LEAST_VOTES, Request, prepare
+from p2l.training.run_records import COMPARISON_FILE, CONFIG_FILE
+from p2l.training.train_config import load_config
 from p2l.votes import VoteStore, open_votes
 from p2l.votes.schema import hash_turns
 from p2l.votes.splitting import hash_prompts, split_by_prompt

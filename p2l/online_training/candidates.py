@@ -5,7 +5,7 @@ A run trains on without any of this; both are done to the folder of the candidat
     coefs_f = f coefs + (1 - f) m,    eta and gamma likewise
 
 with m the one leaderboard of the votes that have arrived. Of the factors f whose loss on the newest held-out votes
-exceeds the least by no more than its standard error (`p2l.training.shrinkage`), a run that began with nothing takes the
+exceeds the least by no more than its standard error (`p2l.training.forecasts`), a run that began with nothing takes the
 smallest; one that began with a finished model takes the largest, since that model was shrunk by its own validation
 votes, and a few new ones must not undo what it knew. An LLM with few votes is held by the prior of m at its own mean
 over the held-out prompts. The gate judges by the same votes: one parameter that is chosen by N of them makes a
@@ -29,10 +29,9 @@ from p2l.leaderboard import Leaderboard, Prior
 from p2l.likelihood import counted
 from p2l.model.checkpoint import edit_weights
 from p2l.model.heads import HeadStart
-from p2l.training.data import Votes, distinct
-from p2l.training.facts import CATEGORY_SD, Forecast, marginal_board
+from p2l.training.forecasts import CATEGORY_SD, Forecast, ValidationVotes, Votes, marginal_board, repeated
 from p2l.training.posterior import MOST_READ, fit_posterior
-from p2l.training.shrinkage import ValidationVotes, repeated
+from p2l.training.trainer import distinct
 from p2l.votes import translate_labels
 from p2l.votes.schema import hash_turns
 

@@ -12,7 +12,7 @@ models with some hundred votes are too rough for a prior, and its forecasts of t
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,7 @@ from torch import Tensor
 from p2l.leaderboard.newcomers import NewRow, RowPrior, fit_row, fit_row_prior, organisation_of, votes_on_new
 from p2l.likelihood import Likelihood
 from p2l.online_training.averaging import PublishedAverage
-from p2l.training.facts import Forecast
-from p2l.training.loop import validate
+from p2l.training.forecasts import Forecast
 from p2l.training.trainer import Trainer
 
 FEWEST_KNOWN = 8
@@ -128,7 +127,7 @@ class NewRows:
         ids = np.array(self._own[model], dtype=np.int64)
         newest = np.arange(max(0, self._seen - _BACKGROUND), self._seen)
         votes = _SomeVotes(self.trainer.votes, np.concatenate([ids, newest]))
-        forecast = validate(engine, replace(self.trainer.windows, votes=votes, ahead=True, covariates=None))
+        forecast = self.trainer.forecast(votes)
         row = None if forecast is None else self._fit(model, known, forecast, ids)
         row = engine.broadcast(row)
         if row is None:

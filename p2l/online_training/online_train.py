@@ -24,8 +24,8 @@ from p2l.common.errors import ConfigError
 
 if TYPE_CHECKING:
     from p2l.online_training.candidates import HeldVotes
-    from p2l.online_training.config import OnlineConfig
     from p2l.online_training.live_votes import LiveVotes
+    from p2l.online_training.online_config import OnlineConfig
     from p2l.online_training.retraining import Retraining
     from p2l.online_training.stream import Publisher, VoteStream
     from p2l.training.loop import RunOptions, Start
@@ -138,7 +138,7 @@ class _LiveRun:
     def open_stream(self, config: OnlineConfig, known_models: Sequence[str]) -> VoteStream:
         """Return the stream of votes to train on."""
         if self.flags.follow is None:
-            from p2l.online_training.run import open_data_set
+            from p2l.online_training.online_run import open_data_set
             from p2l.online_training.stream import hold_out
 
             stream, self.held = hold_out(open_data_set(config, known_models), self.share)
@@ -311,7 +311,7 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the flags and train."""
-    from p2l.online_training.config import derived_configuration
+    from p2l.online_training.online_config import derived_configuration
 
     flags = build_parser().parse_args(argv)
     check_follow_flags(flags)
@@ -321,7 +321,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         changes["vote_order"] = "sort"
     if flags.follow:
         changes["train_data_path"] = str(flags.follow)
-    from p2l.online_training.run import OnlineOptions, learned_votes, train_online
+    from p2l.online_training.online_run import OnlineOptions, learned_votes, train_online
 
     is_live = flags.follow is not None or flags.publish is not None
     live = _LiveRun(flags, learned_votes(flags.checkpoint)) if is_live else None
@@ -330,7 +330,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _past(flags: argparse.Namespace, changes: Mapping[str, object]) -> dict[str, object]:
     """Return the keys that --past replaces."""
-    from p2l.online_training.config import replay_of_past
+    from p2l.online_training.online_config import replay_of_past
 
     if flags.past is None:
         return {}

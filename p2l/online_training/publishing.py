@@ -31,8 +31,8 @@ from p2l.common.files import disk_error, locked, parse_json, sync_path, sync_tre
 from p2l.likelihood import counted, vote_losses
 from p2l.model.checkpoint import revision_of
 from p2l.online_training.stream import StepFacts, StopRequestedError, published_order
-from p2l.training.config import TrainConfig
 from p2l.training.run_records import PUBLICATIONS_FILE, STATE_FILE
+from p2l.training.train_config import TrainConfig
 from p2l.votes import translate_labels
 from p2l.votes.schema import hash_turns
 

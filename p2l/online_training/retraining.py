@@ -43,8 +43,8 @@ from p2l.common.files import write_json
 from p2l.model.checkpoint import read_model_list, read_object
 from p2l.model.model import P2LModel
 from p2l.online_training.candidates import FEWEST_PROMPTS, ArrivedVotes, HeldOutVotes, recent, shrink
-from p2l.online_training.config import OnlineConfig
 from p2l.online_training.live_votes import LiveVotes, Waiting
+from p2l.online_training.online_config import OnlineConfig
 from p2l.online_training.publishing import Difference, compare, log_event
 from p2l.online_training.stream import is_held_out, open_past
 from p2l.training.recipe import CROSS_FIT_BELOW
@@ -358,7 +358,7 @@ def train_anew(folder: str) -> None:
     os.nice(10)
     from p2l.training.loop import RunOptions
     from p2l.training.offline import train
-    from p2l.training.prepare import Request, prepare
+    from p2l.training.planning import Request, prepare
 
     place = Path(folder)
     job = read_object(place / _JOB)

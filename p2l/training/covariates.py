@@ -33,8 +33,7 @@ from p2l.likelihood import Likelihood, get
 from p2l.metrics import ScoredVotes, vote_values
 from p2l.model.covariates import LEVEL, CovariateEffects, Estimate
 from p2l.model.model import P2LModel
-from p2l.training.data import Votes
-from p2l.training.facts import Forecast
+from p2l.training.forecasts import Forecast, Votes
 from p2l.votes import VoteStore
 from p2l.votes.schema import hash_turns
 

@@ -9,6 +9,7 @@ Also here: the compilers that such settings need, and torch.compile for the laye
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import os
 import shutil
@@ -20,11 +21,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from p2l.common.cli import nearest
+from p2l.common.cli import choose, nearest
 from p2l.common.errors import ConfigError
 from p2l.common.files import parse_json
 from p2l.model.backbones import P2L_ATTENTION, register_attention
-from p2l.training.config import TrainConfig
+from p2l.training.train_config import TrainConfig
 
 Precision = str  # "float32" | "bfloat16"
 _AUTO = "auto"
@@ -358,3 +359,73 @@ def _compile_within_checkpoint(layer: Any) -> None:
         return checkpoint(functools.partial(forwards[run.func], *run.args, **run.keywords), *inputs)
 
     layer._gradient_checkpointing_func = checkpoint_compiled
+
+
+# Schedule of the rate and groups of parameters.
+
+
+def make_scheduler(config: TrainConfig, total_steps: int | None) -> Callable[[torch.optim.Optimizer], Any]:
+    """Return a factory of the schedule that the configuration names; ConfigError if it or its settings are wrong."""
+    name = config.lr_schedule
+    schedule = _schedule_named("constant_with_warmup" if name == "constant" and config.warmup_steps else name)
+    parameters = inspect.signature(schedule).parameters
+    counts = {"num_warmup_steps": config.warmup_steps, "num_training_steps": total_steps}
+    options = {key: value for key, value in counts.items() if key in parameters} | config.lr_schedule_params
+    if "num_training_steps" in options and options["num_training_steps"] is None:
+        raise ConfigError(
+            f"key 'lr_schedule': {name!r} needs the number of steps, which a growing stream does not have; "
+            "use constant or inverse_sqrt, or set num_training_steps in lr_schedule_params"
+        )
+    for key in config.lr_schedule_params:
+        if key not in parameters:
+            raise ConfigError(f"key 'lr_schedule_params': {name!r} has no parameter {key!r}{nearest(key, parameters)}")
+
+    def make(optimizer: torch.optim.Optimizer) -> Any:
+        return schedule(optimizer, **options)
+
+    try:
+        make(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0))
+    except Exception as error:  # any failure here comes from the user's parameters
+        raise ConfigError(f"key 'lr_schedule': {name!r}: {one_line(error)}") from error
+    return make
+
+
+def _schedule_named(name: str) -> Callable[..., Any]:
+    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+
+    # These two need a validation loss before every step.
+    unfit = ("reduce_lr_on_plateau", "greedy")
+    makers: Any = TYPE_TO_SCHEDULER_FUNCTION
+    schedules: dict[str, Callable[..., Any]] = {
+        kind.value: make for kind, make in makers.items() if kind.value not in unfit
+    }
+    return choose("key 'lr_schedule':", name, schedules)
+
+
+def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]] | None:
+    """Split the trainable parameters into optimizer groups by learning rate and weight decay, the backbone's first.
+
+    The head starts from nothing and the backbone from a text model: one rate would be too slow for the head or too
+    fast for the backbone. Decay is for matrices alone; biases hold the leaderboard of all prompts.
+
+    None if all parameters are treated alike: without decay and a rate for the head, or under an `optimizer` block.
+    """
+    if config.optimizer is not None or not (config.weight_decay or config.head_learning_rate):
+        return None
+    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            kind = (name.startswith(("head.", "covariates.")), parameter.ndim < 2)
+            groups.setdefault(kind, []).append(parameter)
+    return [_group(config, groups[kind], *kind) for kind in sorted(groups)]
+
+
+def _group(config: TrainConfig, parameters: list[nn.Parameter], is_head: bool, is_vector: bool) -> dict[str, Any]:
+    rate = config.head_learning_rate if is_head and config.head_learning_rate else config.learning_rate
+    return {"params": parameters, "lr": rate, "weight_decay": 0.0 if is_vector else config.weight_decay}
+
+
+def one_line(error: Exception) -> str:
+    """Return what a foreign error says, as one line of bounded length."""
+    text = " ".join(str(error).split()).split(" For further information visit")[0]
+    return text[:300] or type(error).__name__

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import inspect
 import io
 import logging
 import math
@@ -25,13 +24,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from p2l.common.cli import choose, nearest
 from p2l.common.errors import CheckpointError, ConfigError, P2LError, PeerError
 from p2l.model.batching import Batch, to_device
 from p2l.model.model import P2LModel, P2LOutput
-from p2l.training.config import TrainConfig
-from p2l.training.deepspeed_config import prepare_kernels, update_rule
-from p2l.training.full_parameters import read_full, read_scalars, state_keys, write_full, write_scalars
+from p2l.training.deepspeed_config import one_line, prepare_kernels, update_rule
 
 Part = TypeVar("Part")
 _STATE = "deepspeed"
@@ -173,7 +169,7 @@ class Engine:
                     dist_init_required=False,
                 )
         except Exception as error:  # DeepSpeed raises whatever its parts raise
-            raise ConfigError(f"DeepSpeed does not start with these settings: {_one_line(error)}") from error
+            raise ConfigError(f"DeepSpeed does not start with these settings: {one_line(error)}") from error
 
     @property
     def model(self) -> P2LModel:
@@ -294,7 +290,7 @@ class Engine:
             raise _refused(folder / _STATE, error) from error
         except Exception as error:  # DeepSpeed passes on the exceptions of all its components
             raise CheckpointError(
-                f"{folder}: damaged or cut short, training cannot resume: {_one_line(error).split('. ')[0]}; "
+                f"{folder}: damaged or cut short, training cannot resume: {one_line(error).split('. ')[0]}; "
                 "copy it again, or name an earlier checkpoint"
             ) from error
         if path is None:
@@ -417,67 +413,113 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def make_scheduler(config: TrainConfig, total_steps: int | None) -> Callable[[torch.optim.Optimizer], Any]:
-    """Return a factory of the schedule that the configuration names; ConfigError if it or its settings are wrong."""
-    name = config.lr_schedule
-    schedule = _schedule_named("constant_with_warmup" if name == "constant" and config.warmup_steps else name)
-    parameters = inspect.signature(schedule).parameters
-    counts = {"num_warmup_steps": config.warmup_steps, "num_training_steps": total_steps}
-    options = {key: value for key, value in counts.items() if key in parameters} | config.lr_schedule_params
-    if "num_training_steps" in options and options["num_training_steps"] is None:
-        raise ConfigError(
-            f"key 'lr_schedule': {name!r} needs the number of steps, which a growing stream does not have; "
-            "use constant or inverse_sqrt, or set num_training_steps in lr_schedule_params"
-        )
-    for key in config.lr_schedule_params:
-        if key not in parameters:
-            raise ConfigError(f"key 'lr_schedule_params': {name!r} has no parameter {key!r}{nearest(key, parameters)}")
+# Whole parameters and their optimizer state, however ZeRO has partitioned them: under ZeRO each rank holds a part of
+# them in flat buffers; here they are read and written one parameter at a time. Every rank must make the same calls.
 
-    def make(optimizer: torch.optim.Optimizer) -> Any:
-        return schedule(optimizer, **options)
-
-    try:
-        make(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0))
-    except Exception as error:  # any failure here comes from the user's parameters
-        raise ConfigError(f"key 'lr_schedule': {name!r}: {_one_line(error)}") from error
-    return make
+OptimizerScalars = dict[str, Any]
 
 
-def _schedule_named(name: str) -> Callable[..., Any]:
-    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
-
-    # These two need a validation loss before every step.
-    unfit = ("reduce_lr_on_plateau", "greedy")
-    makers: Any = TYPE_TO_SCHEDULER_FUNCTION
-    schedules: dict[str, Callable[..., Any]] = {
-        kind.value: make for kind, make in makers.items() if kind.value not in unfit
-    }
-    return choose("key 'lr_schedule':", name, schedules)
+def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+    """Return the optimizer that holds the state, below DeepSpeed's own."""
+    inner: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
+    return inner
 
 
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).split()).split(" For further information visit")[0]
-    return text[:300] or type(error).__name__
+def state_keys(optimizer: Any) -> list[str]:
+    """Return the keys of the optimizer's per-weight state, after linking it; empty before the first step."""
+    _link_states(optimizer)
+    for parameter, state in inner_optimizer(optimizer).state.items():
+        return [key for key, value in state.items() if torch.is_tensor(value) and value.shape == parameter.shape]
+    return []
 
 
-def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]] | None:
-    """Split the trainable parameters into optimizer groups by learning rate and weight decay, the backbone's first.
+def _link_states(optimizer: Any) -> None:
+    """Make ZeRO 1 and 2 link each parameter to its optimizer state again.
 
-    The head starts from nothing and the backbone from a text model: one rate would be too slow for the head or too
-    fast for the backbone. Decay is for matrices alone; biases hold the leaderboard of all prompts.
-
-    None if all parameters are treated alike: without decay and a rate for the head, or under an `optimizer` block.
+    DeepSpeed (0.19) links after the first step of the first group, when other groups have no state yet; and loading a
+    checkpoint may replace all of it.
     """
-    if config.optimizer is not None or not (config.weight_decay or config.head_learning_rate):
-        return None
-    groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            kind = (name.startswith(("head.", "covariates.")), parameter.ndim < 2)
-            groups.setdefault(kind, []).append(parameter)
-    return [_group(config, groups[kind], *kind) for kind in sorted(groups)]
+    link = getattr(optimizer, "_lazy_init_hp_params_optimizer_state", None)
+    if link is not None and len(inner_optimizer(optimizer).state):
+        optimizer._hp_optimizer_states_linked = False
+        link()
 
 
-def _group(config: TrainConfig, parameters: list[nn.Parameter], is_head: bool, is_vector: bool) -> dict[str, Any]:
-    rate = config.head_learning_rate if is_head and config.head_learning_rate else config.learning_rate
-    return {"params": parameters, "lr": rate, "weight_decay": 0.0 if is_vector else config.weight_decay}
+def read_full(parameter: nn.Parameter, optimizer: Any, key: str | None = None) -> Tensor:
+    """Return the float32 values of a parameter, or of its optimizer state `key`."""
+    from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
+
+    if _is_cut(parameter):
+        values = safe_get_full_fp32_param(parameter) if key is None else safe_get_full_optimizer_state(parameter, key)
+    else:
+        values = parameter.detach() if key is None else inner_optimizer(optimizer).state[parameter][key]
+    shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO 3 the parameter itself is empty
+    full: Tensor = values.to(torch.float32).view(shape).clone()
+    return full
+
+
+def write_full(parameter: nn.Parameter, optimizer: Any, value: Tensor, key: str | None = None) -> None:
+    """Set the values of a parameter, in float32 and in the precision of the forward pass, or of its state `key`."""
+    from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
+
+    if not _is_cut(parameter):
+        target = parameter.data if key is None else inner_optimizer(optimizer).state[parameter][key]
+        target.copy_(value)
+    elif hasattr(parameter, "ds_id"):
+        _write_part(parameter, value, key)
+    elif key is not None:
+        safe_set_full_optimizer_state(parameter, value, key)
+    else:
+        # ZeRO 1 and 2: every rank has all forward weights, which DeepSpeed would update only after the next step.
+        safe_set_full_fp32_param(parameter, value)
+        parameter.data.copy_(value)
+
+
+def _write_part(parameter: nn.Parameter, value: Tensor, key: str | None) -> None:
+    """Write under ZeRO 3, where every rank has an equal part of everything; the last parts are padded."""
+    import deepspeed
+    from deepspeed.utils import safe_set_local_fp32_param, safe_set_local_optimizer_state
+
+    rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    size = parameter.ds_tensor.numel()  # type: ignore[attr-defined]
+    padded = value.new_zeros(size * world_size)
+    padded[: value.numel()] = value.flatten()
+    part = padded[rank * size : (rank + 1) * size]
+    if key is not None:
+        safe_set_local_optimizer_state(parameter, part, key)
+        return
+    safe_set_local_fp32_param(parameter, part)
+    with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+        if rank == 0:
+            parameter.data.copy_(value)
+
+
+def read_scalars(optimizer: Any) -> OptimizerScalars:
+    """Return the optimizer's remaining state: settings of its groups, and counters that all weights share."""
+    inner = inner_optimizer(optimizer)
+    groups = [{key: value for key, value in group.items() if key != "params"} for group in inner.param_groups]
+    shared: dict[str, float] = {}
+    for parameter, state in inner.state.items():
+        shared = {key: float(value) for key, value in state.items() if _is_scalar(value, parameter)}
+        break
+    return {"groups": groups, "shared": shared}
+
+
+def write_scalars(optimizer: Any, scalars: OptimizerScalars) -> None:
+    """Restore what `read_scalars` returned, on an optimizer of the same groups that has made a step."""
+    inner = inner_optimizer(optimizer)
+    for group, settings in zip(inner.param_groups, scalars["groups"], strict=True):
+        group.update(settings)
+    for state in inner.state.values():
+        for key, value in scalars["shared"].items():
+            state[key] = torch.full_like(state[key], value) if torch.is_tensor(state[key]) else type(state[key])(value)
+
+
+def _is_scalar(value: object, parameter: Tensor) -> bool:
+    if torch.is_tensor(value):
+        return value.numel() == 1 and value.shape != parameter.shape
+    return isinstance(value, (int, float))
+
+
+def _is_cut(parameter: nn.Parameter) -> bool:
+    return hasattr(parameter, "ds_id") or hasattr(parameter, "_hp_mapping")

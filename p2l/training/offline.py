@@ -1,89 +1,129 @@
-"""Offline training: from a configuration to a folder with a trained model.
-
-All input is checked before the process group starts, and every rank reaches the same conclusions.
-"""
+"""Offline training: from a configuration to a folder with a trained model."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
+from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import write_json
 from p2l.leaderboard import Leaderboard
 from p2l.model.covariates import CovariateEffects
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel
 from p2l.people import SourceFit
-from p2l.people.runs import WorthOfJudges, has_sources, of_people, sources_of, terms_of, to_text, write_sources
+from p2l.people.runs import has_sources, of_people, sources_of, terms_of, to_text, write_sources
 from p2l.training import covariates as nuisance
-from p2l.training import loop
-from p2l.training.comparison import COMPARISON_FILE, HeldOutComparison
-from p2l.training.config import TrainConfig, load_config
-from p2l.training.data import OfflineSchedule
-from p2l.training.engine import peers
-from p2l.training.facts import Forecast, check_counted, compare
-from p2l.training.loop import Hardware, RunOptions, Start
+from p2l.training.engine import choose_device, on_first, peers, start_processes, world_size
+from p2l.training.forecasts import check_counted, compare, repeated
+from p2l.training.loop import FinishedModel, Run, RunOptions, Setup, Start, note, open_train_votes
 from p2l.training.posterior import write_posterior
-from p2l.training.run_folder import TrainerState, alone_in, check_same_configuration, check_shared, read_state
+from p2l.training.run_folder import (
+    TrainerState,
+    alone_in,
+    check_shared,
+    newest_checkpoint,
+    read_state,
+    write_results,
+)
+from p2l.training.run_records import COMPARISON_FILE, HeldOutComparison
 from p2l.training.selection import POINTS, BestStep, CrossFit, cross_fit_sources, fold_in, hold_out, one_leaderboard
-from p2l.training.trainer import Trainer
+from p2l.training.train_config import TrainConfig, load_config
+from p2l.training.trainer import OfflineSchedule, Trainer
 from p2l.votes import VoteStore, open_votes_together
 from p2l.votes.splitting import hash_prompts
 
 
+def train(config_path: str, options: RunOptions) -> Path:
+    """Train as `config_path` says and return the run's folder (every rank runs this); InputError for unusable input."""
+    run = prepare(config_path, options)
+    with peers(), alone_in(run.folder, run.trainer.engine):
+        last_step = run.train()
+        factor = run.select(last_step)
+        run.save(factor)
+    return run.folder
+
+
+@dataclass(frozen=True)
+class _RunVotes:
+    """The votes of a run by what they are for."""
+
+    usable: VoteStore
+    """Those that the run may learn from: votes to train on, and votes that choose the best step."""
+    train: VoteStore
+    choose: VoteStore | None
+    """Held-out votes that choose the best step and the shrinkage; None: folds do, or nothing is chosen."""
+    validation: VoteStore | None
+
+
 @dataclass
-class _OfflineRun(loop.Run):
-    all_votes: VoteStore
-    """Those that are trained on, and those that choose the best step."""
-    votes: VoteStore
-    best: BestStep | None = None
-    crossed: CrossFit | None = None
-    sources: SourceFit | None = None
-    """What judges and voters are made of, where the votes have sources."""
-    factor: float | None = None
-    """How far the finished model is shrunk towards one leaderboard."""
-    comparison: HeldOutComparison | None = None
+class _OfflineRun(Run):
+    votes: _RunVotes
+    sources: SourceFit | None
+    """The terms of judges and the trust in voters, where the votes have sources."""
+    crossed: CrossFit | None
+    best: BestStep | None
+    planned_steps: int
+    """Steps of the whole run, before cross-fitting ended it earlier."""
+
+    def train(self) -> int:
+        """Take the steps from the start, or from the checkpoint that the run resumes; return the steps done."""
+        is_main = self.trainer.engine.is_main
+        if self.crossed is not None:
+            # The schedule of the rate stays that of the whole run.
+            stop = -(-self.planned_steps * round(self.crossed.share * POINTS) // POINTS)
+            self.trainer.schedule = replace(self._schedule, stop=stop)
+            if is_main and self.crossed.forecast is not None:  # a resumed run has written it before
+                self.crossed.save(self.folder)
+                if self.validation is None:
+                    votes = of_people(self.votes.usable, self.config)
+                    write_results(self.folder, self.crossed.forecast, votes, self.trainer.likelihood)
+        first, checkpoint = self.resume(), self.setup.start.resume
+        if checkpoint is not None and self.best is not None:
+            self.best.load(checkpoint, read_state(checkpoint).selection or {}, is_main=is_main)
+        steps = self._schedule.total_steps
+        num_votes = len(self.votes.train) * self.config.num_train_epochs * steps // self.planned_steps
+        return self.take_steps(first, num_votes)
+
+    def select(self, last_step: int) -> float | None:
+        """Give the model the weights of the best step, shrunk; return the factor, None where nothing was chosen."""
+        if self.best is not None:
+            return self.best.settle(self.trainer, last_step, self._board())
+        if self.crossed is not None:
+            fold_in(self.trainer.engine, self._board(), self.crossed.factor)
+            return self.crossed.factor
+        return None
+
+    def save(self, factor: float | None) -> None:
+        """Write the model, its posterior and its results, and print how it compares with one leaderboard."""
+        if self.sources is not None and self.trainer.engine.is_main:
+            write_sources(self.folder, self.sources, None if self.crossed is None else self.crossed.worth)
+        finished = self.save_model(write_beside=self._write_posterior, board=self._board)
+        comparison = self._compare(finished, factor)
+        self.announce(finished, "" if comparison is None else self._closing_table(comparison))
 
     @property
-    def worth_of_judges(self) -> WorthOfJudges | None:
-        """What cross-fitting says of the judges; None where there are none, or nothing was cross-fitted."""
-        return None if self.crossed is None else self.crossed.worth
+    def _schedule(self) -> OfflineSchedule:
+        schedule = self.trainer.schedule
+        assert isinstance(schedule, OfflineSchedule)
+        return schedule
 
     def votes_at(self, _step: int) -> tuple[int, str]:
-        return len(self.votes), self.votes.fingerprint
-
-    def controlled_board(self) -> Leaderboard | None:
-        return self.board()
-
-    def write_beside(self, folder: Path) -> None:
-        # Of people's votes alone: intervals do not become narrower by what judges say of people.
-        write_posterior(
-            folder,
-            of_people(self.all_votes, self.config),
-            self.trainer.engine.device,
-            weighted=self.config.weighted_loss,
-        )
+        return len(self.votes.train), self.votes.train.fingerprint
 
     def state(self, step: int) -> TrainerState:
-        schedule, config = self.trainer.schedule, self.config
-        assert isinstance(schedule, OfflineSchedule)
+        config, global_batch = self.config, self._schedule.global_batch
         return replace(
             super().state(step),
             selection=None if self.best is None else self.best.record(),
-            global_batch=schedule.global_batch,
-            processes=schedule.global_batch // (config.batch_size * config.gradient_accumulation_steps),
+            global_batch=global_batch,
+            processes=global_batch // (config.batch_size * config.gradient_accumulation_steps),
         )
-
-    def resume(self, checkpoint: Path | None) -> int:
-        step = super().resume(checkpoint)
-        if checkpoint is not None and self.best is not None:
-            self.best.load(checkpoint, read_state(checkpoint).selection or {}, is_main=self.trainer.engine.is_main)
-        return step
 
     def write_files(self, _step: int, folder: Path) -> None:
         if self.best is not None:
@@ -94,175 +134,106 @@ class _OfflineRun(loop.Run):
     def look(self, step: int) -> Mapping[str, float]:
         return {} if self.best is None else self.best.look(self.trainer, step)
 
-    def settle(self, last: int) -> None:
-        if self.sources is not None and self.trainer.engine.is_main:
-            write_sources(self.folder, self.sources, self.worth_of_judges)
-        if self.best is not None:
-            self.factor = self.best.settle(self.trainer, last, self.board())
-        elif self.crossed is not None:
-            self.factor = self.crossed.factor
-            fold_in(self.trainer.engine, self.board(), self.factor)
+    def _board(self) -> Leaderboard:
+        return one_leaderboard(self.votes.usable, self.config)
 
-    def board(self) -> Leaderboard:
-        """Return the one leaderboard of all votes that the run may learn from."""
-        return one_leaderboard(self.all_votes, self.config)
+    def _write_posterior(self, folder: Path) -> None:
+        # Of people's votes alone: intervals do not become narrower by what judges say of people.
+        votes = of_people(self.votes.usable, self.config)
+        write_posterior(folder, votes, self.trainer.engine.device, weighted=self.config.weighted_loss)
 
-    def evaluate(self) -> nuisance.Worth | None:
-        worth = super().evaluate()
-        if self.crossed is not None and self.validation is None and self.trainer.engine.is_main:
-            self.report(self.crossed.comparison)
-        return worth
+    def _compare(self, finished: FinishedModel, factor: float | None) -> HeldOutComparison | None:
+        """Write how the model compares with one leaderboard; None without votes to compare on, and on other ranks."""
+        votes, forecast, comparison = finished.validation, finished.forecast, None
+        if votes is not None and forecast is not None:
+            comparison = compare(
+                forecast,
+                repeated(self._board(), len(votes)),
+                votes.labels(),
+                hash_prompts(votes),
+                self.config.loss_type,
+                factor=factor,
+            )
+        elif self.crossed is not None and self.validation is None and self.trainer.engine.is_main:
+            comparison = self.crossed.comparison
+        if comparison is not None:
+            write_json(self.folder / COMPARISON_FILE, comparison.to_dict(), indent=2)
+        return comparison
 
-    def compare(self, validation: VoteStore, predictions: Forecast) -> None:
-        board = self.board()
-        theirs = Forecast(board.coefs, *(None if x is None else np.array(x) for x in (board.eta, board.gamma)))
-        prompts, labels = hash_prompts(validation), validation.labels()
-        self.report(compare(predictions, theirs, labels, prompts, self.config.loss_type, factor=self.factor))
-
-    def report(self, comparison: HeldOutComparison) -> None:
-        """Write how the model compares with one leaderboard, and keep it for the closing table."""
-        write_json(self.folder / COMPARISON_FILE, comparison.to_dict(), indent=2)
-        self.comparison = comparison
-
-    def closing_table(self) -> str:
-        if self.comparison is None:
-            return ""
-        lines = [self.comparison.to_text()]
-        if self.sources is not None and (text := to_text(self.sources, self.worth_of_judges)):
+    def _closing_table(self, comparison: HeldOutComparison) -> str:
+        lines = [comparison.to_text()]
+        worth = None if self.crossed is None else self.crossed.worth
+        if self.sources is not None and (text := to_text(self.sources, worth)):
             lines.append(f"\n{text}")
         return "\n{}\n\n".format("\n".join(lines))
 
 
-@dataclass(frozen=True)
-class _Setup:
-    """What all trainers of a run share."""
-
-    config: TrainConfig
-    hardware: Hardware
-    start: Start
-    tokenizer: PromptTokenizer
-
-    def trained_model(self) -> P2LModel | None:
-        """Return the model that training starts from; None for a new head."""
-        if not self.start.model:
-            return None
-        return loop.trained_model(self.config, self.start, self.tokenizer, self.hardware.dtype)
-
-    def model(self, votes: VoteStore, trained: P2LModel | None) -> P2LModel:
-        """Return a model to train on some votes, with their covariates: the trained one, or one with a new head."""
-        config = self.config
-        if trained is not None:
-            if not nuisance.continues(trained, config.covariates):
-                trained.covariates = _begin_covariates(config, votes)[0]
-            return trained
-        effects, board = _begin_covariates(config, votes)
-        start = None
-        if config.init_type == "marginal":  # the same on every process, because all count the same votes
-            board = board or one_leaderboard(votes, config)
-            start = HeadStart(board.coefs, board.eta, board.gamma)
-        model = loop.make_model(config, self.tokenizer, self.hardware.dtype, votes.model_list, head_start=start)
-        model.covariates = effects
-        return model
-
-    def new_trainer(self, votes: VoteStore) -> Trainer:
-        """Start DeepSpeed anew for some votes."""
-        return self.trainer(votes, self.model(votes, self.trained_model()))
-
-    def trainer(self, votes: VoteStore, model: P2LModel, sources: SourceFit | None = None) -> Trainer:
-        """Start DeepSpeed for some votes and a model; `sources` are by default what one leaderboard says of them."""
-        config = self.config
-        schedule = OfflineSchedule(
-            num_votes=len(votes),
-            global_batch=loop.global_batch(config, self.start.resume),
-            epochs=config.num_train_epochs,
-            shuffle=bool(config.shuffle),
-            seed=config.seed,
-            prompts=np.unique(hash_prompts(votes), return_inverse=True)[1] if config.shuffle == "by_prompt" else None,
-        )
-        values = None if model.covariates is None else nuisance.values_of_store(model.covariates, votes)
-        more: dict[str, Any] = {"covariates": values, "terms": terms_of(votes, config, sources)}
-        return loop.start_trainer(config, self.hardware, model, self.tokenizer, votes, schedule, **more)
+# Prepare: votes, model and trainer.
 
 
-def train(config_path: str, options: RunOptions) -> Path:
-    """Train as `config_path` says and return the run's folder (every rank runs this); InputError for unusable input."""
-    config = load_config(config_path)
-    loop.check_options(config, config_path, options)
-    hardware = loop.find_hardware(config, config_path)
-    start = loop.find_start(options.checkpoint)
-    if start.resume is not None:
-        check_same_configuration(config, start.resume)
-    setup = _Setup(config, hardware, start, loop.make_tokenizer(config, start))
-    model = setup.trained_model()
-    all_votes = _open_train(config, None if model is None else model.model_list)
-    validation = _open_validation(config, all_votes, quiet=options.quiet) if options.eval_steps is not None else None
-    selects = options.eval_steps is not None if start.resume is None else bool(read_state(start.resume).selection)
-    parts = hold_out(all_votes, config) if selects and not config.cross_fit else None
-    if parts is None and selects and config.selection_share and not config.cross_fit:
-        loop.note("too few prompts to hold some out: the last step is the result, and it is not shrunk")
-    crossed = None if start.resume is None else CrossFit.read(start.resume)
-    if start.resume is None and selects and config.cross_fit:
-        all_votes, crossed = cross_fit_sources(all_votes, config, setup.new_trainer, quiet=options.quiet)
-    elif crossed is not None and crossed.worth is not None and not crossed.worth.helps:
-        all_votes = of_people(all_votes, config)
-    votes = all_votes if parts is None else parts[0]
-    model = setup.model(votes, model)
-    if validation is not None:
-        nuisance.check_columns(model.covariates, validation)
+def prepare(config_path: str, options: RunOptions) -> _OfflineRun:
+    """Check all input, choose the votes, cross-fit where the configuration says so, and start the trainer."""
+    config, start = load_config(config_path), Start.of(options.checkpoint)
+    setup = Setup.of(config, config_path, options, start)
+    trained = setup.trained_model()
+    votes, crossed = _choose_votes(setup, None if trained is None else trained.model_list)
+    model = _with_covariates(setup, votes.train, trained)
+    if votes.validation is not None:
+        nuisance.check_columns(model.covariates, votes.validation)
     sources = None if crossed is None else crossed.sources
     if sources is None and has_sources(config):
-        sources = sources_of(votes, config)
-    trainer = setup.trainer(votes, model, sources)
-    whole = trainer.schedule.total_steps or 0
+        sources = sources_of(votes.train, config)
+    trainer = _start_trainer(setup, votes.train, model, sources)
+    steps = trainer.schedule.total_steps or 0
+    best = None
     with peers():
-        folder = loop.run_folder(trainer.engine, config, options, start)
+        folder = setup.run_folder(trainer.engine)
         if options.save_steps:
             check_shared(trainer.engine, folder)
-        more: dict[str, Any] = {"crossed": crossed, "sources": sources}
-        run = _OfflineRun(config, options, trainer, folder, validation, all_votes, votes, **more)
-        if parts is not None:
-            run.best = BestStep(config, parts[1], one_leaderboard(votes, config), whole, sources)
-        with alone_in(folder, trainer.engine):
-            if crossed is not None:
-                _stop_at(trainer, crossed)
-                _write_cross_fit(run, crossed)
-            first, steps = run.resume(start.resume), trainer.schedule.total_steps or 0
-            run.settle(run.train(first, len(votes) * config.num_train_epochs * steps // whole))
-            run.finish()
-    return folder
+        if votes.choose is not None:
+            best = BestStep(config, votes.choose, one_leaderboard(votes.train, config), steps, sources)
+    return _OfflineRun(
+        setup=setup,
+        trainer=trainer,
+        folder=folder,
+        validation=votes.validation,
+        votes=votes,
+        sources=sources,
+        crossed=crossed,
+        best=best,
+        planned_steps=steps,
+    )
 
 
-def _begin_covariates(
-    config: TrainConfig, votes: VoteStore
-) -> tuple[CovariateEffects, Leaderboard] | tuple[None, None]:
-    """Return the covariates of the configuration and the leaderboard that was fitted with them; None without any."""
-    if not config.covariates:
-        return None, None
-    return nuisance.begin(config.covariates, votes, config.loss_type, weighted=config.weighted_loss)
-
-
-def _stop_at(trainer: Trainer, crossed: CrossFit) -> None:
-    """End training where cross-fitting says; the schedule of the rate stays that of the whole run."""
-    assert isinstance(trainer.schedule, OfflineSchedule)
-    stop = -(-trainer.schedule.total_steps * round(crossed.share * POINTS) // POINTS)
-    trainer.schedule = replace(trainer.schedule, stop=stop)
-
-
-def _write_cross_fit(run: _OfflineRun, crossed: CrossFit) -> None:
-    """Write what cross-fitting found, unless a run that is resumed has done so."""
-    if run.trainer.engine.is_main and crossed.forecast is not None:
-        crossed.save(run.folder)
-        if run.validation is None:
-            votes = of_people(run.all_votes, run.config)
-            loop.write_results(run.folder, crossed.forecast, votes, run.trainer.likelihood)
+def _choose_votes(setup: Setup, model_list: list[str] | None) -> tuple[_RunVotes, CrossFit | None]:
+    """Open the votes and hold some out, or cross-fit on all of them, to choose the best step by."""
+    config, options, resume = setup.config, setup.options, setup.start.resume
+    usable = _open_train(config, model_list)
+    validation = _open_validation(config, usable, quiet=options.quiet) if options.eval_steps is not None else None
+    selects = options.eval_steps is not None if resume is None else bool(read_state(resume).selection)
+    crossed = None if resume is None else CrossFit.read(resume)
+    if resume is None and selects and config.cross_fit:
+        usable, crossed = cross_fit_sources(
+            usable,
+            config,
+            lambda votes: _start_trainer(setup, votes, _with_covariates(setup, votes, setup.trained_model())),
+            quiet=options.quiet,
+        )
+    elif crossed is not None and crossed.worth is not None and not crossed.worth.helps:
+        usable = of_people(usable, config)
+    parts = hold_out(usable, config) if selects and not config.cross_fit else None
+    if parts is None and selects and config.selection_share and not config.cross_fit:
+        note("too few prompts to hold some out: the last step is the result, and it is not shrunk")
+    train, choose = parts or (usable, None)
+    return _RunVotes(usable, train, choose, validation), crossed
 
 
 def _open_train(config: TrainConfig, model_list: list[str] | None) -> VoteStore:
-    # What covariates, judges and voters are fitted by is in the rows, and few votes are cross-fitted.
+    # Covariates, judges and voters are fitted to whole rows, and few votes are cross-fitted.
     needs_rows = config.covariates or has_sources(config) or config.cross_fit
-    votes = loop.open_train_votes(config, model_list, spread=not needs_rows)
+    votes = open_train_votes(config, model_list, spread=not needs_rows)
     if votes.is_time_sorted and not config.shuffle:
-        loop.note(
+        note(
             "warning: votes are sorted by time and used in that order; a model forgets its oldest votes this way "
             "(set 'shuffle: true', or train online)"
         )
@@ -282,8 +253,71 @@ def _open_validation(config: TrainConfig, votes: VoteStore, *, quiet: bool) -> V
     if has_sources(config):
         validation = of_people(validation, config)
     if config.val_data_path == config.train_data_path:
-        loop.note("warning: validation votes are the training votes; see p2l votes split")
+        note("warning: validation votes are the training votes; see p2l votes split")
     if validation.dropped and not quiet:
-        loop.note(f"{config.val_data_path}: dropped {validation.dropped} votes on models not trained on")
+        note(f"{config.val_data_path}: dropped {validation.dropped} votes on models not trained on")
     check_counted(validation, config.loss_type)
     return validation
+
+
+def _with_covariates(setup: Setup, votes: VoteStore, trained: P2LModel | None) -> P2LModel:
+    """Return the trained model, or one with a new head, with the covariates of some votes."""
+    config = setup.config
+    if trained is not None and nuisance.continues(trained, config.covariates):
+        return trained
+    effects: CovariateEffects | None = None
+    board: Leaderboard | None = None
+    if config.covariates:
+        effects, board = nuisance.begin(config.covariates, votes, config.loss_type, weighted=config.weighted_loss)
+    model = trained
+    if model is None:
+        head_start = None
+        if config.init_type == "marginal":  # the same on every process, because all count the same votes
+            board = board or one_leaderboard(votes, config)
+            head_start = HeadStart(board.coefs, board.eta, board.gamma)
+        model = setup.new_model(votes.model_list, head_start)
+    model.covariates = effects
+    return model
+
+
+def _start_trainer(setup: Setup, votes: VoteStore, model: P2LModel, sources: SourceFit | None = None) -> Trainer:
+    """Start DeepSpeed for some votes and a model; `sources` are by default what one leaderboard says of them."""
+    config = setup.config
+    schedule = OfflineSchedule(
+        num_votes=len(votes),
+        global_batch=setup.global_batch,
+        epochs=config.num_train_epochs,
+        shuffle=bool(config.shuffle),
+        seed=config.seed,
+        prompts=np.unique(hash_prompts(votes), return_inverse=True)[1] if config.shuffle == "by_prompt" else None,
+    )
+    values = None if model.covariates is None else nuisance.values_of_store(model.covariates, votes)
+    adjustments = terms_of(votes, config, sources)
+    return setup.start_trainer(model, votes, schedule, covariates=values, adjustments=adjustments)
+
+
+def take_up(config: TrainConfig, *, validate: bool) -> tuple[Path, str | None] | None:
+    """Return the folder of a configuration's run and its newest checkpoint, None before the first; None if it ended.
+
+    Every process calls this, and the first one looks, so that all go on from the same checkpoint.
+    """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ.get("TORCHELASTIC_MAX_RESTARTS") != "0":
+        # The store of torchrun still has the addresses of the processes before, and those after would call them.
+        raise ConfigError("set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or it cannot start processes again")
+    folder = config.output_dir / config.run_name
+
+    def look() -> tuple[Path, str | None] | None:
+        if (folder / (COMPARISON_FILE if validate else "config.json")).exists():
+            print(f"{folder}: is trained; another proj_name starts a new run", file=sys.stderr)
+            return None
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder}: cannot be made: {error.strerror}; change 'output_dir'") from error
+        newest = newest_checkpoint(folder)
+        return folder, str(newest) if newest else None
+
+    if world_size() == 1:
+        return look()
+    start_processes(choose_device(config.device))
+    return on_first(look)

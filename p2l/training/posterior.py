@@ -47,8 +47,8 @@ from p2l.model.process import Process, determined, median_distance
 from p2l.model.reader import ReaderTokenizer, keep_states
 from p2l.model.scratch import words_and_form
 from p2l.model.tfidf import TfidfTokenizer, WordUsage
-from p2l.training.data import distinct
-from p2l.training.facts import ListedVotes, marginal_board
+from p2l.training.forecasts import ListedVotes, marginal_board
+from p2l.training.trainer import distinct
 from p2l.votes import VoteStore
 
 Floats = NDArray[np.float64]

@@ -7,6 +7,7 @@ any moment leaves the earlier checkpoints intact and the new one either complete
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -19,18 +20,27 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError
-from p2l.common.files import atomic_path, disk_error, locked, parse_json, sync_path, sync_tree
-from p2l.model.checkpoint import write_json
+from p2l.common.files import atomic_path, disk_error, locked, parse_json, sync_path, sync_tree, write_json
+from p2l.leaderboard import Leaderboard
+from p2l.likelihood import Likelihood
+from p2l.metrics import simple_metrics
+from p2l.model.covariates import CovariateEffects
 from p2l.model.model import write_folder
-from p2l.training.config import TrainConfig
+from p2l.training.covariates import Worth, shifts
+from p2l.training.covariates import worth as worth_of
 from p2l.training.engine import Engine, peers
+from p2l.training.forecasts import Forecast
 from p2l.training.run_records import STATE_FILE
+from p2l.training.train_config import TrainConfig
 from p2l.training.trainer import Trainer
+from p2l.votes import VoteStore
 
 _NAME = re.compile(r"checkpoint-(\d+)")
+_ROWS_WRITTEN_TOGETHER = 1024
 
 
 @dataclass(frozen=True)
@@ -159,7 +169,7 @@ def whole_or_absent(target: Path, *, clean: bool = True) -> Iterator[None]:
 def finish_checkpoint(target: Path, state: TrainerState) -> None:
     """Write the state file into the unfinished folder, flush it to disk, and give the folder its name."""
     unfinished = unfinished_name(target)
-    write_json(unfinished / STATE_FILE, asdict(state))
+    write_json(unfinished / STATE_FILE, asdict(state), indent=2)
     sync_tree(unfinished)
     replaced = target.with_name(f".{target.name}.replaced")
     if target.exists():
@@ -176,40 +186,6 @@ def _put_back_replaced(folder: Path) -> None:
         if not target.exists():
             with suppress(OSError):  # another process of the same launch has done it
                 path.rename(target)
-
-
-class MetricsLog:
-    """`metrics.jsonl`: one line for each optimizer step or evaluation."""
-
-    def __init__(self, path: Path, resume_step: int = 0) -> None:
-        self._path = path
-        with self._one_line():
-            if path.exists():
-                self._keep_until(resume_step)
-
-    def write(self, **values: float | int | str) -> None:
-        """Append one line."""
-        with self._one_line(), self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
-
-    @contextmanager
-    def _one_line(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise InputError(f"{self._path}: cannot be written: {error.strerror}; checkpoints are complete") from error
-
-    def _keep_until(self, step: int) -> None:
-        """Drop the lines that a killed run wrote after the checkpoint that this run resumes from."""
-        lines = []
-        for line in self._path.read_text(encoding="utf-8").splitlines():
-            try:
-                if parse_json(line)["step"] <= step:
-                    lines.append(line)
-            except (ValueError, KeyError, TypeError):
-                break  # the kill cut this line
-        with atomic_path(self._path) as temporary:
-            temporary.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
 # Models in and around the folder.
@@ -372,3 +348,48 @@ def _innermost(key: str, old: object, new: object) -> tuple[str, object, object]
             if old.get(inner) != new.get(inner):
                 return _innermost(f"{key}.{inner}", old.get(inner), new.get(inner))
     return key, old, new
+
+
+# Results on validation votes.
+
+
+def summarise(predictions: Forecast, votes: VoteStore, likelihood: Likelihood) -> dict[str, float]:
+    """Return the simple metrics of the predictions that are defined under this likelihood."""
+    labels = votes.labels(np.arange(len(votes)))
+    metrics = simple_metrics(predictions.coefs, labels, predictions.eta, predictions.gamma, likelihood=likelihood)
+    return {name: value for name, value in metrics.items() if value is not None and math.isfinite(value)}
+
+
+def write_results(
+    folder: Path,
+    predictions: Forecast,
+    votes: VoteStore,
+    likelihood: Likelihood,
+    effects: CovariateEffects | None = None,
+    board: Leaderboard | None = None,
+) -> Worth | None:
+    """Write `eval_results.json` (metrics) and `eval_output.jsonl` (validation rows with `betas`, `eta`, `gamma`).
+
+    With `effects` of covariates, `shift` of a row is what they add to its vote, and their worth is returned, beside
+    that of a leaderboard which was fitted with them.
+    """
+    worth = shift = None
+    if effects is not None:
+        shift, of_board = shifts(effects, votes, board)
+        beside = None if board is None or of_board is None else (board, of_board)
+        worth = worth_of(predictions, shift, votes, likelihood, beside)
+    more = {} if worth is None else {"covariates": worth.to_dict()}
+    metrics = summarise(predictions, votes, likelihood)
+    write_json(folder / "eval_results.json", {"votes": len(votes), **metrics, **more}, indent=2)
+    with atomic_path(folder / "eval_output.jsonl") as temporary, temporary.open("w", encoding="utf-8") as file:
+        for start in range(0, len(votes), _ROWS_WRITTEN_TOGETHER):
+            ids = np.arange(start, min(start + _ROWS_WRITTEN_TOGETHER, len(votes)))
+            for number, label, row in zip(ids, votes.labels(ids), votes.rows(ids), strict=True):
+                row |= {"labels": label.tolist(), "betas": predictions.coefs[number].tolist()}
+                for name, column in (("eta", predictions.eta), ("gamma", predictions.gamma)):
+                    if column is not None:
+                        row[name] = float(column[number])
+                if shift is not None:
+                    row["shift"] = shift[number].tolist()
+                file.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+    return worth

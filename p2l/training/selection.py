@@ -1,7 +1,7 @@
 """Which step of a run is saved, and how far it is shrunk towards one leaderboard: chosen by prompts not trained on.
 
 A share of the training votes, whole prompts of them, is held out. At ten points of the run the model predicts them, and
-the step whose loss is lowest after shrinking (`p2l.training.shrinkage`) is the one that is saved. Its weights, and how
+the step whose loss is lowest after shrinking (`p2l.training.forecasts`) is the one that is saved. Its weights, and how
 good it is, are part of each checkpoint.
 
 Where votes are few such a share is both a loss and too noisy. There the prompts are dealt into folds (`cross_fit`): a
@@ -47,12 +47,19 @@ from p2l.people.runs import (
     terms_of,
 )
 from p2l.training import covariates as nuisance
-from p2l.training.comparison import HeldOutComparison
-from p2l.training.config import TrainConfig
 from p2l.training.engine import Engine
-from p2l.training.facts import Forecast, check_counted, compare, marginal_board
-from p2l.training.loop import validate
-from p2l.training.shrinkage import Shrinkage, ValidationVotes, blend, repeated
+from p2l.training.forecasts import (
+    Forecast,
+    Shrinkage,
+    ValidationVotes,
+    blend,
+    check_counted,
+    compare,
+    marginal_board,
+    repeated,
+)
+from p2l.training.run_records import HeldOutComparison
+from p2l.training.train_config import TrainConfig
 from p2l.training.trainer import Trainer
 from p2l.votes import VoteStore
 from p2l.votes.splitting import hash_prompts, split_by_prompt
@@ -192,18 +199,13 @@ class BestStep:
         return to_choose_by(self.votes, self.config, self.sources)
 
     def _choose(self, trainer: Trainer) -> Shrinkage:
-        model = _forecast(trainer, self.votes)
+        model = trainer.forecast(self.votes)
         shrinkage = None
         if model is not None:
             votes = self._to_choose_by
             shrinkage = votes.choose([votes.losses(model, repeated(self.board, len(self.votes)))])
         chosen: Shrinkage = trainer.engine.broadcast(shrinkage)
         return chosen
-
-
-def _forecast(trainer: Trainer, votes: VoteStore) -> Forecast | None:
-    """Predict votes, their covariates left out, on rank 0."""
-    return validate(trainer.engine, replace(trainer.windows, votes=votes, ahead=True, covariates=None))
 
 
 def _trained(engine: Engine) -> list[str]:
@@ -282,7 +284,7 @@ def cross_fit(votes: VoteStore, config: TrainConfig, start: Callable[[VoteStore]
         points = points_of(trainer.schedule.total_steps or 0)
         for result in trainer.steps():
             if result.step in points:
-                model = _forecast(trainer, out)
+                model = trainer.forecast(out)
                 for point in np.flatnonzero(np.array(points) == result.step) if model is not None else []:
                     tables.put(rows, int(point), model)
         del trainer

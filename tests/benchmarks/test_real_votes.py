@@ -23,7 +23,7 @@ from benchmarks.real_votes.sets import SETS, arena_votes, make, oasst_votes, spl
 from benchmarks.real_votes.tables import calibration, measure, table
 from benchmarks.real_votes.training import configuration
 from p2l.common.errors import InputError
-from p2l.training.facts import Forecast, marginal, per_category
+from p2l.training.forecasts import Forecast, marginal, per_category
 
 MODELS = ["ant", "bee", "cat"]
 

@@ -25,9 +25,9 @@ from p2l.inference import P2L
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf
 from p2l.model.tokenizer import PromptTokenizer
-from p2l.online_training.config import OnlineConfig
-from p2l.training.config import load_config as load_training
-from p2l.training.config import load_config_as
+from p2l.online_training.online_config import OnlineConfig
+from p2l.training.train_config import load_config as load_training
+from p2l.training.train_config import load_config_as
 from p2l.votes.checking import check_votes
 from route.config import load_config as load_router
 from tests.conftest import ROOT

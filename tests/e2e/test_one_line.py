@@ -82,7 +82,7 @@ def test_its_page_says_the_same(run: tuple[Path, str, str], capsys: pytest.Captu
 def test_held_out_prompts_are_not_trained_on(votes: Path, backbone: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    from p2l.training.prepare import Request, prepare
+    from p2l.training.planning import Request, prepare
 
     prepared = prepare(Request(str(votes), backbone=str(backbone), output=str(tmp_path / "run")), quiet=True)
     prepared.lock.close()
@@ -132,7 +132,7 @@ def test_a_folder_that_was_named_never_becomes_another_one(run: tuple[Path, str,
 
 
 def test_an_empty_folder_is_as_good_as_none(votes: Path, tmp_path: Path) -> None:
-    from p2l.training.prepare import Request, prepare
+    from p2l.training.planning import Request, prepare
 
     (tmp_path / "made").mkdir()
     prepared = prepare(Request(str(votes), "reader", encoder="none", output=str(tmp_path / "made")), quiet=True)

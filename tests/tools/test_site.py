@@ -11,7 +11,7 @@ import pytest
 
 from coeval.cli import COMMANDS as COEVAL
 from p2l.cli import COMMANDS
-from p2l.training.config import TrainConfig
+from p2l.training.train_config import TrainConfig
 from route.cli import COMMANDS as ROUTE
 from tests.conftest import ROOT, Command
 from tools.site import DOCS, gather

@@ -14,7 +14,7 @@ from coeval.ingest.writing import read_configuration
 from coeval.storage.run import Run, stored_config
 from p2l.common.config import MOST_BYTES, lines_of, parse_yaml, read_yaml
 from p2l.common.errors import InputError
-from p2l.training.config import load_config as load_training
+from p2l.training.train_config import load_config as load_training
 from route.config import load_config as load_router
 from route.costs import read_prices as read_costs
 from route.evaluation.table import read_prices as read_table_prices

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from p2l.training.comparison import COMPARISON_FILE, HeldOutComparison, Interval
+from p2l.training.run_records import COMPARISON_FILE, HeldOutComparison, Interval
 
 MODELS = ["ant", "bee", "cat", "dog"]
 

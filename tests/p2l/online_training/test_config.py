@@ -7,9 +7,9 @@ import pytest
 from p2l.common.errors import ConfigError
 from p2l.model.tokenizer import resolve_template
 from p2l.online_training.buffers import make_buffer
-from p2l.online_training.config import OnlineConfig
-from p2l.training.config import load_config, load_config_as
+from p2l.online_training.online_config import OnlineConfig
 from p2l.training.deepspeed_config import find_deepspeed_file, resolve_deepspeed
+from p2l.training.train_config import load_config, load_config_as
 from tests.conftest import ROOT, Configure
 from tests.p2l.online_training.online_helpers import online
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from p2l.common.errors import ConfigError
-from p2l.online_training.config import OnlineConfig, derived_configuration
-from p2l.training.config import load_config, load_config_as
+from p2l.online_training.online_config import OnlineConfig, derived_configuration
+from p2l.training.train_config import load_config, load_config_as
 from tests.conftest import Configure
 
 

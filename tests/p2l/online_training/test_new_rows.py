@@ -11,10 +11,10 @@ import pytest
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.inference import P2L
 from p2l.model.checkpoint import read_model_list
-from p2l.online_training.config import OnlineConfig, derived_configuration
+from p2l.online_training.online_config import OnlineConfig, derived_configuration
 from p2l.online_training.online_train import main as online_train
 from p2l.online_training.stream import StreamWithPast, open_past
-from p2l.training.config import load_config_as
+from p2l.training.train_config import load_config_as
 from p2l.votes import open_votes
 from tests.conftest import Command, write_votes
 from tests.p2l.online_training.live_helpers import live

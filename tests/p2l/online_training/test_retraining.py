@@ -21,7 +21,7 @@ from p2l.common.errors import CheckpointError, ConfigError
 from p2l.inference import P2L
 from p2l.model.checkpoint import read_model_list
 from p2l.model.model import P2LModel
-from p2l.online_training.config import derived_configuration
+from p2l.online_training.online_config import derived_configuration
 from p2l.online_training.online_train import main
 from p2l.online_training.retraining import RetrainingState, arrange
 from p2l.training.run_folder import newest_checkpoint

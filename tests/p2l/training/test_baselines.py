@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from p2l.leaderboard import fit_labels
-from p2l.training.facts import marginal, marginal_board, per_category
+from p2l.training.forecasts import marginal, marginal_board, per_category
 from p2l.votes import open_votes
 from tests.conftest import vote_rows, write_votes
 

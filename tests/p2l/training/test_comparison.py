@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from p2l.leaderboard import fit_labels
-from p2l.training.comparison import HeldOutComparison
-from p2l.training.facts import Forecast, compare
+from p2l.training.forecasts import Forecast, compare
+from p2l.training.run_records import HeldOutComparison
 
 WON = np.array([[0, 1, 0], [1, 0, 0]] * 100, dtype=np.int32)
 """Sums are won by the first model, poems by the second: half of the votes each."""

@@ -4,8 +4,8 @@ import pytest
 import yaml
 
 from p2l.common.errors import ConfigError
-from p2l.online_training.config import OnlineConfig
-from p2l.training.config import TrainConfig, load_config, load_config_as
+from p2l.online_training.online_config import OnlineConfig
+from p2l.training.train_config import TrainConfig, load_config, load_config_as
 from tests.conftest import ROOT
 
 MINIMAL = {

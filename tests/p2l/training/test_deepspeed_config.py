@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from p2l.common.errors import ConfigError
-from p2l.training.config import TrainConfig
 from p2l.training.deepspeed_config import (
     compiles_optimizer,
     find_deepspeed_file,
@@ -14,6 +13,7 @@ from p2l.training.deepspeed_config import (
     set_total_steps,
     update_rule,
 )
+from p2l.training.train_config import TrainConfig
 
 
 def config(**changes: Any) -> TrainConfig:

@@ -6,7 +6,8 @@ import torch
 
 from p2l.common.errors import ConfigError, PeerError
 from p2l.model import backbones
-from p2l.training.engine import make_scheduler, peers
+from p2l.training.deepspeed_config import make_scheduler
+from p2l.training.engine import peers
 from p2l.training.loop import choose_threads
 from tests.p2l.training.test_deepspeed_config import config
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from p2l.common.errors import VoteError
-from p2l.training.facts import check_counted, count_ties, measure_machine, memory_limits, one_prompt_only
+from p2l.training.forecasts import check_counted
+from p2l.training.planning import count_ties, measure_machine, memory_limits, one_prompt_only
 from p2l.votes import open_votes
 from tests.conftest import vote_rows, write_votes
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from p2l.training.engine import parameter_groups
+from p2l.training.deepspeed_config import parameter_groups
 from tests.p2l.training.test_deepspeed_config import config
 
 

@@ -32,7 +32,7 @@ from p2l.model.tfidf import fit_vocabulary
 from p2l.simulation.arena import Arena, simulate
 from p2l.simulation.batches import vote_batch
 from p2l.simulation.config import SimulationConfig
-from p2l.training.facts import marginal_board
+from p2l.training.forecasts import marginal_board
 from p2l.training.posterior import KnownPrompts, PlainVotes, posterior_of
 from p2l.votes import WINNERS, open_votes
 from tests.conftest import Command

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from p2l.common.errors import CheckpointError, ConfigError
-from p2l.training.prepare import take_up
+from p2l.training.offline import take_up
 from p2l.training.run_folder import check_same_configuration
 from p2l.training.run_records import STATE_FILE
 from tests.p2l.training.test_deepspeed_config import config

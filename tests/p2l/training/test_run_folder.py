@@ -6,7 +6,6 @@ import pytest
 
 from p2l.common.errors import CheckpointError, InputError, PeerError
 from p2l.training.run_folder import (
-    MetricsLog,
     TrainerState,
     finish_checkpoint,
     keep_newest,
@@ -16,6 +15,7 @@ from p2l.training.run_folder import (
     unfinished_name,
     whole_or_absent,
 )
+from p2l.training.trainer import MetricsLog
 
 
 def state(step: int = 5, **changes: int | str | None) -> TrainerState:

@@ -5,18 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from p2l.training.config import load_config
-from p2l.training.progress import RunProgress, TimeLeft
-from p2l.training.trainer import StepResult
-from tests.conftest import Configure
+from p2l.training.trainer import StepReport, StepResult, TimeLeft
 
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_the_estimate_is_said_once_and_every_step_is_logged(
-    configure: Configure, tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: bool
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: bool
 ) -> None:
     now = [0.0]
-    shown = RunProgress(load_config(configure()), tmp_path, total=20, first=0, num_votes=200, quiet=quiet, is_main=True)
+    shown = StepReport(tmp_path, total=20, first=0, num_votes=200, quiet=quiet, is_main=True)
     shown.time_left = TimeLeft(200, clock=lambda: now[0])
     for step in range(1, 11):
         now[0] += 20.0
@@ -31,9 +28,7 @@ def test_the_estimate_is_said_once_and_every_step_is_logged(
     assert lines[0]["tokens_per_second"] == 25.0
 
 
-def test_a_resumed_run_estimates_what_is_left_of_it(configure: Configure, tmp_path: Path) -> None:
-    shown = RunProgress(
-        load_config(configure()), tmp_path, total=20, first=15, num_votes=200, quiet=True, is_main=False
-    )
+def test_a_resumed_run_estimates_what_is_left_of_it(tmp_path: Path) -> None:
+    shown = StepReport(tmp_path, total=20, first=15, num_votes=200, quiet=True, is_main=False)
     assert shown.time_left.votes == 50
     shown.close()

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2l.training.data import OfflineSchedule
+from p2l.training.trainer import OfflineSchedule
 
 
 @given(

@@ -12,12 +12,12 @@ from safetensors.numpy import load_file
 
 from p2l.common.errors import CheckpointError, InputError
 from p2l.inference import P2L
-from p2l.training.config import load_config
-from p2l.training.facts import marginal_board
+from p2l.training.forecasts import marginal_board
 from p2l.training.loop import RunOptions
 from p2l.training.offline import train
 from p2l.training.run_folder import read_state
 from p2l.training.selection import BEST_FILE, CROSS_FIT_FILE, deal_prompts, hold_out, points_of
+from p2l.training.train_config import load_config
 from p2l.votes import open_votes
 from tests.conftest import Configure, vote_rows, write_votes
 

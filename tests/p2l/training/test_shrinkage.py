@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2l.likelihood import get
-from p2l.training.facts import Forecast
-from p2l.training.shrinkage import FACTORS, ValidationVotes, blend
+from p2l.training.forecasts import FACTORS, Forecast, ValidationVotes, blend
 
 
 def drawn(count: int, truth: float, seed: int = 0, *, prompts: int | None = None) -> tuple[ValidationVotes, np.ndarray]:

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from p2l.common.errors import ConfigError, InputError
 from p2l.likelihood import outcome_model
-from p2l.training.config import load_config
 from p2l.training.deepspeed_config import resolve_deepspeed
 from p2l.training.recipe import (
     BAG_OF_WORDS,
@@ -28,6 +27,7 @@ from p2l.training.recipe import (
     scratch_shape,
     to_yaml,
 )
+from p2l.training.train_config import load_config
 
 GIB = 2**30
 LAPTOP = Machine(processes=1, memory=16 * GIB, gpu=False)

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from p2l.common.errors import ConfigError
-from p2l.online_training.config import OnlineConfig
+from p2l.online_training.online_config import OnlineConfig
 from p2l.people import SourceFit
 from p2l.people.runs import VoteAdjustments, of_people, sources_of, terms_of, to_text
 from p2l.people.voters import Voter
-from p2l.training.config import load_config, load_config_as
 from p2l.training.loop import RunOptions
 from p2l.training.offline import train
 from p2l.training.selection import hold_out, to_choose_by
+from p2l.training.train_config import load_config, load_config_as
 from p2l.votes import open_votes
 from tests.conftest import Configure, write_votes
 from tests.p2l.people.people_votes import SHARP, SIDED, cast

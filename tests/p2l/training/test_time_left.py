@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2l.training.progress import TimeLeft, in_words
+from p2l.training.trainer import TimeLeft, in_words
 
 
 class Clock:
@@ -24,7 +24,7 @@ def run(steps: int, seconds: float, *, total: int = 100, first: float = 0.0) -> 
     for step in range(steps):
         clock.now += seconds + (first if step == 0 else 0.0)
         left.step(10, 500)
-        if (line := left.first_word()) is not None:
+        if (line := left.announcement()) is not None:
             said.append(line)
     return left, said
 

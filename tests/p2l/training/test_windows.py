@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from p2l.commands.votes import main as vote_files
 from p2l.model.encoding import PromptTokenizer
-from p2l.training.data import Windows, deal
+from p2l.training.trainer import Windows, deal
 from p2l.votes import VoteStore, open_votes, open_votes_together
 from tests.conftest import write_votes
 

@@ -12,32 +12,39 @@ import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from p2l.common.cli import counted
 from p2l.common.errors import CheckpointError, ConfigError, InputError, VoteError
 from p2l.common.files import claimed, parse_json, try_lock
 from p2l.leaderboard.controls import Controls
-from p2l.model.checkpoint import local_folder, write_json
+from p2l.model import backbones
+from p2l.model.checkpoint import local_folder, read_object, weight_shapes, write_json
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import READER_DEFAULTS, make_reader, make_transformer, sample_prompts
-from p2l.model.sentence import NO_ENCODER, find_encoder, pooling_of
+from p2l.model.sentence import MODULES_FILE, NO_ENCODER, find_encoder, pooling_of
 from p2l.people.voters import VOTER, by_people, find_people, sources_of
-from p2l.training import facts, recipe
-from p2l.training.comparison import COMPARISON_FILE
-from p2l.training.config import TrainConfig
-from p2l.training.engine import choose_device, on_first, start_processes, world_size
-from p2l.training.recipe import BackboneFacts, Machine, Plan, Size
+from p2l.training import recipe
+from p2l.training.engine import choose_device, local_size, on_first, start_processes, world_size
+from p2l.training.forecasts import check_counted, chunks
+from p2l.training.recipe import BackboneFacts, Machine, Plan, Size, VoteFacts
 from p2l.training.run_folder import candidates, newest_checkpoint
-from p2l.training.run_records import CONFIG_FILE, REQUEST_FILE
+from p2l.training.run_records import COMPARISON_FILE, CONFIG_FILE, REQUEST_FILE
 from p2l.votes import VoteStore, open_votes
-from p2l.votes.splitting import split_votes
+from p2l.votes.splitting import hash_prompts, split_votes
 
 DEEPSPEED_FILE = "deepspeed.json"
 LEAST_VOTES = 100
 HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 5000
 VOCABULARY_SAMPLE = 50_000
+_LENGTH_SAMPLE = 2_000
+_DEFAULT_POSITIONS = 8192
+"""Tokens that a backbone reads which names no limit."""
 SEED = 42
 
 
@@ -94,33 +101,6 @@ def prepare(request: Request, checkpoint: str | None = None, *, quiet: bool = Fa
         return _prepare(request, checkpoint, quiet=quiet)
     start_processes(choose_device("auto"))
     return on_first(lambda: _prepare(request, checkpoint, quiet=quiet))
-
-
-def take_up(config: TrainConfig, *, validate: bool) -> tuple[Path, str | None] | None:
-    """Return the folder of a configuration's run and its newest checkpoint, None before the first; None if it ended.
-
-    Every process calls this, and the first one looks, so that all go on from the same checkpoint.
-    """
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and os.environ.get("TORCHELASTIC_MAX_RESTARTS") != "0":
-        # The store of torchrun still has the addresses of the processes before, and those after would call them.
-        raise ConfigError("set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, or it cannot start processes again")
-    folder = config.output_dir / config.run_name
-
-    def look() -> tuple[Path, str | None] | None:
-        if (folder / (COMPARISON_FILE if validate else "config.json")).exists():
-            print(f"{folder}: is trained; another proj_name starts a new run", file=sys.stderr)
-            return None
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{folder}: cannot be made: {error.strerror}; change 'output_dir'") from error
-        newest = newest_checkpoint(folder)
-        return folder, str(newest) if newest else None
-
-    if world_size() == 1:
-        return look()
-    start_processes(choose_device(config.device))
-    return on_first(look)
 
 
 def dry_run(request: Request) -> str:
@@ -264,7 +244,7 @@ def _stamp(path: str | None) -> list[int] | None:
 
 def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
     """Write everything into `folder`, which will be renamed to `final`."""
-    machine = facts.measure_machine()
+    machine = measure_machine()
     model_type = _check_names(request, machine)
     folder.mkdir(exist_ok=True)
     with open_votes(request.votes, quiet=quiet) as votes:
@@ -279,10 +259,10 @@ def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
         with train:
             plan = _plan(folder, final, request, size, machine, train, quiet=quiet)
             loss_type, weighted = plan.settings["loss_type"], plan.settings.get("weighted_loss", False)
-            facts.check_counted(train, loss_type, weighted=weighted)
+            check_counted(train, loss_type, weighted=weighted)
             if request.val is not None:
                 with open_votes(request.val, model_list=train.model_list, drop_unknown=True) as held_out:
-                    facts.check_counted(held_out, loss_type)
+                    check_counted(held_out, loss_type)
     settings = {"output_dir": str(final.parent), "proj_name": final.name, **data, **plan.settings, "seed": SEED}
     settings |= {"covariates": list(request.control)} if request.control else {}
     settings |= sources
@@ -313,7 +293,7 @@ def _check_names(request: Request, machine: Machine) -> str | None:
             pooling_of(local_folder(request.encoder))
     if name is None:
         return None
-    backbone = facts.measure_backbone(_local(name, size), name, None)
+    backbone = measure_backbone(_local(name, size), name, None)
     return None if request.backbone is None else backbone.model_type
 
 
@@ -323,7 +303,7 @@ def _check_votes(votes: VoteStore) -> None:
             f"{votes.name}: holds {counted(len(votes), 'vote')}, too few to train on; bring {LEAST_VOTES} or more, "
             "or fit one leaderboard for all prompts (p2l leaderboard --votes)"
         )
-    if facts.one_prompt_only(votes):
+    if one_prompt_only(votes):
         raise VoteError(
             f"{votes.name}: all votes share one prompt, so prompts cannot explain them; "
             "fit one leaderboard (p2l leaderboard --votes)"
@@ -384,7 +364,7 @@ def _plan(
     tokenizer = PromptTokenizer.from_pretrained(
         where, chat_template=backbone.chat_template, max_length=max(2, backbone.positions)
     )
-    return recipe.derive(size, facts.measure_votes(train, tokenizer, SEED), backbone, machine)
+    return recipe.derive(size, measure_votes(train, tokenizer, SEED), backbone, machine)
 
 
 def _backbone(
@@ -394,16 +374,16 @@ def _backbone(
     name = request.backbone or size.backbone
     if name is not None:
         where = _local(name, size)
-        return where, facts.measure_backbone(where, name, size.chat_template if request.backbone is None else None)
+        return where, measure_backbone(where, name, size.chat_template if request.backbone is None else None)
     where = folder / "backbone"
     where.mkdir()
     prompts = sample_prompts((batch for _, batch in train.batches()), VOCABULARY_SAMPLE, seed=SEED)
     if size.name == "reader":
         encoder = find_encoder(request.encoder)
         make_reader(where, prompts, encoder=encoder, seed=SEED, quiet=quiet, **READER_DEFAULTS)
-        return where, facts.measure_backbone(where, str(final / "backbone"), None)
+        return where, measure_backbone(where, str(final / "backbone"), None)
     make_transformer(where, prompts, model_type="qwen2", seed=SEED, **recipe.scratch_shape(len(train)))
-    return where, facts.measure_backbone(where, str(final / "backbone"), None)
+    return where, measure_backbone(where, str(final / "backbone"), None)
 
 
 def _local(name: str, size: Size) -> Path:
@@ -425,3 +405,80 @@ def _header(final: Path, request: Request, size: Size, plan: Plan, machine: Mach
         f"To train the same model again, {many}from the folder where this was written:",
         f"  p2l train --config {final / CONFIG_FILE} {validate}",
     ]
+
+
+# What the settings depend on: machine, backbone and votes.
+
+
+def measure_machine() -> Machine:
+    """Measure the processes of this run, and the memory of each."""
+    processes = world_size()
+    if torch.cuda.is_available():
+        memory = torch.cuda.get_device_properties(0).total_memory
+        return Machine(processes, memory, gpu=True, bfloat16=torch.cuda.is_bf16_supported())
+    installed = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return Machine(processes, min([installed, *memory_limits()]) // local_size(), gpu=False)
+
+
+def memory_limits(system: Path = Path("/")) -> list[int]:
+    """Return the memory limits, in bytes, of this process's container and its parents; empty without a limit."""
+    groups = system / "sys/fs/cgroup"
+    files = [groups / "memory/memory.limit_in_bytes"]
+    try:
+        own = next(line for line in (system / "proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        own = "0::/"
+    path = Path(own.removeprefix("0::").lstrip("/"))
+    files += [groups / part / "memory.max" for part in (path, *path.parents)]
+    return [int(text) for text in map(_content, files) if text.isdecimal()]
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def measure_backbone(folder: Path, name: str, chat_template: str | None) -> BackboneFacts:
+    """Measure a backbone called `name` in the configuration; InputError if the folder holds none of a known family."""
+    config = read_object(folder / "config.json")
+    model_type = config.get("model_type")
+    if not isinstance(model_type, str):
+        raise CheckpointError(f"{folder / 'config.json'}: names no model_type; is this the folder of a text model?")
+    backbones.get(model_type)
+    parameters = sum(int(np.prod(shape)) for shape in weight_shapes(folder).values())
+    positions = config.get("max_position_embeddings")
+    pooled = (folder / MODULES_FILE).is_file() and model_type != "reader"
+    return BackboneFacts(
+        name,
+        model_type,
+        parameters,
+        positions if isinstance(positions, int) else _DEFAULT_POSITIONS,
+        chat_template,
+        pooling_of(folder).kind if pooled else None,
+    )
+
+
+def measure_votes(votes: VoteStore, tokenizer: PromptTokenizer, seed: int) -> VoteFacts:
+    """Count votes, prompts and ties, and sample the lengths of prompts; memory holds 8 bytes a vote."""
+    ties, both_bad = count_ties(votes)
+    sample = sample_prompts((batch for _, batch in votes.batches()), _LENGTH_SAMPLE, seed=seed)
+    lengths = [len(encoding.ids) for encoding in tokenizer.encode(sample)]
+    prompts = len(np.unique(hash_prompts(votes)))
+    models = len(votes.model_list)
+    return VoteFacts(len(votes), prompts, ties, both_bad, lengths, weighted=votes.has_weights, models=models)
+
+
+def count_ties(votes: VoteStore) -> tuple[int, int]:
+    """Return the numbers of votes that are ties, and that call both answers bad."""
+    counts = sum(np.bincount(votes.labels(ids)[:, 2], minlength=3) for ids in chunks(len(votes)))
+    _, ties, both_bad = (int(count) for count in np.asarray(counts))
+    return ties, both_bad
+
+
+def one_prompt_only(votes: VoteStore) -> bool:
+    """Return whether all votes share one prompt; reads no further than the second one."""
+    prompts = chain.from_iterable(votes.prompts(ids) for ids in chunks(len(votes), 1024))
+    first = next(prompts)
+    return all(turns == first for turns in prompts)

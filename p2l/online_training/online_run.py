@@ -30,8 +30,8 @@ from p2l.model.model import P2LModel, to_dtype
 from p2l.online_training.averaging import PublishedAverage
 from p2l.online_training.buffer import Buffer
 from p2l.online_training.buffers import make_buffer
-from p2l.online_training.config import OnlineConfig
 from p2l.online_training.newcomers import FEWEST_KNOWN, LargerSteps, NewRows
+from p2l.online_training.online_config import OnlineConfig
 from p2l.online_training.retraining import Retraining, arrange
 from p2l.online_training.schedule import (
     STREAM_STATE,
@@ -53,20 +53,24 @@ from p2l.online_training.stream import (
 )
 from p2l.training import covariates as nuisance
 from p2l.training import loop
-from p2l.training.config import load_config_as
-from p2l.training.engine import Engine, parameter_groups, peers
-from p2l.training.facts import check_counted
-from p2l.training.loop import Run, RunOptions, Start
+from p2l.training.deepspeed_config import parameter_groups
+from p2l.training.engine import Engine, peers, world_size
+from p2l.training.forecasts import check_counted
+from p2l.training.loop import Run, RunOptions, Setup, Start
 from p2l.training.run_folder import (
     TrainerState,
     alone_in,
-    check_same_configuration,
     check_shared,
     read_state,
     whole_or_absent,
 )
+from p2l.training.train_config import load_config_as
 from p2l.training.trainer import StepResult, Trainer
 from p2l.votes import VoteStore, open_votes_together
+
+
+def _step_size(config: OnlineConfig) -> int:
+    return loop.votes_per_step(config, world_size())
 
 
 def room_for(models: int, capacity: int) -> int:
@@ -108,7 +112,7 @@ class Growth:
             engine.barrier()
             model = _copied(engine, folder)
             model.widen(rows)
-            loop.prepare(model, self.config, engine.device)
+            loop.ready_for_training(model, self.config, engine.device)
             blank = self.trainer.windows.filler().batch
             engine.rebuild(model, parameter_groups(model, self.config), folder, blank)
             engine.barrier()
@@ -196,12 +200,11 @@ class _BetterModelError(Exception):
 class _OnlineRun(Run):
     """A run whose stream, model and folder are there."""
 
-    config: OnlineConfig
     live: Live | None
     stream: VoteStream
     schedule: OnlineSchedule
     fingerprint: StreamFingerprint
-    new_trainer: Callable[[P2LModel, PromptTokenizer], Trainer]
+    new_trainer: Callable[[P2LModel, PromptTokenizer | None], Trainer]
     """Starts DeepSpeed with another model, for the same votes and schedule."""
     average: PublishedAverage | None = None
     publisher: Publisher | None = None
@@ -209,6 +212,12 @@ class _OnlineRun(Run):
     unsaved: bool = False
     """Whether a model was taken over since the last checkpoint."""
     is_stream: ClassVar[bool] = True
+
+    @property
+    def config(self) -> OnlineConfig:
+        """The configuration of the run."""
+        assert isinstance(self.setup.config, OnlineConfig)
+        return self.setup.config
 
     def votes_at(self, step: int) -> tuple[int, str]:
         """Return number and fingerprint of the votes that had arrived."""
@@ -223,14 +232,11 @@ class _OnlineRun(Run):
         if self.retraining is not None:
             self.retraining.save(folder)
 
-    def published_models(self) -> list[str]:
-        return published_order(self.trainer.engine.model.model_list, self.schedule.began_with)
-
     def votes_to_validate(self) -> VoteStore | None:
         """Return the validation votes between models that are known by now."""
         return None if self.validation is None else self.validation.among(self.trainer.engine.model.model_list)
 
-    def values(self, result: StepResult) -> Mapping[str, float]:
+    def step_columns(self, result: StepResult) -> Mapping[str, float]:
         """Return the columns of `metrics.jsonl` about the stream."""
         facts = self.schedule.facts(result.step)
         lag = {f"lag/{name}": value for name, value in facts.lag.items()}
@@ -241,7 +247,7 @@ class _OnlineRun(Run):
         facts = self.schedule.facts(result.step)
         if self.unsaved:  # or a kill would lose the model that was taken over
             self.unsaved = False
-            self.save(result.step)
+            self.save_checkpoint(result.step)
         if self.publisher is not None:
             self.publisher.after_step(result, facts, self.trainer)
         if self.retraining is not None:
@@ -256,13 +262,9 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     if config.shuffle:
         loop.note("note: shuffle is of offline training and left out here: votes are taken in the order they came in")
         config = config.model_copy(update={"shuffle": False})
-    loop.check_options(config, config_path, options.run)
-    hardware = loop.find_hardware(config, config_path)
-    start = find_online_start(options.run.checkpoint)
-    if start.resume is not None:
-        check_same_configuration(config, start.resume)
-    tokenizer = loop.make_tokenizer(config, start)
-    model = _model(config, start, tokenizer, hardware.dtype)
+    start = _find_start(options.run.checkpoint)
+    setup = Setup.of(config, config_path, options.run, start)
+    model = setup.trained_model() or _new_model(config, setup)
     open_stream = open_data_set if options.live is None else options.live.open_stream
     stream = open_stream(config, model.model_list)
     past = None if config.past_data_path is None else open_past(config.past_data_path, _known_to(model, start))
@@ -271,28 +273,38 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     votes: Any = stream if past is None else StreamWithPast(past, stream)
     values = _covariates(config, model, stream, votes)
     validation = _open_validation(config, stream, model) if options.run.eval_steps is not None else None
-    options_of_trainer: dict[str, Any] = {"ahead": not stream.grows, "covariates": values}
 
-    def new_trainer(model: P2LModel, tokenizer: PromptTokenizer) -> Trainer:
-        return loop.start_trainer(config, hardware, model, tokenizer, votes, schedule, **options_of_trainer)
+    def new_trainer(model: P2LModel, tokenizer: PromptTokenizer | None) -> Trainer:
+        return setup.start_trainer(
+            model, votes, schedule, tokenizer=tokenizer, ahead=not stream.grows, covariates=values
+        )
 
-    trainer = new_trainer(model, tokenizer)
+    trainer = new_trainer(model, None)
     engine = trainer.engine
     with peers():
-        folder = loop.run_folder(engine, config, options.run, start)
+        folder = setup.run_folder(engine)
         check_shared(engine, folder)
-        follow = (options.live, stream, schedule, StreamFingerprint(stream), new_trainer)
-        run = _OnlineRun(config, options.run, trainer, folder, validation, *follow)
+        run = _OnlineRun(
+            setup=setup,
+            trainer=trainer,
+            folder=folder,
+            validation=validation,
+            live=options.live,
+            stream=stream,
+            schedule=schedule,
+            fingerprint=StreamFingerprint(stream),
+            new_trainer=new_trainer,
+        )
         if config.average_steps is not None:
             run.average = trainer.published = PublishedAverage(engine, config.average_steps)
         with alone_in(folder, engine):
-            _train(run, start)
+            _train(run)
     return folder
 
 
-def find_online_start(checkpoint: str | None) -> Start:
+def _find_start(checkpoint: str | None) -> Start:
     """Find the start of a run; a finished run of offline training is plain weights, whatever checkpoints it holds."""
-    start = loop.find_start(checkpoint)
+    start = Start.of(checkpoint)
     if start.resume is None or checkpoint is None or (start.resume / STREAM_STATE).is_file():
         return start
     folder = Path(checkpoint).expanduser()
@@ -302,17 +314,15 @@ def find_online_start(checkpoint: str | None) -> Start:
 
 def learned_votes(checkpoint: str | None) -> int:
     """Return how many votes of its stream the run that goes on has seen; 0 for a new one."""
-    resume = find_online_start(checkpoint).resume
+    resume = _find_start(checkpoint).resume
     return 0 if resume is None else read_state(resume).num_votes
 
 
-def _model(config: OnlineConfig, start: Start, tokenizer: PromptTokenizer, dtype: torch.dtype) -> P2LModel:
-    """Return the model of the start; a new head knows no models yet."""
-    if start.model:
-        return loop.trained_model(config, start, tokenizer, dtype)
+def _new_model(config: OnlineConfig, setup: Setup) -> P2LModel:
+    """Return a model whose new head knows no models yet."""
     factor = config.linear_head_downsize_factor
     width = None if factor is None else max(1, config.model_capacity // factor)
-    return loop.make_model(config, tokenizer, dtype, [], linear_head_width=width)
+    return setup.new_model([], linear_head_width=width)
 
 
 def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> VoteStore:
@@ -353,7 +363,7 @@ def _schedule(
     every = options.run.save_steps
 
     def buffer() -> Buffer:
-        made = make_buffer(config.buffer_settings, loop.global_batch(config), config.seed, counts)
+        made = make_buffer(config.buffer_settings, _step_size(config), config.seed, counts)
         if past:
             made.remember(np.arange(-past, 0))
         return made
@@ -422,13 +432,13 @@ def _open_validation(config: OnlineConfig, stream: VoteStream, model: P2LModel) 
     return votes
 
 
-def _train(run: _OnlineRun, start: Start) -> None:
-    began_with = run.schedule.began_with
+def _train(run: _OnlineRun) -> None:
+    start, began_with = run.setup.start, run.schedule.began_with
     if run.live is not None:
         run.publisher = run.live.publisher(run.config, run.folder)
         run.retraining = run.live.retraining(run.config, run.folder, start, began_with)
     rows = _follow_models(run)
-    first = run.resume(start.resume)
+    first = run.resume()
     if start.resume is not None and run.average is not None:
         run.average.load(start.resume)
     if rows is not None:
@@ -442,10 +452,11 @@ def _train(run: _OnlineRun, start: Start) -> None:
             _stop(run)
             return
     if done > first and not (run.options.save_steps and done % run.options.save_steps == 0):
-        run.save(done)
+        run.save_checkpoint(done)
     if run.publisher is not None:
         run.publisher.finish(run.trainer)
-    run.finish()
+    names = published_order(run.trainer.engine.model.model_list, run.schedule.began_with)
+    run.announce(run.save_model(names))
 
 
 def _follow_models(run: _OnlineRun) -> NewRows | None:
@@ -456,7 +467,7 @@ def _follow_models(run: _OnlineRun) -> NewRows | None:
     is_known = began_with >= FEWEST_KNOWN
     rows = NewRows(run.trainer, began_with, run.average) if by_votes and is_known else None
     # Where no batch holds the past, larger steps forget it; the older form of replay trains as it was published.
-    buffer, size = run.config.buffer_settings, loop.global_batch(run.config)
+    buffer, size = run.config.buffer_settings, _step_size(run.config)
     is_larger = by_votes and not is_known and buffer.type == "replay" and not buffer.keep_size
     steps = LargerSteps(run.trainer, began_with, size) if is_larger else None
 
@@ -480,7 +491,7 @@ def _train_to_the_end(run: _OnlineRun, first: int) -> int:
     num_votes = None if steps is None else steps * run.schedule.buffer.full_size  # with replayed ones
     while True:
         try:
-            first = run.train(first, num_votes)
+            first = run.take_steps(first, num_votes)
             model = None
             if run.retraining is not None:
                 model = run.retraining.finish(first, run.schedule.arrived, run.trainer)
@@ -497,8 +508,8 @@ def _take_over(run: _OnlineRun, folder: Path) -> None:
     retraining, old = run.retraining, run.trainer
     assert retraining is not None
     start = Start(None, str(folder))
-    tokenizer = loop.make_tokenizer(run.config, start)
-    model = loop.trained_model(run.config, start, tokenizer, to_dtype(old.engine.precision))
+    tokenizer = loop.load_tokenizer(run.config, start)
+    model = loop.load_trained(run.config, start, tokenizer, to_dtype(old.engine.precision))
     names = old.engine.model.model_list
     unknown = [row for row, name in enumerate(names) if name not in model.model_list]
     arrange(model, names, old.engine.model.num_rows)
@@ -521,6 +532,6 @@ def _stop(run: _OnlineRun) -> None:
     """Save a checkpoint of the last step, unless there is one."""
     step = run.schedule.done
     if step and not (run.folder / f"checkpoint-{step}").exists():
-        run.save(step)
+        run.save_checkpoint(step)
     if not run.options.quiet:
         loop.note(f"stopped after step {step}; go on with --checkpoint {run.folder}")

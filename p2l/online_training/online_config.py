@@ -12,7 +12,7 @@ from p2l.common.config import Number, Whole
 from p2l.common.errors import ConfigError
 from p2l.common.files import parse_json
 from p2l.online_training.buffers import BufferSettings
-from p2l.training.config import TrainConfig
+from p2l.training.train_config import TrainConfig
 
 
 class ExperienceReplay(BaseModel):
