@@ -68,12 +68,12 @@ def train(folder: Path, votes: pd.DataFrame, likelihood: str) -> dict[str, Any]:
     """Train a reader on these votes and return its covariates.json."""
     from p2l.training.loop import RunOptions
     from p2l.training.offline import train as train_offline
-    from p2l.training.planning import CONFIG_FILE, Request, prepare
+    from p2l.training.planning import CONFIG_FILE, Request, plan_run
 
     file, run = folder / "votes.parquet", folder / "run"
     votes.to_parquet(file)
     request = Request(str(file), "reader", output=str(run), encoder="none", control=tuple(EFFECTS), validate=False)
-    prepare(request, quiet=True)
+    plan_run(request, quiet=True)
     settings = yaml.safe_load((run / CONFIG_FILE).read_text(encoding="utf-8"))
     settings |= {"loss_type": likelihood, "head_type": likelihoods.get(likelihood).head}
     (run / CONFIG_FILE).write_text(yaml.safe_dump(settings), encoding="utf-8")

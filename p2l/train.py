@@ -170,32 +170,36 @@ def _train_on_votes(flags: argparse.Namespace) -> None:
         raise ConfigError("--val and --no-eval exclude each other; leave one out")
     from p2l.training.loop import RunOptions
     from p2l.training.offline import train
-    from p2l.training.planning import Request, dry_run, prepare
+    from p2l.training.planning import Request, dry_run, plan_run
     from p2l.training.run_records import CONFIG_FILE
 
-    names = (flags.size, flags.val, flags.backbone, flags.output, flags.encoder)
-    request = Request(flags.votes, *names, tuple(flags.control or ()), flags.people, validate=not flags.no_eval)
+    request = Request(
+        votes=flags.votes,
+        size=flags.size,
+        val=flags.val,
+        backbone=flags.backbone,
+        output=flags.output,
+        encoder=flags.encoder,
+        control=tuple(flags.control or ()),
+        people=flags.people,
+        validate=not flags.no_eval,
+    )
     if flags.dry_run:
-        if _is_main():
+        if os.environ.get("RANK", "0") == "0":
             print(dry_run(request), end="")
         return
-    prepared = prepare(request, flags.checkpoint, quiet=flags.quiet)
-    save_steps = prepared.save_steps if flags.save_steps is None else flags.save_steps
-    eval_steps = None if prepared.eval_steps is None else flags.eval_steps or prepared.eval_steps
+    planned = plan_run(request, flags.checkpoint, quiet=flags.quiet)
+    save_steps = planned.save_steps if flags.save_steps is None else flags.save_steps
+    eval_steps = None if planned.eval_steps is None else flags.eval_steps or planned.eval_steps
     options = RunOptions(
-        checkpoint=prepared.checkpoint,
+        checkpoint=planned.checkpoint,
         eval_steps=eval_steps,
         save_steps=save_steps if save_steps > 0 else None,
         quiet=flags.quiet,
-        folder=prepared.folder,
+        folder=planned.folder,
         keep_checkpoints=2,
     )
-    path = prepared.folder / CONFIG_FILE
-    train(str(path), options)
-
-
-def _is_main() -> bool:
-    return os.environ.get("RANK", "0") == "0"
+    train(str(planned.folder / CONFIG_FILE), options)
 
 
 if __name__ == "__main__":

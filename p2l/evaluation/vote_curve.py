@@ -30,7 +30,7 @@ from p2l.common.plots import COLOURS, new_figure, save_figure
 from p2l.common.text_table import text_table
 from p2l.likelihood import get
 from p2l.metrics import ScoredVotes, vote_values
-from p2l.training.planning import LEAST_VOTES, Request, prepare
+from p2l.training.planning import LEAST_VOTES, Request, plan_run
 from p2l.training.run_records import COMPARISON_FILE, CONFIG_FILE
 from p2l.training.train_config import load_config
 from p2l.votes import VoteStore, open_votes
@@ -292,7 +292,7 @@ def _train(votes: VoteStore, ids: Ints, variant: Variant, draw: int, folder: Pat
         str(work / "run"),
         variant.encoder,
     )
-    prepared = prepare(request, quiet=True)
+    prepared = plan_run(request, quiet=True)
     path = str(prepared.folder / CONFIG_FILE)
     with contextlib.closing(prepared.lock):
         train(path, RunOptions(eval_steps=prepared.eval_steps, quiet=True, silent=True, folder=prepared.folder))

@@ -358,7 +358,7 @@ def train_anew(folder: str) -> None:
     os.nice(10)
     from p2l.training.loop import RunOptions
     from p2l.training.offline import train
-    from p2l.training.planning import Request, prepare
+    from p2l.training.planning import Request, plan_run
 
     place = Path(folder)
     job = read_object(place / _JOB)
@@ -373,9 +373,9 @@ def train_anew(folder: str) -> None:
         encoder=old.get("encoder"),
         output=str(place / _MODEL),
     )
-    prepared = prepare(request, quiet=True)
-    options = RunOptions(eval_steps=prepared.eval_steps, quiet=True, silent=True, folder=prepared.folder)
-    train(str(prepared.folder / CONFIG_FILE), options)
+    planned = plan_run(request, quiet=True)
+    options = RunOptions(eval_steps=planned.eval_steps, quiet=True, silent=True, folder=planned.folder)
+    train(str(planned.folder / CONFIG_FILE), options)
 
 
 def _end_with_parent() -> None:

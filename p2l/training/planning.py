@@ -1,4 +1,4 @@
-"""Prepare a run's folder from a file of votes.
+"""Plan a run from a file of votes: everything it needs, written into its folder.
 
 The folder gets the configuration (`training.yaml`, each choice with its reason), the DeepSpeed file, the votes to train
 on and those held out, and a backbone if that is made from scratch. It gets its name only when all of that is written,
@@ -76,7 +76,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PlannedRun:
     """A folder that is ready for training."""
 
     folder: Path
@@ -91,37 +91,43 @@ class Prepared:
         return {**vars(self), "lock": None}  # an open file stays with its process
 
 
-def prepare(request: Request, checkpoint: str | None = None, *, quiet: bool = False) -> Prepared:
+def plan_run(request: Request, checkpoint: str | None = None, *, quiet: bool = False) -> PlannedRun:
     """Return the folder of a new or resumed run; every process calls this, and the first one does the work.
 
     `checkpoint` is the folder, or a `checkpoint-N`, of the run to resume; None looks for an unfinished run of the same
     request. InputError if votes, size, backbone or folder cannot be used.
     """
+
+    def plan() -> PlannedRun:
+        if checkpoint is not None:
+            return _resume_named(request, Path(checkpoint).expanduser(), quiet=quiet)
+        return _begin_or_resume(request, quiet=quiet)
+
     if world_size() == 1:
-        return _prepare(request, checkpoint, quiet=quiet)
+        return plan()
     start_processes(choose_device("auto"))
-    return on_first(lambda: _prepare(request, checkpoint, quiet=quiet))
+    return on_first(plan)
 
 
 def dry_run(request: Request) -> str:
-    """Return the configuration and plan that `prepare` would write, as YAML, without keeping anything."""
+    """Return the configuration and plan that `plan_run` would write, as YAML, without keeping anything."""
     target = _target(request)
     final = target if request.output else next(folder for folder in candidates(target) if not folder.exists())
     with tempfile.TemporaryDirectory(prefix="p2l-") as temporary:
-        plan = _fill(Path(temporary), final, request, quiet=True)
+        plan = _RunWriter(request, Path(temporary), final, quiet=True).write()
         text = (Path(temporary) / CONFIG_FILE).read_text(encoding="utf-8")
     return "".join(f"# {line}\n" for line in recipe.plan_lines(plan)) + text
 
 
-def _prepare(request: Request, checkpoint: str | None, *, quiet: bool) -> Prepared:
-    if checkpoint is not None:
-        return _resume(*_run_of(request, Path(checkpoint).expanduser()), quiet=quiet)
+def _begin_or_resume(request: Request, *, quiet: bool) -> PlannedRun:
+    """Return a new run, or the unfinished one of the same request, in the first folder that can hold it."""
+    target = _target(request)
     if request.output is not None:
         with suppress(OSError):
-            _target(request).rmdir()  # an empty folder that was made for the run
-    for folder in candidates(_target(request)):
-        if not folder.exists() and (prepared := _new(folder, request, quiet=quiet)):
-            return prepared
+            target.rmdir()  # an empty folder that was made for the run
+    for folder in candidates(target):
+        if not folder.exists() and (planned := _begin(folder, request, quiet=quiet)):
+            return planned
         if _is_unfinished(folder, request) and (lock := _lock(folder)):
             return _resume(folder, folder, lock, quiet=quiet)
         if request.output is not None:
@@ -143,32 +149,31 @@ def _taken(folder: Path, request: Request) -> InputError:
     return InputError(f"{folder}: was trained by this line already; remove it to train again, or use another --output")
 
 
-def _new(folder: Path, request: Request, *, quiet: bool) -> Prepared | None:
-    """Prepare a new run; None if another process is preparing it."""
+def _begin(folder: Path, request: Request, *, quiet: bool) -> PlannedRun | None:
+    """Write the folder of a new run; None if another process is writing it."""
     with claimed(folder) as unfinished:
         if unfinished is None:
             return None
-        plan = _fill(unfinished, folder, request, quiet=quiet)
+        plan = _RunWriter(request, unfinished, folder, quiet=quiet).write()
         lock = _lock(unfinished)
     if not quiet:
         print("\n".join([*recipe.plan_lines(plan), f"configuration: {folder / CONFIG_FILE}"]), file=sys.stderr)
         if folder != _target(request):
             print(f"note: {_target(request)} exists, so this run is in {folder}", file=sys.stderr)
-    return _read(folder, None, lock)
+    return _planned(folder, None, lock)
 
 
-def _resume(folder: Path, checkpoint: Path, lock: Any, *, quiet: bool) -> Prepared:
+def _resume(folder: Path, checkpoint: Path, lock: Any, *, quiet: bool) -> PlannedRun:
     newest = newest_checkpoint(checkpoint)
     if not quiet:
         where = f"from {newest.name}" if newest else "from its start"
         print(f"resuming {folder} {where}; use another --output for a new run", file=sys.stderr)
-    return _read(folder, str(newest) if newest else None, lock)
+    return _planned(folder, str(newest) if newest else None, lock)
 
 
-def _run_of(request: Request, checkpoint: Path) -> tuple[Path, Path, Any]:
-    """Return folder, checkpoint and lock of the run, after checking that this request started it."""
-    is_one = newest_checkpoint(checkpoint) == checkpoint
-    folder = checkpoint.parent if is_one else checkpoint
+def _resume_named(request: Request, checkpoint: Path, *, quiet: bool) -> PlannedRun:
+    """Resume the run of a checkpoint that the user named; CheckpointError unless this request started it."""
+    folder = checkpoint.parent if newest_checkpoint(checkpoint) == checkpoint else checkpoint
     if not (folder / REQUEST_FILE).is_file():
         raise CheckpointError(
             f"{checkpoint}: was not started with --votes; resume it with --config, or use its weights with --backbone"
@@ -187,7 +192,12 @@ def _run_of(request: Request, checkpoint: Path) -> tuple[Path, Path, Any]:
     lock = _lock(folder)
     if lock is None:
         raise CheckpointError(f"{folder}: another process is training there; wait for it or stop it")
-    return folder, checkpoint, lock
+    return _resume(folder, checkpoint, lock, quiet=quiet)
+
+
+def _planned(folder: Path, checkpoint: str | None, lock: Any) -> PlannedRun:
+    record = _read_record(folder)
+    return PlannedRun(folder, checkpoint, record["eval_steps"], record["save_steps"], lock)
 
 
 def _target(request: Request) -> Path:
@@ -228,11 +238,6 @@ def _read_record(folder: Path) -> dict[str, Any]:
     return dict(record)
 
 
-def _read(folder: Path, checkpoint: str | None, lock: Any) -> Prepared:
-    record = _read_record(folder)
-    return Prepared(folder, checkpoint, record["eval_steps"], record["save_steps"], lock)
-
-
 def _stamp(path: str | None) -> list[int] | None:
     """Return size and time of a file, which tell it from another file of the same name."""
     file = Path(path).expanduser() if path else None
@@ -242,42 +247,121 @@ def _stamp(path: str | None) -> list[int] | None:
     return [status.st_size, status.st_mtime_ns]
 
 
-def _fill(folder: Path, final: Path, request: Request, *, quiet: bool) -> Plan:
-    """Write everything into `folder`, which will be renamed to `final`."""
-    machine = measure_machine()
-    model_type = _check_names(request, machine)
-    folder.mkdir(exist_ok=True)
-    with open_votes(request.votes, quiet=quiet) as votes:
-        _check_votes(votes)
-        Controls(request.control, votes.columns, votes.name)  # refuses columns that are not there
-        sources = _sources(votes, request)
-        people = int(by_people(votes, sources.get("people")).sum())
-        size = recipe.choose_size(request.size, votes=len(votes), gpu=machine.gpu, model_type=model_type)
-        recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
-        folds = recipe.folds_for(size, people, model_type) if request.validate else None
-        train, data = _split(votes, folder, final, request, folds, quiet=quiet)
-        with train:
-            plan = _plan(folder, final, request, size, machine, train, quiet=quiet)
-            loss_type, weighted = plan.settings["loss_type"], plan.settings.get("weighted_loss", False)
-            check_counted(train, loss_type, weighted=weighted)
-            if request.val is not None:
-                with open_votes(request.val, model_list=train.model_list, drop_unknown=True) as held_out:
-                    check_counted(held_out, loss_type)
-    settings = {"output_dir": str(final.parent), "proj_name": final.name, **data, **plan.settings, "seed": SEED}
-    settings |= {"covariates": list(request.control)} if request.control else {}
-    settings |= sources
-    settings["deepspeed_config_path"] = str(final / DEEPSPEED_FILE)
-    what = "votes of people" if "people" in sources else "votes"
-    why = {"cross_fit": f"fewer than {recipe.CROSS_FIT_BELOW:,} {what}: all are trained on, none held out"}
-    why["people"] = f"{people:,} votes of people; those of other sources are verdicts of judges"
-    write_json(folder / DEEPSPEED_FILE, plan.deepspeed)
-    text = recipe.to_yaml(settings, plan.reasons | why, _header(final, request, size, plan, machine))
-    (folder / CONFIG_FILE).write_text(text, encoding="utf-8")
-    eval_steps = plan.eval_steps if request.validate else None
-    write_json(
-        folder / REQUEST_FILE, {"request": request.record(), "eval_steps": eval_steps, "save_steps": plan.save_steps}
-    )
-    return plan
+@dataclass(frozen=True)
+class _RunWriter:
+    """Writes everything that a run needs into `folder`, which is renamed to `final` when all is there."""
+
+    request: Request
+    folder: Path
+    final: Path
+    quiet: bool
+
+    def write(self) -> Plan:
+        """Check the request, derive the settings, and write them with votes and backbone."""
+        request = self.request
+        machine = measure_machine()
+        model_type = _check_names(request, machine)
+        self.folder.mkdir(exist_ok=True)
+        with open_votes(request.votes, quiet=self.quiet) as votes:
+            _check_votes(votes)
+            Controls(request.control, votes.columns, votes.name)  # refuses columns that are not there
+            sources = _sources(votes, request)
+            people = int(by_people(votes, sources.get("people")).sum())
+            size = recipe.choose_size(request.size, votes=len(votes), gpu=machine.gpu, model_type=model_type)
+            recipe.check_machine(size, machine, own_backbone=request.backbone is not None)
+            folds = recipe.folds_for(size, people, model_type) if request.validate else None
+            train, keys = self._split(votes, folds)
+            with train:
+                plan = self._derive(size, machine, train)
+                self._check_counted(train, plan)
+        settings: dict[str, Any] = {"output_dir": str(self.final.parent), "proj_name": self.final.name}
+        settings |= {**keys, **plan.settings, "seed": SEED}
+        settings |= {"covariates": list(request.control)} if request.control else {}
+        settings |= {**sources, "deepspeed_config_path": str(self.final / DEEPSPEED_FILE)}
+        kind = "votes of people" if "people" in sources else "votes"
+        reasons = plan.reasons | {
+            "cross_fit": f"fewer than {recipe.CROSS_FIT_BELOW:,} {kind}: all are trained on, none held out",
+            "people": f"{people:,} votes of people; those of other sources are verdicts of judges",
+        }
+        write_json(self.folder / DEEPSPEED_FILE, plan.deepspeed)
+        text = recipe.to_yaml(settings, reasons, self._header(size, plan, machine))
+        (self.folder / CONFIG_FILE).write_text(text, encoding="utf-8")
+        record = {
+            "request": request.record(),
+            "eval_steps": plan.eval_steps if request.validate else None,
+            "save_steps": plan.save_steps,
+        }
+        write_json(self.folder / REQUEST_FILE, record)
+        return plan
+
+    def _split(self, votes: VoteStore, folds: int | None) -> tuple[VoteStore, dict[str, Any]]:
+        """Return the votes to train on, and the keys of the configuration that say how votes are used."""
+        request = self.request
+        if not request.validate or request.val is not None or folds is not None:
+            keys: dict[str, Any] = {"train_data_path": request.votes}
+            keys |= {} if request.val is None else {"val_data_path": request.val, "drop_unknown_models": True}
+            keys |= {} if folds is None else {"cross_fit": folds}
+            return votes, keys
+        done = split_votes(
+            votes,
+            by="prompt",
+            val=max(1, min(round(HELD_OUT_SHARE * len(votes)), MOST_HELD_OUT)),
+            train_output=self.folder / "train.parquet",
+            val_output=self.folder / "held_out.parquet",
+            seed=SEED,
+            quiet=self.quiet,
+        )
+        if not self.quiet:
+            print(
+                f"{votes.name}: {done.train:,} votes to train on, {done.val:,} on other prompts held out",
+                file=sys.stderr,
+            )
+            if done.removed_models:
+                print(f"left out, too few votes: {', '.join(done.removed_models)}", file=sys.stderr)
+        keys = {"train_data_path": str(self.final / "train.parquet")}
+        keys["val_data_path"] = str(self.final / "held_out.parquet")
+        return open_votes(self.folder / "train.parquet"), keys
+
+    def _derive(self, size: Size, machine: Machine, train: VoteStore) -> Plan:
+        folder, backbone = self._backbone(size, train)
+        tokenizer = PromptTokenizer.from_pretrained(
+            folder, chat_template=backbone.chat_template, max_length=max(2, backbone.positions)
+        )
+        return recipe.derive(size, measure_votes(train, tokenizer, SEED), backbone, machine)
+
+    def _backbone(self, size: Size, train: VoteStore) -> tuple[Path, BackboneFacts]:
+        """Return the folder of the backbone and its facts; without a name it is made from scratch."""
+        request = self.request
+        name = request.backbone or size.backbone
+        if name is not None:
+            folder = _local(name, size)
+            return folder, measure_backbone(folder, name, size.chat_template if request.backbone is None else None)
+        folder = self.folder / "backbone"
+        folder.mkdir()
+        prompts = sample_prompts((batch for _, batch in train.batches()), VOCABULARY_SAMPLE, seed=SEED)
+        if size.name == "reader":
+            encoder = find_encoder(request.encoder)
+            make_reader(folder, prompts, encoder=encoder, seed=SEED, quiet=self.quiet, **READER_DEFAULTS)
+        else:
+            make_transformer(folder, prompts, model_type="qwen2", seed=SEED, **recipe.scratch_shape(len(train)))
+        return folder, measure_backbone(folder, str(self.final / "backbone"), None)
+
+    def _check_counted(self, train: VoteStore, plan: Plan) -> None:
+        """Raise VoteError if no vote counts under the derived likelihood, before hours of training."""
+        loss_type = plan.settings["loss_type"]
+        check_counted(train, loss_type, weighted=plan.settings.get("weighted_loss", False))
+        if self.request.val is not None:
+            with open_votes(self.request.val, model_list=train.model_list, drop_unknown=True) as held_out:
+                check_counted(held_out, loss_type)
+
+    def _header(self, size: Size, plan: Plan, machine: Machine) -> list[str]:
+        validate = f"--eval-steps {plan.eval_steps}" if self.request.validate else "--no-eval"
+        processes = f"in {machine.processes} processes, " if machine.processes > 1 else ""
+        return [
+            f"Derived by p2l train from {self.request.votes} and --size {size.name} ({size.about}).",
+            f"To train the same model again, {processes}from the folder where this was written:",
+            f"  p2l train --config {self.final / CONFIG_FILE} {validate}",
+        ]
 
 
 def _check_names(request: Request, machine: Machine) -> str | None:
@@ -329,63 +413,6 @@ def _sources(votes: VoteStore, request: Request) -> dict[str, Any]:
     return keys
 
 
-def _split(
-    votes: VoteStore, folder: Path, final: Path, request: Request, folds: int | None, *, quiet: bool
-) -> tuple[VoteStore, dict[str, Any]]:
-    """Return the votes to train on, and the keys of the configuration that say how votes are used."""
-    crossed: dict[str, Any] = {} if folds is None else {"cross_fit": folds}
-    if not request.validate or request.val is not None or folds is not None:
-        held_out = {} if request.val is None else {"val_data_path": request.val, "drop_unknown_models": True}
-        return votes, {"train_data_path": request.votes, **held_out, **crossed}
-    count = max(1, min(round(HELD_OUT_SHARE * len(votes)), MOST_HELD_OUT))
-    done = split_votes(
-        votes,
-        by="prompt",
-        val=count,
-        train_output=folder / "train.parquet",
-        val_output=folder / "held_out.parquet",
-        seed=SEED,
-        quiet=quiet,
-    )
-    if not quiet:
-        print(
-            f"{votes.name}: {done.train:,} votes to train on, {done.val:,} on other prompts held out", file=sys.stderr
-        )
-        if done.removed_models:
-            print(f"left out, too few votes: {', '.join(done.removed_models)}", file=sys.stderr)
-    paths = {"train_data_path": str(final / "train.parquet"), "val_data_path": str(final / "held_out.parquet")}
-    return open_votes(folder / "train.parquet"), paths
-
-
-def _plan(
-    folder: Path, final: Path, request: Request, size: Size, machine: Machine, train: VoteStore, *, quiet: bool
-) -> Plan:
-    where, backbone = _backbone(folder, final, request, size, train, quiet=quiet)
-    tokenizer = PromptTokenizer.from_pretrained(
-        where, chat_template=backbone.chat_template, max_length=max(2, backbone.positions)
-    )
-    return recipe.derive(size, measure_votes(train, tokenizer, SEED), backbone, machine)
-
-
-def _backbone(
-    folder: Path, final: Path, request: Request, size: Size, train: VoteStore, *, quiet: bool
-) -> tuple[Path, BackboneFacts]:
-    """Return the folder of the backbone and its facts; without a name it is made from scratch."""
-    name = request.backbone or size.backbone
-    if name is not None:
-        where = _local(name, size)
-        return where, measure_backbone(where, name, size.chat_template if request.backbone is None else None)
-    where = folder / "backbone"
-    where.mkdir()
-    prompts = sample_prompts((batch for _, batch in train.batches()), VOCABULARY_SAMPLE, seed=SEED)
-    if size.name == "reader":
-        encoder = find_encoder(request.encoder)
-        make_reader(where, prompts, encoder=encoder, seed=SEED, quiet=quiet, **READER_DEFAULTS)
-        return where, measure_backbone(where, str(final / "backbone"), None)
-    make_transformer(where, prompts, model_type="qwen2", seed=SEED, **recipe.scratch_shape(len(train)))
-    return where, measure_backbone(where, str(final / "backbone"), None)
-
-
 def _local(name: str, size: Size) -> Path:
     try:
         return local_folder(name)
@@ -395,16 +422,6 @@ def _local(name: str, size: Size) -> Path:
         raise InputError(
             f"{error}; pass a folder to --backbone, or leave --size out, or use --size tiny: both need no download"
         ) from error
-
-
-def _header(final: Path, request: Request, size: Size, plan: Plan, machine: Machine) -> list[str]:
-    validate = f"--eval-steps {plan.eval_steps}" if request.validate else "--no-eval"
-    many = f"in {machine.processes} processes, " if machine.processes > 1 else ""
-    return [
-        f"Derived by p2l train from {request.votes} and --size {size.name} ({size.about}).",
-        f"To train the same model again, {many}from the folder where this was written:",
-        f"  p2l train --config {final / CONFIG_FILE} {validate}",
-    ]
 
 
 # What the settings depend on: machine, backbone and votes.
@@ -423,21 +440,18 @@ def measure_machine() -> Machine:
 def memory_limits(system: Path = Path("/")) -> list[int]:
     """Return the memory limits, in bytes, of this process's container and its parents; empty without a limit."""
     groups = system / "sys/fs/cgroup"
-    files = [groups / "memory/memory.limit_in_bytes"]
-    try:
-        own = next(line for line in (system / "proc/self/cgroup").read_text().splitlines() if line.startswith("0::"))
-    except (OSError, StopIteration):
-        own = "0::/"
-    path = Path(own.removeprefix("0::").lstrip("/"))
+    files = [groups / "memory/memory.limit_in_bytes"]  # of the first version of control groups
+    path = Path()
+    with suppress(OSError):
+        for line in (system / "proc/self/cgroup").read_text().splitlines():
+            if line.startswith("0::"):
+                path = Path(line.removeprefix("0::").lstrip("/"))
     files += [groups / part / "memory.max" for part in (path, *path.parents)]
-    return [int(text) for text in map(_content, files) if text.isdecimal()]
-
-
-def _content(file: Path) -> str:
-    try:
-        return file.read_text().strip()
-    except OSError:
-        return ""
+    limits = []
+    for file in files:
+        with suppress(OSError, ValueError):  # there is no such group, or it says `max`
+            limits.append(int(file.read_text()))
+    return limits
 
 
 def measure_backbone(folder: Path, name: str, chat_template: str | None) -> BackboneFacts:
@@ -451,12 +465,12 @@ def measure_backbone(folder: Path, name: str, chat_template: str | None) -> Back
     positions = config.get("max_position_embeddings")
     pooled = (folder / MODULES_FILE).is_file() and model_type != "reader"
     return BackboneFacts(
-        name,
-        model_type,
-        parameters,
-        positions if isinstance(positions, int) else _DEFAULT_POSITIONS,
-        chat_template,
-        pooling_of(folder).kind if pooled else None,
+        name=name,
+        model_type=model_type,
+        parameters=parameters,
+        positions=positions if isinstance(positions, int) else _DEFAULT_POSITIONS,
+        chat_template=chat_template,
+        pooling=pooling_of(folder).kind if pooled else None,
     )
 
 
@@ -464,10 +478,15 @@ def measure_votes(votes: VoteStore, tokenizer: PromptTokenizer, seed: int) -> Vo
     """Count votes, prompts and ties, and sample the lengths of prompts; memory holds 8 bytes a vote."""
     ties, both_bad = count_ties(votes)
     sample = sample_prompts((batch for _, batch in votes.batches()), _LENGTH_SAMPLE, seed=seed)
-    lengths = [len(encoding.ids) for encoding in tokenizer.encode(sample)]
-    prompts = len(np.unique(hash_prompts(votes)))
-    models = len(votes.model_list)
-    return VoteFacts(len(votes), prompts, ties, both_bad, lengths, weighted=votes.has_weights, models=models)
+    return VoteFacts(
+        votes=len(votes),
+        prompts=len(np.unique(hash_prompts(votes))),
+        ties=ties,
+        both_bad=both_bad,
+        lengths=[len(encoding.ids) for encoding in tokenizer.encode(sample)],
+        weighted=votes.has_weights,
+        models=len(votes.model_list),
+    )
 
 
 def count_ties(votes: VoteStore) -> tuple[int, int]:

@@ -82,9 +82,9 @@ def test_its_page_says_the_same(run: tuple[Path, str, str], capsys: pytest.Captu
 def test_held_out_prompts_are_not_trained_on(votes: Path, backbone: Path, tmp_path: Path) -> None:
     import pyarrow.parquet as pq
 
-    from p2l.training.planning import Request, prepare
+    from p2l.training.planning import Request, plan_run
 
-    prepared = prepare(Request(str(votes), backbone=str(backbone), output=str(tmp_path / "run")), quiet=True)
+    prepared = plan_run(Request(str(votes), backbone=str(backbone), output=str(tmp_path / "run")), quiet=True)
     prepared.lock.close()
     folder = prepared.folder
     train, held = (
@@ -132,10 +132,10 @@ def test_a_folder_that_was_named_never_becomes_another_one(run: tuple[Path, str,
 
 
 def test_an_empty_folder_is_as_good_as_none(votes: Path, tmp_path: Path) -> None:
-    from p2l.training.planning import Request, prepare
+    from p2l.training.planning import Request, plan_run
 
     (tmp_path / "made").mkdir()
-    prepared = prepare(Request(str(votes), "reader", encoder="none", output=str(tmp_path / "made")), quiet=True)
+    prepared = plan_run(Request(str(votes), "reader", encoder="none", output=str(tmp_path / "made")), quiet=True)
     prepared.lock.close()
     assert prepared.folder == tmp_path / "made"
     assert (prepared.folder / "training.yaml").is_file()
