@@ -1,6 +1,6 @@
 """Command: evaluate every checkpoint of an online run on the validation slices of its time.
 
-p2l eval-chrono --model-repo outputs/my-run --val-dir validation_sets --output-dir outputs/my-run-slices
+p2l eval-chrono --model outputs/my-run --val-dir validation_sets --output-dir outputs/my-run-slices
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from p2l.common.cli import add_model_flags, parser, run
+from p2l.common.cli import MODEL_FLAG, add_model_flags, parser, run
 
 
 def build_parser(prog: str = "p2l eval-chrono") -> argparse.ArgumentParser:
@@ -26,7 +26,12 @@ def build_parser(prog: str = "p2l eval-chrono") -> argparse.ArgumentParser:
 
 def _add_data_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--model-repo", "-m", required=True, metavar="RUN", help="folder or hub id that holds the folders checkpoint-N"
+        *MODEL_FLAG,
+        "-m",
+        dest="model_repo",
+        required=True,
+        metavar="RUN",
+        help="folder or hub id that holds the folders checkpoint-N",
     )
     group.add_argument(
         "--checkpoint-prefix", "-cp", default="checkpoint-", metavar="TEXT", help="the text before N in their names"
@@ -46,7 +51,13 @@ def _add_data_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--output-dir", "-od", default="outputs", metavar="DIR", help="for checkpoint-N/checkpoint-N-val-V.json"
     )
-    group.add_argument("--report", metavar="FILE", help="also write a page (.html) on the losses, which opens offline")
+    group.add_argument(
+        "--html",
+        "--report",
+        dest="html",
+        metavar="FILE",
+        help="also write a page (.html) on the losses, which opens offline",
+    )
     group.add_argument("--restart", action="store_true", help="compute existing outputs again")
 
 

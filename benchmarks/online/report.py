@@ -13,8 +13,9 @@ from benchmarks.online.measures import Measured, Table
 from benchmarks.online.streams import SLICES
 from benchmarks.tables import table as markdown
 from p2l.chrono.matrix import Matrix
-from p2l.chrono.report import draw_heat_map
+from p2l.chrono.results import heat_figure
 from p2l.common.files import atomic_path
+from p2l.common.report.images import save_picture
 
 __all__ = ["Bar", "bars", "bars_text", "draw", "table_text", "write_json"]
 
@@ -163,5 +164,5 @@ def draw(table: Table, folder: Path) -> list[Path]:
         matrix = Matrix(row.name, "Loss", numbers, numbers, values, np.full_like(values, np.nan), later)
         words = "".join(letter if letter.isalnum() or letter == "." else "-" for letter in row.name)
         paths.append(folder / f"{words}.png")
-        draw_heat_map(matrix).savefig(paths[-1], dpi=110)
+        save_picture(paths[-1], heat_figure(matrix))
     return paths

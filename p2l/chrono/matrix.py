@@ -5,7 +5,6 @@ Shapes: C checkpoints, S slices, N votes of a cell, M models.
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,8 +17,9 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
-from p2l.common.files import atomic_path, parse_json, write_json
-from p2l.common.spreadsheets import to_cell
+from p2l.common.files import parse_json, write_json
+from p2l.common.report.data import write_csv
+from p2l.common.report.tables import Column, Table
 from p2l.likelihood import get
 from p2l.metrics import METRICS, simple_metrics
 from p2l.model.checkpoint import read_json, read_object
@@ -143,16 +143,10 @@ def write_matrix(matrix: Matrix, folder: Path) -> list[Path]:
     """Write RUN.json, `{checkpoint: {slice: value}}`, and RUN.csv, a row for each checkpoint; return their paths."""
     as_json, as_csv = (folder / f"{matrix.run}{ending}" for ending in (".json", ".csv"))
     write_json(as_json, matrix.to_dict(), indent=2)
-    cells = zip(matrix.checkpoints, matrix.values, strict=True)
-    rows = [[checkpoint, *("" if np.isnan(value) else float(value) for value in row)] for checkpoint, row in cells]
-    write_csv(as_csv, ["checkpoint", *matrix.slices], rows)
+    columns = [Column("Checkpoint"), *(Column(str(number)) for number in matrix.slices)]
+    rows = zip(matrix.checkpoints, matrix.values.tolist(), strict=True)
+    write_csv(Table(columns, [[checkpoint, *values] for checkpoint, values in rows]), as_csv)
     return [as_json, as_csv]
-
-
-def write_csv(path: Path, header: Sequence[Any], rows: Sequence[Sequence[Any]]) -> None:
-    """Write a table, whole or not at all."""
-    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(map(to_cell, row) for row in [header, *rows])
 
 
 # The slices that a checkpoint is evaluated on.

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from p2l.batch_inference.asking import Asker, ModelOptions, Processes, join_processes, load_model
+from p2l.chrono.cells import CellFiles, CellInputs, claimed, remove_others, write_cell
 from p2l.chrono.matrix import Plan, by_number, by_time, read_matrix, read_times
-from p2l.chrono.report import CellFiles, CellInputs, claimed, remove_others, write_cell
 from p2l.chrono.slices import Checkpoint, ValidationSlice, find_checkpoints, find_slices, open_checkpoint, open_slices
 from p2l.common.cli import progress
 from p2l.common.errors import ConfigError, InputError, P2LError
@@ -48,7 +48,7 @@ class ChronoOptions(ModelOptions):
     all_slices: bool = False
     label_list: str | None = None
     restart: bool = False
-    report: str | None = None
+    html: str | None = None
     """A page to write when all is done."""
     quiet: bool = False
 
@@ -68,20 +68,20 @@ def evaluate_chrono(options: ChronoOptions) -> None:
             for checkpoint in mine:
                 run.evaluate(checkpoint, [slices[number] for number in plan[checkpoint.number]])
         processes.wait()
-        if options.report is not None and processes.is_first and len(run.broken) < len(mine):
+        if options.html is not None and processes.is_first and len(run.broken) < len(mine):
             run.say(_write_page(options))
         _report_broken(run.broken, len(mine))
 
 
 def _write_page(options: ChronoOptions) -> str:
     """Write the page on the losses of all cells that are there; return what to say of it."""
-    from p2l.chrono.page import chrono_report, data_of
+    from p2l.chrono.results import chrono_report, data_of
     from p2l.common.report.reports import save_report
 
-    assert options.report is not None
+    assert options.html is not None
     folder = Path(options.output_dir).expanduser()
     matrix = read_matrix(folder, "Loss", run=data_of(options.model_repo))
-    path = save_report(chrono_report([matrix], data_of(options.val_dir)), Path(options.report).expanduser())
+    path = save_report(chrono_report([matrix], data_of(options.val_dir)), Path(options.html).expanduser())
     return f"wrote {path}"
 
 
@@ -111,10 +111,10 @@ def _check_flags(options: ChronoOptions) -> None:
         raise ConfigError("--time-align needs both --train-time and --val-time (`p2l timestamps` writes the former)")
     if not options.time_align and times != (None, None):
         raise ConfigError("--train-time and --val-time go with --time-align")
-    if options.report is not None:
+    if options.html is not None:
         from p2l.common.report.reports import check_page
 
-        check_page(options.report)
+        check_page(options.html)
     if options.time_align and options.all_slices:
         raise ConfigError("--all-slices and --time-align exclude each other: one asks about all slices, one about some")
 

@@ -112,7 +112,7 @@ def find_checkpoints(repo: str, prefix: str) -> list[Checkpoint]:
     elif _HUB_ID.fullmatch(repo):
         names = _folders_on_hub(repo)
     else:
-        raise CheckpointError(f"{repo}: no such folder; --model-repo is the folder, or hub id, with the checkpoints")
+        raise CheckpointError(f"{repo}: no such folder; --model is the folder, or hub id, with the checkpoints")
     root = str(folder) if folder.is_dir() else repo
     pattern = re.compile(re.escape(prefix) + r"(\d+)")
     numbered = [(int(match[1]), name) for name in names if (match := pattern.fullmatch(name))]

@@ -57,9 +57,7 @@ def show_online(folder: Path, run: Callable[..., None], votes: int) -> Iterator[
         text = _CONFIG.replace("PROJECT", name).replace("BUFFER", buffer)
         (folder / f"{name}.yaml").write_text(text, "utf-8")
         run("p2l", "online-train", "--config", f"{name}.yaml", "--no-eval", "--save-steps", every)
-        run(
-            "p2l", "eval-chrono", "--model-repo", f"models/{name}", "--val-dir", "periods", "--output-dir", f"on/{name}"
-        )
+        run("p2l", "eval-chrono", "--model", f"models/{name}", "--val-dir", "periods", "--output-dir", f"on/{name}")
     run("p2l", "visualize", "--eval-folder", *(f"on/{name}" for name in _BUFFERS), "--output-file", "figures")
     yield from _table(forgetting(folder))
     place = os.path.relpath(folder / "figures" / "loss")

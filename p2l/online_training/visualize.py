@@ -11,14 +11,10 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from p2l.common.cli import counted, parser, run
 from p2l.common.errors import ConfigError
 from p2l.common.text_table import add_rows_flag, rows_to_print
-
-if TYPE_CHECKING:
-    from p2l.chrono.matrix import Matrix
 
 
 def build_parser(prog: str = "p2l visualize") -> argparse.ArgumentParser:
@@ -44,7 +40,7 @@ def build_parser(prog: str = "p2l visualize") -> argparse.ArgumentParser:
     flags.add_argument(
         "--loss-type", "-lt", metavar="TYPE", help="likelihood of outputs that do not say theirs (default: grk)"
     )
-    flags.add_argument("--report", metavar="FILE", help="also write a page (.html), which opens offline")
+    flags.add_argument("--html", "--report", metavar="FILE", help="also write a page (.html), which opens offline")
     add_rows_flag(flags)
     flags.arrange({"which runs": ("--eval-folder", "--names", "--oracle", "--naive", "--loss-type")})
     return flags
@@ -54,36 +50,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
     names, metric = _names(args), _metric(args)
-    if args.report is not None:
-        from p2l.common.report.reports import check_page
+    from p2l.common.report.reports import check_page, save_report
+    from p2l.common.report.text import report_text
 
-        args.report = str(check_page(args.report))
+    if args.html is not None:
+        args.html = str(check_page(args.html))
     from p2l.chrono.matrix import read_matrix
-    from p2l.chrono.report import write_report
+    from p2l.chrono.results import chrono_report, write_results
 
     folders = [Path(folder).expanduser() for folder in args.eval_folder]
-    matrices: list[Matrix] = [
+    matrices = [
         read_matrix(folder, metric, run=name, loss_type=args.loss_type)
         for folder, name in zip(folders, names, strict=True)
     ]
     target = Path(args.output_file).expanduser() / metric.lower()
     can_draw = importlib.util.find_spec("matplotlib") is not None
-    options = {"oracle": args.oracle, "naive": args.naive, "figures": can_draw}
-    print(write_report(matrices, target, **options, most=rows_to_print(args.rows)))
-    if args.report is not None:
-        _write_page(args, matrices)
+    write_results(matrices, target, oracle=args.oracle, naive=args.naive, has_figures=can_draw)
+    slices = max(len(matrix.slices) for matrix in matrices)
+    report = chrono_report(matrices, f"{slices} slices of votes", oracle=args.oracle, naive=args.naive)
+    print(f"{report_text(report, rows_to_print(args.rows))}\nwrote {target}")
+    if args.html is not None:
+        save_report(report, args.html)
+        print(f"wrote {args.html}", file=sys.stderr)
     if not can_draw:
         print("note: no figures, as matplotlib is not installed: pip install 'p2l[plot]'")
-
-
-def _write_page(args: argparse.Namespace, matrices: Sequence[Matrix]) -> None:
-    from p2l.chrono.page import chrono_report
-    from p2l.common.report.reports import save_report
-
-    slices = max(len(one.slices) for one in matrices)
-    report = chrono_report(matrices, f"{slices} slices of votes", oracle=args.oracle, naive=args.naive)
-    save_report(report, args.report)
-    print(f"wrote {args.report}", file=sys.stderr)
 
 
 def _names(args: argparse.Namespace) -> list[str]:

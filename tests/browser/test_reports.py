@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from p2l.chrono.matrix import Matrix
-from p2l.chrono.page import chrono_report
+from p2l.chrono.results import chrono_report
 from p2l.common.report.reports import save_report
 from p2l.evaluation.report import write_report
 from p2l.evaluation.training_report import training_report

@@ -124,7 +124,7 @@ def _draw_series(axis: Any, series: Series, number: int | None) -> None:
     if series.has_line:
         dashes = (0, (2, 3)) if number is None else _DASHES[number]
         line = mark if series.has_dots else {"color": colour}
-        axis.plot(series.x, series.y, linestyle=dashes, linewidth=1.6, label=label, **line)
+        axis.plot(series.x, series.y, linestyle=dashes, linewidth=1.6, label=label, clip_on=not series.has_dots, **line)
         if len(series.lower):
             axis.fill_between(series.x, series.lower, series.upper, color=colour, alpha=0.14, linewidth=0)
     elif series.has_dots:

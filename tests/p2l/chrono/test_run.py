@@ -14,7 +14,7 @@ import pytest
 
 from p2l.chrono.run import ChronoOptions, evaluate_chrono
 from p2l.common.errors import InputError, P2LError
-from p2l.eval_chrono import main
+from p2l.eval_chrono import build_parser, main
 from p2l.inference import P2L
 from p2l.metrics import simple_metrics
 from p2l.model.checkpoint import read_model_list
@@ -95,13 +95,13 @@ def test_each_checkpoint_is_asked_about_the_slices_up_to_it(evaluate: Evaluate, 
 
 
 def test_the_page_is_of_all_that_is_there(evaluate: Evaluate, tmp_path: Path) -> None:
-    evaluate(report=str(tmp_path / "page.html"))
+    evaluate(html=str(tmp_path / "page.html"))
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert re.search(r"run (does not show that it forgets|has forgotten|has not forgotten|ends with)", text)
     assert "/slices" in text
     assert "Loss: checkpoints over the slices" in text
     with pytest.raises(InputError, match=r"must be \.html"):
-        evaluate(report=str(tmp_path / "page.pdf"))
+        evaluate(html=str(tmp_path / "page.pdf"))
 
 
 def test_rows_hold_what_the_model_says_and_labels_of_its_own_list(
@@ -300,7 +300,7 @@ def test_times_of_smaller_batches_are_pointed_out(
 
 
 def test_what_a_kill_left_is_swept_and_a_second_run_refused(evaluate: Evaluate, tmp_path: Path) -> None:
-    from p2l.chrono.report import claimed
+    from p2l.chrono.cells import claimed
 
     folder = tmp_path / "out" / "checkpoint-2"
     folder.mkdir(parents=True)
@@ -321,3 +321,10 @@ def test_coefficients_that_are_no_numbers_are_left_out(evaluate: Evaluate, run: 
     with pytest.raises(P2LError, match="1 of 2 checkpoints cannot be used"):
         evaluate()
     assert not list((tmp_path / "out" / "checkpoint-2").glob("*-val-*"))
+
+
+@pytest.mark.parametrize("flag", ["--model", "-m", "--model-repo", "--model_repo"])
+@pytest.mark.parametrize("page", ["--html", "--report"])
+def test_older_spellings_of_flags_are_accepted(flag: str, page: str) -> None:
+    options = build_parser().parse_args([flag, "run", "--val-dir", "slices", page, "page.html"])
+    assert (options.model_repo, options.html) == ("run", "page.html")

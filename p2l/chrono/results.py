@@ -1,4 +1,13 @@
-"""The page of chronological evaluations: which run ends best and what it has forgotten, its lines, its matrices.
+"""Results of chronological evaluations: which run ends best and what it has forgotten, its lines, its matrices.
+
+`write_results` writes below a folder:
+
+| file | holds |
+|---|---|
+| RUN.json, RUN.csv | the matrix |
+| RUN-heat-map, RUN-lines | figures of one run, .png and .svg |
+| comparison | figure of several runs, .png and .svg |
+| summary.json, summary.csv | the measures of `p2l.chrono.matrix` |
 
 Intervals take slices as what could have been others: those of differences between two runs are of the slices that both
 were asked about, those of forgetting of the slices that a checkpoint was asked about twice.
@@ -9,6 +18,7 @@ Shapes: C checkpoints, S slices.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,11 +30,17 @@ from p2l.chrono.matrix import (
     compare_runs,
     gains_again,
     gap_error,
+    gap_to,
+    is_noise,
     last_gaps,
     more_is_better,
+    write_matrix,
 )
-from p2l.chrono.report import notes_on
+from p2l.common.files import write_json
 from p2l.common.report.charts import Axes, Series, Text, percent, short_number
+from p2l.common.report.data import write_csv
+from p2l.common.report.heat import Heat
+from p2l.common.report.images import save_picture
 from p2l.common.report.reports import (
     Figure,
     Fold,
@@ -42,8 +58,8 @@ from p2l.common.report.reports import (
 from p2l.common.report.tables import Cell, Column, Table, Value, number_text
 from p2l.metrics import Interval, about
 
-_LINES = 8  # that colours and dashes tell apart
-_CHECKPOINTS = 5  # of one run in the picture
+_MAX_LINES = 8  # that colours and dashes tell apart
+_DRAWN_CHECKPOINTS = 5  # of one run in the picture
 _LEVEL = 0.95
 _MEASURES = {
     "final": ("At the end", "Mean over the slices of the last checkpoint."),
@@ -74,8 +90,13 @@ def chrono_report(
     runs = [one.run for one in matrices]
     sections = [
         Section("Runs", [_summary(measures, metric.text)], f"{metric.title}: {metric.sentence}"),
-        Section("Measures", [MetricTable(_meanings(measures, metric.text))]),
-        Section("Checkpoints by slices", [_matrix(one, is_open=len(matrices) == 1) for one in matrices], _MATRIX_LEAD),
+        Section("Measures", [MetricTable(_meanings(measures, metric.text))], page_only=True),
+        Section(
+            "Checkpoints by slices",
+            [_matrix(one, is_open=len(matrices) == 1) for one in matrices],
+            _MATRIX_LEAD,
+            page_only=True,
+        ),
     ]
     return Report(
         "Online runs over time",
@@ -91,8 +112,32 @@ def chrono_report(
             ("checkpoints", f"{max(len(one.checkpoints) for one in matrices):,}"),
             ("slices", f"{len({number for one in matrices for number in one.slices}):,}"),
         ],
-        [note.removeprefix("note: ") for note in notes_on(matrices, oracle, naive)],
+        [*_notes(matrices), *_noise(matrices, oracle, naive)],
     )
+
+
+def write_results(
+    matrices: Sequence[Matrix],
+    folder: Path,
+    *,
+    oracle: str | None = None,
+    naive: str | None = None,
+    has_figures: bool = True,
+) -> None:
+    """Write matrices, measures and, for which matplotlib is needed, figures of the runs into a folder."""
+    for matrix in matrices:
+        write_matrix(matrix, folder)
+    measures = compare_runs(matrices, oracle=oracle, naive=naive)
+    names = list(next(iter(measures.values())))
+    write_json(folder / "summary.json", measures, indent=2)
+    columns = [Column("Run", number=False), *(Column(name) for name in names)]
+    write_csv(Table(columns, [[run, *map(row.get, names)] for run, row in measures.items()]), folder / "summary.csv")
+    figures = {f"{matrix.run}-heat-map": heat_figure(matrix) for matrix in matrices}
+    figures |= {f"{matrix.run}-lines": _picture([matrix], None, None) for matrix in matrices}
+    if len(matrices) > 1:
+        figures["comparison"] = _picture(matrices, oracle, naive)
+    for name, figure in figures.items() if has_figures else ():
+        save_picture([folder / f"{name}{ending}" for ending in (".png", ".svg")], figure)
 
 
 # The verdict.
@@ -124,7 +169,7 @@ def _forgetting(run: Matrix) -> Verdict:
     basis = f"The mean {title} of {last} over {len(run.slices)} slices is {end}."
     if not len(gains):
         return Verdict(f"{run.run} ends with a mean {title} of {end}.", "", "No slice was asked about twice.")
-    found = mean_interval(gains)
+    found = _mean_interval(gains)
     change = f"{text(abs(found.estimate))} {_better(run.metric, found.estimate)}"
     ends = _ends(found, text, len(gains))
     words, tone = "does not show that it forgets", ""
@@ -177,7 +222,7 @@ def _first_and_second(first: Matrix, second: Matrix) -> Verdict:
     head = f"{first.run} ends with the best {title}, {means[0]}; {second.run} follows with {means[1]}"
     if len(gains) < 2:
         return Verdict(f"{head}.", "", "They share too few slices to say how sure that is.")
-    found = mean_interval(gains)
+    found = _mean_interval(gains)
     sentence = f"{head}, {text(abs(found.estimate))} worse ({_ends(found, text, len(gains))})."
     if found.lower > 0:
         return Verdict(sentence, "good")
@@ -191,10 +236,16 @@ def _ends(found: Interval, text: Text, slices: int) -> str:
 
 
 def _signed(text: Text) -> Text:
-    return lambda value: text(value).replace("-", "−")
+    """Return numbers with a true minus, and without one where they round to zero."""
+
+    def signed(value: float) -> str:
+        number = text(value)
+        return number.replace("-", "−") if re.search("[1-9]", number) else number.lstrip("-")
+
+    return signed
 
 
-def mean_interval(values: Floats) -> Interval:
+def _mean_interval(values: Floats) -> Interval:
     """Return the mean of values (S,) with its interval by the t distribution; NaN ends for fewer than two."""
     mean = float(values.mean())
     if len(values) < 2:
@@ -226,7 +277,7 @@ def _picture(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) 
         series, title = _checkpoint_lines(matrices[0]), "Checkpoints over the slices"
         caption = "A line is a checkpoint; where later ones lie on the worse side of earlier ones, the run forgot."
     else:
-        drawn = [one for one in _ranked(matrices) if one.run not in (oracle, naive)][: _LINES - 2]
+        drawn = [one for one in _ranked(matrices) if one.run not in (oracle, naive)][: _MAX_LINES - 2]
         named = [one for one in matrices if one.run in (oracle, naive)]
         series = [_line(one, one.run, -1, is_quiet=one.run == oracle) for one in [*drawn, *named]]
         title = "Last checkpoint of each run over the slices"
@@ -242,7 +293,7 @@ def _picture(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) 
 
 
 def _checkpoint_lines(run: Matrix) -> list[Series]:
-    places = sorted({round(part) for part in np.linspace(0, len(run.checkpoints) - 1, _CHECKPOINTS).tolist()})
+    places = sorted({round(part) for part in np.linspace(0, len(run.checkpoints) - 1, _DRAWN_CHECKPOINTS).tolist()})
     return [_line(run, f"checkpoint {run.checkpoints[place]}", place) for place in reversed(places)]
 
 
@@ -285,34 +336,40 @@ _MATRIX_LEAD = (
 )
 
 
-def _matrix(run: Matrix, *, is_open: bool) -> Part:
+def _differences(run: Matrix) -> Floats:
+    """Return by how much (C, S) each checkpoint is better on a slice than the mean there; NaN for later slices."""
+    is_filled = ~np.isnan(run.values)
+    means = np.where(is_filled, run.values, 0.0).sum(axis=0) / np.maximum(is_filled.sum(axis=0), 1)
+    differences = run.values - means if more_is_better(run.metric) else means - run.values
+    return np.where(run.later & is_filled, 0.0, differences)
+
+
+def heat_figure(run: Matrix) -> Figure:
     """Return the values of a run as a heat map, each column against its own mean."""
-    with np.errstate(invalid="ignore"):
-        filled = ~np.isnan(run.values)
-        counts = np.maximum(filled.sum(axis=0), 1)
-        away = run.values - np.where(filled, run.values, 0.0).sum(axis=0) / counts
-    away = np.where(filled, away if more_is_better(run.metric) else -away, 0.0)
-    most = float(np.abs(away).max(initial=0.0)) or 1.0
+    text = about(run.metric).text
+    labels = [["" if np.isnan(value) else text(value) for value in row] for row in run.values.tolist()]
+    title = f"{run.run}: {about(run.metric).title.lower()} of checkpoints (down) on slices, against the slice's mean"
+    names, slices = [str(number) for number in run.checkpoints], [str(number) for number in run.slices]
+    return Figure(Heat(names, _differences(run), title, 0.0, _signed(text), slices, labels), title)
+
+
+def _matrix(run: Matrix, *, is_open: bool) -> Part:
+    """Return the values of a run as a table with the colours of the heat map."""
+    if not run.checkpoints:
+        return Prose("It has no checkpoint.", "quiet")
+    differences = np.nan_to_num(_differences(run))
+    heats = differences / (float(np.abs(differences).max(initial=0.0)) or 1.0)
     text = about(run.metric).text
     rows: list[list[Value]] = []
     for place, checkpoint in enumerate(run.checkpoints):
+        columns = (values[place].tolist() for values in (run.values, run.votes, run.later, heats))
         cells: list[Value] = [
             None
-            if np.isnan(value)
-            else Cell(
-                text(value),
-                float(value),
-                "quiet" if later else "",
-                _votes(votes),
-                heat=0.0 if later else float(heat / most),
-            )
-            for value, votes, later, heat in zip(
-                run.values[place], run.votes[place], run.later[place], away[place], strict=True
-            )
+            if math.isnan(value)
+            else Cell(text(value), value, tone="quiet" if later else "", note=_votes(votes), heat=heat)
+            for value, votes, later, heat in zip(*columns, strict=True)
         ]
         rows.append([checkpoint, *cells])
-    if not rows:
-        return Prose("It has no checkpoint.", "quiet")
     table = Table([Column("Checkpoint", 0), *(Column(str(number)) for number in run.slices)], rows, shown=40)
     return Fold(run.run, [table], f"{len(run.checkpoints)} checkpoints", is_open=is_open)
 
@@ -324,3 +381,31 @@ def _votes(votes: float) -> str:
 def data_of(folder: str | Path) -> str:
     """Return the name of a folder of slices, as a report is titled."""
     return "/".join(Path(folder).resolve().parts[-2:])
+
+
+def _noise(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) -> list[str]:
+    """Return a note where the naive run's gap is noise, so that no share of it is stated."""
+    by_name = {matrix.run: matrix for matrix in matrices}
+    if oracle is None or naive is None or oracle == naive:
+        return []
+    ends = by_name[oracle], by_name[naive]
+    if not is_noise(*ends, ends[1]):
+        return []
+    gap, error = gap_to(*ends), gap_error(*ends)
+    return [
+        f"The gap of {naive} to {oracle}, {gap:+.4f} with a standard error of {error:.4f}, is within its noise: "
+        "no share of it is stated (more votes a slice, or more slices, would tell)."
+    ]
+
+
+def _notes(matrices: Sequence[Matrix]) -> list[str]:
+    """Return what a reader who compares runs must know."""
+    notes = []
+    if len({tuple(matrix.slices) for matrix in matrices}) > 1:
+        notes.append("The runs were asked about different slices; gaps are over those that two runs share.")
+    votes = [dict(zip(matrix.slices, matrix.votes[-1].tolist(), strict=True)) for matrix in matrices]
+    shared = set.intersection(*(set(by_slice) for by_slice in votes))
+    counts = [{by_slice[number] for by_slice in votes if not np.isnan(by_slice[number])} for number in shared]
+    if any(len(different) > 1 for different in counts):
+        notes.append("The runs know different models, so that slices hold different votes for each of them.")
+    return notes
