@@ -84,7 +84,6 @@ SHORT = {
     "p2l/endpoint.py": "a command of a promised path, whose flags are in p2l/serving/flags.py",
     "p2l/serving/keys.py": "one middleware, which the endpoint and its front on Ray Serve share",
     "route/cli.py": "the table of commands",
-    "route/keep/windows.py": "one class, which requests and tokens share",
     "route/application/settings.py": "settings, which import nothing",
     "coeval/__main__.py": "python -m coeval",
     "coeval/interfaces.py": "the values of `interface`, out of the provider table",

@@ -20,29 +20,39 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from p2l.common.cli import nearest
 from p2l.common.errors import P2LError
+from p2l.common.long_texts import to_json
 from p2l.common.processes import end_when_orphaned
-from p2l.common.web import ClientGoneError, Deadline
-from route.application import admin, responses
+from p2l.common.web import ClientGoneError
+from route.application import admin
 from route.application.admin import Operation, why_not_operator
 from route.application.arena import Arena
-from route.application.chat import ChatEndpoint, authenticate, choose_for, read_chat
+from route.application.chat import ChatEndpoint, read_chat
 from route.application.console import Console
-from route.application.dialects import Messages
-from route.application.exchange import Exchange
+from route.application.decide import decide
 from route.application.forwarding import PassedEndpoint
 from route.application.live import Live
 from route.application.openapi import document
-from route.application.responses import Responses
 from route.application.service import Service
 from route.application.settings import Settings
 from route.config import ROUTER_ALIAS, ROUTER_NAME, SERVED, RouterConfig
+from route.keep.database import DatabaseError
 from route.keep.feedback import NoVoteError, parse_vote
 from route.keep.ledger import KeyRecord, Refusal
+from route.keep.stored_responses import StoredResponse
 from route.observability.logs import LOGGER
 from route.providers.base import JSON
-from route.request.api_errors import ApiError, of_refusal
-from route.request.chat import decision_of, parse_object, prompt_tokens_of, read_body
-from route.send.dispatch import Trip
+from route.request.api_errors import (
+    ApiError,
+    check_responses,
+    of_refusal,
+    response_not_found,
+    responses_unreadable,
+)
+from route.request.chat import Dialect, parse_object, read_body
+from route.request.fields import decision_of
+from route.request.messages import Messages
+from route.request.responses import Responses
+from route.send.dispatch import Answer
 
 _VOTE_BYTES = 2**16
 _VOTE_SECONDS = 10.0
@@ -52,6 +62,7 @@ _EXPOSED = (
 )
 """Headers of answers that a page may read."""
 _PREFLIGHT_SECONDS = 600
+_LISTED_ITEMS = 1000  # of the input of one response
 _LONGEST_PATH = 100  # letters of an unknown one that its error repeats
 _OBJECTS = 10_000
 """New ones that the collector waits for. A hundred requests under way hold more than Python's 700, so that it would
@@ -153,9 +164,9 @@ def _routes(live: Live) -> list[Route]:
         Route("/v1/messages", ChatEndpoint(live, Messages), methods=["POST"]),
         plain("/v1/messages/count_tokens", _count_tokens, "POST"),
         Route("/v1/responses", ChatEndpoint(live, Responses), methods=["POST"]),
-        plain("/v1/responses/{response_id}", responses.retrieve, "GET"),
-        plain("/v1/responses/{response_id}", responses.delete, "DELETE"),
-        plain("/v1/responses/{response_id}/input_items", responses.list_input, "GET"),
+        plain("/v1/responses/{response_id}", _response, "GET"),
+        plain("/v1/responses/{response_id}", _delete_response, "DELETE"),
+        plain("/v1/responses/{response_id}/input_items", _response_input, "GET"),
         *(
             Route(f"/v1/{path}", PassedEndpoint(live, kind, path), methods=["POST"])
             for kind, paths in SERVED.items()
@@ -181,33 +192,73 @@ def _routes(live: Live) -> list[Route]:
 
 async def _route(service: Service, request: Request) -> Response:
     """Answer with the decision for a chat request, without asking a model; it counts as a request of its key."""
-    key = await authenticate(service, request.headers)
-    incoming = await read_chat(service, request.headers, request.receive)
-    if incoming.direct is not None:
+    key = await service.authenticate(request.headers)
+    chat = await read_chat(service, request.headers, request.receive, Dialect())
+    if chat.direct is not None:
         raise ApiError(400, "invalid_value", "direct_model: leaves nothing to decide", param="direct_model")
-    exchange = Exchange(service, "")
-    choice, _ = await choose_for(exchange, incoming, request.headers, key)
-    if choice.allowance is not None:
-        choice.allowance.pacers = ()  # nothing is asked, so nothing is spent
-    service.dispatcher.first(Trip(incoming, Deadline.after(service.config.timeouts.total), choice, key))
-    assert choice.decision is not None
-    return JSONResponse({"object": "route.decision", **decision_of(choice.decision)})
+    answer = Answer("", key=key)
+    await decide(service, answer, chat, request.headers)
+    if answer.choice.allowance is not None:
+        answer.choice.allowance.pacers = ()  # nothing is asked, so nothing is spent
+    service.dispatcher.first(answer)
+    assert answer.choice.decision is not None
+    return JSONResponse({"object": "route.decision", **decision_of(answer.choice.decision)})
 
 
 async def _count_tokens(service: Service, request: Request) -> Response:
     """Answer with an estimate of the tokens of a message's prompt: four bytes of text count as one."""
     dialect = Messages()
     try:
-        await authenticate(service, request.headers)
-        incoming = await read_chat(service, request.headers, request.receive, dialect)
+        await service.authenticate(request.headers)
+        chat = await read_chat(service, request.headers, request.receive, dialect)
     except ApiError as error:
         return error.response(body=dialect.error(error))
-    return JSONResponse({"input_tokens": prompt_tokens_of(incoming.body)})
+    return JSONResponse({"input_tokens": chat.prompt_tokens})
+
+
+async def _kept_response(service: Service, request: Request) -> tuple[KeyRecord, StoredResponse]:
+    key = await service.authenticate(request.headers)
+    check_responses(service.responses.enabled, "responses")
+    try:
+        row = await service.responses.get(key.name, request.path_params["response_id"])
+    except DatabaseError as error:
+        raise responses_unreadable() from error
+    if row is None:
+        raise response_not_found(request.path_params["response_id"])
+    return key, row
+
+
+async def _response(service: Service, request: Request) -> Response:
+    """Answer with a response that is kept."""
+    _, row = await _kept_response(service, request)
+    return Response(await to_json(row.response), media_type="application/json")
+
+
+async def _delete_response(service: Service, request: Request) -> Response:
+    """Forget a response."""
+    key, row = await _kept_response(service, request)
+    try:
+        await service.responses.delete(key.name, row.response["id"])
+    except DatabaseError as error:
+        raise responses_unreadable() from error
+    return JSONResponse({"id": row.response["id"], "object": "response", "deleted": True})
+
+
+async def _response_input(service: Service, request: Request) -> Response:
+    """Answer with the input of the request that a response belongs to."""
+    _, row = await _kept_response(service, request)
+    items = row.items[:_LISTED_ITEMS]
+    if request.query_params.get("order") != "asc":
+        items = items[::-1]  # the newest first, as OpenAI lists them
+    first, last = (items[0].get("id"), items[-1].get("id")) if items else (None, None)
+    more = len(row.items) > _LISTED_ITEMS
+    listed = {"object": "list", "data": items, "first_id": first, "last_id": last, "has_more": more}
+    return Response(await to_json(listed), media_type="application/json")
 
 
 async def _feedback(service: Service, request: Request) -> Response:
     """Store a vote on an earlier answer."""
-    key = await authenticate(service, request.headers)
+    key = await service.authenticate(request.headers)
     seconds = min(_VOTE_SECONDS, service.config.timeouts.total)
     body = parse_object(await read_body(request.headers, request.receive, _VOTE_BYTES, seconds))
     try:
@@ -225,13 +276,13 @@ async def _feedback(service: Service, request: Request) -> Response:
 
 async def _models(service: Service, request: Request) -> Response:
     """List what `model` may name: the router, and models that a name reaches."""
-    key = await authenticate(service, request.headers)
+    key = await service.authenticate(request.headers)
     return JSONResponse({"object": "list", "data": [_card(service, name) for name in _visible(service, key)]})
 
 
 async def _model(service: Service, request: Request) -> Response:
     """Answer with one of the models that `_models` lists."""
-    key = await authenticate(service, request.headers)
+    key = await service.authenticate(request.headers)
     name = request.path_params["name"]
     if name not in (visible := _visible(service, key)):
         hint = nearest(name[:100], visible)

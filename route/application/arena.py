@@ -26,22 +26,21 @@ from p2l.common.cache import LRUCache
 from p2l.common.pages import form_fields, fragment, is_same_origin, page
 from p2l.common.report import render
 from p2l.common.web import Deadline
-from route.application.chat import choose_for, sides_of, trips_of
-from route.application.exchange import Exchange
+from route.application.compare import begin_sides
+from route.application.decide import decide
 from route.application.live import Live
+from route.application.record import keep, remember
 from route.application.service import Service
-from route.application.streaming import open_stream, relay
 from route.application.views import models
 from route.config import ArenaConfig
 from route.keep.database import DatabaseError
 from route.keep.feedback import Vote
 from route.keep.ledger import KeyRecord, Refusal
-from route.keep.windows import Windows
+from route.keep.usage import Windows
 from route.providers.base import JSON
 from route.request.api_errors import ApiError, of_refusal
 from route.request.chat import parse_chat, read_body
-from route.send.charges import ceiling_of
-from route.send.dispatch import Trip
+from route.send.dispatch import Answer, open_stream
 
 _FORM_BYTES = 2**20
 _FORM_SECONDS = 10.0
@@ -86,7 +85,7 @@ class Arena:
         texts, request_id, prompt = ["", ""], "", ""
         try:
             prompt = await self._prompt(request)
-            async with contextlib.aclosing(Battle.of(self, prompt).events()) as events:
+            async with contextlib.aclosing(_Battle(self, self.service, prompt).events()) as events:
                 async for name, content in events:
                     if name in ("0", "1"):
                         texts[int(name)] += content
@@ -101,7 +100,7 @@ class Arena:
         if self.service.config.arena is None:
             return _closed()
         try:
-            battle = Battle.of(self, await self._prompt(request))
+            battle = _Battle(self, self.service, await self._prompt(request))
         except ApiError as error:
             return Response(str(error), error.status, media_type="text/plain")
 
@@ -192,30 +191,26 @@ class Arena:
 
 
 @dataclass
-class Battle:
+class _Battle:
     """One prompt and the two answers to it."""
 
     arena: Arena
-    exchange: Exchange
+    service: Service
     prompt: str
+    answer: Answer = field(default_factory=lambda: Answer(f"req-{secrets.token_hex(12)}"))
     queue: asyncio.Queue[tuple[str, str] | None] = field(default_factory=asyncio.Queue)
-
-    @classmethod
-    def of(cls, arena: Arena, prompt: str) -> Battle:
-        """Begin."""
-        return cls(arena, Exchange(arena.service, f"req-{secrets.token_hex(12)}"), prompt)
 
     async def events(self) -> AsyncGenerator[tuple[str, str], None]:
         """Yield pieces of answers by side, `0` or `1`, and in the end `done` with the id to vote on.
 
         The id is empty unless both models answered. Raise `ApiError` where none can be asked.
         """
-        exchange, service = self.exchange, self.exchange.service
+        answer, service = self.answer, self.service
         tasks: list[asyncio.Task[bool]] = []
         service.metrics.running.inc()
         try:
-            trips, propensity = await self._begin()
-            tasks = [asyncio.ensure_future(self._answer(str(side), trip)) for side, trip in enumerate(trips)]
+            propensity = await self._begin()
+            tasks = [asyncio.ensure_future(self._ask(str(number), side)) for number, side in enumerate(answer.sides)]
             left = len(tasks)
             while left:
                 event = await self.queue.get()
@@ -224,55 +219,57 @@ class Battle:
                 else:
                     yield event
             both = all([await task for task in tasks])
-            exchange.answers = [trip.charges[-1] for trip, task in zip(trips, tasks, strict=True) if task.result()]
-            exchange.status = 200 if exchange.answers else 502
+            complete = [side for side, task in zip(answer.sides, tasks, strict=True) if task.result()]
+            answer.shown = [side.charges[-1] for side in complete]
+            answer.status = 200 if answer.shown else 502
             if both:
-                exchange.remember(propensity)
-            yield "done", exchange.request_id if both else ""
+                remember(service, answer, propensity)
+            yield "done", answer.request_id if both else ""
         except ApiError as error:
-            exchange.status, exchange.code = error.status, error.code
+            answer.status, answer.code = error.status, error.code
             raise
         except (GeneratorExit, asyncio.CancelledError):
-            exchange.status, exchange.code = 499, "client_gone"
+            answer.status, answer.code = 499, "client_gone"
             raise
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             service.metrics.running.dec()
-            exchange.close()
+            keep(service, answer)
 
-    async def _begin(self) -> tuple[Sequence[Trip], float]:
-        exchange, key = self.exchange, self.arena.key()
-        exchange.enter(key)
+    async def _begin(self) -> float:
+        """Choose both models; return the probability that just these two are shown."""
+        answer, service = self.answer, self.service
+        answer.key = self.arena.key()
+        refusal = service.ledger.enter(answer.key)
+        if refusal is not None:
+            raise of_refusal(refusal)
+        answer.is_counted = True
         body: JSON = {"messages": [{"role": "user", "content": self.prompt}], "compare": True}
-        raw = json.dumps(body).encode()
-        incoming = replace(parse_chat(raw, {}, exchange.service.chat_models, by_name=False), stream=True)
-        deadline = Deadline.after(exchange.service.config.timeouts.total)
-        choice, _ = await choose_for(exchange, incoming, {}, key)
-        trip = Trip(incoming, deadline, choice, key, ceiling_of(key, 2, None))
-        exchange.trips.append(trip)
-        sides, propensity = sides_of(exchange.service, trip)
-        return trips_of(exchange, trip, sides), propensity
+        request = parse_chat(json.dumps(body).encode(), {}, service.chat_models, by_name=False)
+        answer.deadline = Deadline.after(service.config.timeouts.total)
+        # A client cannot ask for a comparison as a stream; the arena shows both answers as they come.
+        await decide(service, answer, replace(request, stream=True), {})
+        return begin_sides(service, answer)
 
-    async def _answer(self, side: str, trip: Trip) -> bool:
+    async def _ask(self, number: str, side: Answer) -> bool:
         """Put the pieces of one answer into the queue; return whether it is complete."""
 
         async def write(chunks: Sequence[JSON]) -> None:
             for choice in (choice for chunk in chunks for choice in chunk.get("choices") or []):
                 text = (choice.get("delta") or {}).get("content")
                 if isinstance(text, str) and text:
-                    await self.queue.put((side, text))
+                    await self.queue.put((number, text))
 
         try:
-            deployment, opened = await self.exchange.service.dispatcher.run(trip, open_stream)
-            await relay(self.exchange, trip, deployment, opened, write)
-        except ApiError:  # which may name the model
-            await self.queue.put((side, "\n\n[This model could not answer.]"))
-            return False
-        except Exception:
-            _log.exception("an answer of the arena failed")
-            await self.queue.put((side, "\n\n[This model could not answer.]"))
+            deployment, opened = await self.service.dispatcher.run(side, open_stream)
+            await self.service.dispatcher.relay(side, deployment, opened, write)
+        except Exception as error:
+            if not isinstance(error, ApiError):
+                _log.exception("an answer of the arena failed")
+            # Without the error's text, which may name the model.
+            await self.queue.put((number, "\n\n[This model could not answer.]"))
             return False
         finally:
             await self.queue.put(None)

@@ -24,7 +24,7 @@ from starlette.types import Receive, Scope, Send
 
 from p2l.common.long_texts import beside, to_json
 from p2l.common.web import ClientGoneError, Deadline, alive
-from route.application.chat import authenticate, check_room, parse_long
+from route.application.decide import check_room
 from route.application.live import Live
 from route.application.service import Service
 from route.config import ROUTER_ALIAS, ROUTER_NAME, ModelConfig
@@ -36,7 +36,7 @@ from route.observability.tracing import CallTrace, RequestTrace, passed_on
 from route.providers.base import JSON, Forwarded, Forwarding, ProviderError
 from route.providers.chat import BYTES_PER_TOKEN, SHAPE_ERRORS
 from route.request.api_errors import ApiError, of_fault, of_refusal
-from route.request.chat import count_of, parse_object, read_body
+from route.request.chat import count_of, parse_long, parse_object, read_body
 from route.request.fields import header_of
 from route.routing.spending import Allowance
 from route.send.charges import UNKNOWN_LONGEST
@@ -214,7 +214,7 @@ class _Passing:
 
     async def _answer(self, state: _State, headers: Headers, receive: Receive, send: Send) -> None:
         service = self.service
-        state.key = await authenticate(service, headers)
+        state.key = await service.authenticate(headers)
         refusal = service.ledger.enter(state.key)
         if refusal is not None:
             raise of_refusal(refusal)
@@ -314,7 +314,7 @@ class _Passing:
             deployment.end()
             deployment.breaker.failed(error, probe)
             state.faults.append(error.fault.value)
-            self.service.count_fault(deployment, error)
+            self.service.dispatcher.count_fault(deployment, error)
             raise
         except BaseException:
             deployment.end()
@@ -342,7 +342,7 @@ class _Passing:
             except ProviderError as error:
                 state.deployment.breaker.failed(error)
                 state.faults.append(error.fault.value)
-                self.service.count_fault(state.deployment, error)
+                self.service.dispatcher.count_fault(state.deployment, error)
                 raise of_fault(error, state.deployment.name) from error
 
     async def _send_head(self, state: _State, send: Send) -> None:

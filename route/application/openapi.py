@@ -21,6 +21,7 @@ from route.keep.feedback import StoredVote
 from route.providers.base import JSON
 from route.routing.decision import FrontierPoint
 
+# Data, so that it reads as the document that it is.
 _FILE = Path(__file__).with_name("openapi.yaml")
 
 

@@ -11,13 +11,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+from starlette.datastructures import Headers
 
 from p2l.common.config import line_of
 from p2l.common.errors import ConfigError
 from route.application.settings import FALLBACKS, Settings
 from route.config import RouterConfig
 from route.keep.average_leaderboard import Average
-from route.keep.conversations import Last, Sticky
+from route.keep.conversations import Sticky
 from route.keep.database import Database
 from route.keep.feedback import Feedback, StoredVote, Vote
 from route.keep.journal import Journal
@@ -30,24 +31,18 @@ from route.observability.logs import LOGGER
 from route.observability.metrics import RouterMetrics
 from route.observability.recent import Recent
 from route.observability.tracing import Tracing
-from route.providers.base import JSON, ProviderError
-from route.request.chat import Incoming, prompt_tokens_of
+from route.request.api_errors import of_refusal
+from route.request.chat import key_of
 from route.routing.candidates import get, pair
-from route.routing.decision import Coefficients, Held, features_in
 from route.routing.offsets import Offsets
 from route.routing.pair_shares import PairShares
-from route.routing.refusals import REMEMBERED_SECONDS, Refusals
+from route.routing.refusals import Refusals
 from route.routing.router import Router
 from route.routing.scoring import make_scorer
 from route.routing.spending import Spending
-from route.send.charges import UNKNOWN_LONGEST, Charge
+from route.send.charges import UNKNOWN_LONGEST
 from route.send.dispatch import Dispatcher
-from route.send.fleet import Deployment, Fleet, make_fleet
-
-_CACHE_SECONDS = 300.0
-"""For which a provider keeps a prompt in its cache, at least."""
-_LEAST_CACHED = 1024
-"""Tokens of the shortest prompt that providers cache."""
+from route.send.fleet import Fleet, make_fleet
 
 
 def share_ratings(offsets: Offsets, peers: Peers) -> None:
@@ -98,13 +93,7 @@ class Service:
             self._share()
         else:
             self._take_parts(before)
-        self.dispatcher = Dispatcher(
-            self.fleet,
-            config,
-            failed=self.count_fault,
-            ledger=self.ledger,
-            settle=self.settle,
-        )
+        self.dispatcher = Dispatcher(self.fleet, config, self.ledger, self.metrics, self.refusals)
 
     def _make_parts(self) -> None:
         config, settings = self.config, self.settings
@@ -193,28 +182,12 @@ class Service:
         if self.tracing is not None:
             await asyncio.to_thread(self.tracing.close)
 
-    async def coefficients(self, turns: Sequence[str]) -> Coefficients | None:
-        """Return P2L's coefficients of a prompt, else the average of earlier prompts; None: the static order decides.
-
-        A configured `static_order` goes before the average.
-        """
-        with self.metrics.scoring.time():
-            coefficients = await self.scorer.coefficients(turns, self.config.score_timeout_ms / 1000)
-        if coefficients is not None:
-            asyncio.get_running_loop().call_soon(self.average.add, coefficients)  # while the provider answers
-            return coefficients
-        return self.average.coefficients if self.fallback == "average" else None
-
-    def held(self, last: Last, body: JSON) -> Held | None:
-        """Return the model of a conversation's last turn, and what leaving it costs; None where it costs nothing."""
-        model = self.config.model_configs.get(last.model)
-        price = None if model is None else model.price
-        if price is None or price.cached is None or self.sticky.seconds_since(last) > _CACHE_SECONDS:
-            return None
-        turns = [number for number, message in enumerate(body["messages"]) if message["role"] == "assistant"]
-        tokens = prompt_tokens_of({**body, "messages": body["messages"][: turns[-1]]}) if turns else 0
-        lost = tokens * (price.input - price.cached) / 1e6
-        return Held(last.model, lost) if tokens >= _LEAST_CACHED and lost > 0 else None
+    async def authenticate(self, headers: Headers) -> KeyRecord:
+        """Return the record of a request's key; raise `ApiError` 401 without a key, or with a wrong one."""
+        record = await self.keys.check(key_of(headers))
+        if isinstance(record, Refusal):
+            raise of_refusal(record)
+        return record
 
     @property
     def fallback(self) -> str:
@@ -241,29 +214,6 @@ class Service:
             state = ("closed", "half_open", "open").index(deployment.breaker.state)
             self.metrics.breakers.labels(deployment.name, deployment.label).set(state)
 
-    def settle(self, charge: Charge, has_cost: bool, answers: int | None = None) -> float:
-        """Book what an attempt has cost, if it has; return that. A failed attempt is not an answer."""
-        cost = charge.booked = charge.cost() if has_cost else 0.0
-        prompt, completion = charge.tokens if charge.is_measured else (None, None)
-        self.ledger.settle(
-            charge.reservation,
-            charge.model,
-            cost,
-            answers=answers or 0,
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            made=charge.made if has_cost else 0,
-        )
-        if charge.use is not None and has_cost:
-            charge.use(charge.made)
-        if charge.trace is not None:
-            charge.trace.end(charge.tokens, cost)
-        if cost or answers:
-            self.metrics.cost.labels(charge.model).inc(cost)
-            self.metrics.spend.labels(charge.reservation.key).inc(cost)
-            self.metrics.used(charge.model, (prompt, completion))
-        return cost
-
     def limit_to(self, model_list: Sequence[str]) -> None:
         """Route only to models that P2L knows or that have a prior coefficient."""
         unknown = self.router.unknown(model_list)
@@ -279,21 +229,6 @@ class Service:
             )
         left_out = unknown if offsets is None else []
         self.routable = [model.name for model in self.config.routed_models() if model.name not in left_out]
-
-    def count_fault(self, deployment: Deployment, error: ProviderError, incoming: Incoming | None = None) -> None:
-        """Count and log a fault of a provider, and remember what its model refuses."""
-        self.metrics.failed(deployment.name, error)
-        # Without the text of the provider, which may quote the prompt.
-        fields = {"model": deployment.name, "fault": error.fault.value, "provider_status": error.status}
-        if deployment.label:
-            fields["deployment"] = deployment.label
-        LOGGER.warning("no answer", extra={"fields": fields})
-        memo = None if incoming is None else self.refusals.learn(deployment.name, error, incoming)
-        if memo is not None:
-            about: JSON = {"features": features_in(memo.features), "parameter": memo.parameter}
-            about |= {"prompt_tokens": memo.tokens, "longest_answer": memo.answer, "seconds": REMEMBERED_SECONDS}
-            refused = {name: each for name, each in about.items() if each}
-            LOGGER.warning("a model refuses such requests", extra={"fields": {"model": deployment.name, **refused}})
 
 
 def key_records(config: RouterConfig, settings: Settings) -> list[KeyRecord]:

@@ -37,8 +37,7 @@ from route.keep.reservations import (
     hold_leases,
     shrink_leases,
 )
-from route.keep.usage import DAY, News, Sums, Usage, add_to, read_sums, write_sums
-from route.keep.windows import Windows
+from route.keep.usage import DAY, News, Sums, Usage, Windows, add_to, read_sums, write_sums
 from route.keep.workers import Peers, SharedCounts
 
 if TYPE_CHECKING:

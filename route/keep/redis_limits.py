@@ -24,7 +24,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from p2l.common.errors import ConfigError
 from route.keep.reservations import LEASE_SECONDS, OF_FREE, OF_LIMIT, RENEW_SECONDS, Lease, LimitsUnavailableError
-from route.keep.windows import AHEAD, WINDOW, Windows
+from route.keep.usage import AHEAD, WINDOW, Windows
 
 try:
     import redis.asyncio

@@ -1,4 +1,4 @@
-"""Sums of what keys have done, on their way to the database and back: usage, spend, requests and tokens.
+"""What keys have used: usage, spend, requests and tokens as sums on their way to the database, and by the minute.
 
 Workers only ever add to rows. Rows of `spend`, `arrivals` and `tokens` carry the number of the transaction that changed
 them last, so that a worker reads only what changed since its own last one.
@@ -6,15 +6,17 @@ them last, so that a worker reads only what changed since its own last one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from route.keep.database import Connection
-from route.keep.windows import WINDOW
 
 K = TypeVar("K")
+WINDOW = 61
+"""Whole seconds that any 60 seconds can touch."""
+AHEAD = 5  # seconds that the clock of another worker may be ahead
 DAY = 86_400
 """Seconds."""
 _KEPT_DAYS = 1  # of spend, before today: a worker's clock may be late
@@ -140,3 +142,53 @@ def read_sums(connection: Connection, seen: int) -> News:
     arrivals = connection.execute("SELECT second, key, requests FROM arrivals WHERE flush > ?", (seen,)).fetchall()
     tokens = connection.execute("SELECT second, key, tokens FROM tokens WHERE flush > ?", (seen,)).fetchall()
     return News(flush, spend, arrivals, tokens)
+
+
+class Windows:
+    """Requests or tokens of the last minute, by key and second.
+
+    A minute is any 60 seconds. Seconds later than the clock are of one that was ahead and has jumped back: they must
+    not lock a key until then.
+    """
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._sums: dict[str, dict[int, int]] = {}
+        self._totals: dict[str, int] = {}
+        """Of all seconds that are kept, those that have left the window among them: no minute holds more."""
+
+    def add(self, name: str, second: int, amount: int) -> None:
+        """Add to the sum of a second."""
+        self.note(name, second, self._sums.get(name, {}).get(second, 0) + amount)
+
+    def note(self, name: str, second: int, amount: int) -> None:
+        """Set the sum of a second, and forget seconds that have left the window."""
+        window = self._sums.setdefault(name, {})
+        if second not in window:
+            for old in [other for other in window if other <= second - WINDOW]:
+                self._forget(name, old)
+        self._totals[name] = self._totals.get(name, 0) + amount - window.get(second, 0)
+        window[second] = amount
+
+    def wait(self, name: str, now: float, *, most: int, more: int) -> float | None:
+        """Return the seconds until `more` fit in `most` a minute, at most a whole window; None if they fit now."""
+        if self._totals.get(name, 0) + more <= most:
+            return None  # as for most requests, which need not look at each second
+        window = self._sums.get(name, {})
+        for second in [second for second in window if second > now + AHEAD]:
+            self._forget(name, second)
+        recent = sorted((second, amount) for second, amount in window.items() if second > now - WINDOW)
+        excess = sum(amount for _, amount in recent) + more - most
+        return None if excess <= 0 else _until_free(recent, excess, now)
+
+    def _forget(self, name: str, second: int) -> None:
+        self._totals[name] -= self._sums[name].pop(second)
+
+
+def _until_free(recent: Sequence[tuple[int, int]], excess: int, now: float) -> float:
+    """Return the seconds until `excess`, oldest first, has left the window; at most a whole window."""
+    for second, amount in recent:
+        excess -= amount
+        if excess <= 0:
+            return second + WINDOW - now
+    return float(WINDOW)

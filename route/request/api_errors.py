@@ -96,3 +96,21 @@ def of_fault(error: ProviderError, model: str) -> ApiError:
     text = error.detail or (str(error).replace(error.host, "the provider") if error.host else str(error))
     text = without_addresses(text, error.host)
     return ApiError(status, code, f"{model}: {text}", retry_after=error.retry_after)
+
+
+def check_responses(are_stored: bool, what: str) -> None:
+    """Raise `ApiError` 400 where responses are not stored."""
+    if not are_stored:
+        text = f"{what}: this router keeps no responses; send the whole conversation as input"
+        raise ApiError(400, "responses_not_stored", text, param="previous_response_id")
+
+
+def responses_unreadable() -> ApiError:
+    """Return the error for a database that cannot be read or written."""
+    return ApiError(503, "database_unavailable", "responses cannot be read or written now", retry_after=1.0)
+
+
+def response_not_found(identifier: str, *, param: str | None = None) -> ApiError:
+    """Return the error for a response that is not kept."""
+    text = f"no response {identifier!r} of this key; they are kept for 30 days, unless store is false"
+    return ApiError(404, "response_not_found", text, param=param)

@@ -1,6 +1,7 @@
-"""Chat requests and answers: fields of the router are checked and removed, or added.
+"""Chat completions: what a client of OpenAI's API sends and gets, and the form in which every request is held.
 
-Fields of a request that shape its answer go to the provider, see `route.request.fields`; answers pass unchanged.
+`ChatRequest` is one request, in whatever dialect it came; `Dialect` is what differs between dialects. Another dialect
+is one file beside this one: a subclass that translates requests to chat completions, and answers back.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -18,28 +19,33 @@ from starlette.types import Receive
 
 from p2l.common import web
 from p2l.common.cli import nearest
+from p2l.common.errors import InputError
 from p2l.common.files import DEEPEST_JSON, is_deeper
 from p2l.common.long_texts import (
     LONG,
     MANY,
+    BusyError,
+    TooManyValuesError,
     count_bytes,
     decode,
     dumps,
     holds_more,
     may_be_deeper,
+    parse_apart,
     patiently,
 )
 from p2l.common.web import bearer_of
-from route.config import ModelConfig
-from route.providers.base import JSON
-from route.providers.chat import BYTES_PER_TOKEN, MOST_TOKENS, has_role, image_url
+from route.keep.stored_responses import ResponseStore
+from route.providers.base import JSON, Fault, ProviderError
+from route.providers.chat import BYTES_PER_TOKEN, MOST_TOKENS, SHAPE_ERRORS, image_url
 from route.request.api_errors import ApiError
-from route.request.fields import features_of, passed
-from route.routing.decision import NO_DEMAND, Decision, Demand
+from route.routing.decision import FEATURE_BITS, bits_of
 from route.routing.dollars import Prompt
-from route.routing.refusals import Refusals, answer_of
+from route.routing.refusals import answer_of
 
 T = TypeVar("T")
+_MAX_FIELDS = 1000
+_SHOWN_NAME = 100  # characters of an unknown model's name that its error repeats
 MOST_MESSAGES = 10_000
 """Of a request: the objects of 100,000 fill memory that Python hardly gives back, and loops over them take long."""
 MOST_VALUES = 20 * MOST_MESSAGES
@@ -59,8 +65,8 @@ class Attachments(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Incoming:
-    """One chat request."""
+class ChatRequest:
+    """One chat request, in the form of chat completions, and what follows from it."""
 
     body: JSON
     """The body for a provider, without the router's own fields."""
@@ -108,6 +114,107 @@ class Incoming:
         return await patiently(function) if self.has_many_values else function()
 
 
+Dump: TypeAlias = Callable[[JSON], str]
+"""Writes JSON."""
+compact: Dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+"""Made once: each token of a stream is written so. What was read from JSON holds no circle."""
+
+
+class Dialect:
+    """OpenAI's chat completions, unchanged; other dialects translate. An instance serves one request."""
+
+    hints: Collection[str] = ()
+    """Fields that `request` leaves out."""
+
+    def request(self, body: JSON) -> JSON:
+        """Return the body of a chat completion for that of a request; raise `ApiError` for a malformed one."""
+        return body
+
+    async def prepare(self, request: ChatRequest, _stored: ResponseStore, _key: str, _max_bytes: float) -> ChatRequest:
+        """Return the request with the stored responses of its key that it refers to."""
+        return request
+
+    def answer(self, completion: JSON) -> JSON:
+        """Return the answer for a chat completion; raise `ApiError` for a malformed one."""
+        return completion
+
+    async def keep(self) -> None:
+        """Store what the client may come back to, after the last chunk or `answer` and before `end`."""
+
+    def error(self, error: ApiError) -> JSON:
+        """Return the body of an error."""
+        return error.body()
+
+    def take(self, chunk: JSON, dump: Dump = compact) -> bytes:
+        """Return the events of a chunk, possibly none; raise ProviderError for a malformed one."""
+        return b"data: " + dump(chunk).encode() + b"\n\n"
+
+    def fail(self, error: ApiError) -> bytes:
+        """Return the last event of a stream that broke, after which no end follows."""
+        return b"data: " + json.dumps(error.body()).encode() + b"\n\n"
+
+    def end(self) -> bytes:
+        """Return the end of a complete stream."""
+        return b"data: [DONE]\n\n"
+
+
+class TranslatedDialect(Dialect):
+    """A dialect whose answers have another form than chat completions, and whose streams have named events."""
+
+    def translated(self, _completion: JSON) -> JSON:
+        """Return the answer for a chat completion; see `SHAPE_ERRORS` for what a malformed one may raise."""
+        raise NotImplementedError
+
+    def events(self, _chunk: JSON) -> list[JSON]:
+        """Return the events of a chunk; raises as `translated` does."""
+        raise NotImplementedError
+
+    def answer(self, completion: JSON) -> JSON:
+        """See `Dialect`; likewise the others."""
+        try:
+            return self.translated(completion)
+        except SHAPE_ERRORS as error:
+            raise ApiError(502, "provider_error", f"{completion.get('model')}: {_NO_COMPLETION}") from error
+
+    def take(self, chunk: JSON, dump: Dump = compact) -> bytes:
+        """Return the events of a chunk."""
+        try:
+            return encode(self.events(chunk), dump)
+        except SHAPE_ERRORS as error:
+            raise ProviderError(Fault.MALFORMED, _NO_COMPLETION) from error
+
+
+_NO_COMPLETION = "the answer of the provider is not a chat completion"
+
+
+def encode(events: Sequence[JSON], dump: Dump = compact) -> bytes:
+    """Return events as a stream carries them."""
+    lines = (f"event: {event['type']}\ndata: {dump(event)}\n\n" for event in events)
+    return "".join(lines).encode()
+
+
+def object_in(body: JSON, field: str) -> JSON:
+    """Return an object in a body, empty where there is none; raise InputError for anything else."""
+    fields = body.get(field)
+    if fields is not None and not isinstance(fields, dict):
+        raise InputError(f"{field}: must be an object")
+    return fields or {}
+
+
+def text_of_answer(content: Any) -> str:
+    """Return the text of an answer's content, which some providers send in parts."""
+    if isinstance(content, list):
+        return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
+
+
+def tokens_counted(usage: Any, *path: str) -> int:
+    """Return a count of the usage of a completion, 0 where the provider does not give it."""
+    for key in path:
+        usage = usage.get(key) if isinstance(usage, dict) else None
+    return usage if isinstance(usage, int) else 0
+
+
 def key_of(headers: Headers) -> str | None:
     """Return the key of a request, as OpenAI's clients or as Anthropic's send it."""
     token = bearer_of(headers)
@@ -122,6 +229,17 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
         code = {408: "request_timeout", 413: "request_too_large"}.get(error.status_code, "busy")
         pause = 1.0 if error.status_code == 503 else None
         raise ApiError(error.status_code, code, error.detail, retry_after=pause) from None
+
+
+async def parse_long(raw: bytes, parse: Callable[[json.JSONDecoder], T], most_values: int) -> T:
+    """Parse a body beside the event loop where it is long; raise `ApiError` 413 for one of too many values, 503."""
+    try:
+        return await parse_apart(raw, parse, most_values=most_values, parse_constant=refuse_constant)
+    except TooManyValuesError:
+        text = f"the request holds more than {most_values:,} values; send fewer at once"
+        raise ApiError(413, "request_too_large", text) from None
+    except BusyError as error:
+        raise ApiError(503, "busy", str(error), retry_after=1.0) from error
 
 
 def parse_object(raw: bytes, decoder: json.JSONDecoder | None = None) -> JSON:
@@ -152,11 +270,10 @@ def parse_chat(
     models: Collection[str],
     *,
     by_name: bool,
-    translate: Callable[[JSON], JSON] = lambda body: body,
-    hints: Collection[str] = (),
+    dialect: Dialect | None = None,
     decoder: json.JSONDecoder | None = None,
-) -> Incoming:
-    """Parse a chat request that `translate` brings into OpenAI's form, without the fields `hints`.
+) -> ChatRequest:
+    """Parse a request of a dialect, by default chat completions.
 
     With `by_name` its `model` may name a model.
 
@@ -164,16 +281,17 @@ def parse_chat(
     """
     sent = _object(raw, decoder)
     _check_depth(raw, sent)
-    if len(sent) > _MOST_FIELDS:
+    if len(sent) > _MAX_FIELDS:
         raise ApiError(400, "invalid_value", f"the request has {len(sent):,} fields, more than any API knows")
-    body = translate(sent)
+    dialect = dialect or Dialect()
+    body = dialect.request(sent)
     _check_messages(body.get("messages"))
     model = body.pop("model", None)
     direct = body.pop("direct_model", None)
     if direct is None and by_name and isinstance(model, str) and model in models:
         direct = model
     if direct is not None and (not isinstance(direct, str) or direct not in models):
-        name = str(direct)[:_NAME]  # looking for the nearest one takes long for a long text
+        name = str(direct)[:_SHOWN_NAME]  # looking for the nearest one takes long for a long text
         hint = nearest(name, models)
         raise ApiError(404, "model_not_found", f"no model {name!r} is configured{hint}", param="direct_model")
     budget = _budget(body.pop("cost", None), headers.get("x-p2l-cost"), "cost", "x-p2l-cost")
@@ -186,42 +304,31 @@ def parse_chat(
     _check_options(body)
     if compare and (stream or direct is not None or body.get("n") not in (None, 1)):
         raise _bad("compare", "goes with neither stream, direct_model nor n")
-    left_out = tuple(name for name in hints if name in sent)
+    left_out = tuple(name for name in dialect.hints if name in sent)
     turns = turns_of(body["messages"])
-    incoming = Incoming(body, turns, budget, direct, compare, stream, len(raw), left_out, budget_usd)
+    request = ChatRequest(body, turns, budget, direct, compare, stream, len(raw), left_out, budget_usd)
     if len(raw) > LONG:
-        _ = incoming.prompt_tokens, incoming.features, incoming.has_many_values  # here, in a thread of its own
-    return incoming
+        _ = request.prompt_tokens, request.features, request.has_many_values  # here, in a thread of its own
+    return request
 
 
-def tokens_of(incoming: Incoming, smallest_window: int) -> int | None:
+def tokens_of(request: ChatRequest, smallest_window: int) -> int | None:
     """Estimate the tokens of prompt and answer; None if they are below `smallest_window` in any case.
 
     Four bytes of text count as a token, which suits English; a provider that counts more refuses the prompt itself.
     """
-    body = incoming.body
+    body = request.body
     answer = body.get("max_completion_tokens") or body.get("max_tokens") or 0
     answer = answer if isinstance(answer, int) else 0
-    if incoming.size // BYTES_PER_TOKEN + answer + _TOKENS_PER_ATTACHMENT <= smallest_window:
+    if request.size // BYTES_PER_TOKEN + answer + _TOKENS_PER_ATTACHMENT <= smallest_window:
         return None
-    return incoming.prompt_tokens + answer
+    return request.prompt_tokens + answer
 
 
-def demand_of(incoming: Incoming, refusals: Refusals, rare: int, least_window: float) -> Demand:
-    """Return what a request needs, as far as it matters: `rare` and `least_window` are those of `Menu`."""
-    tokens = None if least_window == math.inf else tokens_of(incoming, int(least_window))
-    refused = refusals.of(incoming)
-    features = incoming.features if rare else 0
-    answer = answer_of(incoming.body)
-    if not features and tokens is None and not refused and not answer:
-        return NO_DEMAND
-    return Demand(features, tokens, answer, refused)
-
-
-def prompt_of(incoming: Incoming) -> Prompt:
+def prompt_of(request: ChatRequest) -> Prompt:
     """Return what the cost of an answer depends on, beside the model."""
-    body = incoming.body
-    return Prompt(incoming.prompt_tokens, incoming.size, answer_of(body), count_of(body.get("n")) or 1)
+    body = request.body
+    return Prompt(request.prompt_tokens, request.size, answer_of(body), count_of(body.get("n")) or 1)
 
 
 def prompt_tokens_of(body: JSON) -> int:
@@ -253,6 +360,78 @@ def attachments_of(body: JSON) -> Attachments:
                 images += 1
                 inline += len(url) if url.startswith("data:") else 0
     return Attachments(images, inline, others, remote)
+
+
+MEDIA = bits_of(("images", "audio", "files", "video"))
+_PARTS: Mapping[str, str] = {
+    "image_url": "images",
+    "image": "images",
+    "input_image": "images",
+    "input_audio": "audio",
+    "audio": "audio",
+    "audio_url": "audio",
+    "file": "files",
+    "document": "files",
+    "input_file": "files",
+    "video": "video",
+    "video_url": "video",
+}
+_MEDIA_TYPES = (("data:audio/", "audio"), ("data:video/", "video"))
+
+
+def features_of(body: JSON) -> int:
+    """Return the bits of the features that a chat request needs."""
+    bits = 0
+    for message in body["messages"]:
+        content = message.get("content")
+        if isinstance(content, list):
+            for part in content:
+                bits |= _of_part(part)
+    if body.get("tools") or body.get("functions"):
+        bits |= FEATURE_BITS["tools"]
+        if body.get("parallel_tool_calls") is True:
+            bits |= FEATURE_BITS["parallel_tools"]
+    return bits | _of_form(body)
+
+
+def _of_part(part: Any) -> int:
+    kind = part.get("type") if isinstance(part, dict) else None
+    feature = _PARTS.get(kind) if isinstance(kind, str) else None
+    if feature is None:
+        return 0
+    if kind == "image_url":
+        url = image_url(part)
+        if url.startswith("data:") and not url.startswith("data:image/"):
+            feature = next((other for start, other in _MEDIA_TYPES if url.startswith(start)), "files")
+    return FEATURE_BITS[feature]
+
+
+def _of_form(body: JSON) -> int:
+    """Return the bits of what shapes the answer."""
+    bits = 0
+    form = body.get("response_format")
+    if isinstance(form, dict) and form.get("type") == "json_schema":
+        bits |= FEATURE_BITS["json_schema"]
+    if body.get("logprobs"):
+        bits |= FEATURE_BITS["logprobs"]
+    choices = body.get("n")
+    if isinstance(choices, int) and choices > 1:
+        bits |= FEATURE_BITS["n"]
+    if _asks_to_think(body):
+        bits |= FEATURE_BITS["reasoning"]
+    modalities = body.get("modalities")
+    if isinstance(modalities, list):
+        bits |= sum(FEATURE_BITS[f"{kind}_output"] for kind in ("audio", "image") if kind in modalities)
+    return bits
+
+
+def _asks_to_think(body: JSON) -> bool:
+    if body.get("reasoning_effort") not in (None, "none"):
+        return True
+    reasoning, thinking = body.get("reasoning"), body.get("thinking")
+    if isinstance(reasoning, dict) and reasoning.get("effort") != "none" and reasoning.get("enabled") is not False:
+        return True
+    return isinstance(thinking, dict) and thinking.get("type") != "disabled"
 
 
 def _check_options(body: JSON) -> None:
@@ -342,106 +521,3 @@ def refuse_constant(name: str) -> NoReturn:
 
 
 _DECODER = json.JSONDecoder(parse_constant=refuse_constant)
-
-_NAME = 100  # letters of an unknown model's name that are looked at
-_MOST_FIELDS = 1000
-_MOST_DOLLARS = 10_000.0  # no answer costs as much
-_REASONS = (
-    *("model", "probabilities", "propensity", "expected_score", "expected_cost", "strength"),
-    *("budget", "in_dollars", "explored", "static", "average", "optimizer", "revision"),
-)
-
-
-def request_for(model: ModelConfig, incoming: Incoming, listed: Collection[str] = ()) -> tuple[JSON, list[str]]:
-    """Return the body for this model's provider, and the names of the fields that it does not get.
-
-    Fields that pass, `listed` ones among them, override the configuration.
-    """
-    body, dropped = passed(incoming.body, listed)
-    request = {**model.extra_fields, **body, **_sampling(model, body), "model": model.name}
-    if model.system_prompt and not has_role(body["messages"], "system", "developer"):
-        request["messages"] = [{"role": "system", "content": model.system_prompt}, *body["messages"]]
-    if incoming.stream:
-        options = body.get("stream_options") or {}
-        request |= {"stream": True, "stream_options": {**options, "include_usage": True}}
-    else:
-        request.pop("stream_options", None)
-    return request, dropped
-
-
-def _sampling(model: ModelConfig, body: JSON) -> JSON:
-    settings = {"temperature": model.temp, "top_p": model.top_p, "top_k": model.top_k, "max_tokens": model.max_tokens}
-    if body.get("max_completion_tokens") is not None:
-        del settings["max_tokens"]  # the same limit under its newer name
-    return {key: setting for key, setting in settings.items() if setting is not None and body.get(key) is None}
-
-
-def mark_answer(answer: JSON, name: str, decision: Decision | None, attempts: list[str]) -> JSON:
-    """Return the answer for the client: with the configured name of the model, scores and decision."""
-    for choice in answer.get("choices") or []:
-        if isinstance(choice.get("message"), dict):
-            choice["message"]["model"] = name
-    return {**answer, "model": name, **outputs_of(decision, attempts)}
-
-
-def mark_chunk(chunk: JSON, name: str) -> JSON:
-    """Return the chunk for the client: with the configured name of the model, in each delta too."""
-    chunk["model"] = name
-    for choice in chunk.get("choices") or []:
-        if isinstance(choice.get("delta"), dict):
-            choice["delta"]["model"] = name
-    return chunk
-
-
-def outputs_of(decision: Decision | None, attempts: list[str]) -> JSON:
-    """Return the fields that an answer, or the first chunk of a stream, has beyond OpenAI's."""
-    if decision is None:
-        return {"router_outputs": None}
-    return {"router_outputs": dict(decision.scores), "router_decision": {**_reasons(decision), "attempts": attempts}}
-
-
-def decision_of(decision: Decision) -> JSON:
-    """Return a whole decision as JSON."""
-    return {
-        **_reasons(decision),
-        "scores": dict(decision.scores),
-        "costs": dict(decision.costs),
-        "frontier": [{"model": at.model, "cost": at.cost, "score": at.score} for at in decision.frontier],
-    }
-
-
-def _reasons(decision: Decision) -> JSON:
-    return {name: getattr(decision, name) for name in _REASONS}
-
-
-def is_usage_only(chunk: JSON) -> bool:
-    """Return whether a chunk holds nothing but the usage."""
-    return not chunk.get("choices") and chunk.get("usage") is not None
-
-
-def usage_of(answer: JSON | None) -> tuple[int | None, int | None]:
-    """Return the tokens of prompt and answer, as the provider counted them."""
-    usage = (answer or {}).get("usage")
-    if not isinstance(usage, dict):
-        return None, None
-    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
-
-
-def cached_of(answer: JSON) -> int:
-    """Return the tokens of the prompt that were in the provider's cache."""
-    usage = answer.get("usage")
-    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-    return (_count(details.get("cached_tokens")) or 0) if isinstance(details, dict) else 0
-
-
-def dollars_of(answer: JSON) -> float | None:
-    """Return what the answer cost, where the provider says so in `usage.cost`."""
-    usage = answer.get("usage")
-    cost = usage.get("cost") if isinstance(usage, dict) else None
-    is_amount = isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < _MOST_DOLLARS
-    return float(cost) if is_amount else None  # type: ignore[arg-type]
-
-
-def _count(tokens: Any) -> int | None:
-    """Return a number of tokens; None for what no answer can have, since keys pay for it."""
-    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= MOST_TOKENS else None

@@ -1,4 +1,4 @@
-"""Which fields of a client's request reach a provider, and what they need of its model.
+"""Which fields of a request reach a provider, and which ones the router adds to an answer.
 
 Fields that shape the answer pass: those of OpenAI's chat completions, and what open models and other providers have
 beside them. Every other field is dropped, and named in the response, unless the configuration lists it: fields that
@@ -7,13 +7,15 @@ command the provider (`api_base`, `service_tier`, `store`, `models`, ...) are to
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from typing import Any
 from urllib.parse import quote
 
+from route.config import ModelConfig
 from route.providers.base import JSON
-from route.providers.chat import image_url
-from route.routing.decision import FEATURE_BITS, bits_of
+from route.providers.chat import has_role
+from route.request.chat import ChatRequest
+from route.routing.decision import Decision
 
 PLAIN = frozenset(
     {
@@ -81,73 +83,74 @@ def header_of(names: Iterable[str]) -> str:
     return ", ".join([*shown, "..."] if len(unique) > _MOST_NAMES else shown)
 
 
-MEDIA = bits_of(("images", "audio", "files", "video"))
-_PARTS: Mapping[str, str] = {
-    "image_url": "images",
-    "image": "images",
-    "input_image": "images",
-    "input_audio": "audio",
-    "audio": "audio",
-    "audio_url": "audio",
-    "file": "files",
-    "document": "files",
-    "input_file": "files",
-    "video": "video",
-    "video_url": "video",
-}
-_MEDIA_TYPES = (("data:audio/", "audio"), ("data:video/", "video"))
+_REASONS = (
+    *("model", "probabilities", "propensity", "expected_score", "expected_cost", "strength"),
+    *("budget", "in_dollars", "explored", "static", "average", "optimizer", "revision"),
+)
 
 
-def features_of(body: JSON) -> int:
-    """Return the bits of the features that a chat request needs."""
-    bits = 0
-    for message in body["messages"]:
-        content = message.get("content")
-        if isinstance(content, list):
-            for part in content:
-                bits |= _of_part(part)
-    if body.get("tools") or body.get("functions"):
-        bits |= FEATURE_BITS["tools"]
-        if body.get("parallel_tool_calls") is True:
-            bits |= FEATURE_BITS["parallel_tools"]
-    return bits | _of_form(body)
+def request_for(model: ModelConfig, incoming: ChatRequest, listed: Collection[str] = ()) -> tuple[JSON, list[str]]:
+    """Return the body for this model's provider, and the names of the fields that it does not get.
+
+    Fields that pass, `listed` ones among them, override the configuration.
+    """
+    body, dropped = passed(incoming.body, listed)
+    request = {**model.extra_fields, **body, **_sampling(model, body), "model": model.name}
+    if model.system_prompt and not has_role(body["messages"], "system", "developer"):
+        request["messages"] = [{"role": "system", "content": model.system_prompt}, *body["messages"]]
+    if incoming.stream:
+        options = body.get("stream_options") or {}
+        request |= {"stream": True, "stream_options": {**options, "include_usage": True}}
+    else:
+        request.pop("stream_options", None)
+    return request, dropped
 
 
-def _of_part(part: Any) -> int:
-    kind = part.get("type") if isinstance(part, dict) else None
-    feature = _PARTS.get(kind) if isinstance(kind, str) else None
-    if feature is None:
-        return 0
-    if kind == "image_url":
-        url = image_url(part)
-        if url.startswith("data:") and not url.startswith("data:image/"):
-            feature = next((other for start, other in _MEDIA_TYPES if url.startswith(start)), "files")
-    return FEATURE_BITS[feature]
+def _sampling(model: ModelConfig, body: JSON) -> JSON:
+    settings = {"temperature": model.temp, "top_p": model.top_p, "top_k": model.top_k, "max_tokens": model.max_tokens}
+    if body.get("max_completion_tokens") is not None:
+        del settings["max_tokens"]  # the same limit under its newer name
+    return {key: setting for key, setting in settings.items() if setting is not None and body.get(key) is None}
 
 
-def _of_form(body: JSON) -> int:
-    """Return the bits of what shapes the answer."""
-    bits = 0
-    form = body.get("response_format")
-    if isinstance(form, dict) and form.get("type") == "json_schema":
-        bits |= FEATURE_BITS["json_schema"]
-    if body.get("logprobs"):
-        bits |= FEATURE_BITS["logprobs"]
-    choices = body.get("n")
-    if isinstance(choices, int) and choices > 1:
-        bits |= FEATURE_BITS["n"]
-    if _asks_to_think(body):
-        bits |= FEATURE_BITS["reasoning"]
-    modalities = body.get("modalities")
-    if isinstance(modalities, list):
-        bits |= sum(FEATURE_BITS[f"{kind}_output"] for kind in ("audio", "image") if kind in modalities)
-    return bits
+def mark_answer(answer: JSON, name: str, decision: Decision | None, attempts: list[str]) -> JSON:
+    """Return the answer for the client: with the configured name of the model, scores and decision."""
+    for choice in answer.get("choices") or []:
+        if isinstance(choice.get("message"), dict):
+            choice["message"]["model"] = name
+    return {**answer, "model": name, **outputs_of(decision, attempts)}
 
 
-def _asks_to_think(body: JSON) -> bool:
-    if body.get("reasoning_effort") not in (None, "none"):
-        return True
-    reasoning, thinking = body.get("reasoning"), body.get("thinking")
-    if isinstance(reasoning, dict) and reasoning.get("effort") != "none" and reasoning.get("enabled") is not False:
-        return True
-    return isinstance(thinking, dict) and thinking.get("type") != "disabled"
+def mark_chunk(chunk: JSON, name: str) -> JSON:
+    """Return the chunk for the client: with the configured name of the model, in each delta too."""
+    chunk["model"] = name
+    for choice in chunk.get("choices") or []:
+        if isinstance(choice.get("delta"), dict):
+            choice["delta"]["model"] = name
+    return chunk
+
+
+def outputs_of(decision: Decision | None, attempts: list[str]) -> JSON:
+    """Return the fields that an answer, or the first chunk of a stream, has beyond OpenAI's."""
+    if decision is None:
+        return {"router_outputs": None}
+    return {"router_outputs": dict(decision.scores), "router_decision": {**_reasons(decision), "attempts": attempts}}
+
+
+def decision_of(decision: Decision) -> JSON:
+    """Return a whole decision as JSON."""
+    return {
+        **_reasons(decision),
+        "scores": dict(decision.scores),
+        "costs": dict(decision.costs),
+        "frontier": [{"model": at.model, "cost": at.cost, "score": at.score} for at in decision.frontier],
+    }
+
+
+def _reasons(decision: Decision) -> JSON:
+    return {name: getattr(decision, name) for name in _REASONS}
+
+
+def is_usage_only(chunk: JSON) -> bool:
+    """Return whether a chunk holds nothing but the usage."""
+    return not chunk.get("choices") and chunk.get("usage") is not None

@@ -19,9 +19,9 @@ from route.keep.ledger import KeyRecord
 from route.keep.reservations import Reservation, Worst
 from route.observability.tracing import CallTrace
 from route.providers.base import JSON
-from route.providers.chat import BYTES_PER_TOKEN
+from route.providers.chat import BYTES_PER_TOKEN, MOST_TOKENS
 from route.request.api_errors import ApiError
-from route.request.chat import Incoming, cached_of, count_of, dollars_of, usage_of
+from route.request.chat import ChatRequest, count_of
 
 UNKNOWN_LONGEST = 4096
 """Tokens of the longest answer where neither request nor configuration says; a limit that every model accepts."""
@@ -42,6 +42,7 @@ _REMOTE_TOKENS = 1_000_000
 _TOKENS_PER_SECOND = 100
 """Of a fast model, for what was made and not seen."""
 _MILLION = 1e6
+_MOST_DOLLARS = 10_000.0  # no answer costs as much
 _DEEPEST = 4  # tool calls hold functions; nothing is deeper
 
 
@@ -62,15 +63,15 @@ class Bounds:
     """The whole cost where it does not depend on tokens."""
 
     @classmethod
-    def of(cls, model: ModelConfig, incoming: Incoming, request: JSON) -> Bounds:
-        """Return the bounds of a request, which holds the limits of the configuration as well."""
-        choices = count_of(request.get("n")) or 1
+    def of(cls, model: ModelConfig, request: ChatRequest, body: JSON) -> Bounds:
+        """Return the bounds of a request by the body for its provider, which has the configuration's limits as well."""
+        choices = count_of(body.get("n")) or 1
         if model.price is None:
             return cls(choices, fixed=model.cost * choices)
-        limits = [limit for name in _LIMITS if (limit := count_of(request.get(name)))]
+        limits = [limit for name in _LIMITS if (limit := count_of(body.get(name)))]
         known = [*([max(limits)] if limits else []), *([model.longest_answer] if model.longest_answer else [])]
         longest = min(known, default=UNKNOWN_LONGEST)
-        prompt = _longest_prompt(model, incoming) * model.price.input / _MILLION
+        prompt = _longest_prompt(model, request) * model.price.input / _MILLION
         return cls(choices, prompt, model.price.output * choices / _MILLION, longest, bool(known))
 
     @property
@@ -97,20 +98,20 @@ class Bounds:
         return None if self.is_bound or not self.token else self.longest
 
 
-def _longest_prompt(model: ModelConfig, incoming: Incoming) -> int:
-    held = incoming.attachments
+def _longest_prompt(model: ModelConfig, request: ChatRequest) -> int:
+    held = request.attachments
     system = len((model.system_prompt or "").encode())
-    tokens = incoming.size - held.image_bytes + system + _TEMPLATE_TOKENS
+    tokens = request.size - held.image_bytes + system + _TEMPLATE_TOKENS
     tokens += _ATTACHMENT_TOKENS * (held.images + held.others) + _REMOTE_TOKENS * held.remote
-    if incoming.body.get("tools") or incoming.body.get("functions"):
+    if request.body.get("tools") or request.body.get("functions"):
         tokens += _TOOL_TOKENS
     return tokens if model.context_window is None else min(tokens, model.context_window)
 
 
-def limited(request: JSON, tokens: int) -> JSON:
-    """Return a request whose answer has at most `tokens` tokens, under the names that it uses."""
-    limits = {name: limit for name in _LIMITS if (limit := count_of(request.get(name)))} or {_LIMITS[0]: tokens}
-    return request | {name: min(tokens, limit) for name, limit in limits.items()}
+def limited(body: JSON, tokens: int) -> JSON:
+    """Return the body of a request whose answer has at most `tokens` tokens, under the names that it uses."""
+    limits = {name: limit for name in _LIMITS if (limit := count_of(body.get(name)))} or {_LIMITS[0]: tokens}
+    return body | {name: min(tokens, limit) for name, limit in limits.items()}
 
 
 @dataclass(eq=False)
@@ -119,7 +120,7 @@ class Charge:
 
     model: str
     config: ModelConfig
-    incoming: Incoming
+    request: ChatRequest
     reservation: Reservation
     max_tokens: int | None = None
     """The limit of the answer where the router set one."""
@@ -190,7 +191,7 @@ class Charge:
             return self.config.cost * self.choices
         prompt, completion = self.tokens
         if prompt is None:
-            prompt = self.incoming.prompt_tokens
+            prompt = self.request.prompt_tokens
         cost = (prompt * price.input + self.made * price.output) / _MILLION
         if price.cached is not None:
             cost -= min(self.cached, prompt) * (price.input - price.cached) / _MILLION
@@ -223,14 +224,14 @@ def ceiling_of(key: KeyRecord, answers: int, dollars: float | None = None) -> fl
     return min((limit for limit in (own, dollars) if limit is not None), default=None)
 
 
-def worst_case(model: ModelConfig, incoming: Incoming) -> float:
+def worst_case(model: ModelConfig, request: ChatRequest) -> float:
     """Return what an answer can cost: by the limit that the request states, else one that is long for this model.
 
     An answer without a limit is cut where it would cost more than a ceiling.
     """
-    limits = {name: incoming.body[name] for name in _LIMITS if count_of(incoming.body.get(name))}
+    limits = {name: request.body[name] for name in _LIMITS if count_of(request.body.get(name))}
     sent = limits or ({} if model.max_tokens is None else {_LIMITS[0]: model.max_tokens})
-    bounds = Bounds.of(model, incoming, {"n": incoming.body.get("n"), **sent})
+    bounds = Bounds.of(model, request, {"n": request.body.get("n"), **sent})
     worst = bounds.worst(model, None)
     return bounds.most if limits or worst is None else worst.enough
 
@@ -240,3 +241,31 @@ def too_dear(key: KeyRecord) -> ApiError:
     most = "" if key.max_cost_per_request is None else f" {key.max_cost_per_request:g} with this API key"
     message = f"a request may not cost more than its ceiling{most}; shorten it or choose a cheaper model"
     return ApiError(400, "cost_ceiling_exceeded", message)
+
+
+def usage_of(answer: JSON | None) -> tuple[int | None, int | None]:
+    """Return the tokens of prompt and answer, as the provider counted them."""
+    usage = (answer or {}).get("usage")
+    if not isinstance(usage, dict):
+        return None, None
+    return _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+
+
+def cached_of(answer: JSON) -> int:
+    """Return the tokens of the prompt that were in the provider's cache."""
+    usage = answer.get("usage")
+    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+    return (_count(details.get("cached_tokens")) or 0) if isinstance(details, dict) else 0
+
+
+def dollars_of(answer: JSON) -> float | None:
+    """Return what the answer cost, where the provider says so in `usage.cost`."""
+    usage = answer.get("usage")
+    cost = usage.get("cost") if isinstance(usage, dict) else None
+    is_amount = isinstance(cost, int | float) and not isinstance(cost, bool) and 0 <= cost < _MOST_DOLLARS
+    return float(cost) if is_amount else None  # type: ignore[arg-type]
+
+
+def _count(tokens: Any) -> int | None:
+    """Return a number of tokens; None for what no answer can have, since keys pay for it."""
+    return tokens if isinstance(tokens, int) and not isinstance(tokens, bool) and 0 <= tokens <= MOST_TOKENS else None

@@ -10,24 +10,30 @@ attempts, and none beyond the deadline.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from p2l.common.errors import InputError
 from p2l.common.web import Deadline
 from route.config import RouterConfig
 from route.keep.ledger import KeyRecord, Ledger, Refusal
 from route.keep.reservations import NOTHING
+from route.observability.logs import LOGGER
+from route.observability.metrics import RouterMetrics
 from route.observability.tracing import RequestTrace, child, passed_on
 from route.providers.base import JSON, Fault, ProviderError, Timeouts
+from route.providers.chat import asks_for_usage
 from route.request.api_errors import ApiError, of_choice, of_fault, of_refusal
-from route.request.chat import Incoming, count_of, request_for
-from route.request.fields import MEDIA
+from route.request.chat import MEDIA, ChatRequest, count_of
+from route.request.fields import is_usage_only, mark_chunk, outputs_of, request_for
 from route.routing.candidates import NoModelError
-from route.routing.decision import NO_DEMAND, Coefficients, Decision, Demand, Held
+from route.routing.decision import NO_DEMAND, Coefficients, Decision, Demand, Held, features_in
+from route.routing.refusals import REMEMBERED_SECONDS, Refusals
 from route.routing.router import Router
 from route.routing.spending import Allowance
 from route.send.charges import Bounds, Charge, limited, too_dear
@@ -89,19 +95,32 @@ _LONGEST_PAUSE = 30.0
 _MARGIN = 1e-3  # seconds; aiohttp reads a limit of 0 as none, and a sleep may end a little early
 
 
-@dataclass
-class Trip:
-    """A request and its attempts so far."""
+_NO_DEADLINE = Deadline(math.inf)
+UNREAD = ChatRequest({"messages": []}, (), None, None, compare=False, stream=False, size=0)
+"""Stands for a request until its model is to be chosen."""
 
-    incoming: Incoming
-    deadline: Deadline
-    choice: Choice
-    key: KeyRecord
+
+@dataclass(eq=False)
+class Answer:
+    """What becomes of one request: who was asked, what failed, what it cost and what the client got.
+
+    It is there before the request is read, since a request that cannot be read is counted and logged as well.
+    """
+
+    request_id: str
+    request: ChatRequest = UNREAD
+    key: KeyRecord | None = None
+    choice: Choice = field(default_factory=lambda: Choice(()))
+    deadline: Deadline = _NO_DEADLINE
     ceiling: float | None = None
-    """What the answer may cost at most."""
+    """The most that it may still cost."""
+    trace: RequestTrace | None = None
+    started: float = field(default_factory=time.perf_counter)
+
     excluded: set[str] = field(default_factory=set)
     """Models that failed."""
     tried: list[str] = field(default_factory=list)
+    """Model of each attempt, in order."""
     retried: set[str] = field(default_factory=set)
     """Models that were asked once more before another one was; these attempts do not count."""
     deployment: Deployment | None = None
@@ -112,7 +131,42 @@ class Trip:
     """Names of the fields that the model asked last did not get."""
     charges: list[Charge] = field(default_factory=list)
     """One for each attempt."""
-    trace: RequestTrace | None = None
+
+    sides: list[Answer] = field(default_factory=list)
+    """The answers of two models that are compared, each with attempts of its own."""
+    shown: list[Charge] = field(default_factory=list)
+    """Attempts that gave an answer, or began to."""
+    status: int = 500
+    code: str | None = None
+    """Of the error that the client got."""
+    first_token: float | None = None
+    """Seconds after the start."""
+    is_counted: bool = False
+    """Whether it counts among the requests of its key that are under way."""
+
+    def side(self, name: str) -> Answer:
+        """Return an answer of one model to the same request, which counts as part of this one."""
+        side = Answer(
+            self.request_id,
+            self.request,
+            key=self.key,
+            choice=Choice([name]),
+            deadline=self.deadline,
+            ceiling=self.ceiling,
+            trace=self.trace,
+        )
+        self.sides.append(side)
+        return side
+
+    @property
+    def parts(self) -> list[Answer]:
+        """Return all that attempts were made for: this answer, and those that are compared."""
+        return [self, *self.sides]
+
+    @property
+    def attempts(self) -> list[str]:
+        """Return every model that was asked, in order."""
+        return [name for part in self.parts for name in part.tried]
 
     def begin(self, deployment: Deployment) -> bool:
         """Count an attempt; return whether it is a probe."""
@@ -133,165 +187,181 @@ class Dispatcher:
 
     fleet: Fleet
     config: RouterConfig
-    failed: Callable[[Deployment, ProviderError, Incoming], None]
-    """Called for every fault."""
     ledger: Ledger
-    settle: Callable[[Charge, bool], float]
-    """Books what an attempt has cost; False: it has cost nothing."""
+    metrics: RouterMetrics
+    refusals: Refusals
 
-    async def run(self, trip: Trip, call: Call[T]) -> tuple[Deployment, T]:
+    async def run(self, answer: Answer, call: Call[T]) -> tuple[Deployment, T]:
         """Return the first deployment that answers and what `call` returned; raise `ApiError` if none does.
 
-        The caller ends the trip when the answer is complete.
+        The caller ends the answer when it is complete.
         """
-        deployment = self.first(trip)
+        deployment = self.first(answer)
         while True:
             try:
-                return deployment, await self._attempt(trip, deployment, call)
+                return deployment, await self._attempt(answer, deployment, call)
             except ProviderError as error:
-                deployment = await self._next(trip, deployment, error)
+                deployment = await self._next(answer, deployment, error)
 
-    async def _attempt(self, trip: Trip, deployment: Deployment, call: Call[T]) -> T:
-        incoming, listed = trip.incoming, deployment.pass_fields
-        request, trip.dropped = await incoming.apart(lambda: request_for(deployment.config, incoming, listed))
-        charge, request = await self._reserve(trip, deployment, request)
-        trip.charges.append(charge)
+    async def relay(self, answer: Answer, deployment: Deployment, opened: Opened, write: Write) -> None:
+        """Pass every chunk on and count the usage; raise `ApiError` if the stream breaks."""
+        async with aclosing(opened.rest):
+            try:
+                opened.head[0] = {**opened.head[0], **outputs_of(answer.choice.decision, answer.tried)}
+                # In one write: the role, sent by itself, would wake the client before the token that it waits for.
+                await write([mark_chunk(chunk, deployment.name) for chunk in opened.head if _count(answer, chunk)])
+                async for chunk in opened.rest:
+                    if _count(answer, chunk):
+                        await write([mark_chunk(chunk, deployment.name)])
+                deployment.breaker.succeeded()
+            except ProviderError as error:
+                deployment.breaker.failed(error)
+                answer.faults.append(error)
+                self.metrics.failed(deployment.name, error)
+                raise of_fault(error, deployment.name) from error
+
+    async def _attempt(self, answer: Answer, deployment: Deployment, call: Call[T]) -> T:
+        request, listed = answer.request, deployment.pass_fields
+        body, answer.dropped = await request.apart(lambda: request_for(deployment.config, request, listed))
+        charge, body = await self._reserve(answer, deployment, body)
+        answer.charges.append(charge)
         if deployment.tokens_per_minute is not None:
             charge.use = deployment.use
-            charge.use(await incoming.apart(lambda: incoming.prompt_tokens))
-        probe = trip.begin(deployment)
+            charge.use(await request.apart(lambda: request.prompt_tokens))
+        probe = answer.begin(deployment)
         started = time.perf_counter()
-        if trip.trace is not None:
+        if answer.trace is not None:
             model = deployment.config
-            charge.trace = trip.trace.call(deployment.name, model.name, model.type, deployment.label)
+            charge.trace = answer.trace.call(deployment.name, model.name, model.type, deployment.label)
         try:
-            left = max(_MARGIN, trip.deadline.left())
+            left = max(_MARGIN, answer.deadline.left())
             max_bytes = int(self.config.max_answer_mb * 2**20)
-            timeouts = self.config.timeouts.of_attempt(left, max_bytes, stream=trip.incoming.stream)
+            timeouts = self.config.timeouts.of_attempt(left, max_bytes, stream=request.stream)
             with passed_on(charge.trace):
-                answer = await call(deployment, request, timeouts, charge)
+                result = await call(deployment, body, timeouts, charge)
         except ProviderError as error:
-            trip.end()
+            answer.end()
             if charge.trace is not None:
                 charge.trace.failed(error.fault.value, error.status)
             deployment.breaker.failed(error, probe)
-            trip.faults.append(error)
-            self.failed(deployment, error, incoming)
+            answer.faults.append(error)
+            self.count_fault(deployment, error, request)
             cost = self.settle(charge, may_have_cost(charge, error))
-            if trip.ceiling is not None:
-                trip.ceiling -= cost
+            if answer.ceiling is not None:
+                answer.ceiling -= cost
             raise
         except BaseException:
-            trip.end()
+            answer.end()
             deployment.breaker.give_up(probe)
             raise
         deployment.breaker.began(probe)
-        deployment.measure(time.perf_counter() - started, stream=trip.incoming.stream)
-        return answer
+        deployment.measure(time.perf_counter() - started, stream=request.stream)
+        return result
 
-    async def _reserve(self, trip: Trip, deployment: Deployment, request: JSON) -> tuple[Charge, JSON]:
-        """Reserve the worst case of an attempt; return its charge and the request, whose answer may be cut shorter."""
-        key, choices = trip.key, count_of(request.get("n")) or 1
+    async def _reserve(self, answer: Answer, deployment: Deployment, body: JSON) -> tuple[Charge, JSON]:
+        """Reserve the worst case of an attempt; return its charge and the body, whose answer may be cut shorter."""
+        key, choices = answer.key, count_of(body.get("n")) or 1
+        assert key is not None
         bounds = None
-        if key.has_budget or trip.ceiling is not None:
-            bounds = Bounds.of(deployment.config, trip.incoming, request)
-        worst = NOTHING if bounds is None else bounds.worst(deployment.config, trip.ceiling)
+        if key.has_budget or answer.ceiling is not None:
+            bounds = Bounds.of(deployment.config, answer.request, body)
+        worst = NOTHING if bounds is None else bounds.worst(deployment.config, answer.ceiling)
         if worst is None:
             raise too_dear(key)
         reservation = await self.ledger.reserve(key, worst)
         if isinstance(reservation, Refusal):
             raise of_refusal(reservation)
-        charge = Charge(deployment.name, deployment.config, trip.incoming, reservation, choices=choices)
+        charge = Charge(deployment.name, deployment.config, answer.request, reservation, choices=choices)
         if bounds is not None:
             charge.max_tokens = bounds.lowered(worst.most if reservation.amount is None else reservation.amount)
-        return charge, request if charge.max_tokens is None else limited(request, charge.max_tokens)
+        return charge, body if charge.max_tokens is None else limited(body, charge.max_tokens)
 
-    def first(self, trip: Trip) -> Deployment:
+    def first(self, answer: Answer) -> Deployment:
         """Return where a request goes first.
 
         Raise `ApiError` 400 if no model fits budget and length of the prompt, 429 or 502 if all that do have failed.
         """
         blocked = self.fleet.blocked()
         try:
-            return self._chosen(trip, blocked)
+            return self._chosen(answer, blocked)
         except (InputError, NoModelError) as error:
             if not blocked:
                 raise of_choice(error) from error
         try:
-            trip.choice.choose(())
+            answer.choice.choose(())
         except (InputError, NoModelError) as error:
             raise of_choice(error) from error
-        raise self._all_blocked(trip)
+        raise self._all_blocked(answer)
 
-    async def _next(self, trip: Trip, deployment: Deployment, error: ProviderError) -> Deployment:
+    async def _next(self, answer: Answer, deployment: Deployment, error: ProviderError) -> Deployment:
         """Return what to ask after a failure."""
-        if _is_the_requests(error, trip.incoming):
+        if _is_the_requests(error, answer.request):
             raise of_fault(error, deployment.name)
-        same = await self._same_model(trip, deployment, error)
+        same = await self._same_model(answer, deployment, error)
         if same is not None:
             return same
-        if len(trip.tried) - len(trip.retried) >= self.config.max_attempts:
+        if len(answer.tried) - len(answer.retried) >= self.config.max_attempts:
             raise of_fault(error, deployment.name)
         is_small = error.fault is Fault.CONTEXT_LENGTH
-        trip.excluded |= self.fleet.no_larger_than(deployment.name) if is_small else {deployment.name}
+        answer.excluded |= self.fleet.no_larger_than(deployment.name) if is_small else {deployment.name}
         try:
-            return self._chosen(trip, trip.excluded | self.fleet.blocked())
+            return self._chosen(answer, answer.excluded | self.fleet.blocked())
         except (InputError, NoModelError):
-            return await self._again(trip, deployment, error)
+            return await self._again(answer, deployment, error)
 
-    async def _same_model(self, trip: Trip, deployment: Deployment, error: ProviderError) -> Deployment | None:
+    async def _same_model(self, answer: Answer, deployment: Deployment, error: ProviderError) -> Deployment | None:
         """Return where the model is asked once more before another one is, after a short pause; None: nowhere."""
-        if deployment.name in trip.retried:
+        if deployment.name in answer.retried:
             return None
         if error.fault.is_transient or error.fault is Fault.CREDENTIALS or error.status == _NOT_THERE:
-            other = self._other(trip, deployment)
+            other = self._other(answer, deployment)
             if other is not None:
-                trip.retried.add(deployment.name)
+                answer.retried.add(deployment.name)
                 return other
         # Only a fault that stands alone: an outage is not worth the wait of every request that meets it.
         if error.fault not in (Fault.RATE_LIMIT, Fault.SERVER) or deployment.breaker.failures != 1:
             return None
         pause = (error.retry_after or random.uniform(0.5, 1.0) * _SHORT_PAUSE) + _MARGIN
-        if max(pause, deployment.breaker.opens_in) > min(self.config.retry_seconds + _MARGIN, trip.deadline.left()):
+        if max(pause, deployment.breaker.opens_in) > min(self.config.retry_seconds + _MARGIN, answer.deadline.left()):
             return None
         await asyncio.sleep(pause)
         if deployment.is_blocked:
             return None
-        trip.retried.add(deployment.name)
+        answer.retried.add(deployment.name)
         return deployment
 
-    async def _again(self, trip: Trip, deployment: Deployment, error: ProviderError) -> Deployment:
+    async def _again(self, answer: Answer, deployment: Deployment, error: ProviderError) -> Deployment:
         """Pause and return the same model, since there is no other."""
-        pause = random.uniform(0.5, 1.0) * _SHORT_PAUSE * 2 ** (len(trip.tried) - 1)
-        if error.retry_after and self._other(trip, deployment) is None:
+        pause = random.uniform(0.5, 1.0) * _SHORT_PAUSE * 2 ** (len(answer.tried) - 1)
+        if error.retry_after and self._other(answer, deployment) is None:
             pause = max(error.retry_after, deployment.breaker.opens_in)
         pause += _MARGIN
-        if not error.fault.is_transient or pause > min(_LONGEST_PAUSE, trip.deadline.left()):
+        if not error.fault.is_transient or pause > min(_LONGEST_PAUSE, answer.deadline.left()):
             raise of_fault(error, deployment.name)
         await asyncio.sleep(pause)
-        again = self.fleet.targets[deployment.name].pick(stream=trip.incoming.stream)
+        again = self.fleet.targets[deployment.name].pick(stream=answer.request.stream)
         if again is None:
             raise of_fault(error, deployment.name)
         return again
 
-    def _other(self, trip: Trip, deployment: Deployment) -> Deployment | None:
+    def _other(self, answer: Answer, deployment: Deployment) -> Deployment | None:
         """Return another deployment of the same model."""
-        return self.fleet.targets[deployment.name].pick(stream=trip.incoming.stream, without=(deployment,))
+        return self.fleet.targets[deployment.name].pick(stream=answer.request.stream, without=(deployment,))
 
-    def _chosen(self, trip: Trip, without: Collection[str]) -> Deployment:
+    def _chosen(self, answer: Answer, without: Collection[str]) -> Deployment:
         """Return a deployment of the model that is chosen; `without` holds all models that are blocked."""
-        with child(trip.trace, "choose"):
-            name = trip.choice.choose(without)
-        deployment = self.fleet.targets[name].pick(stream=trip.incoming.stream)
+        with child(answer.trace, "choose"):
+            name = answer.choice.choose(without)
+        deployment = self.fleet.targets[name].pick(stream=answer.request.stream)
         if deployment is None:
             raise NoModelError(f"{name} is not available")
         return deployment
 
-    def _all_blocked(self, trip: Trip) -> ApiError:
+    def _all_blocked(self, answer: Answer) -> ApiError:
         """Return the error for a request all of whose models are blocked."""
         blocked = [
             deployment
-            for name in trip.choice.allowed
+            for name in answer.choice.allowed
             for deployment in self.fleet.targets[name].deployments
             if deployment.is_blocked
         ]
@@ -302,8 +372,46 @@ class Dispatcher:
             text = "every model that this request could go to has reached a limit; try again later"
         return ApiError(status, code, text, retry_after=soonest.free_in)
 
+    def settle(self, charge: Charge, has_cost: bool, answers: int | None = None) -> float:
+        """Book what an attempt has cost, if it has; return that. A failed attempt is not an answer."""
+        cost = charge.booked = charge.cost() if has_cost else 0.0
+        prompt, completion = charge.tokens if charge.is_measured else (None, None)
+        self.ledger.settle(
+            charge.reservation,
+            charge.model,
+            cost,
+            answers=answers or 0,
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            made=charge.made if has_cost else 0,
+        )
+        if charge.use is not None and has_cost:
+            charge.use(charge.made)
+        if charge.trace is not None:
+            charge.trace.end(charge.tokens, cost)
+        if cost or answers:
+            self.metrics.cost.labels(charge.model).inc(cost)
+            self.metrics.spend.labels(charge.reservation.key).inc(cost)
+            self.metrics.used(charge.model, (prompt, completion))
+        return cost
 
-def _is_the_requests(error: ProviderError, incoming: Incoming) -> bool:
+    def count_fault(self, deployment: Deployment, error: ProviderError, request: ChatRequest | None = None) -> None:
+        """Count and log a fault of a provider, and remember what its model refuses."""
+        self.metrics.failed(deployment.name, error)
+        # Without the text of the provider, which may quote the prompt.
+        fields = {"model": deployment.name, "fault": error.fault.value, "provider_status": error.status}
+        if deployment.label:
+            fields["deployment"] = deployment.label
+        LOGGER.warning("no answer", extra={"fields": fields})
+        memo = None if request is None else self.refusals.learn(deployment.name, error, request)
+        if memo is not None:
+            about: JSON = {"features": features_in(memo.features), "parameter": memo.parameter}
+            about |= {"prompt_tokens": memo.tokens, "longest_answer": memo.answer, "seconds": REMEMBERED_SECONDS}
+            refused = {name: each for name, each in about.items() if each}
+            LOGGER.warning("a model refuses such requests", extra={"fields": {"model": deployment.name, **refused}})
+
+
+def _is_the_requests(error: ProviderError, request: ChatRequest) -> bool:
     """Return whether a fault is the request's own, so that every other model would refuse it too.
 
     A model that is unknown to its provider, does not continue the beginning of an answer, or reads no images, says
@@ -311,7 +419,7 @@ def _is_the_requests(error: ProviderError, incoming: Incoming) -> bool:
     """
     if error.fault is Fault.REQUEST:
         # Another model may read the image in whatever words this one refuses it.
-        return error.status != 404 and not incoming.ends_with_assistant and not incoming.features & MEDIA
+        return error.status != 404 and not request.ends_with_assistant and not request.features & MEDIA
     return error.fault.is_request_error
 
 
@@ -320,9 +428,9 @@ def may_have_cost(charge: Charge, error: ProviderError) -> bool:
     return charge.config.price is not None and error.fault in _UNSEEN
 
 
-async def ask_whole(deployment: Deployment, request: JSON, timeouts: Timeouts, charge: Charge) -> JSON:
+async def ask_whole(deployment: Deployment, body: JSON, timeouts: Timeouts, charge: Charge) -> JSON:
     """Ask for a whole answer; see `Call`."""
-    answering = deployment.provider.chat(request, timeouts)
+    answering = deployment.provider.chat(body, timeouts)
     if charge.config.price is None:
         answer = await answering
     else:
@@ -333,3 +441,56 @@ async def ask_whole(deployment: Deployment, request: JSON, timeouts: Timeouts, c
     charge.complete(answer)
     charge.pending = None
     return answer
+
+
+Write = Callable[[Sequence[JSON]], Awaitable[None]]
+"""Sends chunks to the client, in one piece."""
+_BARE_DELTA = {"role", "content", "refusal"}
+
+
+@dataclass
+class Opened:
+    """A stream whose first token has arrived."""
+
+    head: list[JSON]
+    """All chunks so far."""
+    rest: AsyncGenerator[JSON, None]
+
+
+async def open_stream(deployment: Deployment, body: JSON, timeouts: Timeouts, _: Charge) -> Opened:
+    """Ask for a stream and wait for its first token; see `Call`."""
+    chunks = cast("AsyncGenerator[JSON, None]", deployment.provider.stream(body, timeouts))
+    head: list[JSON] = []
+    try:
+        async for chunk in chunks:
+            head.append(chunk)
+            if _has_content(chunk):
+                return Opened(head, chunks)
+    except BaseException:
+        await chunks.aclose()
+        raise
+    if any(choice.get("finish_reason") for chunk in head for choice in chunk.get("choices") or []):
+        return Opened(head, chunks)
+    raise ProviderError(Fault.MALFORMED, "the stream ended before it began")
+
+
+def _has_content(chunk: JSON) -> bool:
+    """Return whether a chunk holds more than the role, which a provider may send before its first token."""
+    for choice in chunk.get("choices") or []:
+        delta = choice.get("delta") or {}
+        if choice.get("finish_reason") or delta.get("content") or delta.get("refusal"):
+            return True
+        if any(value for key, value in delta.items() if key not in _BARE_DELTA):
+            return True
+    return False
+
+
+def _count(answer: Answer, chunk: JSON) -> bool:
+    """Count what a chunk brings; return whether the client gets it."""
+    charge = answer.charges[-1]
+    charge.count(chunk.get("choices"))
+    if chunk.get("usage") is not None:
+        charge.take_usage(chunk)
+        # The router asks for the usage of every stream.
+        return not is_usage_only(chunk) or asks_for_usage(answer.request.body)
+    return True

@@ -13,7 +13,7 @@ import openai
 import pytest
 from aiohttp import web
 
-from route.request.chat import usage_of
+from route.send.charges import usage_of
 from tests.route.router_helpers import HELLO, a_router, model, served
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}

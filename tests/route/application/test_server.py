@@ -17,7 +17,7 @@ import pytest
 
 from p2l.common.access import digest_of
 from p2l.common.errors import ConfigError
-from route.application.chat import propensity_of
+from route.application.compare import propensity_of
 from route.application.service import Service, check_together
 from route.application.settings import Settings
 from route.config import load_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from route.keep.windows import AHEAD, WINDOW, Windows
+from route.keep.usage import AHEAD, WINDOW, Windows
 
 USES = st.lists(st.tuples(st.integers(-90, AHEAD), st.booleans(), st.integers(0, 9)), max_size=40)
 

@@ -13,8 +13,7 @@ from aiohttp import web
 from openai import BadRequestError
 
 from route.providers.base import Fault, ProviderError
-from route.request.chat import Incoming
-from route.request.fields import features_of
+from route.request.chat import ChatRequest, features_of
 from route.routing.decision import FEATURES, bits_of, features_in
 from route.routing.refusals import REMEMBERED_SECONDS, Refusals
 from tests.route.router_helpers import HELLO, a_router, served
@@ -145,9 +144,9 @@ def test_a_refusal_nobody_foresaw_goes_on_and_is_remembered(
     assert [record.fields["features"] for record in records] == ([("images",)] if is_understood else [])  # type: ignore[attr-defined]
 
 
-def incoming(**body: Any) -> Incoming:
+def incoming(**body: Any) -> ChatRequest:
     whole = {"messages": HELLO, **body}
-    return Incoming(whole, ("hello there",), None, None, False, False, 100)
+    return ChatRequest(whole, ("hello there",), None, None, False, False, 100)
 
 
 def refused(words: str, fault: Fault = Fault.UNSUPPORTED) -> ProviderError:

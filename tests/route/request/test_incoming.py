@@ -16,7 +16,8 @@ from p2l.common.long_texts import dumps
 from route.config import ModelConfig
 from route.providers.chat import has_role
 from route.request.api_errors import ApiError
-from route.request.chat import Incoming, parse_chat, refuse_constant, request_for, tokens_of
+from route.request.chat import ChatRequest, parse_chat, refuse_constant, tokens_of
+from route.request.fields import request_for
 from tests.route.router_helpers import HELLO, a_router
 
 SCALARS = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(max_size=5)
@@ -40,7 +41,7 @@ BODIES = st.fixed_dictionaries({}, optional={"messages": MESSAGES | ANYTHING, **
 MODEL = ModelConfig(name="m", type="mock", cost=1, temp=0.5, max_tokens=7, system_prompt="s", context_window=9)
 
 
-def read(raw: bytes, headers: dict[str, str]) -> Incoming | ApiError:
+def read(raw: bytes, headers: dict[str, str]) -> ChatRequest | ApiError:
     try:
         return parse_chat(raw, headers, {"m": None}, by_name=True)
     except ApiError as error:
@@ -88,7 +89,7 @@ def test_the_service_never_fails_for_what_a_client_sends(tmp_path_factory: Any, 
 def test_tokens_are_estimated_only_where_they_could_matter() -> None:
     text = "word " * 400
     messages = [{"role": "user", "content": [{"type": "text", "text": text}, {"type": "image_url"}]}]
-    incoming = Incoming({"messages": messages, "max_tokens": 300}, (text,), None, None, False, False, 2100)
+    incoming = ChatRequest({"messages": messages, "max_tokens": 300}, (text,), None, None, False, False, 2100)
     assert tokens_of(incoming, 100_000) is None
     assert tokens_of(incoming, 1000) == 2000 // 4 + 1000 + 300
 
@@ -97,7 +98,7 @@ def test_long_prompts_are_answered_and_parsed_in_a_thread(tmp_path: Path, monkey
     loop = threading.get_ident()
     threads: dict[int, set[int]] = {}
 
-    def parse(raw: bytes, *args: Any, **options: Any) -> Incoming:
+    def parse(raw: bytes, *args: Any, **options: Any) -> ChatRequest:
         threads.setdefault(len(raw), set()).add(threading.get_ident())
         return parse_chat(raw, *args, **options)
 

@@ -14,13 +14,11 @@ from openai.types.chat import CompletionCreateParams
 from pydantic import TypeAdapter
 
 from p2l.common.errors import InputError
-from route.application.dialects import Messages
 from route.providers.anthropic import AnthropicStream, completion_of, messages_request
 from route.providers.base import JSON, ProviderError
 from route.providers.chat import chunk, completion, usage
 from route.request.api_errors import ApiError
-from route.request.messages import chat_request
-from route.request.messages_answer import MessageStream, error_of, message_of
+from route.request.messages import Messages, MessageStream, chat_request, error_of, message_of
 
 ASKED: TypeAdapter[Any] = TypeAdapter(CompletionCreateParams)
 GIVEN: TypeAdapter[Any] = TypeAdapter(MessageCreateParams)

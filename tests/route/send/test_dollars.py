@@ -12,8 +12,8 @@ from aiohttp import web
 from route.config import ModelConfig
 from route.keep.reservations import Reservation
 from route.providers.base import JSON
-from route.request.chat import Incoming, cached_of, dollars_of
-from route.send.charges import Charge
+from route.request.chat import ChatRequest
+from route.send.charges import Charge, cached_of, dollars_of
 from tests.route.router_helpers import HELLO, Running, a_router, served
 
 PRICES = {
@@ -145,7 +145,9 @@ def answer(**usage: Any) -> JSON:
 def charge(**settings: Any) -> Charge:
     price = {"input": 10, "output": 100, "cached": 1}
     config = ModelConfig.model_validate({"name": "m", "type": "mock", "cost": 5, "price": price, **settings})
-    return Charge("m", config, Incoming({"messages": HELLO}, ("",), None, None, False, False, 9), Reservation("k", 0))
+    return Charge(
+        "m", config, ChatRequest({"messages": HELLO}, ("",), None, None, False, False, 9), Reservation("k", 0)
+    )
 
 
 def test_cached_tokens_are_booked_at_their_price() -> None:

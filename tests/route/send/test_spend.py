@@ -15,7 +15,8 @@ from aiohttp import web
 
 from route.config import ModelConfig
 from route.keep.reservations import Reservation
-from route.request.chat import Incoming, parse_chat, request_for
+from route.request.chat import ChatRequest, parse_chat
+from route.request.fields import request_for
 from route.send.charges import Bounds, Charge, limited
 from tests.route.router_helpers import HELLO, Running, a_router, served
 
@@ -306,11 +307,11 @@ def test_a_length_that_says_nothing_is_refused(tmp_path: Path) -> None:
     run(main)
 
 
-def incoming(**body: Any) -> Incoming:
+def incoming(**body: Any) -> ChatRequest:
     return parse_chat(json.dumps({"messages": HELLO, **body}).encode(), {}, {}, by_name=False)
 
 
-def bounds(request: Incoming, **model: Any) -> Bounds:
+def bounds(request: ChatRequest, **model: Any) -> Bounds:
     config = ModelConfig(name="m", type="mock", cost=1, price={"input": 1e6, "output": 1e6}, **model)
     return Bounds.of(config, request, request_for(config, request)[0])
 

@@ -1,0 +1,191 @@
+"""Keep: charge the key for an answer, remember it for votes, count it and log it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from urllib.parse import quote
+
+from route.application.service import Service
+from route.keep.feedback import ShownAnswer
+from route.observability.logs import RequestRecord, log_request
+from route.observability.metrics import NOBODY
+from route.providers.base import ProviderError
+from route.request.chat import prompt_of
+from route.request.fields import header_of
+from route.send.charges import Charge
+from route.send.dispatch import UNREAD, Answer, may_have_cost
+
+_LOGGED_REASONS = ("budget", "probabilities", "propensity", "explored", "static", "average", "revision")
+"""Fields of a decision."""
+
+
+def headers_of(answer: Answer) -> dict[str, str]:
+    """Return the headers of a response; with models and cost once there is an answer."""
+    headers = {"x-request-id": answer.request_id, "request-id": answer.request_id}  # as OpenAI and Anthropic name it
+    dropped = [name for part in answer.parts for name in (*part.request.hints, *part.dropped)]
+    if dropped:
+        headers["x-p2l-dropped-fields"] = header_of(dropped)
+    if answer.shown:
+        # A name is percent-encoded where no header could carry it.
+        names = [name if name.isascii() and name.isprintable() else quote(name) for name in _models_of(answer)]
+        headers["x-p2l-model"] = ",".join(names)
+        headers["x-p2l-cost"] = f"{sum(charge.config.cost for charge in answer.shown):.10g}"
+        limits = [str(charge.max_tokens or "") for charge in answer.shown]
+        if any(limits):
+            headers["x-p2l-max-tokens"] = ",".join(limits)
+        decision = answer.choice.decision
+        if decision is not None and decision.static:
+            headers["x-p2l-static"] = "true"
+        if decision is not None and decision.average:
+            headers["x-p2l-average"] = "true"
+    return headers
+
+
+def _models_of(answer: Answer) -> list[str]:
+    return [charge.model for charge in answer.shown]
+
+
+def remember(service: Service, answer: Answer, propensity: float | None = None) -> None:
+    """Store an answer for votes; `propensity` of a pair, by default that of the decision."""
+    decision, key = answer.choice.decision, answer.key
+    if decision is None or key is None:
+        return  # the client named the model, so a vote would have no propensity
+    names = tuple(_models_of(answer))
+    offsets, coefficients = service.router.offsets, answer.choice.coefficients
+    if offsets is not None and coefficients is not None:
+        offsets.show(answer.request_id, coefficients.coefs, names)
+    versions = tuple(charge.config.version or "" for charge in answer.shown)
+    service.feedback.remember(
+        ShownAnswer(
+            request_id=answer.request_id,
+            key=key.name,
+            models=names,
+            propensity=decision.propensity if propensity is None else propensity,
+            versions=versions if any(versions) else (),
+            revision=decision.revision,
+            prompt=answer.request.turns,
+        )
+    )
+
+
+def keep(service: Service, answer: Answer) -> None:
+    """Charge, count and log; at once or, where an answer that nobody waits for has to be paid, later."""
+    for part in answer.parts:
+        part.end()
+    seconds = time.perf_counter() - answer.started
+    charges = [charge for part in answer.parts for charge in part.charges if not charge.reservation.settled]
+    if any(charge.pending is not None for charge in charges):
+        task = asyncio.ensure_future(_keep_later(service, answer, charges, seconds))
+        service.finishing.add(task)
+        task.add_done_callback(service.finishing.discard)
+    else:
+        _keep(service, answer, charges, seconds)
+
+
+async def _keep_later(service: Service, answer: Answer, charges: Sequence[Charge], seconds: float) -> None:
+    """Wait for answers whose client has left, within the time that a provider has."""
+    free = []
+    try:
+        for charge in charges:
+            if charge.pending is None:
+                continue
+            try:
+                charge.complete(await charge.pending)
+            except ProviderError as error:
+                if not may_have_cost(charge, error):
+                    free.append(charge)
+    finally:
+        for charge in charges:
+            if charge.pending is not None:
+                charge.pending.cancel()
+        _keep(service, answer, [charge for charge in charges if charge not in free], seconds)
+        for charge in free:
+            service.dispatcher.settle(charge, False)
+
+
+def _keep(service: Service, answer: Answer, charges: Sequence[Charge], seconds: float) -> None:
+    if answer.is_counted and answer.key is not None:
+        service.ledger.leave(answer.key)
+    costs = [service.dispatcher.settle(charge, True, charge.choices) for charge in charges]
+    _learn_costs(service, answer)
+    _count(service, answer, seconds)
+    _log(service, answer, seconds, sum(costs) if costs else None)
+    if answer.trace is not None:
+        _end_trace(answer, sum(costs))
+
+
+def _learn_costs(service: Service, answer: Answer) -> None:
+    """Count the dollars of all attempts under the ceilings, and learn what answers of their models cost."""
+    allowance = answer.choice.allowance
+    if allowance is not None:
+        allowance.close(sum(charge.booked for part in answer.parts for charge in part.charges))
+    for charge in answer.shown:
+        if charge.config.price is not None and charge.is_measured:
+            prompt = allowance.prompt if allowance else prompt_of(charge.request)
+            prompt = prompt._replace(choices=max(1, charge.choices))
+            service.spending.estimator.observe(charge.model, prompt, charge.tokens[1], charge.booked)
+
+
+def _count(service: Service, answer: Answer, seconds: float) -> None:
+    metrics = service.metrics
+    model = answer.shown[0].model if answer.shown else NOBODY
+    metrics.requests.labels(model, str(answer.status)).inc()
+    metrics.latency.labels(model).observe(seconds)
+    if answer.first_token is not None:
+        metrics.first_token.labels(model).observe(answer.first_token)
+    if answer.shown and (first := answer.attempts[0]) != model:
+        metrics.fallbacks.labels(model, first).inc()
+    if answer.choice.decision is not None:
+        metrics.decided(answer.choice.decision)
+
+
+def _log(service: Service, answer: Answer, seconds: float, spent: float | None) -> None:
+    decision, request = answer.choice.decision, answer.request
+    is_measured = bool(answer.shown) and answer.shown[0].is_measured
+    prompt, completion = answer.shown[0].tokens if is_measured else (None, None)
+    reasons = {} if decision is None else {name: getattr(decision, name) for name in _LOGGED_REASONS}
+    record = RequestRecord(
+        request_id=answer.request_id,
+        key=answer.key.name if answer.key else "",
+        status=answer.status,
+        seconds=seconds,
+        model=",".join(_models_of(answer)) or None,
+        tried=tuple(answer.attempts),
+        faults=tuple(error.fault.value for part in answer.parts for error in part.faults),
+        streamed=request.stream,
+        first_token_seconds=answer.first_token,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cost=spent,
+        sticky=answer.choice.fixed is not None,
+        code=answer.code,
+        **reasons,
+    )
+    log_request(record)
+    if service.config.admin_key is not None:  # without one there is no console
+        is_stored = service.config.store_prompts and request is not UNREAD
+        service.recent.note(record, decision, request.turns if is_stored else None)
+
+
+def _end_trace(answer: Answer, cost: float) -> None:
+    trace, decision = answer.trace, answer.choice.decision
+    assert trace is not None
+    if answer.request is not UNREAD:
+        trace.tell_prompt(answer.request.turns)
+    prompt, completion = answer.shown[0].tokens if answer.shown else (None, None)
+    trace.end(
+        answer.status,
+        {
+            "p2l.key": answer.key.name if answer.key else None,
+            "p2l.model": ",".join(_models_of(answer)),
+            "p2l.attempts": answer.attempts or None,
+            "p2l.budget": None if decision is None else decision.budget,
+            "p2l.expected_score": None if decision is None else decision.expected_score,
+            "p2l.cost": cost,
+            "gen_ai.usage.input_tokens": prompt,
+            "gen_ai.usage.output_tokens": completion,
+            "p2l.code": answer.code,
+        },
+    )
