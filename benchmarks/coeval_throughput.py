@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from benchmarks.tables import share, table
 from coeval.calling.caller import make_caller
 from coeval.config.keys import Keys
+from coeval.phases.progress import Stage
 from coeval.phases.responses import collect_responses
-from coeval.phases.stage import Stage
 from coeval.schema import PHASES, Config, Experiment, Mode, Model, Phase, Sampling, Task
 from coeval.storage.meta import create_meta
 from coeval.storage.records import now

@@ -1,10 +1,97 @@
-"""The values of `interface`: the providers of `route.providers.registry`, and what CoEval itself answers."""
+"""The values of `interface`, providers and what CoEval itself answers, and the prices of their models.
+
+`prices.yaml` has dollars per million tokens, by the longest known name that a model's id contains.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import yaml
+
+from coeval.schema import Model, Role
 from route.providers.registry import OWN_MACHINE, PROVIDERS, ProviderSpec
+
+PRICES = Path(__file__).parent / "prices.yaml"
+_SHORT = 3  # letters; names as short as `o1` and `8b` are parts of too many words
+
+
+class Price(NamedTuple):
+    """Dollars per million tokens."""
+
+    input: float
+    output: float
+
+    def cost(self, prompt_tokens: float, completion_tokens: float) -> float:
+        """Return the dollars for these tokens."""
+        return (prompt_tokens * self.input + completion_tokens * self.output) / 1e6
+
+
+@lru_cache(maxsize=1)
+def table() -> dict[str, Any]:
+    """Return the content of the file."""
+    prices: dict[str, Any] = yaml.safe_load(PRICES.read_text(encoding="utf-8"))
+    return prices
+
+
+def price_of(model: Model, role: Role | None = None, *, batched: bool = False) -> Price:
+    """Return the price of a model in a role, `batched` with its provider's discount; local models are free."""
+    price = price_at(model.interface, model.model_id(role))
+    return Price(*(part * batch_discount(model.interface) for part in price)) if batched else price
+
+
+def price_at(interface: str, model_id: str) -> Price:
+    """Return the price of a model id at an interface: in its own section, else in any, else the default."""
+    if _is_free(interface):
+        return Price(0.0, 0.0)
+    price = _listed(interface, model_id) or table()["default"]
+    return Price(float(price["input"]), float(price["output"]))
+
+
+def is_listed(interface: str, model_id: str) -> bool:
+    """Whether a model id is in the table or free; where not, its price is a guess."""
+    return _is_free(interface) or _listed(interface, model_id) is not None
+
+
+def batch_discount(interface: str) -> float:
+    """Return the price of a batched call there, as a share of that of a single one."""
+    spec = INTERFACES.get(interface)
+    return 1.0 if spec is None or spec.batch_discount is None else spec.batch_discount
+
+
+def _is_free(interface: str) -> bool:
+    return interface in INTERFACES and INTERFACES[interface].is_free
+
+
+def _listed(interface: str, model_id: str) -> Mapping[str, float] | None:
+    own = table()["providers"].get(interface, {}).get("models", {})
+    return _longest(own, model_id) or _longest(_everywhere(), model_id)
+
+
+@lru_cache(maxsize=1)
+def _everywhere() -> dict[str, Mapping[str, float]]:
+    """Return the models of all sections; where two have one, the first in the file."""
+    merged: dict[str, Mapping[str, float]] = {}
+    for provider in table()["providers"].values():
+        for name, price in provider.get("models", {}).items():
+            merged.setdefault(name, price)
+    return merged
+
+
+def _longest(models: Mapping[str, Mapping[str, float]], model_id: str) -> Mapping[str, float] | None:
+    names = [name for name in models if _contains(model_id.lower(), name)]
+    return models[max(names, key=len)] if names else None
+
+
+def _contains(model_id: str, name: str) -> bool:
+    if len(name) > _SHORT:
+        return name in model_id
+    return re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", model_id) is not None
+
 
 VIRTUAL = ("benchmark", "answers", "metric", "label")
 """Teachers and students that were ingested, and judges that compute: no model is called."""

@@ -17,14 +17,13 @@ from coeval.errors import RunError, RunInputError
 from coeval.phases.evaluation import evaluate
 from coeval.phases.items import generate_items
 from coeval.phases.mapping import Halt, map_attributes, map_rubrics
-from coeval.phases.modes import keeps
-from coeval.phases.progress import Progress
+from coeval.phases.progress import Outcome, Progress, Stage
 from coeval.phases.responses import collect_responses
-from coeval.phases.stage import Outcome, Stage
+from coeval.phases.start import keeps
 from coeval.schema import PHASES, Config, Mode, Phase
 from coeval.storage.claims import Claims
-from coeval.storage.jsonl import write_json
 from coeval.storage.meta import Meta, adding, alone, main_process, starting
+from coeval.storage.records import write_json
 from coeval.storage.run import KINDS_OF, Run
 from coeval.storage.store import Log, Store
 from p2l.common.cli import nearest
@@ -85,7 +84,7 @@ def launch(options: Options) -> int:
 
 
 def _launch(options: Options, config: Config, joining: contextlib.ExitStack) -> int:
-    from coeval.phases.modes import check_only, start_of
+    from coeval.phases.start import check_only, start_of
     from coeval.planning.counting import remaining, tokens_by_phase
     from coeval.planning.plan import plan_text
 
@@ -174,7 +173,7 @@ def _check_budget(config: Config, estimate: Mapping[str, Any], spent: float) -> 
 async def _probe(start: _Start) -> dict[str, Any] | None:
     """Return `probe_results.json`, None without probes; RunError if a model is unavailable and that ends the run."""
     from coeval.planning.plan import phases_left
-    from coeval.probing import log_probe, probe_models, probe_results
+    from coeval.planning.probing import log_probe, probe_models, probe_results
 
     config, only = start.config, start.options.only
     mode, on_fail = config.experiment.probe_mode, config.experiment.probe_on_fail
@@ -194,9 +193,9 @@ async def _probe(start: _Start) -> dict[str, Any] | None:
 
 
 def _run(start: _Start, files: Mapping[Path, Any], *, was_there: bool) -> int:
-    from coeval.config.auto import put_aside
     from coeval.config.keys import snapshot_text
-    from coeval.phases.modes import prepare
+    from coeval.config.loading import put_aside
+    from coeval.phases.start import prepare
 
     config, options, run, log = start.config, start.options, start.run, start.log
     run.folder.mkdir(parents=True, exist_ok=True)

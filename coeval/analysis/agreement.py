@@ -21,20 +21,23 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.bias import BiasReport, bias_report
-from coeval.analysis.intervals import jackknife, share_limits
 from coeval.analysis.judge_tests import BiasTest, JudgeScale, bias_tests, judge_scales
 from coeval.analysis.statistics import (
+    Codes,
+    Floats,
     alpha_columns,
     alpha_of_sums,
     icc,
+    jackknife,
     kappa,
     kappa_label,
     kendall,
     krippendorff,
+    share_limits,
     spearman,
 )
 from coeval.analysis.tables import JudgeName, ScoreCount, Shown, estimated, named
-from coeval.analysis.units import DEFAULTS, Codes, Floats, LoadedRun, Report, RobustSettings, once
+from coeval.analysis.units import DEFAULTS, LoadedRun, Report, RobustSettings, once
 
 _WEIGHTED = "mean over peers, each weighted by the scores shared with it"
 _PLAIN = "plain mean over peers"

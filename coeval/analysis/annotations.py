@@ -16,11 +16,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from coeval.analysis.intervals import jackknife
 from coeval.analysis.records import LEVELS, Skipped, Skips
-from coeval.analysis.statistics import mid_ranks
+from coeval.analysis.statistics import Codes, Floats, jackknife, mid_ranks
 from coeval.analysis.tables import ItemCount, Shown, estimated
-from coeval.analysis.units import ArrayTable, Codes, Floats, LoadedRun, codes_of
+from coeval.analysis.units import ArrayTable, LoadedRun, codes_of
 from coeval.errors import RunInputError
 from coeval.parsing import MalformedAnswerError
 from coeval.schema import Scale, scale_in

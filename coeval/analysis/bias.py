@@ -20,10 +20,9 @@ from typing import Annotated, Any
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.intervals import jackknife, share_limits
-from coeval.analysis.statistics import pearson
+from coeval.analysis.statistics import Floats, jackknife, pearson, share_limits
 from coeval.analysis.tables import JudgeName, ScoreCount, Shown, estimated, toned
-from coeval.analysis.units import Floats, LoadedRun
+from coeval.analysis.units import LoadedRun
 from coeval.analysis.verdicts import Preference
 
 

@@ -17,10 +17,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from coeval.analysis.intervals import t_limits, two_sided
 from coeval.analysis.records import Skipped
+from coeval.analysis.statistics import Codes, Floats, t_limits, two_sided
 from coeval.analysis.students import SIGNIFICANT, by_datapoint, mean_difference
-from coeval.analysis.units import Codes, Floats, LoadedRun, codes_of
+from coeval.analysis.units import LoadedRun, codes_of
 
 # What two runs share.
 #

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from coeval.analysis.agreement import JudgeRow, Reliability, judge_rows, overall_reliability
 from coeval.analysis.distribution import level_counts
 from coeval.analysis.records import TaskInfo
-from coeval.analysis.statistics import Summaries
+from coeval.analysis.statistics import Codes, Summaries
 from coeval.analysis.students import Figures, StudentRow, student_rows
 from coeval.analysis.tables import (
     Columns,
@@ -27,7 +27,7 @@ from coeval.analysis.tables import (
     named,
 )
 from coeval.analysis.teachers import TeacherRow, teacher_rows
-from coeval.analysis.units import Codes, LoadedRun, Report, codes_of
+from coeval.analysis.units import LoadedRun, Report, codes_of
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coeval.analysis.statistics import Summaries
-from coeval.analysis.units import DIMENSIONS, Codes, Floats, LoadedRun, Report, places_within
+from coeval.analysis.statistics import Codes, Floats, Summaries
+from coeval.analysis.units import DIMENSIONS, LoadedRun, Report, places_within
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ scores). It is fitted in three steps, each of which needs sums over items alone:
 3. theta, by generalised least squares, items and severities being fixed effects. A judge counts by l_j^2 / sigma_j^2;
    its scores of its own answers do not, where others scored these.
 
-Intervals come from what each cluster of items adds to theta (a sandwich; `coeval.analysis.intervals`).
+Intervals come from what each cluster of items adds to theta (a sandwich; `coeval.analysis.statistics`).
 
 Shapes: R answers, J judges, S students, D items, T tasks, C clusters.
 """
@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.intervals import Codes, Floats
 from coeval.analysis.judge_fit import (
     LEAST_NOISE,
     PRIOR,
@@ -38,6 +37,7 @@ from coeval.analysis.judge_fit import (
     length_worth,
     score_table,
 )
+from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.units import LoadedRun, once
 
 _EM_STEPS = 12

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from coeval.analysis.intervals import Codes, Floats
+from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.units import LoadedRun, factor_weights, once
 
 Mask = npt.NDArray[np.bool_]

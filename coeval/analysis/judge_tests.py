@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.fit import Fit, fit_run
-from coeval.analysis.intervals import Floats, Jackknifed, grouped, holm, jackknifed, t_limits, two_sided
 from coeval.analysis.judge_fit import item_products, length_worth
+from coeval.analysis.statistics import Floats, Jackknifed, grouped, holm, jackknifed, t_limits, two_sided
 from coeval.analysis.tables import JudgeName, Shown, barred, toned
 from coeval.analysis.units import LoadedRun, once
 

@@ -16,10 +16,10 @@ import numpy as np
 
 from coeval.analysis.annotations import Annotations, PeopleAgreement, agreement_rows
 from coeval.analysis.records import LEVELS, Skipped
-from coeval.analysis.statistics import Summaries, group_means
+from coeval.analysis.statistics import Codes, Floats, Summaries, group_means
 from coeval.analysis.students import ranked
 from coeval.analysis.tables import ItemCount, JudgeName, Rank, ScoreCount, Shown, StudentName, estimated
-from coeval.analysis.units import Codes, Floats, LoadedRun, Report, Units
+from coeval.analysis.units import LoadedRun, Report, Units
 
 # Maps from a judge's scores to people's.
 #

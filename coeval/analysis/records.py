@@ -19,10 +19,19 @@ from coeval.analysis.tables import Shown
 from coeval.analysis.verdicts import Preference, read_verdicts, text_of
 from coeval.duplicates import PromptIndex, text_in
 from coeval.errors import RunInputError
-from coeval.judging.factors import LABEL_PREFIX, metric_of, weights_in
 from coeval.judging.prompts import stored_grading_text
-from coeval.storage.jsonl import read_json, read_records
-from coeval.storage.records import Answer, Item, answer_mark, is_answer_to, is_failed, is_judgement_of, item_mark
+from coeval.schema import LABEL_PREFIX, metric_of, weights_in
+from coeval.storage.records import (
+    Answer,
+    Item,
+    answer_mark,
+    is_answer_to,
+    is_failed,
+    is_judgement_of,
+    item_mark,
+    read_json,
+    read_records,
+)
 from coeval.storage.run import Run, entries_of, stored_config
 
 

@@ -24,14 +24,12 @@ import numpy.typing as npt
 
 from coeval.analysis.agreement import JudgeRow, judge_rows, ranked_judges
 from coeval.analysis.judge_tests import CONSTANT, RANDOM, judge_scales
-from coeval.analysis.statistics import Summaries
+from coeval.analysis.statistics import Codes, Floats, Summaries
 from coeval.analysis.students import StudentCell, cells_of, ranked, weighted_means
 from coeval.analysis.tables import ItemCount, Rank, Shown, StudentName, TeacherName, barred, estimated
 from coeval.analysis.teachers import TeacherRow, teacher_rows
 from coeval.analysis.units import (
     DEFAULTS,
-    Codes,
-    Floats,
     LoadedRun,
     Pairs,
     Report,
@@ -39,8 +37,7 @@ from coeval.analysis.units import (
     Units,
     positions,
 )
-from coeval.storage.jsonl import read_json, read_records
-from coeval.storage.records import is_failed, now
+from coeval.storage.records import is_failed, now, read_json, read_records
 from p2l.common.files import atomic_path
 
 

@@ -23,19 +23,22 @@ import numpy as np
 
 from coeval.analysis.agreement import Reliability, overall_reliability
 from coeval.analysis.fit import Fit, fit_run, task_fits
-from coeval.analysis.intervals import (
+from coeval.analysis.statistics import (
+    Codes,
+    Floats,
+    Summaries,
     Variance,
     cluster_variance,
     difference_limits,
+    group_means,
     holm,
     influence_variance,
     jackknife_sums,
     score_limits,
     two_sided,
 )
-from coeval.analysis.statistics import Summaries, group_means
 from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, StudentName, TaskName, barred, estimated, named
-from coeval.analysis.units import Codes, Floats, LoadedRun, Pairs, Report, Units, once, score_weights
+from coeval.analysis.units import LoadedRun, Pairs, Report, Units, once, score_weights
 from coeval.analysis.variance import PairPower, VarianceRow, pair_power, variance_rows
 from coeval.judging.labels import hamming_accuracy, label_accuracy, predicted_label
 

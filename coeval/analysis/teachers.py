@@ -23,11 +23,10 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.fit import Fit, fit_run
-from coeval.analysis.intervals import jackknife_sums
 from coeval.analysis.judge_fit import item_products
-from coeval.analysis.statistics import Summaries
+from coeval.analysis.statistics import Floats, Summaries, jackknife_sums
 from coeval.analysis.tables import ItemCount, Rank, ScoreCount, Shown, TeacherName, barred, estimated
-from coeval.analysis.units import DEFAULTS, Floats, LoadedRun, Pairs, Report, RobustSettings, once
+from coeval.analysis.units import DEFAULTS, LoadedRun, Pairs, Report, RobustSettings, once
 
 _SEPARATION = "how far students truly differ on its items, judges' noise taken out (standard deviation)"
 _SPREAD = "how far answers to one item truly differ, judges' noise taken out (standard deviation)"

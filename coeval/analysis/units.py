@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, update_wrapper
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import Self
 
 from coeval.analysis.records import Judgement, Records, RunInfo, Skipped, read_run, read_run_info
+from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.verdicts import Preference
 from coeval.storage.run import Run
 
@@ -61,8 +62,6 @@ class Header:
         return f"{state}: all figures may change"
 
 
-Codes: TypeAlias = npt.NDArray[np.int64]
-Floats: TypeAlias = npt.NDArray[np.float64]
 Figure = TypeVar("Figure")
 DIMENSIONS = ("task", "factor", "judge", "teacher", "student", "attribute")
 
@@ -72,7 +71,7 @@ class Report:
     """What all reports have; the tables of one are tuples of rows, or `Columns` of them where they may be very many.
 
     Scores lie in [0, 1] (High 1, Medium 0.5, Low 0). `lower` and `upper` are 95 % limits over clusters of items with
-    one prompt (`coeval.analysis.intervals`). None is what cannot be computed (no data, one judge, no variance), never
+    one prompt (`coeval.analysis.statistics`). None is what cannot be computed (no data, one judge, no variance), never
     zero.
     """
 

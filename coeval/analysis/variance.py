@@ -20,8 +20,9 @@ from typing import Annotated
 
 import numpy as np
 
+from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.tables import Shown, barred, named
-from coeval.analysis.units import Codes, Floats, LoadedRun
+from coeval.analysis.units import LoadedRun
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from coeval.storage.jsonl import read_records
-from coeval.storage.records import Answer, Item, is_failed, is_judgement_of
+from coeval.storage.records import Answer, Item, is_failed, is_judgement_of, read_records
 from coeval.storage.run import Run
 
 # Preferences of one judge, or of all together, between two answers to one prompt.

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 from urllib.parse import quote
 
-from coeval.batch.job import Job, custom_id, job_questions
+from coeval.batch.pending import Job, custom_id, job_questions
 from coeval.calling.limits import Retries
 from route.providers.base import JSON, Account, Fault, ProviderError, Timeouts
 from route.providers.chat import named_by, without

@@ -14,15 +14,14 @@ from dataclasses import replace
 from itertools import chain
 
 from coeval.batch.backends import NoRoomError, State
-from coeval.batch.job import SUBMITTING, Charges, Job, PendingJobs, job_questions, questions_file
-from coeval.batch.queue import RequestQueue, split
+from coeval.batch.pending import SUBMITTING, Charges, Job, PendingJobs, job_questions, questions_file
 from coeval.batch.results import settle
-from coeval.batch.submission import JobContext, backend_for, locate, submit, wait_for
+from coeval.batch.submission import JobContext, RequestQueue, backend_for, locate, split, submit, wait_for
 from coeval.calling.caller import Accounts
 from coeval.calling.calls import CallError, Reason
 from coeval.calling.limits import Retries
 from coeval.interfaces import BATCHING
-from coeval.phases.driving import ATTEMPTS
+from coeval.phases.asking import ATTEMPTS
 from coeval.phases.question import Apply, Batching, Question
 from coeval.schema import BATCH_PHASES, ROLE_OF, Config, Model, Phase
 from coeval.storage.meta import Meta

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from coeval.batch.backends import NO_RESULT, Result, State, UndecidedError, with_retries
-from coeval.batch.job import (
+from coeval.batch.pending import (
     Charges,
     Job,
     JobQuestion,
@@ -28,16 +28,15 @@ from coeval.batch.job import (
     new_token,
     questions_file,
 )
-from coeval.batch.queue import Draft
-from coeval.batch.submission import JobContext, backend_for, look, look_up
+from coeval.batch.submission import Draft, JobContext, backend_for, look, look_up
 from coeval.calling.caller import Accounts
 from coeval.calling.calls import CallError, Reason, Reply, check_whole, tokens_in
 from coeval.calling.limits import Retries
 from coeval.interfaces import BATCHING
 from coeval.phases.question import ReplyOrError, apply, kind_of, read_answer
 from coeval.schema import Model
-from coeval.storage.jsonl import read_json, write_json
 from coeval.storage.meta import Meta, adding, free_work
+from coeval.storage.records import read_json, write_json
 from coeval.storage.run import Run
 from coeval.storage.store import Log, Store
 from p2l.common.errors import P2LError

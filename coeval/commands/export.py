@@ -231,7 +231,7 @@ def leaderboard_main(argv: Sequence[str] | None = None) -> int:
     arguments = leaderboard_parser().parse_args(argv)
     from coeval.analysis.tables import plain
     from coeval.pairs.board import BoardOptions, boards, rows_of
-    from coeval.storage.jsonl import write_json
+    from coeval.storage.records import write_json
 
     preferences = _gather(arguments)
     options = BoardOptions(arguments.likelihood, replicates=arguments.replicates, seed=arguments.seed)
@@ -263,7 +263,7 @@ def leaderboard_main(argv: Sequence[str] | None = None) -> int:
 
 def _against(path: Path, tables: Mapping[Any, Any]) -> dict[str, Any]:
     from coeval.pairs.board import OVERALL, Slice, compared
-    from coeval.storage.jsonl import read_json
+    from coeval.storage.records import read_json
 
     content = read_json(path)
     whole = content if isinstance(content, dict) and isinstance(content.get("coefs"), dict) else {"coefs": content}

@@ -38,11 +38,11 @@ def build_parser() -> ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Print the plan and the estimate; store the estimate where the run has a folder."""
     arguments = build_parser().parse_args(argv)
-    from coeval.phases.modes import start_of
+    from coeval.phases.start import start_of
     from coeval.planning.counting import remaining
     from coeval.planning.estimate import estimate_text
     from coeval.planning.plan import plan_text
-    from coeval.storage.jsonl import write_json
+    from coeval.storage.records import write_json
     from coeval.storage.run import Run
 
     config, keys, _ = load(arguments, continue_in_place=arguments.go_on)
@@ -105,8 +105,8 @@ def add_probe(flags: ArgumentParser) -> None:
 def probe_main(argv: Sequence[str] | None = None) -> int:
     """Probe; store the results where the run has a folder."""
     arguments = probe_parser().parse_args(argv)
-    from coeval.probing import log_probe, probe_results
-    from coeval.storage.jsonl import write_json
+    from coeval.planning.probing import log_probe, probe_results
+    from coeval.storage.records import write_json
     from coeval.storage.run import Run
 
     config, keys, log = load(arguments)
@@ -127,7 +127,7 @@ def run_probe(config: Config, keys: Keys, mode: str, phases: Sequence[Phase] | N
     """Return model -> `ok` or why not, of the models that these phases need: by default all, those left, or none."""
     import asyncio
 
-    from coeval.probing import probe_models
+    from coeval.planning.probing import probe_models
     from coeval.schema import PHASES
 
     if mode == "disable":
@@ -138,7 +138,7 @@ def run_probe(config: Config, keys: Keys, mode: str, phases: Sequence[Phase] | N
 
 def _phases_left(config: Config) -> Sequence[Phase]:
     """Return the phases that a continued run has something to do in; all, where there is no run."""
-    from coeval.phases.modes import start_of
+    from coeval.phases.start import start_of
     from coeval.planning.plan import phases_left
     from coeval.schema import PHASES
     from coeval.storage.run import Run, stored_meta
@@ -161,7 +161,7 @@ def describe_main(argv: Sequence[str] | None = None) -> int:
     """Write a configuration as a page that needs nothing but itself, and open it."""
     arguments = describe_parser().parse_args(argv)
     from coeval.config.loading import load_config
-    from coeval.describing import description_page
+    from coeval.planning.plan import description_page
     from p2l.common.files import check_can_write
     from p2l.common.report.tables import write_page
 
@@ -225,7 +225,7 @@ def _interfaces(providers: tuple[str, ...] | None, keys: Keys) -> list[str]:
 async def _models(interface: str, keys: Keys) -> list[str] | str:
     """Return the models of an interface, or why there is no list."""
     from coeval.interfaces import INTERFACES
-    from coeval.probing import PATIENCE
+    from coeval.planning.probing import PATIENCE
     from p2l.common.errors import ConfigError
     from route.providers.base import ProviderError
     from route.providers.files import Catalogue
@@ -243,7 +243,7 @@ async def _models(interface: str, keys: Keys) -> list[str] | str:
 
 
 def _price(interface: str, model: str) -> str:
-    from coeval.prices import batch_discount, price_at
+    from coeval.interfaces import batch_discount, price_at
 
     price, discount = price_at(interface, model), batch_discount(interface)
     batch = f", {discount:.0%} of it in batches" if discount != 1 else ""

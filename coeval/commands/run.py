@@ -14,7 +14,7 @@ from coeval.commands.plan import add_probe, run_probe
 from p2l.common.cli import number_of, whole
 
 if TYPE_CHECKING:
-    from coeval.repairing import Inspection
+    from coeval.planning.gaps import Inspection
     from coeval.storage.run import Run
 
 _KINDS = {"3": ("data_generation",), "4": ("response_collection",), "5": ("evaluation", "pairwise")}
@@ -104,7 +104,7 @@ def generate_main(argv: Sequence[str] | None = None) -> int:
     arguments = generate_parser().parse_args(argv)
     import asyncio
 
-    from coeval.probing import generate, log_probe, static_text
+    from coeval.planning.probing import generate, log_probe, static_text
     from coeval.schema import PHASES
     from p2l.common.errors import ConfigError
     from p2l.common.files import atomic_path, check_can_write
@@ -173,7 +173,7 @@ def repair_parser() -> ArgumentParser:
 def repair_main(argv: Sequence[str] | None = None) -> int:
     """Repair; 1 where the folder holds no run, or another process is at work on it."""
     arguments = repair_parser().parse_args(argv)
-    from coeval.repairing import KINDS, examine, mend
+    from coeval.planning.gaps import KINDS, examine, mend
     from coeval.storage.meta import Meta, main_process, replacing
     from coeval.storage.run import Run
 
@@ -221,7 +221,7 @@ def _summary(folder: Run, inspection: Inspection, arguments: Namespace) -> Itera
 def _valid(folder: Run, inspection: Inspection, count: int) -> Iterator[str]:
     import json
 
-    from coeval.storage.jsonl import read_records
+    from coeval.storage.records import read_records
 
     records = (record for path in folder.record_files(inspection.kind) for record in read_records(path))
     sound = (record for record in records if record.get("id") in inspection.valid)

@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         flags.error(f"--out {arguments.out} is there already; choose another name, or add --overwrite to replace it")
     from coeval.config.loading import load_config
     from coeval.planning.estimate import dollars, estimate_text, minutes, static_estimate
-    from coeval.wizard import Wizard, config_text
+    from coeval.planning.wizard import Wizard, config_text
     from p2l.common.files import atomic_path, check_can_write
 
     keys, out = keys_of(arguments.keys), check_can_write(arguments.out, arguments.answers)
@@ -91,7 +91,7 @@ def _from_sentence(sentence: str, name: str, keys: Keys) -> dict[str, Any]:
     from coeval.calling.caller import make_caller
     from coeval.calling.calls import CallError
     from coeval.errors import RunError
-    from coeval.wizard import author_config, task_from
+    from coeval.planning.wizard import author_config, task_from
 
     config = author_config(name, keys)
 

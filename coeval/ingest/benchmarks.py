@@ -68,11 +68,6 @@ class Benchmark:
     """Address on the hub: `owner/name`, `owner/name:configuration`, or `owner/name:*` for all configurations."""
 
 
-def benchmark_names() -> list[str]:
-    """Return the names of all benchmarks without parsing the table, for which `--help` would wait."""
-    return re.findall(r"^(\w+):", TABLE.read_text(encoding="utf-8"), re.MULTILINE)
-
-
 @lru_cache(maxsize=1)
 def benchmarks() -> Mapping[str, Benchmark]:
     """Return every benchmark of the table by its name."""

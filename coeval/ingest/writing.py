@@ -20,9 +20,8 @@ from coeval.errors import RunInputError
 from coeval.ingest.answers import ReadyAnswer, model_name
 from coeval.ingest.benchmarks import BadRowError, Benchmark, BenchmarkItem, stratified
 from coeval.ingest.rows import Rows, rows_at
-from coeval.storage.jsonl import read_json, read_records, write_json
 from coeval.storage.meta import Meta, create_meta, main_process
-from coeval.storage.records import is_failed, now
+from coeval.storage.records import is_failed, now, read_json, read_records, write_json
 from coeval.storage.run import Run
 from coeval.storage.store import Store
 from p2l.common.config import parse_yaml, read_limited

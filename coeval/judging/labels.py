@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from coeval.judging.factors import LABEL_PREFIX
 from coeval.parsing import MalformedAnswerError, read_object
+from coeval.schema import LABEL_PREFIX
 
 _ALIASES = ("label", "prediction", "class", "category", "answer", "output", "result", "type", "value")
 _LONGEST = 60

@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.bias import FlipRow, flip_rows
+from coeval.analysis.statistics import Codes
 from coeval.analysis.tables import Rank, Shown, StudentName, estimated
-from coeval.analysis.units import Codes, LoadedRun, Report
+from coeval.analysis.units import LoadedRun, Report
 from coeval.analysis.verdicts import Preference
 from coeval.errors import RunInputError
 from coeval.pairs.preferences import PreferenceFilter, Rule, Votes, coded, votes_of, why_none

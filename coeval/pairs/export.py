@@ -21,9 +21,8 @@ from coeval.analysis.units import codes_of
 from coeval.analysis.verdicts import Preference
 from coeval.errors import RunInputError
 from coeval.pairs.preferences import PreferenceSet
-from coeval.phases.pair_schedule import draw
-from coeval.storage.jsonl import read_json, read_records, write_json
-from coeval.storage.records import is_failed
+from coeval.phases.pairwise import draw
+from coeval.storage.records import is_failed, read_json, read_records, write_json
 from coeval.storage.run import Run, entries_of, stored_config
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path, sync_tree

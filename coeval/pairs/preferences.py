@@ -15,10 +15,9 @@ import numpy.typing as npt
 
 from coeval.analysis.bias import FlipRow, flip_rows
 from coeval.analysis.records import Skipped
+from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.units import (
     ArrayTable,
-    Codes,
-    Floats,
     LoadedRun,
     codes_of,
     factor_weights,
@@ -27,7 +26,7 @@ from coeval.analysis.units import (
 )
 from coeval.analysis.verdicts import WINNERS, Preference, majority, seconds
 from coeval.errors import RunInputError
-from coeval.phases.pair_schedule import sides
+from coeval.phases.pairwise import sides
 from coeval.storage.run import Run
 from p2l.common.cli import nearest
 

@@ -11,17 +11,15 @@ from itertools import islice
 from typing import Any, TypeAlias
 
 from coeval.errors import RunError
-from coeval.judging.factors import LABEL_PREFIX, description_of, judges_of, required_factors
 from coeval.judging.grading import Graded, grading_of, is_score, read_factor, read_factors, weighed
 from coeval.judging.prompts import render, rubric_text
-from coeval.phases.driving import ATTEMPTS, drive, each_model, in_turn
+from coeval.phases.asking import ATTEMPTS, drive, each_model, in_turn
 from coeval.phases.mapping import any_valid, is_kept
+from coeval.phases.progress import Outcome, Stage
 from coeval.phases.question import Kind, Question
 from coeval.phases.responses import JudgedTask, judged_task
-from coeval.phases.stage import Outcome, Stage
-from coeval.schema import Model, Phase, Task
-from coeval.storage.jsonl import read_records
-from coeval.storage.records import ItemMark, is_failed, is_judgement_of, is_marked, judged, now
+from coeval.schema import LABEL_PREFIX, Model, Phase, Task, description_of, judges_of, required_factors
+from coeval.storage.records import ItemMark, is_failed, is_judgement_of, is_marked, judged, now, read_records
 from p2l.common.errors import InputError
 
 PHASE: Phase = "evaluation"

@@ -23,13 +23,12 @@ from coeval.duplicates import PromptIndex, text_in
 from coeval.errors import RunError
 from coeval.judging.prompts import render
 from coeval.parsing import read_item, read_quoting_item
-from coeval.phases.driving import drive, each_model
+from coeval.phases.asking import drive, each_model
 from coeval.phases.mapping import attributes_of
+from coeval.phases.progress import Outcome, Stage
 from coeval.phases.question import Kind, Question
-from coeval.phases.stage import Outcome, Stage
 from coeval.schema import Attributes, Model, Phase, Sampling, Task
-from coeval.storage.jsonl import RecordIndex, read_records
-from coeval.storage.records import is_failed, item_mark, now
+from coeval.storage.records import RecordIndex, is_failed, item_mark, now, read_records
 from coeval.storage.store import Store
 
 PHASE: Phase = "data_generation"

@@ -14,12 +14,11 @@ from coeval.calling.calls import Call, CallError, Reason, Reply
 from coeval.errors import RunError
 from coeval.judging.prompts import render
 from coeval.parsing import MalformedAnswerError, read_attributes, read_rubric
-from coeval.phases.driving import ATTEMPTS, ReplyJournal, together
-from coeval.phases.stage import Outcome, Stage
+from coeval.phases.asking import ATTEMPTS, ReplyJournal, together
+from coeval.phases.progress import Outcome, Stage
 from coeval.schema import Attributes, Model, Phase, Rubric, Task
-from coeval.storage.jsonl import read_json, read_records, write_json
 from coeval.storage.meta import claimed_work
-from coeval.storage.records import is_failed
+from coeval.storage.records import is_failed, read_json, read_records, write_json
 from coeval.storage.run import AttributeKind, Run
 
 T = TypeVar("T")

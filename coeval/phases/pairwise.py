@@ -1,21 +1,363 @@
-"""Phase 5 in mode `pairwise`: every judge compares answers to the same item, as many pairs as the schedule has."""
+"""Comparisons of two answers: the question in both orders, the verdict, and the schedule of pairs that a judge sees.
+
+A schedule takes all pairs, or works in rounds. Before each round a leaderboard is fitted to the verdicts of the rounds
+before; then pairs of models are taken one by one for which another verdict tells most: p (1 - p) R, with p the chance
+that one beats the other and R the resistance between them in the network of comparisons made and planned, so that 1/R
+counts comparisons of the two and those by way of others. So close models meet most, and none is forgotten. A round
+depends on the seed and on the rounds before it alone, not on the budget: a run that is continued, or has a larger
+budget, goes on as if it had been so from the start. A judge that answers too sees its own answers last: its verdicts on
+them are worth least.
+
+Shapes: M models, P pairs of models.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
-from coeval.judging.factors import description_of, required_factors
-from coeval.phases import pair_schedule
-from coeval.phases.driving import drive, each_model, in_turn
+import numpy as np
+import numpy.typing as npt
+
+from coeval.analysis.verdicts import WINNERS
+from coeval.judging.grading import grading_of, split_rationale
+from coeval.judging.prompts import render, rubric_text
+from coeval.parsing import MalformedAnswerError, read_word
+from coeval.phases.asking import ATTEMPTS, drive, each_model, in_turn
 from coeval.phases.mapping import is_kept
-from coeval.phases.question import Question
+from coeval.phases.progress import Outcome, Stage
+from coeval.phases.question import Kind, Question
 from coeval.phases.responses import JudgedTask, judged_task
-from coeval.phases.stage import Outcome, Stage
-from coeval.schema import Model, Phase, Rubric, Task
+from coeval.schema import Model, Phase, Rubric, Task, description_of, required_factors
+from coeval.storage.records import AnswerMark, ItemMark, OnBad, is_failed, is_judgement_of, judged, now, read_records
+
+# One comparison. Which model is `model_a` is drawn, evenly and always alike for the same pair and item. Part `ab` shows
+# its answer as A, part `ba` as B. Where the two verdicts differ it is a tie: one that depends on the order is none.
 
 PHASE: Phase = "evaluation"
+_WORDS = {"A": "model_a", "B": "model_b", "TIE": "tie", "BAD": "tie (bothbad)"}
+_SWAPPED = {"model_a": "model_b", "model_b": "model_a"}
+_BARE = re.compile(r"\W*(?:(?:verdict|answer|winner)\b\W*)?(.*\w)?", re.IGNORECASE | re.DOTALL)
+
+
+def draw(*about: object) -> float:
+    """Return a number in (0, 1) that depends on its arguments alone."""
+    text = repr(about).encode("utf-8", "surrogatepass")
+    return (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") + 0.5) / 2**64
+
+
+def sides(one: str, other: str, datapoint: str, seed: int) -> tuple[str, str]:
+    """Return (model_a, model_b): the two models in an order drawn for this item."""
+    first, second = sorted((one, other))
+    return (first, second) if draw(seed, datapoint, first, second) < 0.5 else (second, first)
+
+
+def pair_id(datapoint: str, model_a: str, model_b: str, judge: str) -> str:
+    """Return the id of a verdict."""
+    return f"{datapoint}__{model_a}__vs__{model_b}__{judge}"
+
+
+def compare_question(
+    task: Task,
+    judge: Model,
+    rubric: Mapping[str, Any],
+    item: Mapping[str, Any],
+    responses: tuple[Mapping[str, Any], Mapping[str, Any]],
+    failures: Mapping[str, int],
+    half: Mapping[str, str] | None = None,
+) -> Question:
+    """Return the question which of two answers to an item, of model_a and model_b, is better.
+
+    `half` (part -> winner) is the verdict in one order that an earlier start received; that order is not asked again.
+    """
+    a, b = responses
+    names = a["student_model_id"], b["student_model_id"]
+    context = {
+        "id": pair_id(item["id"], *names, judge.name),
+        "datapoint_id": item["id"],
+        "task_id": task.name,
+        "teacher_model_id": item["teacher_model_id"],
+        "model_a": names[0],
+        "model_b": names[1],
+        "response_a_id": a["id"],
+        "response_b_id": b["id"],
+        "judge_model_id": judge.name,
+        **grading_of(task),
+        "judged": judged(item, a, b),
+        "said": dict(half or {}),
+    }
+    prompts = {"ab": _prompt(task, judge, rubric, item, a["response"], b["response"])}
+    if task.pairwise.both_orders:
+        prompts["ba"] = _prompt(task, judge, rubric, item, b["response"], a["response"])
+    prompts = {part: prompt for part, prompt in prompts.items() if part not in context["said"]} or prompts
+    first = failures.get(context["id"], 0) * ATTEMPTS
+    return Question("pair", PHASE, "judge", judge.name, task.name, context, prompts, first)
+
+
+def _prompt(
+    task: Task, judge: Model, rubric: Mapping[str, Any], item: Mapping[str, Any], first: str, second: str
+) -> str:
+    reference = str(item.get("reference_response") or "") if task.pairwise.reference else ""
+    return render(
+        task,
+        judge.name,
+        "compare",
+        input=item["prompt"],
+        reference_response=reference,
+        response_a=first,
+        response_b=second,
+        rubric=rubric_text(rubric),
+    )
+
+
+class _Verdict(NamedTuple):
+    """A judge's verdict in one order."""
+
+    winner: str
+    rationale: str
+
+
+def _read(context: Mapping[str, Any], part: str, text: str) -> _Verdict:
+    """Return the winner that a verdict names, with the rationale if one was asked for."""
+    rationale, verdict = split_rationale(text, "verdict") if context.get("grading") else ("", text)
+    bare = _BARE.match(str(verdict).rpartition("</think>")[2])
+    try:
+        winner = _WORDS[read_word((bare and bare[1]) or str(verdict), tuple(_WORDS))]
+    except MalformedAnswerError:
+        if not rationale:  # which must not be quoted
+            raise
+        raise MalformedAnswerError("the verdict is none of the four words") from None
+    return _Verdict(_SWAPPED.get(winner, winner) if part == "ba" else winner, rationale)
+
+
+def combined(verdicts: Mapping[str, str]) -> tuple[str, bool | None]:
+    """Return the winner by the verdicts in one or both orders, and whether both agree (None: there is one)."""
+    winners = list(verdicts.values())
+    if len(winners) == 1:
+        return winners[0], None
+    return (winners[0], True) if winners[0] == winners[1] else ("tie", False)
+
+
+def _record(context: Mapping[str, Any], answers: Mapping[str, _Verdict], failures: Mapping[str, str]) -> dict[str, Any]:
+    """Return the record of a pair; a failed one keeps a verdict in one order, which is not asked again."""
+    stated = {key: entry for key, entry in context.items() if key not in ("said", "grading")}
+    record: dict[str, Any] = {**stated, "winner": None, "source": "native", "margin": None, "order_consistent": None}
+    winners = {**context.get("said", {}), **{part: verdict.winner for part, verdict in answers.items()}}
+    if failures:
+        why = "; ".join(dict.fromkeys(failures.values()))
+        half = {"said": winners} if winners else {}
+        return {**record, "created_at": now(), "status": "failed", "error": why, **half}
+    ordered = {part: winners[part] for part in ("ab", "ba") if part in winners}
+    record["winner"], record["order_consistent"] = combined(ordered)
+    rationales = [
+        f"{part}: {answers[part].rationale}" for part in ordered if part in answers and answers[part].rationale
+    ]
+    rationale = {"rationale": "\n".join(rationales)} if rationales else {}
+    return {**record, "verdicts": list(ordered.values()), "created_at": now(), **rationale}
+
+
+KINDS = {"pair": Kind(_read, _record, "pairwise")}
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Couple: TypeAlias = tuple[str, str]
+"""Two models, by name."""
+_GROWTH = 5  # a round has a fifth of the meetings before it, and one for each model at least
+_PRIOR_SD = 2.0  # of ratings: one verdict must not make two models look far apart
+_PRIOR_TIES = 0.5  # comparisons of each model with the average that count as made
+_CODES = {"model_a": 0, "model_b": 1, "tie": 2, "tie (bothbad)": 3}
+
+
+@dataclass(frozen=True, order=True)
+class Meeting:
+    """Two models, whose names are in order, and an item that both have answered."""
+
+    datapoint: str
+    first: str
+    second: str
+
+
+def meetings(answered: Mapping[str, Iterable[str]]) -> list[Meeting]:
+    """Return all possible meetings, of item -> models that answered it."""
+    return [
+        Meeting(datapoint, first, second)
+        for datapoint, models in answered.items()
+        for first, second in itertools.combinations(sorted(models), 2)
+    ]
+
+
+class Schedule:
+    """The meetings that one judge still has to see of the items of one teacher for one task."""
+
+    def __init__(
+        self, possible: Sequence[Meeting], earlier: Mapping[Meeting, str], limit: int | None, seed: int, judge: str = ""
+    ) -> None:
+        """Plan at most `limit` of the possible meetings in an order that depends on the seed.
+
+        `earlier` has the winners so far, `model_a` standing for the first name. The judge's own answers come last.
+        """
+        self._judge = judge
+        self._order = sorted(possible, key=lambda one: (judge in (one.first, one.second), draw(seed, "order", one)))
+        current = set(possible)
+        self._earlier = {one: winner for one, winner in earlier.items() if one in current}
+        self._limit = len(possible) if limit is None else min(limit, len(possible))
+        self.left = max(0, self._limit - len(self._earlier))
+        """Meetings still to come."""
+
+    def everything(self) -> list[Meeting]:
+        """Return the meetings still to come, without regard to ratings."""
+        return [one for one in self._order if one not in self._earlier][: self.left]
+
+    def rounds(self) -> Rounds:
+        """Return the meetings still to come, round after round."""
+        return Rounds(self._order, self._earlier, self._limit, self._judge)
+
+
+class Rounds:
+    """The rounds of an active schedule: `next()`, then `tell()` the verdicts."""
+
+    def __init__(self, order: Sequence[Meeting], earlier: Mapping[Meeting, str], limit: int, judge: str) -> None:
+        self._limit = limit
+        self._judge = judge
+        self._winners = dict(earlier)
+        self._waiting: dict[Couple, list[Meeting]] = {}
+        for one in reversed(order):
+            self._waiting.setdefault((one.first, one.second), []).append(one)
+        self._models = sorted({name for couple in self._waiting for name in couple})
+        self._counted: dict[Meeting, str] = {}
+        """Of the winners, those of the rounds so far."""
+        self._planned = 0
+
+    def next(self) -> list[Meeting]:
+        """Return the meetings of the next round without a verdict, skipping rounds that have all of theirs."""
+        while self._planned < self._limit:
+            size = max(len(self._models), math.ceil(self._planned / _GROWTH))
+            planned = self._plan(min(size, self._limit - self._planned))
+            self._planned += len(planned)
+            missing = [one for one in planned if one not in self._winners]
+            self._counted.update({one: self._winners[one] for one in planned if one in self._winners})
+            if missing:
+                # Verdicts of an earlier configuration that no round plans count against the limit as well.
+                return missing[: max(0, self._limit - len(self._winners))]
+            if not planned:
+                break
+        return []
+
+    def tell(self, winners: Mapping[Meeting, str]) -> None:
+        """Take in the winners of the round."""
+        self._winners.update(winners)
+        self._counted.update(winners)
+
+    def _plan(self, size: int) -> list[Meeting]:
+        """Return the most informative meetings by the verdicts so far."""
+        couples = list(self._waiting)
+        place = {name: number for number, name in enumerate(self._models)}
+        first, second = (np.array([place[couple[side]] for couple in couples], dtype=np.int64) for side in (0, 1))
+        ratings = _ratings(self._counted, self._models)
+        chance = 1 / (1 + np.exp(ratings[second] - ratings[first]))
+        close = np.maximum(chance * (1 - chance), 1e-6)  # even a clear pair may meet, if no other is left
+        is_open = np.array([bool(self._waiting[couple]) for couple in couples], dtype=np.bool_)
+        is_own = np.array([self._judge in couple for couple in couples], dtype=np.bool_)
+        inverse = _inverse(Counter((place[one.first], place[one.second]) for one in self._counted), len(place))
+        planned: list[Meeting] = []
+        while len(planned) < size and is_open.any():
+            spread = np.diag(inverse)
+            worth = close * (spread[first] + spread[second] - 2 * inverse[first, second])
+            others = is_open & ~is_own
+            # Rounded, so that equal pairs are equal on every machine, in whatever order it adds up.
+            worth = np.where(others if others.any() else is_open, worth.round(9), -1)
+            best = int(np.argmax(worth))  # of equal ones the first, in an order that is drawn
+            waiting = self._waiting[couples[best]]
+            planned.append(waiting.pop())
+            is_open[best] = bool(waiting)
+            _count(inverse, first[best], second[best])
+        return planned
+
+
+def _inverse(counts: Mapping[tuple[int, int], int], models: int) -> Floats:
+    """Return the inverse (M, M) of the Laplacian of the comparisons made."""
+    laplacian = _PRIOR_TIES * np.eye(models)
+    for (one, other), count in counts.items():
+        laplacian[[one, other], [one, other]] += count
+        laplacian[[one, other], [other, one]] -= count
+    return np.asarray(np.linalg.inv(laplacian))
+
+
+def _count(inverse: Floats, one: int, other: int) -> None:
+    """Add one comparison to the inverse, by the Sherman-Morrison formula."""
+    column = inverse[:, one] - inverse[:, other]
+    inverse -= np.outer(column, column) / (1 + column[one] - column[other])
+
+
+def _ratings(winners: Mapping[Meeting, str], models: Sequence[str]) -> Floats:
+    """Fit Bradley-Terry coefficients (M,), a tie being half a win of each; zeros without verdicts."""
+    from p2l.leaderboard import fit
+    from p2l.leaderboard.newton import Prior
+
+    if not winners:
+        return np.zeros(len(models))
+    place = {name: number for number, name in enumerate(models)}
+    codes = np.array([(place[one.first], place[one.second], _CODES[winner]) for one, winner in winners.items()])
+    prior = Prior(sd=_PRIOR_SD)
+    columns = (codes[:, column] for column in range(3))
+    return fit(*columns, models=models, likelihood="bt-tie", intervals=None, prior=prior).coefs
+
+
+IsCurrent: TypeAlias = Callable[[Mapping[str, Any]], bool]
+
+
+@dataclass
+class Verdicts:
+    """The stored verdicts of one judge."""
+
+    winners: dict[Meeting, str] = field(default_factory=dict)
+    """Winner by meeting, `model_a` standing for the first name."""
+    couples: set[Couple] = field(default_factory=set)
+    """Models that it compared on any item."""
+    halves: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Id of a failed verdict -> order that was answered -> winner."""
+
+
+def read_verdicts(files: Iterable[Path], judge: str, is_current: IsCurrent, on_bad: OnBad | None = None) -> Verdicts:
+    """Read a judge's verdicts on the present answers (see `current_verdicts`); of several on a meeting the last."""
+    verdicts = Verdicts()
+    for record in (record for path in files for record in read_records(path, on_bad)):
+        if record.get("judge_model_id") != judge or not is_current(record):
+            continue
+        if is_failed(record):
+            half = record.get("said")
+            if isinstance(half, dict) and all(winner in WINNERS for winner in half.values()):
+                verdicts.halves[str(record.get("id"))] = half
+        elif record.get("winner") in WINNERS:
+            first, second = sorted(str(record.get(side)) for side in ("model_a", "model_b"))
+            winner = str(record["winner"])
+            is_in_order = first == str(record.get("model_a"))
+            meeting = Meeting(str(record.get("datapoint_id")), first, second)
+            verdicts.winners[meeting] = winner if is_in_order else _SWAPPED.get(winner, winner)
+            verdicts.couples.add((first, second))
+    return verdicts
+
+
+def current_verdicts(items: Mapping[str, ItemMark], answers: Mapping[str, AnswerMark]) -> IsCurrent:
+    """Return a test whether a verdict is about present texts, by the marks of items and answers."""
+
+    def is_current(record: Mapping[str, Any]) -> bool:
+        datapoint = str(record.get("datapoint_id"))
+        item = items.get(datapoint)
+        a, b = (answers.get(f"{datapoint}__{record.get(side)}") for side in ("model_a", "model_b"))
+        return item is not None and a is not None and b is not None and is_judgement_of(record, item, [a, b])
+
+    return is_current
+
+
+# Phase 5 in mode `pairwise`: every judge compares answers to the same item, as many pairs as the schedule has.
 
 
 @dataclass
@@ -26,45 +368,43 @@ class _Comparison:
     judge: Model
     work: JudgedTask
     rubric: Rubric
-    earlier: pair_schedule.Verdicts
+    earlier: Verdicts
 
-    def schedule(self, answered: Mapping[str, Iterable[str]]) -> pair_schedule.Schedule:
+    def schedule(self, answered: Mapping[str, Iterable[str]]) -> Schedule:
         """Return what the judge still has to compare of the items of one teacher."""
-        possible, earlier = pair_schedule.meetings(answered), self.earlier
+        possible, earlier = meetings(answered), self.earlier
         if self.stage.modes[PHASE] == "Model":
             possible = [
                 one for one in possible if (one.first, one.second) not in earlier.couples or one in earlier.winners
             ]
         seed, limit = self.stage.config.experiment.seed, self.work.task.pairwise.pairs
-        return pair_schedule.Schedule(possible, earlier.winners, limit, seed, self.judge.name)
+        return Schedule(possible, earlier.winners, limit, seed, self.judge.name)
 
-    async def ask(self, planned: Iterable[pair_schedule.Meeting]) -> Outcome:
+    async def ask(self, planned: Iterable[Meeting]) -> Outcome:
         """Ask for the verdicts on some meetings."""
         return await drive(self.stage, PHASE, self.judge, self._questions(planned))
 
-    async def ask_in_rounds(self, teacher: str, schedule: pair_schedule.Schedule) -> Outcome:
+    async def ask_in_rounds(self, teacher: str, schedule: Schedule) -> Outcome:
         """Ask round after round, each planned by the verdicts of those before."""
         outcome, rounds, work = Outcome(), schedule.rounds(), self.work
         path = self.stage.run.records("pairwise", work.task.name, teacher, self.judge.name)
-        is_current = pair_schedule.current_verdicts(work.items.notes, work.responses.notes)
+        is_current = current_verdicts(work.items.notes, work.responses.notes)
         while (planned := rounds.next()) and not outcome.stopped and not outcome.refused and self.stage.halted is None:
             outcome.add(await self.ask(planned))
-            winners = pair_schedule.read_verdicts([path], self.judge.name, is_current).winners
+            winners = read_verdicts([path], self.judge.name, is_current).winners
             rounds.tell({one: winners[one] for one in planned if one in winners})
         return outcome
 
-    def _questions(self, planned: Iterable[pair_schedule.Meeting]) -> Iterator[Question]:
+    def _questions(self, planned: Iterable[Meeting]) -> Iterator[Question]:
         failures = self.stage.store.failures(PHASE)
         for meeting in planned:
             datapoint = meeting.datapoint
-            a, b = pair_schedule.sides(meeting.first, meeting.second, datapoint, self.stage.config.experiment.seed)
+            a, b = sides(meeting.first, meeting.second, datapoint, self.stage.config.experiment.seed)
             item = self.work.items.get(datapoint)
             first, second = (self.work.responses.get(f"{datapoint}__{name}") for name in (a, b))
             if item is not None and first is not None and second is not None:
-                half = self.earlier.halves.get(pair_schedule.pair_id(datapoint, a, b, self.judge.name))
-                yield pair_schedule.compare_question(
-                    self.work.task, self.judge, self.rubric, item, (first, second), failures, half
-                )
+                half = self.earlier.halves.get(pair_id(datapoint, a, b, self.judge.name))
+                yield compare_question(self.work.task, self.judge, self.rubric, item, (first, second), failures, half)
 
 
 async def compare_all(stage: Stage, tasks: Sequence[Task]) -> Outcome:
@@ -84,8 +424,8 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
     """Collect one judge's verdicts for one task."""
     rubric = {factor: description_of(work.rubric[factor]) for factor in required_factors(judge, work.task, work.rubric)}
     files = stage.run.record_files("pairwise", work.task.name, judge.name)
-    is_current = pair_schedule.current_verdicts(work.items.notes, work.responses.notes)
-    earlier = pair_schedule.read_verdicts(files, judge.name, is_current, stage.warn_bad_line)
+    is_current = current_verdicts(work.items.notes, work.responses.notes)
+    earlier = read_verdicts(files, judge.name, is_current, stage.warn_bad_line)
     comparison = _Comparison(stage, judge, work, rubric, earlier)
     schedules = {teacher: comparison.schedule(answered) for teacher, answered in _answered(work).items()}
     expected = sum(schedule.left for schedule in schedules.values())

@@ -24,7 +24,7 @@ _MODULES: Mapping[KindName, str] = {
     "response": "coeval.phases.responses",
     "scores": "coeval.phases.evaluation",
     "factors": "coeval.phases.evaluation",
-    "pair": "coeval.phases.pair_schedule",
+    "pair": "coeval.phases.pairwise",
 }
 
 

@@ -9,14 +9,13 @@ from typing import Any
 
 from coeval.errors import RunError
 from coeval.judging.prompts import render
-from coeval.phases.driving import ATTEMPTS, drive, each_model
+from coeval.phases.asking import ATTEMPTS, drive, each_model
 from coeval.phases.items import index_of_items
 from coeval.phases.mapping import rubric_of
+from coeval.phases.progress import Outcome, Stage
 from coeval.phases.question import Kind, Question
-from coeval.phases.stage import Outcome, Stage
 from coeval.schema import Model, Phase, Rubric, Task
-from coeval.storage.jsonl import RecordIndex, read_records
-from coeval.storage.records import answer_mark, is_answer_to, is_failed, is_marked, now
+from coeval.storage.records import RecordIndex, answer_mark, is_answer_to, is_failed, is_marked, now, read_records
 
 PHASE: Phase = "response_collection"
 

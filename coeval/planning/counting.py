@@ -14,10 +14,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from coeval.judging.factors import required_factors
-from coeval.phases.modes import continued_modes, extended_tasks
-from coeval.schema import PHASES, Config, Mode, Model, Phase, Task
-from coeval.storage.jsonl import read_json, read_records
+from coeval.phases.start import continued_modes, extended_tasks
+from coeval.schema import PHASES, Config, Mode, Model, Phase, Task, required_factors
 from coeval.storage.records import (
     AnswerMark,
     ItemMark,
@@ -26,6 +24,8 @@ from coeval.storage.records import (
     is_failed,
     is_judgement_of,
     item_mark,
+    read_json,
+    read_records,
 )
 from coeval.storage.run import Run, renewed_phases
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from coeval.calling.calls import Asking, Call, CallError, Reply
-from coeval.interfaces import INTERFACES, in_flight
+from coeval.interfaces import INTERFACES, PRICES, batch_discount, in_flight, is_listed, price_of
 from coeval.planning.counting import TOKENS, Remaining, Work, remaining
-from coeval.prices import PRICES, batch_discount, is_listed, price_of
 from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Role
 from coeval.storage.run import Run
 from p2l.common.text_table import text_table

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from coeval.analysis.records import norm_of
-from coeval.analysis.units import Codes, Floats, LoadedRun, codes_of
+from coeval.analysis.statistics import Codes, Floats
+from coeval.analysis.units import LoadedRun, codes_of
 from coeval.analysis.verdicts import text_of
-from coeval.storage.jsonl import read_records
-from coeval.storage.records import is_failed
+from coeval.storage.records import is_failed, read_records
 from p2l.common.files import atomic_path
 from p2l.common.spreadsheets import to_cells
 

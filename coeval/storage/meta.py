@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coeval.errors import RunInputError
-from coeval.storage.jsonl import read_json, write_json
-from coeval.storage.records import now
+from coeval.storage.records import now, read_json, write_json
 from coeval.storage.run import Run
 from p2l.common.files import locked
 

@@ -1,21 +1,195 @@
-"""The records of a run as lines of JSON, whose keys docs/coeval/runs.md lists: failed ones, and those out of date.
+"""The records of a run: files of JSON lines that survive a kill, failed records, and those that are out of date.
+
+Each line is written whole in one call. A line that a power cut tore is moved aside when its file is next opened for writing; readers skip and report lines that
+are not records. docs/coeval/runs.md lists the keys of records.
 
 Ids: datapoint `{task}__{teacher}__{seq:05d}`, response `{datapoint}__{student}`, evaluation `{response}__{judge}`, pair
 `{datapoint}__{a}__vs__{b}__{judge}`. So names of tasks and models hold no `__`.
-
-Ids outlast texts: an item or an answer may be made anew under its old id. A judge's record holds a mark of what it saw
-(`judged`), an answer the prompt itself (`input`); a record that does not fit the present texts is ignored.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
+import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from p2l.common.files import atomic_path, bounded_lines, parse_json
+
+OnBad = Callable[[Path, int, str], None]
+"""Receives a line that is not a record: file, line number from 1, reason."""
+LONGEST_RECORD = 256 << 20
+"""Bytes of a line, more than the longest answer can become."""
+_BLOCK = 1 << 16
+
+
+def read_records(path: Path, on_bad: OnBad | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the records of a file in order, one in memory at a time; none if the file does not exist."""
+    return (record for _, record in placed_records(path, on_bad))
+
+
+def placed_records(path: Path, on_bad: OnBad | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield each record of a file with the offset of its line, for `record_at`."""
+    if not path.is_file():
+        return
+    offset = 0
+    with path.open("rb") as lines:
+        for number, (line, length) in enumerate(bounded_lines(lines, LONGEST_RECORD), start=1):
+            record = _record(line) if line else f"a line of more than {LONGEST_RECORD >> 20} MiB"
+            if isinstance(record, dict):
+                yield offset, record
+            elif record is not None and on_bad is not None:
+                on_bad(path, number, record)
+            offset += length
+
+
+def record_at(path: Path, offset: int) -> dict[str, Any] | None:
+    """Return the record at an offset of `placed_records`; None if the file is gone, or has none there by now."""
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            record = _record(file.readline(LONGEST_RECORD))
+    except OSError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _record(line: bytes) -> dict[str, Any] | str | None:
+    """Return the record of a line, a text why it is none, or None for a blank line."""
+    if not line.strip():
+        return None
+    try:
+        record = parse_json(line)
+    except ValueError:  # UnicodeDecodeError too
+        return "a line that ends early" if not line.endswith(b"\n") else "no JSON"
+    return record if isinstance(record, dict) else "no JSON object"
+
+
+def as_line(record: Mapping[str, Any]) -> bytes:
+    """Return a record as it is stored; a lone surrogate, which no file can hold, becomes a question mark."""
+    return json.dumps(record, ensure_ascii=False).encode(errors="replace") + b"\n"
+
+
+def open_for_append(path: Path) -> int:
+    """Open a file for appending whole lines, moving aside what a kill tore at its end."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    repair_tail(path)
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+
+def append_line(descriptor: int, line: bytes) -> None:
+    """Write one line in one call, or nothing of it. Raise OSError if the disk is full, or broken."""
+    # One call: O_APPEND keeps it apart from the lines of other processes, and a kill leaves all of it or nothing.
+    written = os.write(descriptor, line)
+    if written == len(line):
+        return
+    # A part of a line would run into the next one.
+    os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+    raise OSError(errno.ENOSPC, "no space is left on the disk")
+
+
+def repair_tail(path: Path) -> int:
+    """End a file with a whole line; return the bytes that were torn, which are moved to `{name}.torn` beside it."""
+    if not path.is_file() or not path.stat().st_size:
+        return 0
+    with path.open("r+b") as file:
+        size = path.stat().st_size
+        start = _start_of_last_line(file.fileno(), size)
+        file.seek(start)
+        if start == size:
+            return 0
+        # Whole but for its end, as editors leave the last line of a file.
+        if size - start <= LONGEST_RECORD and isinstance(_record(file.read()), dict):
+            file.write(b"\n")
+            return 0
+        file.seek(start)
+        with path.with_name(f"{path.name}.torn").open("ab") as aside:
+            shutil.copyfileobj(file, aside)
+            aside.write(b"\n")
+        file.truncate(start)
+        return size - start
+
+
+def _start_of_last_line(descriptor: int, size: int) -> int:
+    """Return the offset after the last newline."""
+    # Backwards: a file may have gigabytes, and its last line is near the end.
+    end = size
+    while end:
+        start = max(end - _BLOCK, 0)
+        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def read_json(path: Path) -> Any:
+    """Return the content of a JSON file; None if there is no such file or it is not JSON."""
+    try:
+        return parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Replace a JSON file whole. Raise InputError if it cannot be written."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+
+
+class RecordIndex:
+    """The last valid record of each id in some files, of which only the offsets are in memory."""
+
+    def __init__(
+        self,
+        paths: Iterable[Path],
+        keep: Callable[[Mapping[str, Any]], bool],
+        on_bad: OnBad | None = None,
+        note: Callable[[Mapping[str, Any]], Any] | None = None,
+    ) -> None:
+        """Index the records that have an id, are not failed and that `keep` accepts, `note` of each in `notes`."""
+        self.notes: dict[str, Any] = {}
+        self.marked: Counter[str] = Counter()
+        """How often records of an id were marked as failed, by hand or by `repair`."""
+        self._places: dict[str, tuple[Path, int]] = {}
+        for path in paths:
+            for offset, record in placed_records(path, on_bad):
+                identity = record.get("id")
+                if not isinstance(identity, str):
+                    continue
+                if is_marked(record):
+                    self.marked[identity] += 1
+                elif not is_failed(record) and keep(record):
+                    self._places[identity] = (path, offset)
+                    if note is not None:
+                        self.notes[identity] = note(record)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, identity: object) -> bool:
+        return identity in self._places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def get(self, identity: str) -> dict[str, Any] | None:
+        """Read a record from its file; None if there is none."""
+        if identity not in self._places:
+            return None
+        path, offset = self._places[identity]
+        with path.open("rb") as file:
+            file.seek(offset)
+            record: dict[str, Any] = parse_json(file.readline())
+        return record
 
 
 def is_failed(record: Any) -> bool:
@@ -31,6 +205,10 @@ def is_marked(record: Any) -> bool:
 def now() -> str:
     """Return the time as records hold it: UTC, to the second."""
     return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# Ids outlast texts: an item or an answer may be made anew under its old id. A judge's record holds a mark of what it
+# saw (`judged`), an answer the prompt itself (`input`); a record that does not fit the present texts is ignored.
 
 
 class ItemMark(NamedTuple):

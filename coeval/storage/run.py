@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coeval.schema import Mode, Phase
-from coeval.storage.jsonl import read_json
-from coeval.storage.records import now
+from coeval.storage.records import now, read_json
 from p2l.common.files import atomic_path
 
 AttributeKind = Literal["target", "nuanced"]

@@ -16,8 +16,7 @@ from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
-from coeval.storage.jsonl import append_line, as_line, open_for_append, read_records
-from coeval.storage.records import now
+from coeval.storage.records import append_line, as_line, now, open_for_append, read_records
 from coeval.storage.run import Run
 from p2l.common.display import printable
 from p2l.common.files import locked

@@ -21,8 +21,15 @@ from coeval.analysis.records import LEVELS
 from coeval.analysis.units import LoadedRun, Units, codes_of, factor_weights
 from coeval.analysis.verdicts import Preference, text_of
 from coeval.duplicates import text_in
-from coeval.storage.jsonl import placed_records, record_at
-from coeval.storage.records import answer_mark, is_answer_to, is_failed, is_judgement_of, item_mark
+from coeval.storage.records import (
+    answer_mark,
+    is_answer_to,
+    is_failed,
+    is_judgement_of,
+    item_mark,
+    placed_records,
+    record_at,
+)
 from coeval.storage.run import RECORD_FOLDERS, Run
 from p2l.common.report.tables import number_text
 

@@ -26,8 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coeval.analysis.agreement import judge_rows
+from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.students import StudentCell, StudentReport, student_report
-from coeval.analysis.units import Codes, Floats, LoadedRun, codes_of, score_weights
+from coeval.analysis.units import LoadedRun, codes_of, score_weights
 from coeval.analysis.verdicts import Preference
 from coeval.pairs.board import PairsReport, pairs_report
 from coeval.reports.findings import agreement_sentences, pairs, ranking_sentences

@@ -17,7 +17,7 @@ from coeval.calling.calls import Call, CallError, Reply
 from coeval.cli import dispatch, with_exit_code
 from coeval.mock.server import MockServer
 from coeval.schema import Config, Experiment, Model, Sampling, Task
-from coeval.storage.jsonl import read_records
+from coeval.storage.records import read_records
 from coeval.storage.run import Run
 from p2l.common.errors import P2LError
 

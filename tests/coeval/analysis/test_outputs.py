@@ -19,7 +19,7 @@ from coeval.analysis.units import load_run
 from coeval.cli import with_exit_code
 from coeval.commands import analyze, compare
 from coeval.reports.registry import REPORTS, build
-from coeval.storage.jsonl import read_records
+from coeval.storage.records import read_records
 from p2l.common.errors import InputError
 from tests.coeval.analysis.runs import both, evaluation, run_of, verdict, write_lines, write_run
 

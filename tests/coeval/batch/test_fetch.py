@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from coeval.storage.jsonl import read_json
 from coeval.storage.meta import free_work
+from coeval.storage.records import read_json
 from tests.coeval.batch.batch_helpers import INTERFACES, KINDS, batched, config, killed_at
 from tests.coeval.batch.servers import BatchServer
 from tests.coeval.helpers import coeval, ids, meta_of, records, run_of

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coeval.storage.jsonl import read_json, read_records
+from coeval.storage.records import read_json, read_records
 from tests.coeval.batch.batch_helpers import INTERFACES, batched, config, killed_at
 from tests.coeval.batch.servers import BatchServer
 from tests.coeval.helpers import STATIC_TASK, coeval, meta_of, run_of

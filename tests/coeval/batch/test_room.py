@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from coeval.storage.jsonl import read_json
+from coeval.storage.records import read_json
 from tests.coeval.batch.batch_helpers import KINDS, batched, config, killed_at
 from tests.coeval.batch.servers import BatchServer
 from tests.coeval.helpers import STATIC_TASK, coeval, ids, meta_of, records, run_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coeval.storage.jsonl import read_json
+from coeval.storage.records import read_json
 from tests.coeval.batch.batch_helpers import INTERFACES, KINDS, batched, config
 from tests.coeval.batch.servers import BatchServer
 from tests.coeval.helpers import STATIC_TASK, coeval, ids, meta_of, records, run_of

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from coeval.calling.limits import Retries
-from coeval.storage.jsonl import read_json
+from coeval.storage.records import read_json
 from tests.coeval.batch.batch_helpers import INTERFACES, KINDS, batched, config, killed_at
 from tests.coeval.batch.servers import BatchServer
 from tests.coeval.helpers import coeval, ids, meta_of, records, run_of
 
 KEY = "a-key-of-ours-that-is-long"
 WINDOWS = {
-    "before the job is counted": ("coeval.batch.job.Charges.charge", 2),
-    "before the job is noted": ("coeval.batch.job.PendingJobs.put", 1),
+    "before the job is counted": ("coeval.batch.pending.Charges.charge", 2),
+    "before the job is noted": ("coeval.batch.pending.PendingJobs.put", 1),
     "before the upload": ("route.providers.files.FileTransport.send_file", 1),
     "between upload and job": ("route.providers.http.Transport.answer", 1),
     "before the id is noted": ("coeval.batch.submission._submitted", 1),
@@ -25,9 +25,9 @@ WINDOWS = {
     "before the download": ("route.providers.files.FileTransport.fetch_file", 1),
     "before the first record": ("coeval.batch.results._Settling._settle", 1),
     "among the records": ("coeval.batch.results._Settling._settle", 3),
-    "before the job is settled": ("coeval.batch.job.Charges.settle", 1),
-    "before the job is forgotten": ("coeval.batch.job.PendingJobs.remove", 1),
-    "before it is forgotten everywhere": ("coeval.batch.job.Charges.forget", 1),
+    "before the job is settled": ("coeval.batch.pending.Charges.settle", 1),
+    "before the job is forgotten": ("coeval.batch.pending.PendingJobs.remove", 1),
+    "before it is forgotten everywhere": ("coeval.batch.pending.Charges.forget", 1),
 }
 
 

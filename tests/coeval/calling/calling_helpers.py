@@ -7,11 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coeval.calling.cache import Cache
-from coeval.calling.caller import Caller
+from coeval.calling.caller import Cache, Caller
 from coeval.calling.calls import Call, CallError, Reply
 from coeval.calling.limits import MemoryLedger, Retries
-from coeval.prices import Price
+from coeval.interfaces import Price
 from coeval.schema import Config, Experiment, Model, Role
 from p2l.common.errors import ConfigError
 from route.providers.base import Account

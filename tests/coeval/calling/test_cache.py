@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from coeval.calling.cache import Cache, cache_file, key_of
+from coeval.calling.caller import Cache, cache_file, key_of
 from coeval.calling.calls import Reply
 from tests.coeval.calling.calling_helpers import fail
 from tests.conftest import Command
@@ -66,7 +66,7 @@ def test_the_file_lies_beside_the_runs_or_where_the_environment_says(
 def test_what_was_kept_survives_a_kill(tmp_path: Path, command: Command) -> None:
     path = tmp_path / "cache.sqlite"
     words = (
-        "import os, pathlib; from coeval.calling.cache import Cache; from coeval.calling.calls import Reply;"
+        "import os, pathlib; from coeval.calling.caller import Cache; from coeval.calling.calls import Reply;"
         f"Cache(pathlib.Path({str(path)!r}), print).put(b'key', Reply('Hi.', 1, 1, 0.0, 0.1));"
         "os.kill(os.getpid(), 9)"
     )

@@ -26,9 +26,9 @@ from coeval.mock.server import MockServer
 from coeval.pairs.export import export
 from coeval.pairs.preferences import PreferenceFilter, gather
 from coeval.phases.evaluation import judge_question
-from coeval.phases.pair_schedule import compare_question
+from coeval.phases.pairwise import compare_question
 from coeval.schema import Config
-from coeval.storage.jsonl import read_json
+from coeval.storage.records import read_json
 from coeval.storage.run import Run
 from p2l.votes import open_votes
 from tests.coeval.helpers import STATIC_TASK, coeval, meta_of, model, records, run_of, write_config

@@ -13,8 +13,8 @@ from coeval.calling.calls import CallError, Reason
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
 from coeval.errors import RunError
+from coeval.planning.wizard import author_config, task_from, task_name
 from coeval.storage.run import Run
-from coeval.wizard import author_config, task_from, task_name
 from tests.coeval.helpers import Scripted, coeval, meta_of
 
 TASK = {

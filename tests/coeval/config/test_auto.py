@@ -7,8 +7,7 @@ import pytest
 import yaml
 
 from coeval.config.keys import snapshot_text
-from coeval.interfaces import INTERFACES
-from coeval.prices import table
+from coeval.interfaces import INTERFACES, table
 from tests.coeval.config.configs import Change, load, mistakes, model
 
 ALL = {

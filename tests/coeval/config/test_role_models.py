@@ -9,12 +9,11 @@ import pytest
 
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
-from coeval.describing import description_page
 from coeval.mock.server import MockServer
 from coeval.planning.counting import remaining
 from coeval.planning.estimate import estimate_text, static_estimate
-from coeval.planning.plan import plan_text
-from coeval.probing import models_needed, probe_models
+from coeval.planning.plan import description_page, plan_text
+from coeval.planning.probing import models_needed, probe_models
 from tests.coeval.batch.batch_helpers import batched
 from tests.coeval.batch.batch_helpers import config as batch_config
 from tests.coeval.batch.servers import BatchServer

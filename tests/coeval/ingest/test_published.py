@@ -15,8 +15,9 @@ import pytest
 import yaml
 from datasets import Dataset
 
+from coeval.commands.ingest import benchmark_names
 from coeval.errors import RunInputError
-from coeval.ingest.benchmarks import BadRowError, BenchmarkItem, benchmark_names, benchmarks, stratified
+from coeval.ingest.benchmarks import BadRowError, BenchmarkItem, benchmarks, stratified
 from coeval.ingest.rows import find_rows, hub_rows, rows_at
 from coeval.ingest.writing import read_items
 from coeval.judging.labels import predicted_label

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coeval.errors import RunInputError
-from coeval.judging.bertscore import bertscore
+from coeval.judging.metrics import bertscore
 from tests.coeval.helpers import STATIC_TASK, coeval, model, records, run_of, write_config
 
 VECTORS = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from coeval.judging.prompts import fence_for, render
 from coeval.mock.models import quality_of, recognise
 from coeval.phases.evaluation import judge_question
-from coeval.phases.pair_schedule import compare_question
+from coeval.phases.pairwise import compare_question
 from coeval.schema import Model, Sampling, Task
 
 TASK = Task("mail", "Write a mail.", "A mail.", {"tone": ["warm"]}, Sampling((1, 1), (0, 0), 1), {"clarity": "Clear?"})

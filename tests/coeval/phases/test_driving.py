@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from coeval.calling.calls import Call, CallError, Reason, Reply
-from coeval.phases.driving import drive
+from coeval.phases.asking import drive
+from coeval.phases.progress import Outcome, Stage
 from coeval.phases.question import Question, apply
-from coeval.phases.stage import Outcome, Stage
 from coeval.schema import Config, Model
 from coeval.storage.run import Run
 from coeval.storage.store import Log, Store

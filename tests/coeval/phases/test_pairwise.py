@@ -14,10 +14,10 @@ import pytest
 from coeval.mock.server import MockServer
 from coeval.pairs.preferences import PreferenceFilter, gather
 from coeval.parsing import MalformedAnswerError
-from coeval.phases.pair_schedule import KINDS, Meeting, Schedule, combined, compare_question, draw, meetings, sides
+from coeval.phases.pairwise import KINDS, Meeting, Schedule, combined, compare_question, draw, meetings, sides
 from coeval.phases.question import Question
 from coeval.schema import Model, Pairwise, Sampling, Task
-from coeval.storage.jsonl import read_records
+from coeval.storage.records import read_records
 from tests.coeval.helpers import STATIC_TASK, calls, coeval, model, records, run_of, write_config
 
 STUDENTS = {"ant": 0.9, "bee": 0.5, "cow": 0.1}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coeval.phases.items import TeacherPrompts
-from coeval.storage.jsonl import read_records
+from coeval.storage.records import read_records
 from coeval.storage.run import Run
 from coeval.storage.store import Store
 from tests.coeval.helpers import STATIC_TASK, coeval, model, records, run_of, write_config

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from coeval.calling.calls import Call, CallError, Reason, Reply
+from coeval.interfaces import batch_discount, price_at
 from coeval.planning.estimate import BATCH_SECONDS, estimate, estimate_text, static_estimate
-from coeval.prices import batch_discount, price_at
 from coeval.schema import Config
 from coeval.storage.run import Run
 from tests.coeval.config.configs import load, put, task

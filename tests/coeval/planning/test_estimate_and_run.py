@@ -10,7 +10,7 @@ import pytest
 from coeval.config.keys import Keys
 from coeval.config.loading import load_config
 from coeval.mock.server import MockServer
-from coeval.phases.modes import start_of
+from coeval.phases.start import start_of
 from coeval.planning.estimate import static_estimate
 from coeval.schema import PHASES
 from tests.coeval.helpers import STATIC_TASK, coeval, model, write_config

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from coeval.storage.jsonl import (
+from coeval.storage.records import (
     LONGEST_RECORD,
     RecordIndex,
     append_line,

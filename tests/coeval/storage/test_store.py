@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from coeval.errors import RunInputError
-from coeval.storage.jsonl import RecordIndex, read_records
 from coeval.storage.meta import adding, claimed_work, main_process, replacing
+from coeval.storage.records import RecordIndex, read_records
 from coeval.storage.run import Run
 from coeval.storage.store import Store
 

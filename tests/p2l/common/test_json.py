@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coeval.storage.jsonl import read_json, read_records
+from coeval.storage.records import read_json, read_records
 from p2l.chrono.matrix import read_times
 from p2l.common.errors import InputError
 from p2l.common.files import parse_json

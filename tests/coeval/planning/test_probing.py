@@ -12,7 +12,7 @@ from coeval.commands import plan
 from coeval.commands import plan as models_command
 from coeval.config.keys import Keys
 from coeval.mock.server import MockServer
-from coeval.probing import models_needed, probe_models
+from coeval.planning.probing import models_needed, probe_models
 from coeval.schema import PHASES
 from tests.coeval.config.configs import Raw, load, write
 from tests.route.providers.lists import Lists, serving
@@ -83,7 +83,7 @@ def test_what_nobody_asks_is_there(tmp_path: Path) -> None:
 
 
 def test_a_local_model_needs_a_gpu_or_to_be_told_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coeval.probing._has_gpu", lambda: False)
+    monkeypatch.setattr("coeval.planning.probing._has_gpu", lambda: False)
 
     def local(**parameters: Any) -> Any:
         return lambda raw: raw["models"][0].update(

@@ -21,8 +21,8 @@ from coeval.calling.calls import Reply
 from coeval.errors import RunInputError
 from coeval.phases.question import Question
 from coeval.schema import Phase
-from coeval.storage.jsonl import as_line, read_json, write_json
 from coeval.storage.meta import Meta
+from coeval.storage.records import as_line, read_json, write_json
 from coeval.storage.run import Run
 from p2l.common.files import locked
 from route.providers.base import JSON

@@ -17,8 +17,8 @@ from coeval.config.keys import REDACTED, Keys, snapshot
 from coeval.errors import RunError
 from coeval.interfaces import INTERFACES
 from coeval.phases.mapping import Halt, attributes_of, map_attributes, map_rubrics, rubric_of
-from coeval.phases.modes import extended_tasks
-from coeval.phases.stage import Stage
+from coeval.phases.progress import Stage
+from coeval.phases.start import extended_tasks
 from coeval.schema import PHASES, ROLE_OF, Config, Mode, Model, Phase, Role
 from coeval.storage.meta import create_meta
 from coeval.storage.run import AttributeKind, Run, copy_run

@@ -11,12 +11,12 @@ from typing import TypeAlias, TypeVar
 
 from coeval.calling.calls import CallError, Reason, Reply
 from coeval.interfaces import in_flight
+from coeval.phases.progress import Outcome, Stage
 from coeval.phases.question import Question, ReplyOrError, Settled, apply, read_answer
-from coeval.phases.stage import Outcome, Stage
 from coeval.schema import ROLE_OF, Model, Phase
 from coeval.storage.claims import Claims
-from coeval.storage.jsonl import read_records
 from coeval.storage.meta import claimed_work
+from coeval.storage.records import read_records
 from coeval.storage.store import Store
 
 T = TypeVar("T")
