@@ -232,7 +232,8 @@ class Draft:
     @classmethod
     def begin(cls, context: JobContext, token: str) -> Draft:
         """Start an empty job."""
-        # A job is on the disk, and charged, before it is submitted. The token is stored first, so that the file is removed if a kill leaves it behind.
+        # A job is on the disk, and charged, before it is submitted.
+        # The token is stored first, so that the file is removed if a kill leaves it behind.
         context.charges.charge(token, [(0, 0.0)])
         path = questions_file(context.run, token)
         path.parent.mkdir(parents=True, exist_ok=True)

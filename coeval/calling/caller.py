@@ -263,8 +263,8 @@ def _to_stderr(message: str) -> None:
 
 # The response cache: replies that were paid for once, in one SQLite file that several runs may share.
 #
-# A key is a hash of everything that decides a reply; neither prompts nor API keys are stored. The cache is a convenience:
-# where the file cannot be read or written, calls are made.
+# A key is a hash of everything that decides a reply; neither prompts nor API keys are stored. The cache is a
+# convenience: where the file cannot be read or written, calls are made.
 
 _VARIABLE = "COEVAL_CACHE"
 _PATIENCE = 5.0  # seconds that another run may lock the file

@@ -1,4 +1,6 @@
-"""A run at work, the outcome of its phases, and how far it is: the bar of the phase at work, and the whole run with its dollars and the time that is left.
+"""A run at work, the outcome of its phases, and how far it is.
+
+There is a bar of the phase at work, with the whole run, its dollars and the time that is left.
 
 The whole is what the plan says is left at the start, in tokens of answers, which is what models take their time for; a
 phase whose records turn out to be more or fewer than planned still counts for what was planned. Where stderr is no

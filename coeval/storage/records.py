@@ -1,7 +1,7 @@
 """The records of a run: files of JSON lines that survive a kill, failed records, and those that are out of date.
 
-Each line is written whole in one call. A line that a power cut tore is moved aside when its file is next opened for writing; readers skip and report lines that
-are not records. docs/coeval/runs.md lists the keys of records.
+Each line is written whole in one call. A line that a power cut tore is moved aside when its file is next
+opened for writing; readers skip and report lines that are not records. docs/coeval/runs.md lists the keys of records.
 
 Ids: datapoint `{task}__{teacher}__{seq:05d}`, response `{datapoint}__{student}`, evaluation `{response}__{judge}`, pair
 `{datapoint}__{a}__vs__{b}__{judge}`. So names of tasks and models hold no `__`.
