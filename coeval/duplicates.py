@@ -17,7 +17,7 @@ from collections.abc import Iterable
 import numpy as np
 import numpy.typing as npt
 
-SIMILAR = 0.8
+_SIMILAR = 0.8
 """Least similarity of near duplicates."""
 _LETTERS = 5  # of a piece
 _MOST_PIECES = 20_000  # of one text: of longer ones the beginning counts
@@ -32,7 +32,7 @@ _OFFSETS = _random.integers(0, 2**63, _BANDS * _ROWS, dtype=np.uint64)
 _PLACES = _random.integers(0, 2**63, _LETTERS, dtype=np.uint64) | np.uint64(1)
 _HALF = np.uint64(32)
 _EDGE = "\0" * (_LETTERS - 1)  # the first and the last letter are in as many pieces as others
-Pieces = npt.NDArray[np.uint32]
+_Pieces = npt.NDArray[np.uint32]
 
 
 def normalised(prompt: str) -> str:
@@ -45,7 +45,7 @@ class PromptIndex:
 
     def __init__(self) -> None:
         self._exact: dict[str, int] = {}
-        self._pieces: dict[int, Pieces] = {}
+        self._pieces: dict[int, _Pieces] = {}
         self._bands: dict[bytes, list[int]] = {}
         self._count = 0
 
@@ -69,9 +69,9 @@ class PromptIndex:
                 self._bands.setdefault(key, []).append(number)
         return self._exact[text]
 
-    def _near(self, pieces: Pieces, keys: list[bytes]) -> int | None:
+    def _near(self, pieces: _Pieces, keys: list[bytes]) -> int | None:
         candidates = {number for key in keys for number in self._bands.get(key, ())[:_MOST_COMPARED]}
-        similar = (number for number in sorted(candidates) if _similarity(pieces, self._pieces[number]) >= SIMILAR)
+        similar = (number for number in sorted(candidates) if _similarity(pieces, self._pieces[number]) >= _SIMILAR)
         return next(similar, None)
 
 
@@ -86,20 +86,20 @@ def clusters_of(prompts: Iterable[str]) -> npt.NDArray[np.int64]:
     return np.fromiter((index.add(prompt) for prompt in prompts), dtype=np.int64)
 
 
-def _sketch(text: str) -> tuple[Pieces, list[bytes]]:
+def _sketch(text: str) -> tuple[_Pieces, list[bytes]]:
     """Return a text's pieces, sorted, and its key in each band."""
     padded = f"{_EDGE}{text[:_MOST_PIECES]}{_EDGE}".encode("utf-32-le", "surrogatepass")
     letters = np.frombuffer(padded, dtype="<u4").astype(np.uint64)
     windows = np.lib.stride_tricks.sliding_window_view(letters, _LETTERS)
-    pieces: Pieces = np.unique(((windows * _PLACES).sum(axis=1) >> _HALF).astype(np.uint32))  # modulo 2^64
+    pieces: _Pieces = np.unique(((windows * _PLACES).sum(axis=1) >> _HALF).astype(np.uint32))  # modulo 2^64
     hashes = (pieces.astype(np.uint64)[:, None] * _FACTORS + _OFFSETS) >> _HALF
     signature = hashes.min(axis=0).astype(np.uint32).reshape(_BANDS, _ROWS)
     return pieces, [bytes([band]) + row.tobytes() for band, row in enumerate(signature)]
 
 
-def _similarity(one: Pieces, other: Pieces) -> float:
+def _similarity(one: _Pieces, other: _Pieces) -> float:
     small, large = sorted((len(one), len(other)))
-    if small < SIMILAR * large:
+    if small < _SIMILAR * large:
         return 0.0
     shared = len(np.intersect1d(one, other, assume_unique=True))
     return shared / (small + large - shared)

@@ -228,7 +228,7 @@ async def _phases(start: _Start, meta: Meta, modes: Mapping[Phase, Mode], claims
         progress = Progress(start.planned, lambda: meta.spent_usd)
         with Store(run, is_shared=claims is not None) as store:
             stage = Stage(config, run, store, caller, log, modes, options.only, batching, progress, claims)
-            return await run_phases(stage, meta)
+            return await _run_phases(stage, meta)
 
 
 def left_out(stage: Stage, phase: Phase) -> int:
@@ -249,7 +249,7 @@ def left_out(stage: Stage, phase: Phase) -> int:
     return missing.total()
 
 
-WORK: Mapping[Phase, Callable[[Stage], Awaitable[Outcome]]] = {
+_WORK: Mapping[Phase, Callable[[Stage], Awaitable[Outcome]]] = {
     "attribute_mapping": map_attributes,
     "rubric_mapping": map_rubrics,
     "data_generation": generate_items,
@@ -259,7 +259,7 @@ WORK: Mapping[Phase, Callable[[Stage], Awaitable[Outcome]]] = {
 _FAIL_THE_RUN = ("response_collection", "evaluation")
 
 
-async def run_phases(stage: Stage, meta: Meta) -> int:
+async def _run_phases(stage: Stage, meta: Meta) -> int:
     """Run all phases; return the exit code: 0, or 1 where a phase failed in part or brought nothing."""
     log, lines = stage.log, asyncio.create_task(stage.progress.log_lines(stage.log.info))
     try:
@@ -337,7 +337,7 @@ async def _phase(stage: Stage, phase: Phase, meta: Meta) -> Outcome:
     stage.log.info(f"{phase} ({stage.modes[phase]})")
     stage.progress.begin(phase)
     try:
-        outcome = await WORK[phase](stage)
+        outcome = await _WORK[phase](stage)
     except P2LError as error:
         stage.store.error(phase, str(error))
         raise

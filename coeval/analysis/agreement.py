@@ -50,8 +50,8 @@ class JudgeReport(Report):
     metric: str  # what the ranking follows: spa, wpa or kappa, weighted by what was shared
     degenerate: bool  # one judge has no peers: its scores are 1.0 by definition
     judges: tuple[JudgeRow, ...]
-    pairs: tuple[JudgePair, ...]
-    breakdown: tuple[AgreementRow, ...]
+    pairs: tuple[_JudgePair, ...]
+    breakdown: tuple[_AgreementRow, ...]
     reliability: tuple[Reliability, ...]  # of all factors together (scope `all`), then of each task and factor
     bias: BiasReport
     scales: tuple[JudgeScale, ...]  # how each uses the scale, by the fit
@@ -80,7 +80,7 @@ class JudgeRow:
 
 
 @dataclass(frozen=True)
-class JudgePair:
+class _JudgePair:
     """How far two judges agree on what both scored."""
 
     judge_a: Annotated[str, named("judge")]
@@ -98,7 +98,7 @@ class JudgePair:
 
 
 @dataclass(frozen=True)
-class AgreementRow:
+class _AgreementRow:
     """A judge's agreement with its peers (weighted) on one value of a dimension (factor, teacher, student, task)."""
 
     judge: str
@@ -202,20 +202,20 @@ def is_degenerate(loaded: LoadedRun) -> bool:
     return models <= 1
 
 
-def judge_pairs(loaded: LoadedRun) -> tuple[JudgePair, ...]:
+def judge_pairs(loaded: LoadedRun) -> tuple[_JudgePair, ...]:
     """Compute the agreement of every two judges."""
     return tuple(_judge_pair(loaded, shared) for shared in _shared(loaded))
 
 
-def _judge_pair(loaded: LoadedRun, shared: _Shared) -> JudgePair:
+def _judge_pair(loaded: LoadedRun, shared: _Shared) -> _JudgePair:
     names, n = (loaded.judges[shared.a], loaded.judges[shared.b]), len(shared.rows)
     if not n:
-        return JudgePair(*names, 0, None, None, None, None, None, "", None, None, None)
+        return _JudgePair(*names, 0, None, None, None, None, None, "", None, None, None)
     pairs = loaded.pairs
     lower, upper = share_limits(loaded.clusters[pairs.datapoint[shared.rows]], shared.equal)
     one, other = pairs.scores[shared.rows, shared.a], pairs.scores[shared.rows, shared.b]
     value = shared.kappa()
-    return JudgePair(
+    return _JudgePair(
         *names,
         n,
         spa=float(shared.equal.mean()),
@@ -312,13 +312,13 @@ def ranked_judges(rows: tuple[JudgeRow, ...]) -> tuple[str, ...]:
     return tuple(row.judge for row in ranked if row.kind == "model") or tuple(row.judge for row in ranked)
 
 
-def breakdown(loaded: LoadedRun) -> tuple[AgreementRow, ...]:
+def breakdown(loaded: LoadedRun) -> tuple[_AgreementRow, ...]:
     """Compute each judge's weighted agreement by factor, teacher, student and task."""
     shared = [one for one in _shared(loaded) if len(one.rows)]
     return tuple(row for dimension in _DIMENSIONS for row in _breakdown(loaded, shared, dimension))
 
 
-def _breakdown(loaded: LoadedRun, shared: list[_Shared], dimension: str) -> Iterator[AgreementRow]:
+def _breakdown(loaded: LoadedRun, shared: list[_Shared], dimension: str) -> Iterator[_AgreementRow]:
     names = loaded.names(dimension)
     codes = getattr(loaded.pairs, dimension)
     enough, shape = peers(loaded), (len(loaded.judges), len(names))
@@ -337,7 +337,7 @@ def _breakdown(loaded: LoadedRun, shared: list[_Shared], dimension: str) -> Iter
         total, weight = n[judge, value], weights[judge, value]
         mean = float(kappas[judge, value] / weight) if weight else None
         shares = (float(equal[judge, value] / total), float(close[judge, value] / total))
-        yield AgreementRow(loaded.judges[judge], dimension, names[value], int(total), *shares, mean)
+        yield _AgreementRow(loaded.judges[judge], dimension, names[value], int(total), *shares, mean)
 
 
 def _by(values: npt.NDArray[Any], shared: _Shared, size: int) -> tuple[Any, Any, Floats]:

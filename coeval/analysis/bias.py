@@ -27,7 +27,7 @@ from coeval.analysis.verdicts import Preference
 
 
 @dataclass(frozen=True)
-class SelfPreferenceRow:
+class _SelfPreferenceRow:
     """Whether a judge rates its own answers above what its peers give them."""
 
     judge: JudgeName
@@ -44,7 +44,7 @@ class SelfPreferenceRow:
 
 
 @dataclass(frozen=True)
-class VerbosityRow:
+class _VerbosityRow:
     """Whether longer answers score better."""
 
     judge: str  # empty: all judges
@@ -59,7 +59,7 @@ class VerbosityRow:
 
 
 @dataclass(frozen=True)
-class FamilyRow:
+class _FamilyRow:
     """Whether a judge rates other models of its own family above what judges of other families give."""
 
     judge: JudgeName
@@ -89,7 +89,7 @@ class FlipRow:
 
 
 @dataclass(frozen=True)
-class PositionRow:
+class _PositionRow:
     """How often a judge prefers the answer shown first; sides are dealt at random, so one order tells too."""
 
     judge: JudgeName
@@ -104,11 +104,11 @@ class PositionRow:
 class BiasReport:
     """What may be wrong with judges."""
 
-    self_preference: tuple[SelfPreferenceRow, ...]
-    verbosity: tuple[VerbosityRow, ...]
-    family: tuple[FamilyRow, ...]
+    self_preference: tuple[_SelfPreferenceRow, ...]
+    verbosity: tuple[_VerbosityRow, ...]
+    family: tuple[_FamilyRow, ...]
     flips: tuple[FlipRow, ...]
-    positions: tuple[PositionRow, ...] = ()
+    positions: tuple[_PositionRow, ...] = ()
 
 
 # Position: how often a verdict depends on the order of the answers.
@@ -123,7 +123,7 @@ def flip_rows(verdicts: Iterable[Preference]) -> tuple[FlipRow, ...]:
     return tuple(_flips(judge, preferences) for judge, preferences in sorted(by_judge.items()))
 
 
-def position_rows(verdicts: Iterable[Preference]) -> tuple[PositionRow, ...]:
+def position_rows(verdicts: Iterable[Preference]) -> tuple[_PositionRow, ...]:
     """Return how often each judge decides for the answer shown first, by name; intervals draw items."""
     first: dict[str, list[tuple[str, float]]] = {}
     for one in verdicts:
@@ -135,7 +135,7 @@ def position_rows(verdicts: Iterable[Preference]) -> tuple[PositionRow, ...]:
         points, hits = zip(*decided, strict=True)
         lower, upper = share_limits(np.array(points), np.array(hits))
         share = float(np.mean(hits))
-        rows.append(PositionRow(judge, len(hits), share, lower, upper, biased=not lower <= 0.5 <= upper))
+        rows.append(_PositionRow(judge, len(hits), share, lower, upper, biased=not lower <= 0.5 <= upper))
     return tuple(rows)
 
 
@@ -187,7 +187,7 @@ def family_of(model: str) -> str | None:
     return next((name for name, pattern in _FAMILIES.items() if re.search(pattern, model.lower())), None)
 
 
-def self_preference_rows(loaded: LoadedRun) -> tuple[SelfPreferenceRow, ...]:
+def self_preference_rows(loaded: LoadedRun) -> tuple[_SelfPreferenceRow, ...]:
     """Compute self-preference of each judge that is a student too and shares answers with peers."""
     scores, rows = _without_self_peers(loaded), []
     for judge, name in enumerate(loaded.judges):
@@ -197,11 +197,11 @@ def self_preference_rows(loaded: LoadedRun) -> tuple[SelfPreferenceRow, ...]:
         others = np.arange(len(loaded.judges)) != judge
         figures = _preference(loaded, judge, scores[:, others], own, ~own)
         if figures is not None:
-            rows.append(SelfPreferenceRow(name, *figures))
+            rows.append(_SelfPreferenceRow(name, *figures))
     return tuple(rows)
 
 
-def family_rows(loaded: LoadedRun) -> tuple[FamilyRow, ...]:
+def family_rows(loaded: LoadedRun) -> tuple[_FamilyRow, ...]:
     """Compute family preference of each judge with students of its family and peers of other families."""
     scores, rows = _without_self_peers(loaded), []
     judges = {name: family_of(loaded.info.model_id(name, "judge")) for name in loaded.judges}
@@ -215,7 +215,7 @@ def family_rows(loaded: LoadedRun) -> tuple[FamilyRow, ...]:
         theirs = np.isin(loaded.pairs.student, [loaded.students.index(student) for student in relatives])
         figures = _preference(loaded, judge, scores[:, strangers], theirs, ~ours)
         if figures is not None:
-            rows.append(FamilyRow(name, judges[name] or "", ", ".join(relatives), figures[0], *figures[4:]))
+            rows.append(_FamilyRow(name, judges[name] or "", ", ".join(relatives), figures[0], *figures[4:]))
     return tuple(rows)
 
 
@@ -246,7 +246,7 @@ def _preference(
     return (int(own.sum()), *means, float(lead.estimate[0]), float(lead.lower[0]), float(lead.upper[0]))
 
 
-def verbosity_rows(loaded: LoadedRun) -> tuple[VerbosityRow, ...]:
+def verbosity_rows(loaded: LoadedRun) -> tuple[_VerbosityRow, ...]:
     """Correlate length and score for all judges together, then for each."""
     units = loaded.units
     masks = [("", np.ones(len(units), dtype=bool))]
@@ -254,7 +254,7 @@ def verbosity_rows(loaded: LoadedRun) -> tuple[VerbosityRow, ...]:
     return tuple(_verbosity(loaded, name, mask) for name, mask in masks if mask.any())
 
 
-def _verbosity(loaded: LoadedRun, judge: str, mask: npt.NDArray[np.bool_]) -> VerbosityRow:
+def _verbosity(loaded: LoadedRun, judge: str, mask: npt.NDArray[np.bool_]) -> _VerbosityRow:
     units = loaded.units
     n = np.bincount(units.response[mask], minlength=len(loaded.responses))
     sums = np.bincount(units.response[mask], units.norm[mask], minlength=len(loaded.responses))
@@ -268,7 +268,7 @@ def _verbosity(loaded: LoadedRun, judge: str, mask: npt.NDArray[np.bool_]) -> Ve
         columns = np.stack([x * y, x * x, y * y], axis=1)
         drawn = jackknife(loaded.clusters[datapoint], columns, lambda s: s[:, 0] / np.sqrt(s[:, 1] * s[:, 2]))
         lower, upper = max(-1.0, float(drawn.lower[0])), min(1.0, float(drawn.upper[0]))
-    return VerbosityRow(judge, len(scored), pearson(tokens, scores), within, lower, upper)
+    return _VerbosityRow(judge, len(scored), pearson(tokens, scores), within, lower, upper)
 
 
 def _within(values: Floats, groups: npt.NDArray[Any]) -> Floats:

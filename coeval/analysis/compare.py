@@ -40,7 +40,7 @@ _WINS = {"model_a": 1.0, "model_b": 0.0}
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class _LeftOut:
     """What one run alone has."""
 
     run: str  # before or after
@@ -51,7 +51,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class SharedScores:
+class _SharedScores:
     """One kind of figure of both runs."""
 
     basis: str
@@ -62,7 +62,7 @@ class SharedScores:
     shared_after: Floats
 
 
-def shared_scores(before: LoadedRun, after: LoadedRun) -> tuple[list[SharedScores], list[LeftOut]]:
+def _shared_scores(before: LoadedRun, after: LoadedRun) -> tuple[list[_SharedScores], list[_LeftOut]]:
     """Return scores and verdicts of what both runs have, and list what only one has."""
     tables, left_out = [], []
     for basis, parts, figures in ((_SCORES, _scored, _scores), (_VERDICTS, _judged_by, _shares)):
@@ -76,7 +76,7 @@ def shared_scores(before: LoadedRun, after: LoadedRun) -> tuple[list[SharedScore
             if basis == _SCORES:
                 common, missing = _in_both(before, after, shared)
                 left_out += missing
-            tables.append(SharedScores(basis, tuple(sorted({task for task, _, _ in shared})), *values, *common))
+            tables.append(_SharedScores(basis, tuple(sorted({task for task, _, _ in shared})), *values, *common))
     return tables, left_out
 
 
@@ -111,7 +111,7 @@ def _judged_by(loaded: LoadedRun) -> Counter[_Part]:
     return Counter((one.task, one.judge, "") for one in loaded.verdicts if not one.is_self_judged)
 
 
-def _left(basis: str, run: str, mine: Counter[_Part], theirs: Counter[_Part]) -> Iterator[LeftOut]:
+def _left(basis: str, run: str, mine: Counter[_Part], theirs: Counter[_Part]) -> Iterator[_LeftOut]:
     """Yield what the other run lacks, by the widest of task, judge and factor that it lacks."""
     tasks, judges = {task for task, _, _ in theirs}, {judge for _, judge, _ in theirs}
     factors = {(task, factor) for task, _, factor in theirs}
@@ -129,7 +129,7 @@ def _left(basis: str, run: str, mine: Counter[_Part], theirs: Counter[_Part]) ->
         else:
             counts["judge", f"{judge} on {task}/{factor}".rstrip("/")] += count
     for (kind, name), count in sorted(counts.items()):
-        yield LeftOut(run, basis, kind, name, count)
+        yield _LeftOut(run, basis, kind, name, count)
 
 
 def _scores(loaded: LoadedRun, shared: set[_Part], _: set[str]) -> Floats:
@@ -138,7 +138,7 @@ def _scores(loaded: LoadedRun, shared: set[_Part], _: set[str]) -> Floats:
     return by_datapoint(loaded.with_units(loaded.units.where(is_shared)))
 
 
-def _in_both(before: LoadedRun, after: LoadedRun, shared: set[_Part]) -> tuple[list[Floats], list[LeftOut]]:
+def _in_both(before: LoadedRun, after: LoadedRun, shared: set[_Part]) -> tuple[list[Floats], list[_LeftOut]]:
     """Return each student's mean on each datapoint over the scores that both runs have, and count the others."""
     runs = (before, after)
     keys = [_score_keys(loaded, shared) for loaded in runs]
@@ -151,7 +151,7 @@ def _in_both(before: LoadedRun, after: LoadedRun, shared: set[_Part]) -> tuple[l
         lacking = Counter(
             key[1] for key, is_shared in zip(mine, codes.tolist(), strict=True) if not is_shared and key[0] in points
         )
-        left_out += [LeftOut(name, _SCORES, "student", *row) for row in sorted(lacking.items())]
+        left_out += [_LeftOut(name, _SCORES, "student", *row) for row in sorted(lacking.items())]
     return tables, left_out
 
 
@@ -215,7 +215,7 @@ class RunComparison:
     changes: tuple[Change, ...]
     only_before: tuple[str, ...]  # students that the later run lacks
     only_after: tuple[str, ...]
-    left_out: tuple[LeftOut, ...]  # tasks, judges and factors of one run alone
+    left_out: tuple[_LeftOut, ...]  # tasks, judges and factors of one run alone
     changed_judges: tuple[str, ...]
     """Judges whose model is another, as `name: model -> model`: their scores are compared all the same."""
     skipped_before: tuple[Skipped, ...]
@@ -229,7 +229,7 @@ class RunComparison:
 
 def compare_runs(before: LoadedRun, after: LoadedRun, threshold: float = 0.02) -> RunComparison:
     """Compare every student that both runs judged, overall and by task."""
-    tables, left_out = shared_scores(before, after)
+    tables, left_out = _shared_scores(before, after)
     names = [_judged(loaded) for loaded in (before, after)]
     return RunComparison(
         before.info.experiment_id,
@@ -250,7 +250,7 @@ def _judged(loaded: LoadedRun) -> set[str]:
     return scored | {model for one in loaded.verdicts for model in (one.model_a, one.model_b)}
 
 
-def _changes(before: LoadedRun, after: LoadedRun, scores: SharedScores, threshold: float) -> Iterator[Change]:
+def _changes(before: LoadedRun, after: LoadedRun, scores: _SharedScores, threshold: float) -> Iterator[Change]:
     """Yield the changes over all tasks, then those of each."""
     for task in ("", *scores.tasks):
         for student in sorted(set(before.students) & set(after.students)):

@@ -45,7 +45,7 @@ class CoverageRow:
 
 
 @dataclass(frozen=True)
-class CountRow:
+class _CountRow:
     """Records of a phase, by one value of a dimension."""
 
     phase: str
@@ -56,7 +56,7 @@ class CountRow:
 
 
 @dataclass(frozen=True)
-class StrataRow:
+class _StrataRow:
     """How much of what a task's target attributes span has items."""
 
     task: TaskName
@@ -75,9 +75,9 @@ class CoverageSummary(Report):
     """Report coverage-summary."""
 
     meta: Mapping[str, Any]
-    counts: tuple[CountRow, ...]
+    counts: tuple[_CountRow, ...]
     rows: Columns[CoverageRow]
-    strata: tuple[StrataRow, ...]
+    strata: tuple[_StrataRow, ...]
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def coverage_summary(loaded: LoadedRun) -> CoverageSummary:
     return CoverageSummary(loaded.header, dict(loaded.info.meta), tuple(_counts(loaded)), _rows(loaded), strata)
 
 
-def _counts(loaded: LoadedRun) -> Iterator[CountRow]:
+def _counts(loaded: LoadedRun) -> Iterator[_CountRow]:
     """Yield the counts of stored records by phase and by each name in them."""
     totals, failed = Counter[tuple[str, str, str]](), Counter[tuple[str, str, str]]()
     for (phase, *names, is_failed), number in loaded.counts.items():
@@ -158,7 +158,7 @@ def _counts(loaded: LoadedRun) -> Iterator[CountRow]:
                 totals[phase, dimension, str(name)] += number
                 failed[phase, dimension, str(name)] += number if is_failed else 0
     for key in sorted(totals):
-        yield CountRow(*key, records=totals[key], failed=failed[key])
+        yield _CountRow(*key, records=totals[key], failed=failed[key])
 
 
 def _rows(loaded: LoadedRun) -> Columns[CoverageRow]:
@@ -221,7 +221,7 @@ def _names(loaded: LoadedRun) -> dict[str, Sequence[str]]:
     return {name: loaded.names(name) for name in _COUNTED}
 
 
-def _strata(loaded: LoadedRun, code: int, task: str) -> StrataRow:
+def _strata(loaded: LoadedRun, code: int, task: str) -> _StrataRow:
     info = loaded.info.tasks.get(task, TaskInfo())
     declared = {name: set(values) for name, values in info.attributes.items()}
     items = [loaded.attributes[point] for point in np.flatnonzero(loaded.datapoint_task == code)]
@@ -234,7 +234,7 @@ def _strata(loaded: LoadedRun, code: int, task: str) -> StrataRow:
         (name, value) for item in declared_items for name, value in item.items() if value in declared[name]
     }
     covered = len(seen) if strata else 0
-    return StrataRow(
+    return _StrataRow(
         task,
         strata,
         covered,

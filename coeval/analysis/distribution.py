@@ -40,7 +40,7 @@ class ScoreDistribution(Report):
 
 
 @dataclass(frozen=True)
-class InteractionCell:
+class _InteractionCell:
     """A student on a teacher's items."""
 
     teacher: str
@@ -56,20 +56,20 @@ class InteractionCell:
 class InteractionMatrix(Report):
     """Report interaction-matrix."""
 
-    cells: tuple[InteractionCell, ...]
+    cells: tuple[_InteractionCell, ...]
 
 
 @dataclass(frozen=True)
 class JudgeConsistency(Report):
     """Report judge-consistency."""
 
-    calibration: tuple[CalibrationRow, ...]
-    spread: tuple[SpreadRow, ...]  # variance and box-plot figures of each judge by attribute value
+    calibration: tuple[_CalibrationRow, ...]
+    spread: tuple[_SpreadRow, ...]  # variance and box-plot figures of each judge by attribute value
     drift: tuple[DriftRow, ...]  # mean score and agreement by order of evaluation, in windows of 50 units
 
 
 @dataclass(frozen=True)
-class CalibrationRow:
+class _CalibrationRow:
     """How a judge uses the scale."""
 
     judge: str
@@ -83,7 +83,7 @@ class CalibrationRow:
 
 
 @dataclass(frozen=True)
-class SpreadRow:
+class _SpreadRow:
     """A judge's scores at one value of an attribute."""
 
     judge: str
@@ -157,7 +157,7 @@ def interaction_matrix(loaded: LoadedRun) -> InteractionMatrix:
     return InteractionMatrix(loaded.header, (*_cells(loaded, by_factor=False), *_cells(loaded, by_factor=True)))
 
 
-def _cells(loaded: LoadedRun, *, by_factor: bool) -> Iterator[InteractionCell]:
+def _cells(loaded: LoadedRun, *, by_factor: bool) -> Iterator[_InteractionCell]:
     units, factors = loaded.units, loaded.factors if by_factor else ("",)
     factor = units.factor if by_factor else np.zeros(len(units), dtype=np.int64)
     inner = units.student * len(factors) + factor
@@ -170,7 +170,7 @@ def _cells(loaded: LoadedRun, *, by_factor: bool) -> Iterator[InteractionCell]:
         mean = float(means.mean[cell])
         deviation = mean - float(of_student.mean[rest])
         n = int(means.n[cell])
-        yield InteractionCell(*names, factors[rest % len(factors)], mean, deviation, n, names[0] == names[1])
+        yield _InteractionCell(*names, factors[rest % len(factors)], mean, deviation, n, names[0] == names[1])
 
 
 def judge_consistency(loaded: LoadedRun) -> JudgeConsistency:
@@ -180,17 +180,17 @@ def judge_consistency(loaded: LoadedRun) -> JudgeConsistency:
     return JudgeConsistency(loaded.header, tuple(_calibration(loaded)), spread, tuple(_windows(loaded, windows)))
 
 
-def _calibration(loaded: LoadedRun) -> Iterator[CalibrationRow]:
+def _calibration(loaded: LoadedRun) -> Iterator[_CalibrationRow]:
     units, size = loaded.units, len(loaded.judges)
     means = Summaries(units.judge, units.norm, size)
     counts = level_counts(loaded, units.judge, np.arange(len(units)), size)
     for judge in np.flatnonzero(means.n):
         high, medium, low = (float(share) for share in counts[judge, :3] / means.n[judge])
         numbers = (int(means.n[judge]), float(means.mean[judge]), float(means.sd[judge]))
-        yield CalibrationRow(loaded.judges[judge], *numbers, high, medium, low, max(high, low) > _FLAGGED)
+        yield _CalibrationRow(loaded.judges[judge], *numbers, high, medium, low, max(high, low) > _FLAGGED)
 
 
-def _spread(loaded: LoadedRun) -> Iterator[SpreadRow]:
+def _spread(loaded: LoadedRun) -> Iterator[_SpreadRow]:
     """Yield box-plot figures of each judge and attribute value."""
     names = loaded.attribute_names
     rows, values = loaded.grouped(loaded.units, "attribute")
@@ -203,7 +203,7 @@ def _spread(loaded: LoadedRun) -> Iterator[SpreadRow]:
         attribute, _, text = names[value].partition("=")
         box = (float(quantile) for quantile in np.quantile(scores, [0.0, 0.25, 0.5, 0.75, 1.0]))
         variance = float(scores.var(ddof=1)) if len(scores) > 1 else 0.0
-        yield SpreadRow(loaded.judges[judge], attribute, text, len(scores), float(scores.mean()), variance, *box)
+        yield _SpreadRow(loaded.judges[judge], attribute, text, len(scores), float(scores.mean()), variance, *box)
 
 
 def _evaluation_ranks(loaded: LoadedRun) -> Codes:

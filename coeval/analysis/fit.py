@@ -47,7 +47,7 @@ _EM_STEPS = 12
 
 
 @dataclass(frozen=True)
-class Solution:
+class _Solution:
     """Quality of students and items, in standard deviations of quality within items, and severities of judges."""
 
     theta: Floats  # (S,), NaN of students without scores that count; about their mean
@@ -57,7 +57,7 @@ class Solution:
     is_connected: bool  # whether every two students can be compared
 
 
-def solve(table: ScoreTable, judges: JudgeFit, counts: Mask, variance: float) -> Solution:
+def solve(table: ScoreTable, judges: JudgeFit, counts: Mask, variance: float) -> _Solution:
     """Return the solution for answers whose quality varies by `variance` about that of student and item."""
     scores = np.where(counts, table.scores - table.length[:, None] * judges.excess, 0.0)
     safe = np.where(judges.noise > 0, judges.noise, 1.0)
@@ -106,7 +106,7 @@ class _Equations:
         rows = (np.flatnonzero(table.task == task) for task in range(table.tasks))
         self.tasks = [_Task(self, chosen) if len(chosen) else None for chosen in rows]
 
-    def solution(self) -> Solution:
+    def solution(self) -> _Solution:
         """Solve for students, then severities, then items."""
         table, students = self.table, self.table.students
         scaled = self.g_student * self.inverse[:, None]
@@ -132,7 +132,7 @@ class _Equations:
         theta = np.where(present, theta - theta[present].mean() if present.any() else theta, np.nan)
         never = np.stack([self.mask[table.task == task].sum(axis=0) == 0 for task in range(table.tasks)])
         severity[never] = np.nan
-        return Solution(theta, severity, item, influence, int(told.sum()) >= int(present.sum()) - 1)
+        return _Solution(theta, severity, item, influence, int(told.sum()) >= int(present.sum()) - 1)
 
     def _influence(self, theta: Floats, severity: Floats, item: Floats) -> Floats:
         """Return what each cluster adds to the equations of students, (C, S), severities being eliminated."""
@@ -165,7 +165,7 @@ class Fit:
     table: ScoreTable
     counts: Mask  # (R, J): the scores that the fit rests on
     judges: JudgeFit
-    solution: Solution
+    solution: _Solution
     scale: float  # score for one standard deviation of quality, by the judges' weights
     level: Floats  # (D,): score of an answer of average quality to each item
     score: Floats  # (S,): a student's score on the average item; NaN of students that cannot be compared
@@ -231,7 +231,7 @@ def _without_own(table: ScoreTable, given: Mask) -> Mask:
     return np.where(scored[table.student][:, None], others, given)
 
 
-def _spread(solution: Solution) -> float:
+def _spread(solution: _Solution) -> float:
     """Return by how much answers vary about student and item, of a variance of 1 within items."""
     theta = solution.theta[np.isfinite(solution.theta)]
     return float(np.clip(1.0 - theta.var(ddof=1), 0.05, 1.0)) if len(theta) > 1 else 1.0
@@ -267,7 +267,7 @@ def refined(table: ScoreTable, judges: JudgeFit, counts: Mask) -> JudgeFit:
 
 
 def _posterior(
-    table: ScoreTable, judges: JudgeFit, counts: Mask, solution: Solution, variance: float
+    table: ScoreTable, judges: JudgeFit, counts: Mask, solution: _Solution, variance: float
 ) -> tuple[Floats, Floats]:
     """Return mean and variance of each answer's quality, (R,)."""
     safe = np.where(judges.noise > 0, judges.noise, 1.0)

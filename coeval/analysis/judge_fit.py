@@ -182,7 +182,7 @@ def about_means(values: Floats, groups: Codes, size: int) -> Floats:
     return rest
 
 
-def two_way(values: Floats, item: Codes, student: Codes, sizes: tuple[int, int]) -> Floats:
+def _two_way(values: Floats, item: Codes, student: Codes, sizes: tuple[int, int]) -> Floats:
     """Return values (N,) less the effects of their items and students, by least squares."""
     rest = about_means(values, item, sizes[0])
     for _ in range(50):
@@ -193,7 +193,7 @@ def two_way(values: Floats, item: Codes, student: Codes, sizes: tuple[int, int])
     return rest
 
 
-def length_slopes(table: ScoreTable, counts: Mask) -> tuple[Floats, Floats]:
+def _length_slopes(table: ScoreTable, counts: Mask) -> tuple[Floats, Floats]:
     """Return each judge's slope on length within student and item (J,), and what each cluster adds to it (C, J)."""
     clusters = int(table.cluster.max(initial=-1)) + 1
     slopes, influence = np.zeros(table.judges), np.zeros((clusters, table.judges))
@@ -201,18 +201,18 @@ def length_slopes(table: ScoreTable, counts: Mask) -> tuple[Floats, Floats]:
     for judge in range(table.judges):
         rows = counts[:, judge]
         item, student = table.item[rows], table.student[rows]
-        x = two_way(table.length[rows], item, student, sizes)
+        x = _two_way(table.length[rows], item, student, sizes)
         square = float((x**2).sum())
         if square < 1e-9 * max(1, len(x)):
             continue
-        y = two_way(table.scores[rows, judge], item, student, sizes)
+        y = _two_way(table.scores[rows, judge], item, student, sizes)
         slopes[judge] = float((x * y).sum()) / square
         scores = x * (y - slopes[judge] * x) / square
         influence[:, judge] = np.bincount(table.cluster[item], scores, minlength=clusters)
     return slopes, influence
 
 
-def loadings(correlation: Floats, count: Floats) -> Floats:
+def _loadings(correlation: Floats, count: Floats) -> Floats:
     """Return the correlation of each judge with the one quality that all see, (..., J), of matrices (..., J, J).
 
     Minimises sum n_jk (rho_jk - r_j r_k)^2 over pairs, with a prior worth five observations that all are alike; a
@@ -245,7 +245,7 @@ def correlations(covariance: Floats) -> Floats:
     return result
 
 
-def weighted_median(values: Floats, weights: Floats) -> float:
+def _weighted_median(values: Floats, weights: Floats) -> float:
     """Return the median of values by weights, between two that share it; 0 without any weight."""
     chosen = weights > 0
     if not chosen.any():
@@ -258,13 +258,13 @@ def weighted_median(values: Floats, weights: Floats) -> float:
 
 def fit_judges(table: ScoreTable, counts: Mask) -> JudgeFit:
     """Return what the scores that count say of judges (steps 1 and 2)."""
-    slope, influence = length_slopes(table, counts)
+    slope, influence = _length_slopes(table, counts)
     rest = table.scores - table.length[:, None] * slope
     products = item_products(table, rest, counts)
     covariance = products.covariance()
     variance = np.nan_to_num(np.maximum(np.diagonal(covariance), 0.0))
     variance = np.where(variance < 1e-9, 0.0, variance)
-    reliability = loadings(correlations(covariance), products.count.sum(axis=0)) * (variance > 0)
+    reliability = _loadings(correlations(covariance), products.count.sum(axis=0)) * (variance > 0)
     sharpness, noise = reliability * np.sqrt(variance), variance * np.maximum(1.0 - reliability**2, LEAST_NOISE)
     judges = JudgeFit(sharpness, noise, reliability, slope, influence, 0.0)
     return replace(judges, beta=length_worth(judges))
@@ -274,4 +274,4 @@ def length_worth(judges: JudgeFit, without: int = -1) -> float:
     """Return beta by the median of judges, without one of them where that is given."""
     weights = judges.information * (np.arange(len(judges.slope)) != without)
     safe = np.where(judges.sharpness > 0, judges.sharpness, 1.0)
-    return weighted_median(judges.slope / safe, np.where(judges.sharpness > 0, weights, 0.0))
+    return _weighted_median(judges.slope / safe, np.where(judges.sharpness > 0, weights, 0.0))

@@ -303,7 +303,7 @@ def _verbosity(fit: Fit) -> Iterator[_Test]:
     informative = judges.information > 0
     safe = np.where(informative, judges.sharpness, 1.0)
     weight = judges.information / max(float(judges.information.sum()), 1e-300)
-    slopes = jackknife_influence(judges.slope_influence)
+    slopes = _jackknife_influence(judges.slope_influence)
     for judge in np.flatnonzero(judges.slope_influence.any(axis=0)).tolist():
         others = weight * (np.arange(len(weight)) != judge)
         if not others.any():
@@ -317,7 +317,7 @@ def _verbosity(fit: Fit) -> Iterator[_Test]:
         yield _Test(judge, VERBOSITY, effect, (float(low), float(high)), p_value)
 
 
-def jackknife_influence(influence: Floats) -> tuple[Floats, float]:
+def _jackknife_influence(influence: Floats) -> tuple[Floats, float]:
     """Return the variances of estimates (J,) that are sums over clusters (C, J), and their degrees of freedom."""
     clusters = max(2, int(influence.any(axis=1).sum()))
     return (influence**2).sum(axis=0) * clusters / (clusters - 1), float(clusters - 1)

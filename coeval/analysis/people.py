@@ -63,7 +63,7 @@ def fit_map(judge: Floats, people: Floats) -> Map:
     return _map(scores, counts, np.bincount(place, people) / counts)
 
 
-def drawn_maps(judge: Floats, people: Floats, items: Codes, draws: Floats) -> list[Map | None]:
+def _drawn_maps(judge: Floats, people: Floats, items: Codes, draws: Floats) -> list[Map | None]:
     """Fit a map for each draw (B, items) of how often an item was drawn; None for a draw without the judge's."""
     scores, place = np.unique(judge, return_inverse=True)
     cells, shape = items * len(scores) + place, (draws.shape[1], len(scores))
@@ -101,7 +101,7 @@ _WORDS = {value: word.capitalize() for word, value in LEVELS.items()}
 
 
 @dataclass(frozen=True)
-class JudgeCalibration:
+class _JudgeCalibration:
     """What a judge's map is fitted to, and how much closer to people it brings the judge."""
 
     judge: JudgeName
@@ -115,7 +115,7 @@ class JudgeCalibration:
 
 
 @dataclass(frozen=True)
-class MapRow:
+class _MapRow:
     """What one score of a judge is worth."""
 
     judge: JudgeName
@@ -133,7 +133,7 @@ class MapRow:
 
 
 @dataclass(frozen=True)
-class StudentCalibration:
+class _StudentCalibration:
     """A student's scores on all answers, raw and calibrated."""
 
     rank: Rank  # by `calibrated`
@@ -164,9 +164,9 @@ class Calibration(Report):
     left_out: tuple[Skipped, ...]
     without_map: tuple[str, ...]  # judges that scored nothing that people did: their scores play no part in `students`
     agreement: tuple[PeopleAgreement, ...]
-    judges: tuple[JudgeCalibration, ...]
-    maps: tuple[MapRow, ...]
-    students: tuple[StudentCalibration, ...]
+    judges: tuple[_JudgeCalibration, ...]
+    maps: tuple[_MapRow, ...]
+    students: tuple[_StudentCalibration, ...]
 
 
 @dataclass(frozen=True)
@@ -232,9 +232,9 @@ def _judges(loaded: LoadedRun, pairs: _Consensus) -> Iterator[_Judge]:
                 yield _Judge(code, factor, fit_map(scores[mine], people), scores[mine], people, *places)
 
 
-def _summary(loaded: LoadedRun, one: _Judge) -> JudgeCalibration:
+def _summary(loaded: LoadedRun, one: _Judge) -> _JudgeCalibration:
     worth = cross_validated(one.scores, one.people, one.item)
-    return JudgeCalibration(
+    return _JudgeCalibration(
         *_named(loaded, one),
         len(one.scores),
         len(np.unique(one.item)),
@@ -254,7 +254,7 @@ def _own(loaded: LoadedRun, one: _Judge) -> Units:
     return units.where((units.judge == one.judge) & ((units.factor == one.factor) | (one.factor < 0)))
 
 
-def _map_rows(loaded: LoadedRun, one: _Judge) -> Iterator[MapRow]:
+def _map_rows(loaded: LoadedRun, one: _Judge) -> Iterator[_MapRow]:
     """Yield a row for each score that people met; of a judge that gives levels, for each that it gave."""
     units = _own(loaded, one)
     used, uses = np.unique(units.norm, return_counts=True)
@@ -266,7 +266,7 @@ def _map_rows(loaded: LoadedRun, one: _Judge) -> Iterator[MapRow]:
         at = np.flatnonzero(one.map.scores == score)
         met = len(at) > 0
         sure = met and len(np.unique(one.cluster[place == at[0]])) > 1
-        yield MapRow(
+        yield _MapRow(
             *_named(loaded, one),
             score,
             _WORDS.get(score, "") if levels else "",
@@ -279,7 +279,7 @@ def _map_rows(loaded: LoadedRun, one: _Judge) -> Iterator[MapRow]:
         )
 
 
-def _students(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tuple[StudentCalibration, ...]:
+def _students(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tuple[_StudentCalibration, ...]:
     size = len(loaded.students)
     if not judges:
         return ()
@@ -297,7 +297,7 @@ def _students(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tup
     for rank, one in enumerate(ranked(loaded, calibrated), start=1):
         mean, half = float(calibrated.mean[one]), float(widths[one])
         rows.append(
-            StudentCalibration(
+            _StudentCalibration(
                 rank,
                 loaded.students[one],
                 raw_ranks.index(one) + 1,
@@ -323,7 +323,7 @@ def _map_errors(pairs: _Consensus, judges: list[_Judge], parts: list[Units], siz
         scores, place = np.unique(part.norm, return_inverse=True)
         table = np.bincount(part.student * len(scores) + place, minlength=size * len(scores)).reshape(size, -1)
         counts += table.sum(axis=1)
-        for draw, drawn_map in enumerate(drawn_maps(one.scores, one.people, one.item, draws)):
+        for draw, drawn_map in enumerate(_drawn_maps(one.scores, one.people, one.item, draws)):
             sums[draw] += table @ (drawn_map or one.map)(scores)
     errors: Floats = (sums / np.maximum(counts, 1)).std(axis=0, ddof=1)
     return errors

@@ -206,7 +206,7 @@ LEVELS = {"high": 1.0, "medium": 0.5, "low": 0.0}
 """What a level is worth."""
 _PHASES = {"data_generation": "P3", "response_collection": "P4", "evaluation": "P5"}
 _MOST_TOKENS = 10**9  # no answer is longer, and `1e400` is infinite
-Parsed = TypeVar("Parsed")
+_Parsed = TypeVar("_Parsed")
 
 
 @dataclass
@@ -292,11 +292,11 @@ def _last_valid(
     phase: str,
     skips: Skips,
     counts: Counter[Any],
-    make: Callable[[dict[str, Any]], Parsed | None],
+    make: Callable[[dict[str, Any]], _Parsed | None],
     items: Mapping[str, Item] | None = None,
-) -> dict[str, Parsed]:
+) -> dict[str, _Parsed]:
     """Return records by id, without answers to other prompts than these items have."""
-    latest: dict[str, Parsed] = {}
+    latest: dict[str, _Parsed] = {}
     for place, record in _records(run, phase, skips, counts):
         parsed = make(record)
         if parsed is None:

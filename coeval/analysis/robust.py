@@ -42,7 +42,7 @@ from p2l.common.files import atomic_path
 
 
 @dataclass(frozen=True)
-class RobustStudent:
+class _RobustStudent:
     """A student on the robust set and on all."""
 
     rank: Rank
@@ -58,7 +58,7 @@ class RobustStudent:
 
 
 @dataclass(frozen=True)
-class RobustTeacher:
+class _RobustTeacher:
     """How many of a teacher's items were kept."""
 
     teacher: TeacherName
@@ -76,18 +76,18 @@ class RobustSummary(Report):
     settings: RobustSettings
     judges: tuple[JudgeRow, ...]
     chosen_judges: tuple[str, ...]
-    teachers: tuple[RobustTeacher, ...]
+    teachers: tuple[_RobustTeacher, ...]
     chosen_teachers: tuple[str, ...]
     candidates: int
     kept: int
     kept_ids: tuple[str, ...]
     consistent_fraction: Mapping[str, float]  # candidate datapoint -> share of its pairs on which the judges agreed
-    students: tuple[RobustStudent, ...]
+    students: tuple[_RobustStudent, ...]
     cells: tuple[StudentCell, ...]  # students on the robust set by task and factor
     diagnostics: tuple[str, ...]  # each step in words, and what to change where nothing is left
 
 
-FLAGGED = 0.1
+_FLAGGED = 0.1
 _BY_KAPPA = "--agreement-metric kappa does not reward that"
 _REWARDS = {
     "spa": f"SPA rewards saying the same of all; {_BY_KAPPA}",
@@ -102,7 +102,7 @@ _UNDEFINED = {
 
 
 @dataclass(frozen=True)
-class RobustSet:
+class _RobustSet:
     """What was chosen, and the pairs of the candidates with the scores of J*."""
 
     judges: tuple[JudgeRow, ...]
@@ -115,7 +115,7 @@ class RobustSet:
     pairs: Pairs  # (P, J*) of all items: what J* owes, NaN where it did not score
 
 
-def robust_set(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> RobustSet:
+def _robust_set(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> _RobustSet:
     """Choose judges, teachers and items."""
     judges = judge_rows(loaded, settings.agreement_metric)
     if settings.agreement_metric == "kappa" and not ranked_judges(judges):
@@ -132,7 +132,7 @@ def robust_set(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> Robust
     fractions = _fractions(pairs.where(candidate), settings)
     least = 1.0 if settings.agreement_threshold is None else settings.agreement_threshold
     robust = tuple(datapoint for datapoint, share in fractions.items() if share >= least - 1e-9)
-    return RobustSet(judges, chosen, teachers, top, tuple(fractions), robust, fractions, pairs)
+    return _RobustSet(judges, chosen, teachers, top, tuple(fractions), robust, fractions, pairs)
 
 
 def _asked(loaded: LoadedRun, judges: Sequence[int]) -> Pairs:
@@ -192,7 +192,7 @@ def _consistent(scores: Floats, settings: RobustSettings) -> npt.NDArray[np.bool
 
 def robust_summary(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> RobustSummary:
     """Compute the report: what was chosen, and how the students stand on it."""
-    chosen = robust_set(loaded, settings)
+    chosen = _robust_set(loaded, settings)
     pairs = chosen.pairs.where(
         np.isin(chosen.pairs.datapoint, chosen.kept) & ~np.isnan(chosen.pairs.scores).all(axis=1)
     )
@@ -213,12 +213,12 @@ def robust_summary(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> Ro
     )
 
 
-def _teachers(loaded: LoadedRun, chosen: RobustSet, formula: str) -> tuple[RobustTeacher, ...]:
+def _teachers(loaded: LoadedRun, chosen: _RobustSet, formula: str) -> tuple[_RobustTeacher, ...]:
     owners = [loaded.teachers[code] for code in loaded.datapoint_teacher]
     candidates = [owners[datapoint] for datapoint in chosen.candidates]
     robust = [owners[datapoint] for datapoint in chosen.kept]
     return tuple(
-        RobustTeacher(
+        _RobustTeacher(
             row.teacher,
             row.teacher in chosen.chosen_teachers,
             getattr(row, formula),
@@ -228,7 +228,7 @@ def _teachers(loaded: LoadedRun, chosen: RobustSet, formula: str) -> tuple[Robus
     )
 
 
-def _students(loaded: LoadedRun, chosen: RobustSet, pairs: Pairs) -> tuple[RobustStudent, ...]:
+def _students(loaded: LoadedRun, chosen: _RobustSet, pairs: Pairs) -> tuple[_RobustStudent, ...]:
     means = weighted_means(loaded, pairs, pairs.student, len(loaded.students))
     # All items and judges, on the (task, factor) that J* scores.
     size, units = max(len(loaded.factors), 1), loaded.units
@@ -240,21 +240,21 @@ def _students(loaded: LoadedRun, chosen: RobustSet, pairs: Pairs) -> tuple[Robus
         robust, lower, upper = means.estimate(code)
         delta = robust - float(full.mean[code])
         rows.append(
-            RobustStudent(
+            _RobustStudent(
                 rank,
                 loaded.students[code],
                 *(robust, lower, upper),
                 full_rank=full_ranks.index(code) + 1,
                 full=float(full.mean[code]),
                 delta=delta,
-                flagged=abs(delta) > FLAGGED,
+                flagged=abs(delta) > _FLAGGED,
                 pairs=int(means.n[code]),
             )
         )
     return tuple(rows)
 
 
-def _diagnostics(loaded: LoadedRun, chosen: RobustSet, settings: RobustSettings) -> tuple[str, ...]:
+def _diagnostics(loaded: LoadedRun, chosen: _RobustSet, settings: RobustSettings) -> tuple[str, ...]:
     metric, formula = _metric(chosen, settings), settings.teacher_score_formula
     judges = ", ".join(
         f"{row.judge} {_number(_agreement(row, metric))}" + ("" if row.rank else " (no rank)") for row in chosen.judges
@@ -277,7 +277,7 @@ def _diagnostics(loaded: LoadedRun, chosen: RobustSet, settings: RobustSettings)
     return tuple(lines)
 
 
-def _metric(chosen: RobustSet, settings: RobustSettings) -> str:
+def _metric(chosen: _RobustSet, settings: RobustSettings) -> str:
     """Return what the judges are ranked by: SPA where no judge has a kappa."""
     metric = settings.agreement_metric
     ranked = [row for row in chosen.judges if row.rank is not None]
@@ -289,7 +289,7 @@ def _agreement(row: JudgeRow, metric: str) -> float | None:
     return row.weighted_concordance if value is None and metric == "kappa" else value
 
 
-def _doubts(loaded: LoadedRun, chosen: RobustSet, settings: RobustSettings) -> Iterator[str]:
+def _doubts(loaded: LoadedRun, chosen: _RobustSet, settings: RobustSettings) -> Iterator[str]:
     """Yield why the chosen judges may be the wrong ones."""
     if _metric(chosen, settings) != settings.agreement_metric:
         yield "kappa has no value, as the judges gave one score alone: they are ranked by SPA"
@@ -303,7 +303,7 @@ def _doubts(loaded: LoadedRun, chosen: RobustSet, settings: RobustSettings) -> I
         yield f"warning: {', '.join(blunt)} in J* tells answers apart no better than chance: {why}"
 
 
-def _advice(chosen: RobustSet, settings: RobustSettings) -> str:
+def _advice(chosen: _RobustSet, settings: RobustSettings) -> str:
     metric = settings.agreement_metric
     if not chosen.candidates:
         if chosen.judges and all(getattr(row, f"weighted_{metric}") is None for row in chosen.judges):
@@ -332,7 +332,7 @@ _NESTED = ("sampled_target_attributes", "rubric", "student_scores", "judge_set")
 
 def export_benchmark(loaded: LoadedRun, path: Path, *, form: str = "jsonl", settings: RobustSettings = DEFAULTS) -> int:
     """Write the robust set as `jsonl` or `parquet`, if it has items; return how many. Raise InputError if it fails."""
-    records = list(benchmark_records(loaded, settings))
+    records = list(_benchmark_records(loaded, settings))
     if records:
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_path(path) as temporary:
@@ -344,9 +344,9 @@ def export_benchmark(loaded: LoadedRun, path: Path, *, form: str = "jsonl", sett
     return len(records)
 
 
-def benchmark_records(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> Iterator[dict[str, Any]]:
+def _benchmark_records(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> Iterator[dict[str, Any]]:
     """Yield the items of the robust set as records, by id."""
-    chosen, exported_at = robust_set(loaded, settings), now()
+    chosen, exported_at = _robust_set(loaded, settings), now()
     texts = _texts(loaded, {loaded.datapoints[point] for point in chosen.kept})
     scores = _student_scores(loaded, chosen)
     for point in chosen.kept:
@@ -386,7 +386,7 @@ def _texts(loaded: LoadedRun, ids: set[str]) -> dict[str, dict[str, Any]]:
     return texts
 
 
-def _student_scores(loaded: LoadedRun, chosen: RobustSet) -> dict[int, dict[str, dict[str, str]]]:
+def _student_scores(loaded: LoadedRun, chosen: _RobustSet) -> dict[int, dict[str, dict[str, str]]]:
     """Return datapoint -> student -> factor -> level."""
     levels: dict[int, dict[str, dict[str, str]]] = {point: {} for point in chosen.kept}
     pairs = chosen.pairs

@@ -222,7 +222,7 @@ def _any_limits(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
 #
 # Shapes: N rows, C clusters, G groups, K columns of sums, F figures.
 
-TAIL = 0.025
+_TAIL = 0.025
 _MOST_CLUSTERS = 512  # of a jackknife: more clusters are dealt into this many groups
 _PRIOR_PHI = 0.6  # of scores with three levels or means of some judges; it covers best over means of 0.6 to 0.9
 
@@ -270,16 +270,16 @@ def _traces(d: Floats, p: Floats) -> tuple[Floats, Floats]:
     return trace, dd + 2.0 * mixed + rank_two
 
 
-def t_quantile(freedom: Any) -> Any:
+def _t_quantile(freedom: Any) -> Any:
     """Return the 97.5 % quantile of Student's t."""
     from scipy.special import stdtrit
 
-    return stdtrit(freedom, 1.0 - TAIL)
+    return stdtrit(freedom, 1.0 - _TAIL)
 
 
 def t_limits(estimate: Any, variance: Any, freedom: Any) -> tuple[Any, Any]:
     """Return 95 % limits of estimates by Student's t."""
-    reach = t_quantile(freedom) * np.sqrt(variance)
+    reach = _t_quantile(freedom) * np.sqrt(variance)
     return estimate - reach, estimate + reach
 
 
@@ -319,8 +319,8 @@ def score_limits(spread: Variance) -> tuple[Floats, Floats]:
     known = np.minimum(spread.freedom, 4.0 * clusters * mean * (1.0 - mean))
     phi = (known * np.where(known > 0, phi, 0.0) + _PRIOR_PHI) / (known + 1.0)
     good, bad = mean * clusters / phi + 1.0, (1.0 - mean) * clusters / phi + 1.0
-    lower = np.where(mean < 1e-12, 0.0, np.minimum(betaincinv(good, bad, TAIL), mean))
-    upper = np.where(mean > 1.0 - 1e-12, 1.0, np.maximum(betaincinv(good, bad, 1.0 - TAIL), mean))
+    lower = np.where(mean < 1e-12, 0.0, np.minimum(betaincinv(good, bad, _TAIL), mean))
+    upper = np.where(mean > 1.0 - 1e-12, 1.0, np.maximum(betaincinv(good, bad, 1.0 - _TAIL), mean))
     alone = ~np.isfinite(spread.variance)  # one cluster says nothing of others
     return np.where(alone, 0.0, lower), np.where(alone, 1.0, upper)
 

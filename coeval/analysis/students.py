@@ -118,7 +118,7 @@ class StudentPair:
 
 
 @dataclass(frozen=True)
-class TaskFit:
+class _TaskFit:
     """A student's standing in one task, fitted with judges and items."""
 
     task: TaskName
@@ -130,7 +130,7 @@ class TaskFit:
 
 
 @dataclass(frozen=True)
-class LabelRow:
+class _LabelRow:
     """How often a student's label is the right one; no judge is asked."""
 
     student: StudentName
@@ -144,7 +144,7 @@ class LabelRow:
 
 
 @dataclass(frozen=True)
-class LabelValueRow:
+class _LabelValueRow:
     """The same for one label."""
 
     student: StudentName
@@ -158,7 +158,7 @@ class LabelValueRow:
 
 
 @dataclass(frozen=True)
-class HammingRow:
+class _HammingRow:
     """A student's mean accuracy over several label attributes of a task."""
 
     student: str
@@ -177,10 +177,10 @@ class StudentReport(Report):
     pairs: tuple[StudentPair, ...]
     power: tuple[PairPower, ...]
     variance: tuple[VarianceRow, ...]
-    labels: tuple[LabelRow, ...]
-    label_values: tuple[LabelValueRow, ...]
-    tasks: tuple[TaskFit, ...] = ()
-    hamming: tuple[HammingRow, ...] = ()  # of tasks with several label attributes
+    labels: tuple[_LabelRow, ...]
+    label_values: tuple[_LabelValueRow, ...]
+    tasks: tuple[_TaskFit, ...] = ()
+    hamming: tuple[_HammingRow, ...] = ()  # of tasks with several label attributes
     reliability: Reliability | None = None  # of all judges together
 
 
@@ -217,7 +217,7 @@ def student_report(loaded: LoadedRun) -> StudentReport:
         labels,
         values,
         task_rows(loaded),
-        hamming_rows(labels),
+        _hamming_rows(labels),
         overall_reliability(loaded),
     )
 
@@ -231,7 +231,7 @@ def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
     others = units.where(~loaded.same("judge", "student"))
     without_self = weighted_means(loaded, others, others.student, size)
     macro = _macro(loaded, weights)
-    fitted, controlled = fitted_scores(fit_run(loaded), size)
+    fitted, controlled = _fitted_scores(fit_run(loaded), size)
     order = ranked(loaded, overall)
     if np.isfinite(fitted[0][order]).all():
         order.sort(key=lambda code: (-fitted[0][code], loaded.students[code]))
@@ -277,7 +277,7 @@ Scores: TypeAlias = tuple[Floats, Floats, Floats]
 """Scores of students with their limits, each (S,)."""
 
 
-def fitted_scores(fit: Fit | None, size: int) -> tuple[Scores, Scores]:
+def _fitted_scores(fit: Fit | None, size: int) -> tuple[Scores, Scores]:
     """Return the students' fitted scores and those at equal length, with limits; NaN where there is none."""
     none = (np.full(size, np.nan),) * 3
     if fit is None:
@@ -291,16 +291,16 @@ def fitted_scores(fit: Fit | None, size: int) -> tuple[Scores, Scores]:
     return estimates[0], estimates[1]  # type: ignore[return-value]
 
 
-def task_rows(loaded: LoadedRun) -> tuple[TaskFit, ...]:
+def task_rows(loaded: LoadedRun) -> tuple[_TaskFit, ...]:
     """Return the students of each task by its fit, best first."""
     rows = []
     for task, fit in task_fits(loaded).items():
-        (score, lower, upper), _ = fitted_scores(fit, len(loaded.students))
+        (score, lower, upper), _ = _fitted_scores(fit, len(loaded.students))
         codes = sorted(
             np.flatnonzero(np.isfinite(score)).tolist(), key=lambda code: (-score[code], loaded.students[code])
         )
         rows += [
-            TaskFit(task, rank, loaded.students[code], float(score[code]), float(lower[code]), float(upper[code]))
+            _TaskFit(task, rank, loaded.students[code], float(score[code]), float(lower[code]), float(upper[code]))
             for rank, code in enumerate(codes, start=1)
         ]
     return tuple(rows)
@@ -453,28 +453,28 @@ def _common(scores: Floats, a: int, b: int) -> int:
 _Labels = dict[tuple[str, str, str], list[tuple[object, str | None]]]
 
 
-def label_rows(loaded: LoadedRun) -> tuple[tuple[LabelRow, ...], tuple[LabelValueRow, ...]]:
+def label_rows(loaded: LoadedRun) -> tuple[tuple[_LabelRow, ...], tuple[_LabelValueRow, ...]]:
     """Compute accuracy by (student, task, attribute), and by label."""
     rows, values = [], []
     for key, labels in sorted(_labels_by_task(loaded).items()):
         accuracies = label_accuracy(labels)
         accuracy = accuracies.accuracy if accuracies.n_total else None
         counts = (accuracies.n_total, accuracies.n_matched, accuracies.n_skipped)
-        rows.append(LabelRow(*key, accuracy, accuracies.strict_accuracy, *counts))
+        rows.append(_LabelRow(*key, accuracy, accuracies.strict_accuracy, *counts))
         support = [str(truth) for truth, _ in labels]
         for label, rates in sorted(accuracies.per_label.items()):
             numbers = (rates["precision"], rates["recall"], rates["f1"])
-            values.append(LabelValueRow(*key, label, *numbers, support=support.count(label)))
+            values.append(_LabelValueRow(*key, label, *numbers, support=support.count(label)))
     return tuple(rows), tuple(values)
 
 
-def hamming_rows(rows: Iterable[LabelRow]) -> tuple[HammingRow, ...]:
+def _hamming_rows(rows: Iterable[_LabelRow]) -> tuple[_HammingRow, ...]:
     """Average the accuracy of each (student, task) over its label attributes, where it has several."""
-    groups: dict[tuple[str, str], list[LabelRow]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[_LabelRow]] = defaultdict(list)
     for row in rows:
         groups[row.student, row.task].append(row)
     return tuple(
-        HammingRow(
+        _HammingRow(
             *(*key, len(group), hamming_accuracy([row.accuracy for row in group])),
             round(mean(row.strict_accuracy for row in group), 4),
         )

@@ -142,24 +142,24 @@ def plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [plain(entry) for entry in value]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {name: plain(getattr(value, name)) for name in field_names(type(value))}
+        return {name: plain(getattr(value, name)) for name in _field_names(type(value))}
     return value
 
 
-def field_names(kind: type) -> tuple[str, ...]:
+def _field_names(kind: type) -> tuple[str, ...]:
     """Return the names of a dataclass's fields."""
     return tuple(field.name for field in dataclasses.fields(kind))
 
 
-def tables_of(report: Any) -> Iterator[tuple[str, Rows]]:
+def _tables_of(report: Any) -> Iterator[tuple[str, Rows]]:
     """Yield name and rows of a report's tables that have rows, those of its members too, but not of its header."""
-    for name in field_names(type(report)):
+    for name in _field_names(type(report)):
         value = getattr(report, name)
         if isinstance(value, Columns):
             if len(value):
                 yield name, value
         elif name != "header" and dataclasses.is_dataclass(value) and not isinstance(value, type):
-            yield from tables_of(value)
+            yield from _tables_of(value)
         elif isinstance(value, tuple) and value and dataclasses.is_dataclass(value[0]):
             yield name, value
 
@@ -168,7 +168,7 @@ def write_tables(report: object, folder: Path) -> list[Path]:
     """Write `report.json` and a CSV file for each table and return the paths. Raise InputError if it fails."""
     text = json.dumps(plain(report), ensure_ascii=False, separators=(",", ":"))
     paths = [_write(folder / "report.json", text + "\n")]
-    return paths + [_write(folder / f"{name}.csv", _csv(rows)) for name, rows in tables_of(report)]
+    return paths + [_write(folder / f"{name}.csv", _csv(rows)) for name, rows in _tables_of(report)]
 
 
 def _write(path: Path, text: str) -> Path:
@@ -178,7 +178,7 @@ def _write(path: Path, text: str) -> Path:
 
 
 def _csv(rows: Rows) -> str:
-    names = field_names(rows.row if isinstance(rows, Columns) else type(rows[0]))
+    names = _field_names(rows.row if isinstance(rows, Columns) else type(rows[0]))
     columns = [_texts(rows, name) for name in names]
     return "\r\n".join([",".join(names), *map(",".join, zip(*columns, strict=True)), ""])
 

@@ -55,7 +55,7 @@ class TeacherRow:
 
 
 @dataclass(frozen=True)
-class TeacherCell:
+class _TeacherCell:
     """The same on one value of a dimension (factor, task, attribute)."""
 
     teacher: str
@@ -75,7 +75,7 @@ class TeacherReport(Report):
     formula: str  # what the ranking follows: v1, s2 or r3
     one_student: bool  # with one student there is nothing to discriminate: all values are 0
     teachers: tuple[TeacherRow, ...]
-    cells: tuple[TeacherCell, ...]
+    cells: tuple[_TeacherCell, ...]
 
 
 Numbers = npt.NDArray[Any]
@@ -199,12 +199,12 @@ def _ratio(sums: Floats) -> Floats:
     return result
 
 
-def teacher_cells(loaded: LoadedRun) -> tuple[TeacherCell, ...]:
+def teacher_cells(loaded: LoadedRun) -> tuple[_TeacherCell, ...]:
     """Compute the figures by factor, task and attribute value."""
     return tuple(cell for name in ("factor", "task", "attribute") for cell in _teacher_cells(loaded, name))
 
 
-def _teacher_cells(loaded: LoadedRun, dimension: str) -> list[TeacherCell]:
+def _teacher_cells(loaded: LoadedRun, dimension: str) -> list[_TeacherCell]:
     names = loaded.names(dimension)
     rows, values = loaded.grouped(loaded.pairs, dimension)
     strata = loaded.pairs.teacher[rows] * len(names) + values
@@ -214,7 +214,7 @@ def _teacher_cells(loaded: LoadedRun, dimension: str) -> list[TeacherCell]:
     unit_strata = loaded.units.teacher[unit_rows] * len(names) + unit_values
     means = Summaries(unit_strata, loaded.units.norm[unit_rows], size)
     return [
-        TeacherCell(
+        _TeacherCell(
             loaded.teachers[stratum // len(names)],
             dimension,
             names[stratum % len(names)],

@@ -18,7 +18,7 @@ from coeval.storage.run import Run
 # Preferences of one judge, or of all together, between two answers to one prompt.
 
 WINNERS = ("model_a", "model_b", "tie", "tie (bothbad)")
-MAJORITY = "majority"
+_MAJORITY = "majority"
 """The judge of a preference that sums up those of several judges."""
 _OTHER = {"model_a": "model_b", "model_b": "model_a"}
 
@@ -82,7 +82,7 @@ def _together(group: list[Preference]) -> Preference:
     return replace(
         first,
         winner=winner if leads else "tie",
-        judge=MAJORITY,
+        judge=_MAJORITY,
         margin=round(sum(stated) / len(stated), 4) if stated else None,
         order_consistent=None,
         at=max(one.at for one in group),

@@ -29,7 +29,7 @@ from route.providers.translation import translated
 _LABEL = "coeval"
 
 
-class CloudBatches(Backend):
+class _CloudBatches(Backend):
     """One account at a cloud; subclasses know its jobs and its buckets."""
 
     interval = 60.0
@@ -87,7 +87,7 @@ def _is_at(account: Account, domain: str) -> bool:
     return (urlsplit(account.base_url).hostname or "").endswith(domain)
 
 
-class BedrockBatches(CloudBatches):
+class BedrockBatches(_CloudBatches):
     """One account at AWS: a role that may read and write the bucket runs the job."""
 
     _done = ("Completed", "PartiallyCompleted", "Stopped", "Expired")
@@ -169,7 +169,7 @@ class BedrockBatches(CloudBatches):
             await self._store.remove(f"{self._objects}/{self._prefix}/{token}.jsonl", TIMEOUTS)
 
 
-class VertexBatches(CloudBatches):
+class VertexBatches(_CloudBatches):
     """One project at Google Cloud."""
 
     _done = ("SUCCEEDED", "PARTIALLY_SUCCEEDED", "CANCELLED", "EXPIRED")

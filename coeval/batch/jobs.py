@@ -38,7 +38,7 @@ _ROOM = re.compile(r"limit(?::| of)\s*([\d,]+)\s*([KMB]?)\b", re.IGNORECASE)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
 
-class JobRejectedError(CallError):
+class _JobRejectedError(CallError):
     """The provider rejected a whole job."""
 
 
@@ -57,7 +57,7 @@ def make_batching(config: Config, keys: Accounts, run: Run, meta: Meta, log: Log
             _warn_of_rounds(config, task.name, batched, log)
     if not any(model.interface in BATCHING for model in batched) and not run.pending.exists():
         return None
-    return BatchJobs(config, keys, run, meta, log)
+    return _BatchJobs(config, keys, run, meta, log)
 
 
 def _warn_of_rounds(config: Config, task: str, batched: list[Model], log: Log) -> None:
@@ -70,7 +70,7 @@ def _warn_of_rounds(config: Config, task: str, batched: list[Model], log: Log) -
             )
 
 
-class BatchJobs:
+class _BatchJobs:
     """The batch jobs of one run; see `coeval.phases.question.Batching`."""
 
     def __init__(self, config: Config, keys: Accounts, run: Run, meta: Meta, log: Log) -> None:
@@ -134,7 +134,7 @@ async def _adopt(context: JobContext, jobs: Sequence[Job]) -> None:
     for job in sorted(located, key=lambda job: job.batch_id is None):
         try:
             await _finish(context, job)
-        except JobRejectedError as error:
+        except _JobRejectedError as error:
             context.tell(job, str(error), "WARNING")
 
 
@@ -161,7 +161,7 @@ async def _finish(context: JobContext, job: Job, state: State | None = None) -> 
         if state.failure:
             context.cancel(following)
             why = f"turned down batch job {following.batch_id or following.token}: {state.failure}"
-            raise JobRejectedError(Reason.FATAL, f"{following.interface} {why}")
+            raise _JobRejectedError(Reason.FATAL, f"{following.interface} {why}")
         following, state = await settle(context, following, state), None
 
 

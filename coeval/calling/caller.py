@@ -56,7 +56,7 @@ def _connect(interface: str, account: Account) -> Provider:
 
 
 @dataclass
-class Totals:
+class _Totals:
     """Counts of this process."""
 
     requests: int = 0
@@ -100,7 +100,7 @@ class Caller:
     ) -> None:
         """Create a caller; `ledger` counts over all starts of the run, `warn` receives what the user should know."""
         experiment = config.experiment
-        self.totals = Totals()
+        self.totals = _Totals()
         self._quota, self._ledger, self._cache = experiment.quota, ledger, cache
         self._price, self._retries = price, retries or Retries()
         self._prices: dict[tuple[str, str], Price] = {}

@@ -99,7 +99,7 @@ SETTINGS = frozenset(
     }
 )
 """Parameters that are never sent as they are."""
-LOCAL_PARAMETERS = frozenset({"max_new_tokens", "device", "load_in_4bit", "load_in_8bit", "do_sample"})
+_LOCAL_PARAMETERS = frozenset({"max_new_tokens", "device", "load_in_4bit", "load_in_8bit", "do_sample"})
 """Parameters of local models; no provider knows them."""
 _TEMPERATURE = 0.7
 _TEMPERATURES: Mapping[str, float] = {"judge": 0.0}  # a score that is drawn anew each time is noise
@@ -119,7 +119,7 @@ def chat_request(model: Model, role: Role, prompt: str, defaults: Mapping[str, A
         **(defaults or {}),
         **model.parameters_for(role),
     }
-    unsent = SETTINGS if model.interface == "huggingface" else SETTINGS | LOCAL_PARAMETERS
+    unsent = SETTINGS if model.interface == "huggingface" else SETTINGS | _LOCAL_PARAMETERS
     system = parameters.get("system_prompt")
     request: JSON = {
         "model": model.model_id(role),
@@ -157,7 +157,7 @@ def _for_the_model(interface: str, request: JSON) -> JSON:
     return for_o1(request) if _FIRST_REASONING.search(name) else for_reasoning(request)
 
 
-def estimated_tokens(text: str) -> int:
+def _estimated_tokens(text: str) -> int:
     """Estimate the tokens of a text, four characters each; at least one."""
     return max(1, len(text) // 4)
 
@@ -175,7 +175,7 @@ def tokens_in(completion: JSON, request: JSON) -> tuple[int, int, bool]:
     if isinstance(read, int) and isinstance(written, int) and read + written > 0:
         return read, written, True
     prompt = "".join(joined_text(message.get("content")) for message in request["messages"])
-    return estimated_tokens(prompt), estimated_tokens(text_in(completion)), False
+    return _estimated_tokens(prompt), _estimated_tokens(text_in(completion)), False
 
 
 def check_whole(completion: JSON) -> str:

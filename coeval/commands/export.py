@@ -37,12 +37,12 @@ def preferences_parser() -> ArgumentParser:
         help="of the votes; hf: a folder as `datasets` saves it",
     )
     flags.add_argument("--val-share", type=_share, default=0.1, metavar="S", help="share of the prompts held out")
-    add_selection(flags)
+    _add_selection(flags)
     return flags
 
 
-def add_selection(flags: Parser) -> None:
-    """Add the flags of `filter_of`."""
+def _add_selection(flags: Parser) -> None:
+    """Add the flags of `_filter_of`."""
     flags.add_argument(
         "--source",
         choices=("auto", "native", "derived"),
@@ -78,8 +78,8 @@ def add_selection(flags: Parser) -> None:
     )
 
 
-def filter_of(arguments: Namespace) -> PreferenceFilter:
-    """Return the filter of preferences that the flags of `add_selection` describe."""
+def _filter_of(arguments: Namespace) -> PreferenceFilter:
+    """Return the filter of preferences that the flags of `_add_selection` describe."""
     from coeval.pairs.preferences import PreferenceFilter, Rule
 
     rule = Rule(arguments.margin, arguments.bad, dict(arguments.factor_weight), arguments.scores_of, arguments.seed)
@@ -91,7 +91,7 @@ def _gather(arguments: Namespace) -> PreferenceSet:
     from coeval.pairs.preferences import gather
     from coeval.storage.run import Run
 
-    preferences = gather(Run(arguments.run), filter_of(arguments))
+    preferences = gather(Run(arguments.run), _filter_of(arguments))
     for row in preferences.skipped:
         print(f"skipped: {row.count} {row.code}, such as {row.example}", file=sys.stderr)
     if preferences.self_judged:
@@ -222,7 +222,7 @@ def leaderboard_parser() -> ArgumentParser:
         metavar="FILE",
         help='JSON {model: coefficient}, or {"coefs": {...}, "eta": x}: an aggregate of a P2L to compare with',
     )
-    add_selection(flags)
+    _add_selection(flags)
     return flags
 
 

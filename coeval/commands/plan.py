@@ -49,14 +49,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = Run(config.experiment.folder)
     stored, modes = start_of(config, continue_in_place=arguments.go_on)
     print(plan_text(config, remaining(config, stored, modes)), end="\n\n")
-    figures = run_estimate(config, keys, samples=arguments.estimate_samples, run=stored, modes=modes)
+    figures = _run_estimate(config, keys, samples=arguments.estimate_samples, run=stored, modes=modes)
     print(estimate_text(figures))
     if folder.folder.is_dir():
         write_json(folder.estimate, figures)
     return 0
 
 
-def run_estimate(
+def _run_estimate(
     config: Config, keys: Keys, *, samples: int | None, run: Run | None, modes: Mapping[Phase, Mode]
 ) -> dict[str, Any]:
     """Return the estimate, with calls to measure speed if `samples`, or the configuration, asks for them."""

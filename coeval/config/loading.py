@@ -74,7 +74,7 @@ def load_config(
             problems.add((part,), "there are none; add a list of at least one", "V-01")
     tasks = read_tasks(entries, problems, names if are_own else None)
     choices = {**_choices(stored_config(Run(run.folder)) if continue_in_place else {}), **_choices(raw)}
-    models, notes = resolve_auto(models, choices, run, keys, problems)
+    models, notes = _resolve_auto(models, choices, run, keys, problems)
     raw = {**raw, "tasks": entries}
     if run.resume_from and isinstance(file.experiment, Mapping):
         raw["experiment"] = {**file.experiment, "resume_from": run.resume_from}
@@ -140,7 +140,7 @@ class _Offer:
         return factor * sum(price_at(self.interface, name).cost(*_TOKENS_IN_AND_OUT) for name in self.names.values())
 
 
-def resolve_auto(
+def _resolve_auto(
     models: tuple[Model, ...], choices: Mapping[str, Any], experiment: Experiment, keys: Keys, problems: Problems
 ) -> tuple[tuple[Model, ...], tuple[str, ...]]:
     """Return the models with a provider each, and a sentence on every choice.

@@ -160,10 +160,10 @@ class Entry(BaseModel):
         return {key: value for key, value in raw.items() if value is not None or key not in cls.model_fields}
 
 
-AnyEntry = TypeVar("AnyEntry", bound=Entry)
+_AnyEntry = TypeVar("_AnyEntry", bound=Entry)
 
 
-def read(kind: type[AnyEntry], raw: object, where: Where, problems: Problems, **context: Any) -> AnyEntry:
+def read(kind: type[_AnyEntry], raw: object, where: Where, problems: Problems, **context: Any) -> _AnyEntry:
     """Return the mapping at `where` as a model whose fields all have defaults; `context` is for its validators.
 
     Where a value is wrong the problem is noted and the default stands in.

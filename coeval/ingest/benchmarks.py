@@ -21,7 +21,7 @@ from coeval.errors import RunInputError
 from p2l.common.cli import nearest
 
 TABLE = Path(__file__).parent / "benchmarks.yaml"
-SAMPLE_ITEMS = 620
+_SAMPLE_ITEMS = 620
 """Items drawn from a published data set, unless `--limit` says otherwise."""
 _SAMPLE_SEED = 42
 Row = Mapping[str, Any]
@@ -84,7 +84,7 @@ def benchmark(name: str) -> Benchmark:
     return table[name]
 
 
-METRIC_FACTORS = {"bertscore": "bertscore_f1", "bleu": "bleu4", "exact_match": "exact_match"}
+_METRIC_FACTORS = {"bertscore": "bertscore_f1", "bleu": "bleu4", "exact_match": "exact_match"}
 """Metric -> the name of its factor."""
 _METRIC_DESCRIPTIONS = {
     "bertscore": "closeness in meaning to the reference.",
@@ -96,7 +96,7 @@ _METRIC_DESCRIPTIONS = {
 def _benchmark(name: str, entry: Mapping[str, Any]) -> Benchmark:
     rubric, metric, hub = dict(entry["rubric"]), entry.get("metric"), entry.get("hub", "")
     if metric is not None:
-        rubric[METRIC_FACTORS[metric]] = {"metric": metric, "description": _METRIC_DESCRIPTIONS[metric]}
+        rubric[_METRIC_FACTORS[metric]] = {"metric": metric, "description": _METRIC_DESCRIPTIONS[metric]}
     return Benchmark(
         name=name,
         task=entry["task"],
@@ -108,7 +108,7 @@ def _benchmark(name: str, entry: Mapping[str, Any]) -> Benchmark:
         attributes=entry.get("known_values", {}),
         label_attributes=tuple(entry.get("labels_of_items", ())),
         metric=metric,
-        sample=SAMPLE_ITEMS if hub else None,
+        sample=_SAMPLE_ITEMS if hub else None,
         hub=hub,
     )
 
@@ -125,7 +125,7 @@ def own_benchmark(
         "completeness": "Nothing that was asked for is missing.",
     }
     if metric is not None:
-        rubric[METRIC_FACTORS[metric]] = {"metric": metric, "description": f"{metric} against the reference answer."}
+        rubric[_METRIC_FACTORS[metric]] = {"metric": metric, "description": f"{metric} against the reference answer."}
     return Benchmark(
         name=teacher,
         task=task,

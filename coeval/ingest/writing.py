@@ -40,7 +40,7 @@ def read_configuration(run: Run) -> dict[str, Any]:
     return configuration
 
 
-def patched(configuration: Mapping[str, Any], benchmark: Benchmark, run: Run) -> dict[str, Any]:
+def _patched(configuration: Mapping[str, Any], benchmark: Benchmark, run: Run) -> dict[str, Any]:
     """Add a benchmark's teacher, task and judge to a configuration; existing entries stay as they are.
 
     Raise RunInputError if another model has the teacher's name, or an existing task lacks labels or the metric.
@@ -61,7 +61,7 @@ def patched(configuration: Mapping[str, Any], benchmark: Benchmark, run: Run) ->
     return changed
 
 
-def is_benchmark_task(configuration: Mapping[str, Any], name: str) -> bool:
+def _is_benchmark_task(configuration: Mapping[str, Any], name: str) -> bool:
     """Whether a task was, or will be, added by ingest."""
     task = next((task for task in configuration.get("tasks") or () if task.get("name") == name), None)
     return task is None or task.get("category") == "benchmark"
@@ -121,7 +121,7 @@ _REOPENED = ("response_collection", "evaluation")
 
 
 @dataclass(frozen=True)
-class IngestCounts:
+class _IngestCounts:
     """The rows of a file, counted."""
 
     written: int
@@ -134,7 +134,7 @@ class IngestCounts:
 
 def ingest(
     run: Run, benchmark: Benchmark, path: Path, limit: int | None = None, rows: Rows | None = None
-) -> IngestCounts:
+) -> _IngestCounts:
     """Add the new items of a file, or of `rows`, to a run, at most `limit`; of a published data set a sample.
 
     Raise RunInputError if the folder holds no run or another process works on it, the file or a row cannot be used, or
@@ -144,12 +144,12 @@ def ingest(
     items, skipped = read_items(benchmark, path, rows)
     if benchmark.sample is not None:
         items = stratified(items, limit or benchmark.sample, benchmark.label_attributes)
-    return ingest_items(run, benchmark, items, skipped, limit=limit)
+    return _ingest_items(run, benchmark, items, skipped, limit=limit)
 
 
-def ingest_items(
+def _ingest_items(
     run: Run, benchmark: Benchmark, entries: Sequence[BenchmarkItem], skipped: int = 0, *, limit: int | None = None
-) -> IngestCounts:
+) -> _IngestCounts:
     """Add items to a run, as `ingest` does; `skipped` rows had none."""
     meta = Meta(run)
     _check_names(benchmark)
@@ -159,18 +159,18 @@ def ingest_items(
 
 def _add(
     run: Run, meta: Meta, benchmark: Benchmark, entries: Sequence[BenchmarkItem], skipped: int, limit: int | None
-) -> IngestCounts:
+) -> _IngestCounts:
     configuration = read_configuration(run)
     files = run.record_files("data_generation", benchmark.task)
     stored_ids = {str(record.get("id")) for file in files for record in read_records(file)}
     new = [(identity, entry) for identity, entry in _identified(benchmark, entries) if identity not in stored_ids]
     chosen = new if limit is None else new[:limit]
-    counts = IngestCounts(len(chosen), len(entries) - len(new), skipped)
+    counts = _IngestCounts(len(chosen), len(entries) - len(new), skipped)
     whole = _with_values(benchmark, entries)
-    changed = patched(configuration, whole, run)
-    _write_phase_files(run, whole, extend=is_benchmark_task(configuration, benchmark.task))
+    changed = _patched(configuration, whole, run)
+    _write_phase_files(run, whole, extend=_is_benchmark_task(configuration, benchmark.task))
     _write_items(run, whole, chosen)
-    write_configuration(run, changed)
+    _write_configuration(run, changed)
     _note(meta, whole, counts)
     return counts
 
@@ -187,12 +187,12 @@ def begin_run(path: Path) -> Run:
     if not run.meta.exists():
         stored = {part: redacted(value, by_key=part != "tasks") for part, value in raw.items()}
         run.folder.mkdir(parents=True, exist_ok=True)
-        write_configuration(run, {"tasks": [], **stored})
+        _write_configuration(run, {"tasks": [], **stored})
         create_meta(run, experiment.id)
     return run
 
 
-def write_configuration(run: Run, configuration: Mapping[str, Any]) -> None:
+def _write_configuration(run: Run, configuration: Mapping[str, Any]) -> None:
     """Replace the `config.yaml` of a run."""
     with atomic_path(run.config) as temporary:
         text = yaml.safe_dump(dict(configuration), sort_keys=True, allow_unicode=True, width=120)
@@ -200,7 +200,7 @@ def write_configuration(run: Run, configuration: Mapping[str, Any]) -> None:
 
 
 @dataclass(frozen=True)
-class AnswerCounts:
+class _AnswerCounts:
     """What became of a file of answers."""
 
     items: int
@@ -211,7 +211,7 @@ class AnswerCounts:
     models: tuple[str, ...]
 
 
-def ingest_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer], path: Path) -> AnswerCounts:
+def ingest_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer], path: Path) -> _AnswerCounts:
     """Add answers that were made elsewhere, as those of students that are never called, with items that are new.
 
     An answer belongs to the item of the run that has its `item` as id, otherwise to the benchmark's of that name. Raise
@@ -232,12 +232,12 @@ def ingest_answers(run: Run, benchmark: Benchmark, answers: Sequence[ReadyAnswer
         for given, name in names.items():
             if not any(model.get("name") == name and "student" in (model.get("roles") or ()) for model in models):
                 _add_model(models, name, "answers", "student", {"model": given}, run)
-        write_configuration(run, configuration)
+        _write_configuration(run, configuration)
         written = _write_answers(run, benchmark, answers, names)
         meta.update(
             phases_completed=[phase for phase in meta.completed if phase not in _REOPENED], status="in_progress"
         )
-    return AnswerCounts(added, written, len(answers) - written, tuple(sorted(set(names.values()))))
+    return _AnswerCounts(added, written, len(answers) - written, tuple(sorted(set(names.values()))))
 
 
 def _prompts_of(run: Run, task: str) -> dict[str, tuple[str, str]]:
@@ -419,7 +419,7 @@ def _write_items(run: Run, benchmark: Benchmark, chosen: list[tuple[str, Benchma
             store.append(run.records("data_generation", benchmark.task, benchmark.name), record)
 
 
-def _note(meta: Meta, benchmark: Benchmark, counts: IngestCounts) -> None:
+def _note(meta: Meta, benchmark: Benchmark, counts: _IngestCounts) -> None:
     """Log the counts in `meta.json`, and reopen phases 4 and 5 if there are new items."""
     entry = {
         "benchmark": benchmark.name,

@@ -26,7 +26,7 @@ _EDGES = " \t\"'`*"
 
 
 @dataclass(frozen=True)
-class LabelAccuracy:
+class _LabelAccuracy:
     """How often answers have the right label, rates to four places."""
 
     accuracy: float
@@ -119,7 +119,7 @@ def label_scores(attributes: Sequence[str], truth: Mapping[str, Any], text: str)
     return scores
 
 
-def label_accuracy(labels: Iterable[tuple[object, str | None]]) -> LabelAccuracy:
+def label_accuracy(labels: Iterable[tuple[object, str | None]]) -> _LabelAccuracy:
     """Return how often predictions are right, by each answer's right label and its own (`predicted_label`) or None."""
     right, wrong, missed = Counter[str](), Counter[str](), Counter[str]()
     skipped, pairs = 0, [(str(truth), prediction) for truth, prediction in labels]
@@ -135,7 +135,7 @@ def label_accuracy(labels: Iterable[tuple[object, str | None]]) -> LabelAccuracy
             wrong[next((label for label in truths if matches(prediction, label)), prediction)] += 1
     matched, total = right.total(), len(pairs) - skipped
     per_label = {label: _rates(right[label], wrong[label], missed[label]) for label in truths}
-    return LabelAccuracy(_share(matched, total), _share(matched, len(pairs)), total, matched, skipped, per_label)
+    return _LabelAccuracy(_share(matched, total), _share(matched, len(pairs)), total, matched, skipped, per_label)
 
 
 def _rates(right: int, wrong: int, missed: int) -> dict[str, float]:

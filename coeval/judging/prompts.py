@@ -52,7 +52,7 @@ _REPLY_LINES = {"evaluate_single": _single, "evaluate_per_factor": _per_factor, 
 """Prompt -> its last line: the form of the reply, and the scale."""
 
 
-def reply_line(task: Task, prompt: str) -> str:
+def _reply_line(task: Task, prompt: str) -> str:
     """Return the last line of a judge's prompt, which demands the form of the reply; empty for other prompts."""
     return _REPLY_LINES[prompt](task) if prompt in _REPLY_LINES else ""
 
@@ -235,7 +235,7 @@ _ANSWERS = ("response", "response_a", "response_b")
 _FENCE_DIGITS = 16
 
 
-def template_for(task: Task, model: str, prompt: str) -> str:
+def _template_for(task: Task, model: str, prompt: str) -> str:
     """Return the text of a prompt: the task's own for this model, its own for all, or the built-in one."""
     library = task.prompt_library
     return library.get(f"{prompt}.{model}") or library.get(prompt) or PROMPTS[prompt]
@@ -243,15 +243,15 @@ def template_for(task: Task, model: str, prompt: str) -> str:
 
 def shown_template(task: Task, model: str, prompt: str) -> str:
     """Return the text of a prompt with the variables that the task decides: the reply's form and the scale."""
-    template = template_for(task, model, prompt)
-    return template.replace("{reply}", reply_line(task, prompt)).replace("{scale}", task.scale.text)
+    template = _template_for(task, model, prompt)
+    return template.replace("{reply}", _reply_line(task, prompt)).replace("{scale}", task.scale.text)
 
 
 def render(task: Task, model: str, prompt: str, **values: Any) -> str:
     """Fill in the variables of a prompt; those that the task decides are added."""
     about = {"task_description": task.description, "output_description": task.output_description, "seed": "{}"}
-    variables = {**about, "reply": reply_line(task, prompt), "scale": task.scale.text, **values}
-    template = template_for(task, model, prompt)
+    variables = {**about, "reply": _reply_line(task, prompt), "scale": task.scale.text, **values}
+    template = _template_for(task, model, prompt)
     if "fence" in VARIABLES[prompt]:
         variables |= _fences(template, variables)
     return template.format(**variables).strip()

@@ -31,7 +31,7 @@ _SHARES = ("failure_rate", "malformed_rate")
 
 
 @dataclass(frozen=True)
-class Persona:
+class _Persona:
     """A mock model."""
 
     skill: float | Mapping[str, float] = 0.6
@@ -55,7 +55,7 @@ class Persona:
     """Number of a repeated question; each attempt is a new draw."""
 
     @classmethod
-    def of(cls, parameters: Mapping[str, Any]) -> Persona:
+    def of(cls, parameters: Mapping[str, Any]) -> _Persona:
         """Read a model's parameters, ignoring unknown ones, as providers do. Raise ConfigError for a wrong kind."""
         own = {key: parameters[key] for key in cls.__dataclass_fields__ if parameters.get(key) is not None}
         for key, value in own.items():
@@ -103,7 +103,7 @@ _SHOWN = 20
 
 
 @dataclass(frozen=True)
-class ReplyForm:
+class _ReplyForm:
     """The form and scale of reply that the last line of a judge's prompt asks for."""
 
     scale: Scale
@@ -118,7 +118,7 @@ class ReplyForm:
         return json.dumps({"rationale": "That is how good it looks to me.", key: value}, ensure_ascii=False)
 
 
-def grade_at(scale: Scale, seen: float) -> str:
+def _grade_at(scale: Scale, seen: float) -> str:
     """Return the grade for a quality: grades divide [0, 1] evenly."""
     size = len(scale.grades)
     return scale.grades[sum(seen >= place / size for place in range(1, size))]
@@ -151,7 +151,7 @@ _FACTOR = re.compile(r"^- ([^:\n]+):", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class PromptMatch:
+class _PromptMatch:
     """A prompt's id, with the values of its variables."""
 
     prompt: str
@@ -163,7 +163,7 @@ class PromptMatch:
         return [name.strip() for name in _FACTOR.findall(self.values.get("rubric", ""))]
 
     @property
-    def form(self) -> ReplyForm:
+    def form(self) -> _ReplyForm:
         """The form and scale of reply that it asks for."""
         reply = self.values.get("reply", "")
         if match := _RANGE.search(reply):
@@ -171,10 +171,10 @@ class PromptMatch:
         else:
             match = _NAMED.search(reply)
             scale = scale_of(re.findall(r'"([^"]+)"', match[1])) if match else DEFAULT
-        return ReplyForm(scale, '"rationale"' in reply)
+        return _ReplyForm(scale, '"rationale"' in reply)
 
 
-def recognise(text: str) -> PromptMatch:
+def recognise(text: str) -> _PromptMatch:
     """Match a text with the built-in prompts.
 
     A text of the user's own counts as a judge's prompt if it names the three levels, else as a student's.
@@ -184,11 +184,11 @@ def recognise(text: str) -> PromptMatch:
         opening, pattern = _pattern(prompt)
         match = pattern.fullmatch(text) if opening and text.startswith(opening) else None
         if match is not None:
-            return PromptMatch(prompt, match.groupdict())
+            return _PromptMatch(prompt, match.groupdict())
     if all(level in text for level in LEVELS):
         kind = "evaluate_single" if "JSON" in text else "evaluate_per_factor"
-        return PromptMatch(kind, {"response": text, "rubric": text})
-    return PromptMatch("test", {"input": text})
+        return _PromptMatch(kind, {"response": text, "rubric": text})
+    return _PromptMatch("test", {"input": text})
 
 
 @cache
@@ -245,7 +245,7 @@ _DETAILS = (
 
 def answer(prompt: str, system: str, parameters: Mapping[str, Any]) -> str:
     """Return a mock model's answer to the user's last message; another system prompt is a new draw."""
-    persona = Persona.of(parameters)
+    persona = _Persona.of(parameters)
     if persona.text is not None:
         return persona.text
     question = recognise(prompt)
@@ -262,17 +262,17 @@ def quality_of(text: str) -> float:
     return min(float(match[1]), 1.0) if match else _UNMARKED
 
 
-def _three_of(pool: Mapping[str, Any]) -> Callable[[PromptMatch, Persona, str], str]:
+def _three_of(pool: Mapping[str, Any]) -> Callable[[_PromptMatch, _Persona, str], str]:
     """Return what draws three attributes or factors of a pool, in its order."""
 
-    def drawn(question: PromptMatch, persona: Persona, text: str) -> str:  # noqa: ARG001
+    def drawn(question: _PromptMatch, persona: _Persona, text: str) -> str:  # noqa: ARG001
         names = sorted(pool, key=lambda name: persona.uniform(name, text))[:3]
         return json.dumps({name: pool[name] for name in pool if name in names})
 
     return drawn
 
 
-def _item(question: PromptMatch, persona: Persona, text: str) -> str:
+def _item(question: _PromptMatch, persona: _Persona, text: str) -> str:
     """Return an item that shows its attributes, so that students can find the labels."""
     topic = _TOPICS[int(persona.uniform("topic", text) * len(_TOPICS))]
     number = int(persona.uniform("number", text) * 1e6)
@@ -287,7 +287,7 @@ def _item(question: PromptMatch, persona: Persona, text: str) -> str:
     return json.dumps({"prompt": prompt, "response": response}, ensure_ascii=False)
 
 
-def _quoting_item(question: PromptMatch, persona: Persona, text: str) -> str:
+def _quoting_item(question: _PromptMatch, persona: _Persona, text: str) -> str:
     """Return an item that quotes the beginning of its passage."""
     passage = question.values.get("passage", "").strip()
     item = json.loads(_item(question, persona, text))
@@ -302,7 +302,7 @@ def _mapping(text: str) -> dict[str, Any]:
     return parsed if isinstance(parsed, dict) else {}
 
 
-def _student(question: PromptMatch, persona: Persona, text: str) -> str:  # noqa: ARG001
+def _student(question: _PromptMatch, persona: _Persona, text: str) -> str:  # noqa: ARG001
     """Return an answer that states its quality; if JSON is requested, an object with labels, right or wrong."""
     quality = min(max(persona.skill_at(text) + persona.error("quality", text), 0.0), 1.0)
     words = "This is what I make of it. " * (1 + int(3 * persona.uniform("length", text)))
@@ -315,32 +315,32 @@ def _student(question: PromptMatch, persona: Persona, text: str) -> str:  # noqa
     return json.dumps({**labels, "remark": remark}, ensure_ascii=False)
 
 
-def _grades(question: PromptMatch, persona: Persona, text: str) -> str:
+def _grades(question: _PromptMatch, persona: _Persona, text: str) -> str:
     form = question.form
     grades = {
-        factor: form.json_grade(grade_at(form.scale, _seen(factor, question, persona, text)))
+        factor: form.json_grade(_grade_at(form.scale, _seen(factor, question, persona, text)))
         for factor in question.factors
     }
     return form.with_rationale("scores", grades) if form.rationale else json.dumps(grades, ensure_ascii=False)
 
 
-def _grade(question: PromptMatch, persona: Persona, text: str) -> str:
+def _grade(question: _PromptMatch, persona: _Persona, text: str) -> str:
     form = question.form
-    grade = grade_at(form.scale, _seen(_factor(question), question, persona, text))
+    grade = _grade_at(form.scale, _seen(_factor(question), question, persona, text))
     return form.with_rationale("score", form.json_grade(grade)) if form.rationale else grade
 
 
-def _factor(question: PromptMatch) -> str:
+def _factor(question: _PromptMatch) -> str:
     return question.values.get("rubric_factor_name", "").strip()
 
 
-def _seen(factor: str, question: PromptMatch, persona: Persona, text: str) -> float:
+def _seen(factor: str, question: _PromptMatch, persona: _Persona, text: str) -> float:
     return quality_of(question.values["response"]) + persona.error(factor, text)
 
 
 def logprobs(prompt: str, system: str, parameters: Mapping[str, Any], grade: str) -> Mapping[str, Any] | None:
     """Return the log-probabilities of a judge's grade as in a choice of a chat completion, or None."""
-    persona, question = Persona.of(parameters), recognise(prompt)
+    persona, question = _Persona.of(parameters), recognise(prompt)
     form = question.form
     if not parameters.get("logprobs") or question.prompt != "evaluate_per_factor" or grade not in form.scale.grades:
         return None
@@ -350,13 +350,13 @@ def logprobs(prompt: str, system: str, parameters: Mapping[str, Any], grade: str
     return {"content": [{**first, "top_logprobs": tops}], "refusal": None}
 
 
-def _verdict(question: PromptMatch, persona: Persona, text: str) -> str:
+def _verdict(question: _PromptMatch, persona: _Persona, text: str) -> str:
     verdict = _better(question, persona, text)
     form = question.form
     return form.with_rationale("verdict", verdict) if form.rationale else verdict
 
 
-def _better(question: PromptMatch, persona: Persona, text: str) -> str:
+def _better(question: _PromptMatch, persona: _Persona, text: str) -> str:
     first = quality_of(question.values["response_a"]) + persona.error("first", text) + persona.position_bias
     second = quality_of(question.values["response_b"]) + persona.error("second", text)
     if max(first, second) < _USELESS:
@@ -366,7 +366,7 @@ def _better(question: PromptMatch, persona: Persona, text: str) -> str:
     return "A" if first > second else "B"
 
 
-_ANSWERS: Mapping[str, Callable[[PromptMatch, Persona, str], str]] = {
+_ANSWERS: Mapping[str, Callable[[_PromptMatch, _Persona, str], str]] = {
     "map_target_attrs": _three_of(_TARGETS),
     "map_nuanced_attrs": _three_of(_NUANCES),
     "autorubric": _three_of(_FACTORS),
@@ -404,7 +404,7 @@ class MockModel:
     async def chat(self, request: JSON, timeouts: Timeouts) -> JSON:
         """Return a whole chat completion; the persona may fail or be too slow."""
         try:
-            persona = Persona.of(request)
+            persona = _Persona.of(request)
         except ConfigError as error:
             raise ProviderError(Fault.UNSUPPORTED, str(error)) from None
         limit = min(timeouts.first_token, timeouts.total)
@@ -414,7 +414,7 @@ class MockModel:
         self._maybe_fail(persona, repr(question_of(request)))
         return completion_for(request)
 
-    def _maybe_fail(self, persona: Persona, question: str) -> None:
+    def _maybe_fail(self, persona: _Persona, question: str) -> None:
         if not persona.failure_rate:
             return
         question = f"{persona.model} {persona.attempt} {question}"

@@ -23,7 +23,7 @@ from coeval.storage.records import ItemMark, is_failed, is_judgement_of, is_mark
 from p2l.common.errors import InputError
 
 PHASE: Phase = "evaluation"
-NO_REFERENCE = "There is none: go by the task and the rubric alone."
+_NO_REFERENCE = "There is none: go by the task and the rubric alone."
 """What judges see where an item has no reference answer."""
 _AT_ONCE = 64  # answers that a metric scores in one call
 Answered: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
@@ -58,7 +58,7 @@ def judge_question(
 ) -> Question:
     """Return the question for the factors in `rubric`; `scores` are earlier ones of other factors."""
     context = {**_context(judge.name, item, response, scores), "factors": list(rubric), **grading_of(task)}
-    reference = item.get("reference_response") or NO_REFERENCE
+    reference = item.get("reference_response") or _NO_REFERENCE
     texts = {
         "input": item["prompt"],
         "target_attributes": json.dumps(item.get("sampled_target_attributes") or {}, ensure_ascii=False),
@@ -106,7 +106,7 @@ KINDS = {
 
 
 @dataclass
-class Scored:
+class _Scored:
     """What one judge has scored of a task."""
 
     judge: Model
@@ -142,9 +142,9 @@ class Scored:
             self.partial[response] = merged
 
 
-def read_scored(stage: Stage, judge: Model, factors: tuple[str, ...], work: JudgedTask) -> Scored:
+def _read_scored(stage: Stage, judge: Model, factors: tuple[str, ...], work: JudgedTask) -> _Scored:
     """Read the scores of a judge; those of texts that have changed do not count."""
-    task, scored = work.task.name, Scored(judge, factors)
+    task, scored = work.task.name, _Scored(judge, factors)
     for path in stage.run.record_files(PHASE, task, judge.name):
         for record in read_records(path, stage.warn_bad_line):
             if record.get("judge_model_id") != judge.name or record.get("task_id") != task:
@@ -193,7 +193,7 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
     factors = required_factors(judge, work.task, work.rubric)
     if not factors or (work.task.evaluation_mode == "pairwise" and not judge.is_virtual):
         return Outcome()
-    scored = read_scored(stage, judge, factors, work)
+    scored = _read_scored(stage, judge, factors, work)
     missing = sorted(
         (response for response in work.responses if not _is_skipped(stage, work, response, scored)), key=_by_item
     )
@@ -212,7 +212,7 @@ def _by_item(response: str) -> tuple[str, str]:
     return item.rpartition("__")[2], response
 
 
-def _is_skipped(stage: Stage, work: JudgedTask, response: str, scored: Scored) -> bool:
+def _is_skipped(stage: Stage, work: JudgedTask, response: str, scored: _Scored) -> bool:
     """Return whether nothing is left to score of an answer, or its item has none of the labels."""
     if response in scored.done or (stage.modes[PHASE] == "Model" and response.rpartition("__")[2] in scored.students):
         return True
@@ -230,7 +230,7 @@ def _with_items(stage: Stage, work: JudgedTask, responses: Iterable[str]) -> Ite
             stage.log.warning(f"{PHASE}: {identity} is not judged: its item is missing")
 
 
-def _questions(stage: Stage, work: JudgedTask, answered: Iterable[Answered], scored: Scored) -> Iterator[Question]:
+def _questions(stage: Stage, work: JudgedTask, answered: Iterable[Answered], scored: _Scored) -> Iterator[Question]:
     failures = stage.store.failures(PHASE) + scored.marked
     for item, response in answered:
         scores = scored.partial.get(response["id"], {})
@@ -239,7 +239,7 @@ def _questions(stage: Stage, work: JudgedTask, answered: Iterable[Answered], sco
 
 
 async def _compute(
-    stage: Stage, work: JudgedTask, answered: Iterable[Answered], scored: Scored, expected: int
+    stage: Stage, work: JudgedTask, answered: Iterable[Answered], scored: _Scored, expected: int
 ) -> Outcome:
     """Store scores that are computed, not asked for."""
     outcome, remaining = Outcome(expected), iter(answered)
@@ -259,7 +259,7 @@ async def _compute(
     return outcome
 
 
-def _computed(work: JudgedTask, part: list[Answered], scored: Scored) -> list[dict[str, Any]]:
+def _computed(work: JudgedTask, part: list[Answered], scored: _Scored) -> list[dict[str, Any]]:
     from coeval.judging.metrics import scores_for
 
     records = []

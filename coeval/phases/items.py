@@ -80,7 +80,7 @@ def _sample(
     return {name: rng.choice(list(attributes[name])) for name in names if name in chosen}
 
 
-def combinations_of(attributes: Attributes) -> int:
+def _combinations_of(attributes: Attributes) -> int:
     """Return the number of combinations of values."""
     return math.prod(len(values) for values in attributes.values() if values)
 
@@ -113,7 +113,7 @@ def _combinations(sampling: Sampling, attributes: Attributes, rng: random.Random
     """Yield all combinations over and over, in order; in a random one where there are more than items."""
     names = [name for name, values in attributes.items() if values]
     values = [list(attributes[name]) for name in names]
-    count = combinations_of(attributes)
+    count = _combinations_of(attributes)
     while True:
         for index in range(count) if sampling.total >= count else _shuffled(count, rng):
             yield dict(zip(names, _decoded(index, values), strict=True))
@@ -160,7 +160,7 @@ def _warn_of_few(stage: Stage, tasks: list[Task]) -> None:
     """Warn where `all` is asked for but there are more combinations than items."""
     for task in tasks:
         target = attributes_of(stage.run, task.name, "target") if task.sampling.target == "all" else None
-        count, total = 0 if target is None else combinations_of(target), task.sampling.total
+        count, total = 0 if target is None else _combinations_of(target), task.sampling.total
         if 0 < total < count:
             stage.log.warning(
                 f"{PHASE}: task {task.name!r}: sampling.target is `all`, but there are {count} combinations of "

@@ -23,7 +23,7 @@ from coeval.storage.run import AttributeKind, Run
 
 T = TypeVar("T")
 PHASE: Phase = "attribute_mapping"
-RUBRIC_PHASE: Phase = "rubric_mapping"
+_RUBRIC_PHASE: Phase = "rubric_mapping"
 _PROMPTS: Mapping[AttributeKind, str] = {"target": "map_target_attrs", "nuanced": "map_nuanced_attrs"}
 
 
@@ -31,7 +31,7 @@ class Halt(Exception):  # noqa: N818 - no error: a limit that was set
     """A limit is used up before the phase has what the next one needs."""
 
 
-async def ask_teachers(
+async def _ask_teachers(
     stage: Stage, phase: Phase, task: Task, prompt: str, read: Callable[[str], T], outcome: Outcome, **texts: str
 ) -> list[T]:
     """Return the teachers' proposals for a task. Raise RunError if there is none, Halt if limits are the reason."""
@@ -134,7 +134,7 @@ def _warn_of_differences(stage: Stage, phase: Phase, task: str, differences: Ite
 
 
 async def map_attributes(stage: Stage) -> Outcome:
-    """Make the missing attribute maps of all tasks. Raise as `ask_teachers`."""
+    """Make the missing attribute maps of all tasks. Raise as `_ask_teachers`."""
     outcome = Outcome()
     await _until_halted(_map(stage, task, kind, outcome) for task in stage.config.tasks for kind in _PROMPTS)
     return outcome
@@ -150,7 +150,7 @@ async def _map(stage: Stage, task: Task, kind: AttributeKind, outcome: Outcome) 
             if kept is not None:
                 return
             text = json.dumps(seed, ensure_ascii=False, default=list)
-            proposals = await ask_teachers(stage, PHASE, task, _PROMPTS[kind], read_attributes, outcome, seed=text)
+            proposals = await _ask_teachers(stage, PHASE, task, _PROMPTS[kind], read_attributes, outcome, seed=text)
             attributes = union([seed, *proposals])
         else:
             attributes = union([kept or {}, configured])
@@ -192,26 +192,26 @@ def attributes_of(run: Run, task: str, kind: AttributeKind) -> dict[str, list[An
 
 
 async def map_rubrics(stage: Stage) -> Outcome:
-    """Make the missing rubrics of all tasks. Raise as `ask_teachers`."""
+    """Make the missing rubrics of all tasks. Raise as `_ask_teachers`."""
     outcome = Outcome()
     await _until_halted(_map_rubric(stage, task, outcome) for task in stage.config.tasks)
     return outcome
 
 
 async def _map_rubric(stage: Stage, task: Task, outcome: Outcome) -> None:
-    async with claimed_work(stage.run, RUBRIC_PHASE, task.name):
+    async with claimed_work(stage.run, _RUBRIC_PHASE, task.name):
         stored = rubric_of(stage.run, task.name)
-        kept = None if stage.modes[RUBRIC_PHASE] == "New" else stored
+        kept = None if stage.modes[_RUBRIC_PHASE] == "New" else stored
         if isinstance(task.rubric, str):
             if kept is not None:
                 return
             base = read_json(stage.run.base_rubric(task.name)) if task.rubric == "extend" else None
-            proposals = await ask_teachers(stage, RUBRIC_PHASE, task, "autorubric", read_rubric, outcome)
+            proposals = await _ask_teachers(stage, _RUBRIC_PHASE, task, "autorubric", read_rubric, outcome)
             rubric = _merged([base or {}, *proposals])
         else:  # a new factor joins those stored
             rubric = _merged([kept or {}, task.rubric])
             differences = _rubric_differences(kept or {}, task.rubric)
-            _warn_of_differences(stage, RUBRIC_PHASE, task.name, differences, "evaluation")
+            _warn_of_differences(stage, _RUBRIC_PHASE, task.name, differences, "evaluation")
         if rubric != stored:
             write_json(stage.run.rubric(task.name), rubric)
 

@@ -60,7 +60,7 @@ def sides(one: str, other: str, datapoint: str, seed: int) -> tuple[str, str]:
     return (first, second) if draw(seed, datapoint, first, second) < 0.5 else (second, first)
 
 
-def pair_id(datapoint: str, model_a: str, model_b: str, judge: str) -> str:
+def _pair_id(datapoint: str, model_a: str, model_b: str, judge: str) -> str:
     """Return the id of a verdict."""
     return f"{datapoint}__{model_a}__vs__{model_b}__{judge}"
 
@@ -81,7 +81,7 @@ def compare_question(
     a, b = responses
     names = a["student_model_id"], b["student_model_id"]
     context = {
-        "id": pair_id(item["id"], *names, judge.name),
+        "id": _pair_id(item["id"], *names, judge.name),
         "datapoint_id": item["id"],
         "task_id": task.name,
         "teacher_model_id": item["teacher_model_id"],
@@ -167,7 +167,7 @@ def _record(context: Mapping[str, Any], answers: Mapping[str, _Verdict], failure
 KINDS = {"pair": Kind(_read, _record, "pairwise")}
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-Couple: TypeAlias = tuple[str, str]
+_Couple: TypeAlias = tuple[str, str]
 """Two models, by name."""
 _GROWTH = 5  # a round has a fifth of the meetings before it, and one for each model at least
 _PRIOR_SD = 2.0  # of ratings: one verdict must not make two models look far apart
@@ -227,7 +227,7 @@ class Rounds:
         self._limit = limit
         self._judge = judge
         self._winners = dict(earlier)
-        self._waiting: dict[Couple, list[Meeting]] = {}
+        self._waiting: dict[_Couple, list[Meeting]] = {}
         for one in reversed(order):
             self._waiting.setdefault((one.first, one.second), []).append(one)
         self._models = sorted({name for couple in self._waiting for name in couple})
@@ -310,7 +310,7 @@ def _ratings(winners: Mapping[Meeting, str], models: Sequence[str]) -> Floats:
     return fit(*columns, models=models, likelihood="bt-tie", intervals=None, prior=prior).coefs
 
 
-IsCurrent: TypeAlias = Callable[[Mapping[str, Any]], bool]
+_IsCurrent: TypeAlias = Callable[[Mapping[str, Any]], bool]
 
 
 @dataclass
@@ -319,13 +319,13 @@ class Verdicts:
 
     winners: dict[Meeting, str] = field(default_factory=dict)
     """Winner by meeting, `model_a` standing for the first name."""
-    couples: set[Couple] = field(default_factory=set)
+    couples: set[_Couple] = field(default_factory=set)
     """Models that it compared on any item."""
     halves: dict[str, dict[str, str]] = field(default_factory=dict)
     """Id of a failed verdict -> order that was answered -> winner."""
 
 
-def read_verdicts(files: Iterable[Path], judge: str, is_current: IsCurrent, on_bad: OnBad | None = None) -> Verdicts:
+def read_verdicts(files: Iterable[Path], judge: str, is_current: _IsCurrent, on_bad: OnBad | None = None) -> Verdicts:
     """Read a judge's verdicts on the present answers (see `current_verdicts`); of several on a meeting the last."""
     verdicts = Verdicts()
     for record in (record for path in files for record in read_records(path, on_bad)):
@@ -345,7 +345,7 @@ def read_verdicts(files: Iterable[Path], judge: str, is_current: IsCurrent, on_b
     return verdicts
 
 
-def current_verdicts(items: Mapping[str, ItemMark], answers: Mapping[str, AnswerMark]) -> IsCurrent:
+def current_verdicts(items: Mapping[str, ItemMark], answers: Mapping[str, AnswerMark]) -> _IsCurrent:
     """Return a test whether a verdict is about present texts, by the marks of items and answers."""
 
     def is_current(record: Mapping[str, Any]) -> bool:
@@ -403,7 +403,7 @@ class _Comparison:
             item = self.work.items.get(datapoint)
             first, second = (self.work.responses.get(f"{datapoint}__{name}") for name in (a, b))
             if item is not None and first is not None and second is not None:
-                half = self.earlier.halves.get(pair_id(datapoint, a, b, self.judge.name))
+                half = self.earlier.halves.get(_pair_id(datapoint, a, b, self.judge.name))
                 yield compare_question(self.work.task, self.judge, self.rubric, item, (first, second), failures, half)
 
 

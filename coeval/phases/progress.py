@@ -26,7 +26,7 @@ from coeval.storage.store import Log, Store
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-PAUSE = 60.0
+_PAUSE = 60.0
 """Seconds between two lines."""
 _BAR = "{desc} |{bar}| {n_fmt}/{total_fmt}{postfix}"
 """Without share, speed and time of the phase, so that those of the run fit beside it into 80 columns."""
@@ -108,7 +108,7 @@ class Progress:
         notes += [f"{time_text(left)} left"] if left is not None else []
         return notes + ([f"{self._failed} failed"] if self._failed else [])
 
-    async def log_lines(self, log: Callable[[str], None], pause: float = PAUSE) -> None:
+    async def log_lines(self, log: Callable[[str], None], pause: float = _PAUSE) -> None:
         """Log a line after each pause, where no bar can be shown; until cancelled."""
         while not sys.stderr.isatty():
             await asyncio.sleep(pause)

@@ -18,8 +18,8 @@ from coeval.schema import Model, Phase, Role
 from coeval.storage.store import Store
 
 ReplyOrError: TypeAlias = Reply | CallError
-KindName: TypeAlias = Literal["item", "response", "scores", "factors", "pair"]
-_MODULES: Mapping[KindName, str] = {
+_KindName: TypeAlias = Literal["item", "response", "scores", "factors", "pair"]
+_MODULES: Mapping[_KindName, str] = {
     "item": "coeval.phases.items",
     "response": "coeval.phases.responses",
     "scores": "coeval.phases.evaluation",
@@ -32,7 +32,7 @@ _MODULES: Mapping[KindName, str] = {
 class Question:
     """A record to be made."""
 
-    kind: KindName
+    kind: _KindName
     phase: Phase
     role: Role
     model: str
@@ -117,7 +117,7 @@ class Batching(Protocol):
 
 
 @cache
-def kind_of(name: KindName) -> Kind:
+def kind_of(name: _KindName) -> Kind:
     """Return how records of a kind are made."""
     # Imported by name: these modules import this one, and a direct import would be circular.
     kind: Kind = importlib.import_module(_MODULES[name]).KINDS[name]

@@ -99,7 +99,7 @@ def _count_records(run: Run, stored: Stored) -> None:
         stored.pairs[record["task_id"], record["teacher_model_id"], record["judge_model_id"], first, second] += 1
 
 
-def stored_before(config: Config, run: Run | None) -> Stored:
+def _stored_before(config: Config, run: Run | None) -> Stored:
     """Count the records that a start builds on: those of `run`, else those that `resume_from` copies."""
     source = config.experiment.resume_folder
     if run is not None or source is None:
@@ -172,11 +172,11 @@ TOKENS: Mapping[str, Tokens] = {
     "pairwise": Tokens(780, 10),
 }
 """Assumed for each phase."""
-RATIONALE = 60
+_RATIONALE = 60
 """Further tokens of an answer with a rationale."""
-PASSAGE = 600
+_PASSAGE = 600
 """Further tokens of a question with a passage of a document."""
-UNKNOWN_FACTORS = 4
+_UNKNOWN_FACTORS = 4
 """Assumed of a rubric that teachers have yet to write."""
 Key = TypeVar("Key")
 
@@ -224,7 +224,7 @@ def remaining(
     `modes` are by default those of a continued run, or the configuration's; phases 3 to 5 are confined to the models
     `only`, if it is given.
     """
-    stored = stored_before(config, run)
+    stored = _stored_before(config, run)
     chosen = modes or (continued_modes(config, stored.settled) if run else config.experiment.phases)
     return Remaining(stored, chosen, work_of(config, stored, chosen, only))
 
@@ -255,7 +255,7 @@ class _Count:
             yield Work(PHASES[1], task.name, teacher, rubrics, TOKENS[PHASES[1]])
             written = self._retained(PHASES[2], self.stored.items[task.name, teacher.name])
             input_, output = TOKENS[PHASES[2]]
-            tokens = Tokens(input_ + PASSAGE * bool(task.documents), output)
+            tokens = Tokens(input_ + _PASSAGE * bool(task.documents), output)
             yield Work(PHASES[2], task.name, teacher, items[teacher.name] - written, tokens)
         answers = self._answers(task)
         for student in self.config.with_role("student"):
@@ -268,7 +268,7 @@ class _Count:
             pairwise = task.evaluation_mode == "pairwise"
             calls = self._pairs(task, judge, answers) if pairwise else self._scores(task, judge, answers)
             input_, output = TOKENS["pairwise" if pairwise else PHASES[4]]
-            tokens = Tokens(input_, output + RATIONALE * task.rationale)
+            tokens = Tokens(input_, output + _RATIONALE * task.rationale)
             yield Work(PHASES[4], task.name, judge, calls, tokens)
 
     def _asks(self, model: Model) -> bool:
@@ -347,7 +347,7 @@ class _Count:
         """Return the factors that a judge scores; placeholders while the rubric is unknown."""
         rubric = task.rubric if not isinstance(task.rubric, str) else self.stored.rubrics.get(task.name)
         if rubric is None or (isinstance(task.rubric, str) and self.modes[PHASES[1]] == "New"):
-            return tuple(f"factor {number}" for number in range(1, UNKNOWN_FACTORS + 1))
+            return tuple(f"factor {number}" for number in range(1, _UNKNOWN_FACTORS + 1))
         return required_factors(judge, task, rubric)
 
     def _pairs(self, task: Task, judge: Model, answers: Mapping[tuple[str, ...], int]) -> int:

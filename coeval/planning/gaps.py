@@ -274,7 +274,7 @@ _UPSTREAM = {
 
 
 @dataclass(frozen=True)
-class BadLine:
+class _BadLine:
     """An unusable line."""
 
     path: Path
@@ -292,7 +292,7 @@ class Inspection:
     valid: set[str] = field(default_factory=set)
     marks: dict[str, Any] = field(default_factory=dict, repr=False)
     """Id of a valid item or answer -> the mark of its texts."""
-    bad: list[BadLine] = field(default_factory=list)
+    bad: list[_BadLine] = field(default_factory=list)
     """Unusable lines whose record is nowhere else."""
     gaps: list[Gap] = field(default_factory=list)
 
@@ -317,14 +317,14 @@ def examine(run: Run) -> dict[str, Inspection]:
         for path in run.record_files(kind):
             for number, record in _lines(path):
                 if record is None:
-                    inspection.bad.append(BadLine(path, number, None, "no JSON object"))
+                    inspection.bad.append(_BadLine(path, number, None, "no JSON object"))
                     continue
                 reason = _fault(kind, record)
                 if reason is None and any(str(record.get(parent)) in lost for parent in parents):
                     reason = f"its {'item' if kind == 'response_collection' else 'response'} is unusable"
                 reason = reason or _fault_of_texts(kind, record, inspections)
                 if reason is not None:
-                    inspection.bad.append(BadLine(path, number, str(record.get("id")), reason, record))
+                    inspection.bad.append(_BadLine(path, number, str(record.get("id")), reason, record))
                     continue
                 inspection.valid.add(str(record.get("id")))
                 if kind in _MARKS:
@@ -408,7 +408,7 @@ def mend(run: Run, inspections: Mapping[str, Inspection], kinds: tuple[str, ...]
     shutil.rmtree(run.waiting, ignore_errors=True)  # they may judge what is made anew
     for kind in kinds:
         is_judged = kind in ("evaluation", "pairwise")
-        by_file: dict[Path, dict[int, BadLine]] = {}
+        by_file: dict[Path, dict[int, _BadLine]] = {}
         for bad in inspections[kind].bad:
             if is_judged or bad.reason != "failed":
                 by_file.setdefault(bad.path, {})[bad.number] = bad
@@ -421,7 +421,7 @@ def mend(run: Run, inspections: Mapping[str, Inspection], kinds: tuple[str, ...]
     return changed
 
 
-def _rewrite(path: Path, bad: Mapping[int, BadLine], *, keep: bool) -> None:
+def _rewrite(path: Path, bad: Mapping[int, _BadLine], *, keep: bool) -> None:
     """Replace a file by one whose bad records are marked as failed (`keep`), or are in `{name}.bad` instead."""
     aside = path.with_name(f"{path.name}.bad")
     with (

@@ -39,14 +39,14 @@ def plan_text(config: Config, left: Remaining, only: Collection[str] | None = No
     if only is not None:
         head += f"; phases 3 to 5 for {', '.join(sorted(only))} alone"
     models = [(model.name, model.interface, _asked_for(model), ", ".join(model.roles)) for model in config.models]
-    tasks = [(task.name, *sampling_text(task.sampling), grading_text(task), _rubric(task)) for task in config.tasks]
+    tasks = [(task.name, *_sampling_text(task.sampling), grading_text(task), _rubric(task)) for task in config.tasks]
     return "\n\n".join(
         [
             head,
             _left(("model", "interface", "asked for", "roles"), models),
             _left(("task", "target", "nuance", "items", "evaluation", "rubric"), tasks),
             _phases(config, left.modes),
-            _calls(calls_per_task(config, left.work)),
+            _calls(_calls_per_task(config, left.work)),
         ]
     )
 
@@ -61,7 +61,7 @@ def phases_left(
     return [phase for phase in PHASES if phase not in settled or phase in asking]
 
 
-def calls_per_task(config: Config, work: Iterable[Work]) -> dict[str, Counter[str]]:
+def _calls_per_task(config: Config, work: Iterable[Work]) -> dict[str, Counter[str]]:
     """Return task -> phase -> calls."""
     counts = {task.name: Counter[str]() for task in config.tasks}
     for one in work:
@@ -69,12 +69,12 @@ def calls_per_task(config: Config, work: Iterable[Work]) -> dict[str, Counter[st
     return counts
 
 
-def batched_in(config: Config, phase: Phase) -> list[str]:
+def _batched_in(config: Config, phase: Phase) -> list[str]:
     """Return the models whose calls of a phase go into batch jobs."""
     return [model.name for model in config.with_role(ROLE_OF[phase]) if config.is_batched(model, phase)]
 
 
-def sampling_text(sampling: Sampling) -> tuple[str, str, str]:
+def _sampling_text(sampling: Sampling) -> tuple[str, str, str]:
     """Return the numbers of target attributes, nuanced attributes and items, as text."""
     target = sampling.target if isinstance(sampling.target, str) else _range(sampling.target)
     return target, _range(sampling.nuance), f"{sampling.total} a teacher"
@@ -100,7 +100,7 @@ def _rubric(task: Task) -> str:
 
 def _phases(config: Config, modes: Mapping[Any, Mode]) -> str:
     """Return the modes, and the models in batches if there are any."""
-    rows = [(phase, str(modes[phase]), ", ".join(batched_in(config, phase))) for phase in PHASES]
+    rows = [(phase, str(modes[phase]), ", ".join(_batched_in(config, phase))) for phase in PHASES]
     if not any(batched for *_, batched in rows):
         return _left(("phase", "mode"), [(phase, mode) for phase, mode, _ in rows])
     return _left(("phase", "mode", "in batches"), rows)
@@ -322,7 +322,7 @@ def _tasks(config: Config) -> list[dict[str, Any]]:
 
 
 def _task(config: Config, task: Task) -> dict[str, Any]:
-    target, nuance, total = sampling_text(task.sampling)
+    target, nuance, total = _sampling_text(task.sampling)
     facts = [
         ("Target attributes of an item", target),
         ("Nuanced attributes of an item", nuance),
@@ -395,12 +395,12 @@ def _phase_table(config: Config) -> Table:
         Column("Mode", number=False),
         Column("In batches", number=False, wide=True),
     ]
-    rows = [[phase, config.experiment.phases[phase], ", ".join(batched_in(config, phase))] for phase in PHASES]
+    rows = [[phase, config.experiment.phases[phase], ", ".join(_batched_in(config, phase))] for phase in PHASES]
     return Table(columns, rows)
 
 
 def _budget(config: Config) -> Table:
-    counts = calls_per_task(config, remaining(config).work)
+    counts = _calls_per_task(config, remaining(config).work)
     columns = [Column("Task", number=False), *(Column(phase) for phase in PHASES), Column("All")]
     rows: list[list[Value]] = [
         [name, *(of[phase] for phase in PHASES), sum(of.values())] for name, of in counts.items()

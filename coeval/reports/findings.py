@@ -53,10 +53,10 @@ def ranking_sentences(rows: Sequence[StudentRow], pairs: Sequence[StudentPair] =
     ahead = [pair.worse for pair in pairs if pair.significant and pair.better == best.student]
     near = [row.student for row in rows[1:] if row.student not in ahead]
     if not ahead:
-        return [f"{text}; its lead on {names_text(near)} may be chance."]
+        return [f"{text}; its lead on {_names_text(near)} may be chance."]
     others = "all others" if not near else f"{len(ahead)} of {len(rows) - 1} others"
     text = f"{text}; it is ahead of {others} beyond chance."
-    return [text, f"Its lead on {names_text(near)} may be chance."] if near else [text]
+    return [text, f"Its lead on {_names_text(near)} may be chance."] if near else [text]
 
 
 def agreement_sentences(row: Reliability | None) -> list[str]:
@@ -87,7 +87,7 @@ def estimate_text(value: float, lower: float | None, upper: float | None, digits
     return f"{text} [{number_text(lower, digits)}, {number_text(upper, digits)}]"
 
 
-def names_text(names: Sequence[str]) -> str:
+def _names_text(names: Sequence[str]) -> str:
     """Return names as prose lists them, beyond a few as their number."""
     if len(names) > _MOST_NAMES:
         return f"{len(names)} others"
@@ -130,7 +130,7 @@ def judges(report: JudgeReport) -> list[str]:
         sentences.append(both if len(ranked) == 2 else f"Peers agree most with {one.judge}.")
     flagged = [row.judge for row in report.scales if row.flags]
     if flagged:
-        sentences.append(f"Biases or faults beyond chance: {names_text(flagged)}.")
+        sentences.append(f"Biases or faults beyond chance: {_names_text(flagged)}.")
     if sentences:
         return sentences
     if report.bias.flips:
@@ -175,7 +175,7 @@ def consistency(report: JudgeConsistency) -> list[str]:
         return []
     flagged = [row.judge for row in report.calibration if row.flagged]
     if flagged:
-        return [f"More than 90 % of the scores are one level, High or Low: {names_text(flagged)}."]
+        return [f"More than 90 % of the scores are one level, High or Low: {_names_text(flagged)}."]
     return ["No judge gives High, or Low, to more than 90 % of what it scores."]
 
 
@@ -186,7 +186,7 @@ def robust(report: RobustSummary) -> list[str]:
     best = report.students[0]
     where = f"On the {report.kept:,} of {report.candidates:,} items on which the best judges agree"
     moved = [row.student for row in report.students if row.rank != row.full_rank]
-    order = f"{names_text(moved)} change their rank" if moved else "the order is that on all items"
+    order = f"{_names_text(moved)} change their rank" if moved else "the order is that on all items"
     return [
         f"{where}, {best.student} answers best, with {estimate_text(best.robust, best.lower, best.upper)}; {order}."
     ]
@@ -208,7 +208,7 @@ def people(report: Calibration) -> list[str]:
     figure = estimate_text(best.calibrated, best.lower, best.upper)
     moved = [row.student for row in report.students if row.rank != row.raw_rank]
     order = (
-        f"Calibrated, {names_text(moved)} change their rank."
+        f"Calibrated, {_names_text(moved)} change their rank."
         if moved
         else "The order is that of the scores as they are."
     )

@@ -126,7 +126,7 @@ class Head:
 
 
 @dataclass(frozen=True)
-class GridCell:
+class _GridCell:
     """One square: its text, its shade in [-1, 1] (below 0 in the other colour), a note, whether it is a model's own."""
 
     text: str
@@ -143,7 +143,7 @@ class Grid:
     column_kind: str
     rows: Sequence[Head]
     columns: Sequence[Head]
-    cells: Mapping[tuple[str, str], GridCell]
+    cells: Mapping[tuple[str, str], _GridCell]
     empty: str
 
     @property
@@ -158,7 +158,7 @@ class Grid:
         longest = max(map(len, names), default=0)
         return len(names) > _MANY or longest > _CUT or (len(names) > _SOME and longest > _LONG)
 
-    def at(self, row: Head, column: Head) -> GridCell | None:
+    def at(self, row: Head, column: Head) -> _GridCell | None:
         """Return the square where they meet, if there is one."""
         return self.cells.get((row.name, column.name))
 
@@ -189,7 +189,7 @@ def grid_of(
     top = most if most is not None else max((abs(value) for _, _, value, _ in squares), default=1.0) or 1.0
     write = signed_text if deviation else number_text
     cells = {
-        (row, column): GridCell(
+        (row, column): _GridCell(
             write(value, digits),
             max(-1.0, min(1.0, value / top)),
             f"{row}, {column}: {write(value, digits + 2)}{origin and ', ' + origin}",
@@ -236,7 +236,7 @@ def signed_text(value: float, digits: int | None = None) -> str:
 
 
 @dataclass(frozen=True)
-class LevelRow:
+class _LevelRow:
     """A name with the counts of its levels; `numeric` counts scores that are numbers."""
 
     name: str
@@ -257,7 +257,7 @@ class LevelRow:
         return f"{100 * self.share(count):.0f}%"
 
 
-def levels_of(header: Header, kind: str, rows: Iterable[tuple[str, DistributionRow]]) -> list[LevelRow]:
+def levels_of(header: Header, kind: str, rows: Iterable[tuple[str, DistributionRow]]) -> list[_LevelRow]:
     """Return the sums of (name, row) by name, the best mean first."""
     groups: dict[str, list[DistributionRow]] = {}
     for name, row in rows:
@@ -267,7 +267,7 @@ def levels_of(header: Header, kind: str, rows: Iterable[tuple[str, DistributionR
         fields = ("units", "high", "medium", "low", "numeric")
         units, *counts = (sum(getattr(row, field) for row in group) for field in fields)
         mean = group[0].mean if len(group) == 1 else sum(row.mean * row.units for row in group) / units
-        sums.append(LevelRow(name, describe(header, kind, name), units, mean, *counts))
+        sums.append(_LevelRow(name, describe(header, kind, name), units, mean, *counts))
     return sorted(sums, key=lambda row: -row.mean)
 
 
@@ -275,7 +275,7 @@ def levels_of(header: Header, kind: str, rows: Iterable[tuple[str, DistributionR
 
 
 @dataclass(frozen=True)
-class Spark:
+class _Spark:
     """A line over windows: points in a box of 100 by 20, values in [0, 1] upward."""
 
     name: str
@@ -290,7 +290,7 @@ class Spark:
         return self.last - self.first
 
 
-def drift_lines(rows: Iterable[DriftRow], field: str) -> list[Spark]:
+def drift_lines(rows: Iterable[DriftRow], field: str) -> list[_Spark]:
     """Return a line for each judge over its windows, of `mean` or `spa`; one value is a level line."""
     judges: dict[str, list[float | None]] = {}
     for row in rows:
@@ -305,7 +305,7 @@ def drift_lines(rows: Iterable[DriftRow], field: str) -> list[Spark]:
         span = max(1, points_at[-1][0])
         points = tuple((round(100 * place / span, 2), round(20 * (1 - value), 2)) for place, value in points_at)
         title = f"{what} of {name}, from {points_at[0][1]:.2f} to {points_at[-1][1]:.2f}"
-        lines.append(Spark(name, title, points, points_at[0][1], points_at[-1][1]))
+        lines.append(_Spark(name, title, points, points_at[0][1], points_at[-1][1]))
     return lines
 
 

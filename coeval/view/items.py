@@ -33,7 +33,7 @@ from coeval.storage.records import (
 from coeval.storage.run import RECORD_FOLDERS, Run
 from p2l.common.report.tables import number_text
 
-LONGEST_TEXT = 100_000
+_LONGEST_TEXT = 100_000
 """Characters of one text that a page shows; the rest is in the file of the run."""
 APART = 0.5
 """Distance of two judges' scores that pages point at: a level."""
@@ -41,7 +41,7 @@ _WORDS = {value: name.capitalize() for name, value in LEVELS.items()}
 
 
 @dataclass(frozen=True)
-class GradeView:
+class _GradeView:
     """A judge's score of one factor."""
 
     factor: str
@@ -52,25 +52,25 @@ class GradeView:
 
 
 @dataclass(frozen=True)
-class JudgeView:
+class _JudgeView:
     """What a judge says of an answer."""
 
     judge: str
     score: float | None  # weighted mean over factors; None where it has no score that counts
-    grades: tuple[GradeView, ...]
+    grades: tuple[_GradeView, ...]
     rationale: str = ""
     note: str = ""  # why nothing counts
     is_self: bool = False
 
 
 @dataclass(frozen=True)
-class AnswerView:
+class _AnswerView:
     """A student's answer."""
 
     student: str
     text: str
     score: float | None  # mean over judges
-    judges: tuple[JudgeView, ...]
+    judges: tuple[_JudgeView, ...]
     tokens: int | None = None
     note: str = ""  # why there is no answer
 
@@ -79,13 +79,13 @@ class AnswerView:
         """Anchor of the answer on its page."""
         return answer_key(self.student)
 
-    def by_judge(self, judge: str) -> JudgeView | None:
+    def by_judge(self, judge: str) -> _JudgeView | None:
         """Return what a judge says; None if it says nothing."""
         return next((one for one in self.judges if one.judge == judge), None)
 
 
 @dataclass(frozen=True)
-class VerdictView:
+class _VerdictView:
     """A judge's verdict on two answers, in each order in which it saw them."""
 
     judge: str
@@ -108,8 +108,8 @@ class ItemView:
     attributes: Mapping[str, str]
     turns: tuple[tuple[str, str], ...]  # of the prompt: (role, text)
     reference: str
-    answers: tuple[AnswerView, ...]  # best first
-    verdicts: tuple[VerdictView, ...]
+    answers: tuple[_AnswerView, ...]  # best first
+    verdicts: tuple[_VerdictView, ...]
     source: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -122,9 +122,9 @@ class ItemView:
         """Whether two judges lie at least `APART` from each other."""
         return any(grade.others for answer in self.answers for judge in answer.judges for grade in judge.grades)
 
-    def pairs(self) -> list[tuple[tuple[str, str], list[VerdictView]]]:
+    def pairs(self) -> list[tuple[tuple[str, str], list[_VerdictView]]]:
         """Return the verdicts on each pair of answers."""
-        groups: dict[tuple[str, str], list[VerdictView]] = {}
+        groups: dict[tuple[str, str], list[_VerdictView]] = {}
         for verdict in self.verdicts:
             groups.setdefault((verdict.model_a, verdict.model_b), []).append(verdict)
         return list(groups.items())
@@ -247,7 +247,7 @@ class RunItems:
         records = (one for one in self._records("data_generation", item) if not is_failed(one))
         return next(iter([*records][-1:]), {})
 
-    def _answers(self, item: int, record: Mapping[str, Any]) -> tuple[AnswerView, ...]:
+    def _answers(self, item: int, record: Mapping[str, Any]) -> tuple[_AnswerView, ...]:
         mark = item_mark(record)
         answers: dict[str, dict[str, Any]] = {}
         for one in self._records("response_collection", item):
@@ -299,13 +299,13 @@ class RunItems:
             judged.setdefault(student, []).append((judge, one))
         return judged
 
-    def _verdict_views(self, item: int) -> tuple[VerdictView, ...]:
+    def _verdict_views(self, item: int) -> tuple[_VerdictView, ...]:
         rationales = {text_of(one, "id"): _cut(text_of(one, "rationale")) for one in self._records("pairwise", item)}
         views = []
         for one in self.verdicts(item):
             identity = f"{one.datapoint}__{one.model_a}__vs__{one.model_b}__{one.judge}"
             pair, winner, rationale = (one.model_a, one.model_b), _winner(one, one.winner), rationales.get(identity, "")
-            views.append(VerdictView(one.judge, *pair, winner, _orders(one), is_flip(one), rationale))
+            views.append(_VerdictView(one.judge, *pair, winner, _orders(one), is_flip(one), rationale))
         return tuple(views)
 
 
@@ -338,7 +338,7 @@ def _answer(
     record: Mapping[str, Any],
     judged: Any,
     scores: Mapping[tuple[str, str], list[tuple[str, float, bool, float]]],
-) -> AnswerView:
+) -> _AnswerView:
     mine = {judge: grades for (name, judge), grades in scores.items() if name == student}
     records = dict(judged)
     judges = tuple(_judge(student, judge, records.get(judge, {}), mine) for judge in sorted({*mine, *records}))
@@ -347,12 +347,12 @@ def _answer(
     note = f"No answer: {text_of(record, 'error') or 'the call failed'}" if is_failed(record) else ""
     text = "" if note else _cut(text_in(record.get("response") or ""))
     score = sum(means) / len(means) if means else None
-    return AnswerView(student, text, score, judges, tokens if isinstance(tokens, int) else None, _cut(note))
+    return _AnswerView(student, text, score, judges, tokens if isinstance(tokens, int) else None, _cut(note))
 
 
 def _judge(
     student: str, judge: str, record: Mapping[str, Any], scores: Mapping[str, list[tuple[str, float, bool, float]]]
-) -> JudgeView:
+) -> _JudgeView:
     grades = scores.get(judge, [])
     words = record.get("grades")
     words = words if isinstance(words, dict) else {}
@@ -367,9 +367,9 @@ def _judge(
         far = [f"{name} {_score_text(other, level)}" for name, other, level in same if abs(other - score) >= APART]
         gap = max((abs(other - score) for _, other, _ in same), default=0.0)
         text = str(words.get(factor, _score_text(score, is_level)))
-        views.append(GradeView(factor, text, score, ", ".join(far), gap))
+        views.append(_GradeView(factor, text, score, ", ".join(far), gap))
     rationale = _cut(text_of(record, "rationale"))
-    return JudgeView(judge, _mean(grades), tuple(views), rationale, _cut(note), judge == student)
+    return _JudgeView(judge, _mean(grades), tuple(views), rationale, _cut(note), judge == student)
 
 
 def _score_text(score: float, is_level: bool) -> str:
@@ -393,7 +393,7 @@ def _turns(prompt: object) -> list[tuple[str, str]]:
 
 
 def _cut(text: str) -> str:
-    """Return at most `LONGEST_TEXT` characters of a text, and how many more there are."""
-    if len(text) <= LONGEST_TEXT:
+    """Return at most `_LONGEST_TEXT` characters of a text, and how many more there are."""
+    if len(text) <= _LONGEST_TEXT:
         return text
-    return f"{text[:LONGEST_TEXT]}\n\n[{len(text) - LONGEST_TEXT:,} more characters are in the file of the run]"
+    return f"{text[:_LONGEST_TEXT]}\n\n[{len(text) - _LONGEST_TEXT:,} more characters are in the file of the run]"

@@ -28,7 +28,7 @@ _REMEMBERED = 64  # files, of which the largest is a few megabytes
 _HERE_ALONE = "only browsers on this machine may read this run: start `coeval view` with --key for others\n"
 
 
-class Viewer:
+class _Viewer:
     """A site as an application."""
 
     def __init__(self, site: Site, key_digest: str | None) -> None:
@@ -101,7 +101,7 @@ def serve(site: Site, host: str, port: int, key_digest: str | None, limits: Conn
     """Serve a run until interrupted."""
     with control_folder("coeval-view-", shared=False):
         run_server(
-            Viewer(site, key_digest).application(),
+            _Viewer(site, key_digest).application(),
             host,
             port,
             workers=1,

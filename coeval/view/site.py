@@ -39,7 +39,7 @@ from p2l.common.files import claimed
 from p2l.common.pages import asset_content, asset_url, interval_svg, meta_policy
 from p2l.common.report.tables import number_text, render
 
-LISTED = 50
+_LISTED = 50
 """Items of a page of the list."""
 PART, TEXTS = 500, 50
 """Items of a file of scores, and of a file of texts."""
@@ -298,19 +298,19 @@ class Site:
 
     @property
     def _list_pages(self) -> int:
-        return max(1, _parts(len(self.items), LISTED))
+        return max(1, _parts(len(self.items), _LISTED))
 
     def _list_page(self, page: str = "") -> File | None:
         number = int(page or 1)
         if not 1 <= number <= self._list_pages:
             return None
-        first = LISTED * (number - 1)
+        first = _LISTED * (number - 1)
         return self._page(
             "coeval.view/items.html",
             ".",
             title=f"Items: {self.loaded.header.experiment_id}",
             finding=self._list_findings,
-            rows=self.rows(first, first + LISTED),
+            rows=self.rows(first, first + _LISTED),
             first=first + 1,
             total=len(self.items),
             students=self._listed_students,
@@ -366,7 +366,7 @@ class Site:
                 "items": len(self.items),
                 "part": PART,
                 "texts": TEXTS,
-                "listed": LISTED,
+                "listed": _LISTED,
                 "names": names,
                 "shown": self._listed_students,
                 "anchors": [answer_key(student) for student in self.loaded.students],
@@ -410,7 +410,7 @@ class Site:
         item = self.items.read(number)
         around = [self._keys[n] if 0 <= n < len(self._keys) else None for n in (number - 1, number + 1)]
         place = f"{number + 1:,} of {len(self.items):,}"
-        list_page = _list_path(number // LISTED + 1)
+        list_page = _list_path(number // _LISTED + 1)
         title = f"{item.identity}: {self.loaded.header.experiment_id}"
         descriptions = self.loaded.header.factor_descriptions
         return self._page(
@@ -418,7 +418,7 @@ class Site:
             "..",
             title=title,
             item=item,
-            finding=item_findings(item),
+            finding=_item_findings(item),
             around=around,
             place=place,
             list_page=list_page,
@@ -449,7 +449,7 @@ def shade(score: float) -> str:
     return f"s{round(10 * min(1.0, max(0.0, score)))}"
 
 
-def item_findings(item: ItemView) -> list[str]:
+def _item_findings(item: ItemView) -> list[str]:
     """Return who answers best, where judges are farthest apart, and how many verdicts flip."""
     scored = [answer for answer in item.answers if answer.score is not None]
     sentences = []
