@@ -16,9 +16,7 @@ from p2l.common.program import Parser
 from p2l.online_training.router_votes import PAIR_COLUMNS, Pseudonyms, router_database, vote_of
 
 _SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / .csv file"
-
-
-_READING = {"how votes are read": ("--dataset-split", "--from-disk", "--drop-bad", "--model-list")}
+_READING = {"how votes are read": ("--dataset-split", "--drop-bad", "--model-list")}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -31,18 +29,18 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add(commands: Any, name: str, about: str) -> Parser:
-    one = add_command(commands, name, about)
-    one.add_argument("source", metavar="VOTES", help=_SOURCE_HELP)
-    one.add_argument("--dataset-split", default="train", metavar="NAME", help="which split of a data set with several")
-    one.add_argument(
-        "--from-disk", action="store_true", help="take VOTES for a save_to_disk folder whatever it looks like"
+    """Add a command that reads votes, with the flags of how."""
+    flags = add_command(commands, name, about)
+    flags.add_argument("source", metavar="VOTES", help=_SOURCE_HELP)
+    flags.add_argument(
+        "--dataset-split", default="train", metavar="NAME", help="which split of a data set with several"
     )
-    one.add_argument("--quiet", action="store_true", help="no progress bar")
-    return one
+    flags.add_argument("--quiet", action="store_true", help="no progress bar")
+    return flags
 
 
-def _add_model_list(one: argparse.ArgumentParser) -> None:
-    one.add_argument(
+def _add_model_list(flags: Parser) -> None:
+    flags.add_argument(
         "--model-list",
         metavar="FILE",
         help="JSON list of names that a labels column refers to, for votes without names",
@@ -50,91 +48,91 @@ def _add_model_list(one: argparse.ArgumentParser) -> None:
 
 
 def _add_check(commands: Any) -> None:
-    one = _add(commands, "check", "Print statistics and problems of votes; exit with 2 when there are problems.")
-    one.add_argument("--limit", type=whole, default=20, metavar="N", help="problems to list; the rest is counted")
-    _add_model_list(one)
+    flags = _add(commands, "check", "Print statistics and problems of votes; exit with 2 when there are problems.")
+    flags.add_argument("--limit", type=whole, default=20, metavar="N", help="problems to list; the rest is counted")
+    _add_model_list(flags)
 
 
 def _add_import(commands: Any) -> None:
-    one = _add(commands, "import", "Make votes of a raw arena export (conversation_a, winner, tstamp, ...).")
-    one.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
-    one.add_argument("--drop-bad", action="store_true", help="leave out rows that cannot become votes, and count them")
+    flags = _add(commands, "import", "Make votes of a raw arena export (conversation_a, winner, tstamp, ...).")
+    flags.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
+    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
 
 
 def _add_from_scores(commands: Any) -> None:
-    one = add_command(
+    flags = add_command(
         commands, "from-scores", "Make votes of graded answers: rows of question (or prompt), model, score."
     )
-    one.add_argument("source", metavar="TABLE", help=".parquet, .jsonl, .jsonl.gz or .csv file")
-    one.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
-    one.add_argument(
+    flags.add_argument("source", metavar="TABLE", help=".parquet, .jsonl, .jsonl.gz or .csv file")
+    flags.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
+    flags.add_argument(
         "--per-question", type=positive, default=30, metavar="N", help="pairs of models drawn for each question"
     )
-    one.add_argument("--margin", type=float, default=0.0, help="difference up to which two scores are a tie")
-    one.add_argument(
-        "--passed", type=float, default=0.5, metavar="SCORE", help="a tie below this mean score is a tie (bothbad)"
-    )
-    one.add_argument("--only", nargs="+", default=[], metavar="NAME", help="take these categories alone")
-    one.add_argument("--without", nargs="+", default=[], metavar="NAME", help="leave these categories out")
-    one.add_argument("--seed", type=int, default=42, help="seed of the pairs and their sides")
+    flags.add_argument("--margin", type=float, default=0.0, help="difference up to which two scores are a tie")
+    flags.add_argument("--only", nargs="+", default=[], metavar="NAME", help="take these categories alone")
+    flags.add_argument("--without", nargs="+", default=[], metavar="NAME", help="leave these categories out")
+    flags.add_argument("--seed", type=int, default=42, help="seed of the pairs and their sides")
 
 
 def _add_sample(commands: Any) -> None:
-    one = add_command(commands, "sample", "Write made-up votes on readable prompts, to try the other commands on.")
-    one.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
-    one.add_argument("--votes", type=positive, default=2500, metavar="N", help="votes to draw")
-    one.add_argument("--scores", metavar="FILE", help="graded answers to the prompts as well, for `p2l eval-routing`")
-    one.add_argument("--seed", type=int, default=42, help="the same seed and flags give the same files")
-    one.add_argument("--overwrite", action="store_true", help="replace files that hold something else")
+    flags = add_command(commands, "sample", "Write made-up votes on readable prompts, to try the other commands on.")
+    flags.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
+    flags.add_argument("--votes", type=positive, default=2500, metavar="N", help="votes to draw")
+    flags.add_argument("--scores", metavar="FILE", help="graded answers to the prompts as well, for `p2l eval-routing`")
+    flags.add_argument("--seed", type=int, default=42, help="the same seed and flags give the same files")
+    flags.add_argument("--overwrite", action="store_true", help="replace files that hold something else")
 
 
 def _add_split(commands: Any) -> None:
-    one = _add(commands, "split", "Split votes into a train and a validation file.")
-    one.add_argument(
+    flags = _add(commands, "split", "Split votes into a train and a validation file.")
+    flags.add_argument(
         "--by", required=True, choices=["prompt", "time"], help="whole prompts at random, or the newest votes"
     )
-    one.add_argument("--val", required=True, type=int, metavar="N", help="votes for validation")
-    one.add_argument("--train-output", required=True, metavar="FILE", help="train votes; the ending names the format")
-    one.add_argument("--val-output", required=True, metavar="FILE", help="validation votes")
-    one.add_argument(
+    flags.add_argument("--val", required=True, type=int, metavar="N", help="votes for validation")
+    flags.add_argument("--train-output", required=True, metavar="FILE", help="train votes; the ending names the format")
+    flags.add_argument("--val-output", required=True, metavar="FILE", help="validation votes")
+    flags.add_argument(
         "--min-votes-per-model",
         type=int,
         default=1,
         metavar="K",
         help="remove models with fewer training votes from both parts",
     )
-    one.add_argument("--seed", type=int, default=42, help="order in which prompts are taken")
-    one.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
-    _add_model_list(one)
-    one.arrange({"what is written": ("--train-output", "--val-output", "--min-votes-per-model"), **_READING})
+    flags.add_argument("--seed", type=int, default=42, help="order in which prompts are taken")
+    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
+    _add_model_list(flags)
+    flags.arrange({"what is written": ("--train-output", "--val-output", "--min-votes-per-model"), **_READING})
 
 
 def _add_slice(commands: Any) -> None:
-    one = _add(
+    flags = _add(
         commands,
         "slice",
         "Cut held-out votes into slices by the time of VOTES, a stream in time order, for `p2l eval-chrono`.",
     )
-    one.add_argument("--held-out", required=True, metavar="VOTES", help="held-out votes of the same time")
-    one.add_argument("--output", required=True, metavar="DIR", help="folder for validation-N.csv and timestamps.json")
-    one.add_argument("--batch-size", type=positive, default=512, metavar="N", help="votes of the stream in a batch")
-    one.add_argument("--every", type=positive, default=256, metavar="N", help="batches between slices")
-    one.add_argument("--most", type=positive, metavar="N", help="votes of a slice at most, spread over its time")
-    one.add_argument("--columns", nargs="+", metavar="NAME", help="keep these as well as those of votes")
-    one.arrange({"slices": ("--batch-size", "--every", "--most", "--columns")})
+    flags.add_argument("--held-out", required=True, metavar="VOTES", help="held-out votes of the same time")
+    flags.add_argument("--output", required=True, metavar="DIR", help="folder for validation-N.csv and timestamps.json")
+    flags.add_argument("--batch-size", type=positive, default=512, metavar="N", help="votes of the stream in a batch")
+    flags.add_argument("--every", type=positive, default=256, metavar="N", help="batches between slices")
+    flags.add_argument("--most", type=positive, metavar="N", help="votes of a slice at most, spread over its time")
+    flags.add_argument("--columns", nargs="+", metavar="NAME", help="keep these as well as those of votes")
+    flags.arrange({"slices": ("--batch-size", "--every", "--most", "--columns")})
 
 
 def _add_lake(commands: Any) -> None:
-    one = add_command(commands, "lake", "Add votes to a lake: Parquet files by day that grow, read wherever votes are.")
-    one.add_argument("source", nargs="*", metavar="VOTES", help=f"each once: {_SOURCE_HELP}")
-    one.add_argument("--output", required=True, metavar="LAKE", help="folder, or s3://BUCKET/PLACE, gs://...")
-    one.add_argument(
+    flags = add_command(
+        commands, "lake", "Add votes to a lake: Parquet files by day that grow, read wherever votes are."
+    )
+    flags.add_argument("source", nargs="*", metavar="VOTES", help=f"each once: {_SOURCE_HELP}")
+    flags.add_argument("--output", required=True, metavar="LAKE", help="folder, or s3://BUCKET/PLACE, gs://...")
+    flags.add_argument(
         "--database", metavar="FILE", help="add what is new in a router's database: a file or a postgresql:// URL"
     )
-    one.add_argument("--without-prompts", action="store_true", help="with --database: every vote, without its prompt")
-    one.add_argument("--dataset-split", default="train", metavar="NAME", help="which split of a data set with several")
-    one.add_argument("--from-disk", action="store_true", help="take VOTES for save_to_disk folders")
-    one.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
+    flags.add_argument("--without-prompts", action="store_true", help="with --database: every vote, without its prompt")
+    flags.add_argument(
+        "--dataset-split", default="train", metavar="NAME", help="which split of a data set with several"
+    )
+    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
@@ -152,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
     """Return how the source is read, which all commands have flags for."""
-    return {"split": args.dataset_split, "from_disk": args.from_disk, "quiet": args.quiet}
+    return {"split": args.dataset_split, "quiet": args.quiet}
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -211,7 +209,7 @@ def _slice(args: argparse.Namespace) -> int:
     with open_votes(args.source, need_prompt=False, **_options(args)) as stream, open_votes(args.held_out) as held_out:
         slices = cut_slices(stream, held_out, batch_size=args.batch_size, every=args.every, most=args.most)
         files = write_slices(held_out, slices, Path(args.output).expanduser(), columns=args.columns or [])
-    votes = counted(sum(len(one.ids) for one in slices), "vote")
+    votes = counted(sum(len(piece.ids) for piece in slices), "vote")
     print(f"{args.output}: {counted(len(files), 'slice')}, {files[0].name} to {files[-1].name}, {votes}")
     return 0
 
@@ -221,7 +219,11 @@ def _from_scores(args: argparse.Namespace) -> int:
 
     check_can_write(args.output, args.source)
     options = ScoreOptions(
-        args.per_question, args.margin, args.passed, tuple(args.only), tuple(args.without), seed=args.seed
+        per_question=args.per_question,
+        margin=args.margin,
+        only=tuple(args.only),
+        without=tuple(args.without),
+        seed=args.seed,
     )
     done = votes_of_scores(args.source, args.output, options)
     votes, questions = counted(done.votes, "vote"), counted(done.questions, "question")
@@ -267,7 +269,7 @@ def _lake(args: argparse.Namespace) -> int:
         raise InputError("name files of votes, or --database of a router, to add")
     lake = Lake(args.output, create=True)
     for source in args.source:
-        added = add_file(lake, source, drop_bad=args.drop_bad, split=args.dataset_split, from_disk=args.from_disk)
+        added = add_file(lake, source, drop_bad=args.drop_bad, split=args.dataset_split)
         what = f"{counted(added.votes, 'vote')} of {counted(added.days, 'day')}" if added.is_new else "is there already"
         print(f"{source}: {what}{_left_out(added.dropped)}")
     if args.database is not None:
@@ -308,11 +310,11 @@ def _model_list(path: str | None) -> list[str] | None:
 
 # Command: `p2l export-votes`: the votes that a router has collected, as training data.
 
-_ROWS_AT_ONCE = 10_000
+_BATCH_ROWS = 10_000
 
 
 @dataclass(frozen=True)
-class Exported:
+class _Exported:
     """How many votes were written, and how many were not."""
 
     written: int
@@ -350,7 +352,7 @@ def export_main(argv: Sequence[str] | None = None) -> int | None:
     return None
 
 
-def _skipped_rows(counts: Exported) -> str:
+def _skipped_rows(counts: _Exported) -> str:
     parts = []
     if counts.without_prompt:
         parts.append(f"{counts.without_prompt:,} without a stored prompt (--without-prompts writes them)")
@@ -361,7 +363,7 @@ def _skipped_rows(counts: Exported) -> str:
 
 def export_votes(
     database: str | Path, output: str | Path, *, prompts: bool = True, category_model: str | None = None
-) -> Exported:
+) -> _Exported:
     """Write the votes of a router's database to a file whose ending names the format; memory stays bounded.
 
     A row is an answer of two models (`compare: true`) that was voted on: prompt, model_a and model_b as they were
@@ -389,8 +391,7 @@ def export_votes(
     return counts
 
 
-_CLUSTERED = 20_000
-"""Newest prompts that clusters are formed of."""
+_CLUSTERED_PROMPTS = 20_000  # the newest, of which clusters are formed
 
 
 def _with_categories(connection: Any, model: str, *, prompts: bool) -> tuple[Any, Iterator[Any]]:
@@ -401,7 +402,7 @@ def _with_categories(connection: Any, model: str, *, prompts: bool) -> tuple[Any
 
     stored = connection.execute(
         "SELECT prompt FROM votes WHERE model_b IS NOT NULL AND prompt IS NOT NULL ORDER BY time DESC LIMIT ?",
-        (_CLUSTERED,),
+        (_CLUSTERED_PROMPTS,),
     )
     kinds = kinds_of_prompts(model, [json.loads(prompt) for (prompt,) in stored])
     whole = _schema(prompts=True)
@@ -417,13 +418,13 @@ def _with_categories(connection: Any, model: str, *, prompts: bool) -> tuple[Any
     return schema, batches()
 
 
-def _counts(connection: Any, *, prompts: bool) -> Exported:
+def _counts(connection: Any, *, prompts: bool) -> _Exported:
     # A thumb is on one answer: it has no model_b, and count(model_b) passes over it.
     pairs, stored, votes = connection.execute(
         "SELECT count(model_b), count(CASE WHEN model_b IS NOT NULL THEN prompt END), count(*) FROM votes"
     ).fetchone()
     written = stored if prompts else pairs
-    return Exported(written, pairs - written, votes - pairs)
+    return _Exported(written, pairs - written, votes - pairs)
 
 
 def _schema(*, prompts: bool) -> Any:
@@ -443,7 +444,7 @@ def _batches(connection: Any, schema: Any, *, prompts: bool, read_prompts: bool 
         f"WHERE model_b IS NOT NULL {'AND prompt IS NOT NULL' if prompts else ''} ORDER BY time, request_id"
     )
     voters, read = Pseudonyms(connection), prompts if read_prompts is None else read_prompts
-    while chunk := rows.fetchmany(_ROWS_AT_ONCE):
+    while chunk := rows.fetchmany(_BATCH_ROWS):
         yield pa.RecordBatch.from_pylist([vote_of(voters, *row, prompts=read) for row in chunk], schema)
 
 

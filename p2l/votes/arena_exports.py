@@ -55,12 +55,11 @@ def import_votes(
     output: str | Path,
     *,
     split: str = "train",
-    from_disk: bool = False,
     drop_bad: bool = False,
     quiet: bool = True,
 ) -> Imported:
     """Convert a raw arena export to a file of votes, streaming; the ending of `output` names its format."""
-    opened = _arena_source(open_source(source, split=split, from_disk=from_disk))
+    opened = _arena_source(open_source(source, split=split))
     rows, dropped = RowFile(), 0
     try:
         with progress(description=f"import {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:

@@ -64,7 +64,6 @@ def check_votes(
     source: Any,
     *,
     split: str = "train",
-    from_disk: bool = False,
     label_list: Sequence[str] | None = None,
     limit: int = 20,
     quiet: bool = True,
@@ -73,7 +72,7 @@ def check_votes(
 
     The report lists `limit` problems; the others are counted.
     """
-    opened = open_source(source, split=split, from_disk=from_disk)
+    opened = open_source(source, split=split)
     check_columns(opened, None, need_prompt=False, label_list=label_list)
     builder = _ReportBuilder(_VoteReport(opened), limit)
     try:

@@ -32,12 +32,9 @@ class Added(NamedTuple):
     """Whether the source was not there before."""
 
 
-def add_file(lake: Lake, name: str, *, drop_bad: bool = False, **reading: Any) -> Added:
-    """Add the votes of a file or a data set, unless they are there; raise InputError for a file that has changed.
-
-    `reading` is `split`, `from_disk` as for `read_votes`.
-    """
-    source = open_source(name, **reading)
+def add_file(lake: Lake, name: str, *, drop_bad: bool = False, split: str = "train") -> Added:
+    """Add the votes of a file or a data set, unless they are there; raise InputError for a file that has changed."""
+    source = open_source(name, split=split)
     place = str(Path(source.name).expanduser().absolute()) if Path(source.name).expanduser().exists() else source.name
     identity = _identity(source)
     for commit in lake.commits:

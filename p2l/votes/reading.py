@@ -337,9 +337,7 @@ class Columns(dict[str, Any]):
     dropped = 0
 
 
-def read_columns(
-    source: Any, columns: Sequence[str], *, split: str = "train", from_disk: bool = False, drop_bad: bool = False
-) -> Columns:
+def read_columns(source: Any, columns: Sequence[str], *, split: str = "train", drop_bad: bool = False) -> Columns:
     """Read some columns of all votes as Arrow arrays, checked as by `read_votes`; text is dictionary-encoded.
 
     This is the cheap way to what a leaderboard needs: `encode_votes(c["model_a"], c["model_b"], c["winner"])`.
@@ -347,7 +345,7 @@ def read_columns(
     """
     chunks: dict[str, list[Any]] = {name: [] for name in columns}
     joined = Columns()
-    for batch in read_votes(source, columns=columns, split=split, from_disk=from_disk, drop_bad=drop_bad):
+    for batch in read_votes(source, columns=columns, split=split, drop_bad=drop_bad):
         joined.dropped += batch.dropped
         for name in columns:
             values = batch.batch.column(name)
