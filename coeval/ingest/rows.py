@@ -10,7 +10,7 @@ from typing import Any
 from coeval.errors import RunInputError
 from coeval.ingest.benchmarks import Benchmark
 from p2l.common.cli import need
-from p2l.common.files import LONGEST_LINE, bounded_lines, json_reason, no_object, parse_json
+from p2l.common.files import MAX_LINE_BYTES, bounded_lines, json_reason, no_object, parse_json
 
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
 """Numbers from 1, of lines or rows, with what is there."""
@@ -22,7 +22,9 @@ def rows_of(path: Path, where: str = "") -> Rows:
         with path.open("rb") as lines:
             for number, (line, _) in enumerate(bounded_lines(lines), start=1):
                 if not line:
-                    raise RunInputError(f"{path}: line {number}: is longer than {LONGEST_LINE >> 20} MiB; leave it out")
+                    raise RunInputError(
+                        f"{path}: line {number}: is longer than {MAX_LINE_BYTES >> 20} MiB; leave it out"
+                    )
                 if not line.strip():
                     continue
                 try:

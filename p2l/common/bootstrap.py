@@ -19,7 +19,7 @@ import numpy.typing as npt
 from p2l.common.errors import ConfigError
 
 Floats: TypeAlias = npt.NDArray[np.float64]
-MOST_GROUPS = 2048
+MAX_GROUPS = 2048
 
 
 class Interval(NamedTuple):
@@ -84,7 +84,7 @@ def bootstrap_ratio(
     """Return sum(numerator) / sum(denominator) with its interval; both (N,) or both (N, C), without NaN."""
     check_draws(level, replicates)
     columns = np.concatenate([values.reshape(len(values), -1) for values in (numerator, denominator)], axis=1)
-    sums, draws = drawn_sums(columns, clusters=clusters, replicates=replicates, rng=np.random.default_rng(seed))
+    sums, draws = _drawn_sums(columns, clusters=clusters, replicates=replicates, rng=np.random.default_rng(seed))
     above, below = np.split(sums, 2, axis=1)
     if not (np.abs(below.sum(axis=0)) > 0).all():
         raise ConfigError("no vote counts towards this metric: there is nothing to draw an interval from")
@@ -104,7 +104,7 @@ def check_draws(level: float, replicates: int) -> None:
         raise ConfigError(f"{replicates} bootstrap replicates are too few; use 100 or more")
 
 
-def drawn_sums(columns: Floats, *, clusters: Any, replicates: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def _drawn_sums(columns: Floats, *, clusters: Any, replicates: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
     """Return sums (G, C) of columns over groups and how often each is drawn (R, G): their product is R samples."""
     groups = _groups(clusters, len(columns), rng)
     sums: Floats = np.stack([np.bincount(groups, column) for column in columns.T], axis=1)
@@ -129,6 +129,6 @@ def _groups(clusters: Any, votes: int, rng: np.random.Generator) -> npt.NDArray[
     if len(codes) != votes:
         raise ConfigError(f"clusters: {len(codes)} codes for {votes} votes; give one code for each vote")
     number = int(codes.max(initial=-1)) + 1
-    if number <= MOST_GROUPS:
+    if number <= MAX_GROUPS:
         return codes
-    return (rng.permutation(number) % MOST_GROUPS)[codes]
+    return (rng.permutation(number) % MAX_GROUPS)[codes]

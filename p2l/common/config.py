@@ -114,10 +114,10 @@ def _no_yaml(path: str | Path, error: Exception) -> str:
 # What a YAML text stands for is counted on its events, before anything of it is built: a few lines of aliases of
 # aliases, or of merges, may stand for more than fits into memory, and libyaml ends the process where it nests too deep.
 
-MOST_BYTES = 16 << 20
-MOST_VALUES = 100_000
-DEEPEST = 100
-_MOST_DIGITS = 400
+MAX_BYTES = 16 << 20
+_MAX_VALUES = 100_000
+_MAX_DEPTH = 100
+_MAX_DIGITS = 400
 _NUMBER = re.compile(r"[-+.]?[0-9][0-9_:.]*")
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it was built
 
@@ -137,17 +137,17 @@ class YamlLoader(_SafeLoader):  # type: ignore[misc]
 def read_limited(path: Path) -> bytes:
     """Return the content of a configuration file; OSError if it cannot be read, ConfigError if it is malformed."""
     with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ConfigError(f"{path}: is larger than {MOST_BYTES >> 20} MiB; is it a configuration?")
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ConfigError(f"{path}: is larger than {MAX_BYTES >> 20} MiB; is it a configuration?")
     return content
 
 
 def parse_yaml(text: str, loader_type: Any = YamlLoader) -> tuple[Any, yaml.Node | None]:
     """Return what a YAML text says, and its nodes.
 
-    Raise YAMLError where it is not YAML, nests deeper than `DEEPEST`, or stands for more than `MOST_VALUES` values, and
-    ValueError for a value that cannot be built.
+    Raise YAMLError where it is not YAML, nests too deep, or stands for too many values, and ValueError for a value that
+    cannot be built.
     """
     _check_extent(yaml.parse(text, Loader=loader_type))
     node = yaml.compose(text, Loader=loader_type)
@@ -182,10 +182,10 @@ def _check_extent(events: Iterator[Any]) -> None:
             above[-1].add(extent)
         else:
             continue
-        if above[-1].values > MOST_VALUES:
-            raise _refusal(event, f"stands for more than {MOST_VALUES:,} values, with what aliases repeat; shorten it")
-        if max(above[-1].depth, len(above)) > DEEPEST + 1:  # the first is not a node but the whole text
-            raise _refusal(event, f"is nested deeper than {DEEPEST} levels")
+        if above[-1].values > _MAX_VALUES:
+            raise _refusal(event, f"stands for more than {_MAX_VALUES:,} values, with what aliases repeat; shorten it")
+        if max(above[-1].depth, len(above)) > _MAX_DEPTH + 1:  # the first is not a node but the whole text
+            raise _refusal(event, f"is nested deeper than {_MAX_DEPTH} levels")
 
 
 def _extent(event: Any, above: list[_Extent], anchors: dict[str, _Extent | None]) -> _Extent:
@@ -198,7 +198,7 @@ def _extent(event: Any, above: list[_Extent], anchors: dict[str, _Extent | None]
             raise _refusal(event, f"*{event.anchor} stands within what it refers to")
         return extent
     is_number = event.implicit[0] or event.tag is not None
-    if is_number and len(event.value) > _MOST_DIGITS and _NUMBER.fullmatch(event.value):
+    if is_number and len(event.value) > _MAX_DIGITS and _NUMBER.fullmatch(event.value):
         raise _refusal(event, f"is a number of {len(event.value):,} digits")
     return _Extent(event.anchor)
 

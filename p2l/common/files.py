@@ -54,7 +54,7 @@ def format_of(path: str, name: str | None, formats: Sequence[str]) -> str:
     """
     kind = name or (formats[0] if path == STDOUT else Path(path).suffix.lower().removeprefix("."))
     if kind not in formats:
-        raise InputError(f"{path}: the ending must be one of {', '.join(f'.{one}' for one in formats)}")
+        raise InputError(f"{path}: the ending must be one of {', '.join(f'.{ending}' for ending in formats)}")
     if path == STDOUT and kind in _BINARY and sys.stdout.isatty():
         raise InputError(f"{kind} is not text; write it into a file or a pipe")
     return kind
@@ -108,25 +108,32 @@ def json_reason(error: ValueError) -> str:
     return f"{error.msg} at letter {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
-_KINDS = {type(None): "null", bool: "true or false", str: "a text", int: "a number", float: "a number", list: "a list"}
+_JSON_NAMES = {
+    type(None): "null",
+    bool: "true or false",
+    str: "a text",
+    int: "a number",
+    float: "a number",
+    list: "a list",
+}
 
 
 def no_object(value: Any) -> str:
     """Return what a line of JSON holds in the place of an object."""
-    return f"holds {_KINDS.get(type(value), 'something else')}"
+    return f"holds {_JSON_NAMES.get(type(value), 'something else')}"
 
 
-LONGEST_LINE = 16 << 20
+MAX_LINE_BYTES = 16 << 20
 """Bytes of a line of JSON that somebody hands in."""
-_PIECE = 1 << 20
+_PIECE_BYTES = 1 << 20
 
 
-def bounded_lines(file: IO[bytes], longest: int = LONGEST_LINE) -> Iterator[tuple[bytes, int]]:
+def bounded_lines(file: IO[bytes], longest: int = MAX_LINE_BYTES) -> Iterator[tuple[bytes, int]]:
     """Yield each line of a file and its bytes; a line of more than `longest` comes empty, and is never in memory."""
     while line := file.readline(longest + 1):
         length = len(line)
         if length > longest:
-            while not line.endswith(b"\n") and (line := file.readline(_PIECE)):
+            while not line.endswith(b"\n") and (line := file.readline(_PIECE_BYTES)):
                 length += len(line)
             line = b""
         yield line, length
@@ -159,9 +166,9 @@ def no_nan(value: Any) -> Any:
 
 
 def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
-    """Return `path` as a Path, checked before a long run: it can be written, and it is not an input."""
+    """Return `path` as a Path; InputError, before a long run, where it cannot be written or is an input."""
     target = Path(path)
-    if any(one is not None and Path(one).expanduser().resolve() == target.resolve() for one in inputs):
+    if any(path is not None and Path(path).expanduser().resolve() == target.resolve() for path in inputs):
         raise InputError(f"{target}: is an input too; choose another output")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -323,14 +330,14 @@ _ADVICE = {
 
 
 @dataclass(frozen=True)
-class DiskError:
+class _DiskError:
     """Why the disk refused to write, and what to do about it."""
 
     reason: str
     advice: str
 
 
-def disk_error(error: BaseException) -> DiskError | None:
+def disk_error(error: BaseException) -> _DiskError | None:
     """Return the disk's reason when `error`, or what it was raised from, is its refusal to write; else None."""
     if isinstance(error, OSError) and error.errno is not None:
         return _numbered(error.errno)
@@ -340,9 +347,9 @@ def disk_error(error: BaseException) -> DiskError | None:
     if isinstance(error, RuntimeError) and _OF_TORCH.search(text):
         named = (number for number in errno.errorcode if os.strerror(number) in text)
         number = errno.ENOENT if "Parent directory" in text else next(named, None)
-        return DiskError("the file was cut short", _FREE) if number is None else _numbered(number)
+        return _DiskError("the file was cut short", _FREE) if number is None else _numbered(number)
     return disk_error(error.__cause__) if error.__cause__ else None
 
 
-def _numbered(number: int) -> DiskError:
-    return DiskError(os.strerror(number), _ADVICE.get(number, "see to the disk that it lies on"))
+def _numbered(number: int) -> _DiskError:
+    return _DiskError(os.strerror(number), _ADVICE.get(number, "see to the disk that it lies on"))

@@ -20,8 +20,7 @@ from p2l.common.version import __version__
 
 _PACKAGES = {"p2l": "p2l", "p2l-route": "route", "coeval": "coeval"}
 _MISSING = "the following arguments are required: "  # as argparse begins it
-_ONE_LINE = 60
-"""Longest list of values that the help prints in place of a flag's value."""
+_MAX_CHOICES_CHARS = 60  # of the values that the help lists in place of a flag's value
 
 
 def shipped() -> Path:
@@ -36,7 +35,7 @@ def shipped() -> Path:
     raise InputError("the examples are not installed beside this package; take them from a checkout or the sdist")
 
 
-def examples_of(prog: str) -> list[str]:
+def _examples_of(prog: str) -> list[str]:
     """Return the lines of a command, `p2l votes` say, in the file `examples.txt` of its program's package."""
     words = prog.split()
     package = words[2].partition(".")[0] if words[:2] == ["python", "-m"] else _PACKAGES.get(words[0])
@@ -49,7 +48,7 @@ def examples_of(prog: str) -> list[str]:
     return [line for line in lines if line.split()[: len(words)] == words]
 
 
-class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
+class _HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
     """Show each flag in its first long spelling, its value once, and a default only where there is one to show."""
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
@@ -73,7 +72,7 @@ class HelpFormatter(argparse.ArgumentDefaultsHelpFormatter):
 
     def _metavar_formatter(self, action: argparse.Action, default_metavar: str) -> Any:
         choices = None if action.choices is None else ",".join(map(str, action.choices))
-        if action.metavar is None and choices is not None and len(choices) > _ONE_LINE:
+        if action.metavar is None and choices is not None and len(choices) > _MAX_CHOICES_CHARS:
             return lambda size: ("NAME",) * size
         return super()._metavar_formatter(action, default_metavar)
 
@@ -82,7 +81,7 @@ class Parser(argparse.ArgumentParser):
     """A parser whose help starts with examples, and which ends with 2 and one line where a flag is mistyped."""
 
     def __init__(self, *, examples: Sequence[str] = (), **options: Any) -> None:
-        options = {"formatter_class": HelpFormatter, "allow_abbrev": False, **options}
+        options = {"formatter_class": _HelpFormatter, "allow_abbrev": False, **options}
         super().__init__(**options)
         self.examples = tuple(examples)
         self._rare: list[argparse.Action] = []
@@ -131,7 +130,7 @@ class Parser(argparse.ArgumentParser):
                 group._group_actions.append(action)
 
     def _of_package(self) -> list[str]:
-        lines, words = examples_of(self.prog), len(self.prog.split())
+        lines, words = _examples_of(self.prog), len(self.prog.split())
         if self._subparsers:  # of two subcommands one each
             lines = list({line.split()[words]: line for line in reversed(lines)}.values())[::-1]
         return lines[:2]
@@ -141,7 +140,7 @@ class Parser(argparse.ArgumentParser):
         exclusive = [group for group in self._mutually_exclusive_groups if group.required]
         grouped = {id(action) for group in exclusive for action in group._group_actions}
         words = [
-            "(" + " | ".join(_typed(formatter, action) for action in one._group_actions) + ")" for one in exclusive
+            "(" + " | ".join(_typed(formatter, action) for action in group._group_actions) + ")" for group in exclusive
         ]
         for action in self._actions:
             if id(action) not in grouped and (action.required or not action.option_strings):
@@ -169,10 +168,8 @@ class Parser(argparse.ArgumentParser):
                 break  # what follows is not a flag, or a subcommand's
             name = word.partition("=")[0]
             if name.startswith("--") and " " not in name and name not in self._option_string_actions:
-                self.error(f"unknown flag {name}{self._nearest(name)}")
-
-    def _nearest(self, name: str) -> str:
-        return _hint(name, [one for action in self._actions for one in _spellings(action.option_strings)])
+                names = [spelling for action in self._actions for spelling in _spellings(action.option_strings)]
+                self.error(f"unknown flag {name}{_hint(name, names)}")
 
     def _get_value(self, action: argparse.Action, text: str) -> Any:
         try:
@@ -215,7 +212,7 @@ class _HelpAll(argparse.Action):
 
 
 def _hint(name: str, names: Iterable[str]) -> str:
-    spelled = {one.replace("_", "-"): one for one in names}
+    spelled = {spelling.replace("_", "-"): spelling for spelling in names}
     matches = difflib.get_close_matches(name.replace("_", "-"), spelled, n=1)
     return f" (did you mean {spelled[matches[0]]!r}?)" if matches else ""
 
@@ -239,7 +236,7 @@ def _typed(formatter: argparse.HelpFormatter, action: argparse.Action) -> str:
     if not action.option_strings:
         text = formatter._format_args(action, formatter._get_default_metavar_for_positional(action))
         return "COMMAND" if isinstance(action, argparse._SubParsersAction) else text
-    name = next((one for one in action.option_strings if one.startswith("--")), action.option_strings[0])
+    name = next((long for long in action.option_strings if long.startswith("--")), action.option_strings[0])
     if action.nargs == 0:
         return name
     return f"{name} {formatter._format_args(action, formatter._get_default_metavar_for_optional(action))}"
@@ -305,23 +302,22 @@ def _complete(program: str, about: str, commands: Commands, argv: Sequence[str])
     root = Parser(prog=program, description=about)
     subparsers = root.add_subparsers()
     parsers = {name: (parser_of(entry), what) for name, (entry, what) in commands.items()}
-    for name, (one, what) in {**parsers, _COMPLETION[0]: (flags, _COMPLETION[1])}.items():
+    for name, (command, what) in {**parsers, _COMPLETION[0]: (flags, _COMPLETION[1])}.items():
         subparsers.add_parser(name, help=what)
-        subparsers.choices[name] = one
-        one.description = what  # which zsh shows beside the name
-    for one in [root, *subparsers.choices.values()]:
-        _mark_arguments(one)
+        subparsers.choices[name] = command
+        command.description = what  # which zsh shows beside the name
+        _mark_arguments(command)
     print(shtab.complete(root, shell))
 
 
 def _mark_arguments(flags: Parser) -> None:
-    """Say which arguments are files or folders, and which are one of a few words."""
+    """Mark the arguments that are files or folders, and those that are one of a few words."""
     import shtab
 
     for action in flags._actions:
         if isinstance(action.choices, dict):
-            for one in action.choices.values():
-                _mark_arguments(one)
+            for command in action.choices.values():
+                _mark_arguments(command)
         elif isinstance(action.metavar, str) and "|" in action.metavar:
             action.choices = action.metavar.split("|")
         elif action.metavar in {"FILE", "PATH", "VOTES", "TABLE", "DATA"}:
@@ -332,7 +328,7 @@ def _mark_arguments(flags: Parser) -> None:
 
 def _usage(program: str, about: str, groups: Mapping[str, Commands]) -> str:
     """Return the text of `PROGRAM --help`."""
-    first = [examples_of(f"{program} {name}")[0] for name in list(next(iter(groups.values())))[:2]]
+    first = [_examples_of(f"{program} {name}")[0] for name in list(next(iter(groups.values())))[:2]]
     lines = [
         "examples:",
         *(f"  {line}" for line in first),
@@ -341,12 +337,8 @@ def _usage(program: str, about: str, groups: Mapping[str, Commands]) -> str:
         "",
         _filled(about, 0),
     ]
-    groups = {**groups, "shell": dict([_with_module(_COMPLETION)])}
+    groups = {**groups, "shell": {_COMPLETION[0]: ("", _COMPLETION[1])}}
     width = max(len(name) for group in groups.values() for name in group)
     for title, group in groups.items():
         lines += ["", f"{title}:", *(f"  {name:<{width}}  {what}" for name, (_, what) in group.items())]
     return "\n".join([*lines, "", f"`{program} COMMAND --help` explains the flags of one."])
-
-
-def _with_module(command: tuple[str, str]) -> tuple[str, tuple[str, str]]:
-    return command[0], ("", command[1])

@@ -84,7 +84,7 @@ _WORD = re.compile(rf"[{_NO_SPACES}]|\d|(?:(?![{_NO_SPACES}\d])[\w{_MARKS}'’])
 
 # Words that end before such a character, and those from it on, are the same whether split apart or at once.
 _START_OF_PIECE = re.compile(r"[\x00-&(-@\[-^`{-\x7f\u3400-\u4db5\u4e00-\u9fff]")
-_CHARS_AT_ONCE = 4096  # other threads wait while the library normalises or splits
+_PIECE_CHARS = 4096  # other threads wait while the library normalises or splits
 
 
 def split_words(text: str) -> list[str]:
@@ -101,8 +101,8 @@ def newest_words(text: str) -> Iterator[list[str]]:
 def _pieces(text: str) -> Iterator[str]:
     """Yield a text in pieces, the last one first; only a word that is longer than a piece is cut."""
     end = len(text)
-    while end > _CHARS_AT_ONCE:
-        first = end - _CHARS_AT_ONCE
+    while end > _PIECE_CHARS:
+        first = end - _PIECE_CHARS
         border = _START_OF_PIECE.search(text, first, end)
         start = border.start() if border else first
         yield text[start:end]

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 
-_MOST_DOUBLINGS = 60  # 2.0 ** 1024 would overflow
+_MAX_DOUBLINGS = 60  # 2.0 ** 1024 would overflow
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class RetryPolicy:
         least = retry_after or 0.0
         if failures >= (self.attempts if attempts is None else attempts) or least > self.longest_retry_after:
             return None
-        most = min(self.cap, self.base * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+        most = min(self.cap, self.base * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
         spread = min(self.jitter * most, max(self.base, self.cap - least))
         pause = max(least, most - self.jitter * most) + self.uniform(0.0, spread)
         return pause if pause < remaining else None

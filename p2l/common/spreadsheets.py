@@ -70,8 +70,8 @@ def formulas(texts: Any) -> Any:
     """Return which entries of an Arrow array of text are formulas, as `is_formula` says of each."""
     import pyarrow.compute as pc
 
-    is_one = pc.match_substring_regex(texts, _FORMULA)
-    return pc.and_not(is_one, pc.match_substring_regex(texts, f"^(?:{_HARMLESS})$"))
+    begins_formula = pc.match_substring_regex(texts, _FORMULA)
+    return pc.and_not(begins_formula, pc.match_substring_regex(texts, f"^(?:{_HARMLESS})$"))
 
 
 def frame_to_cells(frame: pd.DataFrame) -> pd.DataFrame:
@@ -82,7 +82,7 @@ def frame_to_cells(frame: pd.DataFrame) -> pd.DataFrame:
 
 MOST_COLUMNS = 1_000
 """Of a table that somebody hands in."""
-_LONGEST_ROW = 16 << 20  # characters; a cell has at most 131,072 by the csv module
+_MAX_ROW_CHARS = 16 << 20  # a cell has at most 131,072 by the csv module
 
 
 class CellReader:
@@ -116,10 +116,10 @@ class CellReader:
                 yield {name: of_cell(cell) for name, cell in named}
 
     def _lines(self) -> Iterator[str]:
-        while line := self._file.readline(_LONGEST_ROW + 1):
+        while line := self._file.readline(_MAX_ROW_CHARS + 1):
             self._size += len(line)
-            if self._size > _LONGEST_ROW:
-                raise csv.Error(f"the row after line {self._reader.line_num} is longer than {_LONGEST_ROW >> 20} MiB")
+            if self._size > _MAX_ROW_CHARS:
+                raise csv.Error(f"the row after line {self._reader.line_num} is longer than {_MAX_ROW_CHARS >> 20} MiB")
             yield line
 
 
@@ -127,8 +127,8 @@ class CellReader:
 
 MOST_ROWS = 1_048_575
 """Of a sheet, below its head."""
-_WIDEST = 40
-_LONGEST_TEXT = 32_000  # characters; a cell holds 767 more
+_MAX_COLUMN_WIDTH = 40  # characters
+_MAX_CELL_CHARS = 32_000  # Excel takes 767 more
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 # A text that begins like a formula or an address must stay a text.
 _OPTIONS = {"constant_memory": True, "strings_to_formulas": False, "strings_to_urls": False}
@@ -190,7 +190,7 @@ def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str)
         page.autofilter(0, 0, sheet.rows, len(sheet.columns) - 1)
         for place, column in enumerate(sheet.columns):
             longest = max((len(value) + 2 for value in column.values if isinstance(value, str)), default=0)
-            width = min(_WIDEST, max(9, len(column.title) + 4, longest))
+            width = min(_MAX_COLUMN_WIDTH, max(9, len(column.title) + 4, longest))
             page.set_column(place, place, width, formats[column.form or _usual_form(column)])
         for place, column in enumerate(sheet.columns):
             page.write_string(0, place, _allowed(column.title), head)
@@ -225,4 +225,4 @@ def _cells(page: Worksheet, column: SheetColumn) -> list[tuple[_Write, Any]]:
 
 
 def _allowed(text: str) -> str:
-    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)[:_LONGEST_TEXT]
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)[:_MAX_CELL_CHARS]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.bootstrap import MOST_GROUPS, limits
+from p2l.common.bootstrap import MAX_GROUPS, limits
 from p2l.common.files import no_nan
 from p2l.insight.drift import adjusted, p_values
 from p2l.insight.terms import Places, centre_of, members
@@ -267,7 +267,7 @@ class _Draws:
     def __init__(self, strength: Floats, cluster: Ints, clusters: int, rng: np.random.Generator) -> None:
         number, self.models = strength.shape
         self.clusters = clusters
-        groups = min(number, MOST_GROUPS)
+        groups = min(number, MAX_GROUPS)
         group = rng.permutation(number) % groups
         cells = members(group * clusters + cluster, groups * clusters)
         sums = np.asarray(cells @ strength).reshape(groups, clusters * self.models)

@@ -1,4 +1,4 @@
-"""What every buffer is: votes go in as they arrive, training batches of vote ids come out.
+"""Every buffer: votes go in as they arrive, training batches of vote ids come out.
 
 A buffer holds ids, model codes and times, never prompts. Its batches do not depend on how the stream is cut into calls
 of `add`: one vote at a time, or all at once, gives the same batches in the same order.
@@ -135,10 +135,11 @@ class Buffer(ABC):
     def _load(self, state: State) -> None: ...
 
 
-_SHIFT = 45  # of the 52 bits of a float's fraction; the 7 left make bins of 1/128 of an octave
-_LEAST, _MOST = 2.0**-10, 2.0**40  # seconds; what is shorter than a millisecond counts as none
-_FIRST = int(np.float64(_LEAST).view(np.int64)) >> _SHIFT
-_BINS = (int(np.float64(_MOST).view(np.int64)) >> _SHIFT) - _FIRST + 1
+# Bins of waiting times are floats without the last 45 of the 52 bits of their fraction: 1/128 of an octave each.
+_DROPPED_BITS = 45
+_MIN_SECONDS, _MAX_SECONDS = 2.0**-10, 2.0**40  # what is shorter than a millisecond counts as none
+_FIRST_BIN = int(np.float64(_MIN_SECONDS).view(np.int64)) >> _DROPPED_BITS
+_BINS = (int(np.float64(_MAX_SECONDS).view(np.int64)) >> _DROPPED_BITS) - _FIRST_BIN + 1
 
 
 class StreamClock:
@@ -216,7 +217,7 @@ class StreamClock:
         counts[: len(self._batches)] += self._batches
         self._batches = counts
         timed = seconds[~np.isnan(seconds)]
-        bins = (np.clip(timed, _LEAST, _MOST).view(np.int64) >> _SHIFT) - _FIRST
+        bins = (np.clip(timed, _MIN_SECONDS, _MAX_SECONDS).view(np.int64) >> _DROPPED_BITS) - _FIRST_BIN
         self._seconds += np.bincount(bins, minlength=_BINS)
 
     def state_dict(self) -> dict[str, Any]:
@@ -248,7 +249,7 @@ def _middle(number: float) -> float:
     """Return the seconds at the middle of a bin."""
     if number != number or number == 0:
         return number
-    low, high = (np.array([number, number + 1]).astype(np.int64) + _FIRST << _SHIFT).view(np.float64)
+    low, high = (np.array([number, number + 1]).astype(np.int64) + _FIRST_BIN << _DROPPED_BITS).view(np.float64)
     return float((low + high) / 2)
 
 

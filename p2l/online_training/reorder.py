@@ -30,11 +30,9 @@ if TYPE_CHECKING:
     from p2l.votes import VoteStore
 
 
-_CHUNK = 1 << 16  # votes that enter the buffer together
-_BLOCK = 1 << 14  # rows that are written together
-
-
-_FILES = {"how votes are read": ("--sort", "--drop-tail", "--drop-bad", "--dataset-split")}
+_CHUNK_VOTES = 1 << 16  # that enter the buffer together
+_BLOCK_ROWS = 1 << 14  # that are written together
+_READING = {"how votes are read": ("--sort", "--drop-tail", "--drop-bad", "--dataset-split")}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -47,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_shared(flags)
     flags.add_argument("--gamma", type=float, default=0.995, help="how fast a model grows familiar, in (0, 1]")
     flags.add_argument("--epsilon", type=float, default=0.001, help="least chance to be used at once, in (0, 1]")
-    flags.arrange({"the buffer": ("--gamma", "--epsilon"), **_FILES})
+    flags.arrange({"the buffer": ("--gamma", "--epsilon"), **_READING})
     flags = add_command(commands, "replay", "Write votes with past ones replayed among them, with timestamps and lag.")
     _add_shared(flags)
     flags.add_argument("--epsilon", type=float, default=0.2, help="share of replayed votes in a batch, in (0, 1)")
@@ -61,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--geometric-epsilon", type=float, metavar="P", help="epsilon of the geometric buffer; default 0.001"
     )
     drawn = ("--epsilon", "--limit", "--min-batches", "--geometric", "--gamma", "--geometric-epsilon")
-    flags.arrange({"the buffer": drawn, **_FILES})
+    flags.arrange({"the buffer": drawn, **_READING})
     return top
 
 
@@ -132,7 +130,7 @@ def _settings(args: argparse.Namespace) -> BufferSettings:
 
 
 @dataclass(frozen=True)
-class Reordered:
+class _Reordered:
     """Facts about the votes that were written."""
 
     votes: int
@@ -148,7 +146,7 @@ class Reordered:
         return {name: value for name, value in vars(self).items() if name != "lag"} | lag
 
 
-def _report(output: Path, written: Reordered, left_out: int) -> str:
+def _report(output: Path, written: _Reordered, left_out: int) -> str:
     lag = written.lag
     days = f"{lag.median_seconds / 86400:.3g} days, 99 % within {lag.p99_seconds / 86400:.3g}"
     return "\n".join(
@@ -190,7 +188,7 @@ class EndTimes:
         return {str(batch): {"end_tstamp": end} for batch, end in enumerate(ends)}
 
 
-def reorder(store: VoteStore, buffer: Buffer, output: Path, *, sort: bool = False, quiet: bool = True) -> Reordered:
+def reorder(store: VoteStore, buffer: Buffer, output: Path, *, sort: bool = False, quiet: bool = True) -> _Reordered:
     """Write the votes of a store through a buffer; InputError if a file cannot be written.
 
     VoteError if a vote has no time, or is out of order and not to be sorted (`sort`).
@@ -214,7 +212,13 @@ def reorder(store: VoteStore, buffer: Buffer, output: Path, *, sort: bool = Fals
         if not votes:
             there = counted(len(store), "vote")
             raise VoteError(f"{store.name}: {there} cannot fill a batch of {buffer.batch_size:,}; nothing to write")
-        written = Reordered(votes, batches, buffer.full_size, buffer.dropped, buffer.lag)
+        written = _Reordered(
+            votes=votes,
+            batches=batches,
+            global_batch_size=buffer.full_size,
+            dropped=buffer.dropped,
+            lag=buffer.lag,
+        )
         lag_path.write_text(json.dumps(written.as_dict(), indent=1), encoding="utf-8")
         times_path.write_text(json.dumps(ends.by_batch(), indent=1), encoding="utf-8")
     return written
@@ -222,8 +226,8 @@ def reorder(store: VoteStore, buffer: Buffer, output: Path, *, sort: bool = Fals
 
 def batches_of(store: VoteStore, buffer: Buffer, order: Ids | None = None) -> Iterator[Ids]:
     """Yield the batches that a buffer makes of all votes, drained at the end."""
-    for start in range(0, len(store), _CHUNK):
-        end = min(start + _CHUNK, len(store))
+    for start in range(0, len(store), _CHUNK_VOTES):
+        end = min(start + _CHUNK_VOTES, len(store))
         yield from buffer.add(NewVotes.of(store, np.arange(start, end) if order is None else order[start:end]))
     yield from buffer.drain()
 
@@ -235,7 +239,7 @@ def _blocks(batches: Iterator[Ids]) -> Iterator[Batches]:
     for batch in batches:
         block.append(batch)
         rows += len(batch)
-        if rows >= _BLOCK:
+        if rows >= _BLOCK_ROWS:
             yield block
             block, rows = [], 0
     if block:

@@ -125,18 +125,14 @@ class _ReportBuilder:
         if "tstamp" in names:
             self._see_times(numbers(columns.column("tstamp")))
         if "voter" in names:
-            self._count_voters(columns, *sides)
+            winner = pc.index_in(columns.column("winner").cast(pa.string()), pa.array(WINNERS)).to_numpy()
+            times = numbers(columns.column("tstamp")) if "tstamp" in names else None
+            self.voters.add(columns.column("voter").to_pylist(), sides[0], sides[1], winner, times)
         if "weight" in names:
             weights = numbers(columns.column("weight"))
             low, total, high = report.weights or (np.inf, 0.0, 0.0)
             total += float(weights.sum())
             report.weights = (min(low, float(weights.min())), total, max(high, float(weights.max())))
-
-    def _count_voters(self, columns: Any, first: IntArray, second: IntArray) -> None:
-        winner = pc.index_in(columns.column("winner").cast(pa.string()), pa.array(WINNERS))
-        is_timed = "tstamp" in columns.schema.names
-        times = np.asarray(numbers(columns.column("tstamp")), dtype=np.float64) if is_timed else None
-        self.voters.add(columns.column("voter").to_pylist(), first, second, winner.to_numpy(), times)
 
     def _count_prompts(self, column: Any) -> None:
         self.report.turns.update(_value_counts(pc.list_value_length(column)))
@@ -198,10 +194,7 @@ def _notes(report: _VoteReport) -> list[str]:
 
 def render(report: _VoteReport) -> str:
     """Render the report as lines of two columns, then notes and problems."""
-    rows = [("votes", f"{report.votes:,}"), *_models(report)]
-    rows += [(f"winner {name}", _share(report.winners[name], report.votes)) for name in WINNERS if report.votes]
-    rows += _rest(report)
-    lines = [report.source.name, *align(rows, left=(0, 1), indent="  ")]
+    lines = [report.source.name, *align(_statistics(report), left=(0, 1), indent="  ")]
     lines += [f"note: {note}" for note in report.notes]
     lines += _odd_voters(report)
     if report.is_fit:
@@ -232,18 +225,18 @@ def _share(count: int, total: int) -> str:
     return f"{count:,} ({count / total:.1%})" if total else f"{count:,}"
 
 
-def _models(report: _VoteReport) -> list[tuple[str, str]]:
+def _statistics(report: _VoteReport) -> list[tuple[str, str]]:
+    """Return what the votes are, in rows of two texts."""
+    rows = [("votes", f"{report.votes:,}")]
     counts = sorted(report.models.values())
-    if not counts:
-        return []
-    spread = f"min {counts[0]:,}, median {statistics.median(counts):,.0f}, max {counts[-1]:,}"
-    fewest = sorted(report.models, key=lambda name: (report.models[name], name))[:3]
-    few = ", ".join(f"{name} {report.models[name]:,}" for name in fewest)
-    return [("models", f"{len(counts):,}"), ("votes per model", spread), ("fewest votes", few)]
-
-
-def _rest(report: _VoteReport) -> list[tuple[str, str]]:
-    rows = []
+    if counts:
+        fewest = sorted(report.models, key=lambda name: (report.models[name], name))[:3]
+        rows += [
+            ("models", f"{len(counts):,}"),
+            ("votes per model", f"min {counts[0]:,}, median {statistics.median(counts):,.0f}, max {counts[-1]:,}"),
+            ("fewest votes", ", ".join(f"{name} {report.models[name]:,}" for name in fewest)),
+        ]
+    rows += [(f"winner {name}", _share(report.winners[name], report.votes)) for name in WINNERS if report.votes]
     if report.prompts is not None:
         again = report.votes - report.prompts
         repeats = f"{counted(again, 'vote')} {'repeats' if again == 1 else 'repeat'} one"

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from p2l.common.errors import VoteError
-from p2l.common.files import DEEPEST_JSON, LONGEST_LINE, json_reason, no_object, parse_json
+from p2l.common.files import DEEPEST_JSON, MAX_LINE_BYTES, json_reason, no_object, parse_json
 from p2l.votes.rows import RawBatch, Source
 
 _BLOCK_BYTES = 8 << 20
@@ -39,7 +39,7 @@ def open_jsonl(path: Path) -> Source:
     names: dict[str, None] = {}
     with _open_text(path) as file:
         for number in range(1, 1001):
-            line = file.readline(LONGEST_LINE + 1)
+            line = file.readline(MAX_LINE_BYTES + 1)
             _check_length(path, number, len(line))
             if line.strip():
                 names.update(dict.fromkeys(_parse(path, number, line)))
@@ -68,7 +68,7 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with _open_text(path) as file:
             while block := file.read(_BLOCK_BYTES):
-                end = file.readline(LONGEST_LINE + 1)
+                end = file.readline(MAX_LINE_BYTES + 1)
                 if end and not end.endswith(b"\n"):  # the last line of the file, or one that is too long
                     _check_length(path, line + block.count(b"\n"), len(end) + len(block) - block.rfind(b"\n") - 1)
                 block += end
@@ -79,9 +79,9 @@ def _blocks(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _check_length(path: Path, number: int, length: int) -> None:
-    if length > LONGEST_LINE:
+    if length > MAX_LINE_BYTES:
         raise VoteError(
-            f"{path}: line {number}: is longer than {LONGEST_LINE >> 20} MiB; leave it out, or cut its prompt"
+            f"{path}: line {number}: is longer than {MAX_LINE_BYTES >> 20} MiB; leave it out, or cut its prompt"
         )
 
 

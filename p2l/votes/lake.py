@@ -225,11 +225,20 @@ class Lake:
             for batch in batches:
                 writer.add(batch)
                 cursor = getattr(batches, "cursor", cursor)
-            parts = writer.close()
+            writer.flush()
         except BaseException:
-            writer.abandon()
+            for part in writer.parts:  # which will not be committed
+                with contextlib.suppress(OSError, pa.ArrowException):
+                    self.files.delete_file(f"{self.root}/{part.path}")
             raise
-        commit = Commit(name, source, identity, cursor, tuple(parts), tuple(writer.columns))
+        commit = Commit(
+            name=name,
+            source=source,
+            identity=identity,
+            cursor=cursor,
+            parts=tuple(writer.parts),
+            columns=tuple(writer.columns),
+        )
         self.write(f"{_COMMITS}/{name}.json", commit.text().encode())
         self.__dict__.pop("commits", None)
         return commit
@@ -244,7 +253,7 @@ class _PartWriter:
     columns: dict[str, None] = field(default_factory=dict)
     _waiting: defaultdict[int, list[Any]] = field(default_factory=lambda: defaultdict(list))
     _bytes: int = 0
-    _parts: list[Part] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     _numbers: defaultdict[int, int] = field(default_factory=lambda: defaultdict(int))
 
     def add(self, batch: Any) -> None:
@@ -260,9 +269,9 @@ class _PartWriter:
                 self._waiting[int(day)].append(sorted_batch.slice(int(start), int(end - start)))
         self._bytes += batch.nbytes
         if self._bytes > _WAITING_BYTES:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Write what waits: one file for each day and schema."""
         import pyarrow.parquet as pq
 
@@ -273,19 +282,9 @@ class _PartWriter:
                 self._numbers[day] += 1
                 with self.lake.output(path) as file:
                     pq.write_table(table, file, compression="zstd", row_group_size=_GROUP_ROWS)
-                self._parts.append(Part(day, path, len(table)))
+                self.parts.append(Part(day, path, len(table)))
         self._waiting.clear()
         self._bytes = 0
-
-    def close(self) -> list[Part]:
-        self._flush()
-        return self._parts
-
-    def abandon(self) -> None:
-        """Remove what was written and will not be committed."""
-        for part in self._parts:
-            with contextlib.suppress(OSError, pa.ArrowException):
-                self.lake.files.delete_file(f"{self.lake.root}/{part.path}")
 
 
 def _with_fields(rows: Any, *, nullable: bool = False) -> Any:

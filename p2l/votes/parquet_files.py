@@ -69,7 +69,12 @@ def _group_sizes(path: Path, columns: Sequence[str] | None) -> list[_Size]:
     sizes = []
     metadata = pq.read_metadata(path)
     leaves = [metadata.schema.column(place) for place in range(metadata.num_columns)]
-    places = [place for place, leaf in enumerate(leaves) if columns is None or _is_of(leaf.path, columns)]
+    # A leaf of a nested column has a path of several names; those of columns may hold dots too.
+    places = [
+        place
+        for place, leaf in enumerate(leaves)
+        if columns is None or any(f"{leaf.path}.".startswith(f"{column}.") for column in columns)
+    ]
     texts = [leaves[place].path for place in places if leaves[place].physical_type == "BYTE_ARRAY"]
     # Opened once: to parse the metadata for each chunk takes a time that grows with the square of the row groups.
     options = {"metadata": metadata, "pre_buffer": False, "buffer_size": 1 << 20}
@@ -81,10 +86,6 @@ def _group_sizes(path: Path, columns: Sequence[str] | None) -> list[_Size]:
             unpacked, longest_row = sum(part.unpacked for part in parts), sum(part.longest_row for part in parts)
             sizes.append(_Size(unpacked, longest_row, longest.longest_cell, longest.column))
     return sizes
-
-
-def _is_of(leaf: str, columns: Sequence[str]) -> bool:
-    return any(leaf == column or leaf.startswith(f"{column}.") for column in columns)
 
 
 def _chunk_size(file: Any, group: int, chunk: Any, rows: int) -> _Size:

@@ -184,7 +184,10 @@ def cut_slices(
     held_times = _times(held_out, "slice")
     order = np.argsort(held_times, kind="stable")
     place = np.searchsorted(ends, held_times[order], side="left")
-    first_slice = _first_slices(stream, held_out, step, len(ends))
+    # The slice at whose end the stream has shown a model; a model that it never shows is in none.
+    models, rows = np.unique(stream.labels()[:, :2].ravel(), return_index=True)
+    first = {stream.model_list[model]: row // 2 // step for model, row in zip(models, rows.tolist(), strict=True)}
+    first_slice = np.array([first.get(name, len(ends)) for name in held_out.model_list])
     slices = []
     for number in range(len(ends)):
         ids = order[place == number]
@@ -197,13 +200,6 @@ def cut_slices(
             ids = ids[np.linspace(0, len(ids) - 1, most).round().astype(np.int64)]
         slices.append(_VoteSlice((number + 1) * every, ids))
     return slices
-
-
-def _first_slices(stream: VoteStore, held_out: VoteStore, step: int, slices: int) -> IntArray:
-    """Return the first slice (M,) at whose end the stream has shown each model of the held-out votes."""
-    models, rows = np.unique(stream.labels()[:, :2].ravel(), return_index=True)
-    first = {stream.model_list[model]: row // 2 // step for model, row in zip(models, rows.tolist(), strict=True)}
-    return np.array([first.get(name, slices) for name in held_out.model_list])
 
 
 def write_slices(

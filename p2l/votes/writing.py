@@ -94,16 +94,16 @@ def _jsonl(_: Any, path: Path, *, compress: bool = False) -> Iterator[Write]:
         if compress:
             # Neither name nor time inside, so that the same votes give the same bytes.
             file = stack.enter_context(gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0))
-        yield lambda batch: file.writelines(_lines(batch))
 
+        def write(batch: Any) -> None:
+            for row in batch.to_pylist():
+                try:
+                    text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=as_text)
+                except ValueError:  # NaN, which few rows have: to look for it in each takes as long as to write it
+                    text = json.dumps(no_nan(row), ensure_ascii=False, default=as_text)
+                file.write(text.encode() + b"\n")
 
-def _lines(batch: Any) -> Iterator[bytes]:
-    for row in batch.to_pylist():
-        try:
-            text = json.dumps(row, ensure_ascii=False, allow_nan=False, default=as_text)
-        except ValueError:
-            text = json.dumps(no_nan(row), ensure_ascii=False, default=as_text)
-        yield text.encode() + b"\n"
+        yield write
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ from coeval.config.loading import load_config as load_experiment
 from coeval.config.reading import ConfigErrors
 from coeval.ingest.writing import read_configuration
 from coeval.storage.run import Run, stored_config
-from p2l.common.config import MOST_BYTES, lines_of, parse_yaml, read_yaml
+from p2l.common.config import MAX_BYTES, lines_of, parse_yaml, read_yaml
 from p2l.common.errors import InputError
 from p2l.training.train_config import load_config as load_training
 from route.config import load_config as load_router
@@ -97,7 +97,7 @@ def test_the_configuration_in_a_run_folder_is_refused_too(tmp_path: Path) -> Non
 def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     with path.open("wb") as file:
-        file.truncate(MOST_BYTES + 1)
+        file.truncate(MAX_BYTES + 1)
     with pytest.raises(InputError, match=r"config\.yaml: is larger than 16 MiB"):
         read_yaml(path)
     with pytest.raises(ConfigErrors, match=r"config\.yaml: is larger than 16 MiB"):

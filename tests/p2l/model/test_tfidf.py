@@ -51,7 +51,7 @@ TEXT = st.lists(
 def test_words_of_a_long_text_are_those_of_it_at_once(text, gap, monkeypatch):
     whole = split_words(f"{text}{gap}{text}")
     with monkeypatch.context() as patch:
-        patch.setattr("p2l.common.prompts._CHARS_AT_ONCE", 32)
+        patch.setattr("p2l.common.prompts._PIECE_CHARS", 32)
         assert split_words(f"{text}{gap}{text}") == whole
 
 
@@ -64,7 +64,7 @@ def test_the_newest_words_are_those_of_the_whole_prompt(turns, count, monkeypatc
     terms = ["a", "b", ",", "中", "ab", "ba"]
     tokenizer = TfidfTokenizer(terms, [1.0] * len(terms), max_length=count)
     with monkeypatch.context() as patch:
-        patch.setattr("p2l.common.prompts._CHARS_AT_ONCE", 16)
+        patch.setattr("p2l.common.prompts._PIECE_CHARS", 16)
         encoding = tokenizer.encode([turns])[0]
     assert encoding.truncated == (len(everything) > count)
     known = {terms[number] for number in encoding.ids}
