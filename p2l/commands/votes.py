@@ -314,7 +314,7 @@ _BATCH_ROWS = 10_000
 
 
 @dataclass(frozen=True)
-class _Exported:
+class Exported:
     """How many votes were written, and how many were not."""
 
     written: int
@@ -352,7 +352,7 @@ def export_main(argv: Sequence[str] | None = None) -> int | None:
     return None
 
 
-def _skipped_rows(counts: _Exported) -> str:
+def _skipped_rows(counts: Exported) -> str:
     parts = []
     if counts.without_prompt:
         parts.append(f"{counts.without_prompt:,} without a stored prompt (--without-prompts writes them)")
@@ -363,7 +363,7 @@ def _skipped_rows(counts: _Exported) -> str:
 
 def export_votes(
     database: str | Path, output: str | Path, *, prompts: bool = True, category_model: str | None = None
-) -> _Exported:
+) -> Exported:
     """Write the votes of a router's database to a file whose ending names the format; memory stays bounded.
 
     A row is an answer of two models (`compare: true`) that was voted on: prompt, model_a and model_b as they were
@@ -418,13 +418,13 @@ def _with_categories(connection: Any, model: str, *, prompts: bool) -> tuple[Any
     return schema, batches()
 
 
-def _counts(connection: Any, *, prompts: bool) -> _Exported:
+def _counts(connection: Any, *, prompts: bool) -> Exported:
     # A thumb is on one answer: it has no model_b, and count(model_b) passes over it.
     pairs, stored, votes = connection.execute(
         "SELECT count(model_b), count(CASE WHEN model_b IS NOT NULL THEN prompt END), count(*) FROM votes"
     ).fetchone()
     written = stored if prompts else pairs
-    return _Exported(written, pairs - written, votes - pairs)
+    return Exported(written, pairs - written, votes - pairs)
 
 
 def _schema(*, prompts: bool) -> Any:
