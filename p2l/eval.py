@@ -79,7 +79,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise ConfigError("--workers is of Ray; add --ray, or use the launcher")
     if options["ray"]:
         check_installed()
-    from p2l.batch_inference.run import EvalOptions, evaluate
+    from p2l.batch_inference.launch import EvalOptions
+    from p2l.batch_inference.run import evaluate
 
     options.pop("local_rank")
     chosen, hidden = options.pop("format"), not options.pop("drop_hidden")

@@ -9,45 +9,31 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from p2l.batch_inference.launch import EvalOptions, Predictor, Processes, load_model
 from p2l.batch_inference.output import as_batch
 from p2l.batch_inference.prompts import open_prompts
 from p2l.common.errors import InputError
 from p2l.serving.ray_cluster import any_cluster
 
-if TYPE_CHECKING:
-    from p2l.batch_inference.run import EvalOptions
-
 _CHUNK = "chunk of the data set"  # a column that no prediction has
 
 
-@dataclass(frozen=True)
-class RayWork:
-    """A model over a data set."""
-
-    model: str
-    options: EvalOptions
-
-
-class Worker:
+class _Worker:
     """One model in an actor, and a reader of the data set that goes forward."""
 
-    def __init__(self, work: RayWork, threads: int) -> None:
+    def __init__(self, model: str, options: EvalOptions, threads: int) -> None:
         """Load the model, with `threads` for it where it computes on a CPU."""
         import torch
 
-        from p2l.batch_inference.asking import Asker, Processes, load_model
-
         torch.set_num_threads(threads)
-        options = work.options
-        model = load_model(work.model, options, Processes(0, 1))
-        self._asker = Asker(model, partial(print, file=sys.stderr), options.batch_size)
+        loaded = load_model(model, options, Processes(0, 1))
+        self._predictor = Predictor(loaded, partial(print, file=sys.stderr), options.batch_size)
         self._options = options
         self._chunks: Iterator[tuple[int, Any]] = iter(())
         self._next = 0
@@ -55,7 +41,9 @@ class Worker:
     def __call__(self, batch: Mapping[str, Any]) -> Any:
         """Return the predictions of a chunk, each with the chunk's number."""
         (number,) = batch["id"]
-        predictions = as_batch(self._asker.ask(self._read(int(number)).to_pylist(), hidden=self._options.hidden))
+        predictions = as_batch(
+            self._predictor.predict(self._read(int(number)).to_pylist(), hidden=self._options.hidden)
+        )
         numbers = pa.array([int(number)] * len(predictions), pa.int64())
         return pa.Table.from_batches([predictions]).append_column(_CHUNK, numbers)
 
@@ -70,24 +58,24 @@ class Worker:
         raise InputError(f"{self._options.dataset}: changed while it was read; run it again")
 
 
-def predict_chunks(work: RayWork, chunks: Sequence[int]) -> Iterator[tuple[int, Any]]:
+def predict_chunks(model: str, options: EvalOptions, chunks: Sequence[int]) -> Iterator[tuple[int, Any]]:
     """Yield chunks of the data set with their predictions (see `as_batch`), in any order.
 
     InputError where a worker cannot use the model or the data set.
     """
     if not chunks:
         return
-    workers = work.options.workers
+    workers = options.workers
     with any_cluster(1 + (workers or _cores())) as ray:  # one core for Ray Data itself
         resources = ray.cluster_resources()
-        gpus = 0 if work.options.device == "cpu" else int(resources.get("GPU", 0))
+        gpus = 0 if options.device == "cpu" else int(resources.get("GPU", 0))
         count = min(workers or gpus or max(1, int(resources.get("CPU", 1)) - 1), len(chunks))
         context = ray.data.DataContext.get_current()
         context.enable_progress_bars = False
         context.execution_options.preserve_order = False
         predictions = ray.data.from_items([{"id": chunk} for chunk in chunks]).map_batches(
-            Worker,
-            fn_constructor_args=(work, max(1, _cores() // count)),
+            _Worker,
+            fn_constructor_args=(model, options, max(1, _cores() // count)),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=count),

@@ -11,15 +11,14 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from p2l.batch_inference.asking import Asker, ModelOptions, Processes, join_processes, load_model
+from p2l.batch_inference.launch import EvalOptions, Predictor, Processes, join_processes, load_model
 from p2l.batch_inference.output import (
-    FORMATS,
     InferenceJob,
     OutputFiles,
     PartFolder,
@@ -39,28 +38,8 @@ from p2l.common.files import check_can_write
 from p2l.inference import P2L
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder
 
-SAVE_AFTER = 5.0
-"""Seconds of work, or one chunk if that takes longer, that a kill may cost each process."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EvalOptions(ModelOptions):
-    """The flags of batch inference."""
-
-    dataset: str
-    model: str | None = None
-    training_output_dir: str | None = None
-    split: str = "train"
-    output_dir: str = "outputs"
-    output_hf_path: str | None = None
-    formats: tuple[str, ...] = FORMATS[:1]
-    limit: int | None = None
-    hidden: bool = False
-    restart: bool = False
-    quiet: bool = False
-    ray: bool = False
-    workers: int | None = None
-    """Of Ray; None: one for each GPU, else core."""
+SAVE_AFTER_SECONDS = 5.0
+"""Work, or one chunk if that takes longer, that a kill may cost each process."""
 
 
 def evaluate(options: EvalOptions) -> list[Path]:
@@ -133,10 +112,6 @@ class _InferenceRun:
     path: str
     output: OutputFiles
 
-    def load(self) -> P2L:
-        """Load the model on the device of this process."""
-        return load_model(self.path, self.options, self.processes)
-
     def job(self, model: P2L) -> InferenceJob:
         """Return what the numbers depend on."""
         first = model.model
@@ -151,14 +126,14 @@ class _InferenceRun:
             fingerprint=self.survey.fingerprint,
         )
 
-    def say(self, text: str) -> None:
+    def print_note(self, text: str) -> None:
         """Print a note, from one process."""
         if self.processes.is_first and not self.options.quiet:
             print(text, file=sys.stderr)
 
 
 def _evaluate_one(run: _InferenceRun) -> None:
-    model = run.load()
+    model = load_model(run.path, run.options, run.processes)
     job = run.job(model)
     info = asdict(job) | {
         "split": run.options.split,
@@ -167,7 +142,7 @@ def _evaluate_one(run: _InferenceRun) -> None:
         "model_list": model.model_list,
     }
     if run.processes.on_first(lambda: not run.options.restart and run.output.is_complete(info)):
-        run.say(f"{run.output.files[0]}: complete already; --restart runs the model again")
+        run.print_note(f"{run.output.files[0]}: complete already; --restart runs the model again")
         if run.processes.is_first:
             discard_parts(run.output.parts_folder, job)
     else:
@@ -183,7 +158,9 @@ def _predict_and_join(run: _InferenceRun, model: P2L, job: InferenceJob, info: d
     if not run.processes.is_first:
         parts.lock = None  # the number of a file that is open in the first process
     with closing(parts):
-        _predict_on_ray(run, parts) if run.options.ray else _predict(run, model, parts)
+        saved = parts.refresh()
+        predicted = _predicted_on_ray(run, saved) if run.options.ray else _predicted_here(run, model, saved)
+        _save(run, parts, predicted, sum(saved.values()))
         run.processes.wait()
         if run.processes.is_first:
             _join(run, parts, info)
@@ -198,7 +175,7 @@ def _join(run: _InferenceRun, parts: PartFolder, info: dict[str, Any]) -> None:
             f"{parts.folder}: lacks what other processes wrote; --output-dir must be a folder that all machines share"
         )
     if not publish_model_list(run.output.folder, info["model_list"]):
-        run.say(
+        run.print_note(
             f"{run.output.folder / MODEL_LIST_FILE}: lists other models and stays; "
             f"those of this run are in {run.output.info_file}"
         )
@@ -206,7 +183,7 @@ def _join(run: _InferenceRun, parts: PartFolder, info: dict[str, Any]) -> None:
         whole = write_output(run.output, run.data, run.survey, parts, info, bar)
     parts.remove()
     if whole["not_finite"]:
-        run.say(
+        run.print_note(
             f"warning: {whole['not_finite']} prompts have coefficients that are not finite numbers; try --dtype float32"
         )
     cut = f", {whole['truncated']} of them cut at the maximal length" if whole["truncated"] else ""
@@ -215,55 +192,44 @@ def _join(run: _InferenceRun, parts: PartFolder, info: dict[str, Any]) -> None:
         print(f"{names}: {run.survey.rows} prompts{cut}, {len(info['model_list'])} models, revision {info['revision']}")
 
 
-def _predict(run: _InferenceRun, model: P2L, parts: PartFolder) -> None:
-    """Predict and save every chunk of this process that is not saved yet."""
-    asker = Asker(model, run.say, run.options.batch_size)
-    saved = parts.refresh()
+def _save(run: _InferenceRun, parts: PartFolder, predicted: Iterable[tuple[int, Any]], num_saved: int) -> None:
+    """Save chunks as they are predicted; `num_saved` rows were there before."""
     waiting: dict[int, Any] = {}
     since = time.monotonic()
     with progress(
-        description=f"{run.output.name}: prompts saved", total=run.survey.rows, unit="prompts",
+        description=f"{run.output.name}: prompts saved",
+        total=run.survey.rows,
+        unit="prompts",
         quiet=run.options.quiet or not run.processes.is_first,
-    ) as bar:  # fmt: skip
-        bar.update(min(sum(saved.values()), run.survey.rows))
-        for chunk, turns in _missing(run, saved):
-            waiting[chunk] = as_batch(asker.ask(turns.to_pylist(), hidden=run.options.hidden))
-            if time.monotonic() - since >= SAVE_AFTER:
-                _save(parts, waiting, bar)
-                since = time.monotonic()
-        _save(parts, waiting, bar)
-
-
-def _predict_on_ray(run: _InferenceRun, parts: PartFolder) -> None:
-    """Predict every chunk that is not saved yet on the workers of Ray, and save it here."""
-    from p2l.batch_inference.ray_data import RayWork, predict_chunks
-
-    saved = parts.refresh()
-    rows, chunks = run.survey.rows, run.survey.chunks
-    missing = [chunk for chunk in chunks if saved.get(chunk) != min(ROWS, rows - chunk * ROWS)]
-    waiting: dict[int, Any] = {}
-    since = time.monotonic()
-    with progress(
-        description=f"{run.output.name}: prompts saved", total=rows, unit="prompts", quiet=run.options.quiet
     ) as bar:
-        bar.update(min(sum(saved.values()), rows))
-        for chunk, batch in predict_chunks(RayWork(run.path, run.options), missing):
+        bar.update(min(num_saved, run.survey.rows))
+
+        def save() -> None:
+            if waiting:
+                parts.write(waiting)
+                waiting.clear()
+                bar.update(min(parts.saved_rows(), run.survey.rows) - bar.n)
+
+        for chunk, batch in predicted:
             waiting[chunk] = batch
-            if time.monotonic() - since >= SAVE_AFTER:
-                _save(parts, waiting, bar)
+            if time.monotonic() - since >= SAVE_AFTER_SECONDS:
+                save()
                 since = time.monotonic()
-        _save(parts, waiting, bar)
+        save()
 
 
-def _missing(run: _InferenceRun, saved: dict[int, int]) -> Iterator[tuple[int, Any]]:
-    """Yield this process's chunks but those that are saved whole."""
+def _predicted_here(run: _InferenceRun, model: P2L, saved: dict[int, int]) -> Iterator[tuple[int, Any]]:
+    """Yield this process's chunks, but those that are saved whole, with their predictions."""
+    predictor = Predictor(model, run.print_note, run.options.batch_size)
     for chunk, turns in enumerate(run.data.chunks()):
         if chunk % run.processes.count == run.processes.rank and saved.get(chunk) != len(turns):
-            yield chunk, turns
+            yield chunk, as_batch(predictor.predict(turns.to_pylist(), hidden=run.options.hidden))
 
 
-def _save(parts: PartFolder, waiting: dict[int, Any], bar: Any) -> None:
-    if waiting:
-        parts.write(waiting)
-        waiting.clear()
-        bar.update(min(parts.saved_rows(), bar.total) - bar.n)
+def _predicted_on_ray(run: _InferenceRun, saved: dict[int, int]) -> Iterator[tuple[int, Any]]:
+    """Yield the chunks that are not saved whole, with the predictions of Ray's workers."""
+    from p2l.batch_inference.ray_data import predict_chunks
+
+    rows = run.survey.rows
+    missing = [chunk for chunk in run.survey.chunks if saved.get(chunk) != min(ROWS, rows - chunk * ROWS)]
+    return predict_chunks(run.path, run.options, missing)

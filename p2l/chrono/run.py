@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from p2l.batch_inference.asking import Asker, ModelOptions, Processes, join_processes, load_model
+from p2l.batch_inference.launch import ModelOptions, Predictor, Processes, join_processes, load_model
 from p2l.chrono.cells import CellFiles, CellInputs, claimed, remove_others, write_cell
 from p2l.chrono.matrix import Plan, by_number, by_time, read_matrix, read_times
 from p2l.chrono.slices import Checkpoint, ValidationSlice, find_checkpoints, find_slices, open_checkpoint, open_slices
@@ -152,18 +152,18 @@ class _ChronoRun:
                 sources = self._sources(revision_of(place), slices)
                 cells = {one.number: CellFiles(folder, checkpoint.name, one.number) for one in slices}
                 infos = {} if self.options.restart else _there(cells, sources)
-                asker = self._load(place) if len(infos) < len(slices) else None
+                predictor = self._load(place) if len(infos) < len(slices) else None
         except InputError as error:
             self._leave_out(checkpoint, error)
             return
         done = len(infos)
         try:
-            if asker is not None:
+            if predictor is not None:
                 with claimed(folder):
                     remove_others(folder, checkpoint.name, sources[slices[0].number].revision)
-                    write_json(folder / MODEL_LIST_FILE, asker.model.model_list, indent=2)
+                    write_json(folder / MODEL_LIST_FILE, predictor.model.model_list, indent=2)
                     todo = [one for one in slices if one.number not in infos]
-                    infos |= self._fill(asker, checkpoint.number, todo, cells, sources)
+                    infos |= self._fill(predictor, checkpoint.number, todo, cells, sources)
         except _NotFiniteError as error:
             self._leave_out(checkpoint, error)
         else:
@@ -178,16 +178,16 @@ class _ChronoRun:
         stated = (options.model_type, options.head_type, options.loss_type, options.max_length, options.dtype)
         return {one.number: CellInputs(revision, one.fingerprint, *stated) for one in slices}
 
-    def _load(self, place: Path) -> Asker:
+    def _load(self, place: Path) -> Predictor:
         if self.loaded is not None and self.loaded() is not None:
             gc.collect()  # the memory of one model before the next is loaded
         model = load_model(place, self.options, self.processes)
         self.loaded = weakref.ref(model.model)
-        return Asker(model, self.say, self.options.batch_size)
+        return Predictor(model, self.say, self.options.batch_size)
 
     def _fill(
         self,
-        asker: Asker,
+        predictor: Predictor,
         number: int,
         todo: Sequence[ValidationSlice],
         cells: dict[int, CellFiles],
@@ -195,10 +195,10 @@ class _ChronoRun:
     ) -> dict[int, dict[str, Any]]:
         """Compute cells, oldest slice first, and write each when its prompts are read; return their descriptions."""
         infos = {}
-        names = asker.model.model_list
+        names = predictor.model.model_list
         listed = {one.number: _known(one, names) for one in todo}
         hashes = np.unique(np.concatenate([one.prompts[listed[one.number][0]] for one in todo]))
-        answers = _Answers(asker, hashes)
+        answers = _Answers(predictor, hashes)
         name = cells[todo[0].number].checkpoint
         hidden = self.options.quiet or not self.processes.is_first
         with progress(description=name, total=len(hashes), unit="prompts", quiet=hidden) as bar:
@@ -206,7 +206,7 @@ class _ChronoRun:
                 ids, labels, unknown = listed[one.number]
                 predictions = answers.of(one, ids, bar)
                 about = {
-                    "loss_type": asker.model.likelihood.name,
+                    "loss_type": predictor.model.likelihood.name,
                     "models": len(names),
                     "unknown_models": unknown,
                     "later": self.options.all_slices and one.number > number,
@@ -237,8 +237,8 @@ def _known(one: ValidationSlice, names: Sequence[str]) -> tuple[IntArray, IntArr
 class _Answers:
     """Predictions of one model, for each prompt once."""
 
-    def __init__(self, asker: Asker, hashes: IntArray) -> None:
-        self._asker, self._hashes = asker, hashes  # (U,) sorted
+    def __init__(self, predictor: Predictor, hashes: IntArray) -> None:
+        self._predictor, self._hashes = predictor, hashes  # (U,) sorted
         self._done = np.zeros(len(hashes), dtype=bool)
         self._columns: dict[str, Any] = {}  # name: (U, ...) or None
 
@@ -249,10 +249,10 @@ class _Answers:
         new = first[~self._done[places[first]]]
         for start in range(0, len(new), _CHUNK):
             part = new[start : start + _CHUNK]
-            self._keep(places[part], self._asker.ask(one.votes.prompts(ids[part]), hidden=False))
+            self._keep(places[part], self._predictor.predict(one.votes.prompts(ids[part]), hidden=False))
             bar.update(len(part))
         if not self._columns:
-            return self._asker.ask([], hidden=False)
+            return self._predictor.predict([], hidden=False)
         rows: dict[str, Any] = {
             name: None if values is None else values[places] for name, values in self._columns.items()
         }

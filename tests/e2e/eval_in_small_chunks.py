@@ -21,7 +21,7 @@ def main() -> None:
     from p2l.eval import main as evaluate
 
     p2l.batch_inference.prompts.ROWS = 8
-    p2l.batch_inference.run.SAVE_AFTER = 0.0
+    p2l.batch_inference.run.SAVE_AFTER_SECONDS = 0.0
     write, count = PartFolder.write, [0]
 
     def counted(self: PartFolder, chunks: dict[int, object]) -> None:

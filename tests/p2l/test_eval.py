@@ -23,7 +23,7 @@ ROWS = prompt_rows(50)
 def in_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of 8 prompts, each saved at once."""
     monkeypatch.setattr("p2l.batch_inference.prompts.ROWS", 8)
-    monkeypatch.setattr("p2l.batch_inference.run.SAVE_AFTER", 0.0)
+    monkeypatch.setattr("p2l.batch_inference.run.SAVE_AFTER_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from p2l.batch_inference.asking import Asker
+from p2l.batch_inference.launch import Predictor
 from p2l.common.errors import InputError
 from p2l.inference import P2L
 from p2l.model.model import P2LModel
@@ -41,23 +41,23 @@ def test_fewer_tokens_at_a_time_when_memory_runs_out(
     expected = model.predict(PROMPTS)
     memory_for(monkeypatch, 40, error)
     notes: list[str] = []
-    asker = Asker(model, notes.append)
-    said = asker.ask(PROMPTS, hidden=False)
+    predictor = Predictor(model, notes.append)
+    said = predictor.predict(PROMPTS, hidden=False)
     np.testing.assert_allclose(said.coefs, expected.coefs, atol=1e-5)
-    assert asker.tokens < 100
-    assert notes[-1] == f"out of memory: forward passes hold at most {asker.tokens} tokens from now on"
+    assert predictor.max_batch_tokens < 100
+    assert notes[-1] == f"out of memory: forward passes hold at most {predictor.max_batch_tokens} tokens from now on"
     told = len(notes)
-    asker.ask(PROMPTS, hidden=False)
+    predictor.predict(PROMPTS, hidden=False)
     assert len(notes) == told
 
 
 def test_a_prompt_that_never_fits_is_told_in_one_line(model: P2L, monkeypatch: pytest.MonkeyPatch) -> None:
     memory_for(monkeypatch, 3, torch.OutOfMemoryError("CUDA out of memory"))
     with pytest.raises(InputError, match="a single prompt does not fit into memory"):
-        Asker(model, lambda _: None).ask(PROMPTS, hidden=False)
+        Predictor(model, lambda _: None).predict(PROMPTS, hidden=False)
 
 
 def test_another_error_is_not_hidden(model: P2L, monkeypatch: pytest.MonkeyPatch) -> None:
     memory_for(monkeypatch, 3, RuntimeError("shapes do not match"))
     with pytest.raises(RuntimeError, match="shapes do not match"):
-        Asker(model, lambda _: None).ask(PROMPTS, hidden=False)
+        Predictor(model, lambda _: None).predict(PROMPTS, hidden=False)

@@ -1,4 +1,4 @@
-"""A model that is asked for many prompts, in one of the processes of a launch."""
+"""The processes of one launch of `p2l eval`, by `torchrun` or `deepspeed`, and the model that each of them runs."""
 
 from __future__ import annotations
 
@@ -15,34 +15,32 @@ from p2l.inference import P2L, Prediction, free_memory, is_out_of_memory
 
 
 @dataclass
-class Asker:
-    """A model with the most prompts and tokens of a forward pass; `say` takes a note for the user."""
+class Predictor:
+    """A model that predicts within the memory that there is; `print_note` tells the user of smaller forward passes."""
 
     model: P2L
-    say: Callable[[str], None]
+    print_note: Callable[[str], None]
     batch_size: int | None = None
-    tokens: int = 32_768  # halved, for good, whenever memory runs out
+    max_batch_tokens: int = 32_768  # halved, for good, whenever memory runs out
 
-    def ask(self, prompts: Sequence[Sequence[str]], *, hidden: bool) -> Prediction:
+    def predict(self, prompts: Sequence[Sequence[str]], *, hidden: bool) -> Prediction:
         """Predict for prompts; InputError where one alone does not fit into memory."""
         while True:
             try:
                 return self.model.predict(
-                    prompts, batch_size=self.batch_size or 64, max_batch_tokens=self.tokens, hidden=hidden
+                    prompts, batch_size=self.batch_size or 64, max_batch_tokens=self.max_batch_tokens, hidden=hidden
                 )
             except (RuntimeError, MemoryError) as error:
                 if not is_out_of_memory(error):
                     raise
-                if self.tokens == 1:
+                if self.max_batch_tokens == 1:
                     raise InputError(
                         "a single prompt does not fit into memory; give a smaller --max-length or another --device"
                     ) from error
             free_memory()  # here the error, and the tensors that it holds, are gone
-            self.tokens //= 2
-            self.say(f"out of memory: forward passes hold at most {self.tokens} tokens from now on")
+            self.max_batch_tokens //= 2
+            self.print_note(f"out of memory: forward passes hold at most {self.max_batch_tokens} tokens from now on")
 
-
-# The processes of one launch of `p2l eval`, by `torchrun` or `deepspeed`; a process alone needs no launcher.
 
 T = TypeVar("T")
 _WAIT = timedelta(days=30)  # a process may have much more work than another; a dead one is noticed at once
@@ -89,28 +87,22 @@ class Processes:
 
 @contextlib.contextmanager
 def join_processes() -> Iterator[Processes]:
-    """Join the other processes of the launcher, if one started this process."""
+    """Join the other processes of the launcher; a process alone needs none."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield Processes(0, 1)
         return
     import torch
 
-    _share_cores()
+    if "OMP_NUM_THREADS" not in os.environ:
+        # Each process of this machine has its share of the cores, or they slow each other down.
+        processes_here = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
+        torch.set_num_threads(max(1, torch.get_num_threads() // int(processes_here)))
     torch.distributed.init_process_group("gloo", timeout=_WAIT)
     try:
         yield Processes(torch.distributed.get_rank(), count)
     finally:
         torch.distributed.destroy_process_group()
-
-
-def _share_cores() -> None:
-    """Give each process of this machine its share of threads, lest they slow each other down."""
-    import torch
-
-    here = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, torch.get_num_threads() // int(here)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +116,26 @@ class ModelOptions:
     max_length: int | None = None
     device: str | None = None
     dtype: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions(ModelOptions):
+    """The flags of batch inference."""
+
+    dataset: str
+    model: str | None = None
+    training_output_dir: str | None = None
+    split: str = "train"
+    output_dir: str = "outputs"
+    output_hf_path: str | None = None
+    formats: tuple[str, ...] = ("json",)
+    limit: int | None = None
+    hidden: bool = False
+    restart: bool = False
+    quiet: bool = False
+    ray: bool = False
+    workers: int | None = None
+    """Of Ray; None: one for each GPU, else core."""
 
 
 def load_model(path: str | Path, options: ModelOptions, processes: Processes) -> P2L:
