@@ -30,7 +30,7 @@ from p2l.common.cli import parser, positive, run
 from p2l.insight.drift import Changes, Drift, drift_of_models, judge
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.likelihood import get
-from p2l.model.manifest import seal
+from p2l.model.checkpoint import seal
 from p2l.simulation import SimulationConfig, simulate
 from p2l.simulation.batches import vote_batch
 from p2l.train import main as train

@@ -32,7 +32,10 @@ import numpy.typing as npt
 from benchmarks.tables import table
 from p2l.common.cli import parser, positive, run
 from p2l.leaderboard.fitting import fit
-from p2l.leaderboard.newcomers import (
+from p2l.likelihood import get
+from p2l.model.posterior import kernel, median_distance
+from p2l.model.prompt_form import form_of
+from p2l.newcomers.rows import (
     AnswerScale,
     NewRow,
     RowPrior,
@@ -41,13 +44,10 @@ from p2l.leaderboard.newcomers import (
     fit_answer_scale,
     fit_row,
     fit_row_prior,
-    organisation_of,
     probes,
     votes_on_new,
 )
-from p2l.likelihood import get
-from p2l.model.form import form_of
-from p2l.model.process import kernel, median_distance
+from p2l.people.voters import organisation_of
 
 __all__ = ["main"]
 

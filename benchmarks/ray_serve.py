@@ -291,7 +291,7 @@ def _drive_until(port: int, requests: Sequence[bytes], clients: int, seconds: fl
 
 
 def _publish(model: Path, target: Path) -> None:
-    from p2l.model.manifest import seal
+    from p2l.model.checkpoint import seal
 
     temporary = target.with_name(f".{target.name}")
     shutil.copytree(model, temporary)

@@ -41,6 +41,7 @@ from p2l.model.batching import collate
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import build
 from p2l.model.model import P2LModel, P2LRecord, to_dtype
+from p2l.model.tokenizer import load_tokenizer
 from p2l.training.engine import Engine, choose_device, start_processes
 from p2l.training.trainer import Trainer, Windows
 from p2l.votes import VoteStore, open_votes
@@ -292,7 +293,7 @@ def _models() -> list[str]:
 
 
 def _tokenizer(folder: Path) -> PromptTokenizer:
-    return PromptTokenizer.from_pretrained(folder, chat_template="plain", max_length=MAX_LENGTH)
+    return load_tokenizer(folder, chat_template="plain", max_length=MAX_LENGTH)
 
 
 def _in_a_process(way: str, folder: Path, given: list[str]) -> Measured:

@@ -42,8 +42,8 @@ GROUPS = {
     "keep learning from a stream of votes": {
         "online-train": ("p2l.online_training.online_train", "train on a stream of votes, with models that join later"),
         "rollback": ("p2l.commands.model:rollback_main", "serve the model that was published before the current one"),
-        "add-model": ("p2l.commands.newcomers:add_main", "add a new LLM to a model from a few votes or answers"),
-        "probes": ("p2l.commands.newcomers:probes_main", "choose the prompts that tell most about a new LLM"),
+        "add-model": ("p2l.newcomers.command:add_main", "add a new LLM to a model from a few votes or answers"),
+        "probes": ("p2l.newcomers.command:probes_main", "choose the prompts that tell most about a new LLM"),
         "eval-chrono": ("p2l.eval_chrono", "evaluate each checkpoint of an online run on votes of its time"),
         "visualize": ("p2l.online_training.visualize", "plot the results of eval-chrono, one run or several"),
         "buffer": ("p2l.online_training.reorder", "write votes in the order in which online training uses them"),

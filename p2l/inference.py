@@ -35,6 +35,7 @@ from p2l.model.checkpoint import digests_of, joint_revision, local_folder
 from p2l.model.encoding import Encoding, PromptTokenizer, check_turns
 from p2l.model.encoding import Prompt as Prompt
 from p2l.model.model import P2LModel
+from p2l.model.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,9 +192,7 @@ class P2L:
             loss_type=loss_type,
             dtype=dtype or (torch.bfloat16 if half else torch.float32),
         )
-        tokenizer = PromptTokenizer.from_pretrained(
-            folder, max_length=max_length, cls_token_if_none=None, pad_token_if_none=None
-        )
+        tokenizer = load_tokenizer(folder, max_length=max_length, cls_token_if_none=None, pad_token_if_none=None)
         _fit_together(folder, model, tokenizer)
         return cls(model, tokenizer, target, folder)
 

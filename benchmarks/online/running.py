@@ -24,10 +24,10 @@ from benchmarks.online.streams import Stream
 from p2l.common.cli import progress
 from p2l.common.files import atomic_path
 from p2l.likelihood import get
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel, P2LOutput
+from p2l.model.tokenizer import load_tokenizer
+from p2l.newcomers.online import LargerSteps
 from p2l.online_training.averaging import AveragedWeights
-from p2l.online_training.newcomers import LargerSteps
 from p2l.training.engine import Engine, choose_device, start_processes
 from p2l.training.trainer import Trainer, Windows
 
@@ -215,7 +215,7 @@ def _trainer(stream: Stream, order: Order, seed: int) -> Trainer:
     folder = stream.folder / f"backbone-{seed}"
     if not (folder / "model.safetensors").exists():
         backbone.make(folder, stream.votes.prompts(None), seed=seed)
-    tokenizer = PromptTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
     model = P2LModel.create(
         folder,
         model_type=backbone.NAME,

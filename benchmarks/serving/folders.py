@@ -40,10 +40,10 @@ def write_folders(root: Path, shape: str) -> tuple[Path, Path]:
     from transformers import AutoModel, LlamaConfig, LlamaForSequenceClassification
 
     from p2l.likelihood import get
-    from p2l.model.encoding import PromptTokenizer
     from p2l.model.heads import build
     from p2l.model.model import P2LModel, P2LRecord
     from p2l.model.scratch import train_bpe
+    from p2l.model.tokenizer import load_tokenizer
 
     ours, plain = root / shape / "p2l", root / shape / "plain"
     for folder in (ours, plain):
@@ -58,7 +58,7 @@ def write_folders(root: Path, shape: str) -> tuple[Path, Path]:
     head = build("bt", config.hidden_size, NUM_MODELS, downsize_factor=None, head_config=None)
     record = P2LRecord(model_type="llama", head_type="bt", loss_type=get("bt").name, max_length=MAX_LENGTH)
     model = P2LModel(backbone, head, [f"model-{n}" for n in range(NUM_MODELS)], record)
-    tokenizer = PromptTokenizer.from_pretrained(ours, max_length=MAX_LENGTH)
+    tokenizer = load_tokenizer(ours, max_length=MAX_LENGTH)
     model.save_pretrained(ours)
     tokenizer.save_pretrained(ours)
     return ours, plain
@@ -66,14 +66,14 @@ def write_folders(root: Path, shape: str) -> tuple[Path, Path]:
 
 def write_tfidf(root: Path) -> Path:
     """The folder of a bag-of-words model with the same number of coefficients."""
-    from p2l.model.encoding import PromptTokenizer
     from p2l.model.model import P2LModel
     from p2l.model.scratch import make_tfidf
+    from p2l.model.tokenizer import load_tokenizer
 
     backbone, folder = root / "words", root / "tfidf"
     backbone.mkdir(parents=True)
     make_tfidf(backbone, [["".join(lexicon())]], hidden_size=32, ngrams=(1, 1), max_features=50_000, min_df=1)
-    tokenizer = PromptTokenizer.from_pretrained(backbone)
+    tokenizer = load_tokenizer(backbone)
     model = P2LModel.create(
         backbone,
         model_type="tfidf",

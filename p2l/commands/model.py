@@ -137,8 +137,7 @@ def posterior_main(argv: Sequence[str] | None = None) -> None:
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; posterior.safetensors is written into it")
     from p2l.inference import choose_device
-    from p2l.model.checkpoint import read_model_list, read_object
-    from p2l.model.manifest import MANIFEST_FILE, seal
+    from p2l.model.checkpoint import MANIFEST_FILE, read_model_list, read_object, seal
     from p2l.training.posterior import write_posterior
     from p2l.votes import open_votes
 

@@ -1,14 +1,12 @@
 """The interface of tokenizers: from a prompt, the list of its user turns, to an encoding for a backbone.
 
-Tokenizers register under the `model_type` of a folder's config.json; `""` serves every other type. The
-implementations are in `p2l.model.tokenizer`, `p2l.model.tfidf` and `p2l.model.reader`, and are imported when the first
-one is loaded.
+Tokenizers register under the `model_type` of a folder's config.json; `""` serves every other type. Whoever loads one
+calls `p2l.model.tokenizer.load_tokenizer`, which stands above all of them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -17,8 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.errors import CheckpointError, ConfigError, InputError
-from p2l.model.checkpoint import local_folder, read_object
+from p2l.common.errors import CheckpointError, InputError
 
 DEFAULT_MAX_LENGTH = 8192
 """Tokens per prompt where neither the caller nor the folder sets a limit."""
@@ -61,37 +58,6 @@ class PromptTokenizer(ABC):
     added_ids: tuple[int, ...] = ()
     """Ids of tokens that were added at loading, for which the backbone has no trained row."""
 
-    @staticmethod
-    def from_pretrained(
-        path: str | Path,
-        *,
-        chat_template: str | None = None,
-        max_length: int | None = None,
-        cls_token_if_none: str | None = "<|cls|>",
-        pad_token_if_none: str | None = "<|pad|>",
-    ) -> PromptTokenizer:
-        """Load the tokenizer of a model folder or hub id; InputError if there is none, or the template is unknown.
-
-        `chat_template` is Jinja text or the name of a packaged template, by default the tokenizer's own, else `plain`;
-        `max_length` counts tokens with the CLS, by default as in training. A missing CLS token is added, or an error
-        if `cls_token_if_none` is None; a missing padding token is added, or the CLS if `pad_token_if_none` is None.
-        """
-        folder = local_folder(path)
-        if max_length is not None and max_length < 2:
-            raise ConfigError(f"max_length must be at least 2 (one token and the CLS), not {max_length}")
-        model_type = read_object(folder / "config.json", missing={}).get("model_type")
-        if "" not in TOKENIZERS:
-            # Registers both tokenizers, whichever module a caller imported; they import this one.
-            importlib.import_module("p2l.model.tokenizer")
-        load = TOKENIZERS.get(str(model_type)) or TOKENIZERS[""]
-        return load(
-            folder,
-            chat_template=chat_template,
-            max_length=max_length or _recorded_max_length(folder),
-            cls_token_if_none=cls_token_if_none,
-            pad_token_if_none=pad_token_if_none,
-        )
-
     def limit(self, rows: int, folder: str | Path) -> None:
         """Use no id beyond the `rows` of the model in `folder`; CheckpointError if it lacks more than added tokens."""
         if self.cls_token_id >= rows:
@@ -111,10 +77,10 @@ class PromptTokenizer(ABC):
 
     @abstractmethod
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write the files that `from_pretrained` reads into `directory`."""
+        """Write the files that `load_tokenizer` reads into `directory`."""
 
 
-# Loaders take the folder and the keywords of `from_pretrained`, where None leaves the choice to the folder.
+# Loaders take the folder and the keywords of `load_tokenizer`, where None leaves the choice to the folder.
 Loader: TypeAlias = Callable[..., PromptTokenizer]
 AnyLoader = TypeVar("AnyLoader", bound=Loader)
 TOKENIZERS: dict[str, Loader] = {}
@@ -143,15 +109,3 @@ def check_turns(prompt: Any, number: int) -> list[str]:
         if not isinstance(turn, str):
             raise InputError(f"prompt {number} has a turn that is not a text: {type(turn).__name__}")
     return turns
-
-
-def _recorded_max_length(folder: Path) -> int | None:
-    """Return the length that the model of this folder was trained with, if the folder records it."""
-    record = read_object(folder / "config.json", missing={}).get("p2l")
-    training = read_object(folder / "training_config.json", missing={})
-    length = (record.get("max_length") if isinstance(record, dict) else None) or training.get("max_length")
-    if length is None:
-        return None
-    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
-        raise CheckpointError(f"{folder}: max_length {length!r} in its configuration is invalid; pass max_length")
-    return length

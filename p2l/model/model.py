@@ -29,11 +29,11 @@ from p2l.model.checkpoint import (
     read_model_list,
     read_object,
     save_weights,
+    seal,
     weight_shapes,
     write_json,
 )
 from p2l.model.covariates import CovariateEffects, load_effects
-from p2l.model.manifest import seal
 from p2l.model.posterior import Posterior, known_share
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
     h = [gelu(W_1 x + b_1), ..., gelu(W_K x + b_K)] / K,    x = [state, words, form]
 
 `state` is the state of a frozen sentence encoder (left out without one), `words` TF-IDF reduced to its main directions
-(fitted to the prompts of the training votes), `form` some counts (`p2l.model.form`). Each has about unit variance over
-the training prompts.
+(fitted to the prompts of the training votes), `form` counts (`p2l.model.prompt_form`). Each has about unit variance
+over the training prompts.
 
 The hidden layer is K members side by side. In training each stands alone: it has inputs and units dropped of its own,
 and the loss is the mean of the members' losses, each of which predicts by its units alone. The head is linear, so that
@@ -42,8 +42,8 @@ from p2l.model import backbones
 from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.checkpoint import load_weights, read_object
 from p2l.model.encoding import Encoding, PromptTokenizer, check_turns, register
-from p2l.model.form import BETWEEN_TURNS, FORM_FEATURES, form_of
 from p2l.model.heads import Float32Linear
+from p2l.model.prompt_form import BETWEEN_TURNS, FORM_FEATURES, form_of
 from p2l.model.sentence import StateCache, key_of, pooling_of
 from p2l.model.tfidf import TfidfTokenizer
 from p2l.model.tfidf import load as load_words

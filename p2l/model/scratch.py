@@ -251,7 +251,7 @@ def words_and_form(prompts: Sequence[Sequence[str]], *, seed: int = 42) -> tuple
     """
     import numpy as np
 
-    from p2l.model.form import form_of
+    from p2l.model.prompt_form import form_of
     from p2l.model.reader import raw_features
     from p2l.model.tfidf import fit_vocabulary
 

@@ -28,13 +28,15 @@ import p2l.model.tfidf  # noqa: F401 (they register their tokenizers)
 from p2l.common.cli import nearest
 from p2l.common.errors import CheckpointError, ConfigError
 from p2l.common.prompts import cut_marks, newest_turns, repair
+from p2l.model.checkpoint import local_folder, read_object
 from p2l.model.encoding import (
     DEFAULT_MAX_LENGTH,
+    TOKENIZERS,
     Encoding,
+    PromptTokenizer,
     check_turns,
     register,
 )
-from p2l.model.encoding import PromptTokenizer as PromptTokenizer
 
 _VOCABULARY_FILES = (
     "tokenizer.json",
@@ -215,8 +217,48 @@ class ChatTokenizer(PromptTokenizer):
         return self._structure_of_blank[num_turns]
 
 
+def load_tokenizer(
+    path: str | Path,
+    *,
+    chat_template: str | None = None,
+    max_length: int | None = None,
+    cls_token_if_none: str | None = "<|cls|>",
+    pad_token_if_none: str | None = "<|pad|>",
+) -> PromptTokenizer:
+    """Load the tokenizer of a model folder or hub id; InputError if there is none, or the template is unknown.
+
+    `chat_template` is Jinja text or the name of a packaged template, by default the tokenizer's own, else `plain`;
+    `max_length` counts tokens with the CLS, by default as in training. A missing CLS token is added, or an error
+    if `cls_token_if_none` is None; a missing padding token is added, or the CLS if `pad_token_if_none` is None.
+    """
+    folder = local_folder(path)
+    if max_length is not None and max_length < 2:
+        raise ConfigError(f"max_length must be at least 2 (one token and the CLS), not {max_length}")
+    model_type = read_object(folder / "config.json", missing={}).get("model_type")
+    load = TOKENIZERS.get(str(model_type)) or TOKENIZERS[""]
+    return load(
+        folder,
+        chat_template=chat_template,
+        max_length=max_length or _recorded_max_length(folder),
+        cls_token_if_none=cls_token_if_none,
+        pad_token_if_none=pad_token_if_none,
+    )
+
+
+def _recorded_max_length(folder: Path) -> int | None:
+    """Return the length that the model of this folder was trained with, if the folder records it."""
+    record = read_object(folder / "config.json", missing={}).get("p2l")
+    training = read_object(folder / "training_config.json", missing={})
+    length = (record.get("max_length") if isinstance(record, dict) else None) or training.get("max_length")
+    if length is None:
+        return None
+    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
+        raise CheckpointError(f"{folder}: max_length {length!r} in its configuration is invalid; pass max_length")
+    return length
+
+
 @register("")
-def load(
+def _load_chat_tokenizer(
     folder: Path,
     *,
     chat_template: str | None,

@@ -27,10 +27,10 @@ from p2l.model.checkpoint import MODEL_LIST_FILE
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import last_layer, new_rows
 from p2l.model.model import P2LModel, to_dtype
+from p2l.newcomers.online import FEWEST_KNOWN, LargerSteps, NewRows
 from p2l.online_training.averaging import PublishedAverage
 from p2l.online_training.buffer import Buffer
 from p2l.online_training.buffers import make_buffer
-from p2l.online_training.newcomers import FEWEST_KNOWN, LargerSteps, NewRows
 from p2l.online_training.online_config import OnlineConfig
 from p2l.online_training.retraining import Retraining, arrange
 from p2l.online_training.schedule import (
@@ -465,7 +465,8 @@ def _follow_models(run: _OnlineRun) -> NewRows | None:
     growth.clear()
     began_with, by_votes = run.schedule.began_with, run.config.new_models == "prior"
     is_known = began_with >= FEWEST_KNOWN
-    rows = NewRows(run.trainer, began_with, run.average) if by_votes and is_known else None
+    restart = run.average.restart if run.average is not None else None
+    rows = NewRows(run.trainer, began_with, restart) if by_votes and is_known else None
     # Where no batch holds the past, larger steps forget it; the older form of replay trains as it was published.
     buffer, size = run.config.buffer_settings, _step_size(run.config)
     is_larger = by_votes and not is_known and buffer.type == "replay" and not buffer.keep_size
@@ -508,7 +509,7 @@ def _take_over(run: _OnlineRun, folder: Path) -> None:
     retraining, old = run.retraining, run.trainer
     assert retraining is not None
     start = Start(None, str(folder))
-    tokenizer = loop.load_tokenizer(run.config, start)
+    tokenizer = loop.starting_tokenizer(run.config, start)
     model = loop.load_trained(run.config, start, tokenizer, to_dtype(old.engine.precision))
     names = old.engine.model.model_list
     unknown = [row for row, name in enumerate(names) if name not in model.model_list]

@@ -25,7 +25,6 @@ import numpy.typing as npt
 
 from p2l.common.cli import listed, nearest
 from p2l.common.errors import VoteError
-from p2l.leaderboard.newcomers import organisation_of
 from p2l.votes import VoteStore
 
 Floats = npt.NDArray[np.float64]
@@ -41,6 +40,12 @@ _FAITHFUL = 0.95  # share of its votes that a rigged voter casts as rigged
 _PRIOR_PEOPLE, _PRIOR_VOTERS = 9.0, 10.0  # before any vote 9 of 10 voters are taken for people
 _RANDOM, _SIDE, _MODEL = 0.25, 0.125, 0.5  # shares of the rigged: random, either side, any model
 _MAX_ROUNDS, _TOLERANCE = 50, 1e-4  # of the share of people
+
+
+def organisation_of(name: str) -> str:
+    """Return the organisation that a name tells: what stands before a slash, else its first word."""
+    head, slash, _ = name.partition("/")
+    return head.lower() if slash else re.split(r"[^a-z]", name.lower(), maxsplit=1)[0]
 
 
 @dataclass(frozen=True)

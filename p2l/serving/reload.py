@@ -23,7 +23,7 @@ from p2l.common.errors import CheckpointError, InputError, P2LError
 from p2l.common.files import locked
 from p2l.common.processes import is_alive
 from p2l.inference import P2L, choose_device
-from p2l.model.manifest import Stamp, check_contents, stamp_of
+from p2l.model.checkpoint import Stamp, check_contents, stamp_of
 from p2l.model.model import P2LModel, to_dtype
 from p2l.model.openvino import CompiledBackbone, is_light, layers_of, text_model
 from p2l.model.precision import PROBES, choose_dtype, in_dtype, quantize

@@ -1,7 +1,7 @@
 """A watched folder: which model arrived in it, is at rest, and is to be loaded next.
 
 A model arrives when its files are new or change, whatever time of writing they bear. It is looked at again until its
-files rest: a copy takes its time. With a manifest (`p2l.model.manifest`) two looks suffice, because every missing,
+files rest: a copy takes its time. With a manifest (`p2l.model.checkpoint`) two looks suffice, because every missing,
 short or old file shows; without one the files rest for longer. A model that cannot be loaded is tried again when its
 files change, and after pauses that double, since the fault may have been the machine's.
 """
@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from p2l.common.errors import CheckpointError, InputError
-from p2l.model.checkpoint import revision_of
-from p2l.model.manifest import MANIFEST_FILE, Stamp, check_complete, stamp_of
+from p2l.model.checkpoint import MANIFEST_FILE, Stamp, check_complete, revision_of, stamp_of
 
 _log = logging.getLogger("p2l.serving")
 _LOOKS, _LOOKS_WITHOUT_MANIFEST, _LOOKS_UNTIL_TOLD = 1, 6, 60

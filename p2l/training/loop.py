@@ -25,6 +25,7 @@ from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel, to_dtype
 from p2l.model.posterior import Posterior
 from p2l.model.reader import keep_states
+from p2l.model.tokenizer import load_tokenizer
 from p2l.people.runs import VoteAdjustments
 from p2l.training import covariates as nuisance
 from p2l.training.deepspeed_config import (
@@ -179,7 +180,7 @@ class Setup:
         )
         if start.resume is not None:
             check_same_configuration(config, start.resume)
-        tokenizer = load_tokenizer(config, start)
+        tokenizer = starting_tokenizer(config, start)
         return cls(config, options, start, device, deepspeed, to_dtype(precision), tokenizer)
 
     def trained_model(self) -> P2LModel | None:
@@ -281,9 +282,9 @@ def votes_per_step(config: TrainConfig, processes: int) -> int:
     return config.batch_size * config.gradient_accumulation_steps * processes
 
 
-def load_tokenizer(config: TrainConfig, start: Start) -> PromptTokenizer:
+def starting_tokenizer(config: TrainConfig, start: Start) -> PromptTokenizer:
     """Load the tokenizer of the model that training starts from."""
-    return PromptTokenizer.from_pretrained(
+    return load_tokenizer(
         start.model or config.pretrain_model_name,
         chat_template=config.chat_template,
         max_length=config.max_length,

@@ -28,6 +28,7 @@ from p2l.model.checkpoint import local_folder, read_object, weight_shapes, write
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import READER_DEFAULTS, make_reader, make_transformer, sample_prompts
 from p2l.model.sentence import MODULES_FILE, NO_ENCODER, find_encoder, pooling_of
+from p2l.model.tokenizer import load_tokenizer
 from p2l.people.voters import VOTER, by_people, find_people, sources_of
 from p2l.training import recipe
 from p2l.training.engine import choose_device, local_size, on_first, start_processes, world_size
@@ -324,9 +325,7 @@ class _RunWriter:
 
     def _derive(self, size: Size, machine: Machine, train: VoteStore) -> Plan:
         folder, backbone = self._backbone(size, train)
-        tokenizer = PromptTokenizer.from_pretrained(
-            folder, chat_template=backbone.chat_template, max_length=max(2, backbone.positions)
-        )
+        tokenizer = load_tokenizer(folder, chat_template=backbone.chat_template, max_length=max(2, backbone.positions))
         return recipe.derive(size, measure_votes(train, tokenizer, SEED), backbone, machine)
 
     def _backbone(self, size: Size, train: VoteStore) -> tuple[Path, BackboneFacts]:

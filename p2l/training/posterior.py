@@ -42,11 +42,11 @@ from p2l.model.batching import collate, plan_batches, to_device
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel
-from p2l.model.posterior import POSTERIOR_FILE, Posterior
-from p2l.model.process import Process, determined, median_distance
+from p2l.model.posterior import POSTERIOR_FILE, Posterior, PromptProcess, determined, median_distance
 from p2l.model.reader import ReaderTokenizer, keep_states
 from p2l.model.scratch import words_and_form
 from p2l.model.tfidf import TfidfTokenizer, WordUsage
+from p2l.model.tokenizer import load_tokenizer
 from p2l.training.forecasts import ListedVotes, marginal_board
 from p2l.training.trainer import distinct
 from p2l.votes import VoteStore
@@ -202,7 +202,7 @@ def write_posterior(folder: Path, votes: VoteStore, device: torch.device, *, wei
     """Fit the posterior of the model in `folder`, computing on `device`, and write it there; a manifest comes after."""
     (folder / POSTERIOR_FILE).unlink(missing_ok=True)  # one of an older version could not even be loaded
     model = P2LModel.from_pretrained(folder).to(device)
-    tokenizer = PromptTokenizer.from_pretrained(folder, cls_token_if_none=None, pad_token_if_none=None)
+    tokenizer = load_tokenizer(folder, cls_token_if_none=None, pad_token_if_none=None)
     tokenizer.limit(model.num_embeddings, folder)
     fit_posterior(model, tokenizer, votes, weighted=weighted).save(folder)
 
@@ -247,8 +247,8 @@ def _read(model: P2LModel, tokenizer: PromptTokenizer, prompts: list[list[str]])
     return KnownPrompts(np.stack(inputs), coefs, usage)
 
 
-def _process(sample: _Sample, rng: np.random.Generator) -> Process:
-    return Process.of(sample.inputs, _information(sample), LENGTH * median_distance(sample.inputs), rng)
+def _process(sample: _Sample, rng: np.random.Generator) -> PromptProcess:
+    return PromptProcess.of(sample.inputs, _information(sample), LENGTH * median_distance(sample.inputs), rng)
 
 
 def _information(sample: _Sample) -> Floats:
@@ -272,7 +272,7 @@ class _Prior(NamedTuple):
     """Variance of the level of all coefficients."""
 
 
-def _estimate(sample: _Sample, trained: _Sample, process: Process, rng: np.random.Generator) -> _Prior:
+def _estimate(sample: _Sample, trained: _Sample, process: PromptProcess, rng: np.random.Generator) -> _Prior:
     """Estimate how prompts differ from `sample` and its process; `trained` has the coefficients of the model."""
     models, weights = _models(sample), _information(sample)
     mean = weights @ process.features / weights.sum()
@@ -359,7 +359,7 @@ def _explained(sample: _Sample) -> float:
 
 
 def _components(
-    sample: _Sample, prior: _Prior, process: Process, num_votes: int, *, grounded: bool
+    sample: _Sample, prior: _Prior, process: PromptProcess, num_votes: int, *, grounded: bool
 ) -> dict[str, Floats]:
     """Return the tensors of the posterior, but for the leaderboard."""
     count = sample.coefs.shape[1]

@@ -10,8 +10,7 @@ from safetensors.numpy import load_file
 
 from p2l import P2L
 from p2l.common.errors import CheckpointError, InputError
-from p2l.model.checkpoint import digests_of
-from p2l.model.manifest import check_complete, check_contents
+from p2l.model.checkpoint import check_complete, check_contents, digests_of
 from p2l.model.model import P2LModel
 from tests.conftest import MODELS, Command, Configure, write_votes
 from tests.in_turn import run_in_turn

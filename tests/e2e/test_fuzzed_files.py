@@ -24,7 +24,7 @@ from p2l.common.errors import InputError
 from p2l.inference import P2L
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf
-from p2l.model.tokenizer import PromptTokenizer
+from p2l.model.tokenizer import load_tokenizer
 from p2l.online_training.online_config import OnlineConfig
 from p2l.training.train_config import load_config as load_training
 from p2l.training.train_config import load_config_as
@@ -145,7 +145,7 @@ def valid(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _save_tfidf(folder: Path) -> None:
     make_tfidf(folder, [["a few words"]], hidden_size=2, ngrams=(1, 1), max_features=9, min_df=1)
-    tokenizer = PromptTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
     model = P2LModel.create(
         folder, model_type="tfidf", head_type="bt", loss_type="bt", model_list=["ant", "bee"], tokenizer=tokenizer
     )

@@ -12,11 +12,10 @@ import pytest
 import yaml
 
 from p2l.commands.model import init_main, posterior_main, rollback_main
-from p2l.commands.newcomers import add_main
 from p2l.inference import P2L
 from p2l.model import backbones
-from p2l.model.checkpoint import digests_of
-from p2l.model.manifest import check_complete, check_contents
+from p2l.model.checkpoint import check_complete, check_contents, digests_of
+from p2l.newcomers.command import add_main
 from p2l.online_training.online_train import main as online_main
 from p2l.serving.watching import newest_model
 from p2l.train import main as train_main

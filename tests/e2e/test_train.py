@@ -10,8 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from p2l.common.errors import InputError
-from p2l.model.checkpoint import digests_of
-from p2l.model.manifest import check_complete, check_contents
+from p2l.model.checkpoint import check_complete, check_contents, digests_of
 from p2l.training.run_folder import read_state
 from p2l.votes import open_votes
 from tests.conftest import MODELS, Command, Configure, vote_rows, write_votes

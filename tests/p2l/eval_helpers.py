@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf, make_transformer
+from p2l.model.tokenizer import load_tokenizer
 
 NAMES = ["ant", "bee", "cat"]
 TEXTS = [["write a poem about bees"], ["what is 2 plus 2", "and 3 plus 3"]]
@@ -35,7 +35,7 @@ def make_model(
     else:
         shape = {"vocab_size": 300, "hidden_size": 16, "layers": 1, "heads": 2, "intermediate_size": None}
         make_transformer(backbone, TEXTS, model_type=kind, seed=seed, max_positions=64, **shape)
-    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=32)
+    tokenizer = load_tokenizer(backbone, max_length=32)
     model = P2LModel.create(
         backbone, model_type=kind, head_type=head, loss_type=loss, model_list=list(names), tokenizer=tokenizer
     )

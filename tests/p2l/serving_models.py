@@ -10,6 +10,7 @@ from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.precision import PROBES
 from p2l.model.scratch import make_tfidf, make_transformer
+from p2l.model.tokenizer import load_tokenizer
 
 NAMES = [f"model-{number}" for number in range(12)]
 
@@ -22,7 +23,7 @@ def tiny(folder: Path, model_type: str, *, layers: int = 2, hidden_size: int = 3
     else:
         sizes = {"vocab_size": 300, "hidden_size": hidden_size, "layers": layers, "heads": 2, "max_positions": 512}
         make_transformer(folder, texts, model_type=model_type, seed=1, intermediate_size=None, **sizes)
-    tokenizer = PromptTokenizer.from_pretrained(folder, max_length=512)
+    tokenizer = load_tokenizer(folder, max_length=512)
     options = {"model_type": model_type, "head_type": "rk", "loss_type": "grk", "model_list": NAMES}
     model = P2LModel.create(folder, tokenizer=tokenizer, **options)
     with torch.no_grad():

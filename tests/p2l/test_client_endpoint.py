@@ -23,14 +23,14 @@ PROMPTS = ["what is 1 plus 2", ["write a poem", "shorter"], "", "\ud800 \x00 <|c
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from p2l.model.encoding import PromptTokenizer
     from p2l.model.model import P2LModel
     from p2l.model.scratch import make_tfidf
+    from p2l.model.tokenizer import load_tokenizer
 
     backbone, saved = (tmp_path_factory.mktemp(name) for name in ("backbone", "saved"))
     texts = [["write a long poem"], ["what is 12 plus 34"]]
     make_tfidf(backbone, texts, hidden_size=4, ngrams=(1, 2), max_features=50, min_df=1)
-    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=48)
+    tokenizer = load_tokenizer(backbone, max_length=48)
     model = P2LModel.create(
         backbone, model_type="tfidf", head_type="rk", loss_type="grk", model_list=NAMES, tokenizer=tokenizer
     )

@@ -13,9 +13,9 @@ from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.inference import P2L, choose_device
 from p2l.likelihood import win_rates
 from p2l.model import heads
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf, make_transformer
+from p2l.model.tokenizer import load_tokenizer
 
 NAMES = ["ant", "bee", "cat", "dog"]
 PROMPTS = ["what is 1 plus 2", ["write a poem", "shorter"], "", "long " * 300]
@@ -30,7 +30,7 @@ def folder(request, tmp_path_factory):
     else:
         sizes = {"vocab_size": 270, "hidden_size": 16, "layers": 1, "heads": 2, "max_positions": 48}
         make_transformer(backbone, texts, model_type=request.param, seed=1, intermediate_size=None, **sizes)
-    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=48)
+    tokenizer = load_tokenizer(backbone, max_length=48)
     model = P2LModel.create(
         backbone, model_type=request.param, head_type="rk", loss_type="grk", model_list=NAMES, tokenizer=tokenizer
     )
@@ -162,7 +162,7 @@ def test_a_tokenizer_that_is_larger_than_the_model_is_refused(folder, tmp_path):
     model = P2LModel.from_pretrained(folder)
     if model.record.model_type == "tfidf":
         pytest.skip("a vocabulary has no CLS token")
-    tokenizer = PromptTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
     tokenizer.tokenizer.add_special_tokens({"cls_token": "<|other|>"})
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
@@ -171,7 +171,7 @@ def test_a_tokenizer_that_is_larger_than_the_model_is_refused(folder, tmp_path):
     json_file = tmp_path / "tokenizer.json"
     content = json.loads((folder / "tokenizer.json").read_text())
     content["model"]["vocab"]["zzz"] = 270  # any prompt may hold a token of the vocabulary
-    PromptTokenizer.from_pretrained(folder).save_pretrained(tmp_path)
+    load_tokenizer(folder).save_pretrained(tmp_path)
     json_file.write_text(json.dumps(content))
     with pytest.raises(CheckpointError, match="the tokenizer has 271 tokens, the model only 270"):
         P2L.from_pretrained(tmp_path)
@@ -181,7 +181,7 @@ def test_added_tokens_without_a_row_are_accepted_and_prompts_that_spell_them_ans
     model = P2LModel.from_pretrained(folder)
     if model.record.model_type == "tfidf":
         pytest.skip("a vocabulary has no added tokens")
-    tokenizer = PromptTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
     tokenizer.tokenizer.add_tokens(["<other>", "\u2603"])
     tokenizer.tokenizer.add_special_tokens({"pad_token": "<|new pad|>"})
     model.save_pretrained(tmp_path)
@@ -220,7 +220,7 @@ def test_a_published_qwen2_folder_to_which_transformers_adds_a_token_is_served(t
     save_file(weights, tmp_path / "model.safetensors")
     (tmp_path / "model_list.json").write_text(json.dumps(NAMES))
     (tmp_path / "training_config.json").write_text(json.dumps({"loss_type": "bt", "max_length": 48}))
-    assert len(PromptTokenizer.from_pretrained(tmp_path).tokenizer) == 271  # transformers adds <|endoftext|>
+    assert len(load_tokenizer(tmp_path).tokenizer) == 271  # transformers adds <|endoftext|>
     model = P2L.from_pretrained(tmp_path, device="cpu")
     predicted = model.predict(["what is 1 plus 2", "<|endoftext|>", ["a<|endoftext|>", "<|endoftext|>b"]]).coefs
     assert np.isfinite(predicted).all()

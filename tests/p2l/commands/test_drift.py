@@ -172,12 +172,12 @@ def test_a_page_of_names_that_are_no_names_is_text() -> None:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, Path]:
     """Two models, of which the second thinks less of cat where bees are mentioned; and prompts."""
-    from p2l.model.encoding import PromptTokenizer
     from p2l.model.model import P2LModel
+    from p2l.model.tokenizer import load_tokenizer
 
     root = tmp_path_factory.mktemp("pair")
     before = make_model(root / "before", names=["ant", "bee", "cat", "dog"])
-    tokenizer = PromptTokenizer.from_pretrained(before)
+    tokenizer = load_tokenizer(before)
     later = P2LModel.from_pretrained(before)
     import torch
 

@@ -225,14 +225,14 @@ def test_every_flag_is_explained():
 @pytest.fixture(scope="module")
 def model_folder(tmp_path_factory):
     pytest.importorskip("torch")
-    from p2l.model.encoding import PromptTokenizer
     from p2l.model.model import P2LModel
     from p2l.model.scratch import make_tfidf
+    from p2l.model.tokenizer import load_tokenizer
 
     backbone, saved = (tmp_path_factory.mktemp(name) for name in ("backbone", "saved"))
     texts = [[f"prompt {index}"] for index in range(50)]
     make_tfidf(backbone, texts, hidden_size=4, ngrams=(1, 1), max_features=50, min_df=1)
-    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=48)
+    tokenizer = load_tokenizer(backbone, max_length=48)
     model = P2LModel.create(
         backbone, model_type="tfidf", head_type="rk", loss_type="grk", model_list=MODELS, tokenizer=tokenizer
     )

@@ -6,9 +6,9 @@ from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.model import backbones
 from p2l.model.batching import collate
 from p2l.model.checkpoint import local_folder, read_json, read_model_list
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_transformer
+from p2l.model.tokenizer import load_tokenizer
 
 
 def test_another_transformer_registers_in_one_line(monkeypatch, tmp_path):
@@ -16,7 +16,7 @@ def test_another_transformer_registers_in_one_line(monkeypatch, tmp_path):
     backbones.register(backbones.transformer("mistral"))
     sizes = {"vocab_size": 270, "hidden_size": 16, "layers": 1, "heads": 2, "max_positions": 48}
     make_transformer(tmp_path, [["a b c"]], model_type="mistral", seed=1, intermediate_size=None, **sizes)
-    tokenizer = PromptTokenizer.from_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
     model = P2LModel.create(
         tmp_path, model_type="mistral", head_type="bt", loss_type="bt", model_list=["a", "b"], tokenizer=tokenizer
     )

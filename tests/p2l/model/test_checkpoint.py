@@ -12,15 +12,15 @@ from safetensors.torch import load_file, save_file
 from p2l.common.errors import CheckpointError
 from p2l.inference import P2L
 from p2l.model.checkpoint import save_weights
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
+from p2l.model.tokenizer import load_tokenizer
 
 
 @pytest.fixture(scope="module")
 def whole(backbone, tmp_path_factory):
     """A trained folder in one file, in a path with a blank."""
     folder = tmp_path_factory.mktemp("a model")
-    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=64)
+    tokenizer = load_tokenizer(backbone, max_length=64)
     model = P2LModel.create(
         backbone, model_type="qwen2", head_type="rk", loss_type="grk", model_list=["ant", "bee"], tokenizer=tokenizer
     )
@@ -173,7 +173,7 @@ def test_the_hubs_cache_of_links_loads(whole, tmp_path):
 
 
 def test_a_backbone_that_is_damaged_is_named(backbone, tmp_path):
-    tokenizer = PromptTokenizer.from_pretrained(backbone)
+    tokenizer = load_tokenizer(backbone)
     kinds = {"model_type": "qwen2", "head_type": "bt", "loss_type": "bt", "model_list": ["a", "b"]}
     for name, change, message in (
         ("nan", lambda weights: weights["norm.weight"].fill_(float("nan")), "not finite"),

@@ -15,8 +15,8 @@ import pytest
 
 from p2l.common.errors import InputError
 from p2l.inference import P2L
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
+from p2l.model.tokenizer import load_tokenizer
 from p2l.serving.reload import load
 from p2l.serving.settings import Settings
 
@@ -172,7 +172,7 @@ READ: dict[str, Change] = {
 @pytest.fixture(scope="module")
 def sound(backbone: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sound") / "model"
-    encode = PromptTokenizer.from_pretrained(backbone, max_length=64)
+    encode = load_tokenizer(backbone, max_length=64)
     model = P2LModel.create(
         backbone, model_type="qwen2", head_type="rk", loss_type="grk", model_list=["ant", "bee"], tokenizer=encode
     )

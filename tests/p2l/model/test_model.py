@@ -11,9 +11,9 @@ from p2l.common.errors import CheckpointError, ConfigError
 from p2l.likelihood import get, vote_losses
 from p2l.model.batching import collate
 from p2l.model.checkpoint import save_weights
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf, make_transformer
+from p2l.model.tokenizer import load_tokenizer
 
 NAMES = ["ant", "bee", "cat", "dog", "elk"]
 PROMPTS = [["what is 1 plus 2"], ["write a poem", "now shorter <|cls|>"], [""]]
@@ -59,7 +59,7 @@ def folders(tmp_path_factory):
 
 
 def create(folder, model_type="qwen2", head_type="rk", loss_type="grk", names=NAMES, max_length=64, **options):
-    tokenizer = PromptTokenizer.from_pretrained(folder, max_length=max_length)
+    tokenizer = load_tokenizer(folder, max_length=max_length)
     model = P2LModel.create(
         folder,
         model_type=model_type,
@@ -105,9 +105,7 @@ def test_saved_and_loaded_it_gives_the_same(folders, tmp_path, name, head_type, 
     assert again.likelihood.name == loss_type
     assert again.record == model.record
     assert not again.training
-    for one, other in zip(
-        coefs_of(model, tokenizer), coefs_of(again, PromptTokenizer.from_pretrained(tmp_path)), strict=True
-    ):
+    for one, other in zip(coefs_of(model, tokenizer), coefs_of(again, load_tokenizer(tmp_path)), strict=True):
         assert one is other is None or torch.equal(one, other)
 
 
@@ -202,7 +200,7 @@ def test_a_folder_saved_here_loads_into_a_plain_subclass(folders, tmp_path, head
 @pytest.mark.parametrize("sharded", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_published_folder_loads_with_the_documented_flags(folders, tmp_path, sharded, dtype):
-    tokenizer = PromptTokenizer.from_pretrained(folders["qwen2"], max_length=64)
+    tokenizer = load_tokenizer(folders["qwen2"], max_length=64)
     config = Qwen2Config.from_pretrained(folders["qwen2"])
     torch.manual_seed(3)
     plain = Published(config, len(NAMES), tokenizer.cls_token_id).to(dtype)
@@ -277,7 +275,7 @@ def test_added_tokens_start_at_the_mean_embedding(folders, tmp_path):
     config = json.loads((tmp_path / "tokenizer_config.json").read_text())
     del config["cls_token"]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
-    tokenizer = PromptTokenizer.from_pretrained(tmp_path, cls_token_if_none="<|new|>", max_length=64)
+    tokenizer = load_tokenizer(tmp_path, cls_token_if_none="<|new|>", max_length=64)
     model = P2LModel.create(
         tmp_path, model_type="llama", head_type="bt", loss_type="bt", model_list=NAMES, tokenizer=tokenizer
     )
@@ -305,11 +303,9 @@ def test_rotary_frequencies_stay_exact_in_bfloat16(folders, saved):
     for model in (loaded, create(folders["qwen2"], dtype="bfloat16")[0], create(folders["qwen2"])[0].bfloat16()):
         assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
         assert torch.equal(model.model.rotary_emb.inv_freq, exact)
-    coefs, _ = coefs_of(loaded, PromptTokenizer.from_pretrained(saved))
+    coefs, _ = coefs_of(loaded, load_tokenizer(saved))
     assert coefs.dtype == torch.float32
-    assert torch.allclose(
-        coefs, coefs_of(P2LModel.from_pretrained(saved), PromptTokenizer.from_pretrained(saved))[0], atol=0.05
-    )
+    assert torch.allclose(coefs, coefs_of(P2LModel.from_pretrained(saved), load_tokenizer(saved))[0], atol=0.05)
 
 
 def test_bfloat16_tfidf_trains(folders):

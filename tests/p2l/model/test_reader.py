@@ -15,11 +15,12 @@ from p2l.likelihood import vote_losses
 from p2l.model import heads
 from p2l.model.batching import collate
 from p2l.model.encoding import PromptTokenizer
-from p2l.model.form import FORM_FEATURES, form_of
 from p2l.model.model import P2LModel, P2LRecord
 from p2l.model.precision import choose_dtype
+from p2l.model.prompt_form import FORM_FEATURES, form_of
 from p2l.model.reader import ReaderBackbone, ReaderConfig, keep_states
 from p2l.model.scratch import make_reader, make_transformer
+from p2l.model.tokenizer import load_tokenizer
 
 WORDS = ["red", "green", "blue", "prove", "poem", "code", "sum", "list"]
 PROMPTS = [[f"{WORDS[n % 8]} {WORDS[n // 8 % 8]} {n}?\n" + "x = 1 + 2\n" * (n % 3)] for n in range(64)]
@@ -47,7 +48,7 @@ def make(folder: Path, encoder: Path | None, **options) -> tuple[P2LModel, Promp
     folder.mkdir()
     sizes = {"hidden_size": 8, "members": 3, "max_features": 50, "min_df": 1, "directions": 6}
     make_reader(folder, PROMPTS, encoder=encoder, **{**sizes, **options})
-    tokenizer = PromptTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
     model = P2LModel.create(
         folder, model_type="reader", head_type="rk", loss_type="grk", model_list=NAMES, tokenizer=tokenizer
     )
@@ -226,4 +227,4 @@ def test_a_damaged_folder_is_refused_by_name(tmp_path, encoder, file, content, m
     make(tmp_path / "reader", encoder)
     (tmp_path / "reader" / file).write_text(content)
     with pytest.raises((CheckpointError, InputError), match=message):
-        PromptTokenizer.from_pretrained(tmp_path / "reader", cls_token_if_none=None)
+        load_tokenizer(tmp_path / "reader", cls_token_if_none=None)

@@ -6,8 +6,8 @@ from safetensors.torch import load_file
 
 from p2l.commands.model import init_main
 from p2l.common.errors import ConfigError, InputError
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.scratch import sample_prompts
+from p2l.model.tokenizer import load_tokenizer
 from p2l.votes import read_votes
 
 SMALL = ["--vocab-size", "280", "--hidden-size", "16", "--layers", "1", "--heads", "2", "--max-positions", "64"]
@@ -34,7 +34,7 @@ def test_sizes_are_those_asked_for(votes_file, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     asked = {"vocab_size": 280, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 24}
     assert {name: config[name] for name in asked} == asked
-    tokenizer = PromptTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
     assert tokenizer.max_length == 64
     assert tokenizer.text(["hi"]) == "<|im_start|>user\nhi<|im_end|>\n<|cls|>"
     assert tokenizer.added_ids == ()
@@ -65,7 +65,7 @@ def test_tfidf_takes_its_own_flags(votes_file, tmp_path):
 
 def test_every_byte_can_be_written(votes_file, tmp_path):
     folder = init(votes_file, tmp_path / "x", *SMALL)
-    tokenizer = PromptTokenizer.from_pretrained(folder).tokenizer
+    tokenizer = load_tokenizer(folder).tokenizer
     text = "日本 \x00\t é🎉"
     assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
 

@@ -11,10 +11,10 @@ from torch import nn
 from p2l.common.errors import CheckpointError, InputError
 from p2l.common.prompts import split_words
 from p2l.model.batching import collate
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_tfidf
 from p2l.model.tfidf import TfidfTokenizer, fit_vocabulary
+from p2l.model.tokenizer import load_tokenizer
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_scripts_without_spaces_have_pairs_of_characters():
 
 def test_the_newest_words_are_kept(tmp_path):
     make_tfidf(tmp_path, [["one two three"]], hidden_size=2, ngrams=(1, 1), max_features=9, min_df=1)
-    tokenizer = PromptTokenizer.from_pretrained(tmp_path, max_length=2)
+    tokenizer = load_tokenizer(tmp_path, max_length=2)
     cut, whole = tokenizer.encode([["one two", "three"], ["two", "three"]])
     assert cut.truncated
     assert not whole.truncated
@@ -116,14 +116,12 @@ def test_the_newest_words_are_kept(tmp_path):
 
 def test_saved_and_loaded_it_is_the_same(tmp_path):
     make_tfidf(tmp_path, [["one two three"], ["four"]], hidden_size=2, ngrams=(1, 2), max_features=9, min_df=1)
-    tokenizer = PromptTokenizer.from_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
     copy = tmp_path / "copy"
     copy.mkdir()
     tokenizer.save_pretrained(copy)
     (copy / "config.json").write_text((tmp_path / "config.json").read_text())
-    one, other = (
-        found.encode([["one two four four"]])[0] for found in (tokenizer, PromptTokenizer.from_pretrained(copy))
-    )
+    one, other = (found.encode([["one two four four"]])[0] for found in (tokenizer, load_tokenizer(copy)))
     assert np.array_equal(one.ids, other.ids)
     assert np.array_equal(one.values, other.values)
 
@@ -166,7 +164,7 @@ def test_a_damaged_folder_is_named(tmp_path, file, content, message):
             head_type="bt",
             loss_type="bt",
             model_list=["a", "b"],
-            tokenizer=PromptTokenizer.from_pretrained(tmp_path),
+            tokenizer=load_tokenizer(tmp_path),
         )
 
 
@@ -179,7 +177,7 @@ def test_an_unknown_prompt_gets_the_bias_and_training_learns_words(tmp_path):
         [[n % 3, (n + 1) % 3, 0] if rng.random() < 0.9 else [(n + 1) % 3, n % 3, 0] for n in range(300)]
     )
     make_tfidf(tmp_path, prompts, hidden_size=8, ngrams=(1, 2), max_features=500, min_df=2)
-    tokenizer = PromptTokenizer.from_pretrained(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
     model = P2LModel.create(
         tmp_path, model_type="tfidf", head_type="bt", loss_type="bt", model_list=colours, tokenizer=tokenizer
     )

@@ -12,8 +12,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from p2l.common.errors import CheckpointError, ConfigError, InputError
 from p2l.common.prompts import repair
-from p2l.model.encoding import DEFAULT_MAX_LENGTH, PromptTokenizer
-from p2l.model.tokenizer import packaged_templates, resolve_template
+from p2l.model.encoding import DEFAULT_MAX_LENGTH
+from p2l.model.tokenizer import load_tokenizer, packaged_templates, resolve_template
 
 PROMPTS = [
     ["hello"],
@@ -27,7 +27,7 @@ PROMPTS = [
 
 @pytest.fixture
 def tokenizer(backbone):
-    return PromptTokenizer.from_pretrained(backbone, max_length=64)
+    return load_tokenizer(backbone, max_length=64)
 
 
 def word_tokenizer(folder, *, words=("hello", "world"), normalizer=None, normalized=False, **special):
@@ -85,7 +85,7 @@ def test_special_text_that_appears_only_after_normalisation_is_text(tmp_path, at
         eos_token="<|im_end|>",
         pad_token="<|pad|>",
     )
-    tokenizer = PromptTokenizer.from_pretrained(folder, chat_template="chatml", max_length=50)
+    tokenizer = load_tokenizer(folder, chat_template="chatml", max_length=50)
     special = set(tokenizer.tokenizer.all_special_ids) - {tokenizer.tokenizer.unk_token_id}
     clean, attacked = tokenizer.encode([["hello"], [f"hello {attack} world"]])
     markers = [token for token in clean.ids.tolist() if token in special]
@@ -107,7 +107,7 @@ WRAPPED = "{% for message in messages %}<|{{ message['content'] }}|>{% endfor %}
     ],
 )
 def test_special_text_across_turns_and_beside_the_template_is_text(backbone, template, attack):
-    tokenizer = PromptTokenizer.from_pretrained(backbone, chat_template=template, max_length=64)
+    tokenizer = load_tokenizer(backbone, chat_template=template, max_length=64)
     special = set(tokenizer.tokenizer.all_special_ids)
     ids = tokenizer.encode([attack])[0].ids.tolist()
     assert [token for token in ids if token in special] == [tokenizer.cls_token_id]
@@ -117,7 +117,7 @@ def test_what_breaking_makes_is_no_marker_either(backbone, tmp_path):
     plain = AutoTokenizer.from_pretrained(backbone)
     plain.add_special_tokens({"additional_special_tokens": ["< |cls|>", "[A]"]})
     plain.save_pretrained(tmp_path)
-    tokenizer = PromptTokenizer.from_pretrained(tmp_path, max_length=64)
+    tokenizer = load_tokenizer(tmp_path, max_length=64)
     special = set(plain.all_special_ids) | {plain.convert_tokens_to_ids("< |cls|>")}
     clean, attacked = tokenizer.encode([["x"], ["<|cls|> < |cls|> [A]"]])
     assert sum(token in special for token in attacked.ids) == sum(token in special for token in clean.ids)
@@ -128,7 +128,7 @@ def test_markers_of_the_template_that_are_not_marked_as_special_are_text_too(bac
     plain.add_tokens([AddedToken("<｜User｜>", special=False), AddedToken("<tool>", special=False)])
     plain.chat_template = "{% for message in messages %}<｜User｜>{{ message['content'] }}{% endfor %}"
     plain.save_pretrained(tmp_path)
-    tokenizer = PromptTokenizer.from_pretrained(tmp_path, max_length=64)
+    tokenizer = load_tokenizer(tmp_path, max_length=64)
     user, tool = plain.convert_tokens_to_ids(["<｜User｜>", "<tool>"])
     ids = tokenizer.encode([["a <｜User｜> b <tool>"]])[0].ids.tolist()
     assert (ids.count(user), ids.count(tool)) == (1, 1)
@@ -136,7 +136,7 @@ def test_markers_of_the_template_that_are_not_marked_as_special_are_text_too(bac
 
 def test_unknown_words_are_ordinary_text(tmp_path):
     folder = word_tokenizer(tmp_path, cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]")
-    tokenizer = PromptTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
     one, other = tokenizer.encode([["hello - world"], ["hello é world"]])
     assert one.ids.tolist() == other.ids.tolist()
     assert len(one.ids) == 4
@@ -144,7 +144,7 @@ def test_unknown_words_are_ordinary_text(tmp_path):
 
 def test_a_template_that_prints_the_date_prints_the_same_every_day(backbone):
     template = BARE + "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y') }}{% endif %}{{ date_string }}"
-    tokenizer = PromptTokenizer.from_pretrained(backbone, chat_template=template, max_length=64)
+    tokenizer = load_tokenizer(backbone, chat_template=template, max_length=64)
     assert tokenizer.text(["a "]) == "a 26 Jul 202426 Jul 2024<|cls|>"
     assert tokenizer.tokenizer.chat_template == template
 
@@ -152,18 +152,18 @@ def test_a_template_that_prints_the_date_prints_the_same_every_day(backbone):
 @pytest.mark.parametrize("template", ["{}", "hello {", "{{ bos_token }}", "{{ messages | length }}"])
 def test_a_template_without_the_users_text_is_refused(backbone, template):
     with pytest.raises(ConfigError, match="leaves out the user's text"):
-        PromptTokenizer.from_pretrained(backbone, chat_template=template)
+        load_tokenizer(backbone, chat_template=template)
 
 
 def test_of_several_templates_the_default_counts(backbone, tmp_path):
     plain = AutoTokenizer.from_pretrained(backbone)
     plain.chat_template = {"default": BARE, "tool_use": "{{ tools }}"}
     plain.save_pretrained(tmp_path)
-    assert PromptTokenizer.from_pretrained(tmp_path).text(["a"]) == "a<|cls|>"
+    assert load_tokenizer(tmp_path).text(["a"]) == "a<|cls|>"
 
 
 def test_a_cls_that_the_template_writes_is_not_doubled(backbone):
-    tokenizer = PromptTokenizer.from_pretrained(backbone, chat_template=BARE + "{{ cls_token }}", max_length=64)
+    tokenizer = load_tokenizer(backbone, chat_template=BARE + "{{ cls_token }}", max_length=64)
     assert tokenizer.encode([["a"]])[0].ids.tolist().count(tokenizer.cls_token_id) == 1
 
 
@@ -184,7 +184,7 @@ def test_unusual_characters_reach_the_tokens_unchanged(tokenizer, text):
 
 
 def test_truncation_drops_the_oldest_tokens_and_never_the_cls(tokenizer):
-    whole = PromptTokenizer.from_pretrained(tokenizer.tokenizer.name_or_path, max_length=100_000)
+    whole = load_tokenizer(tokenizer.tokenizer.name_or_path, max_length=100_000)
     prompt = ["first " * 100, "last words"]
     cut, full = tokenizer.encode([prompt])[0], whole.encode([prompt])[0]
     assert cut.truncated
@@ -193,10 +193,10 @@ def test_truncation_drops_the_oldest_tokens_and_never_the_cls(tokenizer):
 
 
 def test_a_prompt_that_just_fits_is_not_cut(tokenizer):
-    whole = PromptTokenizer.from_pretrained(tokenizer.tokenizer.name_or_path, max_length=1000)
+    whole = load_tokenizer(tokenizer.tokenizer.name_or_path, max_length=1000)
     length = len(whole.encode([["some words here"]])[0].ids)
     for max_length, cut in ((length, False), (length - 1, True)):
-        exact = PromptTokenizer.from_pretrained(tokenizer.tokenizer.name_or_path, max_length=max_length)
+        exact = load_tokenizer(tokenizer.tokenizer.name_or_path, max_length=max_length)
         assert exact.encode([["some words here"]])[0].truncated == cut
 
 
@@ -221,7 +221,7 @@ LONG = {
 @pytest.mark.parametrize("language", LONG)
 @pytest.mark.parametrize("template", [None, "plain", "System: be kind.\n" * 40 + BARE])
 def test_of_a_long_prompt_the_newest_part_is_read_and_gives_the_same_tokens(backbone, language, template, monkeypatch):
-    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=64, chat_template=template)
+    tokenizer = load_tokenizer(backbone, max_length=64, chat_template=template)
     text = LONG[language]
     prompts = [[text * 3000], [text] * 2000, ["first turn", text * 2000, text], [text * 2000, ""], ["", text * 60]]
     rendered = []
@@ -237,7 +237,7 @@ def test_of_a_long_prompt_the_newest_part_is_read_and_gives_the_same_tokens(back
 
 
 def test_what_gives_no_tokens_is_read_on(tmp_path):
-    words = PromptTokenizer.from_pretrained(word_tokenizer(tmp_path, cls_token="[CLS]"), max_length=16)
+    words = load_tokenizer(word_tokenizer(tmp_path, cls_token="[CLS]"), max_length=16)
     early = words.encode([["hello world " * 5 + " " * 100_000]])[0]
     assert early.ids.tolist()[-11:] == words.encode([["hello world " * 5]])[0].ids.tolist()[-11:]
     assert not early.truncated
@@ -263,7 +263,7 @@ def test_turns_are_needed_but_may_be_empty(tokenizer):
 
 def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
     tokenizer.save_pretrained(tmp_path)
-    again = PromptTokenizer.from_pretrained(tmp_path)
+    again = load_tokenizer(tmp_path)
     assert (again.max_length, again.cls_token_id, again.pad_token_id) == (
         64,
         tokenizer.cls_token_id,
@@ -275,35 +275,33 @@ def test_saved_and_loaded_it_is_the_same(tokenizer, tmp_path):
 
 def test_the_configured_template_is_saved_with_the_tokenizer(backbone, tmp_path):
     template = "{% for message in messages %}# {{ message['content'] }}\n{% endfor %}"
-    tokenizer = PromptTokenizer.from_pretrained(backbone, chat_template=template, max_length=32)
+    tokenizer = load_tokenizer(backbone, chat_template=template, max_length=32)
     assert tokenizer.text(["a", "b"]) == "# a\n# b\n<|cls|>"
     tokenizer.save_pretrained(tmp_path)
-    assert PromptTokenizer.from_pretrained(tmp_path).text(["a", "b"]) == "# a\n# b\n<|cls|>"
+    assert load_tokenizer(tmp_path).text(["a", "b"]) == "# a\n# b\n<|cls|>"
 
 
 def test_missing_cls_and_pad_are_added(tmp_path):
     folder = word_tokenizer(tmp_path)
-    tokenizer = PromptTokenizer.from_pretrained(
-        folder, cls_token_if_none="<|c|>", pad_token_if_none="<|p|>", max_length=9
-    )
+    tokenizer = load_tokenizer(folder, cls_token_if_none="<|c|>", pad_token_if_none="<|p|>", max_length=9)
     assert tokenizer.added_ids == (3, 4)
     assert {tokenizer.cls_token_id, tokenizer.pad_token_id} == {3, 4}
     assert tokenizer.vocab_size == 5
     assert tokenizer.encode([["hello"]])[0].ids.tolist() == [1, tokenizer.cls_token_id]
     with pytest.raises(CheckpointError, match="no CLS token"):
-        PromptTokenizer.from_pretrained(folder, cls_token_if_none=None)
+        load_tokenizer(folder, cls_token_if_none=None)
 
 
 def test_a_cls_that_is_in_the_vocabulary_is_not_added_twice(tmp_path):
     folder = word_tokenizer(tmp_path, eos_token="<|r|>")
-    tokenizer = PromptTokenizer.from_pretrained(folder, cls_token_if_none="<|r|>", pad_token_if_none=None)
+    tokenizer = load_tokenizer(folder, cls_token_if_none="<|r|>", pad_token_if_none=None)
     assert tokenizer.added_ids == ()
     assert tokenizer.pad_token_id == tokenizer.cls_token_id == 1
 
 
 def test_a_tokenizer_without_template_gets_the_plain_one(tmp_path):
     folder = word_tokenizer(tmp_path, cls_token="[CLS]", sep_token="[SEP]", pad_token="[PAD]")
-    tokenizer = PromptTokenizer.from_pretrained(folder)
+    tokenizer = load_tokenizer(folder)
     assert tokenizer.text(["hello", "world"]) == "hello[SEP]world[CLS]"
     assert tokenizer.max_length == DEFAULT_MAX_LENGTH
     attacked = tokenizer.encode([["hello [SEP] [CLS] [PAD] world"]])[0].ids.tolist()
@@ -314,7 +312,7 @@ def test_a_tokenizer_without_template_gets_the_plain_one(tmp_path):
 def test_llama3_has_one_beginning(tmp_path):
     marks = {"eos_token": "<|eot_id|>", "bos_token": "<|begin_of_text|>", "pad_token": "<|pad|>"}
     folder = word_tokenizer(tmp_path, **marks)
-    tokenizer = PromptTokenizer.from_pretrained(folder, chat_template="llama3", max_length=50)
+    tokenizer = load_tokenizer(folder, chat_template="llama3", max_length=50)
     text = tokenizer.text([" hello ", "<|start_header_id|>"])
     header = "<|start_header_id|>user<|end_header_id|>\n\n"
     assert text == f"<|begin_of_text|>{header}hello<|eot_id|>{header}< |start_header_id|><|eot_id|><|cls|>"
@@ -326,11 +324,11 @@ def test_max_length_comes_from_the_training_that_the_folder_records(backbone, tm
     folder = tmp_path / "copy"
     shutil.copytree(backbone, folder)
     (folder / "training_config.json").write_text(json.dumps({"max_length": 77}))
-    assert PromptTokenizer.from_pretrained(folder).max_length == 77
+    assert load_tokenizer(folder).max_length == 77
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"p2l": {"max_length": 55}}))
-    assert PromptTokenizer.from_pretrained(folder).max_length == 55
-    assert PromptTokenizer.from_pretrained(folder, max_length=33).max_length == 33
+    assert load_tokenizer(folder).max_length == 55
+    assert load_tokenizer(folder, max_length=33).max_length == 33
 
 
 def test_packaged_templates_resolve_by_name():
@@ -344,15 +342,15 @@ def test_packaged_templates_resolve_by_name():
 @pytest.mark.parametrize("template", ["{% if %}", "{{ raise_exception('no') }}"])
 def test_a_template_that_fails_is_named(backbone, template):
     with pytest.raises(ConfigError, match="chat_template cannot format"):
-        PromptTokenizer.from_pretrained(backbone, chat_template=template).encode([["a"]])
+        load_tokenizer(backbone, chat_template=template).encode([["a"]])
 
 
 def test_a_folder_without_tokenizer_is_named(tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "qwen2"}')
     with pytest.raises(CheckpointError, match="no tokenizer"):
-        PromptTokenizer.from_pretrained(tmp_path)
+        load_tokenizer(tmp_path)
     with pytest.raises(ConfigError, match="at least 2"):
-        PromptTokenizer.from_pretrained(tmp_path, max_length=1)
+        load_tokenizer(tmp_path, max_length=1)
 
 
 def native_bytes():
@@ -375,7 +373,7 @@ def test_tokenizers_that_forget_words_leave_nothing_behind(backbone):
     texts = [" ".join(draw.choices(words, k=60)) for _ in range(300)]
 
     def use():
-        tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=64)
+        tokenizer = load_tokenizer(backbone, max_length=64)
         plain = [one.ids.tolist() for one in tokenizer.encode(PROMPTS)]
         tokenizer.forget_words()
         assert [one.ids.tolist() for one in tokenizer.encode(PROMPTS)] == plain
@@ -391,8 +389,8 @@ def test_tokenizers_that_forget_words_leave_nothing_behind(backbone):
     assert native_bytes() - before < 500_000  # with the words it is more than a million
 
 
-def test_a_tokenizer_loads_whichever_module_was_imported(command, backbone):
-    """The interface alone registers the tokenizers when it loads the first."""
-    code = f"from p2l.model.encoding import PromptTokenizer; print(PromptTokenizer.from_pretrained({str(backbone)!r}))"
+def test_a_tokenizer_loads_where_nothing_else_was_imported(command, backbone):
+    """The loader registers the tokenizers of all backbones."""
+    code = f"from p2l.model.tokenizer import load_tokenizer; print(load_tokenizer({str(backbone)!r}))"
     done = command("python", "-c", code)
     assert "ChatTokenizer" in done.stdout, done.stderr

@@ -17,8 +17,7 @@ from safetensors.numpy import load_file
 
 from p2l.commands.model import init_main as init
 from p2l.common.errors import CheckpointError, ConfigError
-from p2l.model.checkpoint import WEIGHTS_FILE, read_model_list
-from p2l.model.manifest import check_complete
+from p2l.model.checkpoint import WEIGHTS_FILE, check_complete, read_model_list
 from p2l.online_training.online_train import main
 from p2l.serving.watching import newest_model
 from p2l.training.run_records import read_run

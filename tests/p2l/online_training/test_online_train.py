@@ -10,7 +10,7 @@ import pytest
 
 from p2l.common.errors import InputError
 from p2l.common.files import try_lock
-from p2l.online_training.newcomers import LARGEST, STEPS
+from p2l.newcomers.online import LARGEST, STEPS
 from p2l.online_training.online_train import main
 from p2l.training.run_folder import read_state
 from tests.conftest import Command, Configure, make_configure, write_votes

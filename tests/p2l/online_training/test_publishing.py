@@ -12,7 +12,7 @@ import pytest
 
 from p2l.commands.model import rollback_main
 from p2l.common.errors import InputError
-from p2l.model.manifest import seal
+from p2l.model.checkpoint import seal
 from p2l.online_training.publishing import (
     GateDecision,
     candidate_path,

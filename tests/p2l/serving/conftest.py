@@ -15,9 +15,9 @@ import uvicorn
 
 from p2l.common.access import digest_of
 from p2l.inference import P2L
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
 from p2l.model.scratch import make_transformer
+from p2l.model.tokenizer import load_tokenizer
 from p2l.serving.app import build_app
 from p2l.serving.reload import load
 from p2l.serving.settings import Settings
@@ -34,7 +34,7 @@ def make_model(
     sizes = {"vocab_size": 270, "hidden_size": 16, "layers": 1, "heads": 2, "max_positions": 48}
     texts = [["write a long poem"], ["what is 12 plus 34"]]
     make_transformer(backbone, texts, model_type="qwen2", seed=seed, intermediate_size=None, **sizes)
-    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=48)
+    tokenizer = load_tokenizer(backbone, max_length=48)
     model = P2LModel.create(
         backbone,
         model_type="qwen2",

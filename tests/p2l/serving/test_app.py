@@ -12,8 +12,7 @@ import requests
 
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
-from p2l.model.checkpoint import revision_of
-from p2l.model.manifest import seal
+from p2l.model.checkpoint import revision_of, seal
 from p2l.serving.reload import Control
 from tests.p2l.serving.conftest import NAMES, make_model
 

@@ -8,7 +8,7 @@ import torch
 from p2l.common.errors import InputError
 from p2l.inference import P2L
 from p2l.model import openvino
-from p2l.model.manifest import Stamp
+from p2l.model.checkpoint import Stamp
 from p2l.serving import reload
 from p2l.serving.reload import Control, catch_up
 from p2l.serving.settings import Settings

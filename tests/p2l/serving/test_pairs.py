@@ -9,8 +9,8 @@ from p2l.client import P2LClient
 from p2l.common.errors import BadRequestError
 from p2l.leaderboard.controls import Design, Term
 from p2l.model.covariates import CovariateEffects
-from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
+from p2l.model.tokenizer import load_tokenizer
 from tests.p2l.serving.conftest import NAMES, Running, Start
 
 PROMPT = "what is 12 plus 34"
@@ -25,7 +25,7 @@ def server(start: Start, folder: Path, tmp_path: Path) -> Running:
     model.covariates = CovariateEffects(("side", "hard"), Design(terms), [1.0, 2.0])
     model.covariates.start({("side", "difference"): SIDE, ("hard", "ties"): HARD})
     model.save_pretrained(tmp_path / "model")
-    PromptTokenizer.from_pretrained(folder).save_pretrained(tmp_path / "model")
+    load_tokenizer(folder).save_pretrained(tmp_path / "model")
     return start(model_path=str(tmp_path / "model"))
 
 

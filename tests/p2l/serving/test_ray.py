@@ -15,8 +15,7 @@ import pytest
 
 from p2l.common.errors import ConfigError
 from p2l.endpoint import main
-from p2l.model.checkpoint import revision_of
-from p2l.model.manifest import seal
+from p2l.model.checkpoint import revision_of, seal
 from tests.conftest import free_port
 from tests.p2l.serving import test_contract
 from tests.p2l.serving.conftest import Running

@@ -11,8 +11,7 @@ import pytest
 
 from p2l.common.errors import InputError
 from p2l.inference import P2L
-from p2l.model.checkpoint import model_files, revision_of
-from p2l.model.manifest import MANIFEST_FILE, seal
+from p2l.model.checkpoint import MANIFEST_FILE, model_files, revision_of, seal
 from p2l.serving.reload import load
 from p2l.serving.settings import Settings
 from p2l.serving.watching import Settled, Watch, newest_model

@@ -13,6 +13,7 @@ from p2l.common.errors import ConfigError
 from p2l.model.batching import collate
 from p2l.model.encoding import PromptTokenizer
 from p2l.model.model import P2LModel
+from p2l.model.tokenizer import load_tokenizer
 from p2l.training.deepspeed_config import compile_backbone
 from tests.conftest import MODELS, Command, Configure
 from tests.e2e.test_train import lines, train
@@ -42,7 +43,7 @@ def gradients(made: P2LModel, batch: dict[str, Tensor], labels: Tensor) -> dict[
 @noisy
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_losses_and_gradients_are_those_of_the_plain_backbone(backbone: Path, checkpointing: bool) -> None:
-    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=64)
+    tokenizer = load_tokenizer(backbone, max_length=64)
     plain, compiled = model(backbone, tokenizer), model(backbone, tokenizer)
     if checkpointing:
         compiled.gradient_checkpointing_enable()
@@ -81,7 +82,7 @@ def test_layers_are_compiled_within_gradient_checkpointing_too(
     from torch._dynamo.utils import counters
 
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    tokenizer = PromptTokenizer.from_pretrained(backbone, max_length=64)
+    tokenizer = load_tokenizer(backbone, max_length=64)
     batch = collate(tokenizer.encode([["what is 2 plus 2"], ["a poem"]]), tokenizer.pad_token_id, packed=packed)
     labels = torch.tensor([[0, 1, 0], [2, 3, 1]])
     plain, compiled = model(backbone, tokenizer), model(backbone, tokenizer)

@@ -15,9 +15,8 @@ from p2l.commands.model import posterior_main
 from p2l.common.errors import InputError
 from p2l.inference import P2L
 from p2l.likelihood import get
-from p2l.model.encoding import PromptTokenizer
+from p2l.model.checkpoint import check_complete, seal
 from p2l.model.heads import HeadStart, last_layer
-from p2l.model.manifest import check_complete, seal
 from p2l.model.model import P2LModel
 from p2l.model.posterior import POSTERIOR_FILE, Posterior
 from p2l.model.scratch import (
@@ -29,6 +28,7 @@ from p2l.model.scratch import (
     make_transformer,
 )
 from p2l.model.tfidf import fit_vocabulary
+from p2l.model.tokenizer import load_tokenizer
 from p2l.simulation.arena import Arena, simulate
 from p2l.simulation.batches import vote_batch
 from p2l.simulation.config import SimulationConfig
@@ -73,7 +73,7 @@ def untaught(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 def save_one_leaderboard(backbone: Path, folder: Path, model_type: str, file: Path) -> None:
     """Write a model that gives every prompt the leaderboard of these votes."""
-    tokenizer = PromptTokenizer.from_pretrained(backbone)
+    tokenizer = load_tokenizer(backbone)
     with open_votes(file) as votes:
         board = marginal_board(votes, "grk")
         model = P2LModel.create(

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from p2l.commands.votes import main as vote_files
 from p2l.model.encoding import PromptTokenizer
+from p2l.model.tokenizer import load_tokenizer
 from p2l.training.trainer import Windows, deal
 from p2l.votes import VoteStore, open_votes, open_votes_together
 from tests.conftest import write_votes
@@ -26,7 +27,7 @@ def votes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[VoteStore]:
 
 @pytest.fixture(scope="module")
 def tokenizer(backbone: Path) -> PromptTokenizer:
-    return PromptTokenizer.from_pretrained(backbone, max_length=64)
+    return load_tokenizer(backbone, max_length=64)
 
 
 def test_every_vote_of_a_window_is_in_one_micro_batch(votes: VoteStore, tokenizer: PromptTokenizer) -> None:

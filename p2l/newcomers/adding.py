@@ -1,6 +1,6 @@
 """A new model's row in a trained P2L from a few votes or graded answers, and the prompts that are worth asking first.
 
-The mathematics are those of `p2l.leaderboard.newcomers`. A row that is a mixture of the known rows can be written into
+The mathematics are those of `p2l.newcomers.rows`. A row that is a mixture of the known rows can be written into
 any head; the posterior gets the same mixture, and a component of its own for what the votes or answers leave open.
 
 Shapes: N observations, M known models, R components of a posterior.
@@ -23,7 +23,11 @@ from p2l.common.cli import counted
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from p2l.inference import P2L
-from p2l.leaderboard.newcomers import (
+from p2l.model.checkpoint import local_folder, read_object
+from p2l.model.model import P2LModel, write_folder
+from p2l.model.posterior import Posterior
+from p2l.model.tokenizer import load_tokenizer
+from p2l.newcomers.rows import (
     ExpectedScores,
     NewRow,
     RowPrior,
@@ -32,14 +36,10 @@ from p2l.leaderboard.newcomers import (
     fit_answer_scale,
     fit_row,
     fit_row_prior,
-    organisation_of,
     probes,
     votes_on_new,
 )
-from p2l.model.checkpoint import local_folder, read_object
-from p2l.model.encoding import PromptTokenizer
-from p2l.model.model import P2LModel, write_folder
-from p2l.model.posterior import Posterior
+from p2l.people.voters import organisation_of
 from p2l.training.run_records import RECORD_FILE
 from p2l.votes.schema import hash_turns
 from p2l.votes.sources import file_kind, read_columns
@@ -219,7 +219,7 @@ def add_model(model: str, name: str, added: AddedRow, output: Path) -> None:
     folder = local_folder(model)
     dtype = read_object(folder / "config.json").get("dtype") or "float32"
     # A trained model has no weights for tokens that its tokenizer lacks, so none may be added here.
-    tokenizer = PromptTokenizer.from_pretrained(folder, cls_token_if_none=None, pad_token_if_none=None)
+    tokenizer = load_tokenizer(folder, cls_token_if_none=None, pad_token_if_none=None)
     larger = P2LModel.from_pretrained(folder, dtype=dtype)
     known = list(larger.model_list)
     _append_row(larger, name, added.row)

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from p2l.commands.newcomers import add_main, probes_main
 from p2l.common.errors import ConfigError, InputError, VoteError
 from p2l.inference import P2L
-from p2l.insight.newcomers import read_answers
-from p2l.model.manifest import check_complete
+from p2l.model.checkpoint import check_complete
+from p2l.newcomers.adding import read_answers
+from p2l.newcomers.command import add_main, probes_main
 from p2l.training.posterior import write_posterior
 from p2l.votes import open_votes
 from p2l.votes.sources import read_columns

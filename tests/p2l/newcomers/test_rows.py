@@ -4,17 +4,17 @@ import numpy as np
 import pytest
 
 from p2l.common.errors import InputError
-from p2l.leaderboard.newcomers import (
+from p2l.likelihood import get
+from p2l.newcomers.rows import (
     answers_of_new,
     expected_scores,
     fit_answer_scale,
     fit_row,
     fit_row_prior,
-    organisation_of,
     probes,
     votes_on_new,
 )
-from p2l.likelihood import get
+from p2l.people.voters import organisation_of
 
 PROMPTS, KNOWN = 300, 24
 

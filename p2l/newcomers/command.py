@@ -49,7 +49,7 @@ def add_main(argv: Sequence[str] | None = None) -> None:
     if args.forecasts and not args.answers:
         raise ConfigError("--forecasts goes with --answers: it says what further answers would be graded as")
     need("torch")  # before what comes with the extra of votes alone
-    from p2l.insight.newcomers import LEVEL, add_model, row_of_answers, row_of_votes, write_forecasts
+    from p2l.newcomers.adding import LEVEL, add_model, row_of_answers, row_of_votes, write_forecasts
 
     if args.forecasts:
         _check_rows(args.forecasts, args.answers)
@@ -110,7 +110,7 @@ def probes_main(argv: Sequence[str] | None = None) -> None:
     if args.count > args.limit:
         raise ConfigError(f"--count {args.count} is more than --limit {args.limit}; raise the limit")
     need("torch")
-    from p2l.insight.newcomers import choose_probes, write_probes
+    from p2l.newcomers.adding import choose_probes, write_probes
 
     _check_rows(args.output, args.prompts)
     prompts = choose_probes(args.model, args.prompts, args.count, limit=args.limit, seed=args.seed)

@@ -1,7 +1,7 @@
 """Rows of models that join a run: set from their first votes under a prior of the known ones, then left to gradients.
 
 At its 1st, 2nd, 4th, ... vote, up to the 512th, a new model's row is set to the most probable one given its votes so
-far (`p2l.leaderboard.newcomers`): the steps of an optimizer would take thousands of votes to where some twenty say it
+far (`p2l.newcomers.rows`): the steps of an optimizer would take thousands of votes to where some twenty say it
 is. Between these votes, and after the last of them, the row trains like any other.
 
 Known are the models that the run began with, and those with more votes than that. A run that began with fewer than
@@ -12,6 +12,7 @@ models with some hundred votes are too rough for a prior, and its forecasts of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,9 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from p2l.leaderboard.newcomers import NewRow, RowPrior, fit_row, fit_row_prior, organisation_of, votes_on_new
 from p2l.likelihood import Likelihood
-from p2l.online_training.averaging import PublishedAverage
+from p2l.newcomers.rows import NewRow, RowPrior, fit_row, fit_row_prior, votes_on_new
+from p2l.people.voters import organisation_of
 from p2l.training.forecasts import Forecast
 from p2l.training.trainer import Trainer
 
@@ -73,7 +74,8 @@ class NewRows:
     trainer: Trainer
     began_with: int
     """Models that the run knew before its first vote."""
-    average: PublishedAverage | None = None
+    restart_average: Callable[[int], None] | None = None
+    """Takes a row anew into the average of weights that is published."""
     _seen: int = 0
     _own: dict[int, list[int]] = field(default_factory=dict)
     """Votes of each model that is new, by its place in the list, up to OWN_VOTES of them."""
@@ -144,8 +146,8 @@ class NewRows:
 
         engine.edit(weight, combine)
         engine.edit(bias, move)
-        if self.average is not None:
-            self.average.restart(model)
+        if self.restart_average is not None:
+            self.restart_average(model)
 
     def _fit(self, model: int, known: list[int], forecast: Forecast, ids: Ids) -> tuple[list[float], float]:
         """Return the weights of the known rows, and the shift of the bias."""

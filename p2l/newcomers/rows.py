@@ -18,7 +18,6 @@ Shapes: N observations, P prompts, M known models, K components, D = 1 + K.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -82,12 +81,6 @@ class NewRow:
         """Return their standard deviations (N,), what is a prompt's own included."""
         design = self.prior.design(known)
         return np.asarray(np.sqrt((design @ self.covariance * design).sum(axis=1) + self.prior.own_variance))
-
-
-def organisation_of(name: str) -> str:
-    """Return the organisation that a name tells: what stands before a slash, else its first word."""
-    head, slash, _ = name.partition("/")
-    return head.lower() if slash else re.split(r"[^a-z]", name.lower(), maxsplit=1)[0]
 
 
 def fit_row_prior(coefs: npt.ArrayLike, organisations: Sequence[str] = (), organisation: str | None = None) -> RowPrior:
