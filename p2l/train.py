@@ -45,7 +45,9 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
     )
     _add_votes_flags(flags.add_argument_group("with --votes"))
     flags.add_argument(
+        "--model",
         "--checkpoint",
+        dest="checkpoint",
         metavar="DIR",
         help="the run, or its checkpoint-N, to resume; or, with --config, a folder or hub id with plain weights: "
         "weights and model list are used, everything else starts anew",
@@ -73,10 +75,9 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
         "(-1; with --votes 20 times a run, of which the newest two stay)",
     )
     flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
-    flags.add_argument("--local_rank", type=int, default=0, help="set by the DeepSpeed launcher")
-    flags.arrange(
-        {"checkpoints and validation": ("--checkpoint", "--resume", "--eval-steps", "--no-eval", "--save-steps")}
-    )
+    flags.add_argument("--local-rank", type=int, default=0, help="set by the DeepSpeed launcher")
+    flags.hide_rare("--local-rank")
+    flags.arrange({"checkpoints and validation": ("--model", "--resume", "--eval-steps", "--no-eval", "--save-steps")})
     return flags
 
 

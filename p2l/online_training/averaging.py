@@ -3,18 +3,8 @@
     mean_t = mean_{t-1} + (w_t - mean_{t-1}) / min(horizon, 1 + b + t / 10)
 
 With a constant learning rate the weights never settle: they circle around an optimum that moves with the newest votes.
-Their mean lies nearer to it, and it forgets more slowly than they do. Training itself does not see the mean. In the
-first steps the mean looks back on the latest tenth of them, since what came before was worse. A model's row of the head
-counts its own steps, from the first one with a vote on it, and looks back on a twentieth of them, or a new model would
-drag its start along: with a fifth, forecasts for new models were worse than without a mean (benchmarks/LOG.md).
-
-b is 100 in a run that begins with a trained model, for the body and the rows that it has: the mean begins with its
-weights, and they count as b steps, since they are better than those of the first steps after them. Else b is 0.
-
-Weights with a row for each word are published as they are: the row of a rare word moves in few and large steps, and a
-mean over the steps between trails so far behind that votes on new subjects were forecast worse.
-
-Costs one more copy of the other weights and one pass over them a step.
+Their mean lies nearer to it, and it forgets more slowly than they do. Training itself does not see the mean. It costs
+one more copy of the weights and one pass over them a step.
 
 Shapes: M rows, one for each model.
 """
@@ -34,8 +24,14 @@ from p2l.common.errors import CheckpointError, ConfigError
 from p2l.online_training.buffer import saved_arrays, with_prefix, without_prefix
 from p2l.training.engine import Engine
 
-_LATEST, _LATEST_OF_ROWS = 10.0, 20.0
-_TRAINED = 100.0  # steps that the weights of a trained model count as
+# In the first steps the mean looks back on the latest tenth of them, since the weights before were worse. A model's row
+# of the head counts its own steps, from the first with a vote on it, and looks back on a twentieth of them, or a new
+# model would drag its start along: with a fifth, forecasts for new models were worse than without a mean.
+_STEPS_PER_HORIZON_STEP = 10.0
+_ROW_STEPS_PER_HORIZON_STEP = 20.0
+# b in a run that begins with a trained model, for the body and the rows that it has: the mean begins with its weights,
+# which are better than those of the first steps after them. Else b is 0.
+_STEPS_OF_A_TRAINED_MODEL = 100.0
 
 
 class AveragedWeights:
@@ -59,16 +55,16 @@ class AveragedWeights:
         """Begin with the weights of a trained model that knows this many models."""
         with torch.no_grad():
             self._meet(weights, models)
-        self._before = _TRAINED
-        self._rows_before[:models] = _TRAINED
+        self._before = _STEPS_OF_A_TRAINED_MODEL
+        self._rows_before[:models] = _STEPS_OF_A_TRAINED_MODEL
 
     def update(self, weights: Mapping[str, Tensor], models: int | None = None) -> None:
         """Add the weights after a step; `models` of the M rows are in use (None: all), and rows are only added."""
         with torch.no_grad():
             self._meet(weights, models)
             self._steps += 1
-            share = self._share(torch.tensor(float(self._steps)), _LATEST, torch.tensor(self._before))
-            row_share = self._share(self._steps - self._born, _LATEST_OF_ROWS, self._rows_before)
+            share = self._share(torch.tensor(float(self._steps)), _STEPS_PER_HORIZON_STEP, torch.tensor(self._before))
+            row_share = self._share(self._steps - self._born, _ROW_STEPS_PER_HORIZON_STEP, self._rows_before)
             for name, value in weights.items():
                 mean = self._means[name]
                 if name in self._row_names:
@@ -133,7 +129,7 @@ class AveragedWeights:
             self._rows_before = torch.cat([self._rows_before, torch.zeros(len(new))])
 
 
-AVERAGE_STATE = "averaged_weights.npz"
+_STATE_FILE = "averaged_weights.npz"
 
 
 class PublishedAverage:
@@ -184,12 +180,12 @@ class PublishedAverage:
 
     def save(self, folder: Path) -> None:
         """Write everything that the next means depend on."""
-        with (folder / AVERAGE_STATE).open("wb") as file:
+        with (folder / _STATE_FILE).open("wb") as file:
             np.savez(file, **self._average.state_dict())
 
     def load(self, folder: Path) -> None:
         """Continue from what `save` wrote; CheckpointError if the file is missing, damaged, or of another horizon."""
-        with saved_arrays(folder / AVERAGE_STATE) as state:
+        with saved_arrays(folder / _STATE_FILE) as state:
             self._average.load_state_dict(state)
         means, words = self._average.means, self._engine.model.word_names
         for name in words & means.keys():  # of checkpoints of older versions
@@ -198,8 +194,10 @@ class PublishedAverage:
 
     def _averaged(self) -> dict[str, Tensor]:
         model = self._engine.model
+        # Weights with a row for each word are published as they are: the row of a rare word moves in few and large
+        # steps, and a mean trails so far behind that votes on new subjects were forecast worse.
         words = model.word_names
-        return {name: own for name, own in model.named_parameters() if own.requires_grad and name not in words}
+        return {name: weight for name, weight in model.named_parameters() if weight.requires_grad and name not in words}
 
     def _put(self, values: dict[str, Tensor]) -> None:
         weights = self._averaged()

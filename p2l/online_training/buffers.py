@@ -71,8 +71,8 @@ class StraightBuffer(Buffer):
         self._held = records_of_state(state)
 
 
-_CHUNK = 1 << 16  # votes whose draws are in memory at once
-_FARTHEST = 2.0**53  # batches ahead, more than any stream has
+_VOTES_DRAWN_TOGETHER = 1 << 16  # votes whose draws are in memory at once
+_FARTHEST_BATCH = 2.0**53  # batches ahead, more than any stream has
 
 
 class GeometricBuffer(Buffer):
@@ -127,8 +127,8 @@ class GeometricBuffer(Buffer):
     def add(self, votes: NewVotes) -> Batches:
         """See `Buffer.add`."""
         batches: Batches = []
-        for start in range(0, len(votes), _CHUNK):
-            chunk = votes[start : start + _CHUNK]
+        for start in range(0, len(votes), _VOTES_DRAWN_TOGETHER):
+            chunk = votes[start : start + _VOTES_DRAWN_TOGETHER]
             records = self._clock.arrive(chunk)
             full, completing = self._place(self._steps(chunk), records)
             batches += self._clock.leave([np.frombuffer(slot, dtype=RECORD) for slot in full], records[completing])
@@ -142,7 +142,7 @@ class GeometricBuffer(Buffer):
         chance = np.maximum(self._epsilon, np.power(self._gamma, counts.astype(np.float64)))
         with np.errstate(divide="ignore", over="ignore"):  # a chance of 1 has the logarithm -inf, and no step
             ahead = np.log1p(-self._random.random(len(votes))) / np.log1p(-chance)
-        steps: list[int] = np.minimum(ahead, _FARTHEST).astype(np.int64).tolist()
+        steps: list[int] = np.minimum(ahead, _FARTHEST_BATCH).astype(np.int64).tolist()
         return steps
 
     def _place(self, steps: list[int], records: Records) -> tuple[list[bytearray], list[int]]:
@@ -243,7 +243,7 @@ def _generator(seed: int, skip: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(seed).advance(skip))
 
 
-_MOST_PAST = 9 * 10**8  # NumPy draws no hypergeometric numbers beyond
+_LARGEST_HYPERGEOMETRIC = 9 * 10**8  # NumPy draws no hypergeometric numbers beyond
 
 
 class ReplayBuffer(Buffer):
@@ -395,7 +395,7 @@ class _Pool:
         """Add the new votes of a batch; a full pool takes a sample of them, see `ReplayBuffer`."""
         free = len(new) if self._limit is None else self._limit - self._size
         if len(new) > free:
-            share = self._random.hypergeometric(len(new), min(self._past, _MOST_PAST), self._size + free)
+            share = self._random.hypergeometric(len(new), min(self._past, _LARGEST_HYPERGEOMETRIC), self._size + free)
             entering = min(max(int(share), free), len(new))
             chosen = self._random.choice(new, entering, replace=False)
             self._ids[self._random.choice(self._size, entering - free, replace=False)] = chosen[free:]

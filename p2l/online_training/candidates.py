@@ -30,7 +30,7 @@ from p2l.likelihood import counted
 from p2l.model.checkpoint import edit_weights
 from p2l.model.heads import HeadStart
 from p2l.training.forecasts import CATEGORY_SD, Forecast, ValidationVotes, Votes, marginal_board, repeated
-from p2l.training.posterior import MOST_READ, fit_posterior
+from p2l.training.posterior import SAMPLE_PROMPTS_OF_TEXT_MODEL, fit_posterior
 from p2l.training.trainer import distinct
 from p2l.votes import translate_labels
 from p2l.votes.schema import hash_turns
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     HeldVotes = HeldOut | LineVotes
 
 
-FEWEST_PROMPTS = 20
+FEWEST_HELD_OUT_PROMPTS = 20
 """Held-out prompts below which nothing is concluded from them."""
-FEWEST_VOTES = 200
+_FEWEST_VOTES_FOR_POSTERIOR = 200
 """Votes below which there is no posterior."""
 
 
@@ -109,9 +109,11 @@ def complete(
     facts: dict[str, float | int] = {}
     if held is not None and len(arrived):
         facts = shrink(folder, arrived, held, device, weighted=weighted, is_new=is_new)
-    if len(arrived) >= FEWEST_VOTES:
+    if len(arrived) >= _FEWEST_VOTES_FOR_POSTERIOR:
         model = P2L.from_pretrained(folder, device=device, dtype=torch.float32)
-        posterior = fit_posterior(model.model, model.tokenizer, arrived, weighted=weighted, most_prompts=MOST_READ)
+        posterior = fit_posterior(
+            model.model, model.tokenizer, arrived, weighted=weighted, most_prompts=SAMPLE_PROMPTS_OF_TEXT_MODEL
+        )
         (posterior if is_new else posterior.without_shrinking()).save(folder)
     return facts
 
@@ -128,7 +130,7 @@ def shrink(
     kept = np.flatnonzero((labels[:, :2] >= 0).all(axis=1) & (counted(model.likelihood, held.labels) > 0))
     prompts = [held.prompts[row] for row in kept]
     codes = np.unique([hash_turns(prompt) for prompt in prompts], return_inverse=True)[1].astype(np.int64)
-    if not len(kept) or codes.max() + 1 < FEWEST_PROMPTS:
+    if not len(kept) or codes.max() + 1 < FEWEST_HELD_OUT_PROMPTS:
         return {"factor": 1.0, "factor_votes": len(kept)}
     forecast = forecast_of(model, prompts)
     board = one_leaderboard(arrived, forecast, model.likelihood.name, weighted=weighted)

@@ -79,24 +79,27 @@ class OnlineConfig(TrainConfig):
         return BufferSettings.of_experience_replay(old.limit, old.ratio, old.min_iter)
 
 
-_RECORD = "training_config.json"
-_RATES = ("learning_rate", "head_learning_rate")
-_SLOWER = 4.5
-_WARMUP = 10  # steps
-_REPLAYED = 0.19
-_REPLAYED_PAST = 0.3
-_AVERAGED = 500  # steps
-_FEWEST, _MOST = 16, 64  # new votes in a step
+_RECORD_FILE = "training_config.json"
+_RATE_KEYS = ("learning_rate", "head_learning_rate")
+# A constant rate of two ninths: the mean of a rate that falls to zero is a half, and a finished model moves less than a
+# new one.
+_RATE_DIVISOR = 4.5
+_WARMUP_STEPS = 10
+# A fourth as many replayed votes as new ones; three with every seven where the votes of the first model are known.
+_REPLAYED_SHARE = 0.19
+_REPLAYED_SHARE_OF_PAST = 0.3
+_AVERAGED_STEPS = 500
+# A pass of offline training has some 250 steps of up to thousands of votes, which a live run would wait for.
+_FEWEST_VOTES_PER_STEP = 16
+_MOST_VOTES_PER_STEP = 64
 
 
 def derived_configuration(checkpoint: str | None, followed: Path | None = None) -> tuple[Path, dict[str, object]]:
     """Return the file that a run without `--config` takes its keys from, and the keys that are replaced.
 
     A run that goes on keeps its own configuration. Of a model of offline training, keys about passes over a data set
-    are replaced: votes come once, in their order, in steps of 16 to 64, at a constant rate of two ninths (the mean of a
-    rate that falls to zero is a half, and a finished model moves less than a new one) over the root of how many times
-    smaller the steps are. A fourth as many are replayed; where the votes that the model was trained on are still where
-    they were, three of them with every seven new ones. What is published is the mean of the weights over recent steps.
+    are replaced: votes come once, in their order, in small steps, at a constant rate over the root of how many times
+    smaller the steps are. The mean of the weights over recent steps is published.
 
     Raise ConfigError if the checkpoint is not a folder of this trainer.
     """
@@ -105,7 +108,7 @@ def derived_configuration(checkpoint: str | None, followed: Path | None = None) 
     if folder is None or record is None:
         raise ConfigError(
             "--config is missing; name a configuration (docs/train/online.md), or with --checkpoint a folder that "
-            f"p2l train or p2l online-train wrote, with its {_RECORD}"
+            f"p2l train or p2l online-train wrote, with its {_RECORD_FILE}"
         )
     try:
         recorded = parse_json(record.read_text(encoding="utf-8"))
@@ -124,7 +127,7 @@ def _record_in(folder: Path) -> Path | None:
 
     newest = newest_checkpoint(folder)
     places = [folder, *([newest] if newest else [])]
-    return next((place / _RECORD for place in places if (place / _RECORD).is_file()), None)
+    return next((place / _RECORD_FILE for place in places if (place / _RECORD_FILE).is_file()), None)
 
 
 def _stated(block: dict[str, Any]) -> dict[str, Any]:
@@ -139,15 +142,12 @@ def _votes_per_step(recorded: dict[str, Any]) -> int:
 
 
 def _small_steps(recorded: dict[str, Any]) -> dict[str, object]:
-    """Return the size of live steps: 16 to 64 new votes, so that a model learns from votes while they are new.
-
-    A pass of offline training has some 250 steps of as many as thousands of votes, which a live run would wait for.
-    """
-    size = max(_FEWEST, min(_MOST, _votes_per_step(recorded)))
+    """Return the size of live steps, so small that a model learns from votes while they are new."""
+    size = max(_FEWEST_VOTES_PER_STEP, min(_MOST_VOTES_PER_STEP, _votes_per_step(recorded)))
     return {"batch_size": size, "gradient_accumulation_steps": 1}
 
 
-def recorded_past(recorded: dict[str, Any], followed: Path | None) -> str | None:
+def _recorded_past(recorded: dict[str, Any], followed: Path | None) -> str | None:
     """Return the votes that offline training recorded, if they are there and are not those that the run follows."""
     path = Path(str(recorded.get("train_data_path") or "")).expanduser()
     is_there = path.is_file() and not recorded.get("load_train_data_from_disk")
@@ -157,12 +157,12 @@ def recorded_past(recorded: dict[str, Any], followed: Path | None) -> str | None
 
 def replay_of_past() -> dict[str, object]:
     """Return the buffer of a run that knows the votes its model was trained on: three with seven new ones."""
-    return {"type": "replay", "epsilon": _REPLAYED_PAST, "min_batches": 0}
+    return {"type": "replay", "epsilon": _REPLAYED_SHARE_OF_PAST, "min_batches": 0}
 
 
 def _changes(folder: Path, recorded: dict[str, Any], followed: Path | None) -> dict[str, object]:
     # Verdicts of judges, which a live run would take for votes of people, are not replayed.
-    past = None if recorded.get("people") else recorded_past(recorded, followed)
+    past = None if recorded.get("people") else _recorded_past(recorded, followed)
     changes: dict[str, object] = {
         "proj_name": f"{folder.resolve().name}-online",
         "output_dir": str(folder.parent),
@@ -177,14 +177,14 @@ def _changes(folder: Path, recorded: dict[str, Any], followed: Path | None) -> d
         "init_type": "reset_params",
         "shared_level": False,
         "past_data_path": past,
-        "buffer": {"type": "replay", "epsilon": _REPLAYED} if past is None else replay_of_past(),
-        "average_steps": _AVERAGED,
+        "buffer": {"type": "replay", "epsilon": _REPLAYED_SHARE} if past is None else replay_of_past(),
+        "average_steps": _AVERAGED_STEPS,
     }
     engine = folder / Path(str(recorded.get("deepspeed_config_path"))).name
     if engine.is_file():  # as p2l train --votes writes it; its path there is that of where the run was started
         changes["deepspeed_config_path"] = str(engine.resolve())
-    slower = _SLOWER * math.sqrt(_votes_per_step(recorded) / changes["batch_size"])  # type: ignore[operator]
-    changes |= {name: recorded[name] / slower for name in _RATES if recorded.get(name)}
+    slower = _RATE_DIVISOR * math.sqrt(_votes_per_step(recorded) / changes["batch_size"])  # type: ignore[operator]
+    changes |= {name: recorded[name] / slower for name in _RATE_KEYS if recorded.get(name)}
     if not recorded.get("custom_scheduler"):
-        changes |= {"lr_schedule": "constant", "lr_schedule_params": {}, "warmup_steps": _WARMUP}
+        changes |= {"lr_schedule": "constant", "lr_schedule_params": {}, "warmup_steps": _WARMUP_STEPS}
     return changes

@@ -73,7 +73,7 @@ def _step_size(config: OnlineConfig) -> int:
     return loop.votes_per_step(config, world_size())
 
 
-def room_for(models: int, capacity: int) -> int:
+def _room_for(models: int, capacity: int) -> int:
     """Return the rows of a head for this many models: `capacity`, doubled as often as needed."""
     while capacity < models:
         capacity *= 2
@@ -81,7 +81,7 @@ def room_for(models: int, capacity: int) -> int:
 
 
 @dataclass(frozen=True)
-class Growth:
+class _Growth:
     """Keeps the model list of a run in step with its stream."""
 
     config: OnlineConfig
@@ -100,7 +100,7 @@ class Growth:
         if len(names) <= len(engine.model.model_list):
             return
         if len(names) > engine.model.num_rows:
-            self._grow(room_for(len(names), engine.model.num_rows))
+            self._grow(_room_for(len(names), engine.model.num_rows))
         _welcome(engine, names, self.config)
 
     def _grow(self, rows: int) -> None:
@@ -269,7 +269,7 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     stream = open_stream(config, model.model_list)
     past = None if config.past_data_path is None else open_past(config.past_data_path, _known_to(model, start))
     schedule, rows = _schedule(config, options, start, stream, model, 0 if past is None else len(past))
-    model.widen(room_for(len(model.model_list), rows))
+    model.widen(_room_for(len(model.model_list), rows))
     votes: Any = stream if past is None else StreamWithPast(past, stream)
     values = _covariates(config, model, stream, votes)
     validation = _open_validation(config, stream, model) if options.run.eval_steps is not None else None
@@ -461,7 +461,7 @@ def _train(run: _OnlineRun) -> None:
 
 def _follow_models(run: _OnlineRun) -> NewRows | None:
     """Let the head grow with the models of the stream; return what sets their rows."""
-    growth = Growth(run.config, run.trainer, run.folder / ".growing")
+    growth = _Growth(run.config, run.trainer, run.folder / ".growing")
     growth.clear()
     began_with, by_votes = run.schedule.began_with, run.config.new_models == "prior"
     is_known = began_with >= FEWEST_KNOWN

@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from p2l.training.loop import RunOptions, Start
 
 
-DEFAULT_SHARE = 0.02
-DEFAULT_TIMES = 2.0
+_DEFAULT_HELD_SHARE = 0.02
+_DEFAULT_COMPUTE = 2.0
+_VOTES_JUDGED_BY = 1000
+"""Newest held-out votes that published models are shrunk and judged by."""
 
 
-def add_follow_flags(flags: argparse.ArgumentParser) -> None:
+def _add_follow_flags(flags: argparse.ArgumentParser) -> None:
     """Add the flags of a live run to those of online training."""
     live = flags.add_argument_group("live")
     live.add_argument(
@@ -65,7 +67,7 @@ def add_follow_flags(flags: argparse.ArgumentParser) -> None:
         metavar="SHARE",
         type=_share_or_none,
         help="votes on this share of the prompts are never trained on; the newest of them decide how far what is "
-        f"published is shrunk towards one leaderboard ({DEFAULT_SHARE:g} with --publish; 0: nothing is shrunk)",
+        f"published is shrunk towards one leaderboard ({_DEFAULT_HELD_SHARE:g} with --publish; 0: nothing is shrunk)",
     )
     live.add_argument(
         "--gate",
@@ -77,21 +79,17 @@ def add_follow_flags(flags: argparse.ArgumentParser) -> None:
         "SHARE is that of --hold-out",
     )
     live.add_argument(
-        "--gate-votes", metavar="N", type=positive, default=1000, help="newest held-out votes to shrink and judge by"
-    )
-
-    live.add_argument(
         "--retrain",
         metavar="TIMES",
         type=_times,
         nargs="?",
-        const=DEFAULT_TIMES,
+        const=_DEFAULT_COMPUTE,
         help="train anew on all votes in the background where that gains, take the model over if it is better beyond "
-        f"noise, and spend at most TIMES ({DEFAULT_TIMES:g}) the compute of training on each vote once",
+        f"noise, and spend at most TIMES ({_DEFAULT_COMPUTE:g}) the compute of training on each vote once",
     )
 
 
-def check_follow_flags(flags: argparse.Namespace) -> None:
+def _check_follow_flags(flags: argparse.Namespace) -> None:
     """Raise ConfigError, naming both, for a flag without the other one that it needs."""
     if flags.follow is None and flags.stop_when_idle is not None:
         raise ConfigError("--stop-when-idle goes with --follow; a data set has an end")
@@ -195,7 +193,7 @@ class _LiveRun:
             keep=flags.publish_keep,
             held=self.held if self.share else None,
             gate=flags.gate is not None,
-            gate_votes=flags.gate_votes,
+            gate_votes=_VOTES_JUDGED_BY,
             stop=self.waiting.stop,
             tell=self.tell,
         )
@@ -211,9 +209,18 @@ class _LiveRun:
             state = RetrainingState.of_checkpoint(start.resume)
         else:
             state = RetrainingState.of_model(Path(start.weights or "").expanduser(), has_past=past is not None)
-        served = flags.publish.expanduser()
-        where = (config, folder / ".retraining", served, self.followed, past)
-        return Retraining(*where, state, flags.retrain, flags.gate_votes, began_with, self.tell)
+        return Retraining(
+            config=config,
+            folder=folder / ".retraining",
+            served=flags.publish.expanduser(),
+            stream=self.followed,
+            past=past,
+            state=state,
+            times=flags.retrain,
+            gate_votes=_VOTES_JUDGED_BY,
+            began_with=began_with,
+            tell=self.tell,
+        )
 
 
 def stop_on_signals(stop: Callable[[], None], is_stopping: Callable[[], bool]) -> None:
@@ -233,7 +240,7 @@ def _held_share(flags: argparse.Namespace) -> float:
     """Return the share of the prompts whose votes are held out; 0 where nothing is published."""
     if flags.publish is None:
         return 0.0
-    return float(flags.gate or (DEFAULT_SHARE if flags.hold_out is None else flags.hold_out))
+    return float(flags.gate or (_DEFAULT_HELD_SHARE if flags.hold_out is None else flags.hold_out))
 
 
 def _times(text: str) -> float:
@@ -249,7 +256,7 @@ def _share(text: str) -> float:
     return number_of(text, float, lambda number: 0 < number <= 0.5, "a number above 0 and at most 0.5")
 
 
-LIVE_SAVE_STEPS, LIVE_KEEP = 200, 2
+_LIVE_SAVE_STEPS, _LIVE_KEEP = 200, 2
 """A run without an end has to save on its way, and cannot keep everything."""
 
 
@@ -267,7 +274,9 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
         "made, with two ninths of an offline run's learning rate",
     )
     flags.add_argument(
+        "--model",
         "--checkpoint",
+        dest="checkpoint",
         metavar="DIR",
         help="a folder of this trainer (a run, or its checkpoint-N): everything continues, with votes that have come "
         "since; or plain weights, a folder or hub id: weights and model list are taken over, the rest starts afresh",
@@ -292,17 +301,18 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
         "--save-steps",
         type=int,
         metavar="N",
-        help=f"save a checkpoint after every N steps; -1: only at the end (-1; with --follow {LIVE_SAVE_STEPS})",
+        help=f"save a checkpoint after every N steps; -1: only at the end (-1; with --follow {_LIVE_SAVE_STEPS})",
     )
     flags.add_argument(
         "--keep",
         type=positive,
         metavar="N",
-        help=f"keep the newest N checkpoints and remove earlier ones (all stay; with --follow {LIVE_KEEP})",
+        help=f"keep the newest N checkpoints and remove earlier ones (all stay; with --follow {_LIVE_KEEP})",
     )
-    add_follow_flags(flags)
+    _add_follow_flags(flags)
     flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
-    flags.add_argument("--local_rank", type=int, default=0, help="set by the DeepSpeed launcher")
+    flags.add_argument("--local-rank", type=int, default=0, help="set by the DeepSpeed launcher")
+    flags.hide_rare("--local-rank")
     flags.arrange(
         {"checkpoints and validation": ("--eval-steps", "--no-eval", "--save-steps", "--keep", "--push-to-hf")}
     )
@@ -314,7 +324,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from p2l.online_training.online_config import derived_configuration
 
     flags = build_parser().parse_args(argv)
-    check_follow_flags(flags)
+    _check_follow_flags(flags)
     config, changes = (flags.config, {}) if flags.config else derived_configuration(flags.checkpoint, flags.follow)
     changes |= _past(flags, changes)
     if flags.sort:
@@ -345,7 +355,7 @@ def _past(flags: argparse.Namespace, changes: Mapping[str, object]) -> dict[str,
 def _run_options(flags: argparse.Namespace) -> RunOptions:
     from p2l.training.loop import RunOptions
 
-    usual = (-1, None) if flags.follow is None else (LIVE_SAVE_STEPS, LIVE_KEEP)
+    usual = (-1, None) if flags.follow is None else (_LIVE_SAVE_STEPS, _LIVE_KEEP)
     save_steps = usual[0] if flags.save_steps is None else flags.save_steps
     return RunOptions(
         checkpoint=flags.checkpoint,

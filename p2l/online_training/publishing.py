@@ -264,11 +264,11 @@ def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str
     """
     if served is None:
         return GateDecision(True, "the first one", {})
-    from p2l.online_training.candidates import FEWEST_PROMPTS
+    from p2l.online_training.candidates import FEWEST_HELD_OUT_PROMPTS
 
     comparison = compare(candidate, served, votes, device)
     numbers: dict[str, float | int] = {"held_votes": comparison.votes, "held_prompts": comparison.prompts}
-    if comparison.prompts < FEWEST_PROMPTS:
+    if comparison.prompts < FEWEST_HELD_OUT_PROMPTS:
         return GateDecision(True, f"{comparison.prompts} held-out prompts are too few to judge by", numbers)
     if not math.isfinite(comparison.mean):
         return GateDecision(False, f"its loss on {comparison.votes:,} held-out votes is not a number", numbers)

@@ -9,15 +9,11 @@ held-out prompts, and those that have come since.
     gain = mean of loss_F - loss_R
 
 R is taken over where gain > 2 standard errors (clustered by prompt): training goes on from its weights with an
-optimizer that begins anew, and with the votes that R has not seen. A gap that grows evenly with the v votes since a
-model was last trained anew reaches WORTH after v WORTH / gain, so the next attempt waits for that many, though not for
-fewer than v / 2 or more than 2 v; after an attempt that gains nothing it waits until v has doubled.
+optimizer that begins anew, and with the votes that R has not seen.
 
 Compute is counted in vote passes: of the first model's training, of the run with what it replays, and of training anew.
 An attempt waits while all of them would exceed `times` those of naive training, the first model and one pass over what
 has come. Following with replay takes 1.2 to 2 passes a vote, and training anew several times all votes.
-
-The child ends with its parent, whatever ends that; what it left is removed and begun anew.
 """
 
 from __future__ import annotations
@@ -42,7 +38,7 @@ from p2l.common.errors import CheckpointError, ConfigError, P2LError
 from p2l.common.files import write_json
 from p2l.model.checkpoint import read_model_list, read_object
 from p2l.model.model import P2LModel
-from p2l.online_training.candidates import FEWEST_PROMPTS, ArrivedVotes, HeldOutVotes, recent, shrink
+from p2l.online_training.candidates import FEWEST_HELD_OUT_PROMPTS, ArrivedVotes, HeldOutVotes, recent, shrink
 from p2l.online_training.live_votes import LiveVotes, Waiting
 from p2l.online_training.online_config import OnlineConfig
 from p2l.online_training.publishing import Difference, compare, log_event
@@ -54,16 +50,20 @@ from p2l.training.trainer import Trainer
 from p2l.votes import translate_labels
 from p2l.votes.schema import WINNERS
 
-STATE_FILE = "retraining.json"
-WORTH = 0.01
+_STATE_FILE = "retraining.json"
+_WORTHWHILE_GAIN = 0.01
 """Nats a vote that training anew is made for."""
-_ERRORS = 2.0
-_FIRST_SHARE, _FEWEST = 0.2, 500  # of the votes of the first model, that come before the first attempt
-_MOST_JUDGED = 2000  # newest of the votes that have come since
-_JOB, _MODEL, _FOLLOWED, _LOG = "job.json", "model", "followed", "log.txt"
+_STANDARD_ERRORS = 2.0
+"""Standard errors of the gain beyond which a model is taken over."""
+_FIRST_ATTEMPT_SHARE = 0.2
+"""Votes before the first attempt, as a share of those of the first model."""
+_FEWEST_VOTES_BETWEEN = 500
+_MOST_NEW_VOTES_JUDGED = 2000
+"""Newest votes of the stream since the child began that both models are compared on."""
+_JOB_FILE, _MODEL_FOLDER, _FOLLOWED_FOLDER, _LOG_FILE = "job.json", "model", "followed", "log.txt"
 _CHILD = "import sys; from p2l.online_training.retraining import train_anew; train_anew(sys.argv[1])"
-_LAUNCHER = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-_ROWS = 1024
+_LAUNCHER_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+_ROWS_TOGETHER = 1024
 _POLL_SECONDS = 0.2
 
 
@@ -109,16 +109,25 @@ class RetrainingState:
             raise ConfigError("--retrain goes neither with covariates nor with verdicts of judges; leave it out")
         votes, epochs = read_state(newest).num_votes, int(record.get("num_train_epochs") or 1)
         folds = int(record.get("cross_fit") or 0)
-        interval = max(_FEWEST, round(_FIRST_SHARE * votes))
+        interval = max(_FEWEST_VOTES_BETWEEN, round(_FIRST_ATTEMPT_SHARE * votes))
         # Without its votes beside the stream, nothing is gained before as many have come.
         start = 0 if has_past else votes
-        return cls(request, epochs, folds, votes, epochs * votes * (1 + folds), interval, fresh=start, tried=start)
+        return cls(
+            request=request,
+            epochs=epochs,
+            folds=folds,
+            before=votes,
+            first=epochs * votes * (1 + folds),
+            interval=interval,
+            fresh=start,
+            tried=start,
+        )
 
     @classmethod
     def of_checkpoint(cls, checkpoint: Path) -> RetrainingState:
         """Return the state that a run goes on with; CheckpointError if the run was started without --retrain."""
         try:
-            return cls(**read_object(checkpoint / STATE_FILE))
+            return cls(**read_object(checkpoint / _STATE_FILE))
         except (P2LError, TypeError) as error:
             raise CheckpointError(
                 f"{checkpoint}: was saved by a run without --retrain; leave it out, or start a new run with it"
@@ -140,7 +149,8 @@ class RetrainingState:
             self.interval = max(since, 1)
             return
         self.fresh = began
-        self.interval = round(min(max(since * WORTH / gain, since / 2), since * 2))
+        # A gap that grows evenly with votes reaches a worthwhile gain after this many.
+        self.interval = round(min(max(since * _WORTHWHILE_GAIN / gain, since / 2), since * 2))
 
 
 @dataclass
@@ -210,7 +220,7 @@ class Retraining:
 
     def save(self, folder: Path) -> None:
         """Write what a run needs to go on; an attempt under way is not in it."""
-        write_json(folder / STATE_FILE, asdict(self.state))
+        write_json(folder / _STATE_FILE, asdict(self.state))
 
     def _votes_at(self, arrived: int) -> int:
         """Return how many votes there are to train anew on, about: some are held out."""
@@ -230,7 +240,7 @@ class Retraining:
         """Write the followed model as it is, and start a child that trains on the votes up to now."""
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
-        names, followed = list(trainer.engine.model.model_list), self.folder / _FOLLOWED
+        names, followed = list(trainer.engine.model.model_list), self.folder / _FOLLOWED_FOLDER
         write_model(trainer, self.config, followed)
         # As it is published: the other one is shrunk by votes of its own.
         held = recent(self.stream.held, arrived, self.gate_votes)
@@ -246,11 +256,11 @@ class Retraining:
             "weighted": self.config.weighted_loss,
             "request": self.state.request,
         }
-        write_json(self.folder / _JOB, job)
+        write_json(self.folder / _JOB_FILE, job)
         words = [sys.executable, "-c", _CHILD, str(self.folder)]
-        environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHER}
+        environment = {name: value for name, value in os.environ.items() if name not in _LAUNCHER_VARIABLES}
         environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())
-        with (self.folder / _LOG).open("wb") as log:
+        with (self.folder / _LOG_FILE).open("wb") as log:
             # Ctrl-C goes to all processes of a session: the run decides what becomes of the child.
             process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True
@@ -263,14 +273,14 @@ class Retraining:
         assert attempt is not None
         self._attempt = None
         attempt.process.communicate()
-        model, numbers, gain, taken = self.folder / _MODEL, {}, 0.0, False
+        model, numbers, gain, taken = self.folder / _MODEL_FOLDER, {}, 0.0, False
         self.state.retrained += self.state.passes(self._votes_at(attempt.began))
         reason = self._unfit(attempt, model, trainer)
         if not reason:
             difference = self._compare(model, attempt.began, arrived, trainer)
             reason = _doubt(difference)
             if not reason:
-                gain, taken = -difference.mean, -difference.mean > _ERRORS * difference.error
+                gain, taken = -difference.mean, -difference.mean > _STANDARD_ERRORS * difference.error
                 numbers = {"gain": gain, "error": difference.error, "judged_votes": difference.votes}
                 reason = _sentence(difference)
         self.state.judged(attempt.began, gain, taken=taken)
@@ -290,7 +300,7 @@ class Retraining:
     def _unfit(self, attempt: _Attempt, model: Path, trainer: Trainer) -> str:
         """Return why what the child left cannot take the place of the followed model; empty if it can."""
         if attempt.process.returncode:
-            log = (self.folder / _LOG).read_text(encoding="utf-8", errors="replace").strip().splitlines()
+            log = (self.folder / _LOG_FILE).read_text(encoding="utf-8", errors="replace").strip().splitlines()
             return f"it ended with exit code {attempt.process.returncode}: {log[-1] if log else 'it said nothing'}"
         record = read_object(model / RECORD_FILE)
         for key in ("model_type", "head_type", "loss_type"):
@@ -303,7 +313,7 @@ class Retraining:
     def _compare(self, model: Path, began: int, arrived: int, trainer: Trainer) -> Difference:
         """Compare with the followed model on votes that neither was trained on."""
         held, stream = recent(self.stream.held, arrived, self.gate_votes), self.stream
-        since = np.arange(max(began, arrived - _MOST_JUDGED), arrived)
+        since = np.arange(max(began, arrived - _MOST_NEW_VOTES_JUDGED), arrived)
         names = list(dict.fromkeys([*stream.model_list, *held.model_list]))
         labels = [
             translate_labels(held.labels, held.model_list, names),
@@ -311,12 +321,12 @@ class Retraining:
         ]
         prompts = [*held.prompts, *stream.prompts(since)]
         votes = HeldOutVotes(prompts, np.concatenate(labels), names)
-        return compare(model, self.folder / _FOLLOWED, votes, str(trainer.engine.device))
+        return compare(model, self.folder / _FOLLOWED_FOLDER, votes, str(trainer.engine.device))
 
 
 def _doubt(difference: Difference) -> str:
     """Return why nothing can be concluded; empty if something can."""
-    if difference.prompts < FEWEST_PROMPTS:
+    if difference.prompts < FEWEST_HELD_OUT_PROMPTS:
         return f"{difference.prompts} prompts that neither was trained on are too few to judge by"
     return "" if math.isfinite(difference.mean) else "its loss is not a number"
 
@@ -354,6 +364,7 @@ def arrange(model: P2LModel, names: Sequence[str], rows: int) -> None:
 
 def train_anew(folder: str) -> None:
     """Train as the job in the folder says; ends when standard input does, since that is when the parent has ended."""
+    # Whatever ends the parent ends the child; what it left is removed by the next run.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(10)
     from p2l.training.loop import RunOptions
@@ -361,17 +372,17 @@ def train_anew(folder: str) -> None:
     from p2l.training.planning import Request, plan_run
 
     place = Path(folder)
-    job = read_object(place / _JOB)
+    job = read_object(place / _JOB_FILE)
     votes, held = place / "votes.jsonl", place / "held.jsonl"
     prompts = _write_votes(job, votes, held)
     old = job["request"]
     request = Request(
         votes=str(votes),
         size=old.get("size"),
-        val=str(held) if prompts >= FEWEST_PROMPTS else None,
+        val=str(held) if prompts >= FEWEST_HELD_OUT_PROMPTS else None,
         backbone=old.get("backbone"),
         encoder=old.get("encoder"),
-        output=str(place / _MODEL),
+        output=str(place / _MODEL_FOLDER),
     )
     planned = plan_run(request, quiet=True)
     options = RunOptions(eval_steps=planned.eval_steps, quiet=True, silent=True, folder=planned.folder)
@@ -406,8 +417,8 @@ def _rows(job: Mapping[str, Any], stream: LiveVotes) -> Iterator[dict[str, Any]]
         past = open_past(job["past"], job["models"])
         parts.insert(0, (past, len(past)))
     for votes, count in parts:
-        for start in range(0, count, _ROWS):
-            ids = np.arange(start, min(start + _ROWS, count))
+        for start in range(0, count, _ROWS_TOGETHER):
+            ids = np.arange(start, min(start + _ROWS_TOGETHER, count))
             names, pairs = votes.model_list, votes.pairs(ids).tolist()
             columns = (votes.prompts(ids), pairs, votes.labels(ids).tolist(), votes.weights(ids).tolist())
             for prompt, (a, b), (first, _, tie), weight in zip(*columns, strict=True):

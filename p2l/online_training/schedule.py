@@ -20,8 +20,8 @@ from p2l.model.checkpoint import read_json
 from p2l.online_training.buffer import Buffer, Ids, NewVotes, saved_arrays, with_prefix, without_prefix
 from p2l.online_training.stream import StepFacts, VoteStream
 
-_BUFFER = "buffer."
-_FACTS_KEPT = 4  # steps, more than are read ahead
+_BUFFER_PREFIX = "buffer."
+_STEPS_REMEMBERED = 4  # steps, more than are read ahead
 
 
 class OnlineSchedule:
@@ -62,7 +62,7 @@ class OnlineSchedule:
             ids = self._ready.popleft()
             self._done += 1
             self._facts[self._done] = self._now()
-            self._facts.pop(self._done - _FACTS_KEPT, None)
+            self._facts.pop(self._done - _STEPS_REMEMBERED, None)
             if self._is_saved(self._done):
                 self._kept[self._done] = self._state()
             yield ids
@@ -109,7 +109,7 @@ class OnlineSchedule:
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on after the step whose state this is; CheckpointError if the state is that of another buffer."""
-        self.buffer.load_state_dict(without_prefix(_BUFFER, state))
+        self.buffer.load_state_dict(without_prefix(_BUFFER_PREFIX, state))
         self._arrived, self._models, self._done = (int(state[name]) for name in ("arrived", "models", "done"))
         self._began_with = int(state.get("began_with", 0))  # absent in checkpoints of older versions
         ends = np.cumsum(state["ready_sizes"])[:-1]
@@ -128,7 +128,7 @@ class OnlineSchedule:
             "done": self._done,
             "ready": np.concatenate([empty, *self._ready]),
             "ready_sizes": np.array([len(ids) for ids in self._ready], dtype=np.int64),
-            **with_prefix(_BUFFER, self.buffer.state_dict()),
+            **with_prefix(_BUFFER_PREFIX, self.buffer.state_dict()),
         }
 
     def _take(self) -> None:
@@ -158,14 +158,14 @@ def count_steps(stream: VoteStream, buffer: Buffer, state: Mapping[str, Any] | N
 # run goes on with the same ones, followed by any that have come since.
 
 STREAM_STATE = "stream_state.npz"
-_NAMES, _ROWS = "model_list", "head_rows"
-_CHUNK = 1 << 18
-_VOTE = np.dtype([("labels", "<i4", 3), ("weight", "<f8"), ("tstamp", "<f8")])
+_MODEL_LIST_KEY, _HEAD_ROWS_KEY = "model_list", "head_rows"
+_VOTES_HASHED_TOGETHER = 1 << 18
+_VOTE_RECORD = np.dtype([("labels", "<i4", 3), ("weight", "<f8"), ("tstamp", "<f8")])
 
 
 def write_stream_state(folder: Path, state: Mapping[str, Any], model_list: list[str], head_rows: int) -> None:
     """Write the state of a schedule, the models known at its step, and the rows of the head."""
-    values: dict[str, Any] = {**state, _NAMES: json.dumps(model_list), _ROWS: head_rows}
+    values: dict[str, Any] = {**state, _MODEL_LIST_KEY: json.dumps(model_list), _HEAD_ROWS_KEY: head_rows}
     with (folder / STREAM_STATE).open("wb") as file:
         np.savez(file, **values)
 
@@ -182,7 +182,7 @@ def read_stream_state(checkpoint: Path, model_list: list[str]) -> tuple[dict[str
             "name the finished model in the folder above it, whose weights a new online run can start from"
         )
     with saved_arrays(path) as state:
-        names, rows = json.loads(str(state.pop(_NAMES))), int(state.pop(_ROWS))
+        names, rows = json.loads(str(state.pop(_MODEL_LIST_KEY))), int(state.pop(_HEAD_ROWS_KEY))
     if names != model_list:
         raise CheckpointError(
             f"{checkpoint}: its model_list.json is not the list that it was trained with "
@@ -222,8 +222,8 @@ class StreamFingerprint:
         """Return the fingerprint of the first `count` votes."""
         if count < self._count:
             self._digest, self._count, self._models = hashlib.blake2b(digest_size=16), 0, 0
-        for start in range(self._count, count, _CHUNK):
-            self._see(np.arange(start, min(start + _CHUNK, count)))
+        for start in range(self._count, count, _VOTES_HASHED_TOGETHER):
+            self._see(np.arange(start, min(start + _VOTES_HASHED_TOGETHER, count)))
         self._count = count
         sample = np.unique(np.linspace(0, max(count - 1, 0), 1000).astype(np.int64))[:count]
         whole = self._digest.copy()
@@ -232,7 +232,7 @@ class StreamFingerprint:
         return whole.hexdigest()
 
     def _see(self, ids: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        votes = np.zeros(len(ids), dtype=_VOTE)
+        votes = np.zeros(len(ids), dtype=_VOTE_RECORD)
         votes["labels"], votes["weight"] = self._stream.labels(ids), self._stream.weights(ids)
         times = self._stream.tstamps(ids)
         # A NaN has many bit patterns, and bytes are hashed.

@@ -40,8 +40,11 @@ from p2l.votes.schema import hash_turns
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Values = Callable[[Ids], Tensor]
-_MOST_VOTES, _MOST_COEFS = 50_000, 20_000_000  # that the last fit rests on: an effect's error is 0.01 then
-_FIRST_LINES = 1_000  # of a growing file, whose columns and texts decide what the covariates are
+_MOST_FITTED_VOTES, _MOST_FITTED_COEFS = (
+    50_000,
+    20_000_000,
+)  # that the last fit rests on: an effect's error is 0.01 then
+_LINES_THAT_DECIDE = 1_000  # of a growing file, whose columns and texts decide what the covariates are
 _PRIOR_SD = 0.5  # of the terms for LLMs: how far a forecast may be off for all prompts alike
 
 
@@ -80,9 +83,16 @@ def begin(
     """
     effects, covariates = _read(names, votes, get(loss_type))
     first, second, winner = _codes(votes)
-    weights = votes.weights() if weighted else None
-    options: dict[str, Any] = {"models": votes.model_list, "likelihood": loss_type, "intervals": None}
-    board = fit(first, second, winner, weights=weights, covariates=covariates, **options)
+    board = fit(
+        first,
+        second,
+        winner,
+        models=votes.model_list,
+        likelihood=loss_type,
+        intervals=None,
+        weights=votes.weights() if weighted else None,
+        covariates=covariates,
+    )
     effects.start({(effect.name, effect.role): effect.coef for effect in board.effects})
     return effects, board
 
@@ -95,7 +105,7 @@ def begin_stream(names: Sequence[str], votes: VoteStore | Rows, loss_type: str) 
     if isinstance(votes, VoteStore):
         return _read(names, votes, get(loss_type))[0]
     there = votes.wait_for(1) if any(name != SIDE for name in names) else 0
-    rows = votes.rows(range(min(_FIRST_LINES, len(votes)))) if there else [{}]
+    rows = votes.rows(range(min(_LINES_THAT_DECIDE, len(votes)))) if there else [{}]
     controls = Controls(names, sorted({key for row in rows for key in row}), votes.name, key="covariate")
     controls.add(_batch(rows, controls.columns))
     return _effects(names, controls, get(loss_type))[0]
@@ -214,7 +224,7 @@ class Sample:
 
 def sample(votes: Votes, num_models: int, seed: int, *, newest: bool) -> Sample:
     """Choose the votes for the last fit: all, or where these are too many a random part of them, or the newest."""
-    count, most = len(votes), max(1, min(_MOST_VOTES, _MOST_COEFS // num_models))
+    count, most = len(votes), max(1, min(_MOST_FITTED_VOTES, _MOST_FITTED_COEFS // num_models))
     if count <= most:
         return Sample(votes, np.arange(count))
     if newest:
@@ -303,17 +313,27 @@ def worth(
     """
     labels = votes.labels()
 
-    def losses(of: Forecast | Leaderboard, shift: Floats) -> list[Floats]:
-        parts = (likelihood, of.coefs, labels, of.eta, of.gamma)
-        return [vote_values("Loss", ScoredVotes(*parts, shift=part)) for part in (None, shift)]
+    def losses(of: Forecast | Leaderboard, shift: Floats) -> tuple[Floats, Floats]:
+        without, shifted = (
+            ScoredVotes(likelihood, of.coefs, labels, of.eta, of.gamma, shift=added) for added in (None, shift)
+        )
+        return vote_values("Loss", without), vote_values("Loss", shifted)
 
     plain, observed = losses(forecast, shift)
     counts = np.isfinite(plain)
     prompts = np.unique([hash_turns(turns) for turns in votes.prompts()], return_inverse=True)[1]
     gain = bootstrap_mean((plain - observed)[counts], clusters=prompts[counts])
-    boards = None if beside is None else [float(part[counts].mean()) for part in losses(*beside)]
-    own = float(plain[counts].mean()), float(observed[counts].mean())
-    return Worth(int(counts.sum()), *own, gain, None if boards is None else (boards[0], boards[1]))
+    one_leaderboard = None
+    if beside is not None:
+        board_without, board_observed = losses(*beside)
+        one_leaderboard = float(board_without[counts].mean()), float(board_observed[counts].mean())
+    return Worth(
+        votes=int(counts.sum()),
+        without=float(plain[counts].mean()),
+        observed=float(observed[counts].mean()),
+        gain=gain,
+        one_leaderboard=one_leaderboard,
+    )
 
 
 def to_text(effects: CovariateEffects, gain: Worth | None) -> str:

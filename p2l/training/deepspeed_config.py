@@ -29,15 +29,15 @@ from p2l.training.train_config import TrainConfig
 
 Precision = str  # "float32" | "bfloat16"
 _AUTO = "auto"
-_TOTAL = "total_num_steps"
+_TOTAL_STEPS = "total_num_steps"
 _OLD_OFFLOAD = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
 # DeepSpeed silently ignores top-level keys that it does not know.
-_BLOCKS = {
+_BLOCK_KEYS = {
     "activation_checkpointing", "aio", "autotuning", "bf16", "bfloat16", "checkpoint", "comet", "comms_logger",
     "compile", "compression_training", "csv_monitor", "data_types", "fp16", "flops_profiler", "nebula", "optimizer",
     "scheduler", "tensorboard", "timers", "torch_autocast", "wandb", "zero_optimization",
 }  # fmt: skip
-_VALUES = {
+_VALUE_KEYS = {
     "communication_data_type", "disable_allgather", "disable_python_gc", "dump_state", "gradient_accumulation_steps",
     "gradient_allreduce_op", "gradient_clipping", "gradient_predivide_factor", "memory_breakdown", "prescale_gradients",
     "sparse_gradients", "steps_per_print", "train_batch_size", "train_micro_batch_size_per_gpu",
@@ -106,18 +106,18 @@ def resolve_deepspeed(
 def set_total_steps(resolved: dict[str, Any], total_steps: int | None) -> dict[str, Any]:
     """Fill in the scheduler's number of steps, which is known once the votes are counted."""
     params = resolved.get("scheduler", {}).get("params", {})
-    if params.get(_TOTAL) != _AUTO:
+    if params.get(_TOTAL_STEPS) != _AUTO:
         return resolved
     if total_steps is None:
-        raise ConfigError(f"'scheduler.params.{_TOTAL}': a growing stream has no known number of steps; add one")
-    scheduler = {**resolved["scheduler"], "params": {**params, _TOTAL: total_steps}}
+        raise ConfigError(f"'scheduler.params.{_TOTAL_STEPS}': a growing stream has no known number of steps; add one")
+    scheduler = {**resolved["scheduler"], "params": {**params, _TOTAL_STEPS: total_steps}}
     return {**resolved, "scheduler": scheduler}
 
 
 def update_rule(resolved: dict[str, Any]) -> dict[str, Any]:
     """Return the settings that decide how a gradient changes the weights, as JSON values."""
     rule: dict[str, Any] = {key: resolved.get(key) for key in ("gradient_clipping", "optimizer", "scheduler")}
-    for block, ignored in (("optimizer", "torch_adam"), ("scheduler", _TOTAL)):
+    for block, ignored in (("optimizer", "torch_adam"), ("scheduler", _TOTAL_STEPS)):
         if rule[block]:
             params = {key: value for key, value in rule[block].get("params", {}).items() if key != ignored}
             rule[block] = {**rule[block], "params": params}
@@ -142,9 +142,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _checked(raw: dict[str, Any], path: Path) -> dict[str, Any]:
     """Check keys and the types of what is read here; `bfloat16` is an old name of `bf16`."""
     for key, value in raw.items():
-        if key not in _BLOCKS | _VALUES:
-            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, _BLOCKS | _VALUES)}; fix or remove it")
-        if key in _BLOCKS and not isinstance(value, dict):
+        if key not in _BLOCK_KEYS | _VALUE_KEYS:
+            raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, _BLOCK_KEYS | _VALUE_KEYS)}; fix or remove it")
+        if key in _BLOCK_KEYS and not isinstance(value, dict):
             raise ConfigError(f"{path}: {key!r} must be an object {{...}}, got {value!r}")
     if "bfloat16" in raw:
         raw = {"bf16": raw["bfloat16"], **{key: value for key, value in raw.items() if key != "bfloat16"}}
@@ -198,7 +198,7 @@ def _optimizer(config: TrainConfig, raw: dict[str, Any], path: Path, *, torch_ad
         block = {"type": "AdamW", "params": {}, **raw.get("optimizer", {})}
         settings: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
         if "adam" in block["type"].lower():
-            settings |= {"betas": list(config.adam_betas), "eps": config.adam_epsilon}
+            settings |= {"betas": [0.9, 0.999], "eps": config.adam_epsilon}
         for key, value in settings.items():
             _agree(block["params"], key, value, path, name=f"optimizer.params.{key}")
         block = {"type": block["type"], "params": {**block["params"], **settings}}
@@ -218,12 +218,12 @@ def _scheduler(config: TrainConfig, raw: dict[str, Any], path: Path) -> dict[str
     if not block.get("type"):
         raise ConfigError(f"{path}: 'scheduler' has no type; add one, or remove the block")
     params = dict(block.get("params", {}))
-    ours: dict[str, Any] = {"warmup_min_lr": 0.0, "warmup_num_steps": max(1, config.warmup_steps), _TOTAL: _AUTO}
+    ours: dict[str, Any] = {"warmup_min_lr": 0.0, "warmup_num_steps": max(1, config.warmup_steps), _TOTAL_STEPS: _AUTO}
     if config.warmup_steps:
         _agree(params, "warmup_num_steps", config.warmup_steps, path, name="scheduler.params.warmup_num_steps")
         params.setdefault("warmup_num_steps", config.warmup_steps)
     if block["type"] in {"WarmupDecayLR", "WarmupCosineLR"}:
-        params.setdefault(_TOTAL, _AUTO)
+        params.setdefault(_TOTAL_STEPS, _AUTO)
     if block["type"] in {"WarmupLR", "WarmupDecayLR"}:
         # DeepSpeed's default is 1e-3, whatever rate the optimizer has.
         ours["warmup_max_lr"] = config.base_learning_rate
@@ -284,7 +284,7 @@ def _refuse_auto(node: object, path: Path, key: str = "") -> None:
 _CPU_KERNELS = frozenset(["adam", "adamw", "adagrad", "lion"])
 
 
-def check_compiler(feature: str, instead: str) -> None:
+def _check_compiler(feature: str, instead: str) -> None:
     """Raise ConfigError, naming the `feature` that needs it and what to do `instead`, if there is no C++ compiler."""
     if not any(shutil.which(name) for name in (os.environ.get("CXX", "c++"), "g++", "clang++")):
         raise ConfigError(f"{feature} needs a C++ compiler and there is none; install g++, or {instead}")
@@ -310,7 +310,7 @@ def prepare_kernels(resolved: Mapping[str, Any]) -> None:
     if not compiles_optimizer(resolved):
         return
     name = resolved["optimizer"]["type"]
-    check_compiler(
+    _check_compiler(
         f"DeepSpeed's {name} for an offloaded optimizer", 'write "torch_adam": true into the optimizer\'s params'
     )
     if shutil.which("ninja") is None:
@@ -328,7 +328,7 @@ def compile_backbone(backbone: nn.Module, device: torch.device) -> None:
     recompiled for every batch. Gradient checkpointing has to be enabled before; validation then runs uncompiled.
     """
     if device.type == "cpu":
-        check_compiler("key 'compile'", "set it to false")
+        _check_compiler("key 'compile'", "set it to false")
     stacks = [module for module in backbone.modules() if isinstance(module, nn.ModuleList)]
     if not stacks:
         raise ConfigError("key 'compile': this backbone has no layers to compile; set it to false")

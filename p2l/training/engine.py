@@ -30,13 +30,13 @@ from p2l.model.model import P2LModel, P2LOutput
 from p2l.training.deepspeed_config import one_line, prepare_kernels, update_rule
 
 Part = TypeVar("Part")
-_STATE = "deepspeed"
-_VALUES = "values"
+_STATE_FOLDER = "deepspeed"
+_VALUES_KEY = "values"
 _COUNTERS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
 _SHARD = re.compile(r"zero_pp_rank_(\d+)_mp_rank_\d+_optim_states\.pt$")
-_FORCE, _FORCE_NOT = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
-_FORBIDDEN = re.compile(r"(?:GLOBAL|function|class) ([\w.]+)")
-_PEER_GONE = re.compile(r"by peer|pair closure|broken pipe|peer .*(closed|failed)", re.IGNORECASE)
+_WEIGHTS_ONLY, _NOT_WEIGHTS_ONLY = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
+_FORBIDDEN_NAME = re.compile(r"(?:GLOBAL|function|class) ([\w.]+)")
+_PEER_LOST = re.compile(r"by peer|pair closure|broken pipe|peer .*(closed|failed)", re.IGNORECASE)
 
 
 def world_size() -> int:
@@ -90,13 +90,13 @@ def peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if not _PEER_GONE.search(str(error)):
+        if not _PEER_LOST.search(str(error)):
             raise
         raise PeerError("another process of this run ended; see its message") from error
 
 
 @contextlib.contextmanager
-def without_code() -> Iterator[None]:
+def _without_code() -> Iterator[None]:
     """Let `torch.load` open tensors and settings alone in the block, whatever its caller asks for.
 
     A state of DeepSpeed is a pickle, and DeepSpeed opens it as one that may run code. torch's variable overrules that.
@@ -105,14 +105,14 @@ def without_code() -> Iterator[None]:
     from deepspeed.runtime.zero.config import ZeroStageEnum
     from deepspeed.utils.tensor_fragment import fragment_address
 
-    before = {name: os.environ.pop(name, None) for name in (_FORCE, _FORCE_NOT)}
-    os.environ[_FORCE] = "1"
+    before = {name: os.environ.pop(name, None) for name in (_WEIGHTS_ONLY, _NOT_WEIGHTS_ONLY)}
+    os.environ[_WEIGHTS_ONLY] = "1"
     try:
         # What the ZeRO stages keep beside tensors: plain records, none of which does anything when it is made.
         with torch.serialization.safe_globals([LossScaler, ZeroStageEnum, fragment_address]):
             yield
     finally:
-        del os.environ[_FORCE]
+        del os.environ[_WEIGHTS_ONLY]
         os.environ |= {name: setting for name, setting in before.items() if setting is not None}
 
 
@@ -273,7 +273,7 @@ class Engine:
 
     def save(self, folder: Path) -> None:
         """Write optimizer, schedule and partitioned weights below `folder` (every rank must call this)."""
-        self._engine.save_checkpoint(str(folder), tag=_STATE, save_latest=False, exclude_frozen_parameters=False)
+        self._engine.save_checkpoint(str(folder), tag=_STATE_FOLDER, save_latest=False, exclude_frozen_parameters=False)
 
     def load(self, folder: Path) -> None:
         """Load what `save` wrote, running no code in it.
@@ -282,12 +282,12 @@ class Engine:
         """
         self._check_complete(folder)
         try:
-            with peers(), without_code():
-                path, _ = self._engine.load_checkpoint(str(folder), tag=_STATE)
+            with peers(), _without_code():
+                path, _ = self._engine.load_checkpoint(str(folder), tag=_STATE_FOLDER)
         except P2LError:
             raise
         except UnpicklingError as error:
-            raise _refused(folder / _STATE, error) from error
+            raise _refused(folder / _STATE_FOLDER, error) from error
         except Exception as error:  # DeepSpeed passes on the exceptions of all its components
             raise CheckpointError(
                 f"{folder}: damaged or cut short, training cannot resume: {one_line(error).split('. ')[0]}; "
@@ -298,22 +298,22 @@ class Engine:
 
     def values(self, name: str) -> Tensor:
         """Return a float32 copy of the weights called `name` (every rank must call this)."""
-        return read_full(self.model.get_parameter(name), self._optimizer)
+        return _read_full(self.model.get_parameter(name), self._optimizer)
 
     def edit(self, name: str, change: Callable[[Tensor], None]) -> None:
         """Let `change` set values in the float32 copy of the weights called `name` (every rank must call this)."""
         values = self.values(name)
         change(values)
-        write_full(self.model.get_parameter(name), self._optimizer, values)
+        _write_full(self.model.get_parameter(name), self._optimizer, values)
 
     def save_whole(self, folder: Path) -> None:
         """Write trainable parameters and optimizer state, unpartitioned, below `folder` (every rank must call this)."""
         from safetensors.torch import save_file
 
-        keys = state_keys(self._optimizer)
+        keys = _state_keys(self._optimizer)
         for number, parameter in enumerate(_trainable(self.model)):
-            parts = {_VALUES: read_full(parameter, self._optimizer)}
-            parts |= {key: read_full(parameter, self._optimizer, key) for key in keys}
+            parts = {_VALUES_KEY: _read_full(parameter, self._optimizer)}
+            parts |= {key: _read_full(parameter, self._optimizer, key) for key in keys}
             if self.is_main:
                 save_file({key: part.cpu() for key, part in parts.items()}, folder / f"{number}.safetensors")
         self.barrier()
@@ -324,10 +324,10 @@ class Engine:
         The state that `save_whole` wrote below `folder` is loaded; further rows stay as `model` has them, with a
         state of zero. `blank` is any batch; every rank must call this.
         """
-        old, scalars = self._engine, read_scalars(self._optimizer)
+        old, scalars = self._engine, _read_scalars(self._optimizer)
         counters = {name: getattr(old, name) for name in _COUNTERS}
         rates = self._scheduler.state_dict()
-        had_stepped = bool(state_keys(self._optimizer))
+        had_stepped = bool(_state_keys(self._optimizer))
         old.destroy()
         del old, self._engine, self._optimizer, self._scheduler
         gc.collect()  # before the new buffers are there: both engines may not fit into memory
@@ -335,7 +335,7 @@ class Engine:
         if had_stepped:
             self._empty_step(blank)
         self._load_whole(folder)
-        write_scalars(self._optimizer, scalars)
+        _write_scalars(self._optimizer, scalars)
         self._scheduler.load_state_dict(rates)
         for name, value in counters.items():
             setattr(self._engine, name, value)
@@ -350,27 +350,30 @@ class Engine:
     def _load_whole(self, folder: Path) -> None:
         from safetensors.torch import load_file
 
-        keys = state_keys(self._optimizer)
+        keys = _state_keys(self._optimizer)
         for number, parameter in enumerate(_trainable(self.model)):
             parts = load_file(folder / f"{number}.safetensors", device=str(self.device))
             for key in (None, *keys):
-                values = read_full(parameter, self._optimizer, key)
+                values = _read_full(parameter, self._optimizer, key)
                 if key is not None:
                     values.zero_()
-                part = parts[key or _VALUES]
+                part = parts[key or _VALUES_KEY]
                 values[: len(part)] = part
-                write_full(parameter, self._optimizer, values, key)
+                _write_full(parameter, self._optimizer, values, key)
 
     def _check_complete(self, folder: Path) -> None:
-        files = [file.name for file in (folder / _STATE).glob("*.pt")]
+        files = [file.name for file in (folder / _STATE_FOLDER).glob("*.pt")]
         if not files:
-            raise CheckpointError(f"{folder}: its training state, the folder {_STATE}, is missing; copy it again")
+            raise CheckpointError(
+                f"{folder}: its training state, the folder {_STATE_FOLDER}, is missing; copy it again"
+            )
         there = {int(match[1]) for name in files if (match := _SHARD.search(name))}
         missing = sorted(set(range(self.world_size)) - there) if self.zero_stage else []
         if missing:
             raise CheckpointError(
-                f"{folder / _STATE}: the part of process {missing[0]} is missing ({len(missing)} of {self.world_size} "
-                "are); output_dir must be a folder that all nodes share: copy the other nodes' parts into it"
+                f"{folder / _STATE_FOLDER}: the part of process {missing[0]} is missing "
+                f"({len(missing)} of {self.world_size} are); output_dir must be a folder that all nodes "
+                "share: copy the other nodes' parts into it"
             )
 
     def _gradient_norm(self) -> float:
@@ -395,14 +398,14 @@ def _refused(folder: Path, error: UnpicklingError) -> CheckpointError:
     """Return the error that names the first state which is not a state, and what in it could run code."""
     for file in sorted(folder.glob("*.pt")):
         try:
-            with without_code():
+            with _without_code():
                 torch.load(file, map_location="cpu", weights_only=True)
         except UnpicklingError as of_file:
             folder, error = file, of_file
             break
         except Exception:  # damaged otherwise: what DeepSpeed met is another file
             continue
-    name = _FORBIDDEN.search(str(error).split("WeightsUnpickler error")[-1])
+    name = _FORBIDDEN_NAME.search(str(error).split("WeightsUnpickler error")[-1])
     what = f"it names {name[1]}, which could run code" if name else "it is damaged, or could run code"
     return CheckpointError(
         f"{folder}: is not a training state: {what}; nothing of it was run: resume from a checkpoint of your own"
@@ -416,19 +419,19 @@ def _trainable(model: nn.Module) -> list[nn.Parameter]:
 # Whole parameters and their optimizer state, however ZeRO has partitioned them: under ZeRO each rank holds a part of
 # them in flat buffers; here they are read and written one parameter at a time. Every rank must make the same calls.
 
-OptimizerScalars = dict[str, Any]
+_OptimizerScalars = dict[str, Any]
 
 
-def inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
+def _inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
     """Return the optimizer that holds the state, below DeepSpeed's own."""
     inner: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
     return inner
 
 
-def state_keys(optimizer: Any) -> list[str]:
+def _state_keys(optimizer: Any) -> list[str]:
     """Return the keys of the optimizer's per-weight state, after linking it; empty before the first step."""
     _link_states(optimizer)
-    for parameter, state in inner_optimizer(optimizer).state.items():
+    for parameter, state in _inner_optimizer(optimizer).state.items():
         return [key for key, value in state.items() if torch.is_tensor(value) and value.shape == parameter.shape]
     return []
 
@@ -440,30 +443,30 @@ def _link_states(optimizer: Any) -> None:
     checkpoint may replace all of it.
     """
     link = getattr(optimizer, "_lazy_init_hp_params_optimizer_state", None)
-    if link is not None and len(inner_optimizer(optimizer).state):
+    if link is not None and len(_inner_optimizer(optimizer).state):
         optimizer._hp_optimizer_states_linked = False
         link()
 
 
-def read_full(parameter: nn.Parameter, optimizer: Any, key: str | None = None) -> Tensor:
+def _read_full(parameter: nn.Parameter, optimizer: Any, key: str | None = None) -> Tensor:
     """Return the float32 values of a parameter, or of its optimizer state `key`."""
     from deepspeed.utils import safe_get_full_fp32_param, safe_get_full_optimizer_state
 
     if _is_cut(parameter):
         values = safe_get_full_fp32_param(parameter) if key is None else safe_get_full_optimizer_state(parameter, key)
     else:
-        values = parameter.detach() if key is None else inner_optimizer(optimizer).state[parameter][key]
+        values = parameter.detach() if key is None else _inner_optimizer(optimizer).state[parameter][key]
     shape = getattr(parameter, "ds_shape", parameter.shape)  # under ZeRO 3 the parameter itself is empty
     full: Tensor = values.to(torch.float32).view(shape).clone()
     return full
 
 
-def write_full(parameter: nn.Parameter, optimizer: Any, value: Tensor, key: str | None = None) -> None:
+def _write_full(parameter: nn.Parameter, optimizer: Any, value: Tensor, key: str | None = None) -> None:
     """Set the values of a parameter, in float32 and in the precision of the forward pass, or of its state `key`."""
     from deepspeed.utils import safe_set_full_fp32_param, safe_set_full_optimizer_state
 
     if not _is_cut(parameter):
-        target = parameter.data if key is None else inner_optimizer(optimizer).state[parameter][key]
+        target = parameter.data if key is None else _inner_optimizer(optimizer).state[parameter][key]
         target.copy_(value)
     elif hasattr(parameter, "ds_id"):
         _write_part(parameter, value, key)
@@ -494,9 +497,9 @@ def _write_part(parameter: nn.Parameter, value: Tensor, key: str | None) -> None
             parameter.data.copy_(value)
 
 
-def read_scalars(optimizer: Any) -> OptimizerScalars:
+def _read_scalars(optimizer: Any) -> _OptimizerScalars:
     """Return the optimizer's remaining state: settings of its groups, and counters that all weights share."""
-    inner = inner_optimizer(optimizer)
+    inner = _inner_optimizer(optimizer)
     groups = [{key: value for key, value in group.items() if key != "params"} for group in inner.param_groups]
     shared: dict[str, float] = {}
     for parameter, state in inner.state.items():
@@ -505,9 +508,9 @@ def read_scalars(optimizer: Any) -> OptimizerScalars:
     return {"groups": groups, "shared": shared}
 
 
-def write_scalars(optimizer: Any, scalars: OptimizerScalars) -> None:
-    """Restore what `read_scalars` returned, on an optimizer of the same groups that has made a step."""
-    inner = inner_optimizer(optimizer)
+def _write_scalars(optimizer: Any, scalars: _OptimizerScalars) -> None:
+    """Restore what `_read_scalars` returned, on an optimizer of the same groups that has made a step."""
+    inner = _inner_optimizer(optimizer)
     for group, settings in zip(inner.param_groups, scalars["groups"], strict=True):
         group.update(settings)
     for state in inner.state.values():

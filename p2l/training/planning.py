@@ -39,11 +39,11 @@ from p2l.training.run_records import COMPARISON_FILE, CONFIG_FILE, REQUEST_FILE
 from p2l.votes import VoteStore, open_votes
 from p2l.votes.splitting import hash_prompts, split_votes
 
-DEEPSPEED_FILE = "deepspeed.json"
+_DEEPSPEED_FILE = "deepspeed.json"
 LEAST_VOTES = 100
-HELD_OUT_SHARE, MOST_HELD_OUT = 0.1, 5000
-VOCABULARY_SAMPLE = 50_000
-_LENGTH_SAMPLE = 2_000
+_HELD_OUT_SHARE, _MOST_HELD_OUT = 0.1, 5000
+_VOCABULARY_PROMPTS = 50_000
+_LENGTH_PROMPTS = 2_000
 _DEFAULT_POSITIONS = 8192
 """Tokens that a backbone reads which names no limit."""
 SEED = 42
@@ -278,13 +278,13 @@ class _RunWriter:
         settings: dict[str, Any] = {"output_dir": str(self.final.parent), "proj_name": self.final.name}
         settings |= {**keys, **plan.settings, "seed": SEED}
         settings |= {"covariates": list(request.control)} if request.control else {}
-        settings |= {**sources, "deepspeed_config_path": str(self.final / DEEPSPEED_FILE)}
+        settings |= {**sources, "deepspeed_config_path": str(self.final / _DEEPSPEED_FILE)}
         kind = "votes of people" if "people" in sources else "votes"
         reasons = plan.reasons | {
             "cross_fit": f"fewer than {recipe.CROSS_FIT_BELOW:,} {kind}: all are trained on, none held out",
             "people": f"{people:,} votes of people; those of other sources are verdicts of judges",
         }
-        write_json(self.folder / DEEPSPEED_FILE, plan.deepspeed)
+        write_json(self.folder / _DEEPSPEED_FILE, plan.deepspeed)
         text = recipe.to_yaml(settings, reasons, self._header(size, plan, machine))
         (self.folder / CONFIG_FILE).write_text(text, encoding="utf-8")
         record = {
@@ -306,7 +306,7 @@ class _RunWriter:
         done = split_votes(
             votes,
             by="prompt",
-            val=max(1, min(round(HELD_OUT_SHARE * len(votes)), MOST_HELD_OUT)),
+            val=max(1, min(round(_HELD_OUT_SHARE * len(votes)), _MOST_HELD_OUT)),
             train_output=self.folder / "train.parquet",
             val_output=self.folder / "held_out.parquet",
             seed=SEED,
@@ -334,16 +334,16 @@ class _RunWriter:
         name = request.backbone or size.backbone
         if name is not None:
             folder = _local(name, size)
-            return folder, measure_backbone(folder, name, size.chat_template if request.backbone is None else None)
+            return folder, _measure_backbone(folder, name, size.chat_template if request.backbone is None else None)
         folder = self.folder / "backbone"
         folder.mkdir()
-        prompts = sample_prompts((batch for _, batch in train.batches()), VOCABULARY_SAMPLE, seed=SEED)
+        prompts = sample_prompts((batch for _, batch in train.batches()), _VOCABULARY_PROMPTS, seed=SEED)
         if size.name == "reader":
             encoder = find_encoder(request.encoder)
             make_reader(folder, prompts, encoder=encoder, seed=SEED, quiet=self.quiet, **READER_DEFAULTS)
         else:
             make_transformer(folder, prompts, model_type="qwen2", seed=SEED, **recipe.scratch_shape(len(train)))
-        return folder, measure_backbone(folder, str(self.final / "backbone"), None)
+        return folder, _measure_backbone(folder, str(self.final / "backbone"), None)
 
     def _check_counted(self, train: VoteStore, plan: Plan) -> None:
         """Raise VoteError if no vote counts under the derived likelihood, before hours of training."""
@@ -376,7 +376,7 @@ def _check_names(request: Request, machine: Machine) -> str | None:
             pooling_of(local_folder(request.encoder))
     if name is None:
         return None
-    backbone = measure_backbone(_local(name, size), name, None)
+    backbone = _measure_backbone(_local(name, size), name, None)
     return None if request.backbone is None else backbone.model_type
 
 
@@ -453,7 +453,7 @@ def memory_limits(system: Path = Path("/")) -> list[int]:
     return limits
 
 
-def measure_backbone(folder: Path, name: str, chat_template: str | None) -> BackboneFacts:
+def _measure_backbone(folder: Path, name: str, chat_template: str | None) -> BackboneFacts:
     """Measure a backbone called `name` in the configuration; InputError if the folder holds none of a known family."""
     config = read_object(folder / "config.json")
     model_type = config.get("model_type")
@@ -476,7 +476,7 @@ def measure_backbone(folder: Path, name: str, chat_template: str | None) -> Back
 def measure_votes(votes: VoteStore, tokenizer: PromptTokenizer, seed: int) -> VoteFacts:
     """Count votes, prompts and ties, and sample the lengths of prompts; memory holds 8 bytes a vote."""
     ties, both_bad = count_ties(votes)
-    sample = sample_prompts((batch for _, batch in votes.batches()), _LENGTH_SAMPLE, seed=seed)
+    sample = sample_prompts((batch for _, batch in votes.batches()), _LENGTH_PROMPTS, seed=seed)
     return VoteFacts(
         votes=len(votes),
         prompts=len(np.unique(hash_prompts(votes))),

@@ -1,25 +1,19 @@
 """Fit what the votes leave open about a prompt's coefficients (`p2l.model.posterior`), after the model is trained.
 
 At one leaderboard for all prompts vote n has the score t_n (the slope of its log-likelihood along the difference d of
-its two coefficients) and the Fisher information w_n. If prompts differ with covariance v C k(x, x')
-then
+its two coefficients) and the Fisher information w_n. If prompts differ with covariance v C k(x, x'), then
 
     E[t_n t_m] = w_n w_m  z_n' C z_m  (v k(x_n, x_m) + u [same prompt]),      z_n = e_a - e_b,      n != m
 
 so that regressing the products of votes on different prompts on the right side estimates v, and those on one prompt
 v + u with a prompt's own part u, whatever the model has learned (Haseman and Elston, 1972). That holds for a kernel
 that no vote has shaped: hidden states that were trained on the same votes lie apart where their scores do. So k reads
-the frozen inputs of a reader, and for any other backbone words and form as a reader would. One vote a prompt says
-nothing of u: then it is taken to be `OWN_SHARE` of v. Products shrink where p (1 - p) is concave, by 1 + (pi / 8) times
-the variance of d, which is undone.
+the frozen inputs of a reader, and for any other backbone words and form as a reader would.
 
 Of v the trained model explains the variance of its own differences; what remains is distributed over prompts as the
 Gaussian process has it. So the intervals are right on average for prompts like those of the training votes, wider for
-stranger ones, and those of the prior for prompts that are like none.
-
-How strange is strange is seen by leaving out parts of the prompts: each cluster of them in turn is left out of the
-process, and its familiarity then is that of another topic. How many of its words are known is compared with how many
-would be of each prompt of the votes had it alone not been read.
+stranger ones, and those of the prior for prompts that are like none. Each cluster of prompts in turn is left out of the
+process: its familiarity then is that of another topic, and says how strange is strange.
 
 Shapes: N votes, Q prompts, F inputs, K points, M models, R components.
 """
@@ -53,25 +47,36 @@ from p2l.votes import VoteStore
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-MOST_VOTES, MOST_PROMPTS, MOST_READ = 40_000, 12_288, 2048
-"""Votes and prompts of the sample; fewer prompts where reading one again costs a pass through a text model."""
-MOST_PRODUCTS = 1500  # votes whose products are all looked at: N^2 / 2 numbers
-OWN_SHARE = 1.0
-"""Variance of a prompt's own part over that of the smooth part, where no prompt has two votes."""
-LENGTH = 1.0
-"""Of the kernel, in units of the median distance of two prompts."""
-LEAST_VARIANCE = 0.02  # of the prior's, that is left in any prompt
-_CONCAVE = math.pi / 8.0
-_MOST_CURVED = 0.5  # of a correction that would grow without bound
-_BOARD_PRECISION = 0.1  # of the prior of one leaderboard: a model with few votes has a standard deviation of 3
-_UNREAD = 0.9  # share of the usual known words at which a prompt is as good as unread
-_FEW_KNOWN, _LEAST_KNOWN = 0.02, 0.2  # where most prompts have hardly a known word, that says nothing
-_TOKENS = 8192
-_STEPS = 8  # votes on a prompt that each is multiplied with
+SAMPLE_VOTES = 40_000
+SAMPLE_PROMPTS = 12_288
+# Fewer, because reading one again costs a pass through a text model.
+SAMPLE_PROMPTS_OF_TEXT_MODEL = 2048
+# All products of this many votes are computed: N^2 / 2 numbers.
+_VOTES_MULTIPLIED = 1500
+# Votes on the same prompt that each vote is multiplied with.
+_NEIGHBOURS_MULTIPLIED = 8
+# One vote a prompt says nothing of its own part u: u / v is then assumed.
+_OWN_VARIANCE_RATIO = 1.0
+KERNEL_LENGTH = 1.0
+"""Length of the kernel, in units of the median distance of two prompts."""
+_REMAINING_VARIANCE = 0.02
+"""Share of the prior's variance that is left in any prompt."""
+# Products shrink where p (1 - p) is concave, by 1 + (pi / 8) times the variance of d, which is undone; not below a
+# half, since the correction would grow without bound.
+_CONCAVITY = math.pi / 8.0
+_SMALLEST_CORRECTION = 0.5
+# Precision of the prior of one leaderboard: a model with few votes has a standard deviation of 3.
+_BOARD_PRECISION = 0.1
+# Share of the usual known words at which a prompt is as good as unread. Usual is what nearly every prompt of the votes
+# would have had it alone not been read; where that is hardly a word, known words say nothing.
+_UNREAD_SHARE = 0.9
+_KNOWN_WORDS_QUANTILE = 0.02
+_LEAST_KNOWN_WORDS = 0.2
+_TOKENS_PER_PASS = 8192
 
 
 class KnownPrompts(NamedTuple):
-    """Prompts of some votes, and what the model makes of them."""
+    """Prompts of some votes, with the model's coefficients."""
 
     inputs: NDArray[np.floating]
     """(Q, F) what tells prompts apart."""
@@ -97,7 +102,7 @@ class PlainVotes(NamedTuple):
 
 @dataclass(frozen=True)
 class _Sample:
-    """Some votes, and what the model makes of their prompts."""
+    """Some votes, with the model's coefficients of their prompts and the scores at one leaderboard."""
 
     inputs: Floats
     """(Q, F)"""
@@ -129,20 +134,20 @@ def fit_posterior(
 
     It reads some of the prompts again, by default as many as their reading is cheap, and takes seconds besides.
     """
-    most = most_prompts or (MOST_PROMPTS if model.has_frozen_inputs else MOST_READ)
+    most = most_prompts or (SAMPLE_PROMPTS if model.has_frozen_inputs else SAMPLE_PROMPTS_OF_TEXT_MODEL)
     fitted = marginal_board(votes, model.likelihood.name, weighted=weighted)
     board = HeadStart(fitted.coefs, fitted.eta, fitted.gamma)
     rng = np.random.default_rng(seed)
     held = votes.held() if isinstance(votes, VoteStore) else None
     # Of votes that are spread over nodes, those of this one: prompts are dealt to nodes by chance.
-    ids = np.sort(rng.permutation(len(votes) if held is None else np.flatnonzero(held))[:MOST_VOTES])
+    ids = np.sort(rng.permutation(len(votes) if held is None else np.flatnonzero(held))[:SAMPLE_VOTES])
     prompts, about = distinct(votes.prompts(ids))
     order = rng.permutation(len(prompts))
     known = _read(model, tokenizer, [list(prompts[n]) for n in order[:most]])
     prompt, labels = _among(order[:most], about, votes.labels(ids))
     unshaped = None
     if not model.has_frozen_inputs:
-        rows = order[: most_prompts or MOST_PROMPTS]
+        rows = order[: most_prompts or SAMPLE_PROMPTS]
         turns = [list(prompts[n]) for n in rows]
         inputs, words = words_and_form(turns)
         usage = None if words is None else words.usage(turns)
@@ -236,7 +241,7 @@ def _read(model: P2LModel, tokenizer: PromptTokenizer, prompts: list[list[str]])
     encodings = tokenizer.encode(prompts)
     inputs: list[NDArray[np.float32]] = [np.empty(0, np.float32)] * len(prompts)
     coefs = np.zeros((len(prompts), len(model.model_list)), np.float32)
-    for rows in plan_batches([len(encoding.ids) for encoding in encodings], max_tokens=_TOKENS, packed=packed):
+    for rows in plan_batches([len(encoding.ids) for encoding in encodings], max_tokens=_TOKENS_PER_PASS, packed=packed):
         batch = to_device(collate([encodings[row] for row in rows], tokenizer.pad_token_id, packed=packed), device)
         with torch.inference_mode():
             hidden, read = model.read(batch)
@@ -248,7 +253,7 @@ def _read(model: P2LModel, tokenizer: PromptTokenizer, prompts: list[list[str]])
 
 
 def _process(sample: _Sample, rng: np.random.Generator) -> PromptProcess:
-    return PromptProcess.of(sample.inputs, _information(sample), LENGTH * median_distance(sample.inputs), rng)
+    return PromptProcess.of(sample.inputs, _information(sample), KERNEL_LENGTH * median_distance(sample.inputs), rng)
 
 
 def _information(sample: _Sample) -> Floats:
@@ -280,7 +285,7 @@ def _estimate(sample: _Sample, trained: _Sample, process: PromptProcess, rng: np
     # What prompts differ by is what the kernel has at a prompt, beyond the mean that all share.
     raw, own = _on_one_prompt(sample, models, max(unit * (1.0 - float(mean @ mean)), 1e-6))
     # Slopes are less where differences are large, so that products are smaller than the variance makes them.
-    curved = max(1.0 - _CONCAVE * (raw + own), _MOST_CURVED)
+    curved = max(1.0 - _CONCAVITY * (raw + own), _SMALLEST_CORRECTION)
     return _Prior(
         models, max(raw / curved, _explained(trained), 1e-6), own / curved, float(trained.coefs.mean(1).var())
     )
@@ -299,7 +304,7 @@ def _from_products(sample: _Sample, features: Floats, models: Floats, rng: np.ra
     np.add.at(scores, (sample.prompt, loser), -weighted)
     sums, sizes = features.T @ scores, (features**2).sum(1)
     products = ((sums @ models) * sums).sum() - sizes @ ((scores @ models) * scores).sum(1)
-    rows = rng.permutation(len(winner))[:MOST_PRODUCTS]
+    rows = rng.permutation(len(winner))[:_VOTES_MULTIPLIED]
     prompt = sample.prompt[rows]
     first, second = np.triu_indices(len(rows), 1)
     other = prompt[first] != prompt[second]
@@ -315,14 +320,19 @@ def _on_one_prompt(sample: _Sample, models: Floats, raw: float) -> tuple[float, 
     """Return v and u: their sum is what pairs of votes on one prompt say, or, as far as they say little, assumed."""
     order = np.argsort(sample.prompt, kind="stable")
     first, second = (
-        np.concatenate([part[: max(len(order) - step, 0)] if ahead else part[step:] for step in range(1, _STEPS + 1)])
+        np.concatenate(
+            [
+                part[: max(len(order) - step, 0)] if ahead else part[step:]
+                for step in range(1, _NEIGHBOURS_MULTIPLIED + 1)
+            ]
+        )
         for ahead, part in ((True, order), (False, order))
     )
     same = sample.prompt[first] == sample.prompt[second]
     first, second = first[same], second[same]
     columns = sample.fisher[first] * sample.fisher[second] * _across(models, sample.pairs[first], sample.pairs[second])
     products = sample.score[first] * sample.score[second]
-    usual, squares = (1.0 + OWN_SHARE) * raw, float(columns @ columns)
+    usual, squares = (1.0 + _OWN_VARIANCE_RATIO) * raw, float(columns @ columns)
     if not squares > 0:
         return raw, usual - raw
     weight = usual**2 * squares / max(float((products**2).mean()), 1e-300)
@@ -382,14 +392,14 @@ def _components(
     fresh = process.fresh
     own = prior.own / prior.variance
     parts = [
-        (basis, _matched(kept, share, fresh, _explained(sample) / prior.variance), 1.0 + own, own + LEAST_VARIANCE)
+        (basis, _matched(kept, share, fresh, _explained(sample) / prior.variance), 1.0 + own, own + _REMAINING_VARIANCE)
     ]
     if grounded and prior.level > 1e-9:
         votes = num_votes * float(sample.level_fisher.mean()) * prior.level
         level = determined(np.array([votes]), process.seen)
         share_of = float(sample.coefs.mean(1).var()) / prior.level
         column = np.full((count, 1), math.sqrt(prior.level))
-        parts.append((column, _matched(level, level[0], fresh, share_of), 1.0 + own, own + LEAST_VARIANCE))
+        parts.append((column, _matched(level, level[0], fresh, share_of), 1.0 + own, own + _REMAINING_VARIANCE))
     spread, axes = np.linalg.eigh(information + _BOARD_PRECISION * np.eye(count))
     parts.append((axes / np.sqrt(spread), np.zeros((count, len(process.seen))), 1.0, 1.0))
     return process.tensors(share, lambda seen: energy @ determined(known, seen) / energy.sum()) | {
@@ -406,8 +416,8 @@ def _words(usage: WordUsage | None) -> Floats:
     Nearly every prompt of the votes would reach the upper share had it alone not been read. How few words are known of
     a topic that was not read is not in the votes: topics share most words, and those of its own are the rare ones.
     """
-    high = 0.0 if usage is None else float(np.quantile(usage.known_alone(), _FEW_KNOWN))
-    return np.array([_UNREAD * high, high] if high >= _LEAST_KNOWN else [-2.0, -1.0])
+    high = 0.0 if usage is None else float(np.quantile(usage.known_alone(), _KNOWN_WORDS_QUANTILE))
+    return np.array([_UNREAD_SHARE * high, high] if high >= _LEAST_KNOWN_WORDS else [-2.0, -1.0])
 
 
 def _differences_of(basis: Floats, pairs: Ints) -> Floats:
@@ -419,4 +429,4 @@ def _differences_of(basis: Floats, pairs: Ints) -> Floats:
 def _matched(kept: Floats, share: Floats, fresh: Floats, explained: float) -> Floats:
     """Return the shares times what makes their mean over new prompts the one that the trained model explains."""
     mean = float((fresh @ share).mean())
-    return kept * (min(max(explained, 0.0), 1.0 - LEAST_VARIANCE) / mean) if mean > 1e-9 else kept
+    return kept * (min(max(explained, 0.0), 1.0 - _REMAINING_VARIANCE) / mean) if mean > 1e-9 else kept

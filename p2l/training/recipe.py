@@ -18,16 +18,16 @@ from p2l.likelihood import outcome_model
 from p2l.model.scratch import TRANSFORMER_DEFAULTS
 
 GIB = 2**30
-STEPS_PER_EPOCH = 250
+_STEPS_PER_PASS = 250
 """Steps per pass that the size of a step aims at: enough for the learning rate to rise and fall."""
-GROUPED_FROM = 1.5  # votes on a prompt
-FEW_PROMPTS = 2000
-SAVES, READER_SAVES = 20, 5
+_GROUPED_VOTES_PER_PROMPT = 1.5  # votes on a prompt
+_FEW_PROMPTS = 2000
+CHECKPOINTS_PER_RUN, READER_CHECKPOINTS_PER_RUN = 20, 5
 """Checkpoints of a run; a reader trains in about the time that twenty take to be written."""
-MOST_BETWEEN_SAVES = 250
-EVALUATIONS = 4
-WIDER_FROM = 200_000  # votes from which a tiny transformer has twice the width
-BASE_FROM = 100_000  # votes from which a GPU is worth the larger size
+_MOST_STEPS_BETWEEN_CHECKPOINTS = 250
+_VALIDATIONS_PER_RUN = 4
+_VOTES_FOR_DOUBLE_WIDTH = 200_000  # votes from which a tiny transformer has twice the width
+_VOTES_FOR_BASE = 100_000  # votes from which a GPU is worth the larger size
 FOLDS = 5
 CROSS_FIT_BELOW = 5000
 """Votes with fewer than which holding some out costs more than training in `FOLDS` folds as well."""
@@ -69,9 +69,9 @@ class Size:
     grouped: Recipe | None = None
     """Where prompts have several votes, which a step trains on together; None: as `single`."""
     grouped_few: Recipe | None = None
-    """The same with fewer than `FEW_PROMPTS` prompts."""
+    """The same with fewer than `_FEW_PROMPTS` prompts."""
     single_few: Recipe | None = None
-    """As `single`, with fewer than `FEW_PROMPTS` prompts; None: as `single`."""
+    """As `single`, with fewer than `_FEW_PROMPTS` prompts; None: as `single`."""
     rank: int | None = None
     """Abilities that models share where prompts have single votes; None: each model has its own weights."""
     shared_level: bool = False
@@ -87,7 +87,7 @@ class Size:
 
 
 BAG_OF_WORDS = Recipe(1e-2, 1e-2, 0.01, epochs=6, init_type="reset_params")
-BAG_OF_WORDS_GROUPED = Recipe(3e-3, 3e-3, 0.1, epochs=6)
+_BAG_OF_WORDS_GROUPED = Recipe(3e-3, 3e-3, 0.1, epochs=6)
 """For a TF-IDF backbone, whatever the size."""
 SIZES = {
     size.name: size
@@ -167,7 +167,7 @@ class VoteFacts:
     @property
     def grouped(self) -> bool:
         """Whether enough votes share a prompt for a step to take them together, and encode the prompt once."""
-        return self.votes_per_prompt >= GROUPED_FROM
+        return self.votes_per_prompt >= _GROUPED_VOTES_PER_PROMPT
 
 
 @dataclass(frozen=True)
@@ -220,7 +220,7 @@ def choose_size(name: str | None, *, votes: int, gpu: bool, model_type: str | No
     """
     if name is None:
         own = {None: "reader", "reader": "reader", "tfidf": "tiny"}
-        name = own.get(model_type) or ("base" if gpu and votes >= BASE_FROM else "small")
+        name = own.get(model_type) or ("base" if gpu and votes >= _VOTES_FOR_BASE else "small")
     return choose("--size", name, SIZES)
 
 
@@ -244,7 +244,7 @@ def check_machine(size: Size, machine: Machine, *, own_backbone: bool) -> None:
 
 def scratch_shape(train_votes: int) -> dict[str, Any]:
     """Return the arguments of `scratch.make_transformer` for this number of votes."""
-    vocabulary, width = (2000, 64) if train_votes < WIDER_FROM else (4000, 128)
+    vocabulary, width = (2000, 64) if train_votes < _VOTES_FOR_DOUBLE_WIDTH else (4000, 128)
     return {
         **TRANSFORMER_DEFAULTS,
         "vocab_size": vocabulary,
@@ -284,7 +284,7 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         "num_train_epochs": (recipe.epochs, f"{votes.votes:,} votes on {votes.prompts:,} prompts"),
         "batch_size": (share, why_step),
         "gradient_accumulation_steps": (1, "a step is split by tokens, not by votes"),
-        "micro_batch_tokens": (_READ_AT_ONCE if read else _TOKENS_AT_ONCE[machine.gpu, small], ""),
+        "micro_batch_tokens": (_READER_MICRO_BATCH_TOKENS if read else _MICRO_BATCH_TOKENS[machine.gpu, small], ""),
         "learning_rate": (recipe.learning_rate, ""),
         "head_learning_rate": (recipe.head_learning_rate, ""),
         "lr_schedule": ("cosine", ""),
@@ -301,17 +301,23 @@ def derive(size: Size, votes: VoteFacts, backbone: BackboneFacts, machine: Machi
         deepspeed=deepspeed,
         steps=steps,
         tokens=round(encoded * sum(min(tokens, length) for tokens in votes.lengths) / len(votes.lengths)),
-        eval_steps=max(1, math.ceil(steps / EVALUATIONS)),
-        save_steps=max(1, min(math.ceil(steps / (READER_SAVES if read else SAVES)), MOST_BETWEEN_SAVES)),
+        eval_steps=max(1, math.ceil(steps / _VALIDATIONS_PER_RUN)),
+        save_steps=max(
+            1,
+            min(
+                math.ceil(steps / (READER_CHECKPOINTS_PER_RUN if read else CHECKPOINTS_PER_RUN)),
+                _MOST_STEPS_BETWEEN_CHECKPOINTS,
+            ),
+        ),
     )
 
 
 def _recipe(size: Size, votes: VoteFacts, *, bag: bool) -> Recipe:
     if bag:
-        return BAG_OF_WORDS_GROUPED if votes.grouped else BAG_OF_WORDS
+        return _BAG_OF_WORDS_GROUPED if votes.grouped else BAG_OF_WORDS
     if not votes.grouped:
-        return (size.single_few if votes.prompts < FEW_PROMPTS else None) or size.single
-    return (size.grouped_few if votes.prompts < FEW_PROMPTS else size.grouped) or size.single
+        return (size.single_few if votes.prompts < _FEW_PROMPTS else None) or size.single
+    return (size.grouped_few if votes.prompts < _FEW_PROMPTS else size.grouped) or size.single
 
 
 def _factor(size: Size, votes: VoteFacts, *, bag: bool) -> tuple[int | None, str]:
@@ -333,7 +339,7 @@ def _max_length(lengths: Sequence[int], most: int) -> tuple[int, str]:
 
 def _step(size: Size, votes: VoteFacts, machine: Machine) -> tuple[int, str]:
     """Return a step's votes per process, with the reason: a step learns from prompts, however many votes each has."""
-    nearest_power = 2 ** round(math.log2(max(1.0, votes.prompts / STEPS_PER_EPOCH)))
+    nearest_power = 2 ** round(math.log2(max(1.0, votes.prompts / _STEPS_PER_PASS)))
     smallest = (size.smallest_grouped if votes.grouped else None) or size.smallest_step
     per_epoch = min(max(nearest_power, smallest), size.largest_step)
     each = votes.votes_per_prompt if votes.grouped else 1.0
@@ -343,10 +349,10 @@ def _step(size: Size, votes: VoteFacts, machine: Machine) -> tuple[int, str]:
     return share, total + (f", in {machine.processes} processes" if machine.processes > 1 else "")
 
 
-_READ_AT_ONCE = 131_072  # of a reader, which looks most states up and divides the others itself
-_FOR_STATE = 0.7  # share of the memory; the rest is for activations
+_READER_MICRO_BATCH_TOKENS = 131_072  # of a reader, which looks most states up and divides the others itself
+_MEMORY_SHARE_OF_STATE = 0.7  # share of the memory; the rest is for activations
 # (on a GPU, from scratch): tokens of one micro-batch.
-_TOKENS_AT_ONCE = {(False, True): 2048, (False, False): 2048, (True, True): 131_072, (True, False): 16_384}
+_MICRO_BATCH_TOKENS = {(False, True): 2048, (False, False): 2048, (True, True): 131_072, (True, False): 16_384}
 
 
 def _deepspeed(backbone: BackboneFacts, machine: Machine, *, half: bool) -> tuple[dict[str, Any], str]:
@@ -367,7 +373,7 @@ def _deepspeed(backbone: BackboneFacts, machine: Machine, *, half: bool) -> tupl
     if half or spread == 1:
         # bfloat16 cannot do without stage 1; for one process in float32 that is the same as stage 0.
         needed.pop(0 if half else 1)
-    room = _FOR_STATE * machine.memory
+    room = _MEMORY_SHARE_OF_STATE * machine.memory
     for stage, each in needed.items():
         if each * backbone.parameters <= room:
             why = f"ZeRO stage {stage}: {each * backbone.parameters / GIB:.1f} GiB of state a process"

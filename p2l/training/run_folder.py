@@ -39,7 +39,7 @@ from p2l.training.train_config import TrainConfig
 from p2l.training.trainer import Trainer
 from p2l.votes import VoteStore
 
-_NAME = re.compile(r"checkpoint-(\d+)")
+_CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 _ROWS_WRITTEN_TOGETHER = 1024
 
 
@@ -127,7 +127,7 @@ def keep_newest(folder: Path, number: int) -> None:
 
 def _whole_checkpoints(folder: Path) -> list[Path]:
     """Return the complete checkpoints of a run, oldest first."""
-    numbered = [(int(match[1]), path) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name))]
+    numbered = [(int(match[1]), path) for path in folder.iterdir() if (match := _CHECKPOINT_NAME.fullmatch(path.name))]
     return [path for _, path in sorted(numbered) if (path / STATE_FILE).is_file()]
 
 
@@ -314,8 +314,8 @@ def _write_model(
 # Keys that may change between a run and its resumption: places, and what does not touch a step. Model, head and loss
 # are checked against the model's own record; votes, batch, seed, precision and ZeRO stage against the trainer's state,
 # and so is the room that the head of an online run has (model_capacity).
-_MAY_CHANGE = {
-    "proj_name", "output_dir", "repo_id", "wandb_entity", "device", "train_data_path", "val_data_path",
+_KEYS_THAT_MAY_CHANGE = {
+    "proj_name", "output_dir", "repo_id", "device", "train_data_path", "val_data_path",
     "load_train_data_from_disk", "load_val_data_from_disk", "drop_unknown_models", "pretrain_model_name", "model_type",
     "head_type", "loss_type", "num_train_epochs", "batch_size", "gradient_accumulation_steps", "packing",
     "micro_batch_tokens", "seed", "shuffle", "deepspeed_config_path", "dtype", "gradient_checkpointing", "compile",
@@ -333,7 +333,7 @@ def check_same_configuration(config: TrainConfig, checkpoint: Path) -> None:
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{file}: cannot be read: {error}; copy the checkpoint again") from error
     for key in changed:
-        if key not in _MAY_CHANGE:
+        if key not in _KEYS_THAT_MAY_CHANGE:
             name, old, new = _innermost(key, before[key], now[key])
             raise CheckpointError(
                 f"{checkpoint}: was trained with {name} = {old!r}, this run has {new!r}; "

@@ -1,4 +1,4 @@
-"""What a training run has written into its folder, read again: steps, validations, the comparison, publications.
+"""Read the records of a training run from its folder: steps, validations, the comparison, publications.
 
 Reads files alone, without torch, of runs that have ended, still run, or were killed: a line that was cut is left out,
 and so is a value that is not a number.
@@ -154,16 +154,16 @@ def read_run(folder: Path) -> RunRecords:
     request = _object(folder / REQUEST_FILE).get("request")
     source = request.get("votes") if isinstance(request, dict) else config.get("train_data_path")
     return RunRecords(
-        folder,
-        config,
-        source if isinstance(source, str) else "",
-        steps,
-        validations,
-        choices,
-        _object(folder / RESULTS_FILE),
-        HeldOutComparison.read(folder),
-        publications,
-        (folder / "config.json").is_file(),
+        folder=folder,
+        config=config,
+        source=source if isinstance(source, str) else "",
+        steps=steps,
+        validations=validations,
+        choices=choices,
+        results=_object(folder / RESULTS_FILE),
+        comparison=HeldOutComparison.read(folder),
+        publications=publications,
+        is_finished=(folder / "config.json").is_file(),
     )
 
 
@@ -192,7 +192,7 @@ def _read_metrics(file: Path) -> tuple[Steps, Steps, Steps]:
 
 def read_publications(folder: Path) -> list[Publication]:
     """Return the decisions on candidates of a served folder; none where nothing was published."""
-    found = []
+    publications = []
     names = ("time", "step", "votes", "loss", "served_loss", "difference", "error", "held_votes", "factor")
     for line in _lines(folder / PUBLICATIONS_FILE):
         event = line.get("event")
@@ -202,8 +202,16 @@ def read_publications(folder: Path) -> list[Publication]:
         step = numbers["step"]
         subject = str(line.get("taken_out") or ("" if step is None else f"checkpoint-{step:.0f}"))
         against = line.get("back_to") or line.get("against") or ""
-        found.append(Publication(str(event), subject, str(against), str(line.get("reason") or ""), **numbers))
-    return found
+        publications.append(
+            Publication(
+                event=str(event),
+                subject=subject,
+                against=str(against),
+                reason=str(line.get("reason") or ""),
+                **numbers,
+            )
+        )
+    return publications
 
 
 def _published_elsewhere(folder: Path) -> list[Publication]:
@@ -249,8 +257,6 @@ def _object(file: Path) -> dict[str, Any]:
 
 
 # Whether the trained model reads prompts: training prints it, and `p2l report` begins with it.
-
-_SIDES = ("one_leaderboard", "model")
 
 
 @dataclass(frozen=True)
@@ -315,18 +321,26 @@ class HeldOutComparison:
     @property
     def shrunk(self) -> str:
         """How far the model was shrunk towards one leaderboard, in words; empty where it was not."""
-        return "" if self.factor is None else _share(self.factor)
+        if self.factor is None:
+            return ""
+        ends = {0.0: "coefficients are its own: prompts make no difference", 1.0: "not at all"}
+        return ends.get(self.factor, f"coefficients keep {100 * self.factor:.3g} % of their distance from it")
 
     @classmethod
     def read(cls, folder: Path) -> HeldOutComparison | None:
         """Read the comparison of a run's folder; None where it has none or one that cannot be read."""
         try:
             content = parse_json((folder / COMPARISON_FILE).read_text(encoding="utf-8"))
-            estimate, lower, upper = (float(content["gain"][name]) for name in ("estimate", "lower", "upper"))
-            board, model = ({name: float(content[side][name]) for name in ("Loss", "Accuracy")} for side in _SIDES)
-            sizes = int(content["votes"]), int(content["prompts"])
-            gain = Interval(estimate, lower, upper, float("nan"))
-            return cls(*sizes, board, model, gain, content["factor"], content["folds"])
+            gain = content["gain"]
+            return cls(
+                votes=int(content["votes"]),
+                prompts=int(content["prompts"]),
+                one_leaderboard=_two_metrics(content["one_leaderboard"]),
+                model=_two_metrics(content["model"]),
+                gain=Interval(float(gain["estimate"]), float(gain["lower"]), float(gain["upper"]), float("nan")),
+                factor=content["factor"],
+                folds=content["folds"],
+            )
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
@@ -353,6 +367,5 @@ class HeldOutComparison:
         return {name: getattr(self, name) for name in names} | {"gain": gain}
 
 
-def _share(factor: float) -> str:
-    ends = {0.0: "coefficients are its own: prompts make no difference", 1.0: "not at all"}
-    return ends.get(factor, f"coefficients keep {100 * factor:.3g} % of their distance from it")
+def _two_metrics(content: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(content[name]) for name in ("Loss", "Accuracy")}

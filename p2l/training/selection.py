@@ -65,8 +65,8 @@ from p2l.votes import VoteStore
 from p2l.votes.splitting import hash_prompts, split_by_prompt
 
 POINTS = 10
-MOST_VOTES = 2_000
-_LARGEST_SHARE = 0.3  # of the votes; few prompts with many votes each could take more
+MOST_CHOOSING_VOTES = 2_000
+_LARGEST_CHOOSING_SHARE = 0.3  # of the votes; few prompts with many votes each could take more
 BEST_FILE, CROSS_FIT_FILE = "best.safetensors", "cross_fit.json"
 
 
@@ -82,13 +82,13 @@ def hold_out(votes: VoteStore, config: TrainConfig) -> tuple[VoteStore, VoteStor
     count.
     """
     people = people_rows(votes, config)
-    count = min(round(config.selection_share * len(people)), MOST_VOTES)
+    count = min(round(config.selection_share * len(people)), MOST_CHOOSING_VOTES)
     if not count:
         return None
     try:
         # Whole prompts are held out, and people alone choose: judges' verdicts on these prompts are used for nothing.
         chosen = people[split_by_prompt(of_people(votes, config), count, config.seed)]
-        if len(chosen) > max(count, _LARGEST_SHARE * len(people)):
+        if len(chosen) > max(count, _LARGEST_CHOOSING_SHARE * len(people)):
             return None
         hashes = hash_prompts(votes)
         # The votes of a prompt follow each other, so that it is read once.
@@ -115,8 +115,8 @@ def to_choose_by(votes: VoteStore, config: TrainConfig, sources: SourceFit | Non
     """Return labels, prompts and weights of votes that step and factor are chosen by; `sources` weigh their voters."""
     prompts = np.unique(hash_prompts(votes), return_inverse=True)[1]
     weights = votes.weights() if config.weighted_loss else np.ones(len(votes))
-    terms = None if sources is None else terms_of(votes, config, sources)
-    weights = weights if terms is None else weights * terms.weight
+    adjustments = None if sources is None else terms_of(votes, config, sources)
+    weights = weights if adjustments is None else weights * adjustments.weight
     return ValidationVotes(get(config.loss_type), votes.labels(), prompts, weights)
 
 
@@ -168,7 +168,7 @@ class BestStep:
         return factor
 
     def record(self) -> dict[str, float | None]:
-        """Return what the state of a checkpoint has of it."""
+        """Return the part of a checkpoint's state that `load` continues from."""
         return {"votes": len(self.votes), "step": self.step, "loss": self.loss if self.step else None}
 
     def save(self, folder: Path) -> None:
@@ -214,7 +214,7 @@ def _trained(engine: Engine) -> list[str]:
 
 @dataclass(frozen=True)
 class CrossFit:
-    """What the folds say of training on all votes."""
+    """The outcome of cross-fitting, by which the model is then trained on all votes."""
 
     share: float
     """Of the steps of a run, after which it ends."""
@@ -247,11 +247,11 @@ class CrossFit:
             gain = Interval(ends["estimate"], ends["lower"], ends["upper"], math.nan)
             sources, worth = content.get("sources"), content.get("worth")
             return cls(
-                content["share"],
-                content["factor"],
-                HeldOutComparison(**comparison, gain=gain),
-                sources and SourceFit.from_dict(sources),
-                worth and WorthOfJudges(**worth),
+                share=content["share"],
+                factor=content["factor"],
+                comparison=HeldOutComparison(**comparison, gain=gain),
+                sources=sources and SourceFit.from_dict(sources),
+                worth=worth and WorthOfJudges(**worth),
             )
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise CheckpointError(f"{file}: cannot be read: {error}; start a new run") from error
@@ -273,7 +273,7 @@ def cross_fit(votes: VoteStore, config: TrainConfig, start: Callable[[VoteStore]
     folds = int(fold.max()) + 1
     if folds < 2:
         raise VoteError(f"{votes.name}: all votes share one prompt, which cannot be dealt into folds; use --no-eval")
-    tables = _Tables(len(votes))
+    tables = _FoldForecasts(len(votes))
     for number in progress(range(folds), description="cross-fit", unit="fold", quiet=quiet):
         inside, out = (votes.subset(np.flatnonzero(side)) for side in (fold != number, fold == number))
         board = one_leaderboard(inside, config)
@@ -302,29 +302,32 @@ def cross_fit_sources(
     if people is votes:
         return votes, crossed
     alone = cross_fit(people, config, start, quiet=quiet)
-    worth = WorthOfJudges(*(one.comparison.model["Loss"] for one in (alone, crossed)))
+    worth = WorthOfJudges(alone.comparison.model["Loss"], crossed.comparison.model["Loss"])
     return (votes, replace(crossed, worth=worth)) if worth.helps else (people, replace(alone, worth=worth))
 
 
-class _Tables:
+class _FoldForecasts:
     """Forecasts of N votes at each point of the runs, and by one leaderboard, filled fold by fold."""
 
     def __init__(self, votes: int) -> None:
-        self.votes = votes
+        self.num_votes = votes
         self.forecasts: dict[int | None, Forecast] = {}
 
     def put(self, rows: NDArray[np.int64], point: int | None, forecast: Forecast | None) -> None:
         """Set the forecast of some votes at a point; None is the leaderboard."""
         assert forecast is not None
         if point not in self.forecasts:
-            columns = (forecast.eta, forecast.gamma)
-            empty = (None if column is None else np.zeros(self.votes) for column in columns)
-            self.forecasts[point] = Forecast(np.zeros((self.votes, forecast.coefs.shape[1])), *empty)
+            self.forecasts[point] = Forecast(
+                coefs=np.zeros((self.num_votes, forecast.coefs.shape[1])),
+                eta=None if forecast.eta is None else np.zeros(self.num_votes),
+                gamma=None if forecast.gamma is None else np.zeros(self.num_votes),
+            )
         table = self.forecasts[point]
         table.coefs[rows] = forecast.coefs
-        for whole, part in ((table.eta, forecast.eta), (table.gamma, forecast.gamma)):
-            if whole is not None and part is not None:
-                whole[rows] = part
+        if table.eta is not None:
+            table.eta[rows] = forecast.eta
+        if table.gamma is not None:
+            table.gamma[rows] = forecast.gamma
 
     @property
     def points(self) -> list[Forecast]:
@@ -332,7 +335,7 @@ class _Tables:
         return [self.forecasts[point] for point in range(POINTS)]
 
 
-def _chosen(votes: VoteStore, config: TrainConfig, tables: _Tables, fold: NDArray[np.int64]) -> CrossFit:
+def _chosen(votes: VoteStore, config: TrainConfig, tables: _FoldForecasts, fold: NDArray[np.int64]) -> CrossFit:
     """Choose by all folds; compare each fold as the others would choose. What people cast decides."""
     people = people_rows(votes, config)
     sources = sources_of(votes, config) if has_sources(config) else None
@@ -360,4 +363,8 @@ def _chosen(votes: VoteStore, config: TrainConfig, tables: _Tables, fold: NDArra
 
 
 def _rows(forecast: Forecast, rows: NDArray[np.int64]) -> Forecast:
-    return Forecast(*(None if part is None else part[rows] for part in (forecast.coefs, forecast.eta, forecast.gamma)))  # type: ignore[arg-type]
+    return Forecast(
+        coefs=forecast.coefs[rows],
+        eta=None if forecast.eta is None else forecast.eta[rows],
+        gamma=None if forecast.gamma is None else forecast.gamma[rows],
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -14,12 +14,11 @@ from p2l.common.errors import ConfigError
 
 # Keys of `p2l.online_training.online_train`, for a message that says where they belong.
 _ONLINE_KEYS = {"buffer", "experience_replay", "model_capacity", "new_models", "vote_order"}
+_REMOVED_KEYS: dict[str, object] = {"wandb_entity": None, "adam_betas": [0.9, 0.999]}
+"""Keys that earlier versions had, with their defaults."""
 
 
-_Beta = Annotated[Number, Field(ge=0, lt=1)]
-
-
-class OptimizerBlock(BaseModel):
+class _DeepSpeedBlock(BaseModel):
     """A DeepSpeed block `{type, params}`: an optimizer, or a learning-rate scheduler."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -39,8 +38,6 @@ class TrainConfig(BaseModel):
     output_dir: Path
     repo_id: str | None = None
     """Hub repository for `--push-to-hf`; made private, must not exist."""
-    wandb_entity: str | None = None
-    """Log to Weights & Biases under this entity when the package is installed."""
     seed: Whole = Field(default=42, ge=0, lt=2**63)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -92,12 +89,11 @@ class TrainConfig(BaseModel):
     head_learning_rate: Number | None = Field(default=None, gt=0)
     """Learning rate of the head; the default is `learning_rate`. The schedule applies to both."""
     adam_epsilon: Number | None = Field(default=None, gt=0)
-    adam_betas: tuple[_Beta, _Beta] = (0.9, 0.999)
     weight_decay: Number = Field(default=0.0, ge=0)
     """Of weight matrices alone: biases and the weights of norms do not decay."""
-    optimizer: OptimizerBlock | None = None
-    """A DeepSpeed optimizer block; replaces learning_rate, adam_epsilon, adam_betas and weight_decay."""
-    custom_scheduler: OptimizerBlock | None = None
+    optimizer: _DeepSpeedBlock | None = None
+    """A DeepSpeed optimizer block; replaces learning_rate, adam_epsilon and weight_decay."""
+    custom_scheduler: _DeepSpeedBlock | None = None
     """A DeepSpeed scheduler block; replaces lr_schedule and warm-up."""
     lr_schedule: str = "constant"
     lr_schedule_params: dict[str, Any] = Field(default_factory=dict)
@@ -177,8 +173,8 @@ class TrainConfig(BaseModel):
     @property
     def replaced_keys(self) -> list[str]:
         """Keys that are set although the `optimizer` block replaces them."""
-        own = ("learning_rate", "adam_epsilon", "adam_betas", "weight_decay")
-        return [key for key in own if key in self.model_fields_set] if self.optimizer is not None else []
+        replaced = ("learning_rate", "adam_epsilon", "weight_decay")
+        return [key for key in replaced if key in self.model_fields_set] if self.optimizer is not None else []
 
     @property
     def run_name(self) -> str:
@@ -203,6 +199,10 @@ def load_config_as(kind: type[Config], path: str | Path, changes: Mapping[str, o
     from p2l.likelihood import check_pair
 
     raw = read_yaml(path)
+    for key, default in _REMOVED_KEYS.items():
+        # What earlier versions recorded beside a model goes on being read.
+        if key in raw and raw[key] in (default, None):
+            del raw[key]
     for key in raw:
         if key in _ONLINE_KEYS and key not in kind.model_fields:
             raise ConfigError(

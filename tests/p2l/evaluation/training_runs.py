@@ -65,7 +65,7 @@ def make_run(folder: Path, models: list[str] | None = None, **found: Any) -> Pat
     write_lines(folder / "metrics.jsonl", steps())
     config: dict[str, Any] = {"loss_type": "bt-tie", "model_type": "qwen2", "head_type": "bt", "num_train_epochs": 3}
     config |= {"train_data_path": "data/train.parquet", "val_data_path": "data/held_out.parquet"}
-    config |= {"learning_rate": 2e-3, "chat_template": "x" * 900, "wandb_entity": None}
+    config |= {"learning_rate": 2e-3, "chat_template": "x" * 900}
     (folder / "training_config.json").write_text(json.dumps(config), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps({"p2l": {"loss_type": "bt-tie"}}), encoding="utf-8")
     (folder / "model_list.json").write_text(json.dumps(models), encoding="utf-8")

@@ -12,7 +12,7 @@ from p2l.likelihood import get
 from p2l.model.checkpoint import WEIGHTS_FILE
 from p2l.model.posterior import POSTERIOR_FILE
 from p2l.online_training.candidates import (
-    FEWEST_PROMPTS,
+    FEWEST_HELD_OUT_PROMPTS,
     ArrivedVotes,
     HeldOutVotes,
     complete,
@@ -109,13 +109,13 @@ def test_a_model_that_is_right_stays_as_it_is(candidate: Path, tmp_path: Path) -
     assert facts["factor"] < 1 or (candidate / WEIGHTS_FILE).read_bytes() == weights
 
 
-@pytest.mark.parametrize("judges", [None, held([[0, 1, 0]] * (FEWEST_PROMPTS - 1))])
+@pytest.mark.parametrize("judges", [None, held([[0, 1, 0]] * (FEWEST_HELD_OUT_PROMPTS - 1))])
 def test_nothing_is_concluded_from_too_few_prompts(
     candidate: Path, tmp_path: Path, judges: HeldOutVotes | None
 ) -> None:
     weights = (candidate / WEIGHTS_FILE).read_bytes()
     facts = complete(candidate, arrived(tmp_path, [[0, 1, 0], [2, 3, 0]] * 20), judges, CPU)
-    assert facts == ({} if judges is None else {"factor": 1.0, "factor_votes": FEWEST_PROMPTS - 1})
+    assert facts == ({} if judges is None else {"factor": 1.0, "factor_votes": FEWEST_HELD_OUT_PROMPTS - 1})
     assert (candidate / WEIGHTS_FILE).read_bytes() == weights
     assert not (candidate / POSTERIOR_FILE).exists()
 

@@ -1,10 +1,14 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
 
 from p2l.common.errors import ConfigError
+from p2l.common.program import Parser
 from p2l.online_training.online_config import OnlineConfig
+from p2l.online_training.online_train import build_parser as online_parser
+from p2l.train import build_parser as offline_parser
 from p2l.training.train_config import TrainConfig, load_config, load_config_as
 from tests.conftest import ROOT
 
@@ -108,7 +112,7 @@ def test_an_optimizer_block_replaces_the_learning_rate(tmp_path: Path) -> None:
         ("batch_size", True),
         ("learning_rate", float("inf")),
         ("learning_rate", [1e-4]),
-        ("adam_betas", [0.9, 1.5]),
+        ("max_grad_norm", -1.0),
         ("seed", 2**70),
         ("proj_name", "../elsewhere"),
         ("proj_name", "."),
@@ -155,3 +159,19 @@ def test_online_training_chooses_no_step(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=key):
             load_config_as(OnlineConfig, write(tmp_path, {key: value}))
     assert load_config_as(OnlineConfig, write(tmp_path, {})).shuffle is False
+
+
+def test_keys_of_earlier_versions_are_read_where_they_change_nothing(tmp_path: Path) -> None:
+    recorded = write(tmp_path, {"wandb_entity": None, "adam_betas": [0.9, 0.999]})
+    assert "adam_betas" not in load_config(recorded).model_fields_set
+    with pytest.raises(ConfigError, match="adam_betas"):
+        load_config(write(tmp_path, {"adam_betas": [0.8, 0.9]}))
+
+
+@pytest.mark.parametrize("build_parser", [offline_parser, online_parser])
+def test_the_model_has_one_flag_with_its_old_spelling(build_parser: Callable[[], Parser]) -> None:
+    source = ["--config", "a.yaml"]
+    for spelling in ("--model", "--checkpoint"):
+        assert build_parser().parse_args([*source, spelling, "runs/one"]).checkpoint == "runs/one"
+    for spelling in ("--local-rank", "--local_rank"):
+        assert build_parser().parse_args([*source, spelling, "1"]).local_rank == 1
