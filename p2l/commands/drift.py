@@ -128,16 +128,21 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     if args.follow is not None:
         return _follow(args)
     drift = _of_votes(args) if args.votes is not None else _of_models(args)
-    print(drift.to_text(every=args.all, most=rows_to_print(args.rows)))
+    from p2l.insight.drift_report import drift_figures, drift_text
+
+    print(drift_text(drift, every=args.all, top=rows_to_print(args.rows)))
     _write(args, drift)
     for path in (args.json, args.report):
         if path is not None:
             print(f"wrote {path}", file=sys.stderr)
     if args.plot is not None:
-        from p2l.insight.drift import plot_drift
+        from p2l.common.report.images import save_picture
 
-        left = plot_drift(drift, args.plot)
-        print(f"drew {args.plot}" + (f" ({left} more categories are in --json)" if left else ""), file=sys.stderr)
+        figures = drift_figures(drift)
+        save_picture(args.plot, *figures)
+        left = len({cell.title for cell in drift.cells}) - len(figures)
+        more = f" ({left} more categories are in --json)" if left > 0 and len(figures) > 1 else ""
+        print(f"drew {args.plot}{more}", file=sys.stderr)
     return None
 
 
@@ -238,6 +243,7 @@ def _with_clusters(args: argparse.Namespace, path: str) -> tuple[Source | str, l
 def _follow(args: argparse.Namespace) -> int | None:
     """Print each comparison; return 1 at the first change where --alarm asks for that."""
     from p2l.insight.drift_follow import DriftSettings, look_at, send_alarm
+    from p2l.insight.drift_report import drift_text
     from p2l.likelihood import get
     from p2l.online_training.stream import StopRequestedError
 
@@ -255,7 +261,7 @@ def _follow(args: argparse.Namespace) -> int | None:
     )
     with contextlib.suppress(StopRequestedError):
         for drift in look_at(_followed(args), watch, _teller(args)):
-            print(drift.to_text(every=args.all), flush=True)
+            print(drift_text(drift, every=args.all), flush=True)
             _write(args, drift)
             if drift.found and args.alarm == _EXIT:
                 return 1

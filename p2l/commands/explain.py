@@ -89,11 +89,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.answers is None:
         need("torch")  # before what comes with the extra of votes alone
     _check(args)
-    from p2l.insight.explain_report import to_text
+    from p2l.insight.explain_report import explanation_text
 
     explanation = _explained(args)
-    most = rows_to_print(args.rows)
-    print(to_text(explanation, models=args.models, every=args.all, top=args.top, most=most))
+    rows = rows_to_print(args.rows)
+    print(explanation_text(explanation, models=args.models, every=args.all, of_each=args.top, top=rows))
     _write(explanation, args)
 
 
@@ -164,19 +164,16 @@ def _write(explanation: Explanation, args: argparse.Namespace) -> None:
     if args.html is not None:
         _write_page(explanation, args)
     if args.plot is not None:
-        from p2l.common.plots import save_figure
-        from p2l.insight.explain_report import draw_map, draw_model
+        from p2l.common.report.images import save_picture
+        from p2l.insight.explain_report import explanation_figure
 
-        one = len(args.models) == 1 or len(explanation.models) == 1
-        save_figure(
-            draw_model(explanation, args.models[0]) if one else draw_map(explanation, args.models), Path(args.plot)
-        )
+        save_picture(args.plot, explanation_figure(explanation, args.models))
         print(f"drew {args.plot}", file=sys.stderr)
 
 
 def _write_page(explanation: Explanation, args: argparse.Namespace) -> None:
     from p2l.common.report.reports import save_report
-    from p2l.insight.explain_page import explanation_report
+    from p2l.insight.explain_report import explanation_report
 
     data = f"{explanation.chosen_from + explanation.prompts:,} prompts" if args.prompts is None else args.prompts
     subject = Path(args.answers).stem if args.model is None else Path(args.model).name

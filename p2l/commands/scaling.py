@@ -7,7 +7,6 @@ p2l scaling --votes votes.parquet --also encoder=encoders/e5-base --price 0.12 -
 from __future__ import annotations
 
 import argparse
-import csv
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError
-from p2l.common.files import atomic_path, write_json
+from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
 
 if TYPE_CHECKING:
@@ -81,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.output is not None:
         _write(curve, args.output, args.price)
     if args.plot is not None:
-        curve.draw(Path(args.plot))
+        from p2l.common.report.images import save_picture
+
+        save_picture(args.plot, curve.figure())
     for path in filter(None, (args.output, args.plot)):
         print(f"wrote {path}", file=sys.stderr)
 
@@ -108,11 +109,9 @@ def _write(curve: VoteCurve, path: str, price: float | None) -> None:
     if path.endswith(".json"):
         write_json(path, curve.to_dict(price), indent=2)
         return
-    rows = curve.rows()
-    with atomic_path(Path(path)) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
+    from p2l.common.report.data import write_csv
+
+    write_csv(curve.points_table(), path)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from p2l.common.text_table import text_table
 from p2l.evaluation.inputs import EvaluationSettings
 from p2l.leaderboard import Leaderboard, to_score
-from p2l.metrics import Interval, Reliability, about
+from p2l.metrics import Interval, Reliability
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -135,7 +134,7 @@ class OutputResult:
 
 # Results as JSON: the published blocks under `models`, everything else under `details`.
 
-NOT_APPLICABLE = -1
+_NOT_APPLICABLE = -1
 _DIGITS = 4
 
 
@@ -144,25 +143,25 @@ def published_object(result: CategoryResult, settings: EvaluationSettings) -> di
     blocks: dict[str, Any] = {}
     if "simple" in settings.metrics_to_inc:
         blocks["simple_metrics"] = {
-            name: _rounded((result.simple or {})[name], NOT_APPLICABLE) for name in settings.simple_metrics
+            name: _rounded((result.simple or {})[name], _NOT_APPLICABLE) for name in settings.simple_metrics
         }
     if "category" in settings.metrics_to_inc:
-        blocks["category_metrics"] = _rounded(result.comparison or {}, NOT_APPLICABLE)
+        blocks["category_metrics"] = _rounded(result.comparison or {}, _NOT_APPLICABLE)
     for name, scores in (("random_subsets", result.subsets), ("aggr_scale", result.scale)):
         if name in settings.metrics_to_inc:
-            blocks[name] = {str(score.size): _rounded(score.values, NOT_APPLICABLE) for score in scores}
+            blocks[name] = {str(score.size): _rounded(score.values, _NOT_APPLICABLE) for score in scores}
     return blocks
 
 
 def details_object(result: CategoryResult) -> dict[str, Any]:
     """Return what goes beyond the published blocks."""
-    about = {"votes": result.votes, "prompts": result.prompts}
+    sizes = {"votes": result.votes, "prompts": result.prompts}
     if result.problem is not None:
-        return {**about, "problem": result.problem}
+        return {**sizes, "problem": result.problem}
     return {
-        **about,
+        **sizes,
         "notes": list(result.metric_notes),
-        "metrics": _rounded(result.simple or {}, NOT_APPLICABLE),
+        "metrics": _rounded(result.simple or {}, _NOT_APPLICABLE),
         "intervals": _rounded(result.intervals or {}),
         "skill": None if result.skill is None else {"over": result.skill_over, **_rounded(result.skill)},
         "reliability": _reliability(result.reliability),
@@ -170,8 +169,8 @@ def details_object(result: CategoryResult) -> dict[str, Any]:
         "random_subsets": _scores(result.subsets),
         "aggr_scale": _scores(result.scale),
         "by_model": [
-            {"model": one.model, "votes": one.votes, "loss": _rounded(one.loss), "accuracy": _rounded(one.accuracy)}
-            for one in result.by_model
+            {"model": row.model, "votes": row.votes, "loss": _rounded(row.loss), "accuracy": _rounded(row.accuracy)}
+            for row in result.by_model
         ],
     }
 
@@ -181,9 +180,9 @@ def _rounded(value: Any, missing: float | None = None) -> Any:
     if isinstance(value, Interval):
         value = value._asdict()
     if isinstance(value, Mapping):
-        return {str(key): _rounded(one, missing) for key, one in value.items()}
+        return {str(key): _rounded(item, missing) for key, item in value.items()}
     if isinstance(value, np.ndarray):
-        return [_rounded(one, missing) for one in value.tolist()]
+        return [_rounded(item, missing) for item in value.tolist()]
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return missing
     return round(float(value), _DIGITS) if isinstance(value, float) else value
@@ -213,45 +212,3 @@ def _board(board: Leaderboard | None) -> dict[str, Any] | None:
 
 def _scores(scores: Sequence[SubsetScore]) -> dict[str, Any]:
     return {str(score.size): {"samples": score.samples, "intervals": _rounded(score.intervals)} for score in scores}
-
-
-# What `p2l auto-evals` prints: one row a category.
-
-_HEADER = ("category", "votes", "loss", "accuracy", "skill over marginal")
-# What the leaderboards are compared with: a fit of the votes themselves is no truth.
-_DISTANCES = {"arena": "L1 to the arena's leaderboard", "marginal-gt": "L1 to the votes' leaderboard"}
-_COMPARED = ("L1-Dist-Prob", "Spearman-lbs")
-
-
-def render(result: OutputResult, *, most: int | None = None) -> str:
-    """Return a table of the categories, the first `most` of them, and the notes below it."""
-    header = (*_HEADER, _DISTANCES.get(result.ground_truth, f"L1 to {result.ground_truth}"), "Spearman")
-    lines = text_table(header, [_cells(one) for one in result.categories if one.problem is None], most=most)
-    heading = f"{result.name}: {result.votes:,} votes on {result.prompts:,} prompts, {len(result.models)} models, "
-    heading += f"{result.model_type}, likelihood {result.likelihood}, "
-    heading += f"{result.level:.0%} intervals" if any(one.intervals for one in result.categories) else "no intervals"
-    return "\n".join([heading, "", *lines, *_notes(result)])
-
-
-def _cells(one: CategoryResult) -> tuple[str, ...]:
-    intervals, simple, comparison = one.intervals or {}, one.simple or {}, one.comparison or {}
-    values = [_with_interval(name, intervals.get(name), simple.get(name)) for name in ("Loss", "Accuracy")]
-    compared = ["" if comparison.get(name) is None else about(name).text(comparison[name]) for name in _COMPARED]
-    return (one.name, f"{one.votes:,}", *values, _with_interval("Skill", one.skill, None), *compared)
-
-
-def _with_interval(name: str, score: Interval | None, value: float | None) -> str:
-    text = about(name).text
-    if score is not None:
-        return f"{text(score.estimate)} ({text(score.lower)} to {text(score.upper)})"
-    return "" if value is None else text(value)
-
-
-def _notes(result: OutputResult) -> list[str]:
-    notes = list(result.notes)
-    for one in result.categories:
-        if not one.problem:
-            notes += [f"{one.name}: {note}" for note in one.notes]
-        elif not (result.default_categories and one.votes == 0):  # the default asks for all that an arena may have
-            notes.append(f"{one.name} left out: {one.problem}")
-    return [f"note: {note}" for note in notes]

@@ -27,9 +27,10 @@ from p2l.evaluation.inputs import (
     recorded_likelihood,
 )
 from p2l.evaluation.measure import EvaluationJob, measure
+from p2l.evaluation.output_tables import output_text
 from p2l.evaluation.outputs import read_output, remove_hidden
 from p2l.evaluation.references import ArenaRatings, TrainVotes, read_arena, read_train_votes
-from p2l.evaluation.results import CategoryResult, OutputResult, details_object, published_object, render
+from p2l.evaluation.results import CategoryResult, OutputResult, details_object, published_object
 from p2l.likelihood import get
 
 
@@ -80,13 +81,13 @@ def evaluate_outputs(options: Options) -> list[OutputResult]:
         try:
             results.append(_evaluate(entry, options, names, train, arena))
             if not options.quiet:
-                print(render(results[-1], most=rows_to_print(options.rows)), flush=True)
+                print(output_text(results[-1], top=rows_to_print(options.rows)), flush=True)
         except P2LError as error:
             if len(todo) == 1:
                 raise
             failures.append(str(error) if entry.shown in str(error) else f"{entry.shown}: {error}")
     if options.report and results:
-        from p2l.evaluation.report import write_report
+        from p2l.evaluation.output_report import write_report
 
         write_report(results, Path(options.report))
     if failures:
@@ -124,7 +125,7 @@ def _check(options: Options, todo: Sequence[Entry]) -> None:
         references = options.inputs.model_list_path, options.train, options.arena_path
         check_can_write(_file(options, entry), entry.eval_path, entry.checkpoint_path, *references)
     if options.report:
-        from p2l.evaluation.report import check_report
+        from p2l.evaluation.output_report import check_report
 
         check_report(options.report)
     if options.hf_output_dir:

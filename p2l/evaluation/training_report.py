@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from p2l.common.errors import P2LError
-from p2l.common.report.charts import Axes, Series, chart_svg, percent, short_number, smoothed, thinned
+from p2l.common.report.charts import Axes, Chart, Series, percent, short_number, smoothed, thinned
 from p2l.common.report.reports import (
     Figure,
     Fold,
@@ -32,8 +32,8 @@ from p2l.common.report.reports import (
 )
 from p2l.common.report.tables import Cell, Column, Table, Value, number_text
 from p2l.evaluation.inputs import EvaluationSettings, recorded_likelihood, short_name
+from p2l.evaluation.output_report import calibration_section, leaderboard_section, metrics_section, output_verdict
 from p2l.evaluation.publications_report import publications_figure, publications_section, publications_verdict
-from p2l.evaluation.report import calibration_section, leaderboard_section, metrics_section, output_verdict
 from p2l.evaluation.results import OutputResult
 from p2l.evaluation.suite import measure_file
 from p2l.likelihood import get
@@ -254,7 +254,7 @@ def _course(run: RunRecords) -> Section:
         if values is None:
             continue
         series = [thinned(x, values)]
-        panels.append((title, chart_svg(series, Axes("step", unit, y_text=_short), f"{title} over the run")))
+        panels.append((title, Chart(series, Axes("step", unit, y_text=_short))))
     caption = "Lines are means over neighbouring steps, bands their range." if len(x) > 200 else ""
     figure = Figure("", "Rate, gradient and speed by step", caption, panels=panels) if panels else None
     return Section("Course of the training", [figure, MetricTable(_course_measures(run))])
@@ -306,7 +306,9 @@ def _course_measures(run: RunRecords) -> list[Measure]:
             "Its length before clipping: the median, and what nine steps in ten lie within. Jumps upwards announce a "
             "run that diverges."
         )
-        rows.append(Measure("Gradient norm", short_text(middle), f"{short_text(low)} to {short_text(high)}", meaning))
+        rows.append(
+            Measure("Gradient norm", _three_digits(middle), f"{_three_digits(low)} to {_three_digits(high)}", meaning)
+        )
     if run.seconds:
         speed = f", {tokens / run.seconds:,.0f} tokens a second" if tokens else ""
         pace = f"{votes / run.seconds:,.0f} votes a second{speed}"
@@ -315,7 +317,7 @@ def _course_measures(run: RunRecords) -> list[Measure]:
     return rows
 
 
-def short_text(value: float) -> str:
+def _three_digits(value: float) -> str:
     """Return a number with three significant digits."""
     return f"{value:.3g}".replace("-", "−")
 

@@ -26,8 +26,10 @@ from p2l.common.bootstrap import Interval, bootstrap_mean
 from p2l.common.cli import counted, progress
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import parse_json, write_json
-from p2l.common.plots import COLOURS, new_figure, save_figure
-from p2l.common.text_table import text_table
+from p2l.common.report.charts import Axes, Series
+from p2l.common.report.reports import Figure
+from p2l.common.report.tables import Cell, Column, Table, Value
+from p2l.common.report.text import table_text
 from p2l.likelihood import get
 from p2l.metrics import ScoredVotes, vote_values
 from p2l.training.planning import LEAST_VOTES, Request, plan_run
@@ -124,54 +126,55 @@ class VoteCurve:
             "seconds": 2 * self.largest.seconds,
         }
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a line per trained model, for CSV."""
-        return [
-            {name: value for name, value in asdict(point).items() if name != "losses"} | {"loss": point.loss}
-            for point in self.points
-        ]
+    def points_table(self) -> Table:
+        """Return a row for each trained model, for CSV."""
+        names = [name for name in asdict(self.points[0]) if name != "losses"]
+        columns = [Column(name, key=name, number=name != "variant") for name in (*names, "loss")]
+        rows = [[*(getattr(point, name) for name in names), point.loss] for point in self.points]
+        return Table(columns, rows)
 
     def to_text(self, price: float | None = None) -> str:
         """Return the table and what it means."""
-        return "\n".join([*self._table(), "", *self._conclusions(price)])
+        return "\n".join([*table_text(self._table()), "", *self._conclusions(price)])
 
-    def draw(self, path: Path) -> None:
-        """Draw losses over votes, and one leaderboard beside them."""
-        figure = new_figure(7.0, 4.4)
-        axes = figure.subplots()
-        first = [one for one in self.points if one.variant == self.points[0].variant]
-        sizes = np.unique([one.votes for one in first])
-        boards = [np.mean([one.one_leaderboard for one in first if one.votes == size]) for size in sizes]
-        axes.plot(sizes, boards, "s--", color="0.5", markersize=4, linewidth=1, label="one leaderboard")
-        names = dict.fromkeys(one.variant for one in self.points)
-        for name, colour in zip(names, itertools.cycle(COLOURS), strict=False):
-            chosen = [one for one in self.points if one.variant == name]
-            losses = [one.loss for one in chosen]
-            axes.plot([one.votes for one in chosen], losses, "o", color=colour, markersize=5, label=name)
-        axes.set_xscale("log", base=2)
-        ticks = sizes.tolist()
-        axes.set_xticks(ticks, [f"{size:,}" for size in ticks])
-        axes.minorticks_off()
-        axes.set(xlabel="votes trained on", ylabel=f"loss of {self.held_votes:,} held-out votes, nats")
-        axes.legend(frameon=False, fontsize=8)
-        save_figure(figure, path)
+    def figure(self) -> Figure:
+        """Return losses over votes, and those of one leaderboard beside them."""
+        first = [point for point in self.points if point.variant == self.points[0].variant]
+        sizes = sorted({point.votes for point in first})
+        boards = [np.mean([point.one_leaderboard for point in first if point.votes == size]) for size in sizes]
+        series = [Series("one leaderboard", sizes, [float(loss) for loss in boards], is_quiet=True)]
+        for name in dict.fromkeys(point.variant for point in self.points):
+            points = sorted((point for point in self.points if point.variant == name), key=lambda point: point.votes)
+            votes, losses = [point.votes for point in points], [point.loss for point in points]
+            series.append(Series(name, votes, losses, has_line=False, has_dots=True))
+        axes = Axes("votes trained on", f"loss of {self.held_votes:,} held-out votes, nats", is_log=True)
+        return Figure.of(series, axes, "Held-out loss over votes")
 
-    def _table(self) -> Iterator[str]:
-        header = ["model", "votes", "prompts", "one leaderboard", "loss", "lower by", "seconds"]
+    def _table(self) -> Table:
         cells: dict[tuple[str, int], list[TrainedPart]] = {}
-        for one in self.points:
-            cells.setdefault((one.variant, one.votes), []).append(one)
-        rows = []
+        for point in self.points:
+            cells.setdefault((point.variant, point.votes), []).append(point)
+        rows: list[list[Value]] = []
         for (name, votes), parts in cells.items():
-            board, loss = np.mean([one.one_leaderboard for one in parts]), np.mean([one.loss for one in parts])
-            spread = f" ± {np.std([one.loss for one in parts], ddof=1):.4f}" if len(parts) > 1 else ""
-            seconds = np.mean([one.seconds for one in parts])
-            prompts = np.mean([one.prompts for one in parts])
-            numbers = [f"{board:.4f}", f"{loss:.4f}{spread}", f"{board - loss:+.4f}", f"{seconds:.0f}"]
-            rows.append([name, f"{votes:,}", f"{prompts:,.0f}", *numbers])
+            board = float(np.mean([part.one_leaderboard for part in parts]))
+            loss = float(np.mean([part.loss for part in parts]))
+            spread = f" ± {np.std([part.loss for part in parts], ddof=1):.4f}" if len(parts) > 1 else ""
+            prompts, seconds = (float(np.mean([getattr(p, field) for p in parts])) for field in ("prompts", "seconds"))
+            rows.append(
+                [name, votes, prompts, board, Cell(f"{loss:.4f}{spread}", loss), Cell(f"{board - loss:+.4f}"), seconds]
+            )
+        columns = [
+            Column("model", number=False),
+            Column("votes", 0),
+            Column("prompts", 0),
+            Column("one leaderboard", 4),
+            Column("loss", 4),
+            Column("lower by"),
+            Column("seconds", 0),
+        ]
         between = " (± between draws)" if any(len(parts) > 1 for parts in cells.values()) else ""
-        yield f"Loss of {self.held_votes:,} votes on {self.held_prompts:,} held-out prompts{between}"
-        yield from text_table(header, rows, left={0})
+        caption = f"Loss of {self.held_votes:,} votes on {self.held_prompts:,} held-out prompts{between}"
+        return Table(columns, rows, caption=caption)
 
     def _conclusions(self, price: float | None) -> Iterator[str]:
         votes, seconds = self.largest.votes, 2 * self.largest.seconds

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,6 @@ import numpy.typing as npt
 
 from p2l.common.cli import progress
 from p2l.common.errors import InputError
-from p2l.common.plots import FALL, RISE, new_figure, save_figure
-from p2l.common.text_table import formatted, text_table
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.leaderboard.groups import Groups
 from p2l.likelihood import Likelihood, win_rates
@@ -109,27 +106,6 @@ class Drift:
         """Return plain data."""
         return {"cells_looked_at": len(self.cells), "cells_changed": len(self.found), **asdict(self)}
 
-    def to_text(self, *, every: bool = False, most: int | None = None) -> str:
-        """Return what rose and fell as a table, or every cell; without any change, the cells of everything.
-
-        `most` is the number of rows, None for all.
-        """
-        models, titles = {cell.model for cell in self.cells}, {cell.title for cell in self.cells}
-        least = f" by more than {self.least_change:g} points" if self.least_change else ""
-        head = [
-            f"from {self.before} to {self.after}",
-            f"cells looked at: {len(self.cells)}, of {len(models)} model{'s'[: len(models) > 1]} in {len(titles)} "
-            f"categor{'ies' if len(titles) > 1 else 'y'}, likelihood {self.likelihood}",
-            f"changed: {len(self.found)}{least}, at a false discovery rate of {100 * self.fdr:.3g}%",
-            "",
-        ]
-        header = ["", "model", "category", "beats the field", "change", f"{self.level:.0%} interval", "prompts", "p"]
-        cells = self.cells if every else self.found or [cell for cell in self.cells if not cell.by]
-        table = text_table(header, [_row(cell) for cell in cells], left=range(3), most=most)
-        return "\n".join(
-            [*head, *table, *(note if note.startswith("warning: ") else f"note: {note}" for note in self.notes)]
-        )
-
 
 def judge(measured: Sequence[Measured], *, level: float, fdr: float, least_change: float = 0.0) -> list[DriftCell]:
     """Return each change with its interval (t distribution over prompts), p-value and verdict.
@@ -183,19 +159,6 @@ def adjusted(p: Floats) -> Floats:
     out = np.empty(len(p))
     out[order] = np.minimum.accumulate(scaled[::-1])[::-1]
     return np.minimum(out, 1.0)
-
-
-def _row(cell: DriftCell) -> list[str]:
-    return [
-        cell.verdict,
-        cell.model,
-        cell.title,
-        f"{cell.rate_before:.1%} -> {cell.rate_after:.1%}",
-        formatted(cell.change, "+.0f"),
-        f"{formatted(cell.lower, '+.0f')} to {formatted(cell.upper, '+.0f')}",
-        f"{cell.prompts:,}",
-        f"{cell.p:.4f}" if cell.p >= 5e-5 else "<0.0001",
-    ]
 
 
 # Drift between two trained models: their coefficients on the same prompts, every different prompt once. Intervals are
@@ -363,71 +326,3 @@ def _notes(models: Mapping[str, Any], names: Sequence[str], small: int, least: i
         with_few, are = f"with fewer than {least} different prompts", "is" if small == 1 else "are"
         notes.append(f"{small} {'category' if small == 1 else 'categories'} {with_few} {are} left out.")
     return notes
-
-
-# Drift as a picture: a dot for each change, a bar for its interval, in colour where a change was found.
-
-_PANELS, _COLUMNS = 12, 3
-_COLOURS = {"rose": RISE, "fell": FALL, "": "#999999"}
-
-
-def plot_drift(drift: Drift, path: str) -> int:
-    """Draw a panel for each category, or one for all when there is one model; return how many were left out.
-
-    Categories with the most changes come first after that of everything; at most twelve are drawn.
-    """
-    panels = _panels(drift)
-    drawn = panels[:_PANELS]
-    columns = min(_COLUMNS, len(drawn))
-    rows = -(-len(drawn) // columns)
-    height = 1.1 + 0.2 * max(len(cells) for _, cells in drawn)
-    figure = new_figure(7.0 if columns == 1 else 4.6 * columns, max(2.4, height) * rows + 0.5)
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=True).ravel()
-    for axis, (title, cells) in zip(axes, drawn, strict=False):
-        _draw(axis, title, cells, drift.level)
-    for axis in axes[len(drawn) :]:
-        axis.set_visible(False)
-    figure.suptitle(f"From {drift.before} to {drift.after}", x=0.01, ha="left", fontsize=11)
-    handles = [
-        axes[0].plot([], [], "o-", color=_COLOURS[word], label=text)[0]
-        for word, text in (("rose", "rose"), ("fell", "fell"), ("", "no change found"))
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    save_figure(figure, Path(path))
-    return len(panels) - len(drawn)
-
-
-def _panels(drift: Drift) -> list[tuple[str, list[tuple[str, DriftCell]]]]:
-    """Return the title of each panel, and label and cell of each row; the largest rise is on top."""
-    if len({cell.model for cell in drift.cells}) == 1:
-        return [(drift.cells[0].model, [(cell.title, cell) for cell in drift.cells])]
-    panels: dict[str, list[tuple[str, DriftCell]]] = {}
-    for cell in drift.cells:
-        panels.setdefault(cell.title, []).append((cell.model, cell))
-    for cells in panels.values():
-        cells.sort(key=lambda row: -row[1].change)
-    return sorted(panels.items(), key=lambda item: (bool(item[1][0][1].by), -sum(bool(c.verdict) for _, c in item[1])))
-
-
-def _draw(axis: Any, title: str, rows: Sequence[tuple[str, DriftCell]], level: float) -> None:
-    for height, (_, cell) in enumerate(rows):
-        colour = _COLOURS[cell.verdict]
-        axis.hlines(height, cell.lower, cell.upper, color=colour, linewidth=2)
-        axis.plot(
-            cell.change, height, "o", color=colour, markersize=5, markerfacecolor=colour if cell.verdict else "white"
-        )
-    xlabel = f"change in points, with {level:.0%} interval"
-    frame_intervals(axis, [label for label, _ in rows], title=title, xlabel=xlabel)
-
-
-def frame_intervals(axis: Any, labels: Sequence[str], *, title: str, xlabel: str) -> None:
-    """Draw what stands around horizontal intervals: the line at zero, a label for each row, title and axis."""
-    axis.axvline(0, color="black", linewidth=0.8, zorder=0)
-    axis.set_yticks(range(len(labels)), labels, fontsize=8)
-    axis.set_ylim(len(labels) - 0.4, -0.6)
-    axis.tick_params(axis="x", labelsize=8, labelbottom=True)
-    axis.grid(axis="x", color="#dddddd")
-    axis.set_axisbelow(True)
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.set_title(title, fontsize=10, loc="left")
-    axis.set_xlabel(xlabel, fontsize=8)

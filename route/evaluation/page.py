@@ -24,7 +24,7 @@ from p2l.common.report.reports import (
 )
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value
 from p2l.common.text_table import formatted
-from p2l.evaluation.report import reliability_figure
+from p2l.evaluation.output_report import reliability_figure
 from p2l.metrics import Interval
 from route.evaluation.measuring import Results, calibration_error
 

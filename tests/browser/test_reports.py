@@ -12,12 +12,12 @@ import pytest
 from p2l.chrono.matrix import Matrix
 from p2l.chrono.results import chrono_report
 from p2l.common.report.reports import save_report
-from p2l.evaluation.report import write_report
+from p2l.evaluation.output_report import write_report
 from p2l.evaluation.training_report import training_report
 from p2l.insight import explain
 from p2l.insight.drift import Drift, DriftCell
 from p2l.insight.drift_report import drift_report
-from p2l.insight.explain_page import explanation_report
+from p2l.insight.explain_report import explanation_report
 from p2l.leaderboard.report import leaderboard_report
 from p2l.metrics import Interval
 from p2l.training.run_records import read_run

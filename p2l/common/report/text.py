@@ -91,4 +91,7 @@ def _texts(table: Table) -> tuple[list[str], list[list[str]], set[int]]:
         )
     left = {place for place, column in enumerate(columns) if not column.number}
     # Terminals have heads in lower case, as flags and columns of files are.
-    return [column.title[:1].lower() + column.title[1:] for column in columns], rows, left
+    titles = [column.title for column in columns]
+    is_word = [title[1:2].islower() or title[1:2] == " " for title in titles]  # and no abbreviation, such as L1 or ECE
+    header = [title[:1].lower() + title[1:] if lower else title for title, lower in zip(titles, is_word, strict=True)]
+    return header, rows, left

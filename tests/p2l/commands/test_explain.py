@@ -16,10 +16,10 @@ from numpy.testing import assert_allclose
 
 from p2l.commands.explain import main
 from p2l.common.errors import ConfigError, InputError
+from p2l.common.report.images import draw
 from p2l.insight import Observed, Rules, explain
 from p2l.insight.answers import read_answers, with_votes
-from p2l.insight.explain_page import explanation_report
-from p2l.insight.explain_report import draw_map, draw_model, to_text
+from p2l.insight.explain_report import explanation_figure, explanation_report, explanation_text
 from p2l.insight.terms import count_terms, explained, fewest, learn_places, terms_of, typical_terms
 from p2l.leaderboard.board import POINTS_PER_LOGIT
 from p2l.simulation.arena import simulate
@@ -90,7 +90,7 @@ def test_a_change_that_rounds_to_zero_has_no_sign(made):
         observed=Observed(votes=30, rate=0.5, rate_elsewhere=0.5, change=-0.1, lower=-5.0, upper=5.0),
     )
     shown = replace(made, strengths=(cell,))
-    row = next(line for line in to_text(shown).splitlines() if line.startswith(cell.model))
+    row = next(line for line in explanation_text(shown).splitlines() if line.startswith(cell.model))
     assert row.endswith("0 (30 votes)")
     assert " 0 to 0 " in row
     assert "-0" not in row
@@ -202,7 +202,7 @@ def test_votes_bear_out_what_is_true(made, tmp_path):
     cell = next(cell for cell in checked.of("bee") if cell.cluster == cluster_of(made, "join"))
     assert cell.observed.rate > cell.observed.rate_elsewhere
     assert cell.observed.lower < cell.observed.change < cell.observed.upper
-    assert "points by the votes" in to_text(checked)
+    assert "points by the votes" in explanation_text(checked)
 
 
 def test_plain_data_is_json_without_nan(made):
@@ -215,8 +215,8 @@ def test_pictures_of_many_models_and_of_one(made):
         np.random.default_rng(0).normal(size=(300, 80)), [f"m{i} $x$" for i in range(80)], likelihood="bt",
         texts=arena(300)[1], by="nearest",
     )  # fmt: skip
-    assert len(draw_map(many).axes[0].get_yticklabels()) == 60
-    assert len(draw_model(made, "bee").axes[0].get_yticklabels()) == len(made.clusters)
+    assert len(draw(explanation_figure(many)).axes[0].get_yticklabels()) == 60
+    assert len(draw(explanation_figure(made, ["bee"])).axes[0].get_yticklabels()) == len(made.clusters)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_models_that_are_the_same_everywhere_have_no_strengths():
         np.tile([1.0, 0.0], (100, 1)), ["a", "b"], likelihood="bt", texts=[[f"word {i}"] for i in range(100)]
     )
     assert made.found == []
-    assert "(as overall everywhere)" in to_text(made)
+    assert "(as overall everywhere)" in explanation_text(made)
 
 
 def test_terms_of_any_script():

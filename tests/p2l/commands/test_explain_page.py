@@ -14,7 +14,7 @@ from p2l.commands.explain import main
 from p2l.common.errors import ConfigError
 from p2l.common.report.reports import report_page
 from p2l.insight import Cluster, Explanation, Observed, Rules, Strength, VoteAgreement, explain
-from p2l.insight.explain_page import explanation_report
+from p2l.insight.explain_report import explanation_report
 from tests.p2l.commands.test_explain import MODELS, answers_file, arena
 from tests.p2l.evaluation.evaluation_results import EVIL
 
@@ -67,7 +67,7 @@ def test_what_votes_say_stands_beside_the_differences(made: Explanation) -> None
     strengths = tuple(replace(cell, observed=seen) for cell in made.strengths)
     asked = replace(made, strengths=strengths, agreement=VoteAgreement(900, 15, 0.7, 5, 4))
     text = text_of(page_of(asked))
-    assert "Votes say" in text
+    assert "Points by the votes" in text
     assert "Of 5 strengths and weaknesses among them, votes move 4 in the same direction." in text
 
 

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from p2l.evaluation.report import output_report, write_report
+from p2l.evaluation.output_report import output_report, write_report
 from p2l.metrics import Interval
 from tests.p2l.evaluation.evaluation_results import EVIL, output
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from p2l.common.errors import P2LError
-from p2l.common.report.charts import Axes, Series, chart_svg, keys_of, percent
+from p2l.common.report.charts import Axes, Chart, Series, percent
 from p2l.common.report.reports import (
     Figure,
     Fold,
@@ -31,15 +31,14 @@ from p2l.common.report.reports import (
     with_interval,
 )
 from p2l.common.report.tables import number_text
-from p2l.evaluation import report_tables as tables
+from p2l.evaluation import output_tables as tables
 from p2l.evaluation.results import CategoryResult, OutputResult, SubsetScore
-from p2l.insight import explain, explain_tables
-from p2l.insight.explain_report import MOST_MODELS, drawn_models
+from p2l.insight import explain, explain_report
 from p2l.metrics import Reliability, about
 
-_LINES = 8  # beyond these, categories would share colours
-_NAMES = {"win": "a model wins", "tie": "tie", "bothbad": "both bad", "usable": "usable answer"}
-_SIZES = {"scale": "prompts", "subsets": "votes"}
+_MAX_CATEGORY_LINES = 8  # more would share colours
+_OUTCOME_NAMES = {"win": "a model wins", "tie": "tie", "bothbad": "both bad", "usable": "usable answer"}
+_SIZE_UNITS = {"scale": "prompts", "subsets": "votes"}
 
 
 def check_report(folder: str | Path) -> None:
@@ -230,7 +229,9 @@ def reliability_figure(name: str, data: Reliability | None, *, of: str = "votes"
     for outcome, points in zip(data.outcomes, data.points, strict=True):
         if points:
             x, y, lower, upper, _ = (list(column) for column in zip(*points, strict=True))
-            series.append(Series(_NAMES.get(outcome, outcome), x, y, lower, upper, has_line=False, has_dots=True))
+            series.append(
+                Series(_OUTCOME_NAMES.get(outcome, outcome), x, y, lower, upper, has_line=False, has_dots=True)
+            )
     ends = (0.0, 1.0)
     axes = Axes(
         "chance that was forecast",
@@ -283,20 +284,22 @@ def _scale(result: OutputResult) -> Section:
 
 def _curves(result: OutputResult, kind: str, title: str) -> Figure | None:
     """Return a panel for each metric over the size of a subset, a line a category; `kind`: `scale`, `subsets`."""
-    curves = [(one.name, [score for score in getattr(one, kind) if score.numbers]) for one in result.categories]
-    curves = [(name, sorted(scores, key=lambda score: score.size)) for name, scores in curves if scores][:_LINES]
+    curves = []
+    for category in result.categories:
+        scores = sorted((score for score in getattr(category, kind) if score.numbers), key=lambda score: score.size)
+        if scores and len(curves) < _MAX_CATEGORY_LINES:
+            curves.append((category.name, scores))
     metrics = list(dict.fromkeys(name for _, scores in curves for score in scores for name in score.numbers))
     if not metrics:
         return None
-    panels, keys = [], []
+    panels = []
     for metric in metrics:
         entry, series = about(metric), [_curve(name, scores, metric) for name, scores in curves]
         text = percent if entry.unit == "share" else None
-        axes = Axes(_SIZES[kind], entry.better and f"{entry.better} is better", y_text=text, is_log=True)
-        panels.append((entry.title, chart_svg(series, axes, f"{entry.title} by number of {_SIZES[kind]}")))
-        keys = keys_of(series)
+        axes = Axes(_SIZE_UNITS[kind], entry.better and f"{entry.better} is better", y_text=text, is_log=True)
+        panels.append((entry.title, Chart(series, axes)))
     caption = "Lines are means over draws, bands their intervals; at most eight categories are drawn."
-    return Figure("", title, caption, keys, tables.subsets(result, kind), panels)
+    return Figure("", title, caption, numbers=tables.subsets(result, kind), panels=panels)
 
 
 def _curve(name: str, scores: Sequence[SubsetScore], metric: str) -> Series:
@@ -328,22 +331,20 @@ def _strengths(result: OutputResult) -> Section:
         f"own score over all prompts. Differences of more than {explanation.least_change:g} points count, at a "
         f"false discovery rate of {explanation.fdr:.0%}. They are what the model says, not what votes have shown."
     )
-    parts: list[Part] = [explain_tables.clusters(explanation)]
+    parts: list[Part] = [explain_report.clusters_table(explanation)]
     if explanation.found:
-        names = drawn_models(explanation)
-        most = f" The {MOST_MODELS} of {len(explanation.models)} models with the largest differences." * (
-            len(names) < len(explanation.models)
-        )
+        names = explain_report.map_models(explanation, explanation.models)
+        colours = "Blue is better than overall, orange worse, blank where nothing was found."
+        if len(names) < len(explanation.models):
+            colours += f" The {len(names)} of {len(explanation.models)} models with the largest differences."
         parts += [
             Prose("Points against the model's own score, by cluster", "heading"),
-            Prose(f"Blue is better than overall, orange worse, blank where nothing was found.{most}", "quiet"),
-        ]
-        parts += [
-            explain_tables.strengths_map(explanation, names),
+            Prose(colours, "quiet"),
+            explain_report.map_table(explanation, names),
             Prose("Largest differences", "heading"),
-            explain_tables.differences(explanation.found, explanation.level),
+            explain_report.differences_table(explanation.found, explanation.level),
         ]
-    parts += [Prose("By model", "heading"), explain_tables.strengths_of_models(explanation), Notes(explanation.notes)]
+    parts += [Prose("By model", "heading"), explain_report.models_table(explanation), Notes(explanation.notes)]
     return Section(title, parts, lead)
 
 
@@ -394,12 +395,12 @@ def _comparison_report(results: Sequence[OutputResult], names: Sequence[str]) ->
 def _best(ranked: Sequence[tuple[str, Any]]) -> Verdict:
     if not ranked:
         return Verdict("No loss was measured with an interval, so the outputs are not ranked.")
-    (name, loss), *others = ranked
+    (name, loss), *rest = ranked
     sentence = f"{name} has the lowest loss: {with_interval(loss, _nats)} nats a vote"
-    if not others:
+    if not rest:
         return Verdict(f"{sentence}.")
-    second, its = others[0]
-    overlaps = its.lower < loss.upper
-    then = f"; {second} follows with {with_interval(its, _nats)}"
+    second, second_loss = rest[0]
+    overlaps = second_loss.lower < loss.upper
+    then = f"; {second} follows with {with_interval(second_loss, _nats)}"
     reason = "The intervals of the first two overlap; they were measured on votes of their own." if overlaps else ""
     return Verdict(f"{sentence}{then}.", "" if overlaps else "good", reason)

@@ -1,4 +1,4 @@
-"""The tables and metrics of the report; each column is declared together with its cells. Nothing is computed here."""
+"""The tables and metrics of an evaluation, for its page and for the terminal; nothing is computed here."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import numpy as np
 from p2l import likelihood as likelihoods
 from p2l.common.report.reports import Measure, span
 from p2l.common.report.tables import Cell, Column, Scale, Table, Value, number_text
+from p2l.common.report.text import notes_text, table_text
 from p2l.evaluation.results import CategoryResult, OutputResult, SubsetScore
 from p2l.leaderboard import Leaderboard, to_score
 from p2l.leaderboard.newton import shift_invariant
 from p2l.metrics import Interval, about
 
-_RANKS = ("Spearman-lbs", "L1-Dist-Prob")
 _TRUTHS = {"arena": "by the arena", "marginal-gt": "by the votes"}
+_BOARDS = {"arena": "the arena's leaderboard", "marginal-gt": "the votes' leaderboard"}
 _OVER = {
     "train": "one leaderboard of the training votes",
     "train, all votes": "one leaderboard of all training votes",
@@ -34,11 +35,6 @@ def truth_name(result: OutputResult) -> str:
 def reference_name(over: str | None) -> str:
     """Return which leaderboard the skill of a category is measured against."""
     return _OVER.get(over or "", "one leaderboard for all prompts")
-
-
-def _table(*columns: tuple[Column, Sequence[Value]], shown: int = 10) -> Table:
-    """Return a table of columns and their cells."""
-    return Table.of(*columns, shown=shown)
 
 
 def _interval(value: Interval | None, name: str) -> Cell | None:
@@ -69,31 +65,67 @@ def _measured(one: CategoryResult, name: str) -> Cell | None:
     return replace(cell, text=about(name).text(value), sort=value)
 
 
+def output_text(result: OutputResult, *, top: int | None = None) -> str:
+    """Return a table of the measured categories, the first `top` of them, and the notes below it."""
+    measured = [category for category in result.categories if category.problem is None]
+    intervals = f"{result.level:.0%} intervals" if any(category.intervals for category in measured) else "no intervals"
+    table = summary(replace(result, categories=tuple(measured)))
+    # A terminal has no pointer to rest on a number.
+    rows = [
+        [
+            replace(cell, text=f"{cell.text} ({cell.note})") if isinstance(cell, Cell) and cell.bar else cell
+            for cell in row
+        ]
+        for row in table.rows
+    ]
+    lines = [
+        f"{result.name}: {result.votes:,} votes on {result.prompts:,} prompts, {len(result.models)} models, "
+        f"{result.model_type}, likelihood {result.likelihood}, {intervals}",
+        "",
+        *table_text(replace(table, rows=rows), top),
+        *notes_text(_notes(result)),
+    ]
+    return "\n".join(lines)
+
+
+def _notes(result: OutputResult) -> list[str]:
+    notes = list(result.notes)
+    for category in result.categories:
+        if not category.problem:
+            notes += [f"{category.name}: {note}" for note in category.notes]
+        elif not (result.default_categories and category.votes == 0):
+            # The default asks for all categories that an arena may have, so that nobody misses one.
+            notes.append(f"{category.name} left out: {category.problem}")
+    return notes
+
+
 def summary(result: OutputResult) -> Table:
     """Return a row for each category: how well its votes were forecast, how close its leaderboard is."""
     rows = result.categories
-    loss, skill = [_measured(one, "Loss") for one in rows], [_interval(one.skill, "Skill") for one in rows]
-    ranks = [name for name in _RANKS if any(name in (one.comparison or {}) for one in rows)]
     links = [
-        Cell(one.name, number, note=one.problem or "", link=f"category-{number}") for number, one in enumerate(rows)
+        Cell(row.name, number, note=row.problem or "", link=f"category-{number}") for number, row in enumerate(rows)
     ]
+    loss = [_measured(row, "Loss") for row in rows]
+    skill = [_interval(row.skill, "Skill") for row in rows]
     columns: list[tuple[Column, Sequence[Value]]] = [
         (Column("Category", number=False), links),
-        (Column("Votes"), [one.votes for one in rows]),
-        (Column("Prompts"), [one.prompts for one in rows]),
+        (Column("Votes"), [row.votes for row in rows]),
+        (Column("Prompts", page_only=True), [row.prompts for row in rows]),
         (Column("Loss", note=about("Loss").sentence, scale=_scale(loss)), loss),
-        (Column("Skill", note=about("Skill").sentence, scale=_scale(skill, 0.0)), skill),
-        *(
-            (Column(about(name).title, note=about(name).sentence), [_measured(one, name) for one in rows])
-            for name in ("Accuracy", "ECE")
+        (Column("Accuracy", note=about("Accuracy").sentence), [_measured(row, "Accuracy") for row in rows]),
+        (Column("Skill over marginal", note=about("Skill").sentence, scale=_scale(skill, 0.0)), skill),
+        (
+            Column(about("ECE").title, note=about("ECE").sentence, page_only=True),
+            [_measured(row, "ECE") for row in rows],
         ),
     ]
-    for name in ranks:
-        compared = [_compared((one.comparison or {}).get(name)) for one in rows]
-        cells = [_number(value, name) for value in compared]
-        columns.append((Column(about(name).title, note=about(name).sentence), cells))
+    # A fit of the votes themselves is no truth, so it is named.
+    distance = f"L1 to {_BOARDS.get(result.ground_truth, result.ground_truth)}"
+    for name, title in (("L1-Dist-Prob", distance), ("Spearman-lbs", "Spearman")):
+        cells = [_number(_compared((row.comparison or {}).get(name)), name) for row in rows]
+        columns.append((Column(title, note=about(name).sentence), cells))
     filled = [place < 4 or any(cell is not None for cell in cells) for place, (_, cells) in enumerate(columns)]
-    return _table(*(column for column, is_filled in zip(columns, filled, strict=True) if is_filled))
+    return Table.of(*(column for column, is_filled in zip(columns, filled, strict=True) if is_filled), shown=10)
 
 
 def across(results: Sequence[OutputResult], metric: str) -> Table | None:
@@ -104,7 +136,7 @@ def across(results: Sequence[OutputResult], metric: str) -> Table | None:
     if all(value is None for column in columns for value in column):
         return None
     outputs = (Column("Output", number=False), [result.name for result in results])
-    return _table(outputs, *((Column(name), cells) for name, cells in zip(names, columns, strict=True)))
+    return Table.of(outputs, *((Column(name), cells) for name, cells in zip(names, columns, strict=True)))
 
 
 def board(one: CategoryResult, result: OutputResult) -> Table | None:
@@ -119,7 +151,7 @@ def board(one: CategoryResult, result: OutputResult) -> Table | None:
     votes = {} if truth is None or truth.votes is None else dict(zip(truth.models, truth.votes.tolist(), strict=True))
     score = f"score with {result.level:.0%} interval; 400 points are odds of 10 to 1"
     moved = [_moved(ranks[0].get(name), ranks[1].get(name)) for name in order]
-    return _table(
+    return Table.of(
         (Column("#", 0, f"place {truth_name(result)}"), [ranks[0].get(name) for name in order]),
         (Column("Model", number=False), order),
         (Column(truth_name(result).capitalize(), 0, score, scale), [sides[0].get(name) for name in order]),
@@ -226,7 +258,7 @@ def models(one: CategoryResult) -> Table | None:
         return None
     loss = [_interval(row.loss, "Loss") for row in one.by_model]
     accuracy = [_interval(row.accuracy, "Accuracy") for row in one.by_model]
-    return _table(
+    return Table.of(
         (Column("Model", number=False), [row.model for row in one.by_model]),
         (Column("Votes"), [row.votes for row in one.by_model]),
         (Column("Loss", note="nats per vote of this model; lower is better", scale=_scale(loss)), loss),
@@ -241,7 +273,7 @@ def subsets(result: OutputResult, kind: str) -> list[Table]:
         scores: Sequence[SubsetScore] = getattr(one, kind)
         names = list(dict.fromkeys(name for score in scores for name in score.numbers))
         if names:
-            table = _table(
+            table = Table.of(
                 (Column("Votes" if kind == "subsets" else "Prompts"), [score.size for score in scores]),
                 (Column("Samples"), [score.samples for score in scores]),
                 *((Column(about(name).title), [_of_subset(score, name) for score in scores]) for name in names),
