@@ -216,6 +216,7 @@ class StreamClock:
         counts = np.bincount(batches, minlength=len(self._batches))
         counts[: len(self._batches)] += self._batches
         self._batches = counts
+        # Histograms, since a run may take any number of votes.
         timed = seconds[~np.isnan(seconds)]
         bins = (np.clip(timed, _MIN_SECONDS, _MAX_SECONDS).view(np.int64) >> _DROPPED_BITS) - _FIRST_BIN
         self._seconds += np.bincount(bins, minlength=_BINS)

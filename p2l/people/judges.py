@@ -176,6 +176,7 @@ def _sample(votes: SourcedVotes) -> Ints:
     """Return the votes that are fitted: all, or a random part, those of people first."""
     if len(votes) <= _MAX_FITTED_VOTES:
         return np.arange(len(votes))
+    # The leaderboard is of people, and judges have many more verdicts: people keep up to half of the places.
     order = np.random.default_rng(0).permutation(len(votes))
     is_person = votes.by_people[order]
     people = order[is_person][: _MAX_FITTED_VOTES // 2]
@@ -243,6 +244,7 @@ class _PenalisedLikelihood:
         if eta:
             mean[size] = model.eta_scale.start if forecasts is None else 0.0
             sd[size] = (5.0 if forecasts is None else 1.0) * unit
+        # Without forecasts people's scale is that of their leaderboard, and stays at one.
         sd[size + eta] = 1e-6 if forecasts is None else 0.7
         for judge in range(len(votes.judges)):
             start = size + eta + 1 + judge * per_judge
@@ -306,6 +308,7 @@ class _PenalisedLikelihood:
             gradient = gradient + precision * (theta - mean)
             information = information + np.diag(precision)
             step = -cho_solve(cho_factor(information, lower=True), gradient)
+            # Where probabilities are near zero or one the information is small, and the step too long.
             step *= min(1.0, _MAX_STEP / max(float(np.abs(step).max()), 1e-300))
             for _ in range(_MAX_HALVINGS):
                 trial = value_at(theta + step)

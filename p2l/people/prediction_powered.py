@@ -208,6 +208,7 @@ class _Problem:
         so on.
         """
         size, width = len(theta), 2 + has_eta(self.model)
+        # Sums of squares block by block: the slopes of all battles along all parameters would not fit into memory.
         means = np.zeros((len(columns), size))
         products = [np.zeros((size, size)) for _ in range(len(columns) ** 2)]
         for start in range(0, len(battles), _BLOCK_BATTLES):
@@ -302,6 +303,7 @@ def _judged_battles(votes: VoteStore, people: str, likelihood: str) -> _JudgedBa
     means: Floats = np.asarray(sums / np.maximum(verdicts, 1)[:, None], dtype=np.float64)
     of_people = battle[is_person]
     paired = verdicts[of_people] > 0
+    # Battles without a verdict have a forecast of zero: the others stand for them, or both means would not agree.
     share = len(of_people) / max(1, int(paired.sum()))
     alone = np.flatnonzero((verdicts > 0) & (np.bincount(of_people, minlength=len(at)) == 0))
     return _JudgedBattles(

@@ -139,6 +139,7 @@ def _read(votes: VoteStore, config: _SourceSettings) -> SourcedVotes:
 
 def _steady(fit: SourceFit) -> SourceFit:
     """Return a fit in which all voters count alike, unless one of them is distrusted or casts too many votes."""
+    # Weights of voters who are all much alike are noise, and would make every run differ from one without them.
     if any(voter.trust < _DISTRUST or voter.weight < _DISTRUST * voter.trust for voter in fit.voters):
         return fit
     return replace(fit, voters=tuple(replace(voter, weight=1.0) for voter in fit.voters))

@@ -266,6 +266,7 @@ def _people(rigged: Floats, honest: Floats) -> Floats:
     """Return the chance (V,) of each voter to be a person, by the log-likelihoods of the votes."""
     share = _PRIOR_PEOPLE / _PRIOR_VOTERS
     for _ in range(_MAX_ROUNDS):
+        # exp overflows beyond 709.
         odds = np.clip(honest - rigged + np.log(share) - np.log1p(-share), -500.0, 500.0)
         trust = 1.0 / (1.0 + np.exp(-odds))
         before, share = share, float((trust.sum() + _PRIOR_PEOPLE) / (len(trust) + _PRIOR_VOTERS))
