@@ -73,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     model.add_argument("--save-model", metavar="DIR", help="write the trained P2L (of the last fold)")
     out = flags.add_argument_group("output")
     out.add_argument("--output", metavar="DIR", help="write results.json, results.md, curves.png and curves.svg there")
-    out.add_argument("--report", metavar="FILE", help="write a page (.html), which opens offline")
+    out.add_argument("--html", "--report", metavar="FILE", help="write a page (.html), which opens offline")
     out.add_argument("--no-figure", action="store_true", help="no figure")
     out.add_argument("--quiet", action="store_true", help="no progress bars")
     return flags
@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     print(summary(results, folder))
     if folder is not None:
         write(results, folder, figure=not flags.no_figure)
-    if flags.report is not None:
+    if flags.html is not None:
         _write_page(flags, results)
     if flags.save_model is not None:
         _save(outcome, table, Path(flags.save_model).expanduser())
@@ -123,10 +123,10 @@ def _check(flags: argparse.Namespace) -> None:
         from p2l.common.plots import check_figures
 
         check_figures("curves.png")
-    if flags.report is not None:
+    if flags.html is not None:
         from p2l.common.report.reports import check_page
 
-        flags.report = str(check_page(flags.report, flags.table, flags.train, flags.test, flags.prices))
+        flags.html = str(check_page(flags.html, flags.table, flags.train, flags.test, flags.prices))
 
 
 def _write_page(flags: argparse.Namespace, results: Results) -> None:
@@ -134,10 +134,8 @@ def _write_page(flags: argparse.Namespace, results: Results) -> None:
     from route.evaluation.page import routing_report
 
     name = flags.recipe if flags.model is None else "/".join(Path(flags.model).resolve().parts[-2:])
-    save_report(
-        routing_report(results, f"Router on a P2L ({name})", Path(flags.table or flags.test).name), flags.report
-    )
-    print(f"page: {flags.report}")
+    save_report(routing_report(results, f"Router on a P2L ({name})", Path(flags.table or flags.test).name), flags.html)
+    print(f"page: {flags.html}")
 
 
 def _table(flags: argparse.Namespace, path: str) -> ScoreTable:

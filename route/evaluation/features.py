@@ -35,7 +35,6 @@ from route.evaluation.table import Floats, ScoreTable
 if TYPE_CHECKING:
     from p2l.model.reader import ReaderBackbone, ReaderTokenizer
     from p2l.model.tfidf import TfidfTokenizer, WordUsage
-    from route.evaluation.groups import Groups
 
 
 MAX_TOKENS = 256
@@ -210,11 +209,11 @@ def _counts_of_form(prompts: Sequence[str]) -> Floats:
 
 
 def untrained_reader(
-    encoder: Encoder | None, words: Words | None, form: Form | None = None, groups: Groups | None = None
+    encoder: Encoder | None, words: Words | None, form: Form | None = None, groups: tuple[int, int] = (1, 1)
 ) -> tuple[ReaderBackbone, ReaderTokenizer]:
-    """Return a reader whose hidden states are states, words, form and shares of groups.
+    """Return a reader whose hidden states are states, words, form and shares of groups, which are zero.
 
-    InputError if the encoder's folder holds none.
+    `groups` is how many partitions there are, and groups in each. InputError if the encoder's folder holds none.
     """
     import torch
 
@@ -231,7 +230,7 @@ def untrained_reader(
     parts = {"projection": projection, "mean": mean, "scale": scale}
     scaling = {name: part.astype(np.float32) for name, part in parts.items()}
     tokenizer = TfidfTokenizer([], []) if words is None else words.tokenizer
-    partitions, count = (1, 1) if groups is None else groups.biases.shape
+    partitions, count = groups
     width = 0 if encoder is None else encoder.width
     keys: dict[str, Any] = {
         "hidden_size": width + len(scale) + partitions * count,
@@ -250,13 +249,6 @@ def untrained_reader(
     with torch.no_grad():
         backbone.layer.weight.zero_()
         backbone.layer.bias.zero_()
-        if groups is not None:
-            inputs = {"encoder": (0, width), "words": (width, width + directions), "form": (width + directions, None)}
-            splits = np.cumsum([base.width for base in groups.bases.values()])[:-1]
-            parts_of_layer = np.split(groups.weights.reshape(partitions * count, -1), splits, axis=1)
-            for name, factor, part in zip(groups.bases, groups.scales, parts_of_layer, strict=True):
-                backbone.layer.weight[:, slice(*inputs[name])] = torch.from_numpy(part * factor)
-            backbone.layer.bias.copy_(torch.from_numpy(groups.biases.ravel()))
     return backbone, reader
 
 

@@ -12,12 +12,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from route.evaluation.features import CategoryReader, Encoder, Form, Words
+from route.evaluation.features import CategoryReader, Encoder, Form, Words, untrained_reader
 from route.evaluation.table import Floats, Rows
+
+if TYPE_CHECKING:
+    from p2l.model.reader import ReaderBackbone, ReaderTokenizer
 
 PARTITIONS = 8
 """Of clusters."""
@@ -150,3 +153,28 @@ def _scales(bases: Mapping[str, Encoder | Words | Form], states: Mapping[str, Fl
     spreads = {name: states[name][rows] - states[name][rows].mean(axis=0) for name in bases}
     lengths = {name: float(np.sqrt((spread**2).sum(axis=1).mean())) for name, spread in spreads.items()}
     return {name: 1.0 / max(length, _NO_SPREAD) for name, length in lengths.items()}
+
+
+def reader_with_groups(
+    encoder: Encoder | None, words: Words | None, form: Form | None, groups: Groups | None
+) -> tuple[ReaderBackbone, ReaderTokenizer]:
+    """Return a reader whose hidden states are states, words, form and shares of groups.
+
+    InputError if the encoder's folder holds none.
+    """
+    import torch
+
+    if groups is None:
+        return untrained_reader(encoder, words, form)
+    partitions, count = groups.biases.shape
+    backbone, reader = untrained_reader(encoder, words, form, (partitions, count))
+    width = 0 if encoder is None else encoder.width
+    ends = width + (0 if words is None else words.directions.shape[1])
+    inputs = {"encoder": (0, width), "words": (width, ends), "form": (ends, None)}
+    splits = np.cumsum([base.width for base in groups.bases.values()])[:-1]
+    parts_of_layer = np.split(groups.weights.reshape(partitions * count, -1), splits, axis=1)
+    with torch.no_grad():
+        for name, factor, part in zip(groups.bases, groups.scales, parts_of_layer, strict=True):
+            backbone.layer.weight[:, slice(*inputs[name])] = torch.from_numpy(part * factor)
+        backbone.layer.bias.copy_(torch.from_numpy(groups.biases.ravel()))
+    return backbone, reader

@@ -41,7 +41,7 @@ def routing_report(results: Results, model: str, data: str) -> Report:
         data,
         today(),
         routing_verdict(results),
-        _bars(results) if results.one_price else _curves(results),
+        score_figure(results),
         [_policies(results), _measures(results), _calibration(results), _models(results)],
         [
             ("questions", f"{results.questions:,}"),
@@ -114,6 +114,11 @@ def _points(value: float) -> str:
 
 def _span(gain: Interval) -> str:
     return span(gain, _points)
+
+
+def score_figure(results: Results) -> Figure:
+    """Return what policies score: over what they cost, or as bars where all answers cost the same."""
+    return _bars(results) if results.one_price else _curves(results)
 
 
 def _curves(results: Results) -> Figure:
@@ -243,14 +248,17 @@ def _measure(name: str, value: Interval | None, meaning: str) -> Measure | None:
     return None if value is None else Measure(name, percents(value.estimate), span(value, percents), meaning)
 
 
+def calibration_figures(results: Results) -> list[Figure]:
+    """Return how reliable expected scores are, of all answers and of those that were chosen."""
+    pairs = (("all answers", results.pairs), ("chosen answers", results.chosen))
+    figures = (reliability_figure(name, bins, of="answers") for name, bins in pairs)
+    return [figure for figure in figures if figure is not None]
+
+
 def _calibration(results: Results) -> Section:
-    parts: list[Part] = [
-        figure
-        for name, bins in (("all answers", results.pairs), ("chosen answers", results.chosen))
-        if (figure := reliability_figure(name, bins, of="answers")) is not None
-    ]
     lead = "Of the answers that were expected to be usable with chance p, a share p should be."
-    return Section("Calibration", parts or [Prose("There is nothing to draw.", "quiet")], lead)
+    figures: list[Part] = [*calibration_figures(results)]
+    return Section("Calibration", figures or [Prose("There is nothing to draw.", "quiet")], lead)
 
 
 def _models(results: Results) -> Section:

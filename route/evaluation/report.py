@@ -7,68 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from p2l.common.cli import counted
 from p2l.common.files import atomic_path, write_json
-from p2l.common.plots import COLOURS, new_figure, save_figure
+from p2l.common.report.images import save_picture
 from p2l.common.text_table import formatted, text_table
 from p2l.metrics import Interval, Reliability
 from route.evaluation.measuring import PolicyReport, Results, calibration_error
-
-_WIDE = 60.0  # least cost to greatest, beyond which powers of ten are labels enough
-
-
-def draw(results: Results, *paths: Path) -> None:
-    """Draw the cost-quality curves beside the reliability of expected scores."""
-    figure = new_figure(11.0, 4.6)
-    left, right = figure.subplots(1, 2, width_ratios=(1.6, 1.0))
-    if results.one_price:
-        bars(left, results)
-    else:
-        curves(left, results)
-    for name, bins_, colour in (("all answers", results.pairs, COLOURS[0]), ("chosen", results.chosen, COLOURS[5])):
-        label = f"{name}, error {calibration_error(bins_):.3f}"
-        right.plot(bins_.predicted[0], bins_.observed[0], "o-", color=colour, label=label)
-    right.plot([0, 1], [0, 1], color="0.6", linewidth=0.8)
-    right.set(xlabel="expected score", ylabel="realised score", xlim=(0, 1), ylim=(0, 1))
-    right.legend(frameon=False)
-    save_figure(figure, *paths)
-
-
-def curves(axes: Any, results: Results) -> None:
-    """Draw a cost-quality curve for each policy, and the models as points."""
-    for (name, policy), colour in zip(results.policies.items(), COLOURS, strict=False):
-        costs, scores = zip(*policy.curve, strict=True)
-        style = {"marker": "D", "linestyle": ""} if name == "cheapest" else {"linewidth": 2.2 if name == "p2l" else 1.3}
-        axes.plot(costs, scores, color=colour, label=policy.about, **style)
-    points = list(results.model_points.values())
-    axes.plot([cost for cost, _ in points], [score for _, score in points], ".", color="0.5", label="models")
-    axes.set(xlabel="mean cost of an answer, dollars", ylabel="mean score")
-    if min(cost for cost, _ in points) > 0.0:
-        _label_dollars(axes)
-    axes.legend(frameon=False, fontsize=8)
-
-
-def _label_dollars(axes: Any) -> None:
-    """Make the axis of costs logarithmic, with labels that do not run into each other however few decades it has."""
-    from matplotlib.ticker import LogFormatterSciNotation, LogLocator, NullFormatter
-
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > _WIDE else (1.0, 2.0, 5.0)))
-    axes.xaxis.set_major_formatter(LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-
-
-def bars(axes: Any, results: Results) -> None:
-    """Draw the mean score of each policy under one price."""
-    names, means = zip(*((policy.about, policy.accuracy) for policy in results.policies.values()), strict=True)
-    lengths = [mean.estimate for mean in means]
-    spans = [[mean.estimate - mean.lower, mean.upper - mean.estimate] for mean in means]
-    axes.barh(names, lengths, xerr=np.array(spans).T, color=COLOURS[: len(means)])
-    axes.invert_yaxis()
-    axes.set(xlabel="mean score")
+from route.evaluation.page import calibration_figures, routing_verdict, saving, score_figure, simpler
 
 
 def summary(results: Results, folder: Path | None) -> str:
@@ -76,8 +21,6 @@ def summary(results: Results, folder: Path | None) -> str:
 
     `folder` is that of the whole report; None where none is written.
     """
-    from route.evaluation.page import routing_verdict, saving, simpler
-
     measure = "accuracy" if results.one_price else "at_equal_cost"
     score = "score" if results.one_price else "score at equal cost"
     rows = [
@@ -236,3 +179,8 @@ def write(results: Results, folder: Path, *, figure: bool) -> None:
         temporary.write_text(f"{_plain(text(results))}\n", encoding="utf-8")
     if figure:
         draw(results, folder / "curves.png", folder / "curves.svg")
+
+
+def draw(results: Results, *paths: Path) -> None:
+    """Draw what the page draws: the cost-quality curves beside the reliability of expected scores."""
+    save_picture(paths, score_figure(results), *calibration_figures(results), width=11.0)

@@ -42,9 +42,9 @@ from p2l.common.cli import nearest
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from route.evaluation.distance import shrunk
-from route.evaluation.features import CategoryReader, Encoder, Form, Words, untrained_reader
+from route.evaluation.features import CategoryReader, Encoder, Form, Words
 from route.evaluation.gaussian import fit_gaussian, held_out
-from route.evaluation.groups import Groups, Reader
+from route.evaluation.groups import Groups, Reader, reader_with_groups
 from route.evaluation.spending import Worth, Worths
 from route.evaluation.table import Floats, ScoreTable, parts_of
 from route.routing.optimizers import Opponents, grounded_scores, scores_against
@@ -323,7 +323,7 @@ def _as_backbone(parts: Mapping[str, Reader]) -> tuple[str, tuple[Any, Any], dic
     root = 1.0 if groups is None else float(np.sqrt(len(groups.biases)))
     places = {name: (start, 1.0) for name, start in zip(("encoder", "words", "form"), starts, strict=True)}
     places[GROUPS] = (units, root)
-    return "reader", untrained_reader(encoder, words, form, groups), {name: places[name] for name in parts}
+    return "reader", reader_with_groups(encoder, words, form, groups), {name: places[name] for name in parts}
 
 
 def _bag(category: CategoryReader) -> TfidfBackbone:
