@@ -24,7 +24,7 @@ from torch import Tensor
 from p2l.likelihood import Likelihood
 from p2l.newcomers.rows import NewRow, RowPrior, fit_row, fit_row_prior, votes_on_new
 from p2l.people.voters import organisation_of
-from p2l.training.forecasts import Forecast
+from p2l.training.forecasts import Forecast, SomeVotes
 from p2l.training.trainer import Trainer
 
 FEWEST_KNOWN = 8
@@ -39,32 +39,6 @@ STEPS = 120
 """Steps with votes on a model after which its row's are as large as all."""
 _STEPS_AT_ONCE = 1 << 10  # whose votes are counted
 Ids = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class _SomeVotes:
-    """A few votes of a stream."""
-
-    votes: Any
-    ids: Ids
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def prompts(self, rows: Ids) -> list[list[str]]:
-        """Return the user's turns of each vote."""
-        prompts: list[list[str]] = self.votes.prompts(self.ids[rows])
-        return prompts
-
-    def labels(self, rows: Ids) -> NDArray[Any]:
-        """(n, 3) int32 `[winner, loser, tie]`."""
-        labels: NDArray[Any] = self.votes.labels(self.ids[rows])
-        return labels
-
-    def weights(self, rows: Ids) -> NDArray[np.float64]:
-        """(n,) weights."""
-        weights: NDArray[np.float64] = self.votes.weights(self.ids[rows])
-        return weights
 
 
 @dataclass
@@ -128,7 +102,7 @@ class NewRows:
         engine = self.trainer.engine
         ids = np.array(self._own[model], dtype=np.int64)
         newest = np.arange(max(0, self._seen - _BACKGROUND), self._seen)
-        votes = _SomeVotes(self.trainer.votes, np.concatenate([ids, newest]))
+        votes = SomeVotes(self.trainer.votes, np.concatenate([ids, newest]))
         forecast = self.trainer.forecast(votes)
         row = None if forecast is None else self._fit(model, known, forecast, ids)
         row = engine.broadcast(row)

@@ -137,16 +137,6 @@ def _stated(block: dict[str, Any]) -> dict[str, Any]:
     return stated | ({"on": _stated(stated["on"])} if "on" in stated else {})
 
 
-def _votes_per_step(recorded: dict[str, Any]) -> int:
-    return int(recorded.get("batch_size", 1)) * int(recorded.get("gradient_accumulation_steps", 1))
-
-
-def _small_steps(recorded: dict[str, Any]) -> dict[str, object]:
-    """Return the size of live steps, so small that a model learns from votes while they are new."""
-    size = max(_FEWEST_VOTES_PER_STEP, min(_MOST_VOTES_PER_STEP, _votes_per_step(recorded)))
-    return {"batch_size": size, "gradient_accumulation_steps": 1}
-
-
 def _recorded_past(recorded: dict[str, Any], followed: Path | None) -> str | None:
     """Return the votes that offline training recorded, if they are there and are not those that the run follows."""
     path = Path(str(recorded.get("train_data_path") or "")).expanduser()
@@ -163,6 +153,8 @@ def replay_of_past() -> dict[str, object]:
 def _changes(folder: Path, recorded: dict[str, Any], followed: Path | None) -> dict[str, object]:
     # Verdicts of judges, which a live run would take for votes of people, are not replayed.
     past = None if recorded.get("people") else _recorded_past(recorded, followed)
+    offline_step = int(recorded.get("batch_size", 1)) * int(recorded.get("gradient_accumulation_steps", 1))
+    step = max(_FEWEST_VOTES_PER_STEP, min(_MOST_VOTES_PER_STEP, offline_step))
     changes: dict[str, object] = {
         "proj_name": f"{folder.resolve().name}-online",
         "output_dir": str(folder.parent),
@@ -172,7 +164,8 @@ def _changes(folder: Path, recorded: dict[str, Any], followed: Path | None) -> d
         "cross_fit": None,
         "people": None,
         "weigh_voters": False,
-        **_small_steps(recorded),
+        "batch_size": step,
+        "gradient_accumulation_steps": 1,
         "num_train_epochs": 1,
         "init_type": "reset_params",
         "shared_level": False,
@@ -183,7 +176,7 @@ def _changes(folder: Path, recorded: dict[str, Any], followed: Path | None) -> d
     engine = folder / Path(str(recorded.get("deepspeed_config_path"))).name
     if engine.is_file():  # as p2l train --votes writes it; its path there is that of where the run was started
         changes["deepspeed_config_path"] = str(engine.resolve())
-    slower = _RATE_DIVISOR * math.sqrt(_votes_per_step(recorded) / changes["batch_size"])  # type: ignore[operator]
+    slower = _RATE_DIVISOR * math.sqrt(offline_step / step)
     changes |= {name: recorded[name] / slower for name in _RATE_KEYS if recorded.get(name)}
     if not recorded.get("custom_scheduler"):
         changes |= {"lr_schedule": "constant", "lr_schedule_params": {}, "warmup_steps": _WARMUP_STEPS}

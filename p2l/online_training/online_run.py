@@ -147,16 +147,13 @@ def _welcome(engine: Engine, names: list[str], config: OnlineConfig) -> None:
         for name in model.row_names:
             engine.edit(name, mean)
     else:
-        for name, rows in zip(model.row_names, _drawn_rows(model, first, last, config), strict=True):
+        with torch.random.fork_rng(devices=[]):
+            # The same rows whenever and with whatever room they are drawn.
+            torch.manual_seed(int(np.random.SeedSequence([config.seed, first]).generate_state(1)[0]))
+            drawn = new_rows(last_layer(model.head).in_features, last - first, config.init_type)
+        for name, rows in zip(model.row_names, drawn, strict=True):
             engine.edit(name, lambda values, rows=rows: values[first:last].copy_(rows))  # type: ignore[misc]
     model.model_list = list(names)
-
-
-def _drawn_rows(model: P2LModel, first: int, last: int, config: OnlineConfig) -> tuple[Tensor, Tensor]:
-    """Draw rows, the same whenever and with whatever room they are drawn."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(np.random.SeedSequence([config.seed, first]).generate_state(1)[0]))
-        return new_rows(last_layer(model.head).in_features, last - first, config.init_type)
 
 
 class Live(Protocol):
@@ -264,7 +261,11 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
         config = config.model_copy(update={"shuffle": False})
     start = _find_start(options.run.checkpoint)
     setup = Setup.of(config, config_path, options.run, start)
-    model = setup.trained_model() or _new_model(config, setup)
+    model = setup.trained_model()
+    if model is None:  # a new head, which knows no models yet
+        factor = config.linear_head_downsize_factor
+        width = None if factor is None else max(1, config.model_capacity // factor)
+        model = setup.new_model([], linear_head_width=width)
     open_stream = open_data_set if options.live is None else options.live.open_stream
     stream = open_stream(config, model.model_list)
     past = None if config.past_data_path is None else open_past(config.past_data_path, _known_to(model, start))
@@ -316,13 +317,6 @@ def learned_votes(checkpoint: str | None) -> int:
     """Return how many votes of its stream the run that goes on has seen; 0 for a new one."""
     resume = _find_start(checkpoint).resume
     return 0 if resume is None else read_state(resume).num_votes
-
-
-def _new_model(config: OnlineConfig, setup: Setup) -> P2LModel:
-    """Return a model whose new head knows no models yet."""
-    factor = config.linear_head_downsize_factor
-    width = None if factor is None else max(1, config.model_capacity // factor)
-    return setup.new_model([], linear_head_width=width)
 
 
 def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> VoteStore:

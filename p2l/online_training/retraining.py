@@ -278,11 +278,18 @@ class Retraining:
         reason = self._unfit(attempt, model, trainer)
         if not reason:
             difference = self._compare(model, attempt.began, arrived, trainer)
-            reason = _doubt(difference)
-            if not reason:
+            if difference.prompts < FEWEST_HELD_OUT_PROMPTS:
+                reason = f"{difference.prompts} prompts that neither was trained on are too few to judge by"
+            elif not math.isfinite(difference.mean):
+                reason = "its loss is not a number"
+            else:
                 gain, taken = -difference.mean, -difference.mean > _STANDARD_ERRORS * difference.error
                 numbers = {"gain": gain, "error": difference.error, "judged_votes": difference.votes}
-                reason = _sentence(difference)
+                reason = (
+                    f"loss {difference.candidate_loss:.4f} against {difference.served_loss:.4f} of the followed one on "
+                    f"{difference.votes:,} votes that neither was trained on: gains {gain:.4f} +- "
+                    f"{difference.error:.4f}"
+                )
         self.state.judged(attempt.began, gain, taken=taken)
         reason += f"; next {self.state.interval:,} votes after it"
         facts: Mapping[str, Any] = {
@@ -322,21 +329,6 @@ class Retraining:
         prompts = [*held.prompts, *stream.prompts(since)]
         votes = HeldOutVotes(prompts, np.concatenate(labels), names)
         return compare(model, self.folder / _FOLLOWED_FOLDER, votes, str(trainer.engine.device))
-
-
-def _doubt(difference: Difference) -> str:
-    """Return why nothing can be concluded; empty if something can."""
-    if difference.prompts < FEWEST_HELD_OUT_PROMPTS:
-        return f"{difference.prompts} prompts that neither was trained on are too few to judge by"
-    return "" if math.isfinite(difference.mean) else "its loss is not a number"
-
-
-def _sentence(difference: Difference) -> str:
-    return (
-        f"loss {difference.candidate_loss:.4f} against {difference.served_loss:.4f} of the followed one on "
-        f"{difference.votes:,} votes that neither was trained on: gains {-difference.mean:.4f} +- "
-        f"{difference.error:.4f}"
-    )
 
 
 def arrange(model: P2LModel, names: Sequence[str], rows: int) -> None:

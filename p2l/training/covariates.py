@@ -33,7 +33,7 @@ from p2l.likelihood import Likelihood, get
 from p2l.metrics import ScoredVotes, vote_values
 from p2l.model.covariates import LEVEL, CovariateEffects, Estimate
 from p2l.model.model import P2LModel
-from p2l.training.forecasts import Forecast, Votes
+from p2l.training.forecasts import Forecast, SomeVotes, Votes
 from p2l.votes import VoteStore
 from p2l.votes.schema import hash_turns
 
@@ -82,11 +82,13 @@ def begin(
     VoteError if the votes lack a column.
     """
     effects, covariates = _read(names, votes, get(loss_type))
-    first, second, winner = _codes(votes)
+    labels, pairs = votes.labels(), votes.pairs().astype(np.int64)
+    b_won = (labels[:, 0] != pairs[:, 0]).astype(np.int64)
     board = fit(
-        first,
-        second,
-        winner,
+        pairs[:, 0],
+        pairs[:, 1],
+        # The winner's place in WINNERS: the two models, then the two kinds of tie.
+        np.where(labels[:, 2] > 0, labels[:, 2] + 1, b_won).astype(np.int64),
         models=votes.model_list,
         likelihood=loss_type,
         intervals=None,
@@ -142,13 +144,6 @@ def _effects(names: Sequence[str], controls: Controls, likelihood: Likelihood) -
     return effects, covariates
 
 
-def _codes(votes: VoteStore) -> tuple[Ids, Ids, Ids]:
-    """Return models a and b and the winner's place in WINNERS (N,) of all votes."""
-    labels, pairs = votes.labels(), votes.pairs().astype(np.int64)
-    b_won = (labels[:, 0] != pairs[:, 0]).astype(np.int64)
-    return pairs[:, 0], pairs[:, 1], np.where(labels[:, 2] > 0, labels[:, 2] + 1, b_won).astype(np.int64)
-
-
 def _batch(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Any:
     """Return rows as an Arrow batch: a column is one of numbers unless it holds a text that is none."""
     arrays: dict[str, Any] = {"": pa.nulls(len(rows))}
@@ -199,43 +194,20 @@ def shifts(effects: CovariateEffects, votes: VoteStore, board: Leaderboard | Non
 # The last fit.
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Some votes of others, by their place."""
-
-    votes: Votes
-    ids: Ids
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def prompts(self, ids: Ids) -> list[list[str]]:
-        """Return the user's turns of each vote."""
-        return self.votes.prompts(self.ids[ids])
-
-    def labels(self, ids: Ids) -> NDArray[Any]:
-        """(n, 3) int32 `[winner, loser, tie]`."""
-        return self.votes.labels(self.ids[ids])
-
-    def weights(self, ids: Ids) -> NDArray[np.float64]:
-        """(n,) weights."""
-        return self.votes.weights(self.ids[ids])
-
-
-def sample(votes: Votes, num_models: int, seed: int, *, newest: bool) -> Sample:
+def sample(votes: Votes, num_models: int, seed: int, *, newest: bool) -> SomeVotes:
     """Choose the votes for the last fit: all, or where these are too many a random part of them, or the newest."""
     count, most = len(votes), max(1, min(_MOST_FITTED_VOTES, _MOST_FITTED_COEFS // num_models))
     if count <= most:
-        return Sample(votes, np.arange(count))
+        return SomeVotes(votes, np.arange(count))
     if newest:
-        return Sample(votes, np.arange(count - most, count))
-    return Sample(votes, np.sort(np.random.default_rng(seed).choice(count, most, replace=False)))
+        return SomeVotes(votes, np.arange(count - most, count))
+    return SomeVotes(votes, np.sort(np.random.default_rng(seed).choice(count, most, replace=False)))
 
 
 def estimate(
     effects: CovariateEffects,
     forecast: Forecast,
-    votes: Sample,
+    votes: SomeVotes,
     values: Values,
     models: Sequence[str],
     likelihood: Likelihood,

@@ -198,10 +198,12 @@ def _optimizer(config: TrainConfig, raw: dict[str, Any], path: Path, *, torch_ad
         block = {"type": "AdamW", "params": {}, **raw.get("optimizer", {})}
         settings: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
         if "adam" in block["type"].lower():
-            settings |= {"betas": [0.9, 0.999], "eps": config.adam_epsilon}
+            settings["eps"] = config.adam_epsilon
         for key, value in settings.items():
             _agree(block["params"], key, value, path, name=f"optimizer.params.{key}")
         block = {"type": block["type"], "params": {**block["params"], **settings}}
+        if "adam" in block["type"].lower() and block["params"].get("betas", _AUTO) == _AUTO:
+            block["params"]["betas"] = [0.9, 0.999]
     _refuse_auto(block, path, "optimizer")
     if torch_adam and block["type"].lower() in {"adam", "adamw"}:
         block["params"].setdefault("torch_adam", True)
@@ -417,12 +419,15 @@ def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
         if parameter.requires_grad:
             kind = (name.startswith(("head.", "covariates.")), parameter.ndim < 2)
             groups.setdefault(kind, []).append(parameter)
-    return [_group(config, groups[kind], *kind) for kind in sorted(groups)]
-
-
-def _group(config: TrainConfig, parameters: list[nn.Parameter], is_head: bool, is_vector: bool) -> dict[str, Any]:
-    rate = config.head_learning_rate if is_head and config.head_learning_rate else config.learning_rate
-    return {"params": parameters, "lr": rate, "weight_decay": 0.0 if is_vector else config.weight_decay}
+    head_rate = config.head_learning_rate or config.learning_rate
+    return [
+        {
+            "params": groups[is_head, is_vector],
+            "lr": head_rate if is_head else config.learning_rate,
+            "weight_decay": 0.0 if is_vector else config.weight_decay,
+        }
+        for is_head, is_vector in sorted(groups)
+    ]
 
 
 def one_line(error: Exception) -> str:

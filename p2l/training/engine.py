@@ -503,8 +503,14 @@ def _read_scalars(optimizer: Any) -> _OptimizerScalars:
     groups = [{key: value for key, value in group.items() if key != "params"} for group in inner.param_groups]
     shared: dict[str, float] = {}
     for parameter, state in inner.state.items():
-        shared = {key: float(value) for key, value in state.items() if _is_scalar(value, parameter)}
-        break
+        for key, value in state.items():
+            if torch.is_tensor(value):
+                is_scalar = value.numel() == 1 and value.shape != parameter.shape
+            else:
+                is_scalar = isinstance(value, (int, float))
+            if is_scalar:
+                shared[key] = float(value)
+        break  # those of the first weights are those of all
     return {"groups": groups, "shared": shared}
 
 
@@ -516,12 +522,6 @@ def _write_scalars(optimizer: Any, scalars: _OptimizerScalars) -> None:
     for state in inner.state.values():
         for key, value in scalars["shared"].items():
             state[key] = torch.full_like(state[key], value) if torch.is_tensor(state[key]) else type(state[key])(value)
-
-
-def _is_scalar(value: object, parameter: Tensor) -> bool:
-    if torch.is_tensor(value):
-        return value.numel() == 1 and value.shape != parameter.shape
-    return isinstance(value, (int, float))
 
 
 def _is_cut(parameter: nn.Parameter) -> bool:

@@ -63,6 +63,29 @@ class ListedVotes(Votes, Protocol):
 
 
 @dataclass(frozen=True)
+class SomeVotes:
+    """Some votes of others, by their ids there."""
+
+    votes: Votes
+    ids: Ids
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def prompts(self, ids: Ids) -> list[list[str]]:
+        """Return the user's turns of each vote."""
+        return self.votes.prompts(self.ids[ids])
+
+    def labels(self, ids: Ids) -> NDArray[Any]:
+        """(n, 3) int32 `[winner, loser, tie]`."""
+        return self.votes.labels(self.ids[ids])
+
+    def weights(self, ids: Ids) -> NDArray[np.float64]:
+        """(n,) weights."""
+        return self.votes.weights(self.ids[ids])
+
+
+@dataclass(frozen=True)
 class Forecast:
     """Predicted parameters of N votes: coefs (N, M), and eta, gamma (N,) or None where the likelihood has none."""
 

@@ -319,15 +319,10 @@ def _from_products(sample: _Sample, features: Floats, models: Floats, rng: np.ra
 def _on_one_prompt(sample: _Sample, models: Floats, raw: float) -> tuple[float, float]:
     """Return v and u: their sum is what pairs of votes on one prompt say, or, as far as they say little, assumed."""
     order = np.argsort(sample.prompt, kind="stable")
-    first, second = (
-        np.concatenate(
-            [
-                part[: max(len(order) - step, 0)] if ahead else part[step:]
-                for step in range(1, _NEIGHBOURS_MULTIPLIED + 1)
-            ]
-        )
-        for ahead, part in ((True, order), (False, order))
-    )
+    # Each vote with the next ones in the order of prompts; most of these are on the same prompt.
+    steps = range(1, _NEIGHBOURS_MULTIPLIED + 1)
+    first = np.concatenate([order[: max(len(order) - step, 0)] for step in steps])
+    second = np.concatenate([order[step:] for step in steps])
     same = sample.prompt[first] == sample.prompt[second]
     first, second = first[same], second[same]
     columns = sample.fisher[first] * sample.fisher[second] * _across(models, sample.pairs[first], sample.pairs[second])

@@ -195,7 +195,10 @@ _SHARING_SECONDS = 20.0  # more than network file systems take to show a folder 
 
 def check_shared(engine: Engine, folder: Path) -> None:
     """Raise ConfigError unless every node sees rank 0's `folder`, or checkpoints would lack its shards (collective)."""
-    blind = None if _appears(folder) else socket.gethostname()
+    end = time.monotonic() + _SHARING_SECONDS
+    while not folder.is_dir() and time.monotonic() <= end:
+        time.sleep(0.1)
+    blind = None if folder.is_dir() else socket.gethostname()
     hosts = engine.broadcast([host for host in engine.gather(blind) or [] if host])
     if hosts:
         raise ConfigError(
@@ -210,15 +213,6 @@ def alone_in(folder: Path, engine: Engine) -> Iterator[None]:
         if not engine.broadcast(is_alone):
             raise InputError(f"{folder}: another process is training in it; stop that one first")
         yield
-
-
-def _appears(folder: Path) -> bool:
-    end = time.monotonic() + _SHARING_SECONDS
-    while not folder.is_dir():
-        if time.monotonic() > end:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def save_checkpoint(

@@ -145,7 +145,10 @@ def read_run(folder: Path) -> RunRecords:
     if not folder.is_dir():
         raise InputError(f"{folder}: is not a folder; name the folder of a training run")
     steps, validations, choices = _read_metrics(folder / METRICS_FILE)
-    publications = read_publications(folder) or _published_elsewhere(folder)
+    publications = read_publications(folder)
+    served = _object(folder / SERVED_FILE).get("folder")
+    if not publications and isinstance(served, str):  # a live run published there, if it is still where it was
+        publications = read_publications(Path(served))
     if not steps and not publications:
         parent = folder.resolve().parent
         hint = f"; it is a checkpoint: name {parent}" if (parent / METRICS_FILE).is_file() else ""
@@ -212,12 +215,6 @@ def read_publications(folder: Path) -> list[Publication]:
             )
         )
     return publications
-
-
-def _published_elsewhere(folder: Path) -> list[Publication]:
-    """Return the decisions in the folder that a live run has published to, if that is still where it was."""
-    served = _object(folder / SERVED_FILE).get("folder")
-    return read_publications(Path(served)) if isinstance(served, str) else []
 
 
 def _lines(file: Path) -> Iterator[dict[str, Any]]:
