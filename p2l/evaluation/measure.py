@@ -125,6 +125,7 @@ class _CategoryEvaluation:
     def measured(self, truth: Leaderboard, subject: Subject) -> CategoryResult:
         """Measure the subject against the truth."""
         settings, blocks = self.settings, self.settings.metrics_to_inc
+        # Every block below works on these two, so that votes are forecast and prompts aggregated once.
         scored = subject.scored(self.labels)
         board = subject.leaderboard(intervals=settings.bootstrap > 0, level=settings.level)
         true_standing = standing(truth, self.models)
@@ -206,6 +207,7 @@ class _CategoryEvaluation:
         The text says which votes that leaderboard was fitted on.
         """
         train, likelihood = self.job.train, self.likelihood.name
+        # A leaderboard has no skill over itself.
         is_reference = self.settings.model_type == ("marginal" if train else "marginal-gt")
         if self.limit or is_reference or not self.settings.bootstrap:
             return None, None
@@ -271,6 +273,7 @@ class Draws:
 
     def rows(self, number: int, size: int, samples: int, *, repeated: bool) -> Iterator[list[Ints]]:
         """Yield lists of subsets, each of positions below `number`."""
+        # The draws of a size stay the same whatever other sizes and categories are asked for.
         rng = np.random.default_rng([self.seed, zlib.crc32(self.category.encode()), size, int(repeated)])
         step = max(1, min(_SUBSETS_AT_ONCE, _ROWS_AT_ONCE // size))
         for start in range(0, samples, step):

@@ -284,7 +284,7 @@ def _scale(result: OutputResult) -> Section:
 
 def _curves(result: OutputResult, kind: str, title: str) -> Figure | None:
     """Return a panel for each metric over the size of a subset, a line a category; `kind`: `scale`, `subsets`."""
-    curves = []
+    curves: list[tuple[str, list[SubsetScore]]] = []
     for category in result.categories:
         scores = sorted((score for score in getattr(category, kind) if score.numbers), key=lambda score: score.size)
         if scores and len(curves) < _MAX_CATEGORY_LINES:

@@ -171,6 +171,7 @@ def sides_of(one: CategoryResult) -> tuple[dict[str, Cell], dict[str, Cell]]:
 
 def _shift(truth: Leaderboard, model: Leaderboard) -> float:
     """Return what to add to the model's coefficients so that both have one mean, where only differences count."""
+    # Of grounded coefficients the level means something, and stays.
     if not any(shift_invariant(likelihoods.get(side.likelihood)) for side in (truth, model)):
         return 0.0
     coef_of = dict(zip(model.models, model.coefs.tolist(), strict=True))

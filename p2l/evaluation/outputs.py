@@ -1,7 +1,7 @@
 """Predictions and their votes, read from a file of batch inference or of training into one form.
 
-Where rows name models and winner, these decide; labels are translated. Coefficients are in the order of the model list;
-those of a checkpoint's output are put in the order of the sorted models that its rows hold.
+Coefficients are in the order of the model list; those of a checkpoint's output are put in the order of the sorted
+models that its rows hold.
 
 Shapes: N votes, M models.
 """
@@ -244,6 +244,7 @@ class _Batches:
 
     def add(self, batch: Any, place: Any) -> None:
         names = batch.schema.names
+        # Where rows name models and winner, these decide, and labels of the file are only compared with them.
         labels = labels_of(batch, self.codes)
         self.labels.append(labels)
         prompt_column = next((name for name in ("prompt", "question_id") if name in names), None)

@@ -74,6 +74,7 @@ def evaluate_outputs(options: Options) -> list[OutputResult]:
     names = model_list(options.inputs)
     limits = [k * options.checkpoint_size for k in dict.fromkeys(options.train_checkpoints)]
     parsed = list(dict.fromkeys((*options.settings.parsed, ALL)))
+    # Training votes are read once for all outputs, and "all" is counted for the skill of categories that they lack.
     train = read_train_votes(options.train, names, parsed, limits) if options.train else None
     arena = read_arena(options.arena_path) if options.arena_path else None
     results, failures = list[OutputResult](), list[str]()
@@ -145,6 +146,7 @@ def _evaluate(
     settings, notes = _settings_of(options, path)
     if settings.model_type == "p2l":
         check_model_list(options.inputs, names, path)
+    # Hidden states make such files far larger, and nothing here reads them.
     if (
         entry.checkpoint_path
         and options.remove_last_hidden_json

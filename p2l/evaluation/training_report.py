@@ -141,6 +141,7 @@ def _compared(found: HeldOutComparison) -> Verdict:
 def _unmeasured(run: RunRecords) -> Verdict:
     """Return how far the loss of the votes that are trained on fell, with the interval of the difference."""
     losses = [value for value in run.steps.column("loss") if math.isfinite(value)]
+    # A quarter at least on either side, so that the beginning is not compared with itself.
     size = min(_WINDOW, len(losses) // 4)
     reason = (
         "No votes were held out, so nothing shows whether it reads prompts."
@@ -173,6 +174,7 @@ def _loss_figure(run: RunRecords) -> Figure | None:
     x, y = steps.column("step"), steps.column("loss")
     if not x:
         return None
+    # Single steps are too noisy to see a course in; a twentieth of the run hides none of it.
     window = max(1, min(_WINDOW, len(x) // 20))
     over = f", mean and range of {window} steps" if window > 1 else ""
     series = [replace(smoothed(x, y, window), name=f"votes trained on{over}")]

@@ -237,6 +237,7 @@ def measure(source: str, variants: Sequence[Variant], folder: Path, *, draws: in
 
 def compare_parts(points: Sequence[TrainedPart], *, held_votes: int, held_prompts: int) -> VoteCurve:
     """Return what each doubling was worth to the first variant, and how the others compare on all votes."""
+    # Prompts are drawn again, all models on the same ones: how hard a prompt is blurs no difference.
     losses: dict[tuple[str, int], Floats] = {}
     for point in points:
         draws = [other.losses for other in points if (other.variant, other.votes) == (point.variant, point.votes)]

@@ -1,16 +1,14 @@
 """Calibration: of the votes that were said to end in some way with probability p, do a share p end so?
 
-A label names the winner first, so the outcome `win` as labelled is always true of a decided vote: measured that way the
-best model would look badly calibrated. Every vote is therefore counted from both sides with half its weight, (A, B) and
-(B, A). `win` then means "this one of the two wins", and `loss` is its mirror image and not reported.
+Every vote is counted from both sides with half its weight, (A, B) and (B, A): `win` means "this one of the two wins",
+and `loss` is its mirror image and not reported.
 
 The expected calibration error of an outcome is the mean over bins of |mean probability - share|, weighted by votes; the
 overall one is the mean over the K outcomes (win and loss alike). It falls with the number of votes even for a perfect
 model: about 1 / sqrt(votes per bin), so compare it at equal numbers only.
 
 For the eye there are points: neighbouring bins joined until each has 30 votes, with the interval of the share that came
-true. Votes on one prompt are not independent, so it is Wilson's interval for as many votes as would vary as much as the
-clusters do.
+true.
 
 Shapes: N votes, K outcomes, C outcomes reported, S bins.
 """
@@ -166,6 +164,7 @@ class _PointRows:
         residuals = np.bincount(clusters, self.weights * (self.truth - share))
         number, votes = len(residuals), len(np.unique(self.votes))
         variance = float((residuals**2).sum()) / total**2 * number / max(1, number - 1)
+        # Votes on one prompt are not independent: as many votes count as would vary as much as the clusters do.
         size = min(votes, share * (1.0 - share) / variance) if variance > 0 else min(votes, number)
         middle = (share + width**2 / (2 * size)) / (1 + width**2 / size)
         half = width / (1 + width**2 / size) * (share * (1 - share) / size + width**2 / (4 * size**2)) ** 0.5
@@ -186,6 +185,8 @@ def _weights_of(probs: Floats, targets: Floats, weights: Floats | None) -> Float
 
 def _columns(probs: Floats, targets: Floats, outcomes: tuple[str, ...], name: str) -> tuple[Floats, Floats, int]:
     """Return probabilities and truth of an outcome, for `win` of both sides after each other, and the sides."""
+    # A label names the winner first, so that `win` as labelled is always true of a decided vote: measured that way the
+    # best model would look badly calibrated.
     columns = [outcomes.index(side) for side in (("win", "loss") if name == "win" else (name,))]
     predicted, truth = (np.concatenate([side[:, k] for k in columns]) for side in (probs, targets))
     return predicted, truth, len(columns)

@@ -1,9 +1,7 @@
 """Distances between leaderboards: a model's aggregate against a ground truth.
 
-Models that either leaderboard does not know (NaN) are left out of both. L1-Dist-Prob is the mean of |p - p'| over all
-unordered pairs of different models and over the K outcomes, for every likelihood alike; published `bt` values average
-over ordered pairs and count the zeros of the diagonal, so they are (n - 1) / n of these. Where an eta is missing the
-comparison falls back to bt. With fewer than k models, the top k are all of them.
+Models that either leaderboard does not know (NaN) are left out of both. With fewer than k models, the top k are all of
+them.
 
 Shapes: M models, n models known to both, N votes.
 """
@@ -139,7 +137,10 @@ def _simple(comparison: Comparison, side: Standing, name: str) -> float | None:
 
 @_leaderboard_metric("L1-Dist-Prob")
 def _l1_distance(comparison: Comparison) -> float | None:
+    # The mean of |p - p'| over unordered pairs of different models and over the K outcomes, for every likelihood alike.
+    # Published `bt` values average over ordered pairs and count the zeros of the diagonal: (n - 1) / n of these.
     sides = (comparison.truth, comparison.model)
+    # Arena ratings have no eta; what both sides can say of a pair is then who wins.
     missing = any(getattr(side, name) is None for side in sides for name in comparison.likelihood.parameters)
     likelihood = get("bt") if missing else comparison.likelihood
     first, second = np.triu_indices(len(comparison.shared), 1)

@@ -138,6 +138,7 @@ def make_models(config: SimulationConfig, rng: np.random.Generator) -> ModelTabl
     if models < 2:
         raise ConfigError(f"models: {models} asked for; at least 2 are needed for a vote")
     maker = _makers(models, rng)
+    # The order of draws is part of the seed's meaning: a new draw comes last.
     release = _releases(models, config.days, rng)
     tier = rng.choice(len(_TIERS), size=models, p=[0.55, 0.3, 0.15])
     names = _names(maker, tier)

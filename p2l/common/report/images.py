@@ -158,7 +158,10 @@ def _draw_heat(figure: Picture, axis: Any, heat: Heat) -> None:
     image = axis.imshow(heat.values, cmap=colours, vmin=heat.middle - far, vmax=heat.middle + far, aspect="auto")
     axis.set_facecolor("#f2f2f2")  # shows through where there is no value
     columns = heat.across or [str(number) for number in range(1, len(heat.names) + 1)]
-    axis.set_xticks(range(len(columns)), [plain(name, 30) for name in columns], rotation=45 if len(columns) > 9 else 0)
+    labels = [plain(name, 30) for name in columns]
+    is_crowded = len(columns) > 9 or sum(map(len, labels)) > 90  # letters that fit below a picture of usual width
+    slant = {"rotation": 40, "ha": "right", "rotation_mode": "anchor"} if is_crowded else {}
+    axis.set_xticks(range(len(columns)), labels, **slant)
     axis.set_yticks(range(len(heat.names)), [plain(name, 40) for name in heat.names])
     axis.tick_params(length=0)
     for (row, column), value in np.ndenumerate(heat.values):
