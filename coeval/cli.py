@@ -61,9 +61,10 @@ def add_keys(flags: ArgumentParser) -> None:
     )
 
 
-def add_log_level(flags: ArgumentParser) -> None:
+def add_log_level(flags: Parser, default: str | None = "INFO") -> None:
     """Add `--log-level`."""
-    flags.add_argument("--log-level", choices=LOG_LEVELS, default="INFO", help="lowest level to print")
+    flags.add_argument("--log-level", choices=LOG_LEVELS, default=default, help="lowest level to print")
+    flags.hide_rare("--log-level")
 
 
 def names(text: str) -> tuple[str, ...]:

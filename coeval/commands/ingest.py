@@ -74,7 +74,6 @@ def build_parser() -> argparse.ArgumentParser:
         help="at most this many new items of each benchmark (default: all; of published data sets 620, spread evenly "
         "over attributes)",
     )
-    flags.add_argument("--verbose", action="store_true", help="print what is read, and what was there already")
     flags.arrange(
         {
             "with --answers": ("--answers", "--answers-format", "--model"),
@@ -130,12 +129,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         _take_answers(Run(folder), arguments)
     else:
         for benchmark, path in list(_sources(arguments)):
-            if arguments.verbose:
-                print(f"reading {path}")
             rows = hub_rows(benchmark) if arguments.from_hub else None
             counts = ingest(Run(folder), benchmark, path, arguments.limit, rows)
             text = f"{benchmark.name}: {counted(counts.written, 'item')} written for task {benchmark.task}"
-            if arguments.verbose or not counts.written:
+            if counts.there or counts.skipped:
                 text += f", {counts.there} there already, {counts.skipped} skipped"
             print(text)
     print(f"go on with: coeval run --config {folder / 'config.yaml'} --continue")

@@ -151,7 +151,9 @@ def _phases_left(config: Config) -> Sequence[Phase]:
 def describe_parser() -> ArgumentParser:
     """Return the flags of `coeval describe`."""
     flags = config_flags("describe", "Show an experiment as a page: models, tasks, prompts, calls and costs.")
-    flags.add_argument("--out", metavar="PATH", help="the page (default: NAME_description.html beside the experiment)")
+    flags.add_argument(
+        "--html", "--out", metavar="PATH", help="the page (default: NAME_description.html beside the experiment)"
+    )
     flags.add_argument("--no-open", action="store_true", help="do not open it in a browser")
     flags.add_argument("--probe", action="store_true", help="ask every provider whether it has the models, and show it")
     return flags
@@ -168,7 +170,7 @@ def describe_main(argv: Sequence[str] | None = None) -> int:
     keys = keys_of(arguments.keys)
     source = arguments.config.expanduser()
     config = load_config(source, keys=keys, fresh=False)
-    path = check_can_write(arguments.out or source.with_name(f"{source.stem}_description.html"), source)
+    path = check_can_write(arguments.html or source.with_name(f"{source.stem}_description.html"), source)
     states = run_probe(config, keys, "full") if arguments.probe else None
     write_page(description_page(config, states), path)
     print(path)

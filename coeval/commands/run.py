@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from coeval.cli import LOG_LEVELS, add_keys, add_log_level, config_flags, keys_of, load, names, run_flags
+from coeval.cli import add_keys, add_log_level, config_flags, keys_of, load, names, run_flags
 from coeval.commands.plan import add_probe, run_probe
 from p2l.common.cli import number_of, whole
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from coeval.storage.run import Run
 
 _KINDS = {"3": ("data_generation",), "4": ("response_collection",), "5": ("evaluation", "pairwise")}
-_LONGEST_RECORD = 160  # letters that `repair --show-valid` prints
 
 
 def build_parser() -> ArgumentParser:
@@ -49,14 +48,14 @@ def build_parser() -> ArgumentParser:
         help="which models are probed before phase 1",
     )
     flags.add_argument("--probe-on-fail", choices=("abort", "warn"), help="what to do when a model is not available")
-    flags.add_argument("--skip-probe", action="store_true", help="deprecated: the same as --probe disable")
     flags.add_argument("--estimate-only", action="store_true", help="print what the run will cost, and end")
     flags.add_argument("--estimate-samples", type=whole, metavar="N", help="calls for each model to measure its speed")
-    flags.add_argument("--log-level", choices=LOG_LEVELS, help="lowest level to log")
+    add_log_level(flags, None)
+    flags.hide_rare("--estimate-samples")
     flags.arrange(
         {
             "an earlier run": ("--resume", "--continue", "--only-models"),
-            "before the first phase": ("--probe", "--probe-on-fail", "--skip-probe", "--estimate-samples"),
+            "before the first phase": ("--probe", "--probe-on-fail", "--estimate-samples"),
             "run nothing": ("--dry-run", "--estimate-only"),
         }
     )
@@ -69,9 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Here and in every command: what the work needs is imported once the flags are right, so that --help comes at once.
     from coeval.run import Options, launch
 
-    if flags.pop("skip_probe"):
-        print("warning: --skip-probe is deprecated; use --probe disable", file=sys.stderr)
-        flags["probe_mode"] = "disable"
+    flags.pop("help_all", None)
     options = Options(**flags | {"keys": keys_of(flags["keys"])})
     try:
         return launch(options)
@@ -166,7 +163,6 @@ def repair_parser() -> ArgumentParser:
     flags.add_argument("--examples", type=_count, default=5, metavar="N", help="invalid records to show; -1: all")
     flags.add_argument("--phase", choices=tuple(_KINDS), help="only this phase")
     flags.add_argument("--breakdown", action="store_true", help="count by file, and gaps by task and model")
-    flags.add_argument("--show-valid", type=whole, default=0, metavar="N", help="valid records to show")
     return flags
 
 
@@ -200,10 +196,10 @@ def _count(text: str) -> int:
 def _print(folder: Run, inspections: Sequence[Inspection], arguments: Namespace) -> None:
     for inspection in inspections:
         if folder.record_files(inspection.kind) or inspection.gaps:
-            print("\n".join(_summary(folder, inspection, arguments)))
+            print("\n".join(_summary(inspection, arguments)))
 
 
-def _summary(folder: Run, inspection: Inspection, arguments: Namespace) -> Iterator[str]:
+def _summary(inspection: Inspection, arguments: Namespace) -> Iterator[str]:
     gaps, bad = sum(gap.missing for gap in inspection.gaps), inspection.bad
     yield f"{inspection.kind}: {len(inspection.valid)} valid, {len(bad)} unusable, {gaps} missing"
     for reason, count in Counter(line.reason for line in bad).most_common():
@@ -215,16 +211,3 @@ def _summary(folder: Run, inspection: Inspection, arguments: Namespace) -> Itera
     if not arguments.stats:
         examples = bad if arguments.examples < 0 else bad[: arguments.examples]
         yield from (f"  {line.path.name}:{line.number}: {line.id or 'no id'}: {line.reason}" for line in examples)
-        yield from _valid(folder, inspection, arguments.show_valid)
-
-
-def _valid(folder: Run, inspection: Inspection, count: int) -> Iterator[str]:
-    import json
-
-    from coeval.storage.records import read_records
-
-    records = (record for path in folder.record_files(inspection.kind) for record in read_records(path))
-    sound = (record for record in records if record.get("id") in inspection.valid)
-    for record, _ in zip(sound, range(count), strict=False):
-        text = json.dumps(record, ensure_ascii=False)
-        yield f"  valid: {text if len(text) <= _LONGEST_RECORD else text[:_LONGEST_RECORD] + '...'}"

@@ -38,6 +38,7 @@ def build_parser() -> ArgumentParser:
         help=f"what readers type once (default: ${_KEY}; else none on this machine, and a random one for others)",
     )
     add_connection_flags(flags.add_argument_group("connections"), idle_seconds=5.0)
+    flags.hide_rare("--header-seconds", "--idle-seconds", "--max-connections", "--max-peer-connections")
     return flags
 
 
