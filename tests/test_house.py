@@ -86,7 +86,6 @@ SHORT = {
     "route/cli.py": "the table of commands",
     "route/application/settings.py": "settings, which import nothing",
     "coeval/__main__.py": "python -m coeval",
-    "coeval/reports/workbook.py": "the sheets of the workbook, which p2l.common writes",
     "coeval/errors.py": "the exceptions, which import nothing",
 }
 """Files under 60 lines, each with its reason."""

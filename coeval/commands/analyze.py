@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 FORWARDED = {
     "calibrate": (
-        "coeval.commands.calibrate:main",
+        "coeval.commands.export:calibrate_main",
         "judges compared with people who scored some answers, and corrected scores",
     ),
     "tables": ("coeval.commands.export:tables_main", "tables for a paper, LaTeX or Markdown, with intervals and tests"),
@@ -168,8 +168,7 @@ def _write_one(loaded: LoadedRun, settings: RobustSettings, args: Namespace) -> 
     from coeval.analysis.robust import RobustSummary
     from coeval.analysis.tables import write_tables
     from coeval.pairs.board import PairsReport
-    from coeval.reports.pages import WORKBOOK, write
-    from coeval.reports.workbook import write_workbook
+    from coeval.reports.pages import WORKBOOK, write, write_workbook
 
     name, out = args.sub, args.out
     report = build(name, loaded, settings)
@@ -252,7 +251,7 @@ def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
 
     Return a function that waits for it, and raises its error.
     """
-    from coeval.reports.workbook import write_workbook
+    from coeval.reports.pages import write_workbook
     from p2l.common.spreadsheets import missing_package
 
     if why := missing_package():  # the pages need no workbook

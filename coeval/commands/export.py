@@ -1,4 +1,4 @@
-"""Commands `coeval analyze export-preferences`, `export-units`, `tables`, `pairs-leaderboard`: figures for others."""
+"""Commands of `coeval analyze` for the figures of a run elsewhere: preferences, units, tables, leaderboards, people."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from coeval.cli import names, run_flags
 from coeval.errors import RunInputError
-from p2l.common.cli import amount, number_of, positive
+from p2l.common.cli import amount, counted, number_of, positive
 from p2l.common.program import Parser
 from p2l.common.spreadsheets import to_cell
 
 if TYPE_CHECKING:
+    from coeval.analysis.people import Calibration
     from coeval.pairs.preferences import PreferenceFilter, PreferenceSet
 
 _UNIT_FORMATS = ("csv", "parquet")
@@ -317,3 +318,57 @@ def file_of(out: Path, flag: str, form_flag: str | None, formats: Sequence[str],
             f"--out {out} ends in .{ending} and {flag} is {form_flag}: leave out {flag}, or change the ending"
         )
     return out, ending
+
+
+def calibrate_parser() -> ArgumentParser:
+    """Return the flags of `coeval analyze calibrate`."""
+    flags = run_flags("analyze calibrate", "Compare judges with people who scored some of the answers.")
+    flags.add_argument(
+        "--annotations",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="CSV or JSON lines: response_id (or datapoint_id and student), factor, score, and annotator if known",
+    )
+    flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="folder for the page and the tables")
+    return flags
+
+
+def calibrate_main(argv: Sequence[str] | None = None) -> int:
+    """Write the report; it ends with 1 where the folder holds no run, or no annotation can be used."""
+    args = calibrate_parser().parse_args(argv)
+    from coeval.analysis.annotations import WHY, read_annotations
+    from coeval.analysis.people import calibration
+    from coeval.analysis.tables import write_tables
+    from coeval.analysis.units import load_run
+    from coeval.reports.judges import write_people
+
+    loaded = load_run(args.run)
+    annotations = read_annotations(args.annotations, loaded)
+    for row in annotations.bad:
+        print(f"left out: {row.count} {row.code}: {WHY[row.code]}; such as {row.example}", file=sys.stderr)
+    report = calibration(loaded, annotations)
+    tables = write_tables(cast("Any", report), args.out)
+    print(_calibration_text(report))
+    print(f"wrote {write_people(report, args.out)} and {len(tables)} tables")
+    return 0
+
+
+def _calibration_text(report: Calibration) -> str:
+    """Return the main figures, in lines."""
+    people = counted(len(report.annotators), "annotator")
+    lines = [f"{counted(report.annotations, 'score')} of {people}"]
+    for row in report.agreement:
+        if row.dimension == "all" and row.kind != "annotator":
+            kappa = "-" if row.kappa is None else f"{row.kappa:.3f}"
+            who = row.rater if row.kind == "judge" else "people among themselves"
+            lines.append(
+                f"{who}: equal {row.equal:.3f}, weighted {row.weighted:.3f}, kappa {kappa}, {counted(row.rows, 'row')}"
+            )
+    for one in report.students:
+        lines.append(
+            f"{one.rank}. {one.student}: {one.raw:.3f} -> {one.calibrated:.3f} [{one.lower:.3f}, {one.upper:.3f}]"
+        )
+    if report.without_map:
+        lines.append(f"no map, left out: {', '.join(report.without_map)}")
+    return "\n".join(lines)

@@ -6,19 +6,24 @@ beside them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from coeval.analysis.coverage import CompleteReport, SliceRow, SummaryReport
+import numpy as np
+
+from coeval.analysis.coverage import CompleteReport, ModelRow, SliceRow, SummaryReport
 from coeval.analysis.students import StudentReport
 from coeval.analysis.tables import Columns
 from coeval.analysis.units import Header, Report
-from coeval.reports.filters import cube, joined
-from coeval.reports.pieces import frame, table
+from coeval.reports.pieces import describe, frame, table
 from coeval.reports.registry import PAGES, resolve
 from coeval.reports.students import ranking
+from p2l.common.files import atomic_path
 from p2l.common.report.tables import render, write_page
+from p2l.common.spreadsheets import MOST_ROWS, Sheet, SheetColumn, column_of, write_sheets
 
 PORTAL, WORKBOOK = "index.html", "complete_report.xlsx"
 
@@ -144,3 +149,118 @@ def choices(report: SummaryReport) -> dict[str, Any]:
         "ranks": {row.student: row.rank for row in report.students},
         **({"weights": report.header.weights} if report.header.weights else {}),
     }
+
+
+# The workbook: raw slices, combinations of models, and models in all their roles.
+
+SHEETS = ("Raw slices", "Aggregated", "Models")
+_TITLES = {"v1": "V1", "s2": "S2", "r3": "R3", "spa": "SPA", "wpa": "WPA"}
+
+
+def write_workbook(complete: CompleteReport, path: str | Path) -> Path:
+    """Write the three sheets, or `Raw slices 2` and so on if one has no room. Raise InputError if it fails."""
+    raw, whole = complete.raw, complete.aggregated
+    models = [one.name for one in fields(ModelRow)]
+    sheets = [
+        *_sheets(SHEETS[0], raw, list(raw.values)),
+        *_sheets(SHEETS[1], whole, [name for name in whole.values if name != "factor"]),
+        Sheet(SHEETS[2], [column_of(_title(name), (getattr(row, name) for row in complete.models)) for name in models]),
+    ]
+    header = complete.header
+    about = f"{header.units:,} scores of {header.evaluations:,} evaluations; status {header.status}."
+    about += " Partial: numbers may still change." if header.partial else ""
+    with atomic_path(path) as temporary:
+        write_sheets(temporary, sheets, title=header.experiment_id, about=about)
+    return Path(path)
+
+
+def _sheets(name: str, table: Columns[Any], columns: Sequence[str]) -> Iterator[Sheet]:
+    """Yield the table, on as many sheets as its rows need."""
+    for start in range(0, max(len(table), 1), MOST_ROWS):
+        part = table.where(np.arange(start, min(start + MOST_ROWS, len(table))))
+        number = f" {start // MOST_ROWS + 1}" if start else ""
+        yield Sheet(f"{name}{number}", [_column(part, column) for column in columns])
+
+
+def _column(table: Columns[Any], name: str) -> SheetColumn:
+    different, place = np.unique(table.values[name], return_inverse=True)
+    values = different.tolist()
+    if name in table.names:
+        values = [table.names[name][code] for code in values]
+    # NaN, the one value that is not itself, becomes an empty cell.
+    return SheetColumn(_title(name), [None if value != value else value for value in values], place.tolist())
+
+
+def _title(name: str) -> str:
+    return _TITLES.get(name, name.replace("is_", "").replace("_", " "))
+
+
+# The scores that a page filters in the browser: sums by (task, teacher, student, judge, factor), as one constant.
+#
+# A run with 20 models in every role has 128,000 such sums, few of them different; so a page holds the different ones,
+# and for each place of the cube which of them it has: about 0.3 MB. Names and texts may hold anything, `</script>` too.
+#
+# Shapes: N slices, R runs of neighbours, K different sums.
+
+DIMENSIONS = ("task", "teacher", "student", "judge", "factor")
+_UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"}
+
+
+def embedded(value: Any) -> str:
+    """Return JSON for a `<script>` element, in which nothing can end the element or start a comment."""
+    from markupsafe import Markup
+
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    for letter, code in _UNSAFE.items():
+        text = text.replace(letter, code)
+    return Markup(text)
+
+
+def cube(header: Header, slices: Columns[SliceRow], *, with_sums: bool = True) -> str:
+    """Return names of each dimension that have scores, notes on them and, if asked for, the sums.
+
+    `sums` are [scores, total, High, Medium, Low]. Places of the cube are counted with the factor fastest; `runs` are
+    pairs of a place and how many stand there without a gap, `sum` says of each which of the sums it has.
+    """
+    scored = slices.where((slices.values["valid"] > 0) & np.isfinite(slices.values["mean"]))
+    used = {dimension: np.unique(scored.values[dimension], return_inverse=True) for dimension in DIMENSIONS}
+    names = {dimension: [scored.names[dimension][code] for code in codes] for dimension, (codes, _) in used.items()}
+    notes = {
+        dimension: {name: note for name in members if (note := describe(header, dimension, name))}
+        for dimension, members in names.items()
+    }
+    if not with_sums:
+        return embedded({"names": names, "notes": notes})
+    place = np.zeros(len(scored), dtype=np.int64)
+    for dimension in DIMENSIONS:
+        place = place * len(names[dimension]) + used[dimension][1]
+    order = np.argsort(place, kind="stable")
+    return embedded({"names": names, "notes": notes, **_sums(scored.where(order)), "runs": _runs(place[order])})
+
+
+def joined(constant: str, more: Mapping[str, Any]) -> str:
+    """Return the constant with further keys."""
+    from markupsafe import Markup
+
+    return Markup(f"{constant[:-1]},{embedded(more)[1:]}")
+
+
+def _sums(slices: Columns[SliceRow]) -> dict[str, Any]:
+    """Return the distinct sums, (K, 5), the most frequent first, and the one of each slice, (N,)."""
+    values = slices.values
+    total = np.round(values["mean"] * values["valid"], 6)
+    table = np.stack([values["valid"], total, *(values[name] for name in ("high", "medium", "low"))], axis=1)
+    different, which, counts = np.unique(table, axis=0, return_inverse=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order))
+    rows = [[int(value) if value.is_integer() else value for value in row] for row in different[order].tolist()]
+    return {"sums": rows, "sum": rank[which.reshape(-1)].tolist()}
+
+
+def _runs(places: Any) -> list[int]:
+    """Return sorted places (N,) as (2 R,) starts and lengths of runs without a gap."""
+    starts = np.flatnonzero(np.diff(places, prepend=-2) != 1)  # -2: the first place, even 0, starts a run
+    lengths = np.diff(starts, append=len(places))
+    runs: list[int] = np.stack([places[starts], lengths], axis=1).ravel().tolist()
+    return runs

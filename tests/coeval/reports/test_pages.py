@@ -15,12 +15,10 @@ from openpyxl import load_workbook
 
 from coeval.analysis.coverage import CompleteReport, complete_report
 from coeval.analysis.units import Report, RobustSettings, load_run
-from coeval.reports.filters import cube, embedded
 from coeval.reports.findings import ranking_sentences
-from coeval.reports.pages import finding, write, write_all
+from coeval.reports.pages import SHEETS, cube, embedded, finding, write, write_all, write_workbook
 from coeval.reports.pieces import grid_of, signed_text
 from coeval.reports.registry import PAGES, REPORTS, ReportEntry, build, resolve
-from coeval.reports.workbook import SHEETS, write_workbook
 from p2l.common.report.tables import number_text
 from tests.coeval.reports.helpers import HOSTILE, write_run
 from tests.parsed_page import Page
