@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -245,14 +245,6 @@ def read_times(path: str) -> dict[int, float]:
 #
 # Shapes: C checkpoints, S slices.
 
-Measure: TypeAlias = Callable[[Matrix], float]
-MEASURES: dict[str, Measure] = {}
-
-
-def _register(function: Measure) -> Measure:
-    MEASURES[function.__name__.strip("_")] = function
-    return function
-
 
 def more_is_better(metric: str) -> bool:
     """Whether larger values are better."""
@@ -261,7 +253,19 @@ def more_is_better(metric: str) -> bool:
 
 def measure_run(matrix: Matrix) -> dict[str, float | None]:
     """Return every measure of one run; None where its cells are missing."""
-    return {name: _plain(measure(matrix)) for name, measure in MEASURES.items()}
+    behind = np.where(matrix.later, np.nan, matrix.values)
+    ahead = np.where(matrix.later, matrix.values, np.nan)
+    last_before = np.array([_first(column[::-1]) for column in ahead.T])
+    is_asked_again = (~np.isnan(ahead)).sum(axis=0) > 1
+    measures = {
+        "final": _mean(matrix.values[-1]),
+        "newest": float(matrix.values[-1, -1]),
+        "so_far": _mean(np.array([_mean(row) for row in behind])),
+        "next": _mean(np.array([_first(row) for row in ahead])),
+        "backward": _mean(gains_again(matrix)),
+        "forward": _mean(_gain(matrix.metric, ahead[0], last_before)[is_asked_again]),
+    }
+    return {name: _plain(value) for name, value in measures.items()}
 
 
 def compare_runs(
@@ -274,16 +278,20 @@ def compare_runs(
         return table
     for name, matrix in by_name.items():
         table[name]["gap_error"] = _plain(gap_error(by_name[oracle], matrix))
-        for way in ("", "_absolute"):
-            absolute = bool(way)
-            table[name][f"gap{way}"] = _plain(gap_to(by_name[oracle], matrix, absolute=absolute))
+        for ending, is_absolute in (("", False), ("_absolute", True)):
+            table[name][f"gap{ending}"] = _plain(gap_to(by_name[oracle], matrix, absolute=is_absolute))
             if naive is not None:
-                ends = by_name[oracle], matrix, by_name[naive]
-                whole = gap_to(ends[0], ends[2], ends[1], absolute=absolute)
-                if is_noise(*ends):
-                    whole = 0.0
-                table[name][f"closed{way}"] = _plain(gap_closed(gap_to(*ends, absolute=absolute), whole))
+                closed = _gap_closed(by_name[oracle], matrix, by_name[naive], absolute=is_absolute)
+                table[name][f"closed{ending}"] = _plain(closed)
     return table
+
+
+def _gap_closed(oracle: Matrix, run: Matrix, naive: Matrix, *, absolute: bool) -> float:
+    """Return the share of the naive run's gap that is closed; NaN where that gap is none, or noise."""
+    whole = gap_to(oracle, naive, run, absolute=absolute)
+    if not whole or is_noise(oracle, run, naive):
+        return np.nan
+    return 1.0 - gap_to(oracle, run, naive, absolute=absolute) / whole
 
 
 def gap_to(oracle: Matrix, run: Matrix, *others: Matrix, absolute: bool = False) -> float:
@@ -305,31 +313,27 @@ def gap_error(oracle: Matrix, run: Matrix, *others: Matrix) -> float:
     return math.sqrt(float((scatter**2).sum()) / (len(worse) - 2) / len(worse))
 
 
-_ERRORS = 2.0
+# Standard errors within which a gap is noise.
+_NOISE_ERRORS = 2.0
 
 
 def is_noise(oracle: Matrix, run: Matrix, naive: Matrix) -> bool:
     """Whether the naive run's gap, over the slices of all three, is too small for shares of it to mean anything."""
-    return abs(gap_to(oracle, naive, run)) <= _ERRORS * gap_error(oracle, naive, run)
+    return abs(gap_to(oracle, naive, run)) <= _NOISE_ERRORS * gap_error(oracle, naive, run)
 
 
 def last_gaps(oracle: Matrix, run: Matrix, *others: Matrix) -> Floats:
     """Return what the run's last checkpoint is worse by than the oracle's, on each slice that all were asked about."""
-    of_oracle, of_run, *rest = (_last(one) for one in (oracle, run, *others))
-    common = [number for number in of_run if all(number in one for one in (of_oracle, *rest))]
-    ends = [np.array([one[number] for number in common]) for one in (of_oracle, of_run)]
-    return _gain(oracle.metric, ends[1], ends[0])
+    by_slice = [_last(matrix) for matrix in (oracle, run, *others)]
+    common = [number for number in by_slice[1] if all(number in values for values in by_slice)]
+    of_oracle, of_run = (np.array([values[number] for number in common]) for values in by_slice[:2])
+    return _gain(oracle.metric, of_run, of_oracle)
 
 
 def _last(matrix: Matrix) -> dict[int, float]:
     """Return the values of the last checkpoint, by slice."""
     ends = zip(matrix.slices, matrix.values[-1], strict=True)
     return {number: value for number, value in ends if not np.isnan(value)}
-
-
-def gap_closed(gap: float, whole: float) -> float:
-    """Return the share of the naive run's gap that is closed; NaN where there was none."""
-    return 1.0 - gap / whole if whole else np.nan
 
 
 def _gain(metric: str, before: Floats, after: Floats) -> Floats:
@@ -345,28 +349,6 @@ def _plain(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-@_register
-def _final(matrix: Matrix) -> float:
-    return _mean(matrix.values[-1])
-
-
-@_register
-def _newest(matrix: Matrix) -> float:
-    return float(matrix.values[-1, -1])
-
-
-@_register
-def _so_far(matrix: Matrix) -> float:
-    behind = np.where(matrix.later, np.nan, matrix.values)
-    return _mean(np.array([_mean(row) for row in behind]))
-
-
-@_register
-def _next(matrix: Matrix) -> float:
-    ahead = np.where(matrix.later, matrix.values, np.nan)
-    return _mean(np.array([_first(row) for row in ahead]))
-
-
 def gains_again(matrix: Matrix) -> Floats:
     """Return what the last checkpoint gained on each slice that an earlier one had behind it too; the newest apart."""
     behind = np.where(matrix.later, np.nan, matrix.values)[:, :-1]
@@ -374,19 +356,6 @@ def gains_again(matrix: Matrix) -> Floats:
     asked_again = (~np.isnan(behind)).sum(axis=0) > 1
     gains = _gain(matrix.metric, first, behind[-1])[asked_again]
     return np.asarray(gains[~np.isnan(gains)])
-
-
-@_register
-def _backward(matrix: Matrix) -> float:
-    return _mean(gains_again(matrix))
-
-
-@_register
-def _forward(matrix: Matrix) -> float:
-    ahead = np.where(matrix.later, matrix.values, np.nan)
-    last = np.array([_first(column[::-1]) for column in ahead.T])
-    asked_again = (~np.isnan(ahead)).sum(axis=0) > 1
-    return _mean(_gain(matrix.metric, ahead[0], last)[asked_again])
 
 
 def _first(values: Floats) -> float:

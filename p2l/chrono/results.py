@@ -87,13 +87,13 @@ def chrono_report(
     """Return the report of runs, of which one may be that on shuffled votes and one the plainest."""
     measures = compare_runs(matrices, oracle=oracle, naive=naive)
     metric = about(matrices[0].metric)
-    runs = [one.run for one in matrices]
+    runs = [matrix.run for matrix in matrices]
     sections = [
         Section("Runs", [_summary(measures, metric.text)], f"{metric.title}: {metric.sentence}"),
         Section("Measures", [MetricTable(_meanings(measures, metric.text))], page_only=True),
         Section(
             "Checkpoints by slices",
-            [_matrix(one, is_open=len(matrices) == 1) for one in matrices],
+            [_matrix(matrix, is_open=len(matrices) == 1) for matrix in matrices],
             _MATRIX_LEAD,
             page_only=True,
         ),
@@ -109,8 +109,8 @@ def chrono_report(
         [
             ("metric", metric.title),
             ("runs", ", ".join(runs)),
-            ("checkpoints", f"{max(len(one.checkpoints) for one in matrices):,}"),
-            ("slices", f"{len({number for one in matrices for number in one.slices}):,}"),
+            ("checkpoints", f"{max(len(matrix.checkpoints) for matrix in matrices):,}"),
+            ("slices", f"{len({number for matrix in matrices for number in matrix.slices}):,}"),
         ],
         [*_notes(matrices), *_noise(matrices, oracle, naive)],
     )
@@ -146,8 +146,8 @@ def write_results(
 def _verdict(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) -> Verdict:
     if len(matrices) == 1:
         return _forgetting(matrices[0])
-    by_name = {one.run: one for one in matrices}
-    order = _ranked([one for one in matrices if one.run != oracle])
+    by_name = {matrix.run: matrix for matrix in matrices}
+    order = _ranked([matrix for matrix in matrices if matrix.run != oracle])
     best = order[0]
     if oracle is not None and best.run != oracle:
         return _against_oracle(by_name[oracle], best, None if naive in (None, best.run) else by_name[naive])
@@ -157,8 +157,8 @@ def _verdict(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) 
 def _ranked(matrices: Sequence[Matrix]) -> list[Matrix]:
     """Return runs by the mean of their last checkpoint, the best first."""
     sign = -1.0 if more_is_better(matrices[0].metric) else 1.0
-    means = {one.run: _mean(one.values[-1]) for one in matrices}
-    return sorted(matrices, key=lambda one: (math.isnan(means[one.run]), sign * means[one.run]))
+    means = {matrix.run: _mean(matrix.values[-1]) for matrix in matrices}
+    return sorted(matrices, key=lambda matrix: (math.isnan(means[matrix.run]), sign * means[matrix.run]))
 
 
 def _forgetting(run: Matrix) -> Verdict:
@@ -169,13 +169,13 @@ def _forgetting(run: Matrix) -> Verdict:
     basis = f"The mean {title} of {last} over {len(run.slices)} slices is {end}."
     if not len(gains):
         return Verdict(f"{run.run} ends with a mean {title} of {end}.", "", "No slice was asked about twice.")
-    found = _mean_interval(gains)
-    change = f"{text(abs(found.estimate))} {_better(run.metric, found.estimate)}"
-    ends = _ends(found, text, len(gains))
+    interval = _mean_interval(gains)
+    change = f"{text(abs(interval.estimate))} {_better(run.metric, interval.estimate)}"
+    ends = _ends(interval, text, len(gains))
     words, tone = "does not show that it forgets", ""
-    if found.lower > 0:
+    if interval.lower > 0:
         words, tone = "has not forgotten", "good"
-    elif found.upper < 0:
+    elif interval.upper < 0:
         words, tone = "has forgotten", "bad"
     sentence = (
         f"{run.run} {words}: on earlier slices the {title} of its last checkpoint is {change} than that of the first "
@@ -196,19 +196,19 @@ def _against_oracle(oracle: Matrix, best: Matrix, naive: Matrix | None) -> Verdi
         return Verdict(f"{best.run} and {oracle.run} were asked about no slice in common.")
     estimate, error = float(worse.mean()), gap_error(oracle, best)
     width = _quantile(len(worse) - 2) * error if len(worse) > 2 else math.nan
-    found = Interval(estimate, estimate - width, estimate + width, error)
-    ends = _ends(found, text, len(worse))
+    interval = Interval(estimate, estimate - width, estimate + width, error)
+    ends = _ends(interval, text, len(worse))
     side = "worse" if estimate >= 0 else "better"
     reason = ""
     if naive is not None:
         of_naive = last_gaps(oracle, naive)
         reason = f"{naive.run} ends {text(float(of_naive.mean()))} worse." if len(of_naive) else ""
-    if math.isfinite(found.upper) and found.lower <= 0 <= found.upper:
+    if math.isfinite(interval.upper) and interval.lower <= 0 <= interval.upper:
         sentence = (
             f"{best.run} ends level with {oracle.run}, which saw the votes shuffled: {text(abs(estimate))} {side}"
         )
         return Verdict(f"{sentence} ({ends}).", "good", reason)
-    tone = "bad" if math.isfinite(found.lower) and found.lower > 0 else ""
+    tone = "bad" if math.isfinite(interval.lower) and interval.lower > 0 else ""
     sentence = f"{best.run} ends {text(abs(estimate))} {side} than {oracle.run}, which saw the votes shuffled"
     return Verdict(f"{sentence} ({ends}).", tone, reason)
 
@@ -216,23 +216,23 @@ def _against_oracle(oracle: Matrix, best: Matrix, naive: Matrix | None) -> Verdi
 def _first_and_second(first: Matrix, second: Matrix) -> Verdict:
     """Return by how much the best run ends better than the next, over the slices of both."""
     text = about(first.metric).text
-    means = [text(_mean(one.values[-1])) for one in (first, second)]
+    means = [text(_mean(run.values[-1])) for run in (first, second)]
     gains = last_gaps(first, second)
     title = about(first.metric).title.lower()
     head = f"{first.run} ends with the best {title}, {means[0]}; {second.run} follows with {means[1]}"
     if len(gains) < 2:
         return Verdict(f"{head}.", "", "They share too few slices to say how sure that is.")
-    found = _mean_interval(gains)
-    sentence = f"{head}, {text(abs(found.estimate))} worse ({_ends(found, text, len(gains))})."
-    if found.lower > 0:
+    interval = _mean_interval(gains)
+    sentence = f"{head}, {text(abs(interval.estimate))} worse ({_ends(interval, text, len(gains))})."
+    if interval.lower > 0:
         return Verdict(sentence, "good")
     return Verdict(sentence, "", "The interval holds zero: the order of these two may be chance.")
 
 
-def _ends(found: Interval, text: Text, slices: int) -> str:
-    if not math.isfinite(found.lower):
+def _ends(interval: Interval, text: Text, slices: int) -> str:
+    if not math.isfinite(interval.lower):
         return f"{slices} slices are too few for an interval"
-    return f"{_LEVEL:.0%} interval over {slices} slices {span(found, _signed(text))}"
+    return f"{_LEVEL:.0%} interval over {slices} slices {span(interval, _signed(text))}"
 
 
 def _signed(text: Text) -> Text:
@@ -277,9 +277,9 @@ def _picture(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) 
         series, title = _checkpoint_lines(matrices[0]), "Checkpoints over the slices"
         caption = "A line is a checkpoint; where later ones lie on the worse side of earlier ones, the run forgot."
     else:
-        drawn = [one for one in _ranked(matrices) if one.run not in (oracle, naive)][: _MAX_LINES - 2]
-        named = [one for one in matrices if one.run in (oracle, naive)]
-        series = [_line(one, one.run, -1, is_quiet=one.run == oracle) for one in [*drawn, *named]]
+        drawn = [run for run in _ranked(matrices) if run.run not in (oracle, naive)][: _MAX_LINES - 2]
+        drawn += [run for run in matrices if run.run in (oracle, naive)]
+        series = [_line(run, run.run, -1, is_quiet=run.run == oracle) for run in drawn]
         title = "Last checkpoint of each run over the slices"
         left = len(matrices) - len(series)
         caption = f"The best come first{f'; {left} more runs are in the tables' if left else ''}."
@@ -293,7 +293,7 @@ def _picture(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) 
 
 
 def _checkpoint_lines(run: Matrix) -> list[Series]:
-    places = sorted({round(part) for part in np.linspace(0, len(run.checkpoints) - 1, _DRAWN_CHECKPOINTS).tolist()})
+    places = sorted({round(place) for place in np.linspace(0, len(run.checkpoints) - 1, _DRAWN_CHECKPOINTS).tolist()})
     return [_line(run, f"checkpoint {run.checkpoints[place]}", place) for place in reversed(places)]
 
 

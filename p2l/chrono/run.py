@@ -22,7 +22,7 @@ from p2l.batch_inference.launch import ModelOptions, Predictor, Processes, join_
 from p2l.chrono.cells import CellFiles, CellInputs, claimed, remove_others, write_cell
 from p2l.chrono.matrix import Plan, by_number, by_time, read_matrix, read_times
 from p2l.chrono.slices import Checkpoint, ValidationSlice, find_checkpoints, find_slices, open_checkpoint, open_slices
-from p2l.common.cli import progress
+from p2l.common.cli import counted, progress
 from p2l.common.errors import ConfigError, InputError, P2LError
 from p2l.common.files import write_json
 from p2l.inference import Prediction
@@ -31,7 +31,7 @@ from p2l.model.checkpoint import MODEL_LIST_FILE, revision_of
 from p2l.votes import translate_labels
 from p2l.votes.schema import IntArray
 
-_CHUNK = 512  # prompts between two looks at the progress bar
+_PROMPTS_PER_CALL = 512  # between two looks at the progress bar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,8 @@ def evaluate_chrono(options: ChronoOptions) -> None:
         checkpoints, plan, files = processes.on_first(lambda: _look(options))
         numbers_used = sorted({number for numbers in plan.values() for number in numbers})
         with open_slices({number: files[number] for number in numbers_used}, options.label_list) as slices:
-            mine = [one for one in checkpoints if plan[one.number]][processes.rank :: processes.count]
+            mine = [checkpoint for checkpoint in checkpoints if plan[checkpoint.number]]
+            mine = mine[processes.rank :: processes.count]
             run = _ChronoRun(options, processes, slices)
             for checkpoint in mine:
                 run.evaluate(checkpoint, [slices[number] for number in plan[checkpoint.number]])
@@ -90,7 +91,7 @@ def _look(options: ChronoOptions) -> tuple[list[Checkpoint], Plan, dict[int, Pat
     _check_flags(options)
     checkpoints = find_checkpoints(options.model_repo, options.checkpoint_prefix)
     files = find_slices(options.val_dir)
-    numbers, slices = [one.number for one in checkpoints], list(files)
+    numbers, slices = [checkpoint.number for checkpoint in checkpoints], list(files)
     if options.train_time is None or options.val_time is None:
         plan = by_number(numbers, slices, all_slices=options.all_slices)
     else:
@@ -150,7 +151,8 @@ class _ChronoRun:
         try:
             with open_checkpoint(checkpoint) as place:
                 sources = self._sources(revision_of(place), slices)
-                cells = {one.number: CellFiles(folder, checkpoint.name, one.number) for one in slices}
+                numbers = [votes.number for votes in slices]
+                cells = {number: CellFiles(folder, checkpoint.name, number) for number in numbers}
                 infos = {} if self.options.restart else _there(cells, sources)
                 predictor = self._load(place) if len(infos) < len(slices) else None
         except InputError as error:
@@ -162,7 +164,7 @@ class _ChronoRun:
                 with claimed(folder):
                     remove_others(folder, checkpoint.name, sources[slices[0].number].revision)
                     write_json(folder / MODEL_LIST_FILE, predictor.model.model_list, indent=2)
-                    todo = [one for one in slices if one.number not in infos]
+                    todo = [votes for votes in slices if votes.number not in infos]
                     infos |= self._fill(predictor, checkpoint.number, todo, cells, sources)
         except _NotFiniteError as error:
             self._leave_out(checkpoint, error)
@@ -175,8 +177,18 @@ class _ChronoRun:
 
     def _sources(self, revision: str, slices: Sequence[ValidationSlice]) -> dict[int, CellInputs]:
         options = self.options
-        stated = (options.model_type, options.head_type, options.loss_type, options.max_length, options.dtype)
-        return {one.number: CellInputs(revision, one.fingerprint, *stated) for one in slices}
+        return {
+            votes.number: CellInputs(
+                revision=revision,
+                fingerprint=votes.fingerprint,
+                model_type=options.model_type,
+                head_type=options.head_type,
+                loss_type=options.loss_type,
+                max_length=options.max_length,
+                dtype=options.dtype,
+            )
+            for votes in slices
+        }
 
     def _load(self, place: Path) -> Predictor:
         if self.loaded is not None and self.loaded() is not None:
@@ -196,23 +208,23 @@ class _ChronoRun:
         """Compute cells, oldest slice first, and write each when its prompts are read; return their descriptions."""
         infos = {}
         names = predictor.model.model_list
-        listed = {one.number: _known(one, names) for one in todo}
-        hashes = np.unique(np.concatenate([one.prompts[listed[one.number][0]] for one in todo]))
+        listed = {votes.number: _known(votes, names) for votes in todo}
+        hashes = np.unique(np.concatenate([votes.prompts[listed[votes.number][0]] for votes in todo]))
         answers = _Answers(predictor, hashes)
         name = cells[todo[0].number].checkpoint
         hidden = self.options.quiet or not self.processes.is_first
         with progress(description=name, total=len(hashes), unit="prompts", quiet=hidden) as bar:
-            for one in todo:
-                ids, labels, unknown = listed[one.number]
-                predictions = answers.of(one, ids, bar)
+            for votes in todo:
+                ids, labels, unknown = listed[votes.number]
+                predictions = answers.of(votes, ids, bar)
                 about = {
                     "loss_type": predictor.model.likelihood.name,
                     "models": len(names),
                     "unknown_models": unknown,
-                    "later": self.options.all_slices and one.number > number,
+                    "later": self.options.all_slices and votes.number > number,
                 }
-                cell, source = cells[one.number], sources[one.number]
-                infos[one.number] = write_cell(cell, source, one, ids, labels, predictions, about)
+                cell, source = cells[votes.number], sources[votes.number]
+                infos[votes.number] = write_cell(cell, source, votes, ids, labels, predictions, about)
         return infos
 
     def say(self, text: str) -> None:
@@ -227,11 +239,11 @@ def _there(cells: dict[int, CellFiles], sources: dict[int, CellInputs]) -> dict[
     return {number: info for number, info in infos.items() if info is not None}
 
 
-def _known(one: ValidationSlice, names: Sequence[str]) -> tuple[IntArray, IntArray, list[str]]:
+def _known(votes: ValidationSlice, names: Sequence[str]) -> tuple[IntArray, IntArray, list[str]]:
     """Return ids (N,) of votes between two models of the list, labels (N, 3) in it, and models that it lacks."""
-    labels = translate_labels(one.votes.labels(), one.votes.model_list, names)
+    labels = translate_labels(votes.votes.labels(), votes.votes.model_list, names)
     ids = np.flatnonzero((labels[:, :2] >= 0).all(axis=1))
-    return ids, labels[ids], sorted(set(one.votes.model_list) - set(names))
+    return ids, labels[ids], sorted(set(votes.votes.model_list) - set(names))
 
 
 class _Answers:
@@ -242,21 +254,21 @@ class _Answers:
         self._done = np.zeros(len(hashes), dtype=bool)
         self._columns: dict[str, Any] = {}  # name: (U, ...) or None
 
-    def of(self, one: ValidationSlice, ids: IntArray, bar: Any) -> Prediction:
+    def of(self, votes: ValidationSlice, ids: IntArray, bar: Any) -> Prediction:
         """Return the prediction of each of a slice's votes; _NotFiniteError if one is NaN or infinite."""
-        places = np.searchsorted(self._hashes, one.prompts[ids])
+        places = np.searchsorted(self._hashes, votes.prompts[ids])
         first = np.unique(places, return_index=True)[1]
         new = first[~self._done[places[first]]]
-        for start in range(0, len(new), _CHUNK):
-            part = new[start : start + _CHUNK]
-            self._keep(places[part], self._predictor.predict(one.votes.prompts(ids[part]), hidden=False))
-            bar.update(len(part))
+        for start in range(0, len(new), _PROMPTS_PER_CALL):
+            rows = new[start : start + _PROMPTS_PER_CALL]
+            self._keep(places[rows], self._predictor.predict(votes.votes.prompts(ids[rows]), hidden=False))
+            bar.update(len(rows))
         if not self._columns:
             return self._predictor.predict([], hidden=False)
-        rows: dict[str, Any] = {
+        columns: dict[str, Any] = {
             name: None if values is None else values[places] for name, values in self._columns.items()
         }
-        return Prediction(**rows)
+        return Prediction(**columns)
 
     def _keep(self, places: IntArray, predictions: Prediction) -> None:
         if not np.isfinite(predictions.coefs).all():
@@ -276,8 +288,8 @@ def _summary(name: str, infos: dict[int, dict[str, Any]], *, there: int) -> str:
     losses = [info["metrics"]["Loss"] for info in infos.values() if info["metrics"]["Loss"] is not None]
     votes, left = (sum(info[key] for info in infos.values()) for key in ("votes", "left_out"))
     unknown = sorted({model for info in infos.values() for model in info["unknown_models"]})
-    words = [f"{name}: {len(infos)} slice{'s'[: len(infos) > 1]}, {votes:,} votes"]
-    words += [f"{left:,} left out, with models that it does not know ({several(unknown, 5)})"] * bool(left)
-    words += [f"mean loss {np.mean(losses):.4f}"] * bool(losses)
-    words += [f"{there} of the slices were there already"] * bool(there)
+    words = [f"{name}: {counted(len(infos), 'slice')}, {votes:,} votes"]
+    words += [f"{left:,} left out, with models that it does not know ({several(unknown, 5)})"] if left else []
+    words += [f"mean loss {np.mean(losses):.4f}"] if losses else []
+    words += [f"{there} of the slices were there already"] if there else []
     return ", ".join(words)
