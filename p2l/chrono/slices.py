@@ -119,9 +119,9 @@ def find_checkpoints(repo: str, prefix: str) -> list[Checkpoint]:
     if not numbered:
         raise CheckpointError(f"{repo}: holds no folder {prefix}N; --checkpoint-prefix names what stands before N")
     checkpoints = [Checkpoint(number, name, f"{root}/{name}", root) for number, name in sorted(numbered)]
-    for one, other in itertools.pairwise(checkpoints):
-        if one.number == other.number:
-            raise CheckpointError(f"{repo}: {one.name} and {other.name} have one number; remove one of them")
+    for before, after in itertools.pairwise(checkpoints):
+        if before.number == after.number:
+            raise CheckpointError(f"{repo}: {before.name} and {after.name} have one number; remove one of them")
     return checkpoints
 
 

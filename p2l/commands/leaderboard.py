@@ -103,6 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
     _add_history_flags(flags)
     _add_output_flags(flags)
+    flags.hide_rare("--control-steps", "--time-column", "--seed", "--format", "--from-counts", "--counts-only")
     return flags
 
 

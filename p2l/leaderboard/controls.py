@@ -33,7 +33,8 @@ from p2l.leaderboard.pair_tables import Covariates, Ints, PairTable
 Floats = npt.NDArray[np.float64]
 Texts = Mapping[str, tuple[str | None, ...]]
 FORMAT = ("headers", "lists", "bold", "code")
-MOST_VALUES = 200  # of a column of text: each of them is up to three covariates
+MAX_TEXTS = 200
+"""Different texts of a column, each of which is up to three covariates."""
 
 
 class Term(NamedTuple):
@@ -171,9 +172,9 @@ class Controls:
         _refuse_lists(control.name, column, self._source)
         codes = self._values.setdefault(control.name, {})
         out = np.array([codes.setdefault(value, len(codes)) for value in column.to_pylist()], dtype=np.int32)
-        if len(codes) > MOST_VALUES:
+        if len(codes) > MAX_TEXTS:
             raise VoteError(
-                f"{self._source}: control {control.name} has more than {MOST_VALUES} texts, each a covariate of its "
+                f"{self._source}: control {control.name} has more than {MAX_TEXTS} texts, each a covariate of its "
                 "own; is it the column of judges?"
             )
         counts = self._frequencies.get(control.name, [])
@@ -230,11 +231,11 @@ def rounded(values: Floats, steps: int, *, is_difference: bool) -> Floats:
 
 def _expanded(names: Sequence[str], columns: Sequence[str], source: str, key: str) -> list[str]:
     out = list[str]()
-    for name in (part.strip() for text in names for part in text.split(",")):
+    for name in (name.strip() for text in names for name in text.split(",")):
         if name == "format" and "format" not in columns:
-            present = [part for part in FORMAT if f"{part}_a" in columns and f"{part}_b" in columns]
+            present = [mark for mark in FORMAT if f"{mark}_a" in columns and f"{mark}_b" in columns]
             if not present:
-                pairs = ", ".join(f"{part}_a and {part}_b" for part in FORMAT)
+                pairs = ", ".join(f"{mark}_a and {mark}_b" for mark in FORMAT)
                 raise VoteError(f"{source}: {key} format needs columns {pairs}")
             out += present
         elif name:
@@ -345,15 +346,15 @@ class ControlledVotes:
             self._votes, self._members = [], []
         columns, covariates, codes, rows = self._joined
         several = [groups] if isinstance(groups, int) else groups
-        own = np.concatenate([rows[slice(*np.searchsorted(codes, [group, group + 1]))] for group in several])
-        a, b, winner, weights, *cluster = (column[own] for column in columns)
-        picked = Covariates(covariates.names, covariates.roles, covariates.values[own])
+        members = np.concatenate([rows[slice(*np.searchsorted(codes, [group, group + 1]))] for group in several])
+        a, b, winner, weights, *cluster = (column[members] for column in columns)
+        picked = Covariates(covariates.names, covariates.roles, covariates.values[members])
         table, row, column = covariate_table(recode[a], recode[b], winner, num_models, weights, picked)
         return table, units_at(row, column, weights, cluster[0]) if cluster else None
 
 
-_PENDING = 1 << 20  # rows that wait to be counted together
-_MOST_ROWS = 20_000_000
+_MAX_WAITING_ROWS = 1 << 20  # that are counted together
+_MAX_COUNTED_ROWS = 20_000_000
 
 
 class CountedVotes:
@@ -367,14 +368,14 @@ class CountedVotes:
 
     def add(self, batch: Any, votes: Sequence[npt.NDArray[Any]], groups: Sequence[tuple[Ints, Ints]]) -> None:
         """Count a batch; see `ControlledVotes`."""
-        own = self.controls.read(batch)
+        values = self.controls.read(batch)
         a, b, winner, weights = votes
         sums = np.stack([np.ones(len(a)), weights, weights**2])
         for group, rows in groups:
-            self._waiting.append(([column[rows] for column in (a, b, winner, *own)], sums[:, rows]))
-            self._waiting[-1][0].insert(0, group)
+            columns = [group, *(column[rows] for column in (a, b, winner, *values))]
+            self._waiting.append((columns, sums[:, rows]))
             self._number_waiting += len(rows)
-        if self._number_waiting > max(_PENDING, self._number_counted):
+        if self._number_waiting > max(_MAX_WAITING_ROWS, self._number_counted):
             self._count()
 
     def _count(self) -> tuple[list[npt.NDArray[Any]], Floats]:
@@ -383,20 +384,20 @@ class CountedVotes:
         keys = row_keys(columns[0], np.stack(columns[1:], axis=1))
         _, at, place = np.unique(keys, return_index=True, return_inverse=True)
         columns = [column[at] for column in columns]
-        sums = np.stack([np.bincount(place.reshape(-1), part, len(at)) for part in sums])
+        sums = np.stack([np.bincount(place.reshape(-1), row, len(at)) for row in sums])
         self._waiting, self._number_waiting, self._number_counted = [(columns, sums)], 0, len(at)
-        if len(at) > _MOST_ROWS:
+        if len(at) > _MAX_COUNTED_ROWS:
             raise VoteError(
-                f"votes differ in more than {_MOST_ROWS:,} ways by pair and controls; name fewer controls, or fewer "
-                "--control-steps"
+                f"votes differ in more than {_MAX_COUNTED_ROWS:,} ways by pair and controls; name fewer controls, or "
+                "fewer --control-steps"
             )
         return columns, sums
 
     def table(self, groups: int | Sequence[int], recode: Ints, num_models: int) -> tuple[PairTable, Units | None]:
         """Return the votes of one or several groups as a table; see `ControlledVotes`."""
-        (codes, a, b, winner, *own), sums = self._count() if self._held is None else self._waiting[0]
+        (codes, a, b, winner, *values), sums = self._count() if self._held is None else self._waiting[0]
         if self._held is None:
-            self.controls.hold(own, len(codes))
+            self.controls.hold(values, len(codes))
             self._held = self.controls.covariates()
         several = [groups] if isinstance(groups, int) else groups
         rows = np.flatnonzero(np.isin(codes, several))

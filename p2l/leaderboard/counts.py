@@ -80,10 +80,10 @@ class Counts:
         def texts(values: list[str], codes: Ints) -> Any:
             return pa.DictionaryArray.from_arrays(pa.array(codes, pa.int32()), pa.array(values, pa.string()))
 
-        periods = np.array([each.period for each in groups], dtype=np.int32)
+        periods = np.array([key.period for key in groups], dtype=np.int32)
         columns = {
-            "by": texts([each.by for each in groups], group),
-            "value": texts([each.value for each in groups], group),
+            "by": texts([key.by for key in groups], group),
+            "value": texts([key.value for key in groups], group),
             "period": pa.array(periods[group] if len(groups) else np.empty(0, np.int32)),
             "model_a": texts(names, a),
             "model_b": texts(names, b),
@@ -112,8 +112,8 @@ class Counts:
         by_names, value_names = (texts[name].dictionary.to_pylist() for name in ("by", "value"))
         since = int(period.min())
         span = int(period.max()) - since + 1
-        own = (by * len(value_names) + value) * span + (period - since)
-        keys, place = distinct(own, len(by_names) * len(value_names) * span)
+        group_keys = (by * len(value_names) + value) * span + (period - since)
+        keys, place = distinct(group_keys, len(by_names) * len(value_names) * span)
         columns_of, values_of = np.divmod(keys // span, len(value_names))
         periods = (keys % span + since).tolist()
         codes = [

@@ -101,15 +101,24 @@ def covariate_table(
     _, at, row = np.unique(keys, return_index=True, return_inverse=True)
     cell, size = row * 4 + column, 4 * len(at)
     with np.errstate(over="ignore", under="ignore"):
-        parts = (np.ones(len(a)), weight, weight**2) if sums is None else sums
-        votes, total, squares = (np.bincount(cell, part, size).reshape(-1, 4).astype(np.float64) for part in parts)
+        summed = (np.ones(len(a)), weight, weight**2) if sums is None else sums
+        votes, total, squares = (np.bincount(cell, row, size).reshape(-1, 4).astype(np.float64) for row in summed)
     first, second = np.divmod(pair[at], num_models)
-    own = dataclasses.replace(covariates, values=values[at])
     fixed = None
     if offsets is not None:
         fixed = np.array(offsets, dtype=np.float64)
         fixed[a > b, :2] = fixed[a > b, 1::-1]  # seen from the pair's lower model, as all of a row
-    return PairTable(num_models, first, second, total, squares, votes, own, fixed), row, column
+    table = PairTable(
+        num_models=num_models,
+        first=first,
+        second=second,
+        weights=total,
+        squares=squares,
+        votes=votes,
+        covariates=dataclasses.replace(covariates, values=values[at]),
+        offsets=fixed,
+    )
+    return table, row, column
 
 
 def row_keys(pair: Ints, values: Floats) -> Ints:

@@ -65,7 +65,7 @@ from p2l.leaderboard.pair_tables import (
 from p2l.likelihood import Likelihood
 
 Floats = npt.NDArray[np.float64]
-_NAMED = 5  # how many models a note names
+_NAMED_MODELS = 5  # in a note
 _LEAST_MASS = 1e-100  # squares of less, or of more than its inverse, leave the range of float64
 
 
@@ -189,8 +189,12 @@ def suited(outcomes: Floats) -> str:
     return likelihoods.outcome_model(ties + both_bad, both_bad, won + lost + ties + both_bad)[1]
 
 
-_MOST_ROUNDS, _CLOSE = 30, 0.01  # of the fit of a prior: rounds at most, and the relative change that ends it
-_PSEUDO = 1.0  # observations that say a standard deviation of one, so that two models have a finite prior too
+# The fit of a prior ends with a relative change of its standard deviation below the second.
+_MAX_PRIOR_ROUNDS = 30
+_SMALL_CHANGE = 0.01
+_PSEUDO_OBSERVATIONS = (
+    1.0  # observations that say a standard deviation of one, so that two models have a finite prior too
+)
 
 
 def fitted_prior(
@@ -203,7 +207,7 @@ def fitted_prior(
     observation of its own that says one. Eta and the level of grounded coefficients keep a broad prior.
     """
     model, sd, begin = likelihoods.get(likelihood), 1.0, start
-    for _ in range(_MOST_ROUNDS):
+    for _ in range(_MAX_PRIOR_ROUNDS):
         prior = Prior(sd=sd, broad=BROAD)
         objective = _objective(table, models, model, prior)
         point = minimise(objective, _start(objective, prior, begin), tolerance=1e-4)
@@ -213,8 +217,12 @@ def fitted_prior(
         spread = float(((centre @ point.theta[: len(models)]) ** 2).sum())
         covariance = np.linalg.inv(point.hessian * objective.total)[: len(models), : len(models)]
         decided = len(models) - len(np.unique(group)) - float(np.trace(centre @ covariance @ centre)) / sd**2
-        last, sd, begin = sd, math.sqrt((spread + _PSEUDO) / (max(decided, 0.0) + _PSEUDO)), point.theta
-        if abs(math.log(sd / last)) < _CLOSE:
+        last, sd, begin = (
+            sd,
+            math.sqrt((spread + _PSEUDO_OBSERVATIONS) / (max(decided, 0.0) + _PSEUDO_OBSERVATIONS)),
+            point.theta,
+        )
+        if abs(math.log(sd / last)) < _SMALL_CHANGE:
             break
     return Prior(sd=sd, broad=BROAD), point.theta
 
@@ -269,7 +277,7 @@ def _objective(
         raise InputError(f"weights sum to {targets.sum():.0e}: scale them, to about one a vote")
     if scales is None or table.covariates is None:
         mean, precision = prior_terms(prior, likelihood, len(models))
-        objective = Objective(likelihood, len(models), table.first, table.second, targets, mean, precision)
+        controls: dict[str, Any] = {}
     else:
         keys, means = zip(table.covariates.names, table.covariates.roles, strict=True), prior.effects or {}
         effects = np.array([means.get(key, 0.0) for key in keys]) * scales
@@ -277,8 +285,17 @@ def _objective(
         unit = likelihood.eta_scale.unit
         precision[-len(effects) :] /= [unit**2 if role == "ties" else 1.0 for role in table.covariates.roles]
         values, roles = table.covariates.values / scales, table.covariates.matrix
-        own: dict[str, Any] = {"covariates": values, "roles": roles, "offsets": table.offsets}
-        objective = Objective(likelihood, len(models), table.first, table.second, targets, mean, precision, **own)
+        controls = {"covariates": values, "roles": roles, "offsets": table.offsets}
+    objective = Objective(
+        likelihood=likelihood,
+        num_models=len(models),
+        first=table.first,
+        second=table.second,
+        targets=targets,
+        mean=mean,
+        precision=precision,
+        **controls,
+    )
     if not shift_invariant(likelihood):
         return dataclasses.replace(objective, coupling=prior_coupling(prior, likelihood, len(models)))
     return dataclasses.replace(objective, gauge=_joined(objective, prior))
@@ -289,8 +306,8 @@ def _start(objective: Objective, prior: Prior, start: npt.ArrayLike | None) -> F
         return objective.mean
     theta = np.zeros(objective.size)
     if start is not None:
-        given = np.asarray(start, dtype=np.float64)
-        theta[: len(given)] = given
+        begin = np.asarray(start, dtype=np.float64)
+        theta[: len(begin)] = begin
     elif has_eta(objective.likelihood):
         theta[objective.num_models] = objective.likelihood.eta_scale.start
     return theta
@@ -300,9 +317,12 @@ def _effects(table: PairTable, theta: Floats, ends: Bounds, scales: Floats) -> t
     """Return the effects in the units of the covariates."""
     if table.covariates is None:
         return ()
-    columns = [(part[-len(scales) :] / scales).tolist() for part in (theta, ends.lower, ends.upper)]
-    names, roles = table.covariates.names, table.covariates.roles
-    return tuple(Effect(*row) for row in zip(names, roles, *columns, strict=True))
+    coefs, lower, upper = ((values[-len(scales) :] / scales).tolist() for values in (theta, ends.lower, ends.upper))
+    keys = zip(table.covariates.names, table.covariates.roles, strict=True)
+    return tuple(
+        Effect(name, role, coef=coefs[place], lower=lower[place], upper=upper[place])
+        for place, (name, role) in enumerate(keys)
+    )
 
 
 def _notes(
@@ -310,12 +330,12 @@ def _notes(
 ) -> tuple[str, ...]:
     notes = []
     if constant:
-        notes.append(f"{several(constant, _NAMED)} is zero in every vote and was left out.")
+        notes.append(f"{several(constant, _NAMED_MODELS)} is zero in every vote and was left out.")
     used = objective.targets.sum(axis=1) > 0
     seen = np.bincount(np.concatenate([objective.first[used], objective.second[used]]), minlength=len(models)) > 0
     if not seen.all():
         unseen = [models[index] for index in np.flatnonzero(~seen)]
-        notes.append(f"{several(unseen, _NAMED)} without a vote that counts: the score shown is the prior's.")
+        notes.append(f"{several(unseen, _NAMED_MODELS)} without a vote that counts: the score shown is the prior's.")
     if prior.coefs is None:
         notes += _notes_on_graph(objective, models, prior)
     least = objective.likelihood.eta_scale.least
@@ -332,13 +352,14 @@ def _notes_on_graph(objective: Objective, models: list[str], prior: Prior) -> li
     sizes = np.bincount(graph)
     groups = [np.flatnonzero(graph == number) for number in np.flatnonzero(sizes > 1)]
     if len(groups) > 1:
-        named = "; ".join(several([models[index] for index in group], _NAMED) for group in groups)
+        named = "; ".join(several([models[index] for index in group], _NAMED_MODELS) for group in groups)
         apart = "scores of different components compare only through the level of a usable answer."
         if shift_invariant(objective.likelihood):
             apart = "scores of different components cannot be compared; each has mean 1000."
         notes.append(f"The votes fall into {len(groups)} components that never met ({named}): {apart}")
     held = {
-        what: several([models[index] for index in group], _NAMED) for what, group in _held_by_prior(objective, graph)
+        what: several([models[index] for index in group], _NAMED_MODELS)
+        for what, group in _held_by_prior(objective, graph)
     }
     if held and np.isfinite(prior.sd):
         named = "; ".join(f"{names} {what}" for what, names in held.items())

@@ -156,15 +156,15 @@ class PeriodCounts:
             used = total[0].reshape(-1, 4).sum(axis=1) > 0
             size = len(self._names)
             models, ends = distinct(np.concatenate(np.divmod(self._met[used], size)), size)
-            one, other = ends.reshape(2, -1)
+            lower, higher = ends.reshape(2, -1)
             votes, weights, squares = ([row.reshape(-1, 4)[used] for row in total] * 3)[:3]
-            table = PairTable(len(models), one, other, weights, squares, votes)
+            table = PairTable(len(models), lower, higher, weights, squares, votes)
             yield PeriodTable(round(float(sums[0].sum())), table, [self._names[model] for model in models])
 
 
 MODES = ("cumulative", "alone")
 _TOLERANCE = 1e-4  # of the last Newton step: it leaves an error of the order of 1e-8
-_NAMED = 3  # how many periods a note names
+_NAMED_PERIODS = 3  # in a note
 
 
 @dataclass(frozen=True)
@@ -374,14 +374,14 @@ def _notes(
     apart = [period.label for period in periods if period.board.components.max() > 0]
     if apart:
         yield (
-            f"In {several(apart, _NAMED)} some models had not met, directly or through others; "
+            f"In {several(apart, _NAMED_PERIODS)} some models had not met, directly or through others; "
             + ("each such part is shifted by itself." if mode == "cumulative" else "their scores compare by the prior.")
         )
     missing = sorted(set(range(indices[0], indices[-1] + 1)) - set(indices)) if len(indices) > 1 else []
     if missing:
-        yield f"No votes in {several([over.label(index) for index in missing], _NAMED)}: a gap in the history."
+        yield f"No votes in {several([over.label(index) for index in missing], _NAMED_PERIODS)}: a gap in the history."
     if failed:
-        yield f"No vote that counts, or models that cannot be compared, in {several(failed, _NAMED)}: left out."
+        yield f"No vote that counts, or models that cannot be compared, in {several(failed, _NAMED_PERIODS)}: left out."
     yield from periods[-1].board.notes
 
 

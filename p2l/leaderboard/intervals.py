@@ -129,8 +129,9 @@ def vote_scores(objective: Objective, point: Expansion, table: PairTable) -> Flo
     # One product after the other takes a fifth of the time of one einsum over all of them.
     size = scores.shape[1]
     products = np.empty((size, size, scores.shape[2]))
-    for one, other in itertools.combinations_with_replacement(range(size), 2):
-        products[one, other] = products[other, one] = np.einsum("wp,wp->p", weighted[:, one], scores[:, other])
+    for row, column in itertools.combinations_with_replacement(range(size), 2):
+        product = np.einsum("wp,wp->p", weighted[:, row], scores[:, column])
+        products[row, column] = products[column, row] = product
     return objective.scatter_square(np.moveaxis(products, -1, 0))
 
 
@@ -150,8 +151,8 @@ def cluster_scores(objective: Objective, point: Expansion, units: Units) -> Floa
         columns.append(np.full(len(units.pair), objective.num_models))
     if objective.covariates is not None and objective.roles is not None:
         effects = len(objective.roles)
-        own = objective.covariates[units.pair] * (values @ objective.roles[:, : values.shape[1]].T)
-        values = np.concatenate([values, own], axis=1)
+        of_effects = objective.covariates[units.pair] * (values @ objective.roles[:, : values.shape[1]].T)
+        values = np.concatenate([values, of_effects], axis=1)
         columns += [np.full(len(units.pair), objective.size - effects + place) for place in range(effects)]
     rows = np.tile(units.cluster, len(columns))
     shape = (int(units.cluster.max()) + 1, objective.size)
@@ -170,14 +171,14 @@ def _refit(
     spread = np.where(objective.precision > 0, 1.0 / np.sqrt(np.maximum(objective.precision, 1e-300)), 0.0)
     shift = spread * rng.standard_normal(objective.size)
     if objective.gauge is not None:
-        own = shift[: objective.num_models]
-        own -= (np.bincount(objective.gauge, own) / np.bincount(objective.gauge))[objective.gauge]
+        coefs = shift[: objective.num_models]
+        coefs -= (np.bincount(objective.gauge, coefs) / np.bincount(objective.gauge))[objective.gauge]
     elif objective.coupling:
         # The prior lets the level move much further than the models around it.
-        own = shift[: objective.num_models]
-        own -= own.mean()
+        coefs = shift[: objective.num_models]
+        coefs -= coefs.mean()
         sharpness = float(objective.precision[0]) - objective.num_models * objective.coupling
-        own += rng.standard_normal() / math.sqrt(objective.num_models * sharpness)
+        coefs += rng.standard_normal() / math.sqrt(objective.num_models * sharpness)
     redrawn = dataclasses.replace(objective, targets=targets, mean=objective.mean + shift)
     start = point.theta if derived is None else redrawn.combine(point.theta, derived)
     return minimise(redrawn, start, tolerance=_REFIT_TOLERANCE).theta

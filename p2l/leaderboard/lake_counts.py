@@ -31,12 +31,15 @@ from p2l.leaderboard.pair_tables import are_keys, every_sum, regrouped, split_ke
 from p2l.votes.lake import DAY, NO_DAY, Lake, Part
 from p2l.votes.schema import WINNERS, name_lookup, numbers
 
-_BATCH_ROWS = 1 << 18  # arrays of a batch stay in the cache, and the allocator keeps their pages
+# Arrays of a batch stay in the cache, and the allocator keeps their pages.
+_BATCH_ROWS = 1 << 18
 _PIECE_ROWS = 1 << 16
 _DENSE_CELLS = 1 << 23
 """Up to this number of cells they are counted in an array; more are sorted."""
-_FEW = 8  # votes are added one by one to an array with this many times more cells
-_FEW_NEW = 4  # newer counts are kept apart while those of the other file are this many times more
+# Votes are added one by one to an array with this many times more cells.
+_CELLS_PER_VOTE = 8
+# Newer counts are kept apart while those of the other file are this many times more.
+_OLD_CELLS_PER_NEW = 4
 _VERSION = 2
 _END = object()
 
@@ -75,13 +78,13 @@ def lake_counts(
     parts = lake.parts
     paths, names = {part.path for part in parts}, dict[str, int]()
     kept = [_Kept.read(lake, spec, paths, names) for spec in specs]
-    tallies = [_Tally(one.new, one.spec, one.of | one.of_new) for one in kept]
+    tallies = [_Tally(counts.new, counts.spec, counts.of | counts.of_new) for counts in kept]
     lacking = [part for part in parts if any(part.path not in tally.kept for tally in tallies)]
     if lacking:
         _count(lake, lacking, tallies, names, each)
-    counts = [one.finish(lake, paths, keep=keep) for one in kept]
+    finished = [counts.finish(lake, paths, keep=keep) for counts in kept]
     pa.default_memory_pool().release_unused()
-    return counts
+    return finished
 
 
 def _count(
@@ -139,7 +142,7 @@ class _Kept:
         """Return the counts of all files, after keeping what was counted."""
         weighted, was_kept = self.spec.weighted, self.of | self.of_new == paths
         size, new = (len(counts.counter.every_cell()[0]) for counts in (self.counts, self.new))
-        if keep and not was_kept and new * _FEW_NEW <= size:
+        if keep and not was_kept and new * _OLD_CELLS_PER_NEW <= size:
             _write(lake, self.spec.new_file, self.new, sorted(paths - self.of), weighted=weighted)
             keep = False
         self.counts.absorb(self.new)
@@ -196,8 +199,8 @@ def _packed(counts: Counts, *, weighted: bool) -> Any:
     rest = len(keys) - len(counts.groups)
     fields = (("by", pa.string()), ("value", pa.string()), ("period", pa.int32()))
     for place, (name, kind) in enumerate(fields):
-        own = pa.array([group[place] for group in counts.groups], kind)
-        columns[name] = pa.chunked_array([own, pa.nulls(rest, kind)])
+        values = pa.array([group[place] for group in counts.groups], kind)
+        columns[name] = pa.chunked_array([values, pa.nulls(rest, kind)])
     return pa.table(columns)
 
 
@@ -206,7 +209,7 @@ def _unpack(table: Any, about: dict[str, Any], counts: Counts) -> None:
     names = ["votes", "weights", "squares"] if "weights" in table.schema_arrow.names else ["votes"]
     rows = table.metadata.num_rows
     keys, sums = np.empty(rows, dtype=np.int64), np.empty((len(names), rows))
-    own = np.array([counts.code(group) for group in _groups_of(table, about["groups"])], dtype=np.int64)
+    group_codes = np.array([counts.code(group) for group in _groups_of(table, about["groups"])], dtype=np.int64)
     models = counts.codes_of(about["models"])
     start, scratch = 0, np.empty((2, _PIECE_ROWS), dtype=np.int64)
     # In small pieces, whose memory comes back: fresh pages cost more than what is read into them.
@@ -216,13 +219,13 @@ def _unpack(table: Any, about: dict[str, Any], counts: Counts) -> None:
         for name, row in zip(names, sums, strict=True):
             row[here] = batch.column(name).to_numpy()
         is_sound = sums[:, here].min() >= 0 and sums[:, here].max() < np.inf
-        if not is_sound or not are_keys(keys[here], len(own), len(models), scratch):
+        if not is_sound or not are_keys(keys[here], len(group_codes), len(models), scratch):
             raise VoteError("holds counts that no votes have")
     if (models == np.arange(len(models))).all():
-        counts.counter.add_keys(regrouped(keys, own), sums)
+        counts.counter.add_keys(regrouped(keys, group_codes), sums)
     else:
         group, a, b, winner = split_keys(keys)
-        counts.counter.add_cells(own[group], models[a], models[b], winner, sums)
+        counts.counter.add_cells(group_codes[group], models[a], models[b], winner, sums)
 
 
 def _groups_of(table: Any, number: int) -> Iterator[Group]:
@@ -332,7 +335,7 @@ class _Tally:
         """Count as many votes at once as the array has cells, since all of it is gone through each time."""
         assert self._dense is not None
         keys, self._number = self._waiting[: self._number], 0
-        if len(keys) * _FEW < len(self._dense):
+        if len(keys) * _CELLS_PER_VOTE < len(self._dense):
             np.add.at(self._dense, keys, 1)
         else:
             self._dense += np.bincount(keys, minlength=len(self._dense))

@@ -54,10 +54,12 @@ def _pools() -> Any:
 
 
 Floats = npt.NDArray[np.float64]
-_LARGEST_STEP = 4.0
+_LARGEST_STEP = 4.0  # in logits
 _ROUNDING = 1e-13
-_NO_GRADIENT, _NOISE_STEP = 1e-15, 1e-2
-_LAST_STEP = 1e-9  # no step is worth another evaluation after one so short
+_NO_GRADIENT = 1e-15
+_NOISE_STEP = 1e-2
+# After a step as short as this no other is worth an evaluation.
+_LAST_STEP = 1e-9
 
 
 class Expansion(NamedTuple):
@@ -322,7 +324,8 @@ class _JetNamespace:
 
 BROAD = 5.0
 """Standard deviation of what all models share under a fitted prior: enough to be finite, too much to be seen."""
-_ROWS = 1 << 13  # rows whose derivatives are computed at once: those of more would leave the core's cache
+# Derivatives of more rows at once would leave the core's cache.
+_ROWS_PER_BLOCK = 1 << 13
 
 
 @dataclass(frozen=True)
@@ -420,14 +423,15 @@ class Objective:
             theta = theta.copy()
             theta[self.num_models] = least
         sums = [self._row_sums(theta, rows) for rows in self._blocks()]
-        return self._with_prior(theta, sum(part[0] for part in sums), *self._stacked([part[1:] for part in sums]))
+        value = sum(value for value, _, _ in sums)
+        return self._with_prior(theta, value, *self._stacked([(slope, bend) for _, slope, bend in sums]))
 
     def combine(self, theta: Floats, derived: tuple[Floats, Floats, Floats]) -> Expansion:
         """Return the same from the rows' `derivatives` at theta, which do not depend on the targets."""
         return self._with_prior(theta, *self._sums(derived, slice(None)))
 
     def _blocks(self) -> list[slice]:
-        number = max(1, round(len(self.first) / _ROWS))
+        number = max(1, round(len(self.first) / _ROWS_PER_BLOCK))
         ends = [len(self.first) * place // number for place in range(number + 1)]
         return [slice(*pair) for pair in itertools.pairwise(ends)]
 
@@ -447,10 +451,10 @@ class Objective:
     def _sums(self, derived: tuple[Floats, Floats, Floats], rows: slice) -> tuple[float, Floats, Floats]:
         """Return the log-likelihood of some rows, and each row's gradient (P, Q) and Hessian (P, Q, Q)."""
         log_probs, gradient, hessian = derived
-        own = self.targets[rows]
+        mass = self.targets[rows]
         # An outcome without mass may be impossible (log 0): it must not count, not even as 0 times infinity.
-        value = float(np.sum(own * log_probs, where=own > 0))
-        return value, np.einsum("pk,pkq->pq", own, gradient), np.einsum("pk,pkqr->pqr", own, hessian)
+        value = float(np.sum(mass * log_probs, where=mass > 0))
+        return value, np.einsum("pk,pkq->pq", mass, gradient), np.einsum("pk,pkqr->pqr", mass, hessian)
 
     def _with_prior(self, theta: Floats, likelihood: float, per_row: Floats, curvature: Floats) -> Expansion:
         offset = theta - self.mean
@@ -490,14 +494,14 @@ class Objective:
             shift = (self.covariates[rows] * theta[-len(self.roles) :]) @ self.roles
             a, b, eta = a + shift[:, 0], b + shift[:, 1], eta + shift[:, 2]
         if self.offsets is not None:
-            a, b, eta = (one + self.offsets[rows, place] for place, one in enumerate((a, b, eta)))
+            a, b, eta = (value + self.offsets[rows, place] for place, value in enumerate((a, b, eta)))
         return a, b, *extras(self.likelihood, eta)
 
     def derivatives(self, theta: Floats, rows: slice = slice(None)) -> tuple[Floats, Floats, Floats]:
         """log p (P, K) of some rows with its gradient (P, K, Q) and Hessian (P, K, Q, Q)."""
         values, gradient, hessian = derivatives(self.likelihood, *self._parameters(theta, rows))
-        own = self.num_shared
-        return values, gradient[..., :own], hessian[..., :own, :own]
+        shared = self.num_shared
+        return values, gradient[..., :shared], hessian[..., :shared, :shared]
 
     def gradients(self, theta: Floats) -> Floats:
         """Return the gradient (P, K, Q) of log p of every row."""

@@ -21,16 +21,16 @@ from p2l.common.errors import VoteError
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _DENSE_CELLS = 1 << 22  # a dense count array of up to 32 MB, whatever the number of votes
-MOST_MODELS = 10_000
-_FEW_STEPS = 4
+MAX_MODELS = 10_000
+_SEARCH_STEPS = 4
 
 
 def check_number_of_models(number: int, name: str = "") -> None:
     """Raise VoteError where there are more models than a leaderboard, with a number for each two, can be fitted to."""
-    if number > MOST_MODELS:
+    if number > MAX_MODELS:
         place = f"{name}: " if name else ""
         raise VoteError(
-            f"{place}{number:,} models or more, and a leaderboard has at most {MOST_MODELS:,}; are these their names?"
+            f"{place}{number:,} models or more, and a leaderboard has at most {MAX_MODELS:,}; are these their names?"
         )
 
 
@@ -108,7 +108,7 @@ def vote_table(
         raise VoteError("weights must be one finite number of at least 0 for each vote")
     unique, votes = _count(keys, num_models, None)
     with np.errstate(over="ignore", under="ignore"):  # a fit refuses weights as far out as that
-        total, squares = (_count(keys, num_models, part)[1] for part in (vote_weights, vote_weights**2))
+        total, squares = (_count(keys, num_models, values)[1] for values in (vote_weights, vote_weights**2))
     return table_from_keys(unique, votes, total, squares, num_models=num_models)
 
 
@@ -219,7 +219,7 @@ def components(num_models: int, first: Ints, second: Ints, *, directed: bool = F
 def _reaches_all(num_models: int, first: Ints, second: Ints) -> bool:
     """Whether edges lead from model 0 to all others in a few steps."""
     is_reached = np.arange(num_models) == 0
-    for _ in range(_FEW_STEPS):
+    for _ in range(_SEARCH_STEPS):
         is_reached[second[is_reached[first]]] = True
     return bool(is_reached.all())
 
@@ -234,7 +234,7 @@ def _reaches_all(num_models: int, first: Ints, second: Ints) -> bool:
 _MODEL_BITS = 20  # a key of 62 bits: group, two models, two bits for the winner
 _GROUP_SHIFT = 2 * _MODEL_BITS + 2
 _GROUP_LIMIT = 1 << (62 - 2 * _MODEL_BITS)
-_PENDING = 1 << 21  # votes that wait to be sorted in together
+_MAX_WAITING_VOTES = 1 << 21  # votes that wait to be sorted in together
 
 
 class VoteCounter:
@@ -271,7 +271,7 @@ class VoteCounter:
         """
         self._waiting.append((keys, sums))
         self._number_waiting += len(keys)
-        if self._number_waiting > max(_PENDING, len(self._keys)):
+        if self._number_waiting > max(_MAX_WAITING_VOTES, len(self._keys)):
             self._merge()
 
     def _merge(self) -> None:
@@ -345,13 +345,13 @@ def every_sum(sums: Floats) -> Floats:
 
 def _alike(parts: Sequence[Floats]) -> list[Floats]:
     """Return sums with as many rows each."""
-    return list(parts) if len({len(part) for part in parts}) == 1 else [every_sum(part) for part in parts]
+    return list(parts) if len(set(map(len, parts))) == 1 else [every_sum(sums) for sums in parts]
 
 
 def _is_ordered(parts: Sequence[Ints]) -> bool:
     """Whether keys rise from each to the next, and from part to part."""
     used = [keys for keys in parts if len(keys)]
-    return all(one[-1] < two[0] for one, two in itertools.pairwise(used)) and all(
+    return all(before[-1] < after[0] for before, after in itertools.pairwise(used)) and all(
         bool((keys[1:] > keys[:-1]).all()) for keys in used
     )
 
@@ -366,14 +366,14 @@ def regrouped(keys: Ints, codes: Ints) -> Ints:
 
 def are_keys(keys: Ints, groups: int, models: int, scratch: Ints) -> bool:
     """Whether keys (U,) lie within these groups and models, none of which meets itself; `scratch` (2, U) is used."""
-    one, two = scratch[:, : len(keys)]
-    for place, out in ((_MODEL_BITS + 2, one), (2, two)):
+    model_a, model_b = scratch[:, : len(keys)]
+    for place, out in ((_MODEL_BITS + 2, model_a), (2, model_b)):
         np.right_shift(keys, place, out=out)
         out &= (1 << _MODEL_BITS) - 1
         if out.max() >= models:
             return False
-    one -= two
-    return bool(one.all() and keys.min() >= 0 and keys.max() >> _GROUP_SHIFT < groups)
+    model_a -= model_b
+    return bool(model_a.all() and keys.min() >= 0 and keys.max() >> _GROUP_SHIFT < groups)
 
 
 def split_keys(keys: Ints) -> tuple[Ints, Ints, Ints, Ints]:

@@ -18,7 +18,7 @@ from p2l.votes.rows import is_text
 from p2l.votes.schema import numbers
 
 Floats = npt.NDArray[np.float64]
-_LATEST = 7_258_118_400.0  # the year 2200; later "seconds" are milliseconds
+_LATEST_SECONDS = 7_258_118_400.0  # the year 2200; later "seconds" are milliseconds
 _YEARS = (1900.0, 2200.0)  # whole numbers in here are years: as seconds they would be the first hour of 1970
 _GROUPED = re.compile(r"(?P<year>\d{4})(?:-(?P<month>\d\d)|-?Q(?P<quarter>[1-4])|-?W(?P<week>\d\d))?")
 
@@ -43,7 +43,7 @@ def times_of(column: Any, over: Over) -> Floats:
 
 def _seconds(column: Any) -> Floats:
     times = np.array(numbers(column), dtype=np.float64)
-    times[~((times >= 0) & (times < _LATEST))] = np.nan
+    times[~((times >= 0) & (times < _LATEST_SECONDS))] = np.nan
     return times
 
 
@@ -68,7 +68,7 @@ def _moment(text: str) -> float:
     except ValueError:
         return float("nan")
     seconds = (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
-    return seconds if 0 <= seconds < _LATEST else float("nan")
+    return seconds if 0 <= seconds < _LATEST_SECONDS else float("nan")
 
 
 def _start_of(grouped: re.Match[str], over: Over, text: str) -> float:

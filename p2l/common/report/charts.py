@@ -20,7 +20,7 @@ from p2l.common.report.tables import Scale, number_text
 
 STYLES = 8
 """Combinations of colour, dash and mark that the page's style has."""
-_SIZE = (560.0, 260.0)  # pixels of a chart, for the room that the names of dots need
+_PIXELS = (560.0, 260.0)  # pixels of a chart, for the room that the names of dots need
 Text = Callable[[float], str]
 
 
@@ -104,7 +104,7 @@ class Chart:
     def labels(self) -> list[Label]:
         """Return the names of dots that find room, off lines and other dots."""
         across, up = self.spans
-        room, names = Room(*_SIZE), list[tuple[Point, str]]()
+        room, names = Room(*_PIXELS), list[tuple[Point, str]]()
         for series in self.series:
             places = _places(series, across, up)
             if series.has_line:

@@ -48,8 +48,8 @@ class Dot:
 
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 9.0, 97.0, 6.0, 84.0  # percent of the picture that the axes span
-_SIZE = (420.0, 320.0)  # pixels of the picture, for the room that names need
-_STEPS = 12  # of a curve between two corners
+_PIXELS = (420.0, 320.0)  # pixels of the picture, for the room that names need
+_STEPS_PER_EDGE = 12  # of a curve between two corners
 
 
 def frontier_svg(dots: Sequence[Dot], mark: tuple[float, float] | None, *, x: str, y: str, title: str) -> str:
@@ -69,12 +69,12 @@ def frontier_svg(dots: Sequence[Dot], mark: tuple[float, float] | None, *, x: st
     for tick in up.ticks():
         at = f'x="{_LEFT - 1}%" y="{up.place(tick):.2f}%"'
         parts.append(f'<text class="tick" {at} text-anchor="end">{tick:.3g}</text>')
-    room, path = Room(*_SIZE), _frontier(dots, across, up)
+    room, path = Room(*_PIXELS), _frontier(dots, across, up)
     room.keep_line(path)
     if mark is not None:
         room.keep_point((across.place(mark[0]), up.place(mark[1])), 9)
-    for one, two in pairwise(path):
-        ends = f'x1="{one[0]:.2f}%" y1="{one[1]:.2f}%" x2="{two[0]:.2f}%" y2="{two[1]:.2f}%"'
+    for start, end in pairwise(path):
+        ends = f'x1="{start[0]:.2f}%" y1="{start[1]:.2f}%" x2="{end[0]:.2f}%" y2="{end[1]:.2f}%"'
         parts.append(f'<line class="edge" {ends}/>')
     parts += _named_dots(dots, across, up, room)
     if mark is not None:
@@ -88,10 +88,10 @@ def frontier_svg(dots: Sequence[Dot], mark: tuple[float, float] | None, *, x: st
 def _frontier(dots: Sequence[Dot], across: Axis, up: Axis) -> list[Point]:
     """Return the frontier: mixtures are straight in cost, and so curved where the axis is logarithmic."""
     corners = sorted((dot for dot in dots if dot.is_corner), key=lambda dot: dot.x)
-    steps = _STEPS if across.is_log else 1
+    steps = _STEPS_PER_EDGE if across.is_log else 1
     return [
-        (across.place(one.x + (two.x - one.x) * step / steps), up.place(one.y + (two.y - one.y) * step / steps))
-        for one, two in pairwise(corners)
+        (across.place(left.x + (right.x - left.x) * step / steps), up.place(left.y + (right.y - left.y) * step / steps))
+        for left, right in pairwise(corners)
         for step in range(steps + 1)
     ]
 
@@ -139,7 +139,7 @@ class Axis:
 
     def place(self, value: float) -> float:
         """Return where a value lies."""
-        low, high, at = (math.log(each) if self.is_log else each for each in (self.low, self.high, value))
+        low, high, at = (math.log(end) if self.is_log else end for end in (self.low, self.high, value))
         return self.start + (self.end - self.start) * (at - low) / (high - low)
 
     def ticks(self) -> list[float]:

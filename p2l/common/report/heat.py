@@ -18,12 +18,12 @@ from markupsafe import Markup, escape
 
 from p2l.common.report.charts import percent
 
-_STEPS = 12  # of colour, each way
+_SHADES = 12  # of colour, each way
 _FALL, _RISE = (213, 94, 0), (0, 114, 178)  # those of the style's heat
 _FAINTEST, _STRONGEST = 24, 235  # opacity
-_HEIGHT = 900  # pixels of a whole map, as far as rows may be that low
-_ROWS = (12, 24)  # pixels of a row
-_TICKS = 8
+_MAP_PIXELS = 900  # pixels of a whole map, as far as rows may be that low
+_ROW_PIXELS = (12, 24)  # pixels of a row
+_MAX_TICKS = 8
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,13 @@ class Heat:
     @property
     def row_height(self) -> int:
         """Pixels of a row: as few as names need where there are many."""
-        return max(_ROWS[0], min(_ROWS[1], _HEIGHT // max(len(self.names), 1)))
+        return max(_ROW_PIXELS[0], min(_ROW_PIXELS[1], _MAP_PIXELS // max(len(self.names), 1)))
 
     @property
     def ticks(self) -> list[tuple[float, int]]:
         """Where (in percent) the numbers of some columns stand, counted from one."""
         number = len(self.names)
-        step = next((one for one in (1, 2, 5, 10, 20, 50, 100) if number <= one * _TICKS), 200)
+        step = next((one for one in (1, 2, 5, 10, 20, 50, 100) if number <= one * _MAX_TICKS), 200)
         places = dict.fromkeys((1, *range(step, number + 1, step)))
         return [(round(100 * (place - 0.5) / number, 2), place) for place in places]
 
@@ -65,8 +65,8 @@ class Heat:
     def address(self) -> str:
         """The image as an address that holds it."""
         far, gaps = self.farthest, self.values - self.middle
-        steps = np.clip(np.ceil(_STEPS * np.abs(gaps) / far), 0, _STEPS)
-        codes = np.where(np.isnan(gaps), 0, steps + np.where(gaps > 0, _STEPS, 0) * (steps > 0))
+        steps = np.clip(np.ceil(_SHADES * np.abs(gaps) / far), 0, _SHADES)
+        codes = np.where(np.isnan(gaps), 0, steps + np.where(gaps > 0, _SHADES, 0) * (steps > 0))
         return f"data:image/png;base64,{base64.b64encode(_png(codes.astype(np.uint8))).decode()}"
 
     def legend(self) -> list[tuple[str, str]]:
@@ -93,8 +93,8 @@ def _swatch(colour: tuple[int, int, int] | None) -> str:
 def _png(codes: npt.NDArray[np.uint8]) -> bytes:
     """Return an image of colours by number: 0 for none, the steps of `_FALL`, those of `_RISE`."""
     height, width = codes.shape
-    faint = [_FAINTEST + (_STRONGEST - _FAINTEST) * step // (_STEPS - 1) for step in range(_STEPS)]
-    palette = bytes([0, 0, 0, *_FALL * _STEPS, *_RISE * _STEPS])
+    faint = [_FAINTEST + (_STRONGEST - _FAINTEST) * step // (_SHADES - 1) for step in range(_SHADES)]
+    palette = bytes([0, 0, 0, *_FALL * _SHADES, *_RISE * _SHADES])
     lines = np.pad(codes, ((0, 0), (1, 0)))  # each begins with the number of its filter, none
     return b"".join(
         [

@@ -18,8 +18,8 @@ Point: TypeAlias = "tuple[float, float]"
 """Across and down, in percent of the picture."""
 _Box: TypeAlias = "tuple[float, float, float, float]"
 """Left, top, right and bottom, in pixels."""
-_LETTER, _LINE = 6.8, 14.0  # pixels of a letter and of a line
-_LONGEST = 28  # letters of a name; the whole is shown when the pointer rests on its point
+_LETTER_PIXELS, _LINE_PIXELS = 6.8, 14.0  # pixels of a letter and of a line
+_MAX_LETTERS = 28  # letters of a name; the whole is shown when the pointer rests on its point
 _PLACES = (("start", 9, 4), ("end", -9, 4), ("start", 7, 15), ("end", -7, -7), ("start", 7, -7), ("end", -7, 15))
 """Of a name beside its point, the best first: its anchor, and pixels across and down."""
 
@@ -56,7 +56,7 @@ class Room:
     def keep_line(self, points: Iterable[Point]) -> None:
         """Let names stay off a line where they can."""
         for (left, top), (right, bottom) in pairwise(points):
-            steps = 1 + int(max(abs(right - left) * self.width, abs(bottom - top) * self.height) / (100 * _LINE))
+            steps = 1 + int(max(abs(right - left) * self.width, abs(bottom - top) * self.height) / (100 * _LINE_PIXELS))
             for step in range(steps + 1):
                 share = step / steps
                 place = left + (right - left) * share, top + (bottom - top) * share
@@ -64,8 +64,8 @@ class Room:
 
     def place(self, point: Point, name: str) -> Label | None:
         """Return where the name of a point stands, a place that it takes; None where there is no room."""
-        short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…"
-        width = columns_of(short) * _LETTER
+        short = name if len(name) <= _MAX_LETTERS else f"{name[: _MAX_LETTERS - 1]}…"
+        width = columns_of(short) * _LETTER_PIXELS
         for obstacles in ([*self._taken, *self._lines], self._taken):
             for anchor, across, down in _PLACES:
                 box = self._box(point, width, anchor, across, down)
@@ -86,7 +86,7 @@ class Room:
     def _box(self, point: Point, width: float, anchor: str, across: int, down: int) -> _Box:
         left, top = point[0] * self.width / 100, point[1] * self.height / 100
         start = left + across - (width if anchor == "end" else 0.0)
-        return start, top + down - _LINE + 3, start + width, top + down + 3
+        return start, top + down - _LINE_PIXELS + 3, start + width, top + down + 3
 
 
 def _meet(one: _Box, two: _Box) -> bool:

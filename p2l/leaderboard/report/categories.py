@@ -14,20 +14,20 @@ from p2l.leaderboard.board import Leaderboard, Named, to_score
 from p2l.leaderboard.report.ranking import Leaderboards, Ranking
 from p2l.leaderboard.report.tables import FIELD, board_table, cut, model_table
 
-_CELLS = 2400
+_MAX_CELLS = 2400
 """Cells of the tables of categories together: what keeps the page of 130 models small."""
-_MOST_GROUPS = 20
-_FOLDED_ROWS = 400
+_MAX_GROUPS = 20
+_MAX_FOLDED_ROWS = 400
 """Rows of the categories' own leaderboards together; where there were more, these are left to files."""
 
 
 def category_section(ranking: Ranking, groups: Sequence[Named], leaderboards: Leaderboards) -> Section:
     """Return the ranks in each category side by side, a table for each column; flags share one."""
     tables = _by_column(groups)
-    most = max(2, min(_MOST_GROUPS, _CELLS // len(ranking.names) // len(tables)))
+    most = max(2, min(_MAX_GROUPS, _MAX_CELLS // len(ranking.names) // len(tables)))
     unit, parts = leaderboards.unit, list[Part]()
     listed = [named for members in tables.values() for _, named in members[:most]]
-    has_room = sum(len(named.board.models) for named in listed) <= _FOLDED_ROWS
+    has_room = sum(len(named.board.models) for named in listed) <= _MAX_FOLDED_ROWS
     for title, members in tables.items():
         number = len(members)
         left = f" The {most} with the most {unit} of {number}; files (--output) hold all." if number > most else ""
@@ -115,7 +115,7 @@ def _prompts_table(boards: Sequence[Named]) -> Table:
 
 def prompt_sections(boards: Sequence[Named]) -> list[Section]:
     """Return prompts side by side, then the leaderboard of each."""
-    shown = boards[:_MOST_GROUPS]
+    shown = boards[:_MAX_GROUPS]
     lead = (
         f"{FIELD[0].upper()}{FIELD[1:]}. Blue is above 50%, orange below; models are in the order of the "
         "mean over the prompts."

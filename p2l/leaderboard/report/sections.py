@@ -27,13 +27,13 @@ from p2l.leaderboard.report.categories import category_section, prompt_sections
 from p2l.leaderboard.report.ranking import Leaderboards, Ranking, Step
 from p2l.leaderboard.report.timeline import HISTORY_LINES, history_figure, history_section
 
-_DRAWN = 15
+_DRAWN_MODELS = 15
 """Models of the picture below the verdict, and pairs of neighbours."""
 _PLOTTED_BOARDS = 12
-_NAMED = 3
-_AS_NUMBERS = 12
+_NAMED_MODELS = 3
+_MODELS_AS_NUMBERS = 12
 """Models whose win rates are written out; those of more are an image."""
-_MAPPED = 200
+_MODELS_OF_IMAGE = 200
 """Models of the image."""
 
 
@@ -55,7 +55,7 @@ def leaderboard_report(leaderboards: Leaderboards, subject: str, data: str) -> R
         sections, verdict, picture = prompt_sections(groups), _verdict_of_prompts(groups), None
     else:
         sections = _sections(main, ranking, groups if not main.by else [], leaderboards)
-        verdict, picture = _verdict(main, ranking, leaderboards.unit), _scores(ranking, _DRAWN)
+        verdict, picture = _verdict(main, ranking, leaderboards.unit), _scores(ranking, _DRAWN_MODELS)
     effects = main.board.effects
     if effects:
         lead = "What decides votes besides the models; scores and win rates leave it out. Effects are on the log-odds."
@@ -96,7 +96,7 @@ def _verdict(main: Named, ranking: Ranking, unit: str) -> Verdict:
     if not others:
         best = f"{by}{name} is the best of {len(ranking.names)} models, with a score of {score} ({ends})."
         return Verdict(best, "good", reason)
-    but = f"{several(others, _NAMED)} {'may be as good or better' if len(others) > 1 else 'may be better'}"
+    but = f"{several(others, _NAMED_MODELS)} {'may be as good or better' if len(others) > 1 else 'may be better'}"
     return Verdict(f"{by}{name} has the highest score, {score} ({ends}), but {but}.", "", reason)
 
 
@@ -116,7 +116,7 @@ def _verdict_of_prompts(boards: Sequence[Named]) -> Verdict:
     firsts = Counter(Ranking.of(named.board).names[0] for named in boards).most_common()
     on = [f"{tables.cut(name, 60)} on {count}" for name, count in firsts]
     reason = "What a trained model forecasts for each prompt; how sure it is was not computed."
-    return Verdict(f"Of {len(boards)} prompts, these models come first: {several(on, _NAMED)}.", "", reason)
+    return Verdict(f"Of {len(boards)} prompts, these models come first: {several(on, _NAMED_MODELS)}.", "", reason)
 
 
 def leaderboard_figures(leaderboards: Leaderboards, top: int | None = None) -> tuple[list[Figure], str]:
@@ -191,12 +191,16 @@ def _order(ranking: Ranking) -> Section:
         return Section(title, [Prose("No intervals were computed, so nothing can be said of it.", "quiet")])
     sure = sum(step.is_sure for step in steps)
     forest = Forest(
-        rows[:_DRAWN],
+        rows[:_DRAWN_MODELS],
         "Model, chance that it is above the next",
         f"Points above the next with {level} interval",
         _points,
     )
-    which = "Each model above the next" if len(rows) <= _DRAWN else f"The first {_DRAWN} models above the next"
+    which = (
+        "Each model above the next"
+        if len(rows) <= _DRAWN_MODELS
+        else f"The first {_DRAWN_MODELS} models above the next"
+    )
     caption = "Blue: the interval leaves out zero, so that the two are told apart."
     lead = (
         f"{sure} of {len(steps)} neighbours are told apart by the {level} interval of their difference. Where they are "
@@ -213,12 +217,12 @@ def _win_rates(ranking: Ranking) -> Section:
         "The chance that the model of the row wins a vote against that of the column, by the scores; ties count half. "
         "Columns have the numbers of the rows."
     )
-    if number <= _AS_NUMBERS:
+    if number <= _MODELS_AS_NUMBERS:
         return Section(title, [tables.rates_table(ranking, number)], f"{lead} Blue is above 50%, orange below.")
-    order = ranking.order[:_MAPPED]
-    names = [f"{rank} {tables.cut(name, 60)}" for rank, name in enumerate(ranking.names[:_MAPPED], 1)]
+    order = ranking.order[:_MODELS_OF_IMAGE]
+    names = [f"{rank} {tables.cut(name, 60)}" for rank, name in enumerate(ranking.names[:_MODELS_OF_IMAGE], 1)]
     heat = Heat(names, ranking.board.pair_rates(order), "Chance of each model of beating each other, best models first")
-    numbers = tables.rates_table(ranking, _AS_NUMBERS)
+    numbers = tables.rates_table(ranking, _MODELS_AS_NUMBERS)
     which = "all models" if len(order) == number else f"the first {len(order)} models"
     figure = Figure(heat, f"Who beats whom, {which}", "Blue: the row wins more often.", heat.legend(), [numbers])
     return Section(title, [figure], lead)

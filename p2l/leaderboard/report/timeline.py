@@ -17,10 +17,10 @@ from p2l.leaderboard.report.tables import cut, history_table
 
 HISTORY_LINES = 8
 """Lines that the style tells apart."""
-_BANDS = 3
+_LINES_WITH_BANDS = 3
 """Lines with intervals; those of more would cover each other."""
-_POINTS = 150
-_ROOM = 0.06
+_MAX_POINTS = 150
+_MARGIN_SHARE = 0.06
 
 
 def history_section(history: History, min_votes: int) -> Section:
@@ -50,7 +50,7 @@ def history_figure(history: History, leaders: Sequence[str]) -> Figure:
     scores, lower, upper = (
         to_score(values[:, places]) for values in (coefs, history.table("lower")[1], history.table("upper")[1])
     )
-    lower[:, _BANDS:] = upper[:, _BANDS:] = np.nan
+    lower[:, _LINES_WITH_BANDS:] = upper[:, _LINES_WITH_BANDS:] = np.nan
     low, high = _range(scores, lower, upper)
     first = history.periods[0].index
     x = [math.nan if row is None else float(history.periods[row].index - first) for row in rows]
@@ -69,7 +69,7 @@ def history_figure(history: History, leaders: Sequence[str]) -> Figure:
     number = f" (of {len(history.models)})" if len(leaders) < len(history.models) else ""
     bands = ""
     if np.isfinite(lower).any():
-        which = f" of the first {_BANDS}" if len(leaders) > _BANDS else ""
+        which = f" of the first {_LINES_WITH_BANDS}" if len(leaders) > _LINES_WITH_BANDS else ""
         bands = f" Bands are {history.newest.level:.0%} intervals{which}."
     caption = f"The {len(leaders)} models{number} that lead in {history.periods[-1].label}.{bands}"
     return Figure.of(series, axes, f"Scores by {history.over.text}", caption)
@@ -78,8 +78,8 @@ def history_figure(history: History, leaders: Sequence[str]) -> Figure:
 def _rows(history: History) -> list[int | None]:
     """Return which periods are drawn, evenly spread where there are many; None where a gap breaks the lines."""
     number = len(history.periods)
-    if number > _POINTS:
-        return list(dict.fromkeys(np.linspace(0, number - 1, _POINTS).round().astype(int).tolist()))
+    if number > _MAX_POINTS:
+        return list(dict.fromkeys(np.linspace(0, number - 1, _MAX_POINTS).round().astype(int).tolist()))
     rows: list[int | None] = [0]
     for row in range(1, number):
         if history.periods[row].index - history.periods[row - 1].index > 1:
@@ -97,7 +97,7 @@ def _range(scores: Floats, lower: Floats, upper: Floats) -> tuple[float, float]:
     ends = np.concatenate([scores[np.isfinite(scores)], lower[np.isfinite(lower)], upper[np.isfinite(upper)]])
     low, high = np.quantile(ends, [0.05, 0.95])
     low, high = min(low, float(np.nanmin(scores))), max(high, float(np.nanmax(scores)))
-    room = _ROOM * max(high - low, 10.0)
+    room = _MARGIN_SHARE * max(high - low, 10.0)
     return float(low - room), float(high + room)
 
 

@@ -9,7 +9,7 @@ import pytest
 from p2l import likelihood as likelihoods
 from p2l.common.errors import VoteError
 from p2l.leaderboard import Prior, fit
-from p2l.leaderboard.controls import MOST_VALUES, Controls
+from p2l.leaderboard.controls import MAX_TEXTS, Controls
 from tests.p2l.leaderboard.test_covariates import NAMES, TRAINABLE, draw
 
 COLUMNS = {
@@ -71,8 +71,8 @@ def test_what_cannot_be_read_is_named():
     design = controls("length")[0].design()
     with pytest.raises(VoteError, match=r"other.csv: covariate length needs a column length_a"):
         design.read(pa.RecordBatch.from_pydict({"length_b": [1.0]}), "other.csv", {})
-    many = {"judge": [f"j{number}" for number in range(MOST_VALUES + 1)]}
-    with pytest.raises(VoteError, match=f"control judge has more than {MOST_VALUES} texts"):
+    many = {"judge": [f"j{number}" for number in range(MAX_TEXTS + 1)]}
+    with pytest.raises(VoteError, match=f"control judge has more than {MAX_TEXTS} texts"):
         controls("judge", columns=many)
     for listed in ([["ann", "bob"], None], [[1.0], [2.0, 3.0]]):
         with pytest.raises(VoteError, match="control judges needs a number or a text in each row, not a list"):

@@ -159,7 +159,7 @@ def test_a_lake_that_grows_is_counted_as_it_stands(
     commits: list[tuple[int, list[Any]]],
     asked: list[bool],
 ) -> None:
-    monkeypatch.setattr("p2l.leaderboard.lake_counts._FEW_NEW", few)
+    monkeypatch.setattr("p2l.leaderboard.lake_counts._OLD_CELLS_PER_NEW", few)
     lake = Lake(tmp_path_factory.mktemp("lake") / "lake", create=True)
     specs = [Spec(), Spec("kind"), Spec("", "week"), Spec("kind", None, True), Spec("", None, True)]
     for number, (day, rows) in enumerate(commits):
@@ -209,7 +209,7 @@ def test_rounded_values_are_near_and_stay(values: list[float], steps: int) -> No
 
 
 def test_controls_that_differ_too_much_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2l.leaderboard.controls._MOST_ROWS", 10)
+    monkeypatch.setattr("p2l.leaderboard.controls._MAX_COUNTED_ROWS", 10)
     controls = Controls(["size"], ["size"], "votes", steps=8)
     held = CountedVotes(controls)
     rows = pa.RecordBatch.from_pydict({"size": np.exp(np.arange(20.0))})

@@ -18,7 +18,7 @@ from p2l.commands.leaderboard import main
 from p2l.common.errors import VoteError
 from p2l.common.spreadsheets import MOST_COLUMNS
 from p2l.leaderboard import fit
-from p2l.leaderboard.pair_tables import MOST_MODELS
+from p2l.leaderboard.pair_tables import MAX_MODELS
 from p2l.votes import read_votes
 
 VOTE = {"model_a": "ant", "model_b": "bee", "winner": "tie", "prompt": "Why?"}
@@ -206,6 +206,6 @@ def test_no_leaderboard_has_more_models_than_fit_into_its_tables(tmp_path: Path)
     _write(path, "model_a,model_b,winner", *(f"a{number},b{number},tie" for number in range(100_000)))
     with pytest.raises(VoteError, match=rf"{path}: [\d,]+ models or more, and a leaderboard has at most 10,000"):
         main(["--votes", str(path), "--quiet"])
-    codes = np.arange(MOST_MODELS + 2)
+    codes = np.arange(MAX_MODELS + 2)
     with pytest.raises(VoteError, match="models or more, and a leaderboard has at most"):
         fit(codes[:-1], codes[1:], np.zeros(len(codes) - 1, int), models=[str(code) for code in codes])
