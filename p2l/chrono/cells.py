@@ -121,8 +121,11 @@ def write_cell(
         "left_out": len(votes.votes) - len(ids),
         "prompts": len(np.unique(votes.prompts[ids])),
         "truncated": int(predictions.truncated.sum()),
-        "metrics": _metrics(predictions, labels, about["loss_type"]),
+        "metrics": dict.fromkeys(METRICS),
     }
+    if len(labels):
+        columns = (predictions.coefs, labels, predictions.eta, predictions.gamma)
+        info["metrics"] = simple_metrics(*columns, likelihood=about["loss_type"])
     write_json(cell.info_file, info, indent=2)
     return info
 
@@ -136,9 +139,3 @@ def _write_rows(path: Path, votes: ValidationSlice, ids: IntArray, labels: IntAr
             named = [row | {"labels": label} for row, label in zip(rows, labels[part].tolist(), strict=True)]
             for record in json_records(named, batch.slice(start, _ROWS_AT_A_TIME)):
                 write(record)
-
-
-def _metrics(predictions: Prediction, labels: IntArray, loss_type: str) -> dict[str, float | None]:
-    if not len(labels):
-        return dict.fromkeys(METRICS)
-    return simple_metrics(predictions.coefs, labels, predictions.eta, predictions.gamma, likelihood=loss_type)

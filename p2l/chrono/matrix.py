@@ -324,16 +324,13 @@ def is_noise(oracle: Matrix, run: Matrix, naive: Matrix) -> bool:
 
 def last_gaps(oracle: Matrix, run: Matrix, *others: Matrix) -> Floats:
     """Return what the run's last checkpoint is worse by than the oracle's, on each slice that all were asked about."""
-    by_slice = [_last(matrix) for matrix in (oracle, run, *others)]
+    by_slice = [
+        {number: value for number, value in zip(matrix.slices, matrix.values[-1], strict=True) if not np.isnan(value)}
+        for matrix in (oracle, run, *others)
+    ]
     common = [number for number in by_slice[1] if all(number in values for values in by_slice)]
     of_oracle, of_run = (np.array([values[number] for number in common]) for values in by_slice[:2])
     return _gain(oracle.metric, of_run, of_oracle)
-
-
-def _last(matrix: Matrix) -> dict[int, float]:
-    """Return the values of the last checkpoint, by slice."""
-    ends = zip(matrix.slices, matrix.values[-1], strict=True)
-    return {number: value for number, value in ends if not np.isnan(value)}
 
 
 def _gain(metric: str, before: Floats, after: Floats) -> Floats:

@@ -55,7 +55,7 @@ from p2l.common.report.reports import (
     span,
     today,
 )
-from p2l.common.report.tables import Cell, Column, Table, Value, number_text
+from p2l.common.report.tables import Cell, Column, Table, Value
 from p2l.metrics import Interval, about
 
 _MAX_LINES = 8  # that colours and dashes tell apart
@@ -366,16 +366,18 @@ def _matrix(run: Matrix, *, is_open: bool) -> Part:
         cells: list[Value] = [
             None
             if math.isnan(value)
-            else Cell(text(value), value, tone="quiet" if later else "", note=_votes(votes), heat=heat)
+            else Cell(
+                text(value),
+                value,
+                tone="quiet" if later else "",
+                note="" if math.isnan(votes) else f"{votes:,.0f} votes",
+                heat=heat,
+            )
             for value, votes, later, heat in zip(*columns, strict=True)
         ]
         rows.append([checkpoint, *cells])
     table = Table([Column("Checkpoint", 0), *(Column(str(number)) for number in run.slices)], rows, shown=40)
     return Fold(run.run, [table], f"{len(run.checkpoints)} checkpoints", is_open=is_open)
-
-
-def _votes(votes: float) -> str:
-    return "" if math.isnan(votes) else f"{number_text(votes, 0)} votes"
 
 
 def data_of(folder: str | Path) -> str:

@@ -153,7 +153,7 @@ class _ChronoRun:
                 sources = self._sources(revision_of(place), slices)
                 numbers = [votes.number for votes in slices]
                 cells = {number: CellFiles(folder, checkpoint.name, number) for number in numbers}
-                infos = {} if self.options.restart else _there(cells, sources)
+                infos = {} if self.options.restart else _complete_cells(cells, sources)
                 predictor = self._load(place) if len(infos) < len(slices) else None
         except InputError as error:
             self._leave_out(checkpoint, error)
@@ -233,7 +233,7 @@ class _ChronoRun:
             print(text, file=sys.stderr)
 
 
-def _there(cells: dict[int, CellFiles], sources: dict[int, CellInputs]) -> dict[int, dict[str, Any]]:
+def _complete_cells(cells: dict[int, CellFiles], sources: dict[int, CellInputs]) -> dict[int, dict[str, Any]]:
     """Return the descriptions of the cells that are complete."""
     infos = {number: cell.info(sources[number]) for number, cell in cells.items()}
     return {number: info for number, info in infos.items() if info is not None}

@@ -105,9 +105,9 @@ def _set_fallback_fonts(figure: Figure) -> None:
 
 def fonts_for(text: str) -> list[str]:
     """Return the names of installed fonts that have the letters of a text which the usual font lacks, few of them."""
-    from matplotlib.font_manager import fontManager
+    from matplotlib.font_manager import findfont, fontManager
 
-    missing = {ord(letter) for letter in text if not letter.isspace()} - _letters_of(_path_of(_FONT))
+    missing = {ord(letter) for letter in text if not letter.isspace()} - _letters_of(findfont(_FONT))
     if not missing:
         return []
     fonts: list[str] = []
@@ -116,9 +116,10 @@ def fonts_for(text: str) -> list[str]:
         _installed(fontManager), key=lambda font: (font.style != "normal", font.weight != 400, _is_serif(font.name))
     )
     for font in entries:
-        if found := missing & _letters_of(font.fname):
+        covered = missing & _letters_of(font.fname)
+        if covered:
             fonts.append(font.name)
-            missing -= found
+            missing -= covered
         if not missing:
             break
     return fonts
@@ -138,12 +139,6 @@ def _installed(manager: Any) -> list[Any]:
 
 def _is_serif(name: str) -> bool:
     return "serif" in name.lower() and "sans" not in name.lower()
-
-
-def _path_of(name: str) -> str:
-    from matplotlib.font_manager import findfont
-
-    return findfont(name)
 
 
 @lru_cache(maxsize=1024)

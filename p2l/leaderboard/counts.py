@@ -179,14 +179,10 @@ def mark_of(schema: Any, source: str) -> dict[str, Any]:
     try:
         about = parse_json((schema.metadata or {})[_KEY])
     except (KeyError, ValueError) as error:
-        raise _no_counts(source) from error
+        raise VoteError(f"{source}: holds no counts of votes; `p2l leaderboard --counts-only` writes them") from error
     if not isinstance(about, dict) or about.get("version") != _VERSION:
         raise VoteError(f"{source}: holds counts of another version; count the votes again")
     return about
-
-
-def _no_counts(source: str) -> VoteError:
-    return VoteError(f"{source}: holds no counts of votes; `p2l leaderboard --counts-only` writes them")
 
 
 # Coefficients are kept beside the counts: where the fits of the next leaderboards begin. A start is never a result:

@@ -106,7 +106,10 @@ def minimise(
         done = damping == 0.0 and length <= tolerance
         point, damping = trial, damping / 10 if damping > 1e-6 else 0.0
         if done:
-            return _checked(point, tolerance / 100)
+            size = float(np.abs(point.gradient).max(initial=0.0))
+            if size > tolerance / 100 * max(1.0, float(np.abs(point.hessian).max(initial=0.0))):
+                raise ConvergenceError(f"the fit stopped at a gradient of {size:.1e}")
+            return point
     raise ConvergenceError(
         f"no optimum after {max_steps} Newton steps (gradient {np.abs(point.gradient).max():.1e}); "
         "with the prior switched off, models that never lost or never won have none"
@@ -140,13 +143,6 @@ def _raised(damping: float) -> float:
     if damping > 1e12:
         raise ConvergenceError("the fit cannot descend any further; are there enough votes for every model?")
     return max(10.0 * damping, 1e-4)
-
-
-def _checked(point: Expansion, tolerance: float) -> Expansion:
-    size = float(np.abs(point.gradient).max(initial=0.0))
-    if size > tolerance * max(1.0, float(np.abs(point.hessian).max(initial=0.0))):
-        raise ConvergenceError(f"the fit stopped at a gradient of {size:.1e}")
-    return point
 
 
 # Exact gradients and Hessians of the outcome models for Newton fits: NumPy, float64, no torch.
@@ -423,8 +419,10 @@ class Objective:
             theta = theta.copy()
             theta[self.num_models] = least
         sums = [self._row_sums(theta, rows) for rows in self._blocks()]
-        value = sum(value for value, _, _ in sums)
-        return self._with_prior(theta, value, *self._stacked([(slope, bend) for _, slope, bend in sums]))
+        if len(sums) == 1:
+            return self._with_prior(theta, *sums[0])
+        slope, curvature = (np.concatenate([terms[place] for terms in sums]) for place in (1, 2))
+        return self._with_prior(theta, sum(terms[0] for terms in sums), slope, curvature)
 
     def combine(self, theta: Floats, derived: tuple[Floats, Floats, Floats]) -> Expansion:
         """Return the same from the rows' `derivatives` at theta, which do not depend on the targets."""
@@ -434,12 +432,6 @@ class Objective:
         number = max(1, round(len(self.first) / _ROWS_PER_BLOCK))
         ends = [len(self.first) * place // number for place in range(number + 1)]
         return [slice(*pair) for pair in itertools.pairwise(ends)]
-
-    @staticmethod
-    def _stacked(parts: list[tuple[Floats, Floats]]) -> tuple[Floats, Floats]:
-        if len(parts) == 1:
-            return parts[0]
-        return np.concatenate([slope for slope, _ in parts]), np.concatenate([bend for _, bend in parts])
 
     def _row_sums(self, theta: Floats, rows: slice) -> tuple[float, Floats, Floats]:
         """Return what `_sums` does, in closed form where the likelihood has one."""
@@ -505,12 +497,11 @@ class Objective:
 
     def gradients(self, theta: Floats) -> Floats:
         """Return the gradient (P, K, Q) of log p of every row."""
-        blocks = [self._outcome_slopes(theta, rows) for rows in self._blocks()]
+        blocks = []
+        for rows in self._blocks():
+            slopes = outcome_slopes(self.likelihood, *self._parameters(theta, rows))
+            blocks.append(self.derivatives(theta, rows)[1] if slopes is None else slopes)
         return blocks[0] if len(blocks) == 1 else np.concatenate(blocks)
-
-    def _outcome_slopes(self, theta: Floats, rows: slice) -> Floats:
-        slopes = outcome_slopes(self.likelihood, *self._parameters(theta, rows))
-        return self.derivatives(theta, rows)[1] if slopes is None else slopes
 
     def spread(self, per_row: Floats) -> Floats:
         """Return what the parameters of rows (P, Q) say of the effects (P, C)."""

@@ -210,7 +210,7 @@ def _counts_of(args: argparse.Namespace) -> Counts | None:
     if args.over is not None and (parse_over(args.over).unit == "hour" or args.time_column != "tstamp"):
         return None
     plain = [path for path in args.by if path in lake.columns]
-    if len(plain) < len(args.by) or not all(_is_text_in(lake, path) for path in plain):
+    if len(plain) < len(args.by) or not all(is_text(kind) for path in plain for kind in lake.types(path)):
         return None  # of a nested column, or a list: row by row
     over = None if args.over is None else parse_over(args.over).text
     if over is not None and not args.drop_bad and any(part.day == NO_DAY for part in lake.parts):
@@ -228,11 +228,6 @@ def _starts_of(args: argparse.Namespace) -> Starts:
     if args.from_counts is not None:
         return Starts()
     return Starts(Lake(args.votes), [sorted(args.by), args.over, args.over and args.periods, args.weighted])
-
-
-def _is_text_in(lake: Lake, column: str) -> bool:
-    """Return whether a column of a lake holds one text in each vote."""
-    return all(is_text(kind) for kind in lake.types(column))
 
 
 def _batches_of_votes(source: Source, columns: Sequence[str], args: argparse.Namespace) -> Iterator[VoteBatch]:

@@ -97,13 +97,10 @@ def periods_of(batch: VoteBatch, over: Over, args: argparse.Namespace) -> tuple[
     times = times_of(batch.batch.column(args.time_column), over)
     timed = np.isfinite(times)
     if not timed.all() and not args.drop_bad:
-        raise _no_time(batch, args.time_column, int(np.argmin(timed)))
+        row = int(np.argmin(timed))
+        value = batch.batch.column(args.time_column)[row].as_py()
+        raise VoteError(
+            f"{batch.place(row)}: {args.time_column} {value!r:.40} is not a time; give seconds since 1970, an ISO "
+            "date, or text such as 2025-06 or 2025-W23, or add --drop-bad to leave out such rows"
+        )
     return timed, over.index(times[timed])
-
-
-def _no_time(batch: VoteBatch, column: str, row: int) -> VoteError:
-    value = batch.batch.column(column)[row].as_py()
-    return VoteError(
-        f"{batch.place(row)}: {column} {value!r:.40} is not a time; give seconds since 1970, an ISO date, or "
-        "text such as 2025-06 or 2025-W23, or add --drop-bad to leave out such rows"
-    )

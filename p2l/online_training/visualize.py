@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import counted, parser, run
+from p2l.common.cli import counted, need, parser, run
 from p2l.common.errors import ConfigError
 from p2l.common.text_table import add_rows_flag, rows_to_print
 
@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command."""
     args = build_parser().parse_args(argv)
     names, metric = _names(args), _metric(args)
+    need("pyarrow")  # reads labels of earlier releases
     from p2l.common.report.reports import check_page, save_report
     from p2l.common.report.text import report_text
 

@@ -69,7 +69,7 @@ class Room:
         for obstacles in ([*self._taken, *self._lines], self._taken):
             for anchor, across, down in _PLACES:
                 box = self._box(point, width, anchor, across, down)
-                if box[0] > 0 and box[2] < self.width and not any(_meet(box, other) for other in obstacles):
+                if box[0] > 0 and box[2] < self.width and not any(_meet(box, obstacle) for obstacle in obstacles):
                     self._taken.append(box)
                     return Label(point, short, anchor, across, down)
         return None
@@ -89,5 +89,6 @@ class Room:
         return start, top + down - _LINE_PIXELS + 3, start + width, top + down + 3
 
 
-def _meet(one: _Box, two: _Box) -> bool:
-    return one[0] < two[2] and two[0] < one[2] and one[1] < two[3] and two[1] < one[3]
+def _meet(first: _Box, second: _Box) -> bool:
+    left, top, right, bottom = first
+    return left < second[2] and second[0] < right and top < second[3] and second[1] < bottom

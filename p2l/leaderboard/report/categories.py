@@ -71,7 +71,10 @@ def _category_table(ranking: Ranking, groups: Sequence[tuple[str, Named]], unit:
         (Column("Model", number=False), ranking.names),
     ]
     for (head, named), side in zip(groups, sides, strict=True):
-        cells: list[Value] = [_placed(side[name], farthest) if name in side else None for name in ranking.names]
+        cells: list[Value] = []
+        for name in ranking.names:
+            rank, change, score = side.get(name, (0, 0.0, ""))
+            cells.append(Cell(str(rank), note=score, heat=change / farthest) if rank else None)
         columns.append((Column(cut(head), note=f"{head}: {named.size:,} {unit}", is_map=True), cells))
     return model_table(columns, 20, caption)
 
@@ -84,19 +87,15 @@ def _side(board: Leaderboard, ranking: Ranking, shown: set[str]) -> dict[str, tu
     for rank, place in enumerate(places, 1):
         name, coef = board.models[place], float(board.coefs[place])
         lower, upper = float(board.lower[place]), float(board.upper[place])
-        is_sure = not lower <= overall[name] <= upper  # NaN: no interval, so every change counts
+        # Without an interval, where the ends are NaN, every change counts.
+        change = 0.0 if lower <= overall[name] <= upper else coef - overall[name]
         ends = f" ({_rounded(lower)} to {_rounded(upper)})" if math.isfinite(lower) else ""
-        out[name] = rank, (coef - overall[name]) * is_sure, f"{_rounded(coef)}{ends}"
+        out[name] = rank, change, f"{_rounded(coef)}{ends}"
     return out
 
 
 def _rounded(coef: float) -> str:
     return number_text(float(to_score(coef)), 0)
-
-
-def _placed(one: tuple[int, float, str], farthest: float) -> Cell:
-    rank, change, score = one
-    return Cell(str(rank), note=score, heat=change / farthest)
 
 
 def _prompts_table(boards: Sequence[Named]) -> Table:

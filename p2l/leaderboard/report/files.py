@@ -95,7 +95,9 @@ def write_leaderboards(leaderboards: Leaderboards, path: str, kind: str) -> None
             title, about = leaderboards.title, "Leaderboards by p2l. Score: 1000 + 400 / ln(10) x coef."
             write_sheets(temporary, list(_sheets(leaderboards)), title=title, about=about)
         elif kind in ("csv", "parquet"):
-            write_frame(_frame(leaderboards), temporary, kind)
+            history, min_votes = leaderboards.history, leaderboards.min_votes
+            frame = history_frame(history, min_votes=min_votes) if history else _board_frame(leaderboards)
+            write_frame(frame, temporary, kind)
         elif kind == "md":
             temporary.write_text("\n".join(_markdown(leaderboards)) + "\n", encoding="utf-8")
         else:
@@ -113,13 +115,6 @@ def write_frame(frame: pd.DataFrame, path: Path, kind: str) -> None:
 
 
 # Tables for programs.
-
-
-def _frame(leaderboards: Leaderboards) -> pd.DataFrame:
-    """Return the one table of a file that holds no other."""
-    if leaderboards.history is not None:
-        return history_frame(leaderboards.history, min_votes=leaderboards.min_votes)
-    return _board_frame(leaderboards)
 
 
 def _board_frame(leaderboards: Leaderboards) -> pd.DataFrame:

@@ -119,14 +119,10 @@ def step_table(steps: Sequence[Step], level: float) -> Table:
         (Column("Truly better", note="the chance of it"), [_chance_cell(step) for step in steps]),
         (
             Column("Beats it", note="the chance of winning a vote; ties count half"),
-            [_share(step.rate) for step in steps],
+            [None if math.isnan(step.rate) else Cell(percent(step.rate, 1), round(step.rate, 5)) for step in steps],
         ),
     ]
     return model_table(columns, 10)
-
-
-def _share(value: float) -> Cell | None:
-    return None if math.isnan(value) else Cell(percent(value, 1), round(value, 5))
 
 
 def rates_table(ranking: Ranking, most: int) -> Table:

@@ -65,7 +65,14 @@ def history_figure(history: History, leaders: Sequence[str]) -> Figure:
         )
         for number, name in enumerate(leaders)
     ]
-    axes = Axes("period", "score", lambda tick: _label(history, first, tick), _score, y_range=(low, high))
+    axes = Axes(
+        x="period",
+        y="score",
+        # Ticks between two periods have no name.
+        x_text=lambda tick: history.over.label(first + round(tick)) if float(tick).is_integer() else "",
+        y_text=lambda score: number_text(score, 0),
+        y_range=(low, high),
+    )
     number = f" (of {len(history.models)})" if len(leaders) < len(history.models) else ""
     bands = ""
     if np.isfinite(lower).any():
@@ -99,12 +106,3 @@ def _range(scores: Floats, lower: Floats, upper: Floats) -> tuple[float, float]:
     low, high = min(low, float(np.nanmin(scores))), max(high, float(np.nanmax(scores)))
     room = _MARGIN_SHARE * max(high - low, 10.0)
     return float(low - room), float(high + room)
-
-
-def _label(history: History, first: int, tick: float) -> str:
-    """Return the name of the period of a tick; of ticks between two periods none."""
-    return history.over.label(first + round(tick)) if float(tick).is_integer() else ""
-
-
-def _score(value: float) -> str:
-    return number_text(value, 0)
