@@ -9,9 +9,9 @@ from p2l.common.access import check_address
 from p2l.common.cli import need, run
 from p2l.common.connections import limits_of
 from p2l.common.errors import ConfigError
-from p2l.serving.flags import build_parser as build_parser
-from p2l.serving.flags import scaling_of, settings_of
 from p2l.serving.ray_cluster import check_installed
+from p2l.serving.settings import build_parser as build_parser
+from p2l.serving.settings import scaling_of, settings_of
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:

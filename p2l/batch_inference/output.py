@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 #
 # Shapes: n prompts of a chunk, M models, D hidden.
 
-JOB_FILE = "job.json"
+_JOB_FILE = "job.json"
 _CHUNKS = b"chunks"
 
 
@@ -119,7 +119,7 @@ class PartFolder:
 
     def sweep(self, *, everything: bool) -> None:
         """Delete what a killed run has left unfinished, or everything that a run may leave."""
-        for pattern in (".*.tmp", "output.*", *(["part-*.arrow", JOB_FILE] if everything else [])):
+        for pattern in (".*.tmp", "output.*", *(["part-*.arrow", _JOB_FILE] if everything else [])):
             for path in self.folder.glob(pattern):
                 path.unlink(missing_ok=True)
 
@@ -165,7 +165,7 @@ def open_parts(folder: Path, job: InferenceJob, *, restart: bool = False) -> Par
     """
     with contextlib.ExitStack() as stack:
         parts = stack.enter_context(contextlib.closing(PartFolder(folder, lock_folder(folder))))
-        before = {} if restart else read_object(folder / JOB_FILE, missing={})
+        before = {} if restart else read_object(folder / _JOB_FILE, missing={})
         different = job.difference(before) if before else None
         if different:
             raise InputError(
@@ -173,14 +173,14 @@ def open_parts(folder: Path, job: InferenceJob, *, restart: bool = False) -> Par
                 "finish that one, choose another --output-dir, or give --restart to throw it away"
             )
         parts.sweep(everything=not before)
-        write_json(folder / JOB_FILE, asdict(job), indent=2)
+        write_json(folder / _JOB_FILE, asdict(job), indent=2)
         stack.pop_all()  # the caller closes it
     return parts
 
 
 def discard_parts(folder: Path, job: InferenceJob) -> None:
     """Delete the parts of this job, whose output is whole: the run was killed before it did."""
-    if folder.is_dir() and not job.difference(read_object(folder / JOB_FILE, missing=asdict(job))):
+    if folder.is_dir() and not job.difference(read_object(folder / _JOB_FILE, missing=asdict(job))):
         PartFolder(folder).remove()
 
 

@@ -24,7 +24,7 @@ from p2l.serving.ray_cluster import any_cluster
 _CHUNK = "chunk of the data set"  # a column that no prediction has
 
 
-class _Worker:
+class _RayWorker:
     """One model in an actor, and a reader of the data set that goes forward."""
 
     def __init__(self, model: str, options: EvalOptions, threads: int) -> None:
@@ -74,7 +74,7 @@ def predict_chunks(model: str, options: EvalOptions, chunks: Sequence[int]) -> I
         context.enable_progress_bars = False
         context.execution_options.preserve_order = False
         predictions = ray.data.from_items([{"id": chunk} for chunk in chunks]).map_batches(
-            _Worker,
+            _RayWorker,
             fn_constructor_args=(model, options, max(1, _cores() // count)),
             batch_size=1,
             batch_format="numpy",

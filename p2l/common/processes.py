@@ -183,7 +183,7 @@ def _serve_here(config: uvicorn.Config) -> None:
         sys.exit(STARTUP_FAILURE)
 
 
-class _Worker(multiprocess.Process):
+class _WorkerProcess(multiprocess.Process):
     """A process with a draining server."""
 
     def start(self) -> None:
@@ -199,7 +199,7 @@ class _Worker(multiprocess.Process):
         return self._server
 
 
-multiprocess.Process = _Worker  # type: ignore[misc]  # uvicorn's supervisor knows no other way to say what it starts
+multiprocess.Process = _WorkerProcess  # type: ignore[misc]  # uvicorn's supervisor knows no other way to say what it starts
 
 
 class _Supervisor(multiprocess.Multiprocess):

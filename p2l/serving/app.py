@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -18,9 +17,8 @@ from fastapi import APIRouter, FastAPI, Header, Request, Security
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.security import APIKeyHeader
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l.common.errors import InputError
 from p2l.common.long_texts import LONG
@@ -32,209 +30,31 @@ from p2l.inference import P2L
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
 from p2l.serving.batcher import Answer, Batcher, BusyError, ModelFailedError, TooLargeError
-from p2l.serving.keys import RELOAD, KeyGuard
-from p2l.serving.metrics import Metrics
-from p2l.serving.page import Page
-from p2l.serving.pairs import (
-    MOST_COVARIATES,
-    MOST_PAIRS,
-    PairInterval,
-    PairVote,
-    check_posterior,
-    deviations,
-    few_covariates,
-    intervals,
-    votes_on,
+from p2l.serving.bodies import (
+    BatchRequest,
+    BatchResponse,
+    BoundedRoute,
+    HealthResponse,
+    InfoResponse,
+    LeaderboardResponse,
+    ModelsResponse,
+    PredictRequest,
+    PredictResponse,
+    Problem,
+    PromptRequest,
+    Rank,
+    ReloadRequest,
+    ReloadResponse,
+    check_prompts,
+    describe_faults,
 )
-from p2l.serving.parsing import BoundedRoute, check_prompts, describe_faults
+from p2l.serving.key_guard import RELOAD, KeyGuard
+from p2l.serving.metrics import Metrics, RequestCounter
+from p2l.serving.page import Page
+from p2l.serving.pairs import check_posterior, deviations, intervals, votes_on
 from p2l.serving.reload import Control, Follower, Served, Status, batch_limits
 from p2l.serving.score_cache import ScoreCache
 from p2l.serving.settings import Settings
-
-# The bodies of the service's requests and responses.
-
-
-def _as_turns(prompt: object) -> object:
-    return [prompt] if isinstance(prompt, str) else prompt
-
-
-Turns = Annotated[
-    list[str],
-    FailFast(),  # a fault for each of a million turns takes seconds to describe
-    Field(
-        min_length=1,
-        description="A text, or the user's turns of one conversation, in order.",
-        examples=["What is 2 + 2?", ["Write a limerick.", "Shorter, please."]],
-    ),
-    BeforeValidator(_as_turns, json_schema_input_type=str | list[str]),
-]
-
-
-class PromptRequest(BaseModel):
-    """One prompt."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    prompt: Turns
-
-
-class PredictRequest(PromptRequest):
-    """One prompt, and what is asked of its coefficients' uncertainty."""
-
-    sd: bool = Field(default=False, description="Whether to return the standard deviation of each coefficient.")
-    pairs: Annotated[
-        list[tuple[str, str]], FailFast(), Field(max_length=MOST_PAIRS, description="Pairs of names to compare.")
-    ] = []
-    level: float = Field(default=0.9, gt=0, lt=1, description="Probability of each pair's interval.")
-    covariates: Annotated[
-        dict[str, Annotated[float, Field(allow_inf_nan=False)]],
-        BeforeValidator(few_covariates),
-        Field(
-            max_length=MOST_COVARIATES,
-            description="What else counts in votes on the pairs, seen from the first model of each: side 1 where it is "
-            "shown first. GET /info has the names.",
-        ),
-    ] = {}
-
-
-class BatchRequest(BaseModel):
-    """Several prompts."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    prompts: Annotated[
-        list[Turns], FailFast(), Field(min_length=1, description="Prompts, each a text or the list of its user turns.")
-    ]
-    sd: bool = Field(default=False, description="Whether to return the standard deviation of each coefficient.")
-
-
-class PredictResponse(BaseModel):
-    """What the model says of one prompt."""
-
-    coefs: list[float] = Field(description="One coefficient for each name of GET /models, in its order.")
-    eta: float | None = Field(description="Raw output of the eta head; null for a head without one.")
-    gamma: float | None = Field(default=None, description="Raw output of the gamma head; only with head ba.")
-    truncated: bool = Field(description="Whether the prompt was too long and lost its oldest tokens.")
-    revision: str = Field(description="Which model spoke.")
-    sd: list[float] | None = Field(
-        default=None, description="Standard deviation of each true coefficient on this prompt; only if asked for."
-    )
-    pairs: list[PairInterval] | None = Field(default=None, description="Of each pair that was asked for, in order.")
-    votes: list[PairVote] | None = Field(
-        default=None, description="Of each pair, with the covariates counted in; only if covariates are given."
-    )
-
-
-class BatchResponse(BaseModel):
-    """What the model says of several prompts, in their order."""
-
-    predictions: list[PredictResponse]
-    revision: str
-
-
-class Rank(BaseModel):
-    """One line of a leaderboard."""
-
-    rank: int = Field(description="From 1.")
-    model: str
-    coef: float = Field(description="The model's coefficient.")
-    score: float = Field(description="The coefficient on the scale of arena scores: 1000 + 400 / ln(10) * coef.")
-    win_rate: float = Field(description="Chance of beating a model drawn from the rest; a tie is half a win.")
-
-
-class LeaderboardResponse(BaseModel):
-    """The models, best first, for one prompt."""
-
-    leaderboard: list[Rank]
-    truncated: bool
-    revision: str
-
-
-class ModelsResponse(BaseModel):
-    """The names that the coefficients belong to."""
-
-    models: list[str]
-    revision: str
-
-
-class HealthResponse(BaseModel):
-    """The service answers."""
-
-    status: str
-    revision: str
-
-
-class InfoResponse(BaseModel):
-    """What is being served, and how."""
-
-    model_config = ConfigDict(protected_namespaces=())
-
-    model: str = Field(description="Name of the model's folder or hub id.")
-    revision: str
-    model_type: str
-    head_type: str
-    likelihood: str
-    num_models: int
-    covariates: list[str] = Field(description="Names that `covariates` of POST /predict may have.")
-    max_length: int = Field(description="Tokens per prompt; older ones are cut.")
-    max_turns: int = Field(description="Turns of a request, those of all its prompts together.")
-    max_chars: int = Field(description="Characters of a prompt.")
-    max_body_mb: float = Field(description="Largest request, in MiB.")
-    device: str
-    dtype: str
-    dtype_reason: str
-    version: str = Field(description="Of this software.")
-
-
-class ReloadRequest(BaseModel):
-    """Which model to load; without a path the present one is read again."""
-
-    model_config = ConfigDict(protected_namespaces=(), extra="forbid")
-
-    model_path: str | None = Field(default=None, min_length=1, max_length=4096)
-
-
-class ReloadResponse(BaseModel):
-    """The model that every worker serves now."""
-
-    revision: str
-    workers: int
-
-
-class Problem(BaseModel):
-    """Why a request was not answered."""
-
-    detail: str = Field(description="One sentence.")
-
-
-# Middleware around every request: it is counted with its answer.
-
-
-class Counter:
-    """Counts requests and their time by route; unknown paths are one."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Iterable[str]) -> None:
-        """Count into `metrics`."""
-        self.app = app
-        self._metrics = metrics
-        self._routes = frozenset(routes)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass a request on and note its status."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        route = scope["path"] if scope["path"] in self._routes else "other"
-        started = time.perf_counter()
-
-        async def counted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                self._metrics.requests.labels(route, str(message["status"])).inc()
-                self._metrics.latency.labels(route).observe(time.perf_counter() - started)
-            await send(message)
-
-        await self.app(scope, receive, counted)
-
 
 T = TypeVar("T")
 _log = logging.getLogger("p2l.serving")
@@ -302,7 +122,7 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
         own = Page(settings, partial(_ask, timeout=None)).routes()
         app.router.routes.extend(own)
         routes += [route.path for route in own]
-    app.add_middleware(Counter, metrics=metrics, routes=routes)
+    app.add_middleware(RequestCounter, metrics=metrics, routes=routes)
     _add_error_handlers(app)
     return app
 

@@ -33,6 +33,7 @@ from p2l.common.long_texts import LONG, LongWork
 from p2l.common.long_texts import BusyError as BusyError
 from p2l.inference import P2L, Prediction, free_memory, is_out_of_memory
 from p2l.model.encoding import Encoding
+from p2l.serving.metrics import Metrics
 
 # What the service says of one prompt, and why it may say nothing.
 
@@ -51,7 +52,7 @@ class Answer:
     """(R,) of the posterior's components."""
 
 
-class SharedAnswers(Protocol):
+class _SharedAnswers(Protocol):
     """Answers that other workers gave, by the keys of encoded prompts."""
 
     async def get(self, model: P2L, prompts: Sequence[bytes]) -> dict[bytes, Answer]:
@@ -307,35 +308,8 @@ _Key = tuple[str, bytes]
 _FEW_CHARS = 4_000  # tokenised in less time than a thread takes to answer
 _CHARS_OF_A_TURN = 20  # that take as long as a turn of none
 
-# What a batcher tells whoever counts.
 
-
-class Watcher:
-    """Is told what happens in a batcher, in its event loop; this one does nothing about it."""
-
-    def entered(self, prompts: int) -> None:
-        """So many prompts were accepted."""
-
-    def left(self, prompts: int) -> None:
-        """So many prompts were answered or given up."""
-
-    def looked_up(self, *, hits: int, prompts: int) -> None:
-        """Count `prompts` that were looked up, of which `hits` were known."""
-
-    def shared(self, hits: int) -> None:
-        """Count `hits` more that other workers knew."""
-
-    def computed(self, prompts: int, tokens: int, seconds: float) -> None:
-        """A batch went through the model."""
-
-    def dropped(self) -> None:
-        """A prompt left the queue because nobody wanted it any more."""
-
-    def refused(self, prompts: int) -> None:
-        """The queue was full."""
-
-
-class ComputePool:
+class _ComputePool:
     """A queue and the threads that compute from it, for one event loop; `report` is called there with the outcomes."""
 
     def __init__(self, limits: BatchLimits, capacity: int, report: Report) -> None:
@@ -381,11 +355,11 @@ class Batcher:
         self,
         model: P2L,
         limits: BatchLimits,
-        watcher: Watcher | None = None,
+        metrics: Metrics | None = None,
         *,
         queue_size: int = 1024,
         cache_size: int = 8192,
-        shared: SharedAnswers | None = None,
+        shared: _SharedAnswers | None = None,
     ) -> None:
         """Start the threads.
 
@@ -393,13 +367,13 @@ class Batcher:
         last are kept, and those of other workers come from `shared`.
         """
         self.model = model
-        self._watcher = watcher or Watcher()
+        self._metrics = metrics or Metrics()
         self._queue_size = queue_size
         self._pending = 0
         self._flying: dict[_Key, Job] = {}
         self._cache: LRUCache[_Key, Answer] = LRUCache(cache_size)
         self._shared = shared
-        self._pool = ComputePool(limits, queue_size, self._report)
+        self._pool = _ComputePool(limits, queue_size, self._report)
         self.long_work = LongWork()
         self._closed = False
         self._last_answer = -float("inf")
@@ -426,16 +400,16 @@ class Batcher:
         if self._closed:
             raise BusyError("the service is shutting down")
         if self._pending + len(prompts) > self._queue_size:
-            self._watcher.refused(len(prompts))
+            self._metrics.full.inc(len(prompts))
             raise BusyError(f"{self._pending} prompts are waiting already; try again in a moment")
         self._pending += len(prompts)
-        self._watcher.entered(len(prompts))
+        self._metrics.pending.inc(len(prompts))
         try:
             model = model or self.model
             return await self._answers(model, await self._encode(model, prompts), fresh)
         finally:
             self._pending -= len(prompts)
-            self._watcher.left(len(prompts))
+            self._metrics.pending.dec(len(prompts))
 
     async def check(self, seconds: float) -> bool:
         """Whether the model answers: it did within the last `seconds`, or does now within that time."""
@@ -454,7 +428,7 @@ class Batcher:
         self._cache.clear()
         if limits is not None and limits != self._pool.limits:
             self._pool.close()
-            self._pool = ComputePool(limits, self._queue_size, self._report)
+            self._pool = _ComputePool(limits, self._queue_size, self._report)
 
     async def close(self) -> None:
         """Answer what was accepted, then end the threads."""
@@ -477,7 +451,8 @@ class Batcher:
         """Look up, wait for what is on its way, and queue the rest: all of it or nothing."""
         keys = [(model.revision, prompt.key) for prompt in encoded]
         known = {} if fresh else {key: answer for key in keys if (answer := self._cache.get(key)) is not None}
-        self._watcher.looked_up(hits=sum(key in known for key in keys), prompts=len(keys))
+        self._metrics.prompts.inc(len(keys))
+        self._metrics.cache_hits.inc(sum(key in known for key in keys))
         if self._shared is not None and not fresh:
             known |= await self._ask_others(self._shared, model, [key for key in keys if key not in known])
         pool = self._pool
@@ -508,14 +483,14 @@ class Batcher:
             self._shared.put({key[1]: known[key] for key, job in jobs.items() if job in new})
         return [known[key] for key in keys]
 
-    async def _ask_others(self, shared: SharedAnswers, model: P2L, keys: Sequence[_Key]) -> dict[_Key, Answer]:
+    async def _ask_others(self, shared: _SharedAnswers, model: P2L, keys: Sequence[_Key]) -> dict[_Key, Answer]:
         """What other workers have computed of prompts that nobody computes here now."""
         prompts = [prompt for revision, prompt in dict.fromkeys(keys) if (revision, prompt) not in self._flying]
         answers = await shared.get(model, prompts)
         known = {(model.revision, prompt): answer for prompt, answer in answers.items()}
         for key, answer in known.items():
             self._cache.put(key, answer)
-        self._watcher.shared(len(known))
+        self._metrics.shared_hits.inc(len(known))
         return known
 
     def _leave(self, key: _Key, job: Job) -> None:
@@ -525,11 +500,13 @@ class Batcher:
             if self._flying.get(key) is job:
                 del self._flying[key]
             if not job.future.done() and job.queue.discard(job):
-                self._watcher.dropped()
+                self._metrics.gone.inc()
                 job.future.cancel()
 
     def _report(self, outcomes: Sequence[tuple[Job, Outcome]], seconds: float) -> None:
-        self._watcher.computed(len(outcomes), sum(job.size for job, _ in outcomes), seconds)
+        self._metrics.batch_prompts.observe(len(outcomes))
+        self._metrics.batch_tokens.observe(sum(job.size for job, _ in outcomes))
+        self._metrics.batch_seconds.observe(seconds)
         if any(isinstance(outcome, Answer) for _, outcome in outcomes):
             self._last_answer = time.monotonic()
         for job, outcome in outcomes:

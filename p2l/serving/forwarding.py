@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from p2l.common.errors import P2LError
 from p2l.common.long_texts import BusyError
 from p2l.common.web import BodyLimit, ClientGoneError, Deadline, alive
-from p2l.serving.keys import RELOAD, KeyGuard
+from p2l.serving.key_guard import RELOAD, KeyGuard
 from p2l.serving.settings import Settings
 
 Headers = list[tuple[bytes, bytes]]
@@ -100,7 +100,7 @@ async def answer_here(app: ASGIApp, request: ForwardedRequest) -> ForwardedRespo
     return ForwardedResponse(start["status"], [(bytes(k), bytes(v)) for k, v in start["headers"]], b"".join(chunks))
 
 
-class Forwarder:
+class _Forwarder:
     """The application of the front: hands each request to a replica of its model."""
 
     def __init__(self, models: Mapping[str, Ask], settings: Settings, lost: Callable[[], None]) -> None:
@@ -162,7 +162,7 @@ def _problem(status: int, detail: str) -> ForwardedResponse:
 
 def front(models: Mapping[str, Ask], settings: Settings, lost: Callable[[], None], end: End | None = None) -> ASGIApp:
     """The application of the front: keys first, then the size of the body, then a replica; `end` is awaited at last."""
-    bounded = BodyLimit(Forwarder(models, settings, lost), int(settings.max_body_mb * 2**20), settings.deadline)
+    bounded = BodyLimit(_Forwarder(models, settings, lost), int(settings.max_body_mb * 2**20), settings.deadline)
     guarded = KeyGuard(bounded, settings.api_key_digest, settings.admin_key_digest, settings.page)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l.common.processes import exposition
-from p2l.serving.batcher import Watcher
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 _PROMPTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 _TOKENS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 
-class Metrics(Watcher):
-    """What a service counts."""
+class Metrics:
+    """The counters of one endpoint."""
 
     def __init__(self) -> None:
         """Start at zero."""
@@ -42,38 +45,33 @@ class Metrics(Watcher):
         """All of it in Prometheus' text format, over all workers."""
         return exposition(self.registry)
 
-    def entered(self, prompts: int) -> None:
-        """See `Watcher`."""
-        self.pending.inc(prompts)
-
-    def left(self, prompts: int) -> None:
-        """See `Watcher`."""
-        self.pending.dec(prompts)
-
-    def looked_up(self, *, hits: int, prompts: int) -> None:
-        """See `Watcher`."""
-        self.prompts.inc(prompts)
-        self.cache_hits.inc(hits)
-
-    def shared(self, hits: int) -> None:
-        """See `Watcher`."""
-        self.shared_hits.inc(hits)
-
-    def computed(self, prompts: int, tokens: int, seconds: float) -> None:
-        """See `Watcher`."""
-        self.batch_prompts.observe(prompts)
-        self.batch_tokens.observe(tokens)
-        self.batch_seconds.observe(seconds)
-
-    def dropped(self) -> None:
-        """See `Watcher`."""
-        self.gone.inc()
-
-    def refused(self, prompts: int) -> None:
-        """See `Watcher`."""
-        self.full.inc(prompts)
-
     def _histogram(
         self, name: str, text: str, buckets: tuple[float, ...], labels: list[str] | None = None
     ) -> Histogram:
         return Histogram(name, text, labels or [], buckets=buckets, registry=self.registry)
+
+
+class RequestCounter:
+    """Middleware that counts requests and their time by route; unknown paths are one."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, routes: Iterable[str]) -> None:
+        """Count into `metrics`."""
+        self.app = app
+        self._metrics = metrics
+        self._routes = frozenset(routes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on and note its status."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        route = scope["path"] if scope["path"] in self._routes else "other"
+        started = time.perf_counter()
+
+        async def counted(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._metrics.requests.labels(route, str(message["status"])).inc()
+                self._metrics.latency.labels(route).observe(time.perf_counter() - started)
+            await send(message)
+
+        await self.app(scope, receive, counted)

@@ -26,11 +26,10 @@ from p2l.common.connections import ConnectionLimits
 from p2l.common.errors import ConfigError
 from p2l.common.long_texts import BusyError
 from p2l.common.processes import control_folder, run_server
-from p2l.serving.flags import build_parser, scaling_of, settings_of
 from p2l.serving.forwarding import Ask, End, ForwardedRequest, ForwardedResponse, ReplicaLostError, answer_here, front
 from p2l.serving.ray_cluster import local_cluster
 from p2l.serving.server import check_elsewhere, first_model, log_to_stderr, print_key, with_key
-from p2l.serving.settings import Scaling, Settings
+from p2l.serving.settings import Scaling, Settings, build_parser, scaling_of, settings_of
 
 if TYPE_CHECKING:
     from fastapi import FastAPI

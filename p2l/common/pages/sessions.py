@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-SESSION_SECONDS = 12 * 3600
+_SESSION_SECONDS = 12 * 3600
 
 
 class Sessions:
@@ -32,11 +32,11 @@ class Sessions:
 
     def start(self, request: Request, response: Response) -> None:
         """Set the cookie of a session that begins now."""
-        text = f"{int(self._clock()) + SESSION_SECONDS}.{secrets.token_urlsafe(9)}"
+        text = f"{int(self._clock()) + _SESSION_SECONDS}.{secrets.token_urlsafe(9)}"
         response.set_cookie(
             self._name,
             f"{text}.{self._signature(text)}",
-            max_age=SESSION_SECONDS,
+            max_age=_SESSION_SECONDS,
             httponly=True,
             samesite="strict",
             secure=request.url.scheme == "https" or request.headers.get("x-forwarded-proto") == "https",

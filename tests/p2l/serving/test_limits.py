@@ -72,7 +72,7 @@ def test_more_turns_than_the_limit_are_refused_before_any_is_made(
 ) -> None:
     running = start()
     parsed: list[Any] = []
-    monkeypatch.setattr("p2l.serving.parsing.PatientDecoder", lambda: SimpleNamespace(decode=parsed.append))
+    monkeypatch.setattr("p2l.serving.bodies.PatientDecoder", lambda: SimpleNamespace(decode=parsed.append))
     refused = running.client.post("/predict", content=body, headers=JSON)
     monkeypatch.undo()
     assert refused.status_code in {413, 422}
@@ -141,7 +141,7 @@ def test_long_bodies_are_parsed_and_long_prompts_logged_off_the_event_loop(
         threads.add(threading.current_thread().name)
         return PatientDecoder()
 
-    monkeypatch.setattr("p2l.serving.parsing.PatientDecoder", decoder)
+    monkeypatch.setattr("p2l.serving.bodies.PatientDecoder", decoder)
     assert running.predict(["long " * LONG]).status_code == 200
     assert threads
     assert [name for name in threads if "p2l-long" not in name] == []

@@ -1,4 +1,4 @@
-"""Bodies of requests: bounded before they are parsed, parsed off the event loop where long, faults in a sentence.
+"""Bodies of the service's requests and responses: bounded before they are parsed, faults told in a sentence.
 
 Parsing makes an object of every value, so that a body of a few megabytes may take seconds and gigabytes: what a request
 cannot need is refused by its bytes.
@@ -9,19 +9,173 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field
 from starlette.exceptions import HTTPException
 
 from p2l.common.cli import listed, nearest
 from p2l.common.long_texts import LONG, BusyError, PatientDecoder, count_values, decode
 from p2l.common.web import ClientGoneError, within
-from p2l.serving.pairs import LONGEST_NAME, MOST_COVARIATES, MOST_PAIRS
+from p2l.serving.pairs import LONGEST_NAME, MOST_COVARIATES, MOST_PAIRS, PairInterval, PairVote, few_covariates
 from p2l.serving.settings import Settings
 
-_OTHER_VALUES = 1000  # that a request may have beside its turns
+_OTHER_VALUES = 1000  # of a request, beside its turns
+
+
+def _as_turns(prompt: object) -> object:
+    return [prompt] if isinstance(prompt, str) else prompt
+
+
+Turns = Annotated[
+    list[str],
+    FailFast(),  # a fault for each of a million turns takes seconds to describe
+    Field(
+        min_length=1,
+        description="A text, or the user's turns of one conversation, in order.",
+        examples=["What is 2 + 2?", ["Write a limerick.", "Shorter, please."]],
+    ),
+    BeforeValidator(_as_turns, json_schema_input_type=str | list[str]),
+]
+
+
+class PromptRequest(BaseModel):
+    """One prompt."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompt: Turns
+
+
+class PredictRequest(PromptRequest):
+    """One prompt, and what is asked of its coefficients' uncertainty."""
+
+    sd: bool = Field(default=False, description="Whether to return the standard deviation of each coefficient.")
+    pairs: Annotated[
+        list[tuple[str, str]], FailFast(), Field(max_length=MOST_PAIRS, description="Pairs of names to compare.")
+    ] = []
+    level: float = Field(default=0.9, gt=0, lt=1, description="Probability of each pair's interval.")
+    covariates: Annotated[
+        dict[str, Annotated[float, Field(allow_inf_nan=False)]],
+        BeforeValidator(few_covariates),
+        Field(
+            max_length=MOST_COVARIATES,
+            description="What else counts in votes on the pairs, seen from the first model of each: side 1 where it is "
+            "shown first. GET /info has the names.",
+        ),
+    ] = {}
+
+
+class BatchRequest(BaseModel):
+    """Several prompts."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prompts: Annotated[
+        list[Turns], FailFast(), Field(min_length=1, description="Prompts, each a text or the list of its user turns.")
+    ]
+    sd: bool = Field(default=False, description="Whether to return the standard deviation of each coefficient.")
+
+
+class PredictResponse(BaseModel):
+    """What the model says of one prompt."""
+
+    coefs: list[float] = Field(description="One coefficient for each name of GET /models, in its order.")
+    eta: float | None = Field(description="Raw output of the eta head; null for a head without one.")
+    gamma: float | None = Field(default=None, description="Raw output of the gamma head; only with head ba.")
+    truncated: bool = Field(description="Whether the prompt was too long and lost its oldest tokens.")
+    revision: str = Field(description="Which model spoke.")
+    sd: list[float] | None = Field(
+        default=None, description="Standard deviation of each true coefficient on this prompt; only if asked for."
+    )
+    pairs: list[PairInterval] | None = Field(default=None, description="Of each pair that was asked for, in order.")
+    votes: list[PairVote] | None = Field(
+        default=None, description="Of each pair, with the covariates counted in; only if covariates are given."
+    )
+
+
+class BatchResponse(BaseModel):
+    """What the model says of several prompts, in their order."""
+
+    predictions: list[PredictResponse]
+    revision: str
+
+
+class Rank(BaseModel):
+    """One line of a leaderboard."""
+
+    rank: int = Field(description="From 1.")
+    model: str
+    coef: float = Field(description="The model's coefficient.")
+    score: float = Field(description="The coefficient on the scale of arena scores: 1000 + 400 / ln(10) * coef.")
+    win_rate: float = Field(description="Chance of beating a model drawn from the rest; a tie is half a win.")
+
+
+class LeaderboardResponse(BaseModel):
+    """The models, best first, for one prompt."""
+
+    leaderboard: list[Rank]
+    truncated: bool
+    revision: str
+
+
+class ModelsResponse(BaseModel):
+    """The names that the coefficients belong to."""
+
+    models: list[str]
+    revision: str
+
+
+class HealthResponse(BaseModel):
+    """The service answers."""
+
+    status: str
+    revision: str
+
+
+class InfoResponse(BaseModel):
+    """What is being served, and how."""
+
+    model_config = ConfigDict(protected_namespaces=())
+
+    model: str = Field(description="Name of the model's folder or hub id.")
+    revision: str
+    model_type: str
+    head_type: str
+    likelihood: str
+    num_models: int
+    covariates: list[str] = Field(description="Names that `covariates` of POST /predict may have.")
+    max_length: int = Field(description="Tokens per prompt; older ones are cut.")
+    max_turns: int = Field(description="Turns of a request, those of all its prompts together.")
+    max_chars: int = Field(description="Characters of a prompt.")
+    max_body_mb: float = Field(description="Largest request, in MiB.")
+    device: str
+    dtype: str
+    dtype_reason: str
+    version: str = Field(description="Of this software.")
+
+
+class ReloadRequest(BaseModel):
+    """Which model to load; without a path the present one is read again."""
+
+    model_config = ConfigDict(protected_namespaces=(), extra="forbid")
+
+    model_path: str | None = Field(default=None, min_length=1, max_length=4096)
+
+
+class ReloadResponse(BaseModel):
+    """The model that every worker serves now."""
+
+    revision: str
+    workers: int
+
+
+class Problem(BaseModel):
+    """Why a request was not answered."""
+
+    detail: str = Field(description="One sentence.")
 
 
 class BoundedRoute(APIRoute):

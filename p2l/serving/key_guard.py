@@ -1,4 +1,4 @@
-"""Keys of the service: which routes need one. A key is checked before a byte of the body is read."""
+"""Middleware that asks for the key of a route, before a byte of the body is read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from p2l.common.access import matches
 from p2l.common.web import bearer_of
 
-OPEN_ROUTES = frozenset({"/health", "/metrics", "/docs", "/docs/oauth2-redirect", "/openapi.json"})
+_OPEN_ROUTES = frozenset({"/health", "/metrics", "/docs", "/docs/oauth2-redirect", "/openapi.json"})
 """Routes that say nothing of prompts and need no key."""
 RELOAD = "/reload"
 
@@ -35,7 +35,7 @@ class KeyGuard:
 
     def _problem(self, scope: Scope) -> str | None:
         path = scope["path"]
-        if path in OPEN_ROUTES or (self._has_page and is_of_page(path)):
+        if path in _OPEN_ROUTES or (self._has_page and _is_of_page(path)):
             return None
         if path == RELOAD and self._admin_key is None:
             return "this service was started without --admin-key and reloads nothing on request"
@@ -45,7 +45,7 @@ class KeyGuard:
         return "the key is missing or wrong; send it in the header api-key"
 
 
-def is_of_page(path: str) -> bool:
+def _is_of_page(path: str) -> bool:
     """Return whether the page itself checks who may have a path."""
     return path == "/" or path.startswith(("/page/", "/static/"))
 
