@@ -16,7 +16,7 @@ import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from starlette.datastructures import Headers
@@ -26,20 +26,20 @@ from p2l.common.long_texts import beside, to_json
 from p2l.common.web import ClientGoneError, Deadline, alive
 from route.application.decide import check_room
 from route.application.live import Live
+from route.application.record import count, record_of
 from route.application.service import Service
 from route.config import ROUTER_ALIAS, ROUTER_NAME, ModelConfig
 from route.keep.ledger import KeyRecord, Refusal
-from route.keep.reservations import Reservation, Worst
-from route.observability.logs import RequestRecord, log_request
-from route.observability.metrics import NOBODY
-from route.observability.tracing import CallTrace, RequestTrace, passed_on
+from route.keep.reservations import Worst
+from route.observability.logs import log_request
+from route.observability.tracing import passed_on
 from route.providers.base import JSON, Forwarded, Forwarding, ProviderError
 from route.providers.chat import BYTES_PER_TOKEN, SHAPE_ERRORS
 from route.request.api_errors import ApiError, of_fault, of_refusal
 from route.request.chat import count_of, parse_long, parse_object, read_body
 from route.request.fields import header_of
-from route.routing.spending import Allowance
-from route.send.charges import UNKNOWN_LONGEST
+from route.send.charges import UNKNOWN_LONGEST, Charge
+from route.send.dispatch import UNREAD, Answer
 from route.send.fleet import Deployment
 
 _MOST_VALUES = 1_000_000  # of a body: the tokens of many texts to embed are as many numbers
@@ -146,27 +146,15 @@ def _parse_form(raw: bytes, parameters: str, allowed: Collection[str]) -> Passed
     return Passed(texts.pop("model", None), {**texts, "n": int(number)}, parts, boundary, len(raw), dropped)
 
 
-@dataclass
-class _State:
-    """One request under way."""
+class _ForwardedCharge(Charge):
+    """What an answer has cost that is passed on without being read, but for its counts."""
 
-    request_id: str
-    started: float = field(default_factory=time.perf_counter)
-    key: KeyRecord | None = None
-    entered: bool = False
-    deployment: Deployment | None = None
-    reservation: Reservation | None = None
-    allowance: Allowance | None = None
-    tried: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)
-    headers: dict[str, str] = field(default_factory=dict)
-    status: int = 500
-    code: str | None = None
-    cost: float = 0.0
-    tokens: tuple[int | None, int | None] = (None, None)
-    begun: bool = False
-    trace: RequestTrace | None = None
-    call: CallTrace | None = None
+    def cost(self) -> float:
+        """Return the cost by the provider's counts and the price, else that of an average answer."""
+        prompt, completion = self.tokens
+        if self.config.price is None or prompt is None:
+            return self.config.cost
+        return (prompt * self.config.price.input + (completion or 0) * self.config.price.output) / _MILLION
 
 
 @dataclass(frozen=True)
@@ -181,68 +169,76 @@ class PassedEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        await _Passing(self.live.service, self.kind, self.path).answer(scope, receive, send)
+        service = self.live.service
+        await _Forwarding(service, self.kind, self.path, Answer(f"req-{secrets.token_hex(12)}")).run(
+            scope, receive, send
+        )
 
 
-@dataclass(frozen=True)
-class _Passing:
+@dataclass
+class _Forwarding:
     """One request, with the service that it began with."""
 
     service: Service
     kind: str
     path: str
+    answer: Answer
+    charge: _ForwardedCharge | None = None
+    """Of the answer, from its reservation on."""
+    has_begun: bool = False
+    """Whether the head of the response was sent."""
 
-    async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        identifier = f"req-{secrets.token_hex(12)}"
-        state = _State(identifier, headers={"x-request-id": identifier})
-        if self.service.tracing is not None:
-            state.trace = self.service.tracing.begin(scope["path"], identifier, Headers(scope=scope))
-        self.service.metrics.running.inc()
+    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request, count and log it."""
+        service, answer = self.service, self.answer
+        if service.tracing is not None:
+            answer.trace = service.tracing.begin(scope["path"], answer.request_id, Headers(scope=scope))
+        service.metrics.running.inc()
         try:
-            await self._answer(state, Headers(scope=scope), receive, send)
+            await self._answer(Headers(scope=scope), receive, send)
         except ClientGoneError:
-            state.status, state.code = 499, "client_gone"
+            answer.status, answer.code = 499, "client_gone"
         except ApiError as error:
-            await self._refuse(state, error, scope, receive, send)
+            await self._refuse(error, scope, receive, send)
         except Exception:
-            _log.exception("request %s failed", identifier)
+            _log.exception("request %s failed", answer.request_id)
             internal = ApiError(500, "internal_error", "an error of the router; its log says more")
-            await self._refuse(state, internal, scope, receive, send)
+            await self._refuse(internal, scope, receive, send)
         finally:
-            self.service.metrics.running.dec()
-            self._close(state)
+            service.metrics.running.dec()
+            self._close()
 
-    async def _answer(self, state: _State, headers: Headers, receive: Receive, send: Send) -> None:
-        service = self.service
-        state.key = await service.authenticate(headers)
-        refusal = service.ledger.enter(state.key)
+    async def _answer(self, headers: Headers, receive: Receive, send: Send) -> None:
+        service, answer = self.service, self.answer
+        key = answer.key = await service.authenticate(headers)
+        refusal = service.ledger.enter(key)
         if refusal is not None:
             raise of_refusal(refusal)
-        state.entered = True
+        answer.is_counted = True
         raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
         content_type, listed = headers.get("content-type", ""), service.config.pass_fields
+        parse = partial(parse_passed, raw, content_type, self.kind, listed)
         if "multipart" in content_type:  # files are not looked into
-            request = await beside(len(raw), partial(parse_passed, raw, content_type, self.kind, listed))
+            request = await beside(len(raw), parse)
         else:
-            parse = partial(parse_passed, raw, content_type, self.kind, listed)
             request = await parse_long(raw, parse, _MOST_VALUES)
-        name = self._model(state.key, request.model)
-        allowed = await service.ledger.admit(state.key, [name], request.size // BYTES_PER_TOKEN)
+        name = self._model(key, request.model)
+        allowed = await service.ledger.admit(key, [name], request.size // BYTES_PER_TOKEN)
         if isinstance(allowed, Refusal):
             raise of_refusal(allowed)
         expected = _expected(service.config.model_configs[name], request, self.kind)
-        state.allowance = service.spending.plan_cost(state.key, expected)
-        check_room(state.allowance)
-        deadline = Deadline.after(service.config.timeouts.total)
+        answer.choice.allowance = service.spending.plan_cost(key, expected)
+        check_room(answer.choice.allowance)
+        answer.deadline = Deadline.after(service.config.timeouts.total)
         late = ApiError(504, "deadline_exceeded", "the time of this request was up before its answer was complete")
-        async with alive(receive, deadline, late):
-            await self._reserve(state, name, request)
-            forwarded = await self._ask(state, name, request, deadline)
-            state.status = 200
-            state.headers |= {"x-p2l-model": name, "content-type": forwarded.content_type}
+        async with alive(receive, answer.deadline, late):
+            self.charge = await self._reserve(key, name, request)
+            deployment, forwarded = await self._ask(self.charge, request)
+            answer.status = 200
+            response = {"x-request-id": answer.request_id, "x-p2l-model": name, "content-type": forwarded.content_type}
             if request.dropped:
-                state.headers["x-p2l-dropped-fields"] = header_of(request.dropped)
-            await self._relay(state, forwarded, send)
+                response["x-p2l-dropped-fields"] = header_of(request.dropped)
+            await self._relay(self.charge, deployment, forwarded, Headers(response), send)
         await send({"type": "http.response.body", "body": b""})
 
     def _model(self, key: KeyRecord, sent: str | None) -> str:
@@ -259,20 +255,20 @@ class _Passing:
             text = f"no model {sent!r} with {self.kind}; name one of {', '.join(serving)}"
         raise ApiError(404, "model_not_found", text, param="model")
 
-    async def _reserve(self, state: _State, name: str, request: Passed) -> None:
-        assert state.key is not None
-        key = state.key
-        most = _most(self.service.config.model_configs[name], request, self.kind)
+    async def _reserve(self, key: KeyRecord, name: str, request: Passed) -> _ForwardedCharge:
+        config = self.service.config.model_configs[name]
+        most = _most(config, request, self.kind)
         if key.max_cost_per_request is not None and most > key.max_cost_per_request:
             raise ApiError(400, "cost_ceiling_exceeded", "the request could cost more than one of this key may")
         reservation = await self.service.ledger.reserve(key, Worst(most, most, most))
         if isinstance(reservation, Refusal):
             raise of_refusal(reservation)
-        state.reservation = reservation
+        return _ForwardedCharge(name, config, UNREAD, reservation)
 
-    async def _ask(self, state: _State, name: str, request: Passed, deadline: Deadline) -> Forwarded:
+    async def _ask(self, charge: _ForwardedCharge, request: Passed) -> tuple[Deployment, Forwarded]:
         """Return the answer of the first deployment that gives one, after a short pause where there is no other."""
-        config, target = self.service.config, self.service.fleet.targets[name]
+        config, name = self.service.config, charge.model
+        target = self.service.fleet.targets[name]
         asked: list[Deployment] = []
         while True:
             deployment = target.pick(stream=False, without=asked) or target.pick(stream=False)
@@ -280,138 +276,99 @@ class _Passing:
                 raise _all_blocked(name, target.deployments)
             asked.append(deployment)
             try:
-                return await self._attempt(state, deployment, request, deadline)
+                return deployment, await self._attempt(charge, deployment, request)
             except ProviderError as error:
                 if not error.fault.is_transient or len(asked) >= config.max_attempts:
                     raise of_fault(error, name) from error
                 if target.pick(stream=False, without=asked) is None:
                     pause = error.retry_after or random.uniform(0.5, 1.0) * _PAUSE
-                    if pause > min(config.retry_seconds, deadline.left()):
+                    if pause > min(config.retry_seconds, self.answer.deadline.left()):
                         raise of_fault(error, name) from error
                     await asyncio.sleep(pause)
 
-    async def _attempt(self, state: _State, deployment: Deployment, request: Passed, deadline: Deadline) -> Forwarded:
-        config = self.service.config
+    async def _attempt(self, charge: _ForwardedCharge, deployment: Deployment, request: Passed) -> Forwarded:
+        config, answer = self.service.config, self.answer
         provider = deployment.provider
         assert isinstance(provider, Forwarding)  # checked at start
         body, content_type = await request.body_for(deployment.config.name)
         max_bytes = int(config.max_answer_mb * 2**20)
-        timeouts = config.timeouts.of_attempt(max(1e-3, deadline.left()), max_bytes, stream=False)
-        if state.trace is not None:
+        timeouts = config.timeouts.of_attempt(max(1e-3, answer.deadline.left()), max_bytes, stream=False)
+        if answer.trace is not None:
             model = deployment.config
-            state.call = state.trace.call(deployment.name, model.name, model.type, deployment.label)
+            charge.trace = answer.trace.call(deployment.name, model.name, model.type, deployment.label)
         deployment.use(request.size // BYTES_PER_TOKEN)
-        probe = deployment.begin()
-        state.tried.append(deployment.name)
+        probe = answer.begin(deployment)
         try:
-            with passed_on(state.call):
+            with passed_on(charge.trace):
                 forwarded = await provider.forward(self.path, deployment.config.name, body, content_type, timeouts)
         except ProviderError as error:
-            if state.call is not None:
-                state.call.failed(error.fault.value, error.status)
-                state.call.end((None, None), 0.0)
-                state.call = None
-            deployment.end()
+            if charge.trace is not None:
+                charge.trace.failed(error.fault.value, error.status)
+                charge.trace.end((None, None), 0.0)
+                charge.trace = None
+            answer.end()
             deployment.breaker.failed(error, probe)
-            state.faults.append(error.fault.value)
+            answer.faults.append(error)
             self.service.dispatcher.count_fault(deployment, error)
             raise
         except BaseException:
-            deployment.end()
+            answer.end()
             deployment.breaker.give_up(probe)
             raise
         deployment.breaker.began(probe)
-        state.deployment = deployment
+        charge.use = deployment.use
+        answer.shown.append(charge)
         return forwarded
 
-    async def _relay(self, state: _State, forwarded: Forwarded, send: Send) -> None:
+    async def _relay(
+        self, charge: _ForwardedCharge, deployment: Deployment, forwarded: Forwarded, headers: Headers, send: Send
+    ) -> None:
         """Pass the answer on; a piece of JSON is read whole, for its counts, and has the configured name as `model`."""
-        assert state.deployment is not None
+        head = {"type": "http.response.start", "status": 200, "headers": headers.raw}
         async with aclosing(forwarded.chunks) as chunks:
             try:
                 if forwarded.content_type.startswith("application/json"):
                     whole = b"".join([chunk async for chunk in chunks])
-                    text = await beside(len(whole), partial(_named, whole, state))
-                    await self._send_head(state, send)
+                    text = await beside(len(whole), partial(_named, whole, charge))
+                    self.has_begun = True
+                    await send(head)
                     await send({"type": "http.response.body", "body": text, "more_body": True})
                 else:
-                    await self._send_head(state, send)
+                    self.has_begun = True
+                    await send(head)
                     async for chunk in chunks:
                         await send({"type": "http.response.body", "body": chunk, "more_body": True})
-                state.deployment.breaker.succeeded()
+                deployment.breaker.succeeded()
             except ProviderError as error:
-                state.deployment.breaker.failed(error)
-                state.faults.append(error.fault.value)
-                self.service.dispatcher.count_fault(state.deployment, error)
-                raise of_fault(error, state.deployment.name) from error
+                deployment.breaker.failed(error)
+                self.answer.faults.append(error)
+                self.service.dispatcher.count_fault(deployment, error)
+                raise of_fault(error, deployment.name) from error
 
-    async def _send_head(self, state: _State, send: Send) -> None:
-        state.begun = True
-        raw = Headers(state.headers).raw
-        await send({"type": "http.response.start", "status": 200, "headers": raw})
-
-    async def _refuse(self, state: _State, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
-        state.code = error.code
-        if state.begun:
+    async def _refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        self.answer.code = error.code
+        if self.has_begun:
             # Nothing but a connection that is cut tells of an answer that is not complete.
             raise ConnectionError("the provider's answer broke off") from error
-        state.status = error.status
-        await error.response({"x-request-id": state.request_id})(scope, receive, send)
+        self.answer.status = error.status
+        await error.response({"x-request-id": self.answer.request_id})(scope, receive, send)
 
-    def _close(self, state: _State) -> None:
-        service = self.service
-        if state.deployment is not None:
-            state.deployment.use(state.tokens[1] or 0)
-            state.deployment.end()
-        if state.entered and state.key is not None:
-            service.ledger.leave(state.key)
-        model = NOBODY if state.deployment is None else state.deployment.name
-        if state.reservation is not None:
-            self._settle(state, model)
-        if state.allowance is not None:
-            state.allowance.close(state.cost)
-        if state.call is not None:
-            state.call.end(state.tokens, state.cost)
-        if state.trace is not None:
-            key = state.key.name if state.key else None
-            state.trace.end(state.status, {"p2l.key": key, "p2l.cost": state.cost, "p2l.code": state.code})
-        seconds = time.perf_counter() - state.started
-        service.metrics.requests.labels(model, str(state.status)).inc()
-        service.metrics.latency.labels(model).observe(seconds)
-        log_request(
-            RequestRecord(
-                request_id=state.request_id,
-                key=state.key.name if state.key else "",
-                status=state.status,
-                seconds=seconds,
-                model=None if state.deployment is None else model,
-                tried=tuple(state.tried),
-                faults=tuple(state.faults),
-                prompt_tokens=state.tokens[0],
-                completion_tokens=state.tokens[1],
-                cost=state.cost or None,
-                code=state.code,
-            )
-        )
-
-    def _settle(self, state: _State, model: str) -> None:
-        assert state.reservation is not None
-        answers = int(state.deployment is not None)
-        if state.deployment is not None:
-            state.cost = _cost(state.deployment.config, state.tokens)
-            self.service.metrics.cost.labels(model).inc(state.cost)
-            self.service.metrics.spend.labels(state.reservation.key).inc(state.cost)
-            self.service.metrics.used(model, state.tokens)
-        prompt, completion = state.tokens
-        self.service.ledger.settle(
-            state.reservation,
-            model,
-            state.cost,
-            answers=answers,
-            prompt_tokens=prompt,
-            completion_tokens=completion,
-            made=completion or 0,
-        )
+    def _close(self) -> None:
+        service, answer, cost = self.service, self.answer, 0.0
+        answer.end()
+        if answer.is_counted and answer.key is not None:
+            service.ledger.leave(answer.key)
+        if self.charge is not None:
+            is_shown = bool(answer.shown)
+            cost = service.dispatcher.settle(self.charge, is_shown, int(is_shown))
+        if answer.choice.allowance is not None:
+            answer.choice.allowance.close(cost)
+        if answer.trace is not None:
+            key = answer.key.name if answer.key else None
+            answer.trace.end(answer.status, {"p2l.key": key, "p2l.cost": cost, "p2l.code": answer.code})
+        seconds = time.perf_counter() - answer.started
+        count(service, answer, seconds)
+        log_request(record_of(answer, seconds, cost or None))
 
 
 def _all_blocked(name: str, deployments: Sequence[Deployment]) -> ApiError:
@@ -443,25 +400,16 @@ def _expected(model: ModelConfig, request: Passed, kind: str) -> float:
     return model.cost * (count_of(request.fields.get("n")) or 1)
 
 
-def _cost(model: ModelConfig, tokens: tuple[int | None, int | None]) -> float:
-    """Return the cost by the provider's counts and the price, else that of an average answer."""
-    prompt, completion = tokens
-    if model.price is None or prompt is None:
-        return model.cost
-    return (prompt * model.price.input + (completion or 0) * model.price.output) / _MILLION
-
-
-def _named(text: bytes, state: _State) -> bytes:
+def _named(text: bytes, charge: _ForwardedCharge) -> bytes:
     """Return a JSON answer with the configured name of its model, and note the tokens that it counts."""
-    assert state.deployment is not None
     try:
         answer = json.loads(text)
         usage = answer.get("usage") or {}
         prompt = count_of(usage.get("prompt_tokens", usage.get("input_tokens")))
         completion = count_of(usage.get("completion_tokens", usage.get("output_tokens")))
-        state.tokens = (prompt or None, completion if prompt else None)
+        charge.tokens = (prompt or None, completion if prompt else None)
     except (*SHAPE_ERRORS, RecursionError):
         return text
     if "model" not in answer:
         return text
-    return json.dumps({**answer, "model": state.deployment.name}).encode()
+    return json.dumps({**answer, "model": charge.model}).encode()

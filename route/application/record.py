@@ -110,8 +110,12 @@ def _keep(service: Service, answer: Answer, charges: Sequence[Charge], seconds: 
         service.ledger.leave(answer.key)
     costs = [service.dispatcher.settle(charge, True, charge.choices) for charge in charges]
     _learn_costs(service, answer)
-    _count(service, answer, seconds)
-    _log(service, answer, seconds, sum(costs) if costs else None)
+    count(service, answer, seconds)
+    record = record_of(answer, seconds, sum(costs) if costs else None)
+    log_request(record)
+    if service.config.admin_key is not None:  # without one there is no console
+        is_stored = service.config.store_prompts and answer.request is not UNREAD
+        service.recent.note(record, answer.choice.decision, answer.request.turns if is_stored else None)
     if answer.trace is not None:
         _end_trace(answer, sum(costs))
 
@@ -128,7 +132,8 @@ def _learn_costs(service: Service, answer: Answer) -> None:
             service.spending.estimator.observe(charge.model, prompt, charge.tokens[1], charge.booked)
 
 
-def _count(service: Service, answer: Answer, seconds: float) -> None:
+def count(service: Service, answer: Answer, seconds: float) -> None:
+    """Count an answer in the metrics."""
     metrics = service.metrics
     model = answer.shown[0].model if answer.shown else NOBODY
     metrics.requests.labels(model, str(answer.status)).inc()
@@ -141,12 +146,13 @@ def _count(service: Service, answer: Answer, seconds: float) -> None:
         metrics.decided(answer.choice.decision)
 
 
-def _log(service: Service, answer: Answer, seconds: float, spent: float | None) -> None:
-    decision, request = answer.choice.decision, answer.request
+def record_of(answer: Answer, seconds: float, spent: float | None) -> RequestRecord:
+    """Return what the log says of an answer."""
+    decision = answer.choice.decision
     is_measured = bool(answer.shown) and answer.shown[0].is_measured
     prompt, completion = answer.shown[0].tokens if is_measured else (None, None)
     reasons = {} if decision is None else {name: getattr(decision, name) for name in _LOGGED_REASONS}
-    record = RequestRecord(
+    return RequestRecord(
         request_id=answer.request_id,
         key=answer.key.name if answer.key else "",
         status=answer.status,
@@ -154,7 +160,7 @@ def _log(service: Service, answer: Answer, seconds: float, spent: float | None) 
         model=",".join(_models_of(answer)) or None,
         tried=tuple(answer.attempts),
         faults=tuple(error.fault.value for part in answer.parts for error in part.faults),
-        streamed=request.stream,
+        streamed=answer.request.stream,
         first_token_seconds=answer.first_token,
         prompt_tokens=prompt,
         completion_tokens=completion,
@@ -163,10 +169,6 @@ def _log(service: Service, answer: Answer, seconds: float, spent: float | None) 
         code=answer.code,
         **reasons,
     )
-    log_request(record)
-    if service.config.admin_key is not None:  # without one there is no console
-        is_stored = service.config.store_prompts and request is not UNREAD
-        service.recent.note(record, decision, request.turns if is_stored else None)
 
 
 def _end_trace(answer: Answer, cost: float) -> None:
