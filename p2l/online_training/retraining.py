@@ -69,10 +69,10 @@ _POLL_SECONDS = 0.2
 
 @dataclass
 class RetrainingState:
-    """What a checkpoint keeps: how to train anew, and what was spent."""
+    """The part of a checkpoint that retraining goes on from: the request to repeat, and the compute spent."""
 
     request: dict[str, Any]
-    """Of the line that trained the first model."""
+    """Flags of the line that trained the first model."""
     epochs: int
     folds: int
     """Models that were trained besides, one for each fold, as it is done with fewer than CROSS_FIT_BELOW votes."""
@@ -169,9 +169,9 @@ class Retraining:
 
     config: OnlineConfig
     folder: Path
-    """Where the child works."""
+    """Working folder of the child."""
     served: Path
-    """Whose log says what was decided."""
+    """Served folder, whose log records the decisions."""
     stream: LiveVotes
     past: str | None
     """The votes of the first model, unless they are in the stream."""

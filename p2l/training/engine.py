@@ -184,7 +184,7 @@ class Engine:
 
     @property
     def zero_stage(self) -> int:
-        """What is partitioned over the ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights."""
+        """The ZeRO stage: 0 partitions nothing over the ranks, 1 optimizer state, 2 also gradients, 3 also weights."""
         return int(self._engine.zero_optimization_stage())
 
     @property

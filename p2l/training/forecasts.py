@@ -1,4 +1,4 @@
-"""What votes are forecast by: a model, or one leaderboard for all prompts, which a model must beat.
+"""Forecasts of votes: a model's, and those of one leaderboard for all prompts, which a model must beat.
 
 A model of few votes, or one that is trained too long, differs from prompt to prompt by chance. So its coefficients are
 shrunk towards those of one leaderboard by the factor that votes on other prompts allow:

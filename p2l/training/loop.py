@@ -89,7 +89,7 @@ def note(text: str) -> None:
 
 @dataclass(frozen=True)
 class Start:
-    """Where the weights come from."""
+    """The source of the weights that training starts from."""
 
     resume: Path | None
     """The trainer checkpoint to resume from."""
@@ -149,7 +149,7 @@ def choose_threads(model: torch.nn.Module) -> None:
 
 @dataclass(frozen=True)
 class Setup:
-    """What a run needs beside its votes, and how models and trainers are made of it."""
+    """The checked input of a run beside its votes; makes models and trainers."""
 
     config: TrainConfig
     options: RunOptions
@@ -523,4 +523,4 @@ class FinishedModel:
     """The gain in the forecast of validation votes by the covariates."""
     validation: VoteStore | None = None
     forecast: Forecast | None = None
-    """Of the validation votes."""
+    """Forecast of the validation votes."""

@@ -61,7 +61,7 @@ class Request:
     encoder: str | None = None
     """The reader's sentence encoder, or `NO_ENCODER`; None: the package's, if it is installed."""
     control: tuple[str, ...] = ()
-    """What else decides votes (`p2l.leaderboard.controls`)."""
+    """Covariates of votes, by their names in `p2l.leaderboard.controls`."""
     people: str | None = None
     """The source of people's votes; None: human or people, where the votes have sources."""
     validate: bool = True

@@ -96,7 +96,7 @@ class PlainVotes(NamedTuple):
     labels: NDArray[Any]
     """(N, 3)"""
     words: TfidfTokenizer | None = None
-    """What is known of prompts, for a model that is not one of words; `usage` is of these."""
+    """The vocabulary that `usage` refers to, for a model that does not read words itself."""
     usage: WordUsage | None = None
 
 
@@ -265,7 +265,7 @@ def _information(sample: _Sample) -> Floats:
 
 
 class _Prior(NamedTuple):
-    """How prompts differ, before the votes say how."""
+    """Prior covariance of coefficients between prompts."""
 
     models: Floats
     """(M, M) covariance C of the smooth part; z' C z is 1 on average over the votes."""

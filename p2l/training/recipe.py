@@ -35,18 +35,18 @@ CROSS_FIT_BELOW = 5000
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a backbone and its head are trained."""
+    """Training settings of a backbone and its head."""
 
     learning_rate: float
     head_learning_rate: float
     weight_decay: float
-    """Of weight matrices."""
+    """Weight decay of matrices; biases do not decay."""
     epochs: int
     """Passes over the votes: few where a prompt has many votes, or the model memorises them."""
     warm_up: float = 0.1
     """Share of the steps over which the rate rises."""
     init_type: str = "marginal"
-    """How the head starts."""
+    """Start of the head: drawn, or at one leaderboard (`marginal`)."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Size:
     backbone: str | None
     """Hub id; None: a transformer made from scratch on the votes' prompts."""
     single: Recipe
-    """Where nearly every vote has a prompt of its own."""
+    """For votes that nearly all have a prompt of their own."""
     smallest_step: int
     """Prompts per step, at least and at most."""
     largest_step: int
@@ -67,7 +67,7 @@ class Size:
     smallest_grouped: int | None = None
     """Prompts per step, at least, where each has several votes; None: as elsewhere."""
     grouped: Recipe | None = None
-    """Where prompts have several votes, which a step trains on together; None: as `single`."""
+    """For prompts with several votes, which a step trains on together; None: as `single`."""
     grouped_few: Recipe | None = None
     """The same with fewer than `_FEW_PROMPTS` prompts."""
     single_few: Recipe | None = None
@@ -146,7 +146,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class VoteFacts:
-    """What the settings depend on in the training votes."""
+    """Properties of the training votes that settings depend on."""
 
     votes: int
     prompts: int
@@ -172,7 +172,7 @@ class VoteFacts:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the settings depend on in the machine."""
+    """Properties of the machine that settings depend on."""
 
     processes: int
     memory: int
@@ -193,7 +193,7 @@ class BackboneFacts:
     """Tokens that it can read."""
     chat_template: str | None = None
     pooling: str | None = None
-    """How a folder of sentence-transformers is pooled; None for others."""
+    """Pooling of a folder of sentence-transformers; None for others."""
 
 
 @dataclass(frozen=True)

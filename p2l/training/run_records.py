@@ -25,7 +25,7 @@ RESULTS_FILE, FORECASTS_FILE = "eval_results.json", "eval_output.jsonl"
 STATE_FILE = "trainer_state.json"
 """In each checkpoint that a run can go on from; what is published has none."""
 PUBLICATIONS_FILE, SERVED_FILE = "published.jsonl", "served.json"
-"""What was decided on candidates, in the served folder; and where that folder is, in the folder of the run."""
+"""Decisions on candidates, in the served folder; and the path of that folder, in the folder of the run."""
 
 
 class Steps:
@@ -270,7 +270,7 @@ class HeldOutComparison:
     factor: float | None = None
     """The model's share where it is shrunk towards one leaderboard; None where it is not."""
     folds: int | None = None
-    """Of cross-fitting: each vote is predicted by a model trained on other folds; None: the votes were held out."""
+    """Folds of cross-fitting, each vote predicted by a model of other folds; None: the votes were held out."""
 
     @property
     def verdict(self) -> str:
@@ -317,7 +317,7 @@ class HeldOutComparison:
 
     @property
     def shrunk(self) -> str:
-        """How far the model was shrunk towards one leaderboard, in words; empty where it was not."""
+        """The shrinkage towards one leaderboard in words; empty without any."""
         if self.factor is None:
             return ""
         ends = {0.0: "coefficients are its own: prompts make no difference", 1.0: "not at all"}

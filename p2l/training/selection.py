@@ -1,4 +1,4 @@
-"""Which step of a run is saved, and how far it is shrunk towards one leaderboard: chosen by prompts not trained on.
+"""Choose the step of a run to save, and its shrinkage towards one leaderboard, by prompts that are not trained on.
 
 A share of the training votes, whole prompts of them, is held out. At ten points of the run the model predicts them, and
 the step whose loss is lowest after shrinking (`p2l.training.forecasts`) is the one that is saved. Its weights, and how
@@ -135,15 +135,15 @@ class BestStep:
     config: TrainConfig
     votes: VoteStore
     board: Leaderboard
-    """Of the votes that are trained on."""
+    """The one leaderboard of the votes that are trained on."""
     total_steps: int
     sources: SourceFit | None = None
-    """Of the votes that are trained on."""
+    """Fit of judges and voters to the votes that are trained on."""
     step: int = 0
     """0: none has been looked at."""
     loss: float = math.inf
     weights: dict[str, Tensor] = field(default_factory=dict)
-    """Of the parameters that are trained, on rank 0."""
+    """Weights of the best step, of the parameters that are trained (on rank 0)."""
 
     def look(self, trainer: Trainer, step: int) -> dict[str, float]:
         """Compare the model with the best one so far, at the points of the run; return columns for metrics.jsonl."""
@@ -217,7 +217,7 @@ class CrossFit:
     """The outcome of cross-fitting, by which the model is then trained on all votes."""
 
     share: float
-    """Of the steps of a run, after which it ends."""
+    """Share of the steps of a run after which it ends."""
     factor: float
     comparison: HeldOutComparison
     sources: SourceFit | None = None
@@ -225,7 +225,7 @@ class CrossFit:
     worth: WorthOfJudges | None = None
     """None where there are no judges."""
     forecast: Forecast | None = None
-    """Of people's votes (on rank 0), each by a model that was not trained on its prompt; not in the file."""
+    """Forecast of people's votes, each by a model that was not trained on its prompt (on rank 0, not in the file)."""
 
     def save(self, folder: Path) -> None:
         """Write everything but the forecast."""

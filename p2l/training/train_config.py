@@ -62,7 +62,7 @@ class TrainConfig(BaseModel):
     weigh_voters: bool = False
     """Weigh the votes of people by how their voters (column `voter`) agree with the others."""
     covariates: tuple[str, ...] = ()
-    """What else decides votes, as `p2l leaderboard --control` names it (side, length, format, a column): fitted with
+    """Covariates of votes, as `p2l leaderboard --control` names them (side, length, format, a column): fitted with
     the head, left out of predictions."""
 
     # Model
@@ -73,12 +73,12 @@ class TrainConfig(BaseModel):
     linear_head_downsize_factor: Whole | None = Field(default=None, ge=1)
     head_config: dict[str, Any] = Field(default_factory=dict)
     init_type: Literal["reset_params", "he_unif", "xavier_unif", "tiny_normal", "marginal"] = "reset_params"
-    """How the head starts; `marginal`: at the one leaderboard that fits the training votes best."""
+    """Start of the head; `marginal`: at the one leaderboard that fits the training votes best."""
     shared_level: bool = False
     """Train what the coefficients of all models have in common as a vector of its own, which is then added to each."""
     train_head_only: bool = False
     pooling: Literal["cls", "mean"] = "cls"
-    """What the head reads: the hidden state at the CLS token, or the mean over all tokens."""
+    """Input of the head: the hidden state at the CLS token, or the mean over all tokens."""
     chat_template: str | None = None
     cls_token_if_none: str = Field(default="<|cls|>", min_length=1)
     pad_token_if_none: str = Field(default="<|pad|>", min_length=1)
@@ -90,7 +90,7 @@ class TrainConfig(BaseModel):
     """Learning rate of the head; the default is `learning_rate`. The schedule applies to both."""
     adam_epsilon: Number | None = Field(default=None, gt=0)
     weight_decay: Number = Field(default=0.0, ge=0)
-    """Of weight matrices alone: biases and the weights of norms do not decay."""
+    """Decay of weight matrices; biases and the weights of norms do not decay."""
     optimizer: _DeepSpeedBlock | None = None
     """A DeepSpeed optimizer block; replaces learning_rate, adam_epsilon and weight_decay."""
     custom_scheduler: _DeepSpeedBlock | None = None

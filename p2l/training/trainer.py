@@ -224,7 +224,7 @@ class OfflineSchedule:
 
 
 class Schedule(Protocol):
-    """Which votes each optimizer step takes."""
+    """The votes of each optimizer step."""
 
     @property
     def total_steps(self) -> int | None:
@@ -424,7 +424,7 @@ class TimeLeft:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Of all steps but the first; None before the second."""
+        """Speed over all steps but the first; None before the second."""
         if self._after_first is None or self._tokens == self._first_tokens:
             return None
         return (self._tokens - self._first_tokens) / max(self.clock() - self._after_first, 1e-9)
