@@ -218,9 +218,12 @@ class Engine:
     def step(self) -> float:
         """Clip, update the weights, advance the schedule; return the gradient norm before clipping."""
         # Without ZeRO DeepSpeed does not report the norm.
-        own_norm = self._gradient_norm() if self.zero_stage == 0 else None
+        norm: float | None = None
+        if self.zero_stage == 0:
+            gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+            norm = float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients])))
         self._engine.step()
-        norm = self._engine.get_global_grad_norm() if own_norm is None else own_norm
+        norm = self._engine.get_global_grad_norm() if norm is None else norm
         return math.nan if norm is None else float(norm)
 
     def skip_step(self) -> None:
@@ -375,10 +378,6 @@ class Engine:
                 f"({len(missing)} of {self.world_size} are); output_dir must be a folder that all nodes "
                 "share: copy the other nodes' parts into it"
             )
-
-    def _gradient_norm(self) -> float:
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
-        return float(torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(g) for g in gradients])))
 
     def _gathered_state_dict(self) -> dict[str, Tensor]:
         import deepspeed

@@ -47,8 +47,8 @@ from p2l.training.run_folder import (
     newest_checkpoint,
     read_state,
     save_checkpoint,
-    save_final,
     summarise,
+    write_model,
     write_results,
 )
 from p2l.training.train_config import TrainConfig
@@ -462,7 +462,9 @@ class Run(ABC):
         engine, model = self.trainer.engine, self.trainer.engine.model
         effects = model.covariates
         self._estimate_effects()
-        save_final(self.trainer, self.config, self.folder, write_beside, model_list)
+        write_model(
+            self.trainer, self.config, self.folder / "model", unpack=True, more=write_beside, model_list=model_list
+        )
         model.posterior = Posterior.load(self.folder, len(model.model_list))
         validation = self.votes_to_validate()
         forecast = None if validation is None else self.published_forecast(validation)

@@ -279,7 +279,11 @@ class _Prior(NamedTuple):
 
 def _estimate(sample: _Sample, trained: _Sample, process: PromptProcess, rng: np.random.Generator) -> _Prior:
     """Estimate how prompts differ from `sample` and its process; `trained` has the coefficients of the model."""
-    models, weights = _models(sample), _information(sample)
+    count = sample.coefs.shape[1]
+    # Models vary alike, with differences of variance 1 on average over the votes.
+    alike = np.eye(count) - 1.0 / count
+    models = np.asarray(alike / float(_differences(alike, sample.pairs).mean()))
+    weights = _information(sample)
     mean = weights @ process.features / weights.sum()
     unit = _from_products(sample, process.features - mean, models, rng)
     # What prompts differ by is what the kernel has at a prompt, beyond the mean that all share.
@@ -335,13 +339,6 @@ def _on_one_prompt(sample: _Sample, models: Floats, raw: float) -> tuple[float, 
     return min(raw, total), max(total - raw, 0.0)
 
 
-def _models(sample: _Sample) -> Floats:
-    """Return the covariance (M, M) of models that vary alike, of unit differences on average over the votes."""
-    count = sample.coefs.shape[1]
-    alike = np.eye(count) - 1.0 / count
-    return np.asarray(alike / float(_differences(alike, sample.pairs).mean()))
-
-
 def _differences(matrix: Floats, pairs: Ints) -> Floats:
     """Return z' C z (N,) of each vote."""
     a, b = pairs.T
@@ -381,7 +378,7 @@ def _components(
     root = vectors[:, held] * np.sqrt(values[held])
     known, turn = np.linalg.eigh(root.T @ information @ root)
     basis, known = root @ turn, known.clip(0.0)
-    energy = _differences_of(basis, sample.pairs)
+    energy = np.asarray(((basis[a] - basis[b]) ** 2).mean(0))  # of each component's differences over the votes
     kept = determined(known, process.seen)
     share = energy @ kept / energy.sum()
     fresh = process.fresh
@@ -413,12 +410,6 @@ def _words(usage: WordUsage | None) -> Floats:
     """
     high = 0.0 if usage is None else float(np.quantile(usage.known_alone(), _KNOWN_WORDS_QUANTILE))
     return np.array([_UNREAD_SHARE * high, high] if high >= _LEAST_KNOWN_WORDS else [-2.0, -1.0])
-
-
-def _differences_of(basis: Floats, pairs: Ints) -> Floats:
-    """Return the mean square (R,) of each component's differences over the votes."""
-    a, b = pairs.T
-    return np.asarray(((basis[a] - basis[b]) ** 2).mean(0))
 
 
 def _matched(kept: Floats, share: Floats, fresh: Floats, explained: float) -> Floats:

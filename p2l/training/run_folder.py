@@ -242,20 +242,6 @@ def save_checkpoint(
         engine.barrier()
 
 
-def save_final(
-    trainer: Trainer,
-    config: TrainConfig,
-    folder: Path,
-    more: Callable[[Path], None] = lambda _: None,
-    model_list: Sequence[str] | None = None,
-) -> None:
-    """Write the trained model into the run's folder itself (every rank must call this); InputError as above.
-
-    On the main process `more` writes further files of the model beside it. Rows are in the order of `model_list`.
-    """
-    write_model(trainer, config, folder / "model", unpack=True, more=more, model_list=model_list)
-
-
 def write_model(
     trainer: Trainer,
     config: TrainConfig,
@@ -267,7 +253,8 @@ def write_model(
 ) -> None:
     """Write the current model into a new folder, or with `unpack` beside it; complete or not at all (collective).
 
-    Rows are in the order of `model_list`; None: in that of training.
+    On the main process `more` writes further files of the model. Rows are in the order of `model_list`; None: in that
+    of training. InputError if the disk refuses.
     """
     weights = trainer.published_weights()
     if trainer.engine.is_main:
