@@ -273,7 +273,11 @@ class _RunWriter:
             folds = recipe.folds_for(size, people, model_type) if request.validate else None
             train, keys = self._split(votes, folds)
             with train:
-                plan = self._derive(size, machine, train)
+                folder, backbone = self._backbone(size, train)
+                tokenizer = load_tokenizer(
+                    folder, chat_template=backbone.chat_template, max_length=max(2, backbone.positions)
+                )
+                plan = recipe.derive(size, measure_votes(train, tokenizer, SEED), backbone, machine)
                 self._check_counted(train, plan)
         settings: dict[str, Any] = {"output_dir": str(self.final.parent), "proj_name": self.final.name}
         settings |= {**keys, **plan.settings, "seed": SEED}
@@ -322,11 +326,6 @@ class _RunWriter:
         keys = {"train_data_path": str(self.final / "train.parquet")}
         keys["val_data_path"] = str(self.final / "held_out.parquet")
         return open_votes(self.folder / "train.parquet"), keys
-
-    def _derive(self, size: Size, machine: Machine, train: VoteStore) -> Plan:
-        folder, backbone = self._backbone(size, train)
-        tokenizer = load_tokenizer(folder, chat_template=backbone.chat_template, max_length=max(2, backbone.positions))
-        return recipe.derive(size, measure_votes(train, tokenizer, SEED), backbone, machine)
 
     def _backbone(self, size: Size, train: VoteStore) -> tuple[Path, BackboneFacts]:
         """Return the folder of the backbone and its facts; without a name it is made from scratch."""

@@ -149,7 +149,9 @@ class TrainConfig(BaseModel):
         if self.optimizer is None and (self.learning_rate is None or self.adam_epsilon is None):
             missing = "learning_rate" if self.learning_rate is None else "adam_epsilon"
             raise ValueError(f"{missing}: missing; give it, or an 'optimizer' block")
-        if self.optimizer is not None and not _is_rate(self.optimizer.params.get("lr", 1e-3)):
+        rate = 1e-3 if self.optimizer is None else self.optimizer.params.get("lr", 1e-3)
+        is_number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+        if self.optimizer is not None and not (is_number and 0 < rate < float("inf")):
             raise ValueError(f"optimizer.params.lr: must be a positive number, got {self.optimizer.params['lr']!r}")
         if self.custom_scheduler is not None and (self.lr_schedule != "constant" or self.warmup_steps):
             raise ValueError("custom_scheduler: replaces lr_schedule and warmup_steps; remove one of the two")
@@ -226,10 +228,6 @@ def _where(path: str | Path, key: object) -> str:
     """Return the file, with the line of a key that it has."""
     line = line_of(path, [str(key)])
     return f"{path}:{line}" if line else str(path)
-
-
-def _is_rate(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 def _first_problem(error: ValidationError) -> str:
