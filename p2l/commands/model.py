@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from p2l.common.cli import parser, progress, run
+from p2l.common.cli import MODEL_FLAG, parser, progress, run
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path
 from p2l.model.scratch import (
@@ -120,7 +120,8 @@ def _options(args: Namespace) -> dict[str, Any]:
 def posterior_parser() -> argparse.ArgumentParser:
     """Return the flags of `p2l posterior`."""
     flags = parser("p2l posterior", "Fit what the votes leave open about a trained model's coefficients.")
-    flags.add_argument("model", metavar="DIR", help="folder of a trained model; the posterior is written into it")
+    flags.add_argument(*MODEL_FLAG, metavar="DIR", help="folder of a trained model; the posterior is written into it")
+    flags.add_argument("folder", nargs="?", metavar="DIR", help=argparse.SUPPRESS)  # the spelling of earlier versions
     flags.add_argument("--votes", required=True, metavar="FILE", help="the votes that it was trained on")
     flags.add_argument("--device", help="cpu, cuda or cuda:N (default: the GPU if there is one)")
     return flags
@@ -133,7 +134,9 @@ def posterior_main(argv: Sequence[str] | None = None) -> None:
     folder gets `posterior.safetensors`, and coefficients of prompts unlike the votes' are shrunk from then on.
     """
     flags = posterior_parser().parse_args(argv)
-    folder = Path(flags.model).expanduser()
+    if (flags.model is None) == (flags.folder is None):
+        raise ConfigError("name the folder of a trained model once, with --model DIR")
+    folder = Path(flags.model or flags.folder).expanduser()
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; posterior.safetensors is written into it")
     from p2l.inference import choose_device

@@ -13,7 +13,7 @@ from p2l.common.cli import add_command, counted, not_votes, parser, positive, ru
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import check_can_write, parse_json
 from p2l.common.program import Parser
-from p2l.online_training.router_votes import PAIR_COLUMNS, Pseudonyms, router_database, vote_of
+from p2l.online_training.router_votes import PAIR_COLUMNS, Pseudonyms, add_database, router_database, vote_of
 
 _SOURCE_HELP = "hub id, save_to_disk folder, or .parquet / .jsonl / .jsonl.gz / .csv file"
 _READING = {"how votes are read": ("--dataset-split", "--drop-bad", "--model-list")}
@@ -273,8 +273,6 @@ def _lake(args: argparse.Namespace) -> int:
         what = f"{counted(added.votes, 'vote')} of {counted(added.days, 'day')}" if added.is_new else "is there already"
         print(f"{source}: {what}{_left_out(added.dropped)}")
     if args.database is not None:
-        from p2l.online_training.router_lake import add_database
-
         new = add_database(lake, args.database, prompts=not args.without_prompts)
         print(f"router: {counted(new.votes, 'vote')} of {counted(new.days, 'day')}" if new else "router: no new votes")
     print(f"{lake.name}: {counted(lake.rows, 'vote')}")

@@ -27,12 +27,12 @@ from p2l.votes.sources import open_source
 from p2l.votes.store import VoteStore, open_votes
 
 Floats = npt.NDArray[np.float64]
-HIDDEN = "last_hidden_state"
+_HIDDEN = "last_hidden_state"
 CLUSTER = "cluster"
 """The column of the clusters that stand in for labels."""
 _PROMPTS_AT_ONCE = 512
-_ROWS_AT_ONCE = 4096
-_CLUSTERED = 20_000  # prompts that clusters are formed of
+_ROWS_PER_BATCH = 4096
+_MAX_CLUSTERED_PROMPTS = 20_000  # prompts that clusters are formed of
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def ask(
 
     data, p2l = open_prompts(prompts, limit=limit), P2L.from_pretrained(model)
     # A file that p2l eval wrote may hold hidden states already, perhaps of another model.
-    own = embeddings == HIDDEN and HIDDEN not in data.source.columns
+    own = embeddings == _HIDDEN and _HIDDEN not in data.source.columns
     if embeddings is not None and not own:
         _check_column(embeddings, data.source.columns, prompts)
     predictions, texts, vectors = [], list[list[str]](), list[Any]()
@@ -118,11 +118,11 @@ def with_clusters(votes: Any, model: str) -> Source:
         raise InputError(f"{source.name}: has a column {CLUSTER!r} already; name it with --by, without --clusters")
     _check_column("prompt", source.columns, source.name)
     texts: list[list[str]] = []
-    for raw in source.stream(["prompt"], _ROWS_AT_ONCE):
+    for raw in source.stream(["prompt"], _ROWS_PER_BATCH):
         texts += as_turns(raw.batch.column("prompt")).to_pylist()
-        if len(texts) >= _CLUSTERED:
+        if len(texts) >= _MAX_CLUSTERED_PROMPTS:
             break
-    kinds = kinds_of_prompts(model, texts[:_CLUSTERED])
+    kinds = kinds_of_prompts(model, texts[:_MAX_CLUSTERED_PROMPTS])
 
     def stream(columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
         if columns is not None and CLUSTER not in columns:
@@ -227,7 +227,7 @@ def _source_rows(path: str, embeddings: str | None) -> Iterator[dict[str, Any]]:
     if embeddings is not None:
         _check_column(embeddings, source.columns, path)
     columns = [name for name in ("prompt", "coefs", "betas", "eta", "gamma", embeddings) if name in source.columns]
-    for batch in source.stream(columns, _ROWS_AT_ONCE):
+    for batch in source.stream(columns, _ROWS_PER_BATCH):
         yield from batch.batch.to_pylist()
 
 
@@ -269,12 +269,12 @@ def _side(values: Sequence[float | None], what: str) -> Floats | None:
 
 Ints = npt.NDArray[np.int64]
 _LIKELIHOOD = "bt-tie"
-_SHRINK = 0.5
-_LEAST_VOTES = 20
-_AT_ONCE = 4096
+_PRIOR_SD = 0.5
+_MIN_VOTES = 20
+_VOTES_PER_READ = 4096
 
 
-def with_votes(explanation: Explanation, votes: Any, *, least: int = _LEAST_VOTES, quiet: bool = True) -> Explanation:
+def with_votes(explanation: Explanation, votes: Any, *, least: int = _MIN_VOTES, quiet: bool = True) -> Explanation:
     """Return the explanation with what votes show in each cell that has at least `least` of them.
 
     Models that the explanation lacks are left out. Raise InputError where the votes, which need prompts, cannot be read
@@ -301,8 +301,8 @@ def with_votes(explanation: Explanation, votes: Any, *, least: int = _LEAST_VOTE
 def _placed(explanation: Explanation, store: VoteStore) -> Ints:
     """Return the cluster (N,) of each vote; -1 where it is unknown."""
     parts = []
-    for start in range(0, len(store), _AT_ONCE):
-        texts = store.prompts(range(start, min(start + _AT_ONCE, len(store))))
+    for start in range(0, len(store), _VOTES_PER_READ):
+        texts = store.prompts(range(start, min(start + _VOTES_PER_READ, len(store))))
         if explanation.by == "words" and explanation.places is not None:
             parts.append(explanation.places.place_texts(texts))
         else:
@@ -318,7 +318,7 @@ def _observed(
     used = np.flatnonzero(here[1] >= least).tolist()
     if not used:
         return {}
-    prior = Prior(sd=_SHRINK, coefs=whole.coefs)
+    prior = Prior(sd=_PRIOR_SD, coefs=whole.coefs)
     board = fit_labels(labels[inside], models=models, likelihood=_LIKELIHOOD, prior=prior, level=level)
     change = board.coefs - whole.coefs
     points = POINTS_PER_LOGIT * np.stack([change, board.lower - whole.coefs, board.upper - whole.coefs])

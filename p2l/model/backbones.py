@@ -36,7 +36,7 @@ from p2l.model import tfidf
 from p2l.model.checkpoint import check_finite, read_object, weight_shapes
 
 P2L_ATTENTION = "p2l"
-VarlenKernel = Callable[..., Tensor]
+_VarlenKernel = Callable[..., Tensor]
 """(query (T, H, C), key (T, G, C), value (T, G, C), packed, window, scale) -> (T, H, C)"""
 
 
@@ -174,7 +174,7 @@ def one_by_one(
 
 
 @functools.cache
-def varlen_kernel(device_type: str, dtype: torch.dtype) -> VarlenKernel | None:
+def varlen_kernel(device_type: str, dtype: torch.dtype) -> _VarlenKernel | None:
     """Return this machine's kernel for sequences of varying length, or None."""
     if device_type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return None
@@ -197,7 +197,7 @@ def _import(module: str, name: str) -> Any:
         return None
 
 
-def _torch_varlen() -> VarlenKernel | None:
+def _torch_varlen() -> _VarlenKernel | None:
     """Return torch's own kernel, from version 2.11 on (earlier ones have no window)."""
     attend = _import("torch.nn.attention.varlen", "varlen_attn")
     parameters = inspect.signature(attend).parameters if attend else {}
@@ -217,7 +217,7 @@ def _torch_varlen() -> VarlenKernel | None:
     return kernel
 
 
-def _flash_varlen() -> VarlenKernel | None:
+def _flash_varlen() -> _VarlenKernel | None:
     """Return the kernel of the package flash-attn."""
     attend = _import("flash_attn", "flash_attn_varlen_func")
     if attend is None:
@@ -283,7 +283,7 @@ class Backbone:
 
 
 BACKBONES: dict[str, Backbone] = {}
-_CPU_MICRO_BATCH = 2048  # tokens whose activations fit into a core's cache; see benchmarks/LOG.md
+_CPU_MICRO_BATCH_TOKENS = 2048  # tokens whose activations fit into a core's cache; see benchmarks/LOG.md
 
 
 def register(backbone: Backbone) -> Backbone:
@@ -348,7 +348,7 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
         return model
 
     return Backbone(
-        name, pretrained, empty, _state_at_cls, packs, learned_positions, _CPU_MICRO_BATCH, mean_state, bare
+        name, pretrained, empty, _state_at_cls, packs, learned_positions, _CPU_MICRO_BATCH_TOKENS, mean_state, bare
     )
 
 

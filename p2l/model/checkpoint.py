@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 
 
 WEIGHTS_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
+_INDEX_FILE = "model.safetensors.index.json"
 MODEL_LIST_FILE = "model_list.json"
-_TEXTS = (".json", ".jinja", ".txt")
-_LONGEST_TEXT = 2**28
+_TEXT_SUFFIXES = (".json", ".jinja", ".txt")
+_MAX_TEXT_BYTES = 2**28
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+(/[\w./-]+)?|[\w-]+")
 # Weights that some writers keep and that a model without generation head or pooler does not have.
-_IGNORED = re.compile(r"(^|\.)(lm_head\.|pooler\.|cls\.predictions\.)|rotary_emb\.inv_freq$|position_ids$")
+_IGNORED_WEIGHTS = re.compile(r"(^|\.)(lm_head\.|pooler\.|cls\.predictions\.)|rotary_emb\.inv_freq$|position_ids$")
 
 
 def local_folder(path: str | Path) -> Path:
@@ -59,8 +59,8 @@ def _check_files(folder: Path) -> None:
             continue  # a link to nothing is missed where it is needed
         if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             raise CheckpointError(f"{file}: is neither a file nor a folder; copy the folder again")
-        if file.suffix in _TEXTS and status.st_size > _LONGEST_TEXT:
-            raise CheckpointError(f"{file}: is larger than {_LONGEST_TEXT >> 20} MiB; no model has such a file")
+        if file.suffix in _TEXT_SUFFIXES and status.st_size > _MAX_TEXT_BYTES:
+            raise CheckpointError(f"{file}: is larger than {_MAX_TEXT_BYTES >> 20} MiB; no model has such a file")
 
 
 def read_json(file: Path, *, missing: Any = None) -> Any:
@@ -105,9 +105,9 @@ def read_model_list(folder: Path) -> list[str]:
     return names
 
 
-def weight_files(folder: Path) -> list[Path]:
+def _weight_files(folder: Path) -> list[Path]:
     """Return the safetensors file of a folder, or the shards of its index; CheckpointError if one is missing."""
-    index = folder / INDEX_FILE
+    index = folder / _INDEX_FILE
     if (folder / WEIGHTS_FILE).is_file():
         return [folder / WEIGHTS_FILE]
     if not index.is_file():
@@ -120,21 +120,23 @@ def weight_files(folder: Path) -> list[Path]:
     shards = sorted({folder / name for name in _weight_map(index).values()})
     for shard in shards:
         if not shard.is_file():
-            raise CheckpointError(f"{shard}: no such file, but {INDEX_FILE} names it; copy the folder again")
+            raise CheckpointError(f"{shard}: no such file, but {_INDEX_FILE} names it; copy the folder again")
     return shards
 
 
 def weight_shapes(folder: Path) -> dict[str, tuple[int, ...]]:
     """Read names and shapes of all weights of a folder from the headers of its files."""
     shapes: dict[str, tuple[int, ...]] = {}
-    files = weight_files(folder)
+    files = _weight_files(folder)
     for _, handle in _open_all(files):
         for name in handle.keys():  # noqa: SIM118 (a safetensors handle is not a mapping)
             shapes[name] = tuple(handle.get_slice(name).get_shape())
-    promised = _weight_map(folder / INDEX_FILE) if files != [folder / WEIGHTS_FILE] else {}
+    promised = _weight_map(folder / _INDEX_FILE) if files != [folder / WEIGHTS_FILE] else {}
     for name, shard in promised.items():
         if name not in shapes:
-            raise CheckpointError(f"{folder / shard}: lacks {name}, which {INDEX_FILE} promises; copy the folder again")
+            raise CheckpointError(
+                f"{folder / shard}: lacks {name}, which {_INDEX_FILE} promises; copy the folder again"
+            )
     return shapes
 
 
@@ -143,20 +145,22 @@ def load_weights(module: nn.Module, folder: Path) -> None:
     import torch
 
     targets = module.state_dict()
-    check_shapes(folder, weight_shapes(folder), {name: tuple(tensor.shape) for name, tensor in targets.items()})
+    _check_shapes(folder, weight_shapes(folder), {name: tuple(tensor.shape) for name, tensor in targets.items()})
     with torch.no_grad():
-        for _, handle in _open_all(weight_files(folder)):
+        for _, handle in _open_all(_weight_files(folder)):
             for name in handle.keys():  # noqa: SIM118
                 if name in targets:
                     targets[name].copy_(handle.get_tensor(name))
     check_finite(folder, targets)
 
 
-def check_shapes(folder: Path, stored: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> None:
+def _check_shapes(folder: Path, stored: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> None:
     """Raise CheckpointError unless the stored weights are the expected ones."""
     _refuse(folder, "lacks the weights", [name for name in expected if name not in stored])
     _refuse(
-        folder, "has unknown weights", [name for name in stored if name not in expected and not _IGNORED.search(name)]
+        folder,
+        "has unknown weights",
+        [name for name in stored if name not in expected and not _IGNORED_WEIGHTS.search(name)],
     )
     for name, shape in expected.items():
         if stored[name] != shape:
@@ -179,7 +183,7 @@ def save_weights(state_dict: Mapping[str, Tensor], folder: Path, *, max_shard_si
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in state_dict.items()}
     try:
         save_torch_state_dict(tensors, folder, max_shard_size=max_shard_size, metadata={"format": "pt"})
-        _follow_umask(weight_files(folder))
+        _follow_umask(_weight_files(folder))
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder}: weights cannot be written: {error}") from error
 
@@ -189,7 +193,7 @@ def edit_weights(folder: Path, changes: Mapping[str, Callable[[Tensor], None]]) 
     from safetensors import SafetensorError
     from safetensors.torch import load_file, save_file
 
-    for file in weight_files(folder):
+    for file in _weight_files(folder):
         try:
             weights = load_file(file)
             own = changes.keys() & weights.keys()
@@ -257,10 +261,10 @@ def _download(hub_id: str) -> Path:
     return folder
 
 
-_LENGTH = 12  # hexadecimal digits: among a million models two collide by chance once in 500
-_CHUNK = 1 << 22
+_REVISION_DIGITS = 12  # hexadecimal digits: among a million models two collide by chance once in 500
+_CHUNK_BYTES = 1 << 22
 # The files that coefficients depend on; reports, optimizer states and notes may change beside them.
-_OF_THE_MODEL = re.compile(
+_MODEL_FILES = re.compile(
     r"(config|model_list|training_config|covariates|tfidf|added_tokens|vocab)\.json"
     r"|(tokenizer|special_tokens|model\.safetensors)[\w.-]*\.json"
     r"|(chat_template|additional_chat_templates)[\w.-]*|merges\.txt|vocab\.txt|[\w.-]+\.(safetensors|model)"
@@ -272,7 +276,7 @@ def model_files(folder: Path) -> dict[str, Path]:
     files = (
         (file.relative_to(folder).as_posix(), file)
         for file in folder.glob("*")
-        if file.is_file() and _OF_THE_MODEL.fullmatch(file.name)
+        if file.is_file() and _MODEL_FILES.fullmatch(file.name)
     )
     return dict(sorted(files))
 
@@ -292,14 +296,14 @@ def joint_revision(digests: Mapping[str, str]) -> str:
     whole = hashlib.sha256()
     for name, digest in digests.items():
         whole.update(f"{name}\0{digest}\n".encode())
-    return whole.hexdigest()[:_LENGTH]
+    return whole.hexdigest()[:_REVISION_DIGITS]
 
 
 def _digest(file: Path) -> str:
     digest = hashlib.sha256()
     try:
         with file.open("rb") as stream:
-            while chunk := stream.read(_CHUNK):
+            while chunk := stream.read(_CHUNK_BYTES):
                 digest.update(chunk)
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error

@@ -82,14 +82,14 @@ class PromptTokenizer(ABC):
 
 # Loaders take the folder and the keywords of `load_tokenizer`, where None leaves the choice to the folder.
 Loader: TypeAlias = Callable[..., PromptTokenizer]
-AnyLoader = TypeVar("AnyLoader", bound=Loader)
+_AnyLoader = TypeVar("_AnyLoader", bound=Loader)
 TOKENIZERS: dict[str, Loader] = {}
 
 
-def register(model_type: str) -> Callable[[AnyLoader], AnyLoader]:
+def register(model_type: str) -> Callable[[_AnyLoader], _AnyLoader]:
     """Decorator: load folders of this model type with the decorated function."""
 
-    def add(load: AnyLoader) -> AnyLoader:
+    def add(load: _AnyLoader) -> _AnyLoader:
         TOKENIZERS[model_type] = load
         return load
 

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from p2l.common.cli import choose, nearest
 from p2l.common.errors import ConfigError
 
-HEAD_CONFIG_KEYS = ("eta_dim", "eta_downsize")
-TINY_STD = 1e-3
+_HEAD_CONFIG_KEYS = ("eta_dim", "eta_downsize")
+_TINY_STD = 1e-3
 _ROWS, _LEVEL = "head.head.weight", "head.head.level"
-HeadClass = TypeVar("HeadClass", bound="type[BTHead]")
+_HeadClass = TypeVar("_HeadClass", bound="type[BTHead]")
 
 
 class HeadOutput(NamedTuple):
@@ -46,7 +46,7 @@ class Float32Linear(nn.Linear):
         return F.linear(x.float(), self.weight.float(), bias)
 
 
-class SharedLevelLinear(Float32Linear):
+class _SharedLevelLinear(Float32Linear):
     """A last layer in training, whose rows have a part in common: y = W x + (u x) 1 + c.
 
     What all models share, such as how hard a prompt is, is one vector to learn, without decay, in place of M rows that
@@ -67,10 +67,10 @@ class SharedLevelLinear(Float32Linear):
 HEADS: dict[str, type[BTHead]] = {}
 
 
-def register(name: str) -> Callable[[HeadClass], HeadClass]:
+def register(name: str) -> Callable[[_HeadClass], _HeadClass]:
     """Decorator: register a head class under `name`."""
 
-    def add(head: HeadClass) -> HeadClass:
+    def add(head: _HeadClass) -> _HeadClass:
         HEADS[name] = head
         return head
 
@@ -113,14 +113,14 @@ class BTHead(nn.Module):
 
 
 @register("rk")
-class RKHead(BTHead):
+class _RKHead(BTHead):
     """Coefficients and eta, the width of ties."""
 
     has_eta = True
 
 
 @register("ba")
-class BAHead(RKHead):
+class _BAHead(_RKHead):
     """Coefficients, eta, and gamma, the level below which both answers are bad."""
 
     has_gamma = True
@@ -158,8 +158,8 @@ def share_level(head: BTHead) -> None:
     """Let the rows of the last layer share a part from now on; ConfigError for a low-rank head."""
     if isinstance(head.head, nn.Sequential):
         raise ConfigError("shared_level: does not go with linear_head_downsize_factor; remove one of the two")
-    if not isinstance(head.head, SharedLevelLinear):
-        head.head = SharedLevelLinear(last_layer(head))
+    if not isinstance(head.head, _SharedLevelLinear):
+        head.head = _SharedLevelLinear(last_layer(head))
 
 
 def folded(weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -237,7 +237,7 @@ def towards(head: BTHead, start: HeadStart, factor: float) -> dict[Tensor, Calla
     for part, target in targets:
         layer = _last_linear(part)
         changes[layer.weight] = partial(move, target=torch.zeros(()))
-        if isinstance(layer, SharedLevelLinear):
+        if isinstance(layer, _SharedLevelLinear):
             changes[layer.level] = partial(move, target=torch.zeros(()))
         changes[layer.bias] = partial(move, target=torch.as_tensor(target, dtype=torch.float32).reshape(-1))
     return changes
@@ -246,7 +246,7 @@ def towards(head: BTHead, start: HeadStart, factor: float) -> dict[Tensor, Calla
 def _start_layer(part: nn.Module, bias: npt.NDArray[np.float64] | float) -> None:
     """Give the last layer this bias and tiny weights."""
     layer = _last_linear(part)
-    nn.init.normal_(layer.weight, std=TINY_STD)
+    nn.init.normal_(layer.weight, std=_TINY_STD)
     with torch.no_grad():
         layer.bias.copy_(torch.as_tensor(bias, dtype=layer.bias.dtype))
 
@@ -269,7 +269,7 @@ INIT_TYPES: dict[str, Callable[[nn.Linear], None]] = {
     "reset_params": lambda layer: layer.reset_parameters(),
     "he_unif": _weight_init(lambda weight: nn.init.kaiming_uniform_(weight, nonlinearity="relu")),
     "xavier_unif": _weight_init(nn.init.xavier_uniform_),
-    "tiny_normal": _weight_init(lambda weight: nn.init.normal_(weight, std=TINY_STD)),
+    "tiny_normal": _weight_init(lambda weight: nn.init.normal_(weight, std=_TINY_STD)),
     "marginal": lambda layer: layer.reset_parameters(),  # of inner layers; `initialise` sets the last ones
 }
 
@@ -295,9 +295,9 @@ def _scalar_layer(hidden: int, width: int | None) -> nn.Module:
 
 def _eta_width(head_type: str, hidden: int, options: dict[str, Any]) -> int | None:
     for key in options:
-        if key not in HEAD_CONFIG_KEYS:
-            names = ", ".join(HEAD_CONFIG_KEYS)
-            raise ConfigError(f"head_config key {key!r} is unknown{nearest(key, HEAD_CONFIG_KEYS)}; known: {names}")
+        if key not in _HEAD_CONFIG_KEYS:
+            names = ", ".join(_HEAD_CONFIG_KEYS)
+            raise ConfigError(f"head_config key {key!r} is unknown{nearest(key, _HEAD_CONFIG_KEYS)}; known: {names}")
     settings = {key: value for key, value in options.items() if value is not None}
     if settings and not get(head_type).has_eta:
         raise ConfigError(

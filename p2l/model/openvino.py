@@ -35,16 +35,16 @@ from p2l.model.backbones import Joined, Packed, quiet
 from p2l.model.model import P2LModel
 from p2l.model.reader import ReaderBackbone
 
-_ROUND = 16
+_PASS_TOKENS_STEP = 16
 """Passes are padded to a multiple of this many tokens: OpenVINO compiles for each length that it has not seen."""
 
-_WARM = 256
+_MAX_WARM_TOKENS = 256
 """Tokens of the longest pass that is tried beforehand: most are shorter."""
 
-_GROUP = 64
+_STATES_PER_SCALE = 64
 """States of a token that share a scale in int8."""
 
-_LIGHT = 5_000_000
+_LIGHT_WEIGHTS = 5_000_000
 """Weights of a model whose passes are shorter than dividing them among threads is."""
 
 
@@ -82,7 +82,7 @@ def is_light(model: P2LModel) -> bool:
     if isinstance(backbone := text_model(model), CompiledBackbone):
         return backbone.light
     matrices = (part for layer in layers_of(model) for part in layer.parameters() if part.ndim == 2)
-    return sum(matrix.numel() for matrix in matrices) < _LIGHT
+    return sum(matrix.numel() for matrix in matrices) < _LIGHT_WEIGHTS
 
 
 class CompiledBackbone(nn.Module):
@@ -105,15 +105,16 @@ class CompiledBackbone(nn.Module):
     def forward(self, input_ids: Tensor, position_ids: Tensor, packed: Packed) -> BaseModelOutput:
         """Ids and places (1, T) -> states (1, T, D)."""
         tokens = input_ids.shape[1]
-        more = -tokens % _ROUND
+        more = -tokens % _PASS_TOKENS_STEP
         states = F.pad(self.embed_tokens(input_ids).float(), (0, 0, 0, more))
         owners = np.repeat(np.arange(len(packed.lengths) + 1), [*packed.lengths, more])
         inputs = [states.numpy(), F.pad(position_ids, (0, more)).numpy(), owners]
         requests = self._shared if torch.get_num_threads() < self._cores else self._alone
         request = requests.get()
         try:
-            found = request.infer(inputs, share_inputs=True, share_outputs=True)
-            return BaseModelOutput(last_hidden_state=torch.from_numpy(found[0][:, :tokens].copy()))
+            outputs = request.infer(inputs, share_inputs=True, share_outputs=True)
+            # The buffer belongs to the request, which another thread may take next.
+            return BaseModelOutput(last_hidden_state=torch.from_numpy(outputs[0][:, :tokens].copy()))
         finally:
             requests.put(request)
 
@@ -130,7 +131,7 @@ class CompiledBackbone(nn.Module):
         try:
             for number in ways:
                 torch.set_num_threads(number)
-                for tokens in range(_ROUND, min(longest, _WARM) + 1, _ROUND):
+                for tokens in range(_PASS_TOKENS_STEP, min(longest, _MAX_WARM_TOKENS) + 1, _PASS_TOKENS_STEP):
                     ids = torch.zeros(1, tokens, dtype=torch.long)
                     with torch.inference_mode():
                         self(ids, torch.arange(tokens)[None], Packed.of(torch.tensor([tokens]), ids.device))
@@ -158,7 +159,7 @@ class Graph:
             "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[precision],
             "INFERENCE_NUM_THREADS": threads,
             "ENABLE_CPU_PINNING": False,  # services and workers on one machine would all take the first cores
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if first is None else _GROUP,
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0 if first is None else _STATES_PER_SCALE,
         }
 
         def make(streams: int) -> Any:
@@ -189,8 +190,8 @@ class Traced(nn.Module):
     def forward(self, states: Tensor, position_ids: Tensor, owners: Tensor) -> Tensor:
         """Embedded tokens (1, T, D), places (1, T) and prompts (T,) of tokens -> states (1, T, D)."""
         packed = Joined(owners)
-        found: Tensor = self.backbone(inputs_embeds=states, position_ids=position_ids, packed=packed).last_hidden_state
-        return found
+        output: Tensor = self.backbone(inputs_embeds=states, position_ids=position_ids, packed=packed).last_hidden_state
+        return output
 
 
 class _Angles(nn.Module):
@@ -203,27 +204,29 @@ class _Angles(nn.Module):
         super().__init__()
         self._rotary = rotary
         self._longest = longest
-        self._made: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
+        self._tables: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 
     def forward(self, states: Tensor, position_ids: Tensor, *options: Any) -> tuple[Tensor, ...]:
         """As the module in whose place this is; tables are made at the first call."""
-        if options not in self._made:
+        if options not in self._tables:
             places = torch.arange(self._longest)[None]
-            self._made[options] = tuple(part[0] for part in self._rotary(states[:, :1], places, *options))
-        return tuple(F.embedding(position_ids, table) for table in self._made[options])
+            self._tables[options] = tuple(part[0] for part in self._rotary(states[:, :1], places, *options))
+        return tuple(F.embedding(position_ids, table) for table in self._tables[options])
 
 
 @contextlib.contextmanager
 def _tables(backbone: nn.Module, longest: int) -> Iterator[None]:
     """Put tables in the place of the rotary embeddings of a backbone, until the block ends."""
-    own = {name: part for name, part in backbone.named_children() if type(part).__name__.endswith("RotaryEmbedding")}
-    for name, part in own.items():
-        setattr(backbone, name, _Angles(part, longest))
+    rotaries = {
+        name: module for name, module in backbone.named_children() if type(module).__name__.endswith("RotaryEmbedding")
+    }
+    for name, rotary in rotaries.items():
+        setattr(backbone, name, _Angles(rotary, longest))
     try:
         yield
     finally:
-        for name, part in own.items():
-            setattr(backbone, name, part)
+        for name, rotary in rotaries.items():
+            setattr(backbone, name, rotary)
 
 
 def _traced(backbone: Any) -> Any:
@@ -246,20 +249,16 @@ def _traced(backbone: Any) -> Any:
         decoder = TorchScriptPythonDecoder(module, example_input=example)
         read = frontend.load(decoder)
         graph = frontend.convert(read)
-    _forget_traces()
+    # torch keeps the type of each traced module, and with it its weights, for good unless it is told to let go.
+    torch._C._jit_clear_class_registry()
+    recursive: Any = torch.jit._recursive
+    recursive.concrete_type_store = recursive.ConcreteTypeStore()
     _fold(graph)
     _join(graph)
     for entry, shape in zip(graph.inputs, ([1, -1, width], [1, -1], [-1]), strict=True):
         entry.get_node().set_partial_shape(PartialShape(shape))
     graph.validate_nodes_and_infer_types()
     return graph
-
-
-def _forget_traces() -> None:
-    """Let go of what was traced: torch keeps the type of each traced module, and with it its weights, for good."""
-    torch._C._jit_clear_class_registry()
-    recursive: Any = torch.jit._recursive
-    recursive.concrete_type_store = recursive.ConcreteTypeStore()
 
 
 def _fold(graph: Any) -> None:

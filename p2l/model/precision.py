@@ -5,8 +5,8 @@ as fast, and how much depends on the model's sizes. So both are timed, in turns,
 second or two. Where OpenVINO is installed it computes (p2l.model.openvino), once its coefficients were compared with
 torch's on built-in prompts; elsewhere, and where it disagrees, torch does.
 
-In int8 what is rounded in the first layers every later one carries on: where all layers are too many, the first eighth,
-or else the first quarter, are kept in floating point. A model that does not bear that either is refused.
+Rounding errors of the first int8 layers propagate through all later ones: where int8 in all layers changes the answers
+too much, the first eighth, or else the first quarter, stays in floating point. A model that changes even so is refused.
 """
 
 from __future__ import annotations
@@ -101,8 +101,8 @@ def coefficients(model: P2LModel, prompts: Sequence[Encoding]) -> npt.NDArray[np
     """Coefficients (B, M) of prompts that are asked one by one."""
     with torch.inference_mode():
         rows = [model(batch_of(model, prompt)).coefs for prompt in prompts]
-    found: npt.NDArray[np.float32] = torch.cat(rows).float().numpy()
-    return found
+    coefs: npt.NDArray[np.float32] = torch.cat(rows).float().numpy()
+    return coefs
 
 
 def _spearman(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
@@ -117,8 +117,8 @@ def _spearman(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
 
 
 METHODS = ("int8",)
-LEAST_SPEARMAN, MOST_INT8_ERROR = 0.99, 0.02
-_FIRST = (0.0, 1 / 8, 1 / 4)  # share of the layers that is kept, tried in turn
+MIN_SPEARMAN, MAX_INT8_ERROR = 0.99, 0.02
+_KEPT_SHARES = (0.0, 1 / 8, 1 / 4)  # share of the layers that is kept, tried in turn
 
 
 @dataclass(frozen=True)
@@ -154,16 +154,16 @@ def quantize(
         raise InputError(f"int8 needs OpenVINO, which cannot read this model ({type(error).__name__})") from error
     precision = "bfloat16" if openvino.has_bfloat16() else "float32"
     count = len(layers_of(model))
-    for share in _FIRST:
+    for share in _KEPT_SHARES:
         kept = int(-(-count * share // 1))
         rounded = _with(model, graph.compiled(precision, threads=threads or torch.get_num_threads(), first=kept))
         quantized = Quantized(count, kept, agreement(exact, coefficients(rounded, prompts)))
-        if quantized.agreement.spearman >= LEAST_SPEARMAN and quantized.agreement.error <= MOST_INT8_ERROR:
+        if quantized.agreement.spearman >= MIN_SPEARMAN and quantized.agreement.error <= MAX_INT8_ERROR:
             model.model = rounded.model
             return quantized
     raise InputError(
-        f"int8 changes this model's answers too much: {quantized.agreement} (at least {LEAST_SPEARMAN} and at most "
-        f"{MOST_INT8_ERROR:.0%}); serve it without --quantize"
+        f"int8 changes this model's answers too much: {quantized.agreement} (at least {MIN_SPEARMAN} and at most "
+        f"{MAX_INT8_ERROR:.0%}); serve it without --quantize"
     )
 
 
@@ -181,10 +181,10 @@ def _check(model: P2LModel, method: str) -> None:
 
 # float32 or bfloat16?
 
-LEAST_GAIN, MOST_ERROR, MOST_FLOAT32_ERROR = 1.1, 0.02, 0.001
-LENGTHS = (16, 60, 250)
-ROUNDS = 5
-SECONDS = 1.5
+_MIN_GAIN, _MAX_ERROR, _MAX_FLOAT32_ERROR = 1.1, 0.02, 0.001
+_TIMED_TOKENS = (16, 60, 250)
+_TIMING_ROUNDS = 5
+_MAX_TIMING_SECONDS = 1.5
 """When so much time has passed, no further round of timing begins."""
 
 
@@ -218,12 +218,14 @@ def choose_dtype(model: P2LModel, tokenizer: PromptTokenizer, *, threads: int | 
     model two and a half times.
     """
     if next(model.parameters()).device.type == "cuda":
-        return _on_a_card(model)
+        if torch.cuda.is_bf16_supported():
+            return Choice(model.to(torch.bfloat16), torch.bfloat16, "bfloat16: this card computes in it")
+        return Choice(model, torch.float32, "float32: this card does not compute in bfloat16")
     if not layers_of(model):
         return Choice(model, torch.float32, f"float32: {model.record.model_type} has no products to shorten")
     library = _Library(model, tokenizer, threads)
     whole = library.model_in(torch.float32)
-    by = library.said
+    by = library.name
     if whole is None:
         whole = model
         product = _product()
@@ -234,11 +236,11 @@ def choose_dtype(model: P2LModel, tokenizer: PromptTokenizer, *, threads: int | 
         half = library.model_in(torch.bfloat16) if openvino.has_bfloat16() else None
     if half is None:
         return Choice(whole, torch.float32, _computed(slow, by))
-    found = agreement(library.exact, coefficients(half, library.prompts))
+    half_agreement = agreement(library.exact, coefficients(half, library.prompts))
     timings = _time(whole, half, tokenizer)
     gain = float(np.exp(np.mean([np.log(timing.gain) for timing in timings])))
-    faster = gain >= LEAST_GAIN and found.error <= MOST_ERROR
-    reason = _computed(_reason(faster, gain, timings, found), by)
+    faster = gain >= _MIN_GAIN and half_agreement.error <= _MAX_ERROR
+    reason = _computed(_reason(faster, gain, timings, half_agreement), by)
     return Choice(half, torch.bfloat16, reason) if faster else Choice(whole, torch.float32, reason)
 
 
@@ -253,7 +255,7 @@ def in_dtype(
     if on_cpu and layers_of(model) and dtype in (torch.float32, torch.bfloat16):
         library = _Library(model, tokenizer, threads)
         faster = library.model_in(dtype)
-        reason = _computed(reason, library.said)
+        reason = _computed(reason, library.name)
         if faster is not None:
             return Choice(faster, dtype, reason)
     if on_cpu and not layers_of(model):
@@ -267,7 +269,7 @@ class _Library:
     """OpenVINO's way to compute a float32 model, if there is one."""
 
     def __init__(self, model: P2LModel, tokenizer: PromptTokenizer, threads: int | None) -> None:
-        self.said = "torch"
+        self.name = "torch"
         """What computes, and why."""
         self.prompts = probes(tokenizer)[::2]  # half of them: the start of a service waits for this
         self.exact = coefficients(model, self.prompts)
@@ -278,7 +280,7 @@ class _Library:
             try:
                 self._graph = Graph(model, tokenizer.max_length)
             except Exception as error:  # whatever a tracer or a frontend has to say of a model that it cannot read
-                self.said = f"torch, for {openvino.version()} cannot read this model ({type(error).__name__})"
+                self.name = f"torch, for {openvino.version()} cannot read this model ({type(error).__name__})"
 
     def model_in(self, dtype: torch.dtype) -> P2LModel | None:
         """The model computed by the library; None where it cannot compute so, or gives other coefficients."""
@@ -287,10 +289,10 @@ class _Library:
         name = str(dtype).removeprefix("torch.")
         model = _with(self._model, self._graph.compiled(name, threads=self._threads))
         error = agreement(self.exact, coefficients(model, self.prompts)).error
-        if error > (MOST_FLOAT32_ERROR if dtype == torch.float32 else MOST_ERROR):
-            self.said = f"torch, for coefficients of {openvino.version()} differ by {error:.1%} of their spread"
+        if error > (_MAX_FLOAT32_ERROR if dtype == torch.float32 else _MAX_ERROR):
+            self.name = f"torch, for coefficients of {openvino.version()} differ by {error:.1%} of their spread"
             return None
-        self.said = openvino.version()
+        self.name = openvino.version()
         return model
 
 
@@ -308,20 +310,14 @@ def _computed(reason: str, by: str) -> str:
     return f"{reason.split('; computed by ')[0]}; computed by {by}"
 
 
-def _on_a_card(model: P2LModel) -> Choice:
-    if torch.cuda.is_bf16_supported():
-        return Choice(model.to(torch.bfloat16), torch.bfloat16, "bfloat16: this card computes in it")
-    return Choice(model, torch.float32, "float32: this card does not compute in bfloat16")
-
-
-def _reason(faster: bool, gain: float, timings: Sequence[Timing], found: Agreement) -> str:
+def _reason(faster: bool, gain: float, timings: Sequence[Timing], half: Agreement) -> str:
     shown = min(timings, key=lambda timing: abs(timing.tokens - 60))
     pair = f"{shown.bfloat16 * 1e3:.3g} against {shown.float32 * 1e3:.3g} ms for {shown.tokens} tokens"
     speed = f"{gain:.2g} times as fast as float32 here on average ({pair})"
-    error = f"coefficients differ by {found.error:.1%} of their spread on average"
+    error = f"coefficients differ by {half.error:.1%} of their spread on average"
     if faster:
         return f"bfloat16: {speed}, {error}"
-    if gain >= LEAST_GAIN:
+    if gain >= _MIN_GAIN:
         return f"float32: bfloat16 is {speed}, but its {error}"
     return f"float32: bfloat16 is only {speed}" if gain > 1 else f"float32: bfloat16 is not faster here ({pair})"
 
@@ -340,15 +336,15 @@ def _product() -> Timing:
     x = torch.randn(64, 1024)
     layers = [nn.Linear(1024, 1024, bias=False, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)]
     ways = [_pass_of(layer, x.to(layer.weight.dtype)) for layer in layers]
-    return Timing(64, *_least_seconds(ways, time.perf_counter() + SECONDS / 4))
+    return Timing(64, *_least_seconds(ways, time.perf_counter() + _MAX_TIMING_SECONDS / 4))
 
 
 def _time(model: P2LModel, half: P2LModel, tokenizer: PromptTokenizer) -> list[Timing]:
     """Both on prompts of several lengths; no further length once the time is up or the first one has decided."""
-    until = time.perf_counter() + SECONDS
+    until = time.perf_counter() + _MAX_TIMING_SECONDS
     timings: list[Timing] = []
-    for tokens in LENGTHS:
-        if timings and (time.perf_counter() > until or timings[-1].gain < 1 / LEAST_GAIN):
+    for tokens in _TIMED_TOKENS:
+        if timings and (time.perf_counter() > until or timings[-1].gain < 1 / _MIN_GAIN):
             break
         prompt = of_length(tokenizer, tokens)
         ways = [_pass_of(each, batch_of(each, prompt)) for each in (model, half)]
@@ -356,10 +352,10 @@ def _time(model: P2LModel, half: P2LModel, tokenizer: PromptTokenizer) -> list[T
     return timings
 
 
-def _pass_of(module: nn.Module, given: object) -> Callable[[], object]:
+def _pass_of(module: nn.Module, batch: object) -> Callable[[], object]:
     def forward() -> object:
         with torch.inference_mode():
-            return module(given)
+            return module(batch)
 
     return forward
 
@@ -369,7 +365,7 @@ def _least_seconds(ways: Sequence[Callable[[], object]], until: float) -> list[f
     for way in ways:
         way()
     least = [float("inf")] * len(ways)
-    for number in range(ROUNDS):
+    for number in range(_TIMING_ROUNDS):
         if number and time.perf_counter() > until:
             break
         for place, way in enumerate(ways):

@@ -14,11 +14,11 @@ _MATH = re.compile(r"[=+*/^<>$\\{}|~%±×÷∑∫√≤≥∞-]")
 _NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?")
 _SENTENCE = re.compile(r"[.!?。！？](?:\s|$)")
 _WORD = re.compile(r"\w+")
-_LARGEST = 12.0  # digits of a number that count
-_COUNTED = (",", "([{", "'\"", "$", "\\", "%", "=", "+-*/", "_", ":")
-_FIRST = 9
+_MAX_DIGITS = 12.0  # digits of a number that count
+_COUNTED_SIGNS = (",", "([{", "'\"", "$", "\\", "%", "=", "+-*/", "_", ":")
+_SHARES = 9
 BETWEEN_TURNS = "\n\n"
-COUNTS_OF_TEXT = _FIRST + 12 + len(_COUNTED)
+COUNTS_OF_TEXT = _SHARES + 12 + len(_COUNTED_SIGNS)
 """Counts of the whole prompt, which come first."""
 FORM_FEATURES = 2 * COUNTS_OF_TEXT + 2
 """Counts of form; readers of older versions have only the first of them."""
@@ -39,7 +39,7 @@ def form_of(turns: Sequence[str]) -> list[float]:
 
 def _of_text(text: str) -> list[float]:
     """Return counts of a text: of its length, its shares of signs, its numbers, its words and its lines."""
-    return [*_shares(text), *_sizes(text), *(math.log1p(sum(map(text.count, signs))) for signs in _COUNTED)]
+    return [*_shares(text), *_sizes(text), *(math.log1p(sum(map(text.count, signs))) for signs in _COUNTED_SIGNS)]
 
 
 def _shares(text: str) -> list[float]:
@@ -64,7 +64,7 @@ def _shares(text: str) -> list[float]:
 def _sizes(text: str) -> list[float]:
     """Return how many numbers, sentences, different words and indented lines there are, and how large they are."""
     words, lines = text.split(), text.split("\n")
-    digits = [min(_LARGEST, math.log10(1.0 + float(number.replace(",", "")))) for number in _NUMBER.findall(text)]
+    digits = [min(_MAX_DIGITS, math.log10(1.0 + float(number.replace(",", "")))) for number in _NUMBER.findall(text)]
     lengths, widths = [len(word) for word in words] or [0], [len(line) for line in lines]
     return [
         math.log1p(len(digits)),

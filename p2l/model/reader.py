@@ -49,14 +49,14 @@ from p2l.model.tfidf import TfidfTokenizer
 from p2l.model.tfidf import load as load_words
 
 Floats = npt.NDArray[np.float32]
-WORDS_FILE = "words.safetensors"
-LONGEST = 256
+_WORDS_FILE = "words.safetensors"
+_MAX_ENCODER_TOKENS = 256
 """Tokens that the encoder reads, at most, unless it was trained with fewer."""
 READS = ("state", "words", "all")
 """What the members of a reader with an encoder read: those that read different things err differently."""
-MOST_DEVIATIONS = 4.0  # of a feature: a prompt of another kind must not dwarf everything else
-_MOST_CHARS = 20_000  # of a prompt that encoder and form read
-_TOKENS_AT_ONCE = 2048  # of prompts that the encoder reads together
+MAX_DEVIATIONS = 4.0  # of a feature: a prompt of another kind must not dwarf everything else
+_MAX_CHARS = 20_000  # of a prompt that encoder and form read
+_TOKENS_PER_PASS = 2048  # of prompts that the encoder reads together
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class ReaderConfig:
     normalise: bool = False
     frozen: bool = True
     """Whether training leaves the encoder as it is."""
-    max_position_embeddings: int = LONGEST
+    max_position_embeddings: int = _MAX_ENCODER_TOKENS
     """Tokens that the encoder can read."""
     dropout: float = 0.5
     input_dropout: float = 0.3
@@ -96,13 +96,13 @@ class ReaderConfig:
         return asdict(self)
 
 
-ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "softmax": functools.partial(F.softmax, dim=-1),
 }
 
 
-class MemberLayer(Float32Linear):
+class _MemberLayer(Float32Linear):
     """The hidden layer (F -> H), whose units belong to K members in equal parts.
 
     Weights of inputs that a member does not read are zero, and stay so: no gradient reaches them.
@@ -121,7 +121,7 @@ class MemberLayer(Float32Linear):
         super().__init__(inputs, units, dtype=dtype)
         self.config = config
         self.register_buffer("mask", _inputs_of_members(inputs, config), persistent=False)
-        self.activate = choose("activation of a reader", config.activation, ACTIVATIONS)
+        self.activate = choose("activation of a reader", config.activation, _ACTIVATIONS)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, F) -> (B, H) float32; in training (K B, H), the members one after the other and each by its own units."""
@@ -169,7 +169,7 @@ class ReaderBackbone(nn.Module):
         width = 0 if encoder is None else int(encoder.config.hidden_size)  # type: ignore[union-attr, arg-type]
         self.register_buffer("state_mean", torch.zeros(width, dtype=dtype))
         self.register_buffer("state_scale", torch.ones(width, dtype=dtype))
-        self.layer = MemberLayer(width + config.directions + config.form, config, dtype)
+        self.layer = _MemberLayer(width + config.directions + config.form, config, dtype)
         self.cache: StateCache | None = None
         """States of prompts that were read before; for a frozen encoder."""
         if config.frozen and encoder is not None:
@@ -230,7 +230,7 @@ class ReaderBackbone(nn.Module):
         states = np.zeros((len(tokens), len(self.state_mean)), dtype=np.float16)
         threads = torch.get_num_threads()
         torch.set_num_threads(backbones.all_threads())  # the layers above it may be trained by one
-        for rows in plan_batches([len(ids) for ids in tokens], max_tokens=_TOKENS_AT_ONCE, packed=True):
+        for rows in plan_batches([len(ids) for ids in tokens], max_tokens=_TOKENS_PER_PASS, packed=True):
             batch = to_device(collate([encodings[row] for row in rows], 0, packed=True), device)
             with torch.no_grad():
                 states[rows] = self._read(batch).half().cpu().numpy()
@@ -315,7 +315,7 @@ class ReaderTokenizer(PromptTokenizer):
 
         folder = Path(directory)
         self.words.save_pretrained(folder)
-        save_file({name: np.ascontiguousarray(part) for name, part in self.scaling.items()}, folder / WORDS_FILE)
+        save_file({name: np.ascontiguousarray(part) for name, part in self.scaling.items()}, folder / _WORDS_FILE)
         if self._tokenizer is not None:
             self._tokenizer.save(str(folder / "tokenizer.json"))
 
@@ -324,7 +324,7 @@ class ReaderTokenizer(PromptTokenizer):
         projection = self.scaling["projection"]
         raw = raw_features(self.words, projection, turns, form=len(self.scaling["mean"]) - projection.shape[1])
         scaled = (raw - self.scaling["mean"]) * self.scaling["scale"]
-        limited: Floats = np.clip(scaled, -MOST_DEVIATIONS, MOST_DEVIATIONS).astype(np.float32)
+        limited: Floats = np.clip(scaled, -MAX_DEVIATIONS, MAX_DEVIATIONS).astype(np.float32)
         return limited
 
 
@@ -352,7 +352,7 @@ def text_of(turns: Sequence[str]) -> str:
 
 def _newest(turns: Sequence[str]) -> list[str]:
     """Return the newest turns of a prompt, repaired, the oldest of them cut."""
-    newest = newest_turns(turns, max_turns=_MOST_CHARS, max_chars=_MOST_CHARS)
+    newest = newest_turns(turns, max_turns=_MAX_CHARS, max_chars=_MAX_CHARS)
     return [cut_marks(repair(turn)) for turn in newest]
 
 
@@ -369,7 +369,7 @@ def load(folder: Path, *, max_length: int | None, **_: str | None) -> ReaderToke
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
-    file = folder / WORDS_FILE
+    file = folder / _WORDS_FILE
     config = _config(folder)
     words = load_words(folder, max_length=None)
     try:
@@ -481,7 +481,7 @@ def _with_encoder(encoder: Path | None, *, frozen: bool) -> tuple[ReaderConfig, 
         pooling=pooling.kind,
         normalise=pooling.normalise,
         frozen=frozen,
-        max_position_embeddings=min(positions, pooling.max_length or LONGEST, LONGEST),
+        max_position_embeddings=min(positions, pooling.max_length or _MAX_ENCODER_TOKENS, _MAX_ENCODER_TOKENS),
     )
     return config, network, tokenizer
 

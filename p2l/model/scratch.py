@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Floats = npt.NDArray[np.float32]
 
 
-SPECIAL_TOKENS = ("<|pad|>", "<|cls|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
+_SPECIAL_TOKENS = ("<|pad|>", "<|cls|>", "<|im_start|>", "<|im_end|>", "<|endoftext|>")
 # One digit, word, run of signs or run of blanks at a time, as Qwen's tokenizers split; transformers replaces any other
 # split for models of that family.
 _SPLIT = (
@@ -42,10 +42,10 @@ TRANSFORMER_DEFAULTS: dict[str, Any] = {
     "intermediate_size": None,
     "max_positions": 2048,
 }
-_PROMPTS_AT_ONCE = 256
-_MORE = 16  # directions beyond those that are kept, without which the last ones are imprecise
+_PROMPTS_PER_BATCH = 256
+_SPARE_DIRECTIONS = 16  # directions beyond those that are kept, without which the last ones are imprecise
 _POWER_STEPS = 6
-DIRECTIONS = 128
+_DIRECTIONS = 128
 """Of words, that a reader reads."""
 READER_DEFAULTS: dict[str, Any] = {"hidden_size": 128, "members": 6, "max_features": 20_000, "min_df": 3}
 TFIDF_DEFAULTS: dict[str, Any] = {"hidden_size": 32, "ngrams": (1, 1), "max_features": 50_000, "min_df": 3}
@@ -140,7 +140,7 @@ def train_bpe(prompts: Sequence[Sequence[str]], vocab_size: int) -> Any:
     from p2l.common.prompts import repair
     from p2l.model.tokenizer import resolve_template
 
-    least = 256 + len(SPECIAL_TOKENS)
+    least = 256 + len(_SPECIAL_TOKENS)
     if vocab_size < least:
         raise ConfigError(
             f"--vocab-size must be at least {least} (every byte and the special tokens), not {vocab_size}"
@@ -156,7 +156,7 @@ def train_bpe(prompts: Sequence[Sequence[str]], vocab_size: int) -> Any:
     built.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
-        special_tokens=list(SPECIAL_TOKENS),
+        special_tokens=list(_SPECIAL_TOKENS),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -201,7 +201,7 @@ def make_reader(
     members: int,
     max_features: int,
     min_df: int,
-    directions: int = DIRECTIONS,
+    directions: int = _DIRECTIONS,
     frozen: bool = True,
     seed: int = 42,
     quiet: bool = True,
@@ -219,7 +219,7 @@ def make_reader(
     from p2l.model.tfidf import fit_vocabulary
 
     words = fit_vocabulary(prompts, max_features=max_features, min_df=min_df)
-    projection = main_directions(words, prompts, directions, seed=seed)
+    projection = _main_directions(words, prompts, directions, seed=seed)
     raw = raw_features(words, projection, prompts)
     scaling = {
         "projection": projection.astype(np.float16),
@@ -261,12 +261,12 @@ def words_and_form(prompts: Sequence[Sequence[str]], *, seed: int = 42) -> tuple
     if words is None:
         raw, directions = np.array([form_of(turns) for turns in prompts], dtype=np.float32), 0
     else:
-        projection = main_directions(words, prompts, DIRECTIONS, seed=seed)
+        projection = _main_directions(words, prompts, _DIRECTIONS, seed=seed)
         raw, directions = raw_features(words, projection, prompts), projection.shape[1]
     return (raw - raw.mean(0)) * _scales(raw, directions), words
 
 
-def main_directions(words: TfidfTokenizer, prompts: Sequence[Sequence[str]], count: int, *, seed: int) -> Floats:
+def _main_directions(words: TfidfTokenizer, prompts: Sequence[Sequence[str]], count: int, *, seed: int) -> Floats:
     """Return the main directions (V, K) of the prompts' TF-IDF, K at most `count`, by randomised subspace iteration."""
     import numpy as np
     from scipy.sparse import csr_matrix
@@ -278,7 +278,7 @@ def main_directions(words: TfidfTokenizer, prompts: Sequence[Sequence[str]], cou
     weights = np.concatenate([row.values for row in rows if row.values is not None])
     matrix = csr_matrix((weights, np.concatenate([row.ids for row in rows]), borders), (len(rows), words.vocab_size))
     least = min(matrix.shape)
-    start = np.random.default_rng(seed).standard_normal((words.vocab_size, min(count + _MORE, least)))
+    start = np.random.default_rng(seed).standard_normal((words.vocab_size, min(count + _SPARE_DIRECTIONS, least)))
     basis = start
     with one_blas_thread():
         for _ in range(_POWER_STEPS):
@@ -320,8 +320,8 @@ def _scale_states(
     total = squares = torch.zeros(len(backbone.state_mean), dtype=torch.float64)
     count = len(prompts)
     with progress(description="reading prompts", total=count, unit="prompt", quiet=quiet) as bar, torch.no_grad():
-        for start in range(0, count, _PROMPTS_AT_ONCE):
-            chunk = reader.encode(prompts[start : start + _PROMPTS_AT_ONCE])
+        for start in range(0, count, _PROMPTS_PER_BATCH):
+            chunk = reader.encode(prompts[start : start + _PROMPTS_PER_BATCH])
             states = backbone.states(collate(chunk, 0, packed=True)).double()
             total, squares = total + states.sum(0), squares + (states**2).sum(0)
             bar.update(len(chunk))

@@ -148,7 +148,9 @@ class StateCache:
 
     def get(self, keys: Sequence[bytes]) -> list[npt.NDArray[np.float16] | None]:
         """Return the state (D,) of each key, or None."""
-        return [self._state(key) for key in keys]
+        rows = [self._rows.get(key) for key in keys]
+        on_disk = [None if row is None else np.asarray(self._mapped["state"][row]) for row in rows]
+        return [self._new.get(key, state) for key, state in zip(keys, on_disk, strict=True)]
 
     def put(self, keys: Sequence[bytes], states: npt.NDArray[np.float16]) -> None:
         """Keep states (N, D), in the file too."""
@@ -159,12 +161,6 @@ class StateCache:
         # Memory is bounded as the file is.
         while len(self._new) * self._row.itemsize > max(self.most_bytes, 100_000_000):
             self._new.pop(next(iter(self._new)))
-
-    def _state(self, key: bytes) -> npt.NDArray[np.float16] | None:
-        if key in self._new:
-            return self._new[key]
-        row = self._rows.get(key)
-        return None if row is None else np.asarray(self._mapped["state"][row])
 
     def _map(self) -> None:
         """Map what is in the file, and find its rows by key."""

@@ -43,11 +43,11 @@ from p2l.model.encoding import (
     register,
 )
 
-VOCABULARY_FILE = "tfidf.json"
-MIN_DF = 3
+_VOCABULARY_FILE = "tfidf.json"
+_MIN_DF = 3
 """Prompts that a word of the vocabulary is in, at least."""
-_LONGEST_NGRAM = 100  # words; the work for a prompt grows with it
-_MOST_CANDIDATES = 4_000_000  # n-grams counted at once while fitting (about 500 MB); rare ones are dropped beyond
+_MAX_NGRAM_WORDS = 100  # words; the work for a prompt grows with it
+_MAX_CANDIDATES = 4_000_000  # n-grams counted at once while fitting (about 500 MB); rare ones are dropped beyond
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class TfidfTokenizer(PromptTokenizer):
     def save_pretrained(self, directory: str | Path) -> None:
         """Write the vocabulary."""
         content = {"ngrams": list(self.ngrams), "terms": self._terms, "idf": self._idf.round(6).tolist()}
-        write_json(Path(directory) / VOCABULARY_FILE, content)
+        write_json(Path(directory) / _VOCABULARY_FILE, content)
 
     def contents(self) -> tuple[list[str], npt.NDArray[np.float64]]:
         """Return the terms and their idf (V,)."""
@@ -165,7 +165,7 @@ class WordUsage:
 
     def known_alone(self) -> npt.NDArray[np.float64]:
         """Return the shares (Q,) of words that would be known of each prompt had it alone not been read."""
-        known, count = np.bincount(self.words)[self.words] > MIN_DF, len(self.lacking)
+        known, count = np.bincount(self.words)[self.words] > _MIN_DF, len(self.lacking)
         square = np.bincount(self.prompt, self.weights * known, count)
         rest = np.bincount(self.prompt, self.unknown * ~known, count) + self.lacking
         return np.asarray(np.where(square + rest > 0, square / np.maximum(square + rest, 1e-300), 1.0))
@@ -174,7 +174,7 @@ class WordUsage:
 @register("tfidf")
 def load(folder: Path, *, max_length: int | None, **_: str | None) -> TfidfTokenizer:
     """Load what `TfidfTokenizer.save_pretrained` wrote; templates and special tokens do not apply."""
-    file = folder / VOCABULARY_FILE
+    file = folder / _VOCABULARY_FILE
     content = read_object(file)
     try:
         (low, high), terms, idf = content["ngrams"], content["terms"], np.asarray(content["idf"], dtype=np.float64)
@@ -185,10 +185,10 @@ def load(folder: Path, *, max_length: int | None, **_: str | None) -> TfidfToken
         raise CheckpointError(f"{file}: terms must be a list of different words; copy the folder again")
     if idf.shape != (len(terms),) or not np.isfinite(idf).all():
         raise CheckpointError(f"{file}: needs one finite idf for each of its {len(terms)} terms; copy the folder again")
-    if not all(type(size) is int for size in (low, high)) or not 1 <= low <= high <= _LONGEST_NGRAM:
+    if not all(type(size) is int for size in (low, high)) or not 1 <= low <= high <= _MAX_NGRAM_WORDS:
         raise CheckpointError(
-            f"{file}: ngrams must be the least and the greatest number of words of a term, from 1 to {_LONGEST_NGRAM}; "
-            "copy the folder again"
+            f"{file}: ngrams must be the least and the greatest number of words of a term, "
+            f"from 1 to {_MAX_NGRAM_WORDS}; copy the folder again"
         )
     return TfidfTokenizer(terms, idf, ngrams=(low, high), max_length=max_length or DEFAULT_MAX_LENGTH)
 
@@ -198,7 +198,7 @@ def fit_vocabulary(
     *,
     ngrams: tuple[int, int] = (1, 1),
     max_features: int = 50_000,
-    min_df: int = MIN_DF,
+    min_df: int = _MIN_DF,
 ) -> TfidfTokenizer:
     """Fit the `max_features` most frequent n-grams found in at least `min_df` prompts; InputError if there are none."""
     frequencies: Counter[str] = Counter()
@@ -206,7 +206,7 @@ def fit_vocabulary(
     for turns in prompts:
         total += 1
         frequencies.update({term for turn in turns for term in _ngrams(split_words(turn), ngrams)})
-        if len(frequencies) > _MOST_CANDIDATES:
+        if len(frequencies) > _MAX_CANDIDATES:
             frequencies = _without_rare(frequencies)
     ranked = sorted((-count, term) for term, count in frequencies.items() if count >= min_df)[:max_features]
     if not ranked:
@@ -242,7 +242,7 @@ def _newest_words(turns: Sequence[str], count: int) -> tuple[list[list[str]], bo
 def _without_rare(frequencies: Counter[str]) -> Counter[str]:
     """Halve the table by dropping the rarest n-grams, whose counts restart from zero (lossy counting)."""
     least = 2
-    while len(frequencies) > _MOST_CANDIDATES // 2:
+    while len(frequencies) > _MAX_CANDIDATES // 2:
         frequencies = Counter({term: count for term, count in frequencies.items() if count >= least})
         least += 1
     return frequencies

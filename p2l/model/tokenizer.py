@@ -51,10 +51,10 @@ _TEMPLATE_MARKER = re.compile(r"<\|[^|<>\s]+\|>")
 # Templates get the date from a variable or from a function, which ignores the format.
 _DATE = "26 Jul 2024"
 _DATE_FUNCTION = f"{{%- macro strftime_now(format) -%}}{_DATE}{{%- endmacro -%}}"
-_CHARS_AT_ONCE = 1_000_000  # tokenising takes some 400 bytes a token
+_CHARS_PER_BATCH = 1_000_000  # tokenising takes some 400 bytes a token
 # Of a longer prompt only the newest characters are read, and four times as many where they are too few tokens.
 _CHARS_PER_TOKEN = 6
-_MARGIN = 64  # tokens beyond those kept, so that where the text was cut changes none of them
+_MARGIN_TOKENS = 64  # tokens beyond those kept, so that where the text was cut changes none of them
 
 
 class ChatTokenizer(PromptTokenizer):
@@ -86,7 +86,7 @@ class ChatTokenizer(PromptTokenizer):
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
         """See `PromptTokenizer.encode`."""
         turns = [check_turns(prompt, number) for number, prompt in enumerate(prompts)]
-        return self._encode(turns, _CHARS_PER_TOKEN * (self.max_length + _MARGIN))
+        return self._encode(turns, _CHARS_PER_TOKEN * (self.max_length + _MARGIN_TOKENS))
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Write the tokenizer with its template and maximal length."""
@@ -126,7 +126,7 @@ class ChatTokenizer(PromptTokenizer):
             # The last guard: whatever the tokenizer returns, there is exactly one CLS, at the end.
             body = self._reclean(read, unclean)
             body = body[(body != self.cls_token_id) & (body < self.vocab_size)]
-            if read is not prompt and len(body) < self.max_length + self._preamble + _MARGIN:
+            if read is not prompt and len(body) < self.max_length + self._preamble + _MARGIN_TOKENS:
                 encodings += self._encode([prompt], 4 * max_chars)
             else:
                 encodings.append(self._finish(body))
@@ -134,7 +134,7 @@ class ChatTokenizer(PromptTokenizer):
 
     @cached_property
     def _preamble(self) -> int:
-        """How many tokens the template writes besides the turns, which are not of the prompt's newest."""
+        """The number of tokens that the template writes around a turn."""
         return len(next(self._bodies([["x"]])))
 
     def _find_markers(self) -> set[str]:
@@ -198,7 +198,9 @@ class ChatTokenizer(PromptTokenizer):
     def _neutralise_strictly(self, turn: str) -> str:
         """Drop what normalisation removes, and put blanks around the punctuation that markers have."""
         plain = "".join(
-            char for char in unicodedata.normalize("NFKD", cut_marks(repair(turn))) if not _is_invisible(char)
+            char
+            for char in unicodedata.normalize("NFKD", cut_marks(repair(turn)))
+            if char in "\t\n\r" or unicodedata.category(char) not in ("Mn", "Cc", "Cf")
         )
         signs = "".join(sorted({char for marker in self._markers for char in marker if not char.isalnum()}))
         spaced = re.sub(f"[{re.escape(signs)}]", lambda found: f" {found[0]} ", plain) if signs else plain
@@ -334,14 +336,10 @@ def _by_size(texts: Sequence[str]) -> Iterator[list[str]]:
     group: list[str] = []
     size = 0
     for text in texts:
-        if group and size + len(text) > _CHARS_AT_ONCE:
+        if group and size + len(text) > _CHARS_PER_BATCH:
             yield group
             group, size = [], 0
         group.append(text)
         size += len(text)
     if group:
         yield group
-
-
-def _is_invisible(char: str) -> bool:
-    return unicodedata.category(char) in ("Mn", "Cc", "Cf") and char not in "\t\n\r"

@@ -46,20 +46,20 @@ from p2l.votes.sources import file_kind, read_columns
 from p2l.votes.writing import write_votes
 
 Floats = npt.NDArray[np.float64]
-FEWEST = 3
-"""Known models that a prior needs."""
-LEVEL = 1.959964
+_MIN_KNOWN_MODELS = 3
+"""Fewest known models that a prior is fitted to."""
+SDS_OF_INTERVAL = 1.959964
 """Standard deviations of a 95 % interval."""
-_MOST_PROMPTS = 5000  # that known models alone have answered
+_MAX_UNASKED_PROMPTS = 5000  # that known models alone have answered
 
 
 @dataclass(frozen=True)
 class AddedRow:
-    """The row of a new model, and what to say of it."""
+    """The row of a new model, with the figures that the command prints."""
 
     row: NewRow
     observations: str
-    """From what it was fitted."""
+    """Number and kind of the observations that it was fitted to."""
     models: int
     """Models of the larger P2L."""
     coef: float
@@ -117,7 +117,7 @@ def row_of_answers(
             "add known models' answers to other prompts, or leave out --forecasts"
         )
     if not forecasts:
-        others = others[:_MOST_PROMPTS]
+        others = others[:_MAX_UNASKED_PROMPTS]
     rows = np.concatenate([graded, others])
     coefs = p2l.predict([prompts[row] for row in rows]).coefs.astype(np.float64)
     scale, easier = fit_answer_scale(coefs, scores[rows, :-1])
@@ -197,8 +197,10 @@ def _opened(model: str, name: str) -> P2L:
         raise InputError(
             f"{model}: knows {name!r} already; train on its votes (p2l online-train), or choose a new name"
         )
-    if len(p2l.model_list) < FEWEST:
-        raise InputError(f"{model}: knows {len(p2l.model_list)} models; a prior of new ones needs at least {FEWEST}")
+    if len(p2l.model_list) < _MIN_KNOWN_MODELS:
+        raise InputError(
+            f"{model}: knows {len(p2l.model_list)} models; a prior of new ones needs at least {_MIN_KNOWN_MODELS}"
+        )
     return p2l
 
 
@@ -208,7 +210,7 @@ def _prior(p2l: P2L, coefs: Floats, name: str, organisation: str | None) -> RowP
 
 def _added(row: NewRow, coefs: Floats, observations: str) -> AddedRow:
     mean_design = row.prior.design(coefs).mean(axis=0)
-    error = LEVEL * float(np.sqrt(mean_design @ row.covariance @ mean_design))
+    error = SDS_OF_INTERVAL * float(np.sqrt(mean_design @ row.covariance @ mean_design))
     coef, known = float(row.coefs(coefs).mean()), coefs.mean(axis=0)
     count = coefs.shape[1] + 1
     return AddedRow(row, observations, count, coef, coef - error, coef + error, float(known.min()), float(known.max()))

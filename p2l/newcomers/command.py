@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import counted, need, parser, positive, run, whole
+from p2l.common.cli import MODEL_FLAG, counted, need, parser, positive, run, whole
 from p2l.common.errors import ConfigError, InputError
 
 
@@ -17,7 +17,7 @@ def add_parser() -> argparse.ArgumentParser:
         "Add a new model to a trained P2L, without training: its row is the most probable one given some forty votes "
         "or twenty graded answers, under a prior fitted to the known models.",
     )
-    flags.add_argument("--model", required=True, metavar="DIR", help="the folder of a trained model")
+    flags.add_argument(*MODEL_FLAG, required=True, metavar="DIR", help="the folder of a trained model")
     flags.add_argument("--name", required=True, metavar="NAME", help="of the new model, as votes or answers name it")
     source = flags.add_mutually_exclusive_group(required=True)
     source.add_argument("--votes", metavar="FILE", help="votes between it and known models; others are ignored")
@@ -49,7 +49,7 @@ def add_main(argv: Sequence[str] | None = None) -> None:
     if args.forecasts and not args.answers:
         raise ConfigError("--forecasts goes with --answers: it says what further answers would be graded as")
     need("torch")  # before what comes with the extra of votes alone
-    from p2l.newcomers.adding import LEVEL, add_model, row_of_answers, row_of_votes, write_forecasts
+    from p2l.newcomers.adding import SDS_OF_INTERVAL, add_model, row_of_answers, row_of_votes, write_forecasts
 
     if args.forecasts:
         _check_rows(args.forecasts, args.answers)
@@ -67,7 +67,7 @@ def add_main(argv: Sequence[str] | None = None) -> None:
     print(f"model of {added.models} models: {output}")
     if added.expected is not None:
         write_forecasts(added, args.name, args.forecasts)
-        mean, error = added.expected.mean, LEVEL * added.expected.sd
+        mean, error = added.expected.mean, SDS_OF_INTERVAL * added.expected.sd
         print(
             f"{args.forecasts}: {counted(len(added.prompts), 'prompt')} that {args.name} was not asked, expected score "
             f"{mean:.2f}, 95 % interval {max(0.0, mean - error):.2f} to {min(1.0, mean + error):.2f}"
@@ -87,7 +87,7 @@ def probes_parser() -> argparse.ArgumentParser:
     flags = parser(
         "p2l probes", "Choose the prompts that say most about a new model, to be answered by it and graded first."
     )
-    flags.add_argument("--model", required=True, metavar="DIR", help="the folder of a trained model")
+    flags.add_argument(*MODEL_FLAG, required=True, metavar="DIR", help="the folder of a trained model")
     flags.add_argument(
         "--prompts",
         required=True,

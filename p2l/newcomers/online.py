@@ -29,15 +29,15 @@ from p2l.training.trainer import Trainer
 
 FEWEST_KNOWN = 8
 """Models below which there is no prior."""
-OWN_VOTES = 512
+_VOTES_UNTIL_KNOWN = 512
 """Votes from which on gradients alone move a row."""
-_BACKGROUND = 128  # newest prompts that say what the known models' rows are like
-_CHUNK = 1 << 16
-LARGEST = 3.0
-"""How many times as large the first steps of a row are, where nothing sets it."""
-STEPS = 120
-"""Steps with votes on a model after which its row's are as large as all."""
-_STEPS_AT_ONCE = 1 << 10  # whose votes are counted
+_BACKGROUND_PROMPTS = 128  # newest prompts that say what the known models' rows are like
+_VOTES_PER_READ = 1 << 16
+LARGEST_FACTOR = 3.0
+"""Factor of a row's first steps, where no prior sets the row."""
+YOUNG_STEPS = 120
+"""Steps with votes on a model until its row moves as far as any other."""
+_STEPS_PER_READ = 1 << 10  # whose votes are counted
 Ids = NDArray[np.int64]
 
 
@@ -52,7 +52,7 @@ class NewRows:
     """Takes a row anew into the average of weights that is published."""
     _seen: int = 0
     _own: dict[int, list[int]] = field(default_factory=dict)
-    """Votes of each model that is new, by its place in the list, up to OWN_VOTES of them."""
+    """Votes of each model that is new, by its place in the list, up to _VOTES_UNTIL_KNOWN of them."""
 
     def resume(self, arrived: int) -> None:
         """Count the votes that had arrived before this process."""
@@ -72,7 +72,7 @@ class NewRows:
         due = [
             model
             for model, votes in sorted(self._own.items())
-            if before.get(model, 0).bit_length() < len(votes).bit_length() and before.get(model, 0) < OWN_VOTES
+            if before.get(model, 0).bit_length() < len(votes).bit_length() and before.get(model, 0) < _VOTES_UNTIL_KNOWN
         ]
         known = self._known()
         if len(known) < FEWEST_KNOWN:
@@ -82,18 +82,19 @@ class NewRows:
         return due
 
     def _known(self) -> list[int]:
-        return [model for model in range(len(self.trainer.engine.model.model_list)) if self._is_known(model)]
-
-    def _is_known(self, model: int) -> bool:
-        return model < self.began_with or len(self._own.get(model, ())) >= OWN_VOTES
+        """Return the models that the run began with, and those with votes enough for gradients alone."""
+        models = range(len(self.trainer.engine.model.model_list))
+        return [
+            model for model in models if model < self.began_with or len(self._own.get(model, ())) >= _VOTES_UNTIL_KNOWN
+        ]
 
     def _count(self, arrived: int) -> None:
-        for start in range(self._seen, arrived, _CHUNK):
-            ids = np.arange(start, min(start + _CHUNK, arrived))
+        for start in range(self._seen, arrived, _VOTES_PER_READ):
+            ids = np.arange(start, min(start + _VOTES_PER_READ, arrived))
             labels = self.trainer.votes.labels(ids)
             for row, side in np.argwhere(labels[:, :2] >= self.began_with).tolist():
                 own = self._own.setdefault(int(labels[row, side]), [])
-                if len(own) < OWN_VOTES:
+                if len(own) < _VOTES_UNTIL_KNOWN:
                     own.append(int(ids[row]))
         self._seen = max(self._seen, arrived)
 
@@ -101,7 +102,7 @@ class NewRows:
         """Set the row of a model to the most probable one."""
         engine = self.trainer.engine
         ids = np.array(self._own[model], dtype=np.int64)
-        newest = np.arange(max(0, self._seen - _BACKGROUND), self._seen)
+        newest = np.arange(max(0, self._seen - _BACKGROUND_PROMPTS), self._seen)
         votes = SomeVotes(self.trainer.votes, np.concatenate([ids, newest]))
         forecast = self.trainer.forecast(votes)
         row = None if forecast is None else self._fit(model, known, forecast, ids)
@@ -153,7 +154,7 @@ def _row_of(
 class LargerSteps:
     """Makes the steps of young rows larger: `begin` before each step, `end` after it (every rank calls both).
 
-        row <- row + f (row' - row),    f = LARGEST - (LARGEST - 1) min(1, u / STEPS)
+        row <- row + f (row' - row),    f = LARGEST_FACTOR - (LARGEST_FACTOR - 1) min(1, u / YOUNG_STEPS)
 
     row' is where the optimizer has moved the row of a model whose votes came in u steps so far. At the rate of all
     weights a new row stays near the mean row for long, and its votes are forecast worse for it; with a larger rate for
@@ -181,11 +182,11 @@ class LargerSteps:
         self._count(arrived)
         engine = self.trainer.engine
         models = np.arange(self.began_with, min(len(self._steps), len(engine.model.model_list)))
-        young = models[self._steps[models] < STEPS]
+        young = models[self._steps[models] < YOUNG_STEPS]
         self._before = {}
         if len(young):
-            share = torch.from_numpy(self._steps[young] / STEPS).float()
-            self._factors = (LARGEST - (LARGEST - 1) * share).to(engine.device)
+            share = torch.from_numpy(self._steps[young] / YOUNG_STEPS).float()
+            self._factors = (LARGEST_FACTOR - (LARGEST_FACTOR - 1) * share).to(engine.device)
             self._rows = torch.from_numpy(young).to(engine.device)
             self._before = {name: engine.values(name)[self._rows] for name in engine.model.row_names}
 
@@ -202,8 +203,8 @@ class LargerSteps:
     def _count(self, arrived: int) -> None:
         size = self.votes_a_step
         whole = arrived - arrived % size  # of a step that is not full yet, nothing is counted
-        for start in range(self._seen, whole, _STEPS_AT_ONCE * size):
-            ids = np.arange(start, min(start + _STEPS_AT_ONCE * size, whole))
+        for start in range(self._seen, whole, _STEPS_PER_READ * size):
+            ids = np.arange(start, min(start + _STEPS_PER_READ * size, whole))
             labels: NDArray[Any] = self.trainer.votes.labels(ids)[:, :2].astype(np.int64)
             pairs = np.unique(np.stack([np.repeat(ids // size, 2), labels.ravel()], axis=1), axis=0)
             counts = np.bincount(pairs[:, 1], minlength=len(self._steps))

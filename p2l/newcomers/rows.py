@@ -30,12 +30,12 @@ from p2l.likelihood import Likelihood, targets
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-COMPONENTS = 4
+_MAX_COMPONENTS = 4
 """Most components of a prior: each takes some ten known models to know its variance."""
 _MODELS_A_COMPONENT = 4
 _LEAST_VARIANCE = 0.05**2
 _LEAST_SLOPE = 0.05
-_PSEUDO_MODELS = 10.0  # known models at which half of a correlation is believed
+_MODELS_TO_BELIEVE_HALF = 10.0  # known models at which half of a correlation is believed
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def fit_row_prior(coefs: npt.ArrayLike, organisations: Sequence[str] = (), organ
     centred = table - table.mean(axis=1, keepdims=True)
     levels = centred.mean(axis=0)
     deviations = centred - levels
-    number = min(COMPONENTS, table.shape[1] // _MODELS_A_COMPONENT, len(table) - 1)
+    number = min(_MAX_COMPONENTS, table.shape[1] // _MODELS_A_COMPONENT, len(table) - 1)
     _, size, right = np.linalg.svd(deviations / np.sqrt(len(table)), full_matrices=False)
     number = int((size[:number] > 1e-6 * max(float(size[0]), 1e-12)).sum())
     scores = np.concatenate([levels[:, None], (size[:number, None] * right[:number]).T], axis=1)
@@ -112,7 +112,7 @@ def _moments(scores: Floats, organisations: Sequence[str], organisation: str | N
     """Return mean (D,) and covariance (D, D) of a new model's theta, from those of the known ones (M, D)."""
     count = len(scores)
     covariance = scores.T @ scores / max(count - 1, 1)
-    believed = count / (count + _PSEUDO_MODELS)
+    believed = count / (count + _MODELS_TO_BELIEVE_HALF)
     covariance = np.where(np.eye(len(covariance), dtype=bool), covariance, believed * covariance)
     covariance += _LEAST_VARIANCE * np.eye(len(covariance))
     mean = np.zeros(scores.shape[1])
@@ -143,11 +143,11 @@ def _between(scores: Floats, organisations: Sequence[str]) -> Floats:
     return np.asarray(variance / np.maximum(variance + within, 1e-12))
 
 
-Observe = Callable[[Floats], tuple[Floats, Floats, Floats]]
+_Observe = Callable[[Floats], tuple[Floats, Floats, Floats]]
 """Coefficients (N,) of the new model -> log-likelihood of each observation, its slope and its curvature (N,)."""
 
 
-def fit_row(prior: RowPrior, known: Floats, observe: Observe) -> NewRow:
+def fit_row(prior: RowPrior, known: Floats, observe: _Observe) -> NewRow:
     """Return the most probable row given observations at prompts where the known models have coefficients (N, M)."""
     design, base = prior.design(known), known.mean(axis=1)
     precision = np.linalg.inv(prior.covariance)
@@ -171,7 +171,7 @@ def votes_on_new(
     eta: Floats | None = None,
     gamma: Floats | None = None,
     weights: Floats | None = None,
-) -> Observe:
+) -> _Observe:
     """Return the observation of N votes between the new model and others of known coefficients (N,).
 
     `is_first` (N,) is whether the new model stands first in the label `[winner, loser, tie]`, and `ties` (N,) its tie.
@@ -278,7 +278,7 @@ def _marginal(coefs: Floats, scores: Floats) -> tuple[float, float]:
     return slope, level
 
 
-def answers_of_new(scale: AnswerScale, own: Floats, scores: Floats) -> Observe:
+def answers_of_new(scale: AnswerScale, own: Floats, scores: Floats) -> _Observe:
     """Return the observation of the new model's scores (N,) at prompts whose own logits (N,) are known."""
 
     def observe(coefs: Floats) -> tuple[Floats, Floats, Floats]:

@@ -132,11 +132,11 @@ def _number(value: Any) -> float:
         return math.nan
 
 
-_BLOCK = 8 << 20  # bytes
-_PARQUET = b"PAR1"
+_BLOCK_BYTES = 8 << 20  # bytes
+_PARQUET_MAGIC = b"PAR1"
 
 
-class TextLine(NamedTuple):
+class _TextLine(NamedTuple):
     """A whole line without its line feed."""
 
     text: bytes
@@ -146,7 +146,7 @@ class TextLine(NamedTuple):
     """From 1."""
 
 
-class GrowingFile:
+class _GrowingFile:
     """A file that others append lines to: each line is read once, and any line again by its offset.
 
     A last line without an end waits until its end comes. A file that was replaced or cut short is another stream, and
@@ -164,7 +164,7 @@ class GrowingFile:
         except OSError as error:
             hint = "; create it empty if its votes are still to come" if isinstance(error, FileNotFoundError) else ""
             raise VoteError(f"{path}: cannot be followed: {error.strerror or error}{hint}") from error
-        if os.pread(self._file, len(_PARQUET), 0) == _PARQUET:
+        if os.pread(self._file, len(_PARQUET_MAGIC), 0) == _PARQUET_MAGIC:
             raise VoteError(f"{path}: cannot be followed: Parquet does not grow; set it as train_data_path")
 
     def __del__(self) -> None:
@@ -181,19 +181,19 @@ class GrowingFile:
         """Bytes after the end of the last line that has one."""
         return os.fstat(self._file).st_size - self._end
 
-    def lines(self) -> Iterator[TextLine]:
+    def lines(self) -> Iterator[_TextLine]:
         """Yield the lines that have come since, each read once it is yielded; VoteError if the file is not the same."""
         self._check_same()
-        size = _BLOCK
+        size = _BLOCK_BYTES
         while text := os.pread(self._file, size, self._end):
             whole = text.rfind(b"\n") + 1
             if not whole and len(text) < size:
                 return
-            size = _BLOCK if whole else 2 * size  # a line longer than the block
+            size = _BLOCK_BYTES if whole else 2 * size  # a line longer than the block
             start = 0
             while start < whole:
                 end = text.index(b"\n", start)
-                line = TextLine(text[start:end], self._end, self._number)
+                line = _TextLine(text[start:end], self._end, self._number)
                 self._end, self._number = self._end + end + 1 - start, self._number + 1
                 start = end + 1
                 yield line
@@ -219,7 +219,7 @@ class GrowingFile:
 
 
 Ids = Sequence[int] | NDArray[np.int64] | None
-_AT_ONCE = 10_000  # votes in memory before they go to disk
+_VOTES_PER_WRITE = 10_000  # votes in memory before they go to disk
 _RECORD = np.dtype(
     [
         *(("at", "<i8"), ("size", "<i4"), ("a", "<i4"), ("b", "<i4"), ("winner", "i1")),
@@ -235,7 +235,7 @@ class LineVotes:
     from its line. Shapes: n votes asked for.
     """
 
-    def __init__(self, file: GrowingFile, model_list: Sequence[str] = ()) -> None:
+    def __init__(self, file: _GrowingFile, model_list: Sequence[str] = ()) -> None:
         """Start without votes; the models of `model_list` come first."""
         self._file = file
         self._codes = {name: code for code, name in enumerate(model_list)}
@@ -267,7 +267,7 @@ class LineVotes:
         a, b = (self._codes.setdefault(name, len(self._codes)) for name in (vote.model_a, vote.model_b))
         self._new.append((at, size, a, b, vote.winner, vote.weight, vote.tstamp, place))
         self._count += 1
-        if len(self._new) == _AT_ONCE:
+        if len(self._new) == _VOTES_PER_WRITE:
             self._spill()
 
     def finish(self) -> None:
@@ -329,9 +329,9 @@ class LineVotes:
         return self._record if ids is None else self._record[np.asarray(ids, dtype=np.int64)]
 
 
-_AHEAD = 50_000  # votes read beyond those asked for
-_TOLD_EVERY = 60.0  # seconds
-_PATIENCE = 30.0  # seconds until another process sees on its disk what the first one has read
+_VOTES_READ_AHEAD = 50_000  # votes read beyond those asked for
+_SECONDS_BETWEEN_NOTES = 60.0  # seconds
+_MAX_SECONDS_BEHIND = 30.0  # seconds until another process sees on its disk what the first one has read
 
 
 @dataclass
@@ -384,7 +384,7 @@ class LiveVotes(LineVotes):
         self.held_share = held_share
         self._at_least = at_least
         self._gather = gather
-        super().__init__(GrowingFile(path), model_list)
+        super().__init__(_GrowingFile(path), model_list)
         self.held = LineVotes(self._file, model_list)
         self._waiting = waiting or Waiting()
         self._news = self._told = time.monotonic()
@@ -419,8 +419,10 @@ class LiveVotes(LineVotes):
         """Read what is missing to `count` votes and some more; when they are not there yet, only after a pause."""
         processes = _group()
         if processes is None:  # alone, or each process for itself until they know each other: exactly what was asked
-            return self._look_here(count, count + (0 if _has_company() else _AHEAD))
-        box = [self._look_here(count, count + _AHEAD) if processes.get_rank() == 0 else _Now(0, False, False)]
+            return self._look_here(count, count + (0 if _has_company() else _VOTES_READ_AHEAD))
+        box = [
+            self._look_here(count, count + _VOTES_READ_AHEAD) if processes.get_rank() == 0 else _Now(0, False, False)
+        ]
         processes.broadcast_object_list(box, src=0)
         now = box[0]
         self._catch_up(now.there)
@@ -438,7 +440,7 @@ class LiveVotes(LineVotes):
 
     def _catch_up(self, there: int) -> None:
         """Read as far as the first process did; its disk may know a little earlier than this one's."""
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _MAX_SECONDS_BEHIND
         while len(self) < there:
             if not self._read(there) and time.monotonic() > until:
                 raise VoteError(
@@ -462,7 +464,7 @@ class LiveVotes(LineVotes):
             self._news = time.monotonic()
         return there > before
 
-    def _take(self, line: TextLine, there: int) -> bool:
+    def _take(self, line: _TextLine, there: int) -> bool:
         """Add the vote of one line after `there` others; return whether it is one to train on."""
         if not line.text.strip():
             return False
@@ -483,7 +485,7 @@ class LiveVotes(LineVotes):
     def _tell(self, count: int) -> None:
         """Report now and then what the run waits for."""
         now = time.monotonic()
-        if _rank() == 0 and now - self._told >= _TOLD_EVERY:
+        if _rank() == 0 and now - self._told >= _SECONDS_BETWEEN_NOTES:
             self._told = now
             bad = f", {self.bad_lines:,} lines left out" if self.bad_lines else ""
             self._waiting.tell(f"{self.name}: {len(self):,} votes{bad}; waiting for {count - len(self):,} more")

@@ -42,9 +42,8 @@ if TYPE_CHECKING:
     from p2l.training.trainer import StepResult, Trainer
 
 
-ROLLED_BACK = "rolled-back"
-_NAME = re.compile(r"checkpoint-(\d+)")
-_WEIGHTS = ("*.safetensors", "member-*/*.safetensors")
+_ROLLED_BACK = "rolled-back"
+_CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 
 
 class GateDecision(NamedTuple):
@@ -71,7 +70,7 @@ def published(folder: Path) -> list[Path]:
     from p2l.serving.watching import written_at
 
     with suppress(FileNotFoundError):
-        paths = [path for path in folder.iterdir() if _NAME.fullmatch(path.name) and written_at(path)]
+        paths = [path for path in folder.iterdir() if _CHECKPOINT_NAME.fullmatch(path.name) and written_at(path)]
         return sorted(paths, key=lambda path: (written_at(path), path.name))
     return []
 
@@ -154,7 +153,7 @@ def last_decision(folder: Path) -> dict[str, Any] | None:
 def roll_back(folder: Path) -> Rollback:
     """Serve the model before the served one, which moves to `rolled-back`; InputError with fewer than two models."""
     with _one_at_a_time(folder):
-        check_not_a_run(folder, "nothing was changed; name the folder that models are published to")
+        _check_not_a_run(folder, "nothing was changed; name the folder that models are published to")
         models = published(folder)
         if len(models) < 2:
             what = f"only {models[0].name}, and none before it" if models else "no published model"
@@ -191,9 +190,8 @@ def _touch(model: Path, after: Path | None) -> None:
     from p2l.serving.watching import written_at
 
     stamp = max(time.time_ns(), written_at(after) + 1 if after else 0)
-    for pattern in _WEIGHTS:
-        for file in model.glob(pattern):
-            os.utime(file, ns=(stamp, stamp))
+    for file in model.glob("*.safetensors"):
+        os.utime(file, ns=(stamp, stamp))
 
 
 def _prune(folder: Path, keep: int) -> None:
@@ -205,7 +203,7 @@ def _prune(folder: Path, keep: int) -> None:
 
 
 def _place_away(folder: Path, name: str) -> Path:
-    away = folder / ROLLED_BACK
+    away = folder / _ROLLED_BACK
     away.mkdir(exist_ok=True)
     number = sum(1 for path in away.iterdir() if path.name == name or path.name.startswith(f"{name}."))
     return away / (f"{name}.{number}" if number else name)
@@ -232,7 +230,8 @@ def _unwritable(folder: Path, error: OSError) -> InputError:
     return InputError(f"{folder}: cannot be written: {reason.reason if reason else error.strerror or error}")
 
 
-_ERRORS = 2.0
+# An equally good candidate lies above two standard errors once in 44 times, and the next one gets its chance.
+_MAX_STANDARD_ERRORS = 2.0
 
 
 @dataclass(frozen=True)
@@ -256,9 +255,8 @@ def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str
 
         mean d > 2 SE(mean d),    SE = sqrt( P/(P - 1) sum_p (sum_{i in p} (d_i - mean d))^2 ) / N
 
-    refuses the candidate (N votes on P prompts). An equally good candidate is refused once in 44 times, and the next
-    one gets its chance. Votes on a model that either of the two does not know are left out: newcomers are no reason to
-    refuse.
+    refuses the candidate (N votes on P prompts). Votes on a model that either of the two does not know are left out:
+    newcomers are no reason to refuse.
 
     Raise InputError if a folder cannot be loaded.
     """
@@ -278,7 +276,7 @@ def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str
         f"loss {comparison.candidate_loss:.4f} against {comparison.served_loss:.4f} of {served.name} on "
         f"{comparison.votes:,} held-out votes: {comparison.mean:+.4f} +- {comparison.error:.4f}"
     )
-    good = comparison.mean <= _ERRORS * comparison.error
+    good = comparison.mean <= _MAX_STANDARD_ERRORS * comparison.error
     return GateDecision(good, sentence if good else f"{sentence}, worse beyond noise", numbers)
 
 
@@ -448,14 +446,14 @@ class FolderPublisher:
 
 def make_folder(folder: Path) -> None:
     """Create the served folder; InputError if it cannot be created, or is that of a run, whose checkpoints would go."""
-    check_not_a_run(folder, "publishing would remove them; choose another --publish")
+    _check_not_a_run(folder, "publishing would remove them; choose another --publish")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be created: {error.strerror or error}; change --publish") from error
 
 
-def check_not_a_run(folder: Path, hint: str) -> None:
+def _check_not_a_run(folder: Path, hint: str) -> None:
     """Raise InputError where a folder holds checkpoints that a training run goes on from."""
     own = next((path for path in published(folder) if (path / STATE_FILE).is_file()), None)
     if own is not None:

@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_WINNER = {"first": "model_a", "second": "model_b", "tie": "tie", "both_bad": "tie (bothbad)"}
+    from p2l.votes.lake import Lake
+    from p2l.votes.lake_writing import Added
+
+_WINNER_OF_VERDICT = {"first": "model_a", "second": "model_b", "tie": "tie", "both_bad": "tie (bothbad)"}
 PAIR_COLUMNS = "prompt, model_a, model_b, verdict, time, propensity, version_a, version_b, request_id, key"
 """Columns of the router's table `votes` that make a vote, in the order of `vote_of`."""
 
@@ -130,7 +133,7 @@ def vote_of(
     prompts: bool = True,
 ) -> dict[str, Any]:
     """Return a row of PAIR_COLUMNS as a vote of the schema."""
-    vote: dict[str, Any] = {"model_a": model_a, "model_b": model_b, "winner": _WINNER[verdict]}
+    vote: dict[str, Any] = {"model_a": model_a, "model_b": model_b, "winner": _WINNER_OF_VERDICT[verdict]}
     vote |= {"tstamp": time, "propensity": propensity, "question_id": request_id, "voter": voters.of(key)}
     vote["model_version"] = None if version_a is None and version_b is None else [version_a, version_b]
     if prompts:
@@ -138,9 +141,9 @@ def vote_of(
     return vote
 
 
-_MAGIC = b"SQLite format 3\0"
-_BLOCK = 1 << 16
-_ROWS_AT_ONCE = 10_000
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_BLOCK_BYTES = 1 << 16
+_ROWS_PER_READ = 10_000
 _PSEUDONYM_DIGITS = 16  # 64 bits: no two keys of a router share one
 
 
@@ -148,10 +151,10 @@ def is_database(path: Path) -> bool:
     """Whether the file is an SQLite database, by its first bytes or, while it is empty, by its name."""
     try:
         with path.open("rb") as file:
-            start = file.read(len(_MAGIC))
+            start = file.read(len(_SQLITE_MAGIC))
     except OSError:
         return False
-    return start == _MAGIC or (not start and path.suffix in {".sqlite", ".sqlite3", ".db"})
+    return start == _SQLITE_MAGIC or (not start and path.suffix in {".sqlite", ".sqlite3", ".db"})
 
 
 def copy_of(database: Path) -> Path:
@@ -203,7 +206,7 @@ class RouterVotes:
                 (self._after, last),
             )
             voters = Pseudonyms(connection)
-            while chunk := rows.fetchmany(_ROWS_AT_ONCE):
+            while chunk := rows.fetchmany(_ROWS_PER_READ):
                 votes = self._missing([vote_of(voters, *row) | {"voted": voted} for *row, voted in chunk])
                 self._append(b"".join(json.dumps(vote, ensure_ascii=False).encode() + b"\n" for vote in votes))
             self._warn_of_missing_prompts(connection)
@@ -287,7 +290,7 @@ def _cut_off_torn_line(file: int) -> None:
     """Remove the start of a line that a kill has left: the vote is still in the database."""
     size = os.fstat(file).st_size
     while size:
-        start = max(0, size - _BLOCK)
+        start = max(0, size - _BLOCK_BYTES)
         end = os.pread(file, size - start, start).rfind(b"\n") + 1
         if end or not start:
             os.ftruncate(file, start + end)
@@ -299,9 +302,78 @@ def _lines_backwards(file: int) -> Iterator[bytes]:
     """Yield the whole lines of a file, the last one first."""
     at, rest = os.fstat(file).st_size, b""
     while at:
-        start = max(0, at - _BLOCK)
+        start = max(0, at - _BLOCK_BYTES)
         *lines, last = (os.pread(file, at - start, start) + rest).split(b"\n")[::-1]
         yield from (line for line in lines if line)
         at, rest = start, last
     if rest:
         yield rest
+
+
+# A database's votes in a lake: each run adds what came since the last one. A commit says up to which vote the database
+# was read, so a run that was killed reads the same votes again, and each is there once.
+
+
+def add_database(lake: Lake, location: str, *, prompts: bool = True) -> Added | None:
+    """Add the votes on two answers that came since the last time to a lake; return None where there are none.
+
+    With `prompts` those whose prompt was not stored are left out; without, there is no column `prompt`. InputError for
+    what is not a router's database, and for one that has lost the last vote that was read.
+    """
+    from p2l.votes.lake_writing import added_by
+
+    with router_database(location) as connection:
+        voters = Pseudonyms(connection)
+        identity = voters.of("\0the database")
+        cursors = [commit.cursor for commit in lake.commits if commit.identity == identity and commit.cursor]
+        votes = _NewVotes(connection, voters, max(cursors, default=None), prompts=prompts)
+        if votes.next_batch is None:
+            return None
+        name = f"router-{identity}-{len(cursors):08}"
+        return added_by(lake.add(votes, name=name, source=f"router {identity}", identity=identity))
+
+
+class _NewVotes:
+    """Votes of a database after a cursor, in the order in which they were given, as batches to be read once."""
+
+    def __init__(self, connection: Any, voters: Pseudonyms, cursor: list[Any] | None, *, prompts: bool) -> None:
+        import pyarrow as pa
+
+        text = pa.string()
+        types = {
+            "model_a": text, "model_b": text, "winner": text, "tstamp": pa.float64(), "propensity": pa.float64(),
+            "model_version": pa.list_(text), "question_id": text, "voter": text,
+        }  # fmt: skip
+        self.cursor = cursor
+        """How many votes were read so far, and the request of the last one."""
+        self._voters, self._prompts = voters, prompts
+        self._schema = pa.schema(({"prompt": pa.list_(text)} if prompts else {}) | types)
+        stored = "AND prompt IS NOT NULL " if prompts else ""
+        self._rows = connection.execute(
+            f"SELECT {PAIR_COLUMNS}, rowid FROM votes WHERE rowid > ? AND model_b IS NOT NULL {stored}ORDER BY rowid",
+            (0 if cursor is None else _row_of_last(connection, cursor),),
+        )
+        self.next_batch = self._read()
+
+    def __iter__(self) -> Iterator[Any]:
+        while self.next_batch is not None:
+            yield self.next_batch
+            self.next_batch = self._read()
+
+    def _read(self) -> Any:
+        import pyarrow as pa
+
+        rows = self._rows.fetchmany(_ROWS_PER_READ)
+        if not rows:
+            return None
+        votes = [vote_of(self._voters, *row[:-1], prompts=self._prompts) for row in rows]
+        self.cursor = [(0 if self.cursor is None else int(self.cursor[0])) + len(rows), votes[-1]["question_id"]]
+        return pa.RecordBatch.from_pylist(votes, self._schema)
+
+
+def _row_of_last(connection: Any, cursor: list[Any]) -> int:
+    """Return the row of the last vote that was read, which a VACUUM may have numbered anew."""
+    row = connection.execute("SELECT rowid FROM votes WHERE request_id = ?", (cursor[1],)).fetchone()
+    if row is None:
+        raise InputError("the database lacks the last vote that the lake has of it; name the one it was filled from")
+    return int(row[0])

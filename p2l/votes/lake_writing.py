@@ -1,4 +1,4 @@
-"""What fills a lake: files of votes, each once. `p2l.online_training.router_lake` adds those of a router.
+"""What fills a lake: files of votes, each once. `p2l.online_training.router_votes` adds those of a router.
 
 A file is known by its content and taken once; one that has changed since it was added is refused, since nobody can tell
 which of its votes are there already.

@@ -195,10 +195,10 @@ class Form:
 
     def states(self, prompts: Sequence[str]) -> Floats:
         """Return the counts (Q, D) of any prompts."""
-        from p2l.model.reader import MOST_DEVIATIONS
+        from p2l.model.reader import MAX_DEVIATIONS
 
         scaled = (_counts_of_form(prompts) - self.mean) * self.scale
-        return np.asarray(np.clip(scaled, -MOST_DEVIATIONS, MOST_DEVIATIONS))
+        return np.asarray(np.clip(scaled, -MAX_DEVIATIONS, MAX_DEVIATIONS))
 
 
 def _counts_of_form(prompts: Sequence[str]) -> Floats:

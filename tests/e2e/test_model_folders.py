@@ -103,7 +103,7 @@ def test_what_a_command_writes_loads_predicts_and_trains_on(tmp_path: Path, kind
     trained = shop.train("trained")
     shop.check(trained)
 
-    shop.run(posterior_main, trained, "--votes", shop.votes)
+    shop.run(posterior_main, "--model", trained, "--votes", shop.votes)
     shop.check(trained)
 
     newcomer = [row | {"model_a": "eel"} for row in vote_rows(20, seed=3)]

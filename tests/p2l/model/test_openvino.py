@@ -125,7 +125,7 @@ def test_a_bag_of_words_has_no_layers_and_is_light(tmp_path: Path) -> None:
 def test_a_compiled_model_keeps_its_size_in_mind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, _ = tiny(tmp_path, "llama")
     assert is_light(compiled(model))
-    monkeypatch.setattr(openvino, "_LIGHT", 0)
+    monkeypatch.setattr(openvino, "_LIGHT_WEIGHTS", 0)
     assert not is_light(model)
     heavy = compiled(model)
     assert isinstance(heavy.model, CompiledBackbone)

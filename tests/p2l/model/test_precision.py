@@ -132,7 +132,7 @@ def test_timing_stops_when_its_time_is_up(tmp_path: Path, monkeypatch: pytest.Mo
     model, tokenizer = tiny(tmp_path, "llama")
     passes = []
     model.register_forward_hook(lambda *_: passes.append(1))
-    monkeypatch.setattr(precision, "SECONDS", 0)
+    monkeypatch.setattr(precision, "_MAX_TIMING_SECONDS", 0)
     assert len(precision._time(model, model, tokenizer)) == 1
     assert len(passes) == 4
 

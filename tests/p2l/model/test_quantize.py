@@ -9,8 +9,8 @@ from p2l.inference import P2L
 from p2l.model import openvino
 from p2l.model.openvino import CompiledBackbone
 from p2l.model.precision import (
-    LEAST_SPEARMAN,
-    MOST_INT8_ERROR,
+    MAX_INT8_ERROR,
+    MIN_SPEARMAN,
     PROBES,
     Agreement,
     Quantized,
@@ -31,9 +31,9 @@ def test_int8_answers_nearly_as_before_and_says_how_nearly(family: str, tmp_path
     said = quantize(model, tokenizer)
     now = coefficients(model, probes(tokenizer))
     assert not np.array_equal(now, exact)
-    assert said.agreement.spearman >= LEAST_SPEARMAN
+    assert said.agreement.spearman >= MIN_SPEARMAN
     assert said.agreement.error == pytest.approx(np.abs(now - exact).mean() / exact.std(axis=1).mean(), rel=1e-3)
-    assert 0 < said.agreement.error <= MOST_INT8_ERROR
+    assert 0 < said.agreement.error <= MAX_INT8_ERROR
     assert "int8" in str(said)
 
 

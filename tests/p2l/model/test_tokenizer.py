@@ -168,7 +168,7 @@ def test_a_cls_that_the_template_writes_is_not_doubled(backbone):
 
 
 def test_many_long_prompts_are_tokenised_as_one_by_one(tokenizer, monkeypatch):
-    monkeypatch.setattr("p2l.model.tokenizer._CHARS_AT_ONCE", 40)
+    monkeypatch.setattr("p2l.model.tokenizer._CHARS_PER_BATCH", 40)
     for prompt, encoding in zip(PROMPTS, tokenizer.encode(PROMPTS), strict=True):
         assert np.array_equal(encoding.ids, tokenizer.encode([prompt])[0].ids)
 

@@ -185,7 +185,7 @@ def test_a_signal_ends_the_wait(path: Path) -> None:
 
 
 def test_a_long_line_is_one_vote(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("p2l.online_training.live_votes._BLOCK", 64)
+    monkeypatch.setattr("p2l.online_training.live_votes._BLOCK_BYTES", 64)
     add(path, [line(0), line(1, prompt="long " * 500), line(2)])
     votes, _ = live(path)
     assert votes.wait_for(9) == 3

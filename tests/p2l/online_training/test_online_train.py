@@ -10,7 +10,7 @@ import pytest
 
 from p2l.common.errors import InputError
 from p2l.common.files import try_lock
-from p2l.newcomers.online import LARGEST, STEPS
+from p2l.newcomers.online import LARGEST_FACTOR, YOUNG_STEPS
 from p2l.online_training.online_train import main
 from p2l.training.run_folder import read_state
 from tests.conftest import Command, Configure, make_configure, write_votes
@@ -104,10 +104,10 @@ def test_a_new_model_starts_at_the_mean_of_those_before_it(runs: Path) -> None:
 def test_rows_that_have_just_joined_take_larger_steps(runs: Path) -> None:
     larger, equal, before = (weights(runs / "out" / name / "checkpoint-1") for name in ("larger", "equal", "still"))
     log = lines(runs / "out" / "larger" / "metrics.jsonl")[0]
-    share = log["arrived"] / log["votes"] / STEPS
+    share = log["arrived"] / log["votes"] / YOUNG_STEPS
     for name, start in before.items():
         own, others = larger[name] - start, equal[name] - start
-        factor = LARGEST - (LARGEST - 1) * share if name.startswith("head.head.") else 1.0
+        factor = LARGEST_FACTOR - (LARGEST_FACTOR - 1) * share if name.startswith("head.head.") else 1.0
         np.testing.assert_allclose(own, factor * others, atol=1e-6)
         assert np.abs(own).max() > 1e-4
 

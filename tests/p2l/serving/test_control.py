@@ -70,7 +70,7 @@ def test_a_heavy_model_gets_its_cores_after_a_light_one(folder, monkeypatch):
     try:
         assert reload.batch_limits(settings, model).streams == 0
         torch.set_num_threads(1)  # as a light model is computed
-        monkeypatch.setattr(openvino, "_LIGHT", 0)
+        monkeypatch.setattr(openvino, "_LIGHT_WEIGHTS", 0)
         heavy = reload.batch_limits(settings, model)
         assert (heavy.streams, heavy.threads) == (3, 3)
     finally:
