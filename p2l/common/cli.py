@@ -55,8 +55,8 @@ _COMMANDS_OF = (
     ("serve", ("p2l.",)),
 )
 """Extras of commands: how the names of their modules begin, each with a dot behind it; the first that fits counts."""
-_OUTSIDE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)  # no mistake of the program
-_PATIENCE = 10.0  # seconds, more than the processes of a launch are apart
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)  # no mistake of the program
+_PATIENCE_SECONDS = 10.0  # more than the processes of a launch are apart
 
 
 def parser(prog: str, description: str, *, examples: Sequence[str] = ()) -> Parser:
@@ -108,7 +108,7 @@ def _exit_code(main: Callable[[Sequence[str] | None], int | None], argv: Sequenc
         print("interrupted", file=sys.stderr)
         code = 130
     except OSError as error:
-        code = _lost(error)
+        code = _exit_code_of(error)
     return code
 
 
@@ -134,11 +134,11 @@ def _module_of(variables: dict[str, Any]) -> str:
     return str(spec.name if spec else variables.get("__name__", ""))
 
 
-def _lost(error: OSError) -> int:
+def _exit_code_of(error: OSError) -> int:
     """Return the exit code where output was lost; raise again what comes from inside the program."""
     if isinstance(error, BrokenPipeError):  # the reader (`| head`) left; what it wanted has been written
         code = 0
-    elif error.errno in _OUTSIDE:
+    elif error.errno in _DISK_ERRORS:
         print(f"error: {error.filename or 'the output'}: {error.strerror}", file=sys.stderr)
         code = 1
     else:
@@ -232,13 +232,16 @@ def nearest_of(word: str, candidates: Iterable[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)), None)
 
 
-_SHOWN, _MOST_SHOWN = 40, 40
+_MAX_NAME_CHARS, _MAX_NAMES = 40, 40
 
 
 def listed(names: Sequence[str]) -> str:
     """Return names of a file, as a message of one line lists them: at most 40, each cut after 40 characters."""
-    short = [printable(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}...") for name in names[:_MOST_SHOWN]]
-    return ", ".join([*short, "..."] if len(names) > _MOST_SHOWN else short)
+    short = [
+        printable(name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}...")
+        for name in names[:_MAX_NAMES]
+    ]
+    return ", ".join([*short, "..."] if len(names) > _MAX_NAMES else short)
 
 
 def choose(kind: str, name: str, table: Mapping[str, T]) -> T:
@@ -252,7 +255,7 @@ def _report(error: P2LError) -> None:
     # The processes of one launch make the same mistake; one line is enough. If the first one makes it too, the launcher
     # ends this one while it waits; if not, this one has to speak.
     if os.environ.get("RANK", "0") != "0" or isinstance(error, PeerError):
-        time.sleep(_PATIENCE)
+        time.sleep(_PATIENCE_SECONDS)
     for message in error.messages:
         print(f"error: {printable(message)}", file=sys.stderr)
 

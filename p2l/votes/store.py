@@ -360,14 +360,18 @@ class VoteStore:
 
     def rows(self, ids: Ids = None) -> list[dict[str, Any]]:
         """Return all columns of each vote as the source has them; a prompt that is text there is text here."""
-        rows = []
-        for place in self._places(ids).tolist():
-            number, position = self._rows.locate(place)
-            [row] = self._rows.batch(number).slice(position, 1).to_pylist()
-            if self._spool.prompt_is_text[number] and row.get("prompt") is not None and len(row["prompt"]) == 1:
-                [row["prompt"]] = row["prompt"]
-            rows.append(row)
-        return rows
+        places = [self._rows.locate(place) for place in self._places(ids).tolist()]
+        positions_in: dict[int, list[int]] = {}
+        for number, position in places:
+            positions_in.setdefault(number, []).append(position)
+        rows: dict[tuple[int, int], dict[str, Any]] = {}
+        for number, positions in positions_in.items():
+            # Rows of one batch together: each row alone takes five times as long.
+            for position, row in zip(positions, self._rows.batch(number).take(positions).to_pylist(), strict=True):
+                if self._spool.prompt_is_text[number] and row.get("prompt") is not None and len(row["prompt"]) == 1:
+                    [row["prompt"]] = row["prompt"]
+                rows[number, position] = row
+        return [dict(rows[place]) for place in places]
 
     @cached_property
     def schema(self) -> Any:
