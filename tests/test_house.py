@@ -134,10 +134,15 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def imported(node: ast.AST, module: str) -> Iterator[str]:
-    """Names of modules below a statement, types alone left out; `from p2l.model import heads` is p2l.model.heads."""
-    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+def imported(node: ast.AST, module: str, *, types: bool = False) -> Iterator[str]:
+    """Names of modules below a statement; `from p2l.model import heads` is p2l.model.heads.
+
+    With `types` those that types alone need count too, and what `import_module` is given by name.
+    """
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not types:
         return
+    if types and isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+        yield from (str(ast.literal_eval(name)) for name in node.args if isinstance(name, ast.Constant))
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -146,14 +151,14 @@ def imported(node: ast.AST, module: str) -> Iterator[str]:
         inner = [name for name in whole if name in MODULES]
         yield from inner or [str(node.module)]
     for child in ast.iter_child_nodes(node):
-        yield from imported(child, module)
+        yield from imported(child, module, types=types)
 
 
 @cache
-def graph() -> dict[str, set[str]]:
-    """Which modules each module imports, at the top or within a function."""
+def graph(*, types: bool = False) -> dict[str, set[str]]:
+    """Which modules each module imports, at the top or within a function; with `types` in every other way too."""
     return {
-        name_of(path): {name for node in tree_of(path).body for name in imported(node, name_of(path))}
+        name_of(path): {name for node in tree_of(path).body for name in imported(node, name_of(path), types=types)}
         for path in SOURCES
     }
 
@@ -165,10 +170,10 @@ def layer(module: str) -> str:
     return f"{package}.{folder}" if folder else module
 
 
-def layers() -> dict[str, set[str]]:
+def layers(*, types: bool = False) -> dict[str, set[str]]:
     """Which layers each layer imports."""
     edges: dict[str, set[str]] = defaultdict(set)
-    for module, names in graph().items():
+    for module, names in graph(types=types).items():
         edges[layer(module)] |= {layer(name) for name in names if name in MODULES} - {layer(module)}
     return edges
 
@@ -185,8 +190,8 @@ def reached(start: str, edges: dict[str, set[str]]) -> set[str]:
 
 @pytest.mark.parametrize("edges", [graph, layers], ids=["modules", "folders"])
 def test_imports_go_in_no_circle(edges) -> None:
-    """Imports that wait inside a function count too."""
-    arrows = edges()
+    """Imports that wait inside a function count too, and those of types, and modules imported by a name in quotes."""
+    arrows = edges(types=True)
     assert [name for name in arrows if any(name in reached(other, arrows) for other in arrows[name] - {name})] == []
 
 
