@@ -23,9 +23,9 @@ from p2l.common.files import parse_json
 from p2l.leaderboard.groups import base_column, group_rows
 
 Mask = npt.NDArray[np.bool_]
-HARD_CRITERIA = 6
+_HARD_CRITERIA = 6
 _WORDS = {"true": "true", "yes": "true", "1": "true", "false": "false", "no": "false", "0": "false"}
-_SHOWN = 8  # values that a message lists
+_LISTED_VALUES = 8  # in a message
 
 
 class UnknownCategoryError(VoteError):
@@ -139,7 +139,7 @@ def _equal(category: Category, table: Any, path: str, source: str) -> Mask:
     text = _WORDS.get((category.value or "true").lower(), category.value) if flags else category.value
     places = [place for place, name in enumerate(names if flags else members.names) if name == text]
     if not places:
-        hint = nearest(str(text), members.names) or f"; values: {', '.join(members.names[:_SHOWN]) or 'none'}"
+        hint = nearest(str(text), members.names) or f"; values: {', '.join(members.names[:_LISTED_VALUES]) or 'none'}"
         raise EmptyCategoryError(f"no vote of category {category.text}{hint}")
     mask = np.zeros(len(values), dtype=bool)
     mask[members.row[np.isin(members.group, places)]] = True
@@ -162,4 +162,4 @@ def _hard(category: Category, table: Any, source: str) -> Mask:
     if word not in _WORDS:
         raise EmptyCategoryError(f"no vote of category {category.text}; values: true, false")
     is_hard = _WORDS[word] == "true"
-    return np.asarray(has_tag & ((counts >= HARD_CRITERIA) == is_hard))
+    return np.asarray(has_tag & ((counts >= _HARD_CRITERIA) == is_hard))

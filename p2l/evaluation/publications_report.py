@@ -25,7 +25,7 @@ def publications_verdict(log: Sequence[Publication]) -> Verdict | None:
             return None
         reason = "No candidate was compared with the model that was served before it (--gate does that)."
         return Verdict(f"{published:,} models were published, and none was judged.", "", reason)
-    gain = gain_of(last)
+    gain = _gain_of(last)
     change = f"its loss on held-out votes is {abs(gain.estimate):.4f} nats a vote "
     change += "lower" if gain.estimate >= 0 else "higher"
     ends = f"95% interval of the gain {span(gain, _nats)}"
@@ -44,7 +44,7 @@ def publications_verdict(log: Sequence[Publication]) -> Verdict | None:
     return Verdict(sentence, tone, f"The candidate was {last.event}.{held}")
 
 
-def gain_of(one: Publication) -> Interval:
+def _gain_of(one: Publication) -> Interval:
     """Return the nats a vote by which a judged candidate is better than the model that was served."""
     assert one.difference is not None
     assert one.error is not None
@@ -69,7 +69,7 @@ def publications_figure(log: Sequence[Publication]) -> Figure | None:
     for event in ("published", "refused"):
         chosen = [one for one in judged if one.event == event]
         if chosen:
-            gains = [gain_of(one) for one in chosen]
+            gains = [_gain_of(one) for one in chosen]
             x = [(one.votes if has_votes else one.step) or 0.0 for one in chosen]
             sides = [[float(part) for part in column] for column in zip(*gains, strict=True)]
             series.append(Series(event, x, sides[0], sides[1], sides[2], has_line=False, has_dots=True))
@@ -103,7 +103,7 @@ def _decision(one: Publication) -> Cell:
 def _numbers(one: Publication) -> list[Cell | float | None]:
     gain, factor = None, None
     if one.is_judged:
-        ends = gain_of(one)
+        ends = _gain_of(one)
         gain = Cell(_nats(ends.estimate), ends.estimate, note=span(ends, _nats))
     if one.factor is not None:
         factor = Cell(percents(one.factor), one.factor)
@@ -125,7 +125,7 @@ def _counts(log: Sequence[Publication]) -> list[Measure]:
     if number["rolled back"]:
         meaning = "Models that somebody took out of service again (p2l rollback)."
         rows.append(Measure("Rolled back", f"{number['rolled back']:,}", "", meaning))
-    gains = [gain_of(one) for one in log if one.is_judged and one.event == "published"]
+    gains = [_gain_of(one) for one in log if one.is_judged and one.event == "published"]
     if gains:
         total = math.fsum(one.estimate for one in gains)
         half = _WIDTH * math.sqrt(math.fsum(one.standard_error**2 for one in gains))

@@ -59,10 +59,10 @@ def board_of_labels(
     table = vote_table(a, b, winner, len(present))
     units = None if clusters is None else units_of(table, a, b, winner, None, np.asarray(clusters)[rows])
     names = [models[code] for code in present]
-    return board_of_table(table, names, likelihood, units=units, intervals=intervals, level=level)
+    return _board_of_table(table, names, likelihood, units=units, intervals=intervals, level=level)
 
 
-def board_of_table(
+def _board_of_table(
     table: PairTable,
     models: Sequence[str],
     likelihood: str,
@@ -122,7 +122,7 @@ class TrainVotes:
                 problem = self.problems.get(category.text, f"{self.name}: no training vote of category {category.text}")
                 raise EmptyCategoryError(problem)
             try:
-                self.boards[key] = board_of_table(table, names, likelihood)
+                self.boards[key] = _board_of_table(table, names, likelihood)
             except InputError as error:
                 raise EmptyCategoryError(f"{self.name}, category {category.text}: {error}") from error
         return self.boards[key]

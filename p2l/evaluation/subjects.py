@@ -35,7 +35,7 @@ from p2l.metrics import ScoredVotes, Standing
 
 Floats = npt.NDArray[np.float64]
 _PAIRS_AT_ONCE = 1 << 14  # temporary arrays of the derivatives then stay in a core's cache
-_STEPS = 12
+_MAX_STEPS = 12
 _LARGEST_STEP = 4.0
 _TOLERANCE = 1e-3  # a last Newton step of this size leaves an error of the order of its square
 _ROUNDING = 1e-12
@@ -58,10 +58,11 @@ class ManyFits:
         eta = theta[:, -1:] if has_eta(self.likelihood) else None
         a, b = theta[:, self.first], theta[:, self.second]
         log_probs, slopes, bends = derivatives(self.likelihood, a, b, eta, self.likelihood.board_gamma)
-        own = 2 + has_eta(self.likelihood)
+        num_parameters = 2 + has_eta(self.likelihood)
         weights = np.moveaxis(targets, -1, 0)
-        slope = np.einsum("ksp,kqsp->qsp", weights, np.moveaxis(slopes, (-2, -1), (0, 1))[:, :own])
-        bend = np.einsum("ksp,kqrsp->qrsp", weights, np.moveaxis(bends, (-3, -2, -1), (0, 1, 2))[:, :own, :own])
+        slope = np.einsum("ksp,kqsp->qsp", weights, np.moveaxis(slopes, (-2, -1), (0, 1))[:, :num_parameters])
+        bends = np.moveaxis(bends, (-3, -2, -1), (0, 1, 2))[:, :num_parameters, :num_parameters]
+        bend = np.einsum("ksp,kqrsp->qrsp", weights, bends)
         value = -np.sum(targets * log_probs, axis=(1, 2), where=targets > 0)
         # No vote of a subset may count.
         total = np.maximum(targets.sum(axis=(1, 2)), 1e-300)
@@ -131,7 +132,7 @@ def _fit_block(fits: ManyFits, targets: Floats, mean: Floats, start: Floats) -> 
     before = np.full(len(start), np.inf)
     active, least = np.arange(len(start)), fits.likelihood.eta_scale.least
     failed: list[int] = []
-    for _ in range(_STEPS):
+    for _ in range(_MAX_STEPS):
         value, gradient, hessian = fits.evaluate(theta[active], targets[active], mean[active])
         steps = _steps(gradient, hessian)
         bad = np.isnan(steps).any(axis=1) | ~(value <= before[active] + _ROUNDING * (1 + np.abs(value)))
@@ -144,8 +145,8 @@ def _fit_block(fits: ManyFits, targets: Floats, mean: Floats, start: Floats) -> 
         active = going[np.abs(steps[~bad]).max(axis=1, initial=0.0) > _TOLERANCE]
         if not len(active):
             break
-    for one in [*failed, *active.tolist()]:
-        theta[one] = fits.alone(targets[one], mean[one], start[one])
+    for subset in [*failed, *active.tolist()]:
+        theta[subset] = fits.alone(targets[subset], mean[subset], start[subset])
     return theta
 
 
@@ -170,8 +171,8 @@ def _definite(hessian: Floats) -> npt.NDArray[np.bool_]:
 
 
 Ints = npt.NDArray[np.integer[Any]]
-_BLOCK = 64  # prompts whose pair tables are made at once
-_CACHED = 1 << 28  # bytes of pair tables that are kept
+_PROMPTS_AT_ONCE = 64  # whose pair tables are made together
+_MAX_TABLE_BYTES = 1 << 28  # of pair tables that are kept in memory
 
 
 @dataclass(frozen=True)
@@ -262,7 +263,7 @@ class ModelAnswers:
         sums = np.zeros((multiplicity.shape[0], shape[0] * shape[1]))
         by_column = multiplicity.tocsc()
         kept = self._kept
-        step = _BLOCK if kept is None else _BLOCK * 8
+        step = _PROMPTS_AT_ONCE if kept is None else _PROMPTS_AT_ONCE * 8
         for start in range(0, len(rows), step):
             part = slice(start, start + step)
             sums += by_column[:, part] @ (self._probs(rows[part]) if kept is None else kept[rows[part]])
@@ -272,9 +273,11 @@ class ModelAnswers:
     def _kept(self) -> Floats | None:
         """The outcome tables (N, P K) of all prompts; None where they are too large to keep."""
         number = len(self.coefs)
-        if number * len(self._fits.first) * len(self.likelihood.outcomes) * 8 > _CACHED:
+        if number * len(self._fits.first) * len(self.likelihood.outcomes) * 8 > _MAX_TABLE_BYTES:
             return None
-        blocks = (np.arange(start, min(start + _BLOCK, number)) for start in range(0, number, _BLOCK))
+        blocks = (
+            np.arange(start, min(start + _PROMPTS_AT_ONCE, number)) for start in range(0, number, _PROMPTS_AT_ONCE)
+        )
         return np.concatenate([self._probs(block) for block in blocks])
 
     def _probs(self, rows: Ints) -> Floats:

@@ -42,13 +42,14 @@ from p2l.votes.writing import write_votes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-HELD_OUT, MOST_HELD_OUT = 0.2, 5000
-DOUBLINGS = 3
-BLOCKS = 40
-SEED = 42
-LEAST = LEAST_VOTES * 2**DOUBLINGS + LEAST_VOTES
+_HELD_OUT = 0.2  # share of the votes
+_MAX_HELD_OUT = 5000  # votes
+_DOUBLINGS = 3
+_BLOCKS = 40
+_SEED = 42
+_LEAST_VOTES_OF_CURVE = LEAST_VOTES * 2**_DOUBLINGS + LEAST_VOTES
 """Votes below which the smallest part could not be trained on."""
-POINTS_FILE = "points.jsonl"
+_POINTS_FILE = "points.jsonl"
 
 
 @dataclass(frozen=True)
@@ -206,18 +207,18 @@ def _ends(gain: Interval) -> dict[str, float]:
 
 
 def measure(source: str, variants: Sequence[Variant], folder: Path, *, draws: int, quiet: bool) -> VoteCurve:
-    """Train on growing parts of the votes and compare them; VoteError for fewer than `LEAST` votes.
+    """Train on growing parts of the votes and compare them; VoteError for fewer than `_LEAST_VOTES_OF_CURVE` votes.
 
     `folder` keeps the trained models' lines in `points.jsonl`: a run that was stopped goes on.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with open_votes(source, quiet=quiet) as votes:
-        if len(votes) < LEAST:
+        if len(votes) < _LEAST_VOTES_OF_CURVE:
             raise VoteError(
                 f"{votes.name}: holds {counted(len(votes), 'vote')}, too few to draw parts from; "
-                f"bring {LEAST:,} or more"
+                f"bring {_LEAST_VOTES_OF_CURVE:,} or more"
             )
-        held = split_by_prompt(votes, min(round(HELD_OUT * len(votes)), MOST_HELD_OUT), SEED)
+        held = split_by_prompt(votes, min(round(_HELD_OUT * len(votes)), _MAX_HELD_OUT), _SEED)
         rest = np.setdiff1d(np.arange(len(votes)), held)
         plan = list(_plan(votes, rest, variants, draws))
         held = _between_all(votes, held, [ids for _, _, ids in plan])
@@ -227,7 +228,7 @@ def measure(source: str, variants: Sequence[Variant], folder: Path, *, draws: in
         for variant, draw, ids in progress(plan, description="train", unit="model", quiet=quiet):
             if (variant.name, draw, len(ids)) not in {(one.variant, one.draw, one.votes) for one in points}:
                 points.append(_train(votes, ids, variant, draw, folder))
-                with (folder / POINTS_FILE).open("a", encoding="utf-8") as file:
+                with (folder / _POINTS_FILE).open("a", encoding="utf-8") as file:
                     file.write(json.dumps(asdict(points[-1])) + "\n")
         sizes = {(variant.name, draw, len(ids)) for variant, draw, ids in plan}
         points = [one for one in points if (one.variant, one.draw, one.votes) in sizes]
@@ -259,9 +260,9 @@ def compare_parts(points: Sequence[TrainedPart], *, held_votes: int, held_prompt
 def _plan(votes: VoteStore, rest: Ints, variants: Sequence[Variant], draws: int) -> Iterator[tuple[Variant, int, Ints]]:
     """Yield the models to train: parts nested within a draw, of whole prompts; other variants on all votes."""
     for draw in range(draws):
-        hashed = np.asarray(hash_prompts(votes, SEED + 1 + draw))[rest]
+        hashed = np.asarray(hash_prompts(votes, _SEED + 1 + draw))[rest]
         order = rest[np.argsort(hashed, kind="stable")]
-        for doubling in range(DOUBLINGS, 0, -1):
+        for doubling in range(_DOUBLINGS, 0, -1):
             # The same number of votes in every draw: the last prompt may be in a part with some of its votes.
             yield variants[0], draw, np.sort(order[: len(rest) // 2**doubling])
     for variant in variants:
@@ -324,8 +325,8 @@ def _block_losses(run: Path) -> list[float]:
     votes = ScoredVotes(likelihood, np.array([row["betas"] for row in rows]), labels, **columns)
     turns = [[row["prompt"]] if isinstance(row["prompt"], str) else row["prompt"] for row in rows]
     prompt = np.unique(np.array([hash_turns(prompt) for prompt in turns], dtype=np.uint64), return_inverse=True)[1]
-    losses, blocks = vote_values("Loss", votes), prompt % BLOCKS
-    means = [float(losses[blocks == block].mean()) for block in range(BLOCKS) if (blocks == block).any()]
+    losses, blocks = vote_values("Loss", votes), prompt % _BLOCKS
+    means = [float(losses[blocks == block].mean()) for block in range(_BLOCKS) if (blocks == block).any()]
     return [mean for mean in means if not np.isnan(mean)]
 
 
@@ -343,7 +344,7 @@ def _check_folder(folder: Path, record: dict[str, Any]) -> None:
 
 def _read_points(folder: Path) -> list[TrainedPart]:
     """Return the models that an earlier run has trained; a line that a kill cut is left out and taken away."""
-    file = folder / POINTS_FILE
+    file = folder / _POINTS_FILE
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     whole = text[: text.rfind("\n") + 1]
     if whole != text:
