@@ -116,7 +116,7 @@ def _follow(value: Any, rest: str) -> Any:
 
 
 ALL = ("", "all")
-ALL_OF = ("", "")  # in counts
+_ALL_OF = ("", "")  # in counts
 
 
 class Groups:
@@ -130,10 +130,10 @@ class Groups:
     @classmethod
     def of(cls, codes: dict[tuple[str, str], int]) -> Groups:
         """Return the groups of votes that are counted; raise VoteError without any votes."""
-        if ALL_OF not in codes:
+        if _ALL_OF not in codes:
             raise VoteError("there are no votes to count")
         groups = cls.__new__(cls)
-        groups.codes = {ALL: codes[ALL_OF], **{key: code for key, code in codes.items() if key != ALL_OF}}
+        groups.codes = {ALL: codes[_ALL_OF], **{key: code for key, code in codes.items() if key != _ALL_OF}}
         groups.bases = {path: path for path, _ in groups.codes if path}
         return groups
 

@@ -109,7 +109,7 @@ def parse_over(text: str) -> Over:
 # Shapes: U distinct (period, model a, model b, winner), P pairs that met at any time, M models.
 
 
-class PeriodTable(NamedTuple):
+class _PeriodTable(NamedTuple):
     """The votes of a period, or up to its end."""
 
     votes: int
@@ -119,7 +119,7 @@ class PeriodTable(NamedTuple):
     """Those with votes in the table, sorted."""
 
 
-class PeriodCounts:
+class _PeriodCounts:
     """The counts of T periods over the pairs that met in any of them."""
 
     def __init__(self, counter: VoteCounter, codes: Sequence[int], names: Sequence[str]) -> None:
@@ -143,7 +143,7 @@ class PeriodCounts:
             cells *= 4
             cells += column
 
-    def tables(self, *, cumulative: bool, first: int = 0) -> Iterator[PeriodTable]:
+    def tables(self, *, cumulative: bool, first: int = 0) -> Iterator[_PeriodTable]:
         """Yield the table of each period from the place `first` on: alone, or with all those before it."""
         total: Floats = np.zeros((1, 4 * len(self._met)))
         for number, (cell, sums) in enumerate(zip(self._cells, self._sums, strict=True)):
@@ -159,7 +159,7 @@ class PeriodCounts:
             lower, higher = ends.reshape(2, -1)
             votes, weights, squares = ([row.reshape(-1, 4)[used] for row in total] * 3)[:3]
             table = PairTable(len(models), lower, higher, weights, squares, votes)
-            yield PeriodTable(round(float(sums[0].sum())), table, [self._names[model] for model in models])
+            yield _PeriodTable(round(float(sums[0].sum())), table, [self._names[model] for model in models])
 
 
 MODES = ("cumulative", "alone")
@@ -279,7 +279,7 @@ def history_of_counts(
         raise ConfigError(f"unknown mode {mode!r}; use {' or '.join(MODES)}")
     indices = sorted(codes)
     ordered = [codes[index] for index in indices]
-    counts = PeriodCounts(counter, ordered, names)
+    counts = _PeriodCounts(counter, ordered, names)
     likelihood = likelihood or suited(counts.outcomes)
     fits = _Fits(likelihood, options, starts)
     if mode == "alone":
@@ -307,14 +307,14 @@ def history_of_counts(
 
 
 def _tables(
-    counts: PeriodCounts,
+    counts: _PeriodCounts,
     codes: Sequence[int],
     names: Sequence[str],
     controlled: ControlledVotes | CountedVotes | None,
     *,
     cumulative: bool,
     first: int = 0,
-) -> Iterator[PeriodTable]:
+) -> Iterator[_PeriodTable]:
     """Yield the tables of periods, with a row for each pair and covariates where there are any."""
     for number, period in enumerate(counts.tables(cumulative=cumulative, first=first), start=first):
         if controlled is None:
@@ -336,7 +336,7 @@ class _Fits:
     overall: Leaderboard | None = None
     last: Leaderboard | None = None
 
-    def fit(self, period: PeriodTable, shrink: float | None, name: str, **changes: Any) -> Leaderboard:
+    def fit(self, period: _PeriodTable, shrink: float | None, name: str, **changes: Any) -> Leaderboard:
         prior = None if shrink is None or self.overall is None else prior_of(self.overall, period.models, shrink)
         neighbour = self.last if prior is None else self.overall
         start = None if self.starts is None else self.starts.of("", name, period.models, self.likelihood, prior)

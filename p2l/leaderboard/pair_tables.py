@@ -102,14 +102,14 @@ def vote_table(
     """
     keys = vote_keys(model_a, model_b, winner, num_models)
     if weights is None:
-        return table_from_keys(*_count(keys, num_models, None), num_models=num_models)
+        return _table_from_keys(*_count(keys, num_models, None), num_models=num_models)
     vote_weights = np.asarray(weights, dtype=np.float64)
     if vote_weights.shape != keys.shape or not np.isfinite(vote_weights).all() or (vote_weights < 0).any():
         raise VoteError("weights must be one finite number of at least 0 for each vote")
     unique, votes = _count(keys, num_models, None)
     with np.errstate(over="ignore", under="ignore"):  # a fit refuses weights as far out as that
         total, squares = (_count(keys, num_models, values)[1] for values in (vote_weights, vote_weights**2))
-    return table_from_keys(unique, votes, total, squares, num_models=num_models)
+    return _table_from_keys(unique, votes, total, squares, num_models=num_models)
 
 
 def vote_keys(model_a: npt.ArrayLike, model_b: npt.ArrayLike, winner: npt.ArrayLike, num_models: int) -> Ints:
@@ -138,7 +138,7 @@ def _count(keys: Ints, num_models: int, weights: Floats | None) -> tuple[Ints, F
     return unique, np.bincount(inverse, weights, minlength=len(unique)).astype(np.float64)
 
 
-def table_from_keys(
+def _table_from_keys(
     keys: Ints, votes: Floats, weights: Floats | None = None, squares: Floats | None = None, *, num_models: int
 ) -> PairTable:
     """Build a table from distinct keys of `vote_keys` and their sums; pairs are folded so that first < second."""
@@ -324,7 +324,7 @@ class VoteCounter:
         position = {name: index for index, name in enumerate(seen)}
         recode = np.array([position.get(name, -1) for name in names], dtype=np.int64)
         local = (recode[a] * len(seen) + recode[b]) * 4 + winner
-        return table_from_keys(local, *sums, num_models=len(seen)), seen
+        return _table_from_keys(local, *sums, num_models=len(seen)), seen
 
     def cells(self, group: int) -> tuple[Ints, Ints, Ints, Floats]:
         """Return models a and b (U,), winner (U,) and sums of votes, weights, squared weights (S, U) of one group."""

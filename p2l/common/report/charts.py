@@ -1,8 +1,7 @@
 """Charts of reports: lines, bands and dots between two axes, as SVG that takes its colours from the page's style.
 
-The element itself is the plot; ticks and the names of the axes stand in the margin that the style gives it. Places are
-in percent, so a chart fits any width without a script and its text keeps its size; lines lie in an inner picture that
-is stretched. Series differ by dash and mark as well as by colour.
+The element itself is the plot; ticks and the names of the axes stand in the margin that the style gives it. Series
+differ by dash and mark as well as by colour.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from p2l.common.report.drawing import Axis
 from p2l.common.report.labels import Label, Point, Room
 from p2l.common.report.tables import Scale, number_text
 
-STYLES = 8
+_STYLES = 8
 """Combinations of colour, dash and mark that the page's style has."""
 _PIXELS = (560.0, 260.0)  # pixels of a chart, for the room that the names of dots need
 Text = Callable[[float], str]
@@ -121,6 +120,7 @@ def chart_svg(series: Sequence[Series], axes: Axes, title: str) -> str:
     """Return the chart of series that hold at least one finite point; `title` is read out in its place."""
     chart = Chart(series, axes)
     across, up = chart.spans
+    # Places are in percent: a chart fits any width without a script, and its text keeps its size.
     parts = [*_frame(across, up, axes), *_lines(series, across, up), *_dots(series, across, up, axes)]
     parts += [label.svg("name") for label in chart.labels()]
     head = f'<svg class="chart" width="100%" height="260" role="img" aria-label="{escape(title)}">'
@@ -233,6 +233,7 @@ def _lines(series: Sequence[Series], across: Axis, up: Axis) -> list[str]:
             parts.append(f'<polyline class="line {style}" points="{path}" vector-effect="non-scaling-stroke"/>')
     if not parts:
         return []
+    # Paths have no percentages, so that lines lie in a picture of their own, which is stretched.
     head = '<svg class="plot" width="100%" height="100%" viewBox="0 0 100 100" preserveAspectRatio="none">'
     return [head, *parts, "</svg>"]
 
@@ -276,7 +277,7 @@ def _dots(series: Sequence[Series], across: Axis, up: Axis, axes: Axes) -> list[
 
 def style_numbers(series: Sequence[Series]) -> list[int | None]:
     """Return the number of each series' colour, dash and mark; None for quiet ones."""
-    loud = (number % STYLES for number in range(len(series)))
+    loud = (number % _STYLES for number in range(len(series)))
     return [None if line.is_quiet else next(loud) for line in series]
 
 

@@ -84,9 +84,10 @@ def table_rows(table: Table) -> list[dict[str, Any]]:
     return [dict(zip(fields, row, strict=True)) for row in _data(table)]
 
 
-def table_csv(table: Table) -> str:
+def _table_csv(table: Table) -> str:
     """Return a table as CSV: numbers as they are under the `key` of each column, texts safe in spreadsheets."""
     file = io.StringIO()
+    # A name such as =cmd() must not run where the file is opened in a spreadsheet.
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow([to_cell(column.field) for column in table.columns])
     writer.writerows([to_cell(value) for value in row] for row in _data(table))
@@ -96,7 +97,7 @@ def table_csv(table: Table) -> str:
 def write_csv(table: Table, path: str | Path) -> Path:
     """Write a table as CSV, whole or not at all, and return its path."""
     with atomic_path(path) as temporary:
-        temporary.write_text(table_csv(table), encoding="utf-8")
+        temporary.write_text(_table_csv(table), encoding="utf-8")
     return Path(path)
 
 

@@ -86,7 +86,8 @@ def frontier_svg(dots: Sequence[Dot], mark: tuple[float, float] | None, *, x: st
 
 
 def _frontier(dots: Sequence[Dot], across: Axis, up: Axis) -> list[Point]:
-    """Return the frontier: mixtures are straight in cost, and so curved where the axis is logarithmic."""
+    """Return the frontier through the corners."""
+    # Mixtures are straight in cost, and so curved where the axis is logarithmic.
     corners = sorted((dot for dot in dots if dot.is_corner), key=lambda dot: dot.x)
     steps = _STEPS_PER_EDGE if across.is_log else 1
     return [

@@ -1,7 +1,6 @@
 """Heat maps of reports: a matrix as an image of one pixel a cell, stretched beside the names of its rows.
 
-A table of 130 by 130 cells would be a megabyte of HTML; the image is some ten thousand bytes. Strength is opacity, so
-that one image suits light and dark paper, and the image lies within the page.
+A table of 130 by 130 cells would be a megabyte of HTML; the image is some ten thousand bytes, and lies within the page.
 """
 
 from __future__ import annotations
@@ -101,6 +100,7 @@ def _png(codes: npt.NDArray[np.uint8]) -> bytes:
             b"\x89PNG\r\n\x1a\n",
             _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)),
             _chunk(b"PLTE", palette),
+            # Strength is opacity, so that one image suits light and dark paper.
             _chunk(b"tRNS", bytes([0, *faint, *faint])),
             _chunk(b"IDAT", zlib.compress(lines.tobytes(), 9)),
             _chunk(b"IEND", b""),

@@ -90,6 +90,7 @@ def _draw_chart(axis: Any, chart: Chart) -> None:
         axis.set_xscale("log")
     for series, number in zip(chart.series, style_numbers(chart.series), strict=True):
         _draw_series(axis, series, number)
+    # The ticks of the page: those of matplotlib would say other numbers.
     axis.minorticks_off()
     axis.set_xticks(across.ticks(), [plain((axes.x_text or short_number)(tick)) for tick in across.ticks()])
     axis.set_yticks(up.ticks(), [plain((axes.y_text or short_number)(tick)) for tick in up.ticks()])
@@ -106,6 +107,7 @@ def _draw_chart(axis: Any, chart: Chart) -> None:
     for label in chart.labels():
         axis.annotate(
             plain(label.text),
+            # Places are in percent from the upper left corner.
             (label.point[0] / 100, 1 - label.point[1] / 100),
             xycoords="axes fraction",
             xytext=(label.across * _POINTS_PER_PIXEL, -label.down * _POINTS_PER_PIXEL),

@@ -1,6 +1,6 @@
 """Where names stand in a picture: beside their points, off other names and points, and off lines where they can.
 
-A picture is as wide as its place, and its text keeps its size; so room is reckoned for a picture of a usual width.
+Room is reckoned for a picture of a usual width.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ Point: TypeAlias = "tuple[float, float]"
 _Box: TypeAlias = "tuple[float, float, float, float]"
 """Left, top, right and bottom, in pixels."""
 _LETTER_PIXELS, _LINE_PIXELS = 6.8, 14.0  # pixels of a letter and of a line
-_MAX_LETTERS = 28  # letters of a name; the whole is shown when the pointer rests on its point
+# The whole name is shown when the pointer rests on its point.
+_MAX_LETTERS = 28
 _PLACES = (("start", 9, 4), ("end", -9, 4), ("start", 7, 15), ("end", -7, -7), ("start", 7, -7), ("end", -7, 15))
 """Of a name beside its point, the best first: its anchor, and pixels across and down."""
 
@@ -66,6 +67,7 @@ class Room:
         """Return where the name of a point stands, a place that it takes; None where there is no room."""
         short = name if len(name) <= _MAX_LETTERS else f"{name[: _MAX_LETTERS - 1]}…"
         width = columns_of(short) * _LETTER_PIXELS
+        # Off lines where there is room, else on them: a name helps more than it hides.
         for obstacles in ([*self._taken, *self._lines], self._taken):
             for anchor, across, down in _PLACES:
                 box = self._box(point, width, anchor, across, down)

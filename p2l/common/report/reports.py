@@ -5,8 +5,7 @@
     save_report(report, "report.html")
 
 Every report of the commands is such an object, and one template shows all of them: a report is built, never laid out.
-The page holds its style, its one script and its figures, loads nothing, and its policy lets a browser run no other
-script. Figures are numbered in the order of the page.
+The page holds its style, its one script and its figures. Figures are numbered in the order of the page.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from p2l.common.report.heat import Heat
 from p2l.common.report.tables import Scale, Table, page_policy, render, template_text
 
 
-class IntervalLike(Protocol):
+class _IntervalLike(Protocol):
     """An estimate with the ends of its interval, such as `p2l.metrics.Interval`."""
 
     @property
@@ -291,6 +290,7 @@ def save_report(report: Report, path: str | Path) -> Path:
 
 def report_page(report: Report) -> str:
     """Return the page of a report."""
+    # The policy lets a browser run this script and no other, and load nothing.
     script = template_text("p2l.common.report/tables.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = page_policy(script_src=f"'sha256-{digest}'", style_src="'unsafe-inline'", img_src="data:")
@@ -307,13 +307,13 @@ def day_of(path: Path) -> date:
     return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).date()
 
 
-def with_interval(value: IntervalLike | ForestRow, text: Text) -> str:
+def with_interval(value: _IntervalLike | ForestRow, text: Text) -> str:
     """Return `48.1% (46.0% to 50.2%)`, or the number alone where there is no interval."""
     middle = value.value if isinstance(value, ForestRow) else value.estimate
     return f"{text(middle)} ({span(value, text)})" if math.isfinite(value.lower) else text(middle)
 
 
-def span(value: IntervalLike | ForestRow, text: Text) -> str:
+def span(value: _IntervalLike | ForestRow, text: Text) -> str:
     """Return the ends of an interval: `46.0% to 50.2%`."""
     return f"{text(value.lower)} to {text(value.upper)}"
 

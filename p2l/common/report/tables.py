@@ -37,7 +37,8 @@ class Scale:
         """Return the range of the finite values among these (and `zero`), with a little room on both sides."""
         finite = [float(value) for value in values if math.isfinite(value)] + ([] if zero is None else [zero])
         low, high = (min(finite), max(finite)) if finite else (0.0, 1.0)
-        room = 0.03 * (high - low) or 1.0  # a single value has no range, by which `place` divides
+        # A single value has no range, by which `place` divides.
+        room = 0.03 * (high - low) or 1.0
         return cls(low - room, high + room, zero)
 
     def place(self, value: float) -> float:
@@ -69,9 +70,10 @@ class Cell:
 
     @property
     def key(self) -> str | None:
-        """What it sorts by, where that is not its text: much of a page is tables."""
+        """What it sorts by, where that is not its text."""
         if self.sort is None:
             return None
+        # Twelve digits sort as well as all, and much of a page is tables.
         key = self.sort if isinstance(self.sort, str) else f"{self.sort:.12g}"
         return None if key == self.text.casefold() else key
 
