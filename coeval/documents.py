@@ -19,8 +19,8 @@ from coeval.parsing import MalformedAnswerError
 
 LONGEST = 64 << 20
 """Bytes of all documents of a task."""
-_LETTERS = 2000  # of a passage
-_SHORTEST_QUOTE = 20  # letters: less stands in any text
+_PASSAGE_LETTERS = 2000  # of a passage
+_MIN_QUOTE_LETTERS = 20  # letters: less stands in any text
 _PARAGRAPH = re.compile(r"\n\s*\n")
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*")  # the latter end sentences without a space
 _MARKS = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"', "\u2013": "-", "\u2014": "-"})
@@ -62,7 +62,7 @@ def read_passages(patterns: Sequence[str]) -> list[Passage]:
 def _passages(document: str, text: str) -> Iterator[Passage]:
     start = end = 0
     for first, last in _pieces(text):
-        if last - start > _LETTERS and end > start:
+        if last - start > _PASSAGE_LETTERS and end > start:
             yield Passage(document, start, text[start:end])
             start = first
         end = last
@@ -73,7 +73,7 @@ def _passages(document: str, text: str) -> Iterator[Passage]:
 def _pieces(text: str) -> Iterator[tuple[int, int]]:
     """Yield where paragraphs begin and end, or the sentences of long ones."""
     for first, last in _parts(text, _PARAGRAPH, 0, len(text)):
-        if last - first <= _LETTERS:
+        if last - first <= _PASSAGE_LETTERS:
             yield first, last
             continue
         for sentence in _parts(text, _SENTENCE, first, last):
@@ -82,8 +82,10 @@ def _pieces(text: str) -> Iterator[tuple[int, int]]:
 
 def _cut(text: str, first: int, last: int) -> Iterator[tuple[int, int]]:
     """Yield the parts of a sentence that each fit a passage, cut at the last space of each if there is one."""
-    while last - first > _LETTERS:
-        end = max(text.rfind(" ", first + _LETTERS // 2, first + _LETTERS), 0) or first + _LETTERS
+    while last - first > _PASSAGE_LETTERS:
+        end = (
+            max(text.rfind(" ", first + _PASSAGE_LETTERS // 2, first + _PASSAGE_LETTERS), 0) or first + _PASSAGE_LETTERS
+        )
         if text[first:end].strip():
             yield first, end
         first = end
@@ -117,7 +119,7 @@ def check_quotes(quotes: object, passage: str) -> list[str]:
         raise MalformedAnswerError("the item quotes nothing")
     plain = _plain(passage)
     for text in texts:
-        if len(_plain(text)) < min(_SHORTEST_QUOTE, len(plain)):
+        if len(_plain(text)) < min(_MIN_QUOTE_LETTERS, len(plain)):
             raise MalformedAnswerError(f"the quote {text!r} is too short to rest on")
         if _plain(text) not in plain:
             shown = text if len(text) <= 60 else f"{text[:60]}..."

@@ -19,19 +19,19 @@ import numpy.typing as npt
 
 _SIMILAR = 0.8
 """Least similarity of near duplicates."""
-_LETTERS = 5  # of a piece
-_MOST_PIECES = 20_000  # of one text: of longer ones the beginning counts
+_PIECE_LETTERS = 5  # of a piece
+_MAX_PIECES_PER_TEXT = 20_000  # of one text: of longer ones the beginning counts
 _BANDS, _ROWS = 10, 3
-_MOST_COMPARED = 32  # prompts of one band that a text is compared with
+_MAX_PROMPTS_COMPARED = 32  # prompts of one band that a text is compared with
 # Words, and the signs that make another question of the same words: `2 + 3` and `2 * 3`, C and C#; stars of lists and
 # of bold words, and the # of headings, do not.
 _WORD = re.compile(r"\w+|[+<>=|~^$/%&@]+|(?<=\w)#|(?<=[\w)] )\*(?= )|(?<=[\w)])\*(?=[\w(])")
 _random = np.random.default_rng(20)
 _FACTORS = _random.integers(0, 2**63, _BANDS * _ROWS, dtype=np.uint64) | np.uint64(1)
 _OFFSETS = _random.integers(0, 2**63, _BANDS * _ROWS, dtype=np.uint64)
-_PLACES = _random.integers(0, 2**63, _LETTERS, dtype=np.uint64) | np.uint64(1)
+_PLACES = _random.integers(0, 2**63, _PIECE_LETTERS, dtype=np.uint64) | np.uint64(1)
 _HALF = np.uint64(32)
-_EDGE = "\0" * (_LETTERS - 1)  # the first and the last letter are in as many pieces as others
+_EDGE = "\0" * (_PIECE_LETTERS - 1)  # the first and the last letter are in as many pieces as others
 _Pieces = npt.NDArray[np.uint32]
 
 
@@ -70,7 +70,7 @@ class PromptIndex:
         return self._exact[text]
 
     def _near(self, pieces: _Pieces, keys: list[bytes]) -> int | None:
-        candidates = {number for key in keys for number in self._bands.get(key, ())[:_MOST_COMPARED]}
+        candidates = {number for key in keys for number in self._bands.get(key, ())[:_MAX_PROMPTS_COMPARED]}
         similar = (number for number in sorted(candidates) if _similarity(pieces, self._pieces[number]) >= _SIMILAR)
         return next(similar, None)
 
@@ -88,9 +88,9 @@ def clusters_of(prompts: Iterable[str]) -> npt.NDArray[np.int64]:
 
 def _sketch(text: str) -> tuple[_Pieces, list[bytes]]:
     """Return a text's pieces, sorted, and its key in each band."""
-    padded = f"{_EDGE}{text[:_MOST_PIECES]}{_EDGE}".encode("utf-32-le", "surrogatepass")
+    padded = f"{_EDGE}{text[:_MAX_PIECES_PER_TEXT]}{_EDGE}".encode("utf-32-le", "surrogatepass")
     letters = np.frombuffer(padded, dtype="<u4").astype(np.uint64)
-    windows = np.lib.stride_tricks.sliding_window_view(letters, _LETTERS)
+    windows = np.lib.stride_tricks.sliding_window_view(letters, _PIECE_LETTERS)
     pieces: _Pieces = np.unique(((windows * _PLACES).sum(axis=1) >> _HALF).astype(np.uint32))  # modulo 2^64
     hashes = (pieces.astype(np.uint64)[:, None] * _FACTORS + _OFFSETS) >> _HALF
     signature = hashes.min(axis=0).astype(np.uint32).reshape(_BANDS, _ROWS)

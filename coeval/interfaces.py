@@ -17,7 +17,7 @@ from coeval.schema import Model, Role
 from route.providers.registry import OWN_MACHINE, PROVIDERS, ProviderSpec
 
 PRICES = Path(__file__).parent / "prices.yaml"
-_SHORT = 3  # letters; names as short as `o1` and `8b` are parts of too many words
+_SHORT_NAME_LETTERS = 3  # letters; names as short as `o1` and `8b` are parts of too many words
 
 
 class Price(NamedTuple):
@@ -88,7 +88,7 @@ def _longest(models: Mapping[str, Mapping[str, float]], model_id: str) -> Mappin
 
 
 def _contains(model_id: str, name: str) -> bool:
-    if len(name) > _SHORT:
+    if len(name) > _SHORT_NAME_LETTERS:
         return name in model_id
     return re.search(rf"(?<![a-z0-9]){re.escape(name)}(?![a-z0-9])", model_id) is not None
 
@@ -117,14 +117,14 @@ INTERFACES: Mapping[str, ProviderSpec] = {
 """By the name in the configuration; `auto` stands for one of them."""
 BATCHING = tuple(name for name, spec in INTERFACES.items() if spec.batch_discount is not None)
 """Interfaces that take batch jobs."""
-_IN_FLIGHT = 10
+_USUAL_CALLS_IN_FLIGHT = 10
 
 
 def in_flight(concurrency: int | Mapping[str, int], interface: str) -> int:
     """Return how many calls may be in flight: 10 where a map does not name the interface, 1 for local models."""
     if interface == "huggingface":
         return 1
-    return concurrency if isinstance(concurrency, int) else concurrency.get(interface, _IN_FLIGHT)
+    return concurrency if isinstance(concurrency, int) else concurrency.get(interface, _USUAL_CALLS_IN_FLIGHT)
 
 
 def tells_logprobs(interface: str) -> bool:

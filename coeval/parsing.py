@@ -18,7 +18,7 @@ _RESPONSE_KEYS = ("response", "output", "answer", "completion", "result", "refer
 _LANGUAGE = re.compile(r"[a-zA-Z]*\s*")
 _THOUGHT = re.compile(r"<think(?:ing)?>")
 _END_OF_THOUGHT = re.compile(r"</think(?:ing)?>")
-_SHOWN = 60
+_LETTERS_SHOWN = 60
 
 
 class MalformedAnswerError(ValueError):
@@ -169,4 +169,4 @@ def read_word(text: str, words: Sequence[str]) -> str:
 
 def _shown(text: str) -> str:
     plain = " ".join(text.split())
-    return repr(plain if len(plain) <= _SHOWN else f"{plain[:_SHOWN]}...")
+    return repr(plain if len(plain) <= _LETTERS_SHOWN else f"{plain[:_LETTERS_SHOWN]}...")

@@ -18,7 +18,7 @@ from coeval.parsing import LEVELS, MalformedAnswerError, read_word
 
 SCALE_FORMS = "`levels`, a range of whole numbers such as `1-5`, or a list of levels from worst to best"
 _RANGE = re.compile(r"\s*([0-9]{1,9})\s*-\s*([0-9]{1,9})\s*")
-_MOST = 101  # no judge tells more grades apart
+_MAX_GRADES = 101  # no judge tells more grades apart
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ def scale_in(task: Mapping[str, Any]) -> Scale:
 def _range(low: int, high: int) -> Scale:
     if low >= high:
         raise ValueError(f"the worst, {low}, is not below the best, {high}; write {high}-{low}, or another range")
-    if high - low >= _MOST:
-        raise ValueError(f"{high - low + 1} grades are more than the {_MOST} that a scale may have; write fewer")
+    if high - low >= _MAX_GRADES:
+        raise ValueError(f"{high - low + 1} grades are more than the {_MAX_GRADES} that a scale may have; write fewer")
     return Scale(tuple(map(str, range(low, high + 1))), is_range=True)
 
 
@@ -122,8 +122,8 @@ def _named(levels: tuple[Any, ...]) -> Scale:
             raise ValueError(f"level {name[:40]!r} must be text on one line, without quotes in it; write it in quotes")
     if len({name.lower() for name in names}) < max(2, len(names)):
         raise ValueError("a scale needs two levels or more, each another word; write them from worst to best")
-    if len(names) > _MOST:
-        raise ValueError(f"{len(names)} levels are more than the {_MOST} that a scale may have; write fewer")
+    if len(names) > _MAX_GRADES:
+        raise ValueError(f"{len(names)} levels are more than the {_MAX_GRADES} that a scale may have; write fewer")
     lowered = tuple(name.lower() for name in names)
     if lowered == tuple(level.lower() for level in LEVELS):
         raise ValueError("stands from best to worst; write the worst first")

@@ -199,7 +199,7 @@ def _text(row: Mapping[str, Any], key: str) -> str:
 # ranks are those of all rows. Shapes: N rows, R replicates, V distinct scores.
 
 PEOPLE = "people"
-_MOST_GRADES = 101
+_MAX_GRADES = 101
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class PeopleAgreement:
     bias_upper: float | None
 
 
-_LEAST = np.array([0.0, 0.0, -1.0, -1.0, -1.0])  # of `_figures`
+_LOWER_BOUNDS = np.array([0.0, 0.0, -1.0, -1.0, -1.0])  # of `_figures`
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ def _row(rater: str, kind: str, place: tuple[str, str], rows: _Rows) -> PeopleAg
     columns = _columns(rows)
     figures = _figures(columns.sum(axis=0)[None])[0]
     drawn = jackknife(rows.cluster, columns, _figures)
-    lower, upper = np.maximum(drawn.lower, _LEAST), np.minimum(drawn.upper, 1.0)
+    lower, upper = np.maximum(drawn.lower, _LOWER_BOUNDS), np.minimum(drawn.upper, 1.0)
     counts = (len(rows.pair), len(np.unique(rows.pair)), len(np.unique(rows.datapoint)))
     sure = len(np.unique(rows.cluster)) > 1  # one prompt says nothing of others
     numbers = [
@@ -319,7 +319,7 @@ def _columns(rows: _Rows) -> Floats:
     x, y = rows.rater, rows.people
     one, other = (mid_ranks(values) / len(x) - 0.5 for values in (x, y))
     grades = np.unique(np.round(np.concatenate([x, y]), 6))
-    if len(grades) > _MOST_GRADES:
+    if len(grades) > _MAX_GRADES:
         grades = grades[:0]
     shares = [np.round(values, 6)[:, None] == grades for values in (x, y)]
     sums = [

@@ -35,7 +35,9 @@ _Point: TypeAlias = tuple[str, bytes]
 """A datapoint, by id and hash of the prompt."""
 _Side: TypeAlias = dict[_Point, float]
 """A student's mean on each datapoint of one run."""
-_MOST = 0.5  # share of its scores that both runs must hold for a student to be compared datapoint by datapoint
+_MIN_SHARED_SHARE = (
+    0.5  # share of its scores that both runs must hold for a student to be compared datapoint by datapoint
+)
 _WINS = {"model_a": 1.0, "model_b": 0.0}
 
 
@@ -290,7 +292,7 @@ def _change(
     if not sides[0] or not sides[1]:
         return
     shared = sorted(common[0].keys() & common[1].keys())
-    paired = len(shared) >= _MOST * max(map(len, sides))
+    paired = len(shared) >= _MIN_SHARED_SHARE * max(map(len, sides))
     if paired:
         scores = [np.array([side[key] for key in shared]) for side in common]
         test = mean_difference(scores[1] - scores[0], np.array([clusters[0][key] for key in shared]))

@@ -28,8 +28,8 @@ PRIOR = 5.0
 LEAST_NOISE = 0.05
 """Of a judge's variance within items."""
 _MINRES_STEPS = 200
-_MOST_RELIABLE = 0.98  # correlation with quality
-_AT_ONCE = 2_000_000  # products in memory
+_MAX_RELIABILITY = 0.98  # correlation with quality
+_PRODUCTS_IN_MEMORY = 2_000_000  # products in memory
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ def item_products(table: ScoreTable, scores: Floats, counts: Mask) -> Products:
     order = np.argsort(table.item, kind="stable")
     starts = np.searchsorted(table.item[order], np.arange(items))
     cross, shared = np.zeros((items, judges, judges)), np.zeros((items, judges, judges))
-    step = max(1, _AT_ONCE // max(1, judges**2) // max(1, len(order) // max(1, items)))
+    step = max(1, _PRODUCTS_IN_MEMORY // max(1, judges**2) // max(1, len(order) // max(1, items)))
     for first in range(0, items, step):
         last = min(first + step, items)
         rows = order[starts[first] : starts[last] if last < items else len(order)]
@@ -223,12 +223,12 @@ def _loadings(correlation: Floats, count: Floats) -> Floats:
     rho = np.where(weight > 0, correlation, 0.0)
     total = weight.sum(axis=(-1, -2))
     mean = (weight * rho).sum(axis=(-1, -2)) / np.where(total > 0, total, 1.0)
-    alike = np.sqrt(np.clip(np.where(total > 0, mean, 0.5), 0.01, _MOST_RELIABLE**2))[..., None]
+    alike = np.sqrt(np.clip(np.where(total > 0, mean, 0.5), 0.01, _MAX_RELIABILITY**2))[..., None]
     r: Floats = np.broadcast_to(alike, correlation.shape[:-1]).copy()
     for _ in range(_MINRES_STEPS):
         above = np.einsum("...jk,...k->...j", weight * rho, r) + PRIOR * alike
         below = np.einsum("...jk,...k->...j", weight, r**2) + PRIOR
-        new = 0.5 * (r + np.clip(above / below, 0.0, _MOST_RELIABLE))
+        new = 0.5 * (r + np.clip(above / below, 0.0, _MAX_RELIABILITY))
         done = np.abs(new - r).max(initial=0.0) < 1e-9
         r = new
         if done:

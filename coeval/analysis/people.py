@@ -96,7 +96,7 @@ def cross_validated(judge: Floats, people: Floats, items: Codes) -> Floats | Non
 FEW = 10
 _CALIBRATED = "mean of what the judges' scores are worth, on all answers; 95 % interval"
 _DRAWS = 200
-_CERTAIN = 1.959964
+_NORMAL_QUANTILE = 1.959964
 _WORDS = {value: word.capitalize() for word, value in LEVELS.items()}
 
 
@@ -290,7 +290,9 @@ def _students(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tup
     worth = np.concatenate([one.map(part.norm) for one, part in zip(judges, parts, strict=True)])
     cluster = loaded.clusters[point]
     raw, calibrated = group_means(student, norm, cluster, size), group_means(student, worth, cluster, size)
-    widths = np.hypot((calibrated.upper - calibrated.lower) / 2, _CERTAIN * _map_errors(pairs, judges, parts, size))
+    widths = np.hypot(
+        (calibrated.upper - calibrated.lower) / 2, _NORMAL_QUANTILE * _map_errors(pairs, judges, parts, size)
+    )
     people, gaps = _beside_people(loaded, pairs, judges)
     raw_ranks = ranked(loaded, raw)
     rows = []

@@ -205,7 +205,7 @@ def _map(value: object) -> Mapping[str, Any]:
 LEVELS = {"high": 1.0, "medium": 0.5, "low": 0.0}
 """What a level is worth."""
 _PHASES = {"data_generation": "P3", "response_collection": "P4", "evaluation": "P5"}
-_MOST_TOKENS = 10**9  # no answer is longer, and `1e400` is infinite
+_MAX_TOKENS = 10**9  # no answer is longer, and `1e400` is infinite
 _Parsed = TypeVar("_Parsed")
 
 
@@ -359,7 +359,7 @@ def _answer(record: dict[str, Any], with_text: set[str]) -> Answer | None:
     if not datapoint or not student or not isinstance(text, str):
         return None
     tokens = record.get("token_count")
-    is_count = isinstance(tokens, (int, float)) and not isinstance(tokens, bool) and 0 < tokens <= _MOST_TOKENS
+    is_count = isinstance(tokens, (int, float)) and not isinstance(tokens, bool) and 0 < tokens <= _MAX_TOKENS
     # Where nobody counted: about four letters a token.
     length = float(tokens) if is_count else float(max(1, len(text) // 4))  # type: ignore[arg-type]
     task = text_of(record, "task_id") or _part(datapoint, 0)

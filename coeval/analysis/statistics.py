@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 Codes: TypeAlias = npt.NDArray[np.int64]
-_MOST_CELLS = 1_000_000
+_MAX_TABLE_CELLS = 1_000_000
 _LABELS = ((0.2, "slight"), (0.4, "fair"), (0.6, "moderate"), (0.8, "substantial"))
 
 
@@ -124,7 +124,7 @@ def kendall(one: Floats, other: Floats) -> float | None:
         return None
     a, a_codes = np.unique(one, return_inverse=True)
     b, b_codes = np.unique(other, return_inverse=True)
-    if len(a) * len(b) > _MOST_CELLS:
+    if len(a) * len(b) > _MAX_TABLE_CELLS:
         from scipy.stats import kendalltau
 
         return float(kendalltau(one, other).statistic)
@@ -223,7 +223,7 @@ def _any_limits(sums: Floats, counts: Floats) -> tuple[Floats, Floats]:
 # Shapes: N rows, C clusters, G groups, K columns of sums, F figures.
 
 _TAIL = 0.025
-_MOST_CLUSTERS = 512  # of a jackknife: more clusters are dealt into this many groups
+_MAX_JACKKNIFE_GROUPS = 512  # of a jackknife: more clusters are dealt into this many groups
 _PRIOR_PHI = 0.6  # of scores with three levels or means of some judges; it covers best over means of 0.6 to 0.9
 
 
@@ -406,9 +406,9 @@ def jackknifed(estimate: Floats, left: Floats) -> Jackknifed:
 
 def grouped(sums: Floats) -> Floats:
     """Return sums over clusters (C, ...), dealt at random into 512 groups where there are more."""
-    if len(sums) <= _MOST_CLUSTERS:
+    if len(sums) <= _MAX_JACKKNIFE_GROUPS:
         return sums
-    order = np.random.default_rng(0).permutation(len(sums)) % _MOST_CLUSTERS
-    dealt = np.zeros((_MOST_CLUSTERS, *sums.shape[1:]))
+    order = np.random.default_rng(0).permutation(len(sums)) % _MAX_JACKKNIFE_GROUPS
+    dealt = np.zeros((_MAX_JACKKNIFE_GROUPS, *sums.shape[1:]))
     np.add.at(dealt, order, sums)
     return dealt

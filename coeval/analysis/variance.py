@@ -50,15 +50,15 @@ class VarianceRow:
     share: Annotated[float, barred("share", digits=3)]
 
 
-_CERTAIN = NormalDist().inv_cdf(0.975)
-_FOUND = NormalDist().inv_cdf(0.8)
+_QUANTILE_OF_TEST = NormalDist().inv_cdf(0.975)
+_QUANTILE_OF_POWER = NormalDist().inv_cdf(0.8)
 
 
 def needed_items(difference: float, sd: float) -> int | None:
     """Return the datapoints needed for 80 % power; None without a difference."""
     if abs(difference) < 1e-9:
         return None
-    return max(2, math.ceil(((_CERTAIN + _FOUND) * sd / difference) ** 2))
+    return max(2, math.ceil(((_QUANTILE_OF_TEST + _QUANTILE_OF_POWER) * sd / difference) ** 2))
 
 
 def test_power(difference: float, sd: float, datapoints: int) -> float:
@@ -66,7 +66,7 @@ def test_power(difference: float, sd: float, datapoints: int) -> float:
     if sd < 1e-12:
         return 1.0 if abs(difference) > 1e-12 else 0.05
     shift = abs(difference) * math.sqrt(datapoints) / sd
-    return NormalDist().cdf(shift - _CERTAIN) + NormalDist().cdf(-shift - _CERTAIN)
+    return NormalDist().cdf(shift - _QUANTILE_OF_TEST) + NormalDist().cdf(-shift - _QUANTILE_OF_TEST)
 
 
 def pair_power(loaded: LoadedRun, scores: Floats) -> tuple[PairPower, ...]:

@@ -176,7 +176,7 @@ _DONE = ("completed", "expired", "cancelled", "failed")
 _UNASKED = {"batch_expired": "expired", "batch_cancelled": "was cancelled"}
 _UNREAD = ("pending", "running", "notrunning")
 _NO_ROOM = "token_limit_exceeded"  # of all queued jobs, not of one request
-_MARK = "coeval_job"
+_METADATA_KEY = "coeval_job"
 
 
 class OpenAIBatches(Backend):
@@ -216,7 +216,7 @@ class OpenAIBatches(Backend):
             "input_file_id": file_id,
             "endpoint": self.endpoint,
             "completion_window": "24h",
-            "metadata": {_MARK: job.token, "description": job.description[:500]},
+            "metadata": {_METADATA_KEY: job.token, "description": job.description[:500]},
         }
         try:
             batch = await self._transport.answer(self.url("batches"), body, TIMEOUTS)
@@ -233,7 +233,7 @@ class OpenAIBatches(Backend):
             page = await self._get(self.url("batches", limit=100, **after))
             batches = page.get("data") or []
             for batch in batches:
-                if (batch.get("metadata") or {}).get(_MARK) == job.token:
+                if (batch.get("metadata") or {}).get(_METADATA_KEY) == job.token:
                     return str(batch["id"])
                 if job.input_file and batch.get("input_file_id") == job.input_file:
                     return str(batch["id"])

@@ -32,8 +32,8 @@ from route.providers.base import ProviderError
 
 RETRIES = Retries(attempts=10, timed_out=6)
 """A job has a day: a provider that is down for some minutes should not end the run."""
-_PATIENCE = 24 * 3600.0  # seconds: as long as a job may take
-_LONGEST_WAIT = 600.0
+_MAX_WAIT_FOR_ROOM_SECONDS = 24 * 3600.0  # seconds: as long as a job may take
+_MAX_PAUSE_SECONDS = 600.0
 _ROOM = re.compile(r"limit(?::| of)\s*([\d,]+)\s*([KMB]?)\b", re.IGNORECASE)
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9}
 
@@ -120,7 +120,15 @@ class _BatchJobs:
             raise CallError(Reason.FATAL, str(error)) from None
         async with contextlib.aclosing(backend):
             yield JobContext(
-                *(self._run, self._pending, charges, self._log, backend, model, phase, apply, RETRIES),
+                run=self._run,
+                pending=self._pending,
+                charges=charges,
+                log=self._log,
+                backend=backend,
+                model=model,
+                phase=phase,
+                apply=apply,
+                retries=RETRIES,
                 interval=experiment.batch_poll_seconds or backend.interval,
                 attempts=1 + experiment.generation_retries if phase == "data_generation" else ATTEMPTS,
                 budget_usd=experiment.budget_usd,
@@ -203,9 +211,9 @@ def _room_in(text: str) -> int | None:
 def _waits(interval: float) -> Iterator[float]:
     """Yield the seconds before each new submission of a job that found no room: growing, a day in all."""
     wait, waited = interval, 0.0
-    while waited < _PATIENCE:
+    while waited < _MAX_WAIT_FOR_ROOM_SECONDS:
         yield wait
-        waited, wait = waited + wait, min(2 * wait, _LONGEST_WAIT)
+        waited, wait = waited + wait, min(2 * wait, _MAX_PAUSE_SECONDS)
 
 
 async def _wait_for_room(context: JobContext, job: Job, state: State, wait: float) -> Job:

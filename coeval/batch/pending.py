@@ -191,7 +191,7 @@ class PendingJobs:
         return stored
 
 
-_KEY = "batches"
+_META_KEY = "batches"
 Data = dict[str, Any]
 
 
@@ -221,7 +221,7 @@ class Charges:
             most = max((mark for mark in marks if mark[0] <= left), default=None)
             if most is None:
                 return 0
-            before = (data.get(_KEY) or {}).get(token) or {"calls": 0, "usd": 0.0}
+            before = (data.get(_META_KEY) or {}).get(token) or {"calls": 0, "usd": 0.0}
             self._charge(data, token, before["calls"] + most[0], before["usd"] + most[1])
             return most[0]
 
@@ -241,7 +241,7 @@ class Charges:
         """Replace the charge of a job by its true cost, and refund the calls that were not made; once."""
 
         def change(data: Data) -> None:
-            before = (data.get(_KEY) or {}).get(job.token)
+            before = (data.get(_META_KEY) or {}).get(job.token)
             if before is not None and not before["settled"]:
                 self._charge(data, job.token, before["calls"] - unasked, usd, settled=True)
 
@@ -260,7 +260,7 @@ class Charges:
         jobs = {job.token: job for job in pending.jobs(self.phase, self.model)}
 
         def change(data: Data) -> set[str]:
-            charges = dict(data.get(_KEY) or {})
+            charges = dict(data.get(_META_KEY) or {})
             own = {token for token, one in charges.items() if (one["phase"], one["model"]) == (self.phase, self.model)}
             for token in own - jobs.keys():
                 _pop(data, token) if charges[token]["settled"] else self._refund(data, token)
@@ -276,7 +276,7 @@ class Charges:
         self._refund(data, token)
         self._count(data, calls, usd)
         entry = {"phase": self.phase, "model": self.model, "calls": calls, "usd": usd, "settled": settled}
-        data[_KEY] = {**(data.get(_KEY) or {}), token: entry}
+        data[_META_KEY] = {**(data.get(_META_KEY) or {}), token: entry}
 
     def _refund(self, data: Data, token: str) -> None:
         before = _pop(data, token)
@@ -290,8 +290,8 @@ class Charges:
 
 
 def _pop(data: Data, token: str) -> Data | None:
-    charges = dict(data.pop(_KEY, None) or {})
+    charges = dict(data.pop(_META_KEY, None) or {})
     charge: Data | None = charges.pop(token, None)
     if charges:
-        data[_KEY] = charges
+        data[_META_KEY] = charges
     return charge

@@ -272,15 +272,15 @@ class Draft:
         model, phase = self.context.model, self.context.phase
         parameters = model.parameters_for(ROLE_OF[phase])
         return Job(
-            self.token,
-            model.interface,
-            phase,
-            model.name,
-            f"coeval {self.context.run.folder.name}: {phase}, {model.name}",
-            now(),
-            len(self.keys),
-            self.usd,
-            self.keys,
+            token=self.token,
+            interface=model.interface,
+            phase=phase,
+            model=model.name,
+            description=f"coeval {self.context.run.folder.name}: {phase}, {model.name}",
+            submitted_at=now(),
+            n_requests=len(self.keys),
+            held_usd=self.usd,
+            id_to_key=self.keys,
             settings={key: parameters[key] for key in _ADDRESS if key in parameters},
         )
 

@@ -26,8 +26,8 @@ from route.providers.accounts import make_provider
 from route.providers.base import JSON, Account, Fault, Provider, ProviderError, Timeouts
 
 _MOCK = Account("http://mock")
-_CONNECT = 10.0  # seconds
-_REJECTIONS = 5  # requests rejected before any reply, after which the parameters must be at fault
+_CONNECT_SECONDS = 10.0  # seconds
+_MAX_REJECTIONS = 5  # requests rejected before any reply, after which the parameters must be at fault
 _BILLED = (Fault.TIMEOUT, Fault.MALFORMED)
 """After which the provider has done its work all the same."""
 
@@ -111,7 +111,7 @@ class Caller:
         self._budget = Budget(experiment.budget_usd, ledger)
         timeout = experiment.request_timeout
         max_bytes = int(experiment.max_answer_mb * 2**20)
-        self._timeouts = Timeouts(min(_CONNECT, timeout), timeout, timeout, timeout, max_bytes)
+        self._timeouts = Timeouts(min(_CONNECT_SECONDS, timeout), timeout, timeout, timeout, max_bytes)
         self._stopped: dict[tuple[str, str], str] = {}
         self._rejections: Counter[tuple[str, str]] = Counter()
         self._answered: set[tuple[str, str]] = set()
@@ -237,7 +237,7 @@ class Caller:
             self._rejections[who] += 1
         if fault is Fault.CREDENTIALS:
             who = (prepared.call.model.name, "")
-        elif fault is not Fault.UNSUPPORTED and self._rejections[who] < _REJECTIONS:
+        elif fault is not Fault.UNSUPPORTED and self._rejections[who] < _MAX_REJECTIONS:
             return CallError(Reason.FAILED, text)
         self._stopped[who] = text
         return CallError(Reason.FATAL, text)
@@ -267,7 +267,7 @@ def _to_stderr(message: str) -> None:
 # convenience: where the file cannot be read or written, calls are made.
 
 _VARIABLE = "COEVAL_CACHE"
-_PATIENCE = 5.0  # seconds that another run may lock the file
+_LOCK_SECONDS = 5.0  # seconds that another run may lock the file
 _TABLE = """CREATE TABLE IF NOT EXISTS answers (
     key BLOB PRIMARY KEY, text TEXT NOT NULL, prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
     counted INTEGER NOT NULL, seconds REAL NOT NULL
@@ -340,7 +340,7 @@ class Cache:
     def _opened(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         # Without transactions of several statements: runs that share the file wait for one statement at most.
-        file = sqlite3.connect(self._path, timeout=_PATIENCE, isolation_level=None)
+        file = sqlite3.connect(self._path, timeout=_LOCK_SECONDS, isolation_level=None)
         # A crash of the machine may lose the last replies, never the file; a kill loses nothing.
         for statement in ("PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL", _TABLE, _TOKENS):
             file.execute(statement)

@@ -195,8 +195,8 @@ def check_whole(completion: JSON) -> str:
 # Log-probabilities of a reply's first token. Some models reject the parameters, some ignore them; then the reply counts
 # as it is, and the user is warned once.
 
-_FIELDS = ("logprobs", "top_logprobs")
-_AROUND = " \t\r\n*`\"'"
+_LOGPROB_FIELDS = ("logprobs", "top_logprobs")
+_MARKS_AROUND_A_WORD = " \t\r\n*`\"'"
 
 
 def logprob_parameters(model: Model) -> dict[str, Any]:
@@ -216,12 +216,12 @@ class LogprobSupport:
 
     def supported(self, request: JSON, role: tuple[str, str]) -> JSON:
         """Return a request without the parameters if (model, role) rejected them before."""
-        return without(request, _FIELDS) if role in self._unsupported else request
+        return without(request, _LOGPROB_FIELDS) if role in self._unsupported else request
 
     def fallback(self, request: JSON, error: ProviderError) -> JSON | None:
         """Return the request to send in the place of a rejected one, if the parameters may be the reason."""
-        may_be = error.fault in (Fault.REQUEST, Fault.UNSUPPORTED) and any(key in request for key in _FIELDS)
-        return without(request, _FIELDS) if may_be else None
+        may_be = error.fault in (Fault.REQUEST, Fault.UNSUPPORTED) and any(key in request for key in _LOGPROB_FIELDS)
+        return without(request, _LOGPROB_FIELDS) if may_be else None
 
     def reject(self, role: tuple[str, str]) -> None:
         """Omit the parameters from now on: a request succeeded only without them."""
@@ -252,7 +252,7 @@ def _first_word(tokens: list[str]) -> int:
     start = 0 if thought < 0 else thought + len("</think>")
     at = 0
     for place, token in enumerate(tokens):
-        if at >= start and token.strip(_AROUND):
+        if at >= start and token.strip(_MARKS_AROUND_A_WORD):
             return place
         at += len(token)
     raise IndexError

@@ -150,8 +150,8 @@ Ledger: TypeAlias = Meta | MemoryLedger
 # each model has a `max_tokens`.
 
 _BYTES_PER_TOKEN = 3  # fewer than in any language that tokenizers were trained on
-_FRAME = 16  # tokens around the messages
-_USUAL_ANSWER = 1024
+_TOKENS_AROUND_MESSAGES = 16  # tokens around the messages
+_USUAL_ANSWER_TOKENS = 1024
 ROUNDING = 1e-9  # dollars: a budget that fits exactly must not fail by the last digit of a sum
 
 
@@ -159,7 +159,7 @@ def most_tokens(request: JSON) -> tuple[int, int]:
     """Return upper bounds of a request's prompt and answer tokens."""
     texts = (str(message.get("content") or "") for message in request["messages"])
     size = sum(len(text.encode("utf-8", "replace")) for text in texts)
-    return size // _BYTES_PER_TOKEN + _FRAME, limit_of(request) or _USUAL_ANSWER
+    return size // _BYTES_PER_TOKEN + _TOKENS_AROUND_MESSAGES, limit_of(request) or _USUAL_ANSWER_TOKENS
 
 
 class Budget:

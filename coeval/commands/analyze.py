@@ -43,7 +43,7 @@ _WHOLE = {
 _PARTIAL_HELP = (
     "the run need not be finished: analyse what there is without the warning; reports still say that it is partial"
 )
-_LARGE = 10_000  # slices in a workbook
+_LARGE_WORKBOOK_SLICES = 10_000  # slices in a workbook
 _CHOICES = [f"--{name}" for name in ("agreement-metric", "teacher-score-formula", "judge-selection")]
 _CHOICES += ["--agreement-threshold", "--theta", "--q-fraction"]
 _BENCHMARK_FORMATS = ("jsonl", "parquet")
@@ -257,7 +257,7 @@ def _begin_workbook(report: CompleteReport, path: Path) -> Callable[[], object]:
     if why := missing_package():  # the pages need no workbook
         print(f"warning: no workbook: {why}", file=sys.stderr)
         return lambda: None
-    if len(report.raw) < _LARGE:
+    if len(report.raw) < _LARGE_WORKBOOK_SLICES:
         write_workbook(report, path)
         return lambda: None
     from concurrent.futures import ProcessPoolExecutor

@@ -83,7 +83,13 @@ def _filter_of(arguments: Namespace) -> PreferenceFilter:
     """Return the filter of preferences that the flags of `_add_selection` describe."""
     from coeval.pairs.preferences import PreferenceFilter, Rule
 
-    rule = Rule(arguments.margin, arguments.bad, dict(arguments.factor_weight), arguments.scores_of, arguments.seed)
+    rule = Rule(
+        arguments.margin,
+        arguments.bad,
+        dict(arguments.factor_weight),
+        arguments.scores_of,
+        arguments.seed,
+    )
     return PreferenceFilter(arguments.source, arguments.rows, arguments.judges, arguments.keep_self_judged, rule)
 
 

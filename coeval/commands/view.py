@@ -21,7 +21,7 @@ from p2l.common.errors import ConfigError
 if TYPE_CHECKING:
     from coeval.view.site import Site
 
-_KEY = "COEVAL_VIEW_KEY"
+_KEY_NAME = "COEVAL_VIEW_KEY"
 
 
 def build_parser() -> ArgumentParser:
@@ -35,7 +35,7 @@ def build_parser() -> ArgumentParser:
     server.add_argument("--port", type=port, default=8050, help="to listen on")
     server.add_argument(
         "--key",
-        help=f"what readers type once (default: ${_KEY}; else none on this machine, and a random one for others)",
+        help=f"what readers type once (default: ${_KEY_NAME}; else none on this machine, and a random one for others)",
     )
     add_connection_flags(flags.add_argument_group("connections"), idle_seconds=5.0)
     flags.hide_rare("--header-seconds", "--idle-seconds", "--max-connections", "--max-peer-connections")
@@ -76,9 +76,9 @@ def _site(run: Path) -> Site:
 
 def _key(typed: str | None, host: str) -> str | None:
     """Return what readers have to type; None where browsers of this machine need nothing."""
-    key = os.environ.get(_KEY) if typed is None else typed
+    key = os.environ.get(_KEY_NAME) if typed is None else typed
     if key is not None and not key.strip():
-        raise ConfigError(f"--key (or ${_KEY}) is empty; pass a key, or leave it out")
+        raise ConfigError(f"--key (or ${_KEY_NAME}) is empty; pass a key, or leave it out")
     if key is None and not is_loopback(host):
         key = new_key()
         print(f"no --key was given; readers type this one: {key}", flush=True)

@@ -25,7 +25,7 @@ from p2l.common.cli import nearest, nearest_of
 from p2l.common.config import Where, kind_of, line_at, lines_of, owner_of, parse_yaml, read_limited
 from p2l.common.errors import ConfigError, P2LError
 
-_LONGEST = 80  # letters of a name in a message
+_MAX_NAME_LETTERS = 80  # letters of a name in a message
 
 
 class ConfigErrors(P2LError):  # noqa: N818 - there are several of them
@@ -106,7 +106,7 @@ class Problems:
             if name is None and isinstance(part, int):
                 text += f"[{part}]"
             else:
-                word = str(name or part)[:_LONGEST]
+                word = str(name or part)[:_MAX_NAME_LETTERS]
                 text += f".{word}" if text else word
         return text
 

@@ -311,7 +311,7 @@ def _answer(entry: Mapping[str, Any], row: Row) -> tuple[str, str, dict[str, Any
     """Return the lines of the options, the reference answer, and the attributes that are right answers."""
     if "options" in entry or "right" in entry:
         options, place = _options(entry, row)
-        letter = _LETTERS[place]
+        letter = _OPTION_LETTERS[place]
         lines = "\n".join(f"{chr(ord('A') + index)}. {option}" for index, option in enumerate(options))
         return lines, f"{letter}. {options[place]}", {"correct_answer": letter}
     if "number" in entry:
@@ -344,7 +344,7 @@ def _alternatives(entry: Mapping[str, Any], row: Row) -> str:
     return " | ".join(distinct) or str(entry["unanswerable"])
 
 
-_LETTERS = "ABCDEFGHIJ"
+_OPTION_LETTERS = "ABCDEFGHIJ"
 _LETTERED = re.compile(r"([a-e]) \) (.*?)(?= , [a-e] \) |$)")  # options in one text: `a ) 4 , b ) 5`
 
 
@@ -388,8 +388,8 @@ def _place(answer: object, options: Sequence[str], first: int) -> int:
     text = str(answer).strip()
     if text.isdigit() and 0 <= int(text) - first < len(options):
         return int(text) - first
-    if text and text.upper() in _LETTERS[: len(options)]:
-        return _LETTERS.index(text.upper())
+    if text and text.upper() in _OPTION_LETTERS[: len(options)]:
+        return _OPTION_LETTERS.index(text.upper())
     if text in options:
         return options.index(text)
     raise BadRowError(f"answer {text[:40]!r} is none of the {len(options)} options")

@@ -16,9 +16,9 @@ from typing import Any
 from coeval.parsing import LEVELS, MalformedAnswerError, graded_in, read_level, read_object, read_scores
 from coeval.schema import Scale, Task, scale_of
 
-_LEAST = 0.01
+_MAX_AMBIGUOUS_PROBABILITY = 0.01
 """Probability of ambiguous tokens, those that may begin several grades, above which there is no expected score."""
-_AROUND = " \t\r\n*`\"'."
+_MARKS_AROUND_A_GRADE = " \t\r\n*`\"'."
 
 
 def expected_value(scale: Scale, tokens: Iterable[Sequence[object]]) -> float | None:
@@ -34,14 +34,14 @@ def expected_value(scale: Scale, tokens: Iterable[Sequence[object]]) -> float | 
         elif grades:
             ambiguous += probability
     total = sum(seen.values())
-    if not total or ambiguous > _LEAST:
+    if not total or ambiguous > _MAX_AMBIGUOUS_PROBABILITY:
         return None
     return sum(scale.value(grade) * probability for grade, probability in seen.items()) / total
 
 
 def _begun(scale: Scale, token: str) -> list[str]:
     """Return the grades that a token may begin; a number has to match as a whole."""
-    text = token.strip(_AROUND).lower()
+    text = token.strip(_MARKS_AROUND_A_GRADE).lower()
     if not text:
         return []
     if scale.is_range:

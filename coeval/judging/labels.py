@@ -19,10 +19,10 @@ from coeval.parsing import MalformedAnswerError, read_object
 from coeval.schema import LABEL_PREFIX
 
 _ALIASES = ("label", "prediction", "class", "category", "answer", "output", "result", "type", "value")
-_LONGEST = 60
+_MAX_LABEL_LETTERS = 60
 _MARKED = re.compile(r"####\s*(.+)|\\boxed\{([^{}]+)\}|\b(?:final )?answer(?: is|:)(?:\s*:)?\s*(.+)", re.IGNORECASE)
 _OPTION = re.compile(r"\(?([a-z])(?:\)|[.:])(?:\s+(.*))?|\(?([a-z])\)?", re.DOTALL)
-_EDGES = " \t\"'`*"
+_MARKS_AROUND_A_LABEL = " \t\"'`*"
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ def _as_text(value: Any) -> str | None:
 def _marked(text: str) -> str | None:
     """Return the text after the last marker, up to the end of its line."""
     labels = [next(filter(None, groups)) for groups in _MARKED.findall(text)]
-    return labels[-1].strip() if labels and len(labels[-1].strip()) <= _LONGEST else None
+    return labels[-1].strip() if labels and len(labels[-1].strip()) <= _MAX_LABEL_LETTERS else None
 
 
 def _only_line(text: str) -> str | None:
     text = text.strip()
-    return text if text and "\n" not in text and len(text) <= _LONGEST else None
+    return text if text and "\n" not in text and len(text) <= _MAX_LABEL_LETTERS else None
 
 
 def matches(prediction: str, truth: object) -> bool:
@@ -86,8 +86,8 @@ def matches(prediction: str, truth: object) -> bool:
 
 
 def _plain(text: str) -> str:
-    stripped = " ".join(text.split()).strip(_EDGES)
-    return stripped.removesuffix(".").strip(_EDGES).casefold()
+    stripped = " ".join(text.split()).strip(_MARKS_AROUND_A_LABEL)
+    return stripped.removesuffix(".").strip(_MARKS_AROUND_A_LABEL).casefold()
 
 
 def _number(text: str) -> Decimal | None:

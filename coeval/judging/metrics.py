@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
 
 METRICS = ("bertscore", "bleu", "exact_match")
-_ORDER = 4
+_BLEU_ORDER = 4
 _SMOOTHED_ZERO = 0.1
 _COMMON_KEYS = ("metric", "description", "weight")
 
@@ -78,9 +78,9 @@ def bleu4(reference: str, response: str) -> float:
     expected, words = reference.lower().split(), response.lower().split()
     if not set(expected) & set(words):
         return 0.0
-    logs = (math.log(_precision(expected, words, n)) for n in range(1, _ORDER + 1))
+    logs = (math.log(_precision(expected, words, n)) for n in range(1, _BLEU_ORDER + 1))
     brevity = min(0.0, 1.0 - len(expected) / len(words))
-    return math.exp(brevity + sum(logs) / _ORDER)
+    return math.exp(brevity + sum(logs) / _BLEU_ORDER)
 
 
 def _precision(expected: Sequence[str], words: Sequence[str], n: int) -> float:

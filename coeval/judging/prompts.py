@@ -16,7 +16,7 @@ from typing import Any
 
 from coeval.schema import Scale, Task, scale_in
 
-_MOST_VARIABLES = 1000  # in a template, repeated ones too
+_MAX_VARIABLES = 1000  # in a template, repeated ones too
 _WHY = 'first "rationale", one or two sentences that say why you grade as you do'
 _VERDICTS = (
     "A if answer A is better, B if answer B is better, TIE if they are equally good, BAD if neither is of any use."
@@ -291,8 +291,8 @@ def unknown_variables(prompt: str, template: str) -> list[str]:
             names.append(name)
         if form or conversion:
             raise ValueError(f"{{{name}}} has a format or a conversion, which no variable has here; write {{{name}}}")
-    if len(names) > _MOST_VARIABLES:
-        raise ValueError(f"has {len(names):,} variables in braces, of at most {_MOST_VARIABLES}")
+    if len(names) > _MAX_VARIABLES:
+        raise ValueError(f"has {len(names):,} variables in braces, of at most {_MAX_VARIABLES}")
     return sorted({name for name in names if name not in VARIABLES[prompt]})
 
 

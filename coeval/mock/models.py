@@ -98,8 +98,8 @@ def _check_number(key: str, value: Any, highest: float | None) -> None:
 
 _RANGE = re.compile(r"whole number from (\d+) \(worst\) to (\d+) \(best\)")
 _NAMED = re.compile(r'levels, from worst to best: ((?:"[^"]+"(?:, | or )?)+)')
-_SPREAD = 0.5  # standard deviation of the alternatives to a grade, in widths of a grade
-_SHOWN = 20
+_SD_IN_GRADES = 0.5  # standard deviation of the alternatives to a grade, in widths of a grade
+_ALTERNATIVES_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -127,10 +127,10 @@ def _grade_at(scale: Scale, seen: float) -> str:
 def alternatives(scale: Scale, seen: float) -> list[tuple[str, float]]:
     """Return the likeliest grades for a quality with the logarithms of their probabilities, the likeliest first."""
     size = len(scale.grades)
-    weights = [math.exp(-0.5 * ((seen * size - place - 0.5) / _SPREAD) ** 2) for place in range(size)]
+    weights = [math.exp(-0.5 * ((seen * size - place - 0.5) / _SD_IN_GRADES) ** 2) for place in range(size)]
     total = sum(weights)
     grades = [(grade, math.log(weight / total)) for grade, weight in zip(scale.grades, weights, strict=True) if weight]
-    return sorted(grades, key=lambda one: -one[1])[:_SHOWN]
+    return sorted(grades, key=lambda one: -one[1])[:_ALTERNATIVES_SHOWN]
 
 
 # Prompts are recognised by the templates of `coeval.judging.prompts`, so their wording has one place.
@@ -209,7 +209,7 @@ def _pattern(prompt: str) -> tuple[str, re.Pattern[str]]:
 _QUALITY = re.compile(r"quality (\d(?:\.\d+)?)")
 _HINT = re.compile(r"\[([^\[\]:]+): ([^\[\]]*)\]")
 _UNMARKED = 0.5  # quality of an answer that does not state it
-_EVEN = 0.05  # answers that differ by less are equally good
+_EQUAL_WITHIN = 0.05  # answers that differ by less are equally good
 _USELESS = 0.2  # two answers below it are both useless
 _TARGETS: Mapping[str, list[str]] = {
     "length": ["one line", "a paragraph", "a page"],
@@ -361,7 +361,7 @@ def _better(question: _PromptMatch, persona: _Persona, text: str) -> str:
     second = quality_of(question.values["response_b"]) + persona.error("second", text)
     if max(first, second) < _USELESS:
         return "BAD"
-    if abs(first - second) < _EVEN:
+    if abs(first - second) < _EQUAL_WITHIN:
         return "TIE"
     return "A" if first > second else "B"
 

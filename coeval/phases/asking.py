@@ -21,8 +21,8 @@ from coeval.storage.store import Store
 
 T = TypeVar("T")
 ATTEMPTS = 3  # to get a usable answer
-_POLL = 0.3  # seconds between two looks at what others are at
-_SPARE = 8  # questions that may wait for their turn besides those in flight
+_POLL_SECONDS = 0.3  # seconds between two looks at what others are at
+_QUEUED_QUESTIONS = 8  # questions that may wait for their turn besides those in flight
 
 
 class ReplyJournal:
@@ -107,7 +107,7 @@ async def _beside_others(claims: Claims, name: str, model: Model, work: Work) ->
             if outcome.stopped or outcome.refused:
                 return outcome
             while claims.is_awaited(name):
-                await asyncio.sleep(_POLL)
+                await asyncio.sleep(_POLL_SECONDS)
             if not claims.is_left(name):
                 return outcome
     finally:
@@ -177,7 +177,9 @@ class _Asker:
         self._claims = stage.claims if stage.claims is not None and stage.claims.is_begun(self._work) else None
         self._journal = ReplyJournal(stage.store, phase, model.name, self._claims.name if self._claims else "")
         # More than may be in flight, so that a turn that is free finds a question that is ready.
-        self._slots = asyncio.Semaphore(2 * in_flight(stage.config.experiment.concurrency, model.interface) + _SPARE)
+        self._slots = asyncio.Semaphore(
+            2 * in_flight(stage.config.experiment.concurrency, model.interface) + _QUEUED_QUESTIONS
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: BaseException | None = None
 

@@ -25,7 +25,7 @@ from p2l.common.errors import InputError
 PHASE: Phase = "evaluation"
 _NO_REFERENCE = "There is none: go by the task and the rubric alone."
 """What judges see where an item has no reference answer."""
-_AT_ONCE = 64  # answers that a metric scores in one call
+_ANSWERS_PER_METRIC_CALL = 64  # answers that a metric scores in one call
 Answered: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 """An item and an answer to it."""
 
@@ -244,7 +244,7 @@ async def _compute(
     """Store scores that are computed, not asked for."""
     outcome, remaining = Outcome(expected), iter(answered)
     stage.progress.expect(expected)
-    while part := list(islice(remaining, _AT_ONCE)):
+    while part := list(islice(remaining, _ANSWERS_PER_METRIC_CALL)):
         try:
             records = await asyncio.to_thread(_computed, work, part, scored)
         except InputError as error:

@@ -32,8 +32,8 @@ from coeval.storage.records import RecordIndex, is_failed, item_mark, now, read_
 from coeval.storage.store import Store
 
 PHASE: Phase = "data_generation"
-_NUMBERS = 1000  # of attempts that one item may take
-_NUMBERS_AT_A_START = 10  # of those, however many attempts a start makes: the next one must not repeat them
+_ATTEMPTS_PER_ITEM = 1000  # of attempts that one item may take
+_ATTEMPTS_PER_START = 10  # of those, however many attempts a start makes: the next one must not repeat them
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,7 @@ def _question(
         context |= {"source": about, "passage": passage.text}
         prompt = render(task, teacher.name, "sample_document", document=passage.document, passage=passage.text, **texts)
     # Items with the same attributes have the same prompt; their numbers keep the cached answers apart.
-    first = number * _NUMBERS + failures.get(identity, 0) * _NUMBERS_AT_A_START
+    first = number * _ATTEMPTS_PER_ITEM + failures.get(identity, 0) * _ATTEMPTS_PER_START
     return Question("item", PHASE, "teacher", teacher.name, task.name, context, {"": prompt}, first)
 
 

@@ -169,7 +169,7 @@ KINDS = {"pair": Kind(_read, _record, "pairwise")}
 Floats: TypeAlias = npt.NDArray[np.float64]
 _Couple: TypeAlias = tuple[str, str]
 """Two models, by name."""
-_GROWTH = 5  # a round has a fifth of the meetings before it, and one for each model at least
+_MEETINGS_PER_NEW_ONE = 5  # a round has a fifth of the meetings before it, and one for each model at least
 _PRIOR_SD = 2.0  # of ratings: one verdict must not make two models look far apart
 _PRIOR_TIES = 0.5  # comparisons of each model with the average that count as made
 _CODES = {"model_a": 0, "model_b": 1, "tie": 2, "tie (bothbad)": 3}
@@ -238,7 +238,7 @@ class Rounds:
     def next(self) -> list[Meeting]:
         """Return the meetings of the next round without a verdict, skipping rounds that have all of theirs."""
         while self._planned < self._limit:
-            size = max(len(self._models), math.ceil(self._planned / _GROWTH))
+            size = max(len(self._models), math.ceil(self._planned / _MEETINGS_PER_NEW_ONE))
             planned = self._plan(min(size, self._limit - self._planned))
             self._planned += len(planned)
             missing = [one for one in planned if one not in self._winners]

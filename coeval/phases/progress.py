@@ -26,11 +26,11 @@ from coeval.storage.store import Log, Store
 if TYPE_CHECKING:
     from tqdm import tqdm
 
-_PAUSE = 60.0
+_SECONDS_BETWEEN_LINES = 60.0
 """Seconds between two lines."""
 _BAR = "{desc} |{bar}| {n_fmt}/{total_fmt}{postfix}"
 """Without share, speed and time of the phase, so that those of the run fit beside it into 80 columns."""
-_LEAST_SHARE = 0.005  # of the run, of which the time left is told
+_MIN_SHARE_FOR_TIME_LEFT = 0.005  # of the run, of which the time left is told
 
 
 class Progress:
@@ -96,7 +96,7 @@ class Progress:
     def seconds_left(self) -> float | None:
         """Seconds until the end at the speed so far; None before that can be told."""
         share = self.share
-        return (self._clock() - self._start) * (1.0 - share) / share if share >= _LEAST_SHARE else None
+        return (self._clock() - self._start) * (1.0 - share) / share if share >= _MIN_SHARE_FOR_TIME_LEFT else None
 
     def line(self) -> str:
         """Return how far phase and run are."""
@@ -108,7 +108,7 @@ class Progress:
         notes += [f"{time_text(left)} left"] if left is not None else []
         return notes + ([f"{self._failed} failed"] if self._failed else [])
 
-    async def log_lines(self, log: Callable[[str], None], pause: float = _PAUSE) -> None:
+    async def log_lines(self, log: Callable[[str], None], pause: float = _SECONDS_BETWEEN_LINES) -> None:
         """Log a line after each pause, where no bar can be shown; until cancelled."""
         while not sys.stderr.isatty():
             await asyncio.sleep(pause)

@@ -21,7 +21,7 @@ from coeval.storage.run import KINDS_OF, Run
 from p2l.common.report.tables import Cell, Column, Table, Value, render
 from p2l.common.text_table import text_table
 
-_SHORT = {
+_PHASE_HEADS = {
     "attribute_mapping": "attributes",
     "rubric_mapping": "rubric",
     "data_generation": "items",
@@ -110,7 +110,7 @@ def _calls(counts: Mapping[str, Counter[str]]) -> str:
     rows = [(task, *(f"{of[phase]:,}" for phase in PHASES), f"{sum(of.values()):,}") for task, of in counts.items()]
     totals = [sum(of[phase] for of in counts.values()) for phase in PHASES]
     rows.append(("total", *(f"{number:,}" for number in totals), f"{sum(totals):,}"))
-    return grid(("calls", *(_SHORT[phase] for phase in PHASES), "total"), rows)
+    return grid(("calls", *(_PHASE_HEADS[phase] for phase in PHASES), "total"), rows)
 
 
 def _left(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -24,7 +24,7 @@ from p2l.common.report.tables import number_text
 
 RELIABLE, TENTATIVE, HARDLY = 0.8, 0.67, 0.4
 """Krippendorff's alpha from which judges agree well, well enough for tentative conclusions, and only in part."""
-_MOST_NAMES = 4
+_MAX_NAMES_LISTED = 4
 
 
 def students(report: StudentReport) -> list[str]:
@@ -89,7 +89,7 @@ def estimate_text(value: float, lower: float | None, upper: float | None, digits
 
 def _names_text(names: Sequence[str]) -> str:
     """Return names as prose lists them, beyond a few as their number."""
-    if len(names) > _MOST_NAMES:
+    if len(names) > _MAX_NAMES_LISTED:
         return f"{len(names)} others"
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 

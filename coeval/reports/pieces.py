@@ -107,9 +107,9 @@ def percent(part: float, of: float, least: float = 0.0) -> Cell | None:
 
 # Heat maps.
 
-_MANY, _SOME = 8, 4  # columns, columns with long names
+_MAX_FLAT_COLUMNS, _MAX_FLAT_LONG_COLUMNS = 8, 4  # columns, columns with long names
 NOTHING = "There is nothing to show"
-_LONG, _CUT = 14, 18  # letters of a long name, and of one that would be cut
+_LONG_NAME_LETTERS, _CUT_NAME_LETTERS = 14, 18  # letters of a long name, and of one that would be cut
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,11 @@ class Grid:
         """Whether the heads of columns stand upright, so that many or long names find room."""
         names = [head.name for head in self.columns]
         longest = max(map(len, names), default=0)
-        return len(names) > _MANY or longest > _CUT or (len(names) > _SOME and longest > _LONG)
+        return (
+            len(names) > _MAX_FLAT_COLUMNS
+            or longest > _CUT_NAME_LETTERS
+            or (len(names) > _MAX_FLAT_LONG_COLUMNS and longest > _LONG_NAME_LETTERS)
+        )
 
     def at(self, row: Head, column: Head) -> _GridCell | None:
         """Return the square where they meet, if there is one."""

@@ -29,7 +29,7 @@ from coeval.reports.pieces import (
 from coeval.schema import PHASES
 from p2l.common.report.tables import Cell, Column, Table
 
-_BINS = 10
+_HISTOGRAM_BINS = 10
 
 
 def robust_context(report: RobustSummary) -> dict[str, Any]:
@@ -95,19 +95,21 @@ def _teachers(report: RobustSummary) -> Table | None:
 
 def _fractions(report: RobustSummary) -> Table | None:
     """Return how many items reach which share of pairs on which the judges agree."""
-    bins = Counter(min(_BINS - 1, int(_BINS * value)) for value in report.consistent_fraction.values())
+    bins = Counter(
+        min(_HISTOGRAM_BINS - 1, int(_HISTOGRAM_BINS * value)) for value in report.consistent_fraction.values()
+    )
     pairs = Computed(
         Column("pairs of one mind", number=False),
-        lambda place: Cell(f"{100 * place // _BINS} to {100 * (place + 1) // _BINS} %", place),
+        lambda place: Cell(f"{100 * place // _HISTOGRAM_BINS} to {100 * (place + 1) // _HISTOGRAM_BINS} %", place),
     )
     items = Computed(Column("items"), lambda place: amount(bins[place], 0), barred=True)
-    return table(reversed(range(_BINS)), report.header, (pairs, items)) if bins else None
+    return table(reversed(range(_HISTOGRAM_BINS)), report.header, (pairs, items)) if bins else None
 
 
 # Coverage: what the run should hold, what it holds, and what of that can be used.
 
 _GRIDS = (("task", "judge"), ("teacher", "student"), ("student", "judge"))
-_SHOWN = 300
+_COMBINATIONS_SHOWN = 300
 """Combinations of models on the page: a run of twenty models has 32,000, of which the thinnest matter."""
 
 
@@ -121,7 +123,7 @@ def coverage_context(report: CoverageSummary) -> dict[str, Any]:
         "rows": _combinations(report),
         "verdicts": header.verdicts,
         "combinations": len(report.rows),
-        "shown": min(_SHOWN, len(report.rows)),
+        "shown": min(_COMBINATIONS_SHOWN, len(report.rows)),
         "errors": table(header.skipped, header, count=barred("records", digits=0)),
         "phases": _phases(report),
         "meta": [
@@ -154,7 +156,7 @@ def _combinations(report: CoverageSummary) -> Table | None:
     """Return the combinations of models with the smallest share of what is expected."""
     expected: npt.NDArray[Any] = report.rows.values["expected"]
     share = np.where(expected > 0, report.rows.values["valid"] / np.maximum(expected, 1), 1.0)
-    thinnest: Columns[CoverageRow] = report.rows.where(np.argsort(share, kind="stable")[:_SHOWN])
+    thinnest: Columns[CoverageRow] = report.rows.where(np.argsort(share, kind="stable")[:_COMBINATIONS_SHOWN])
     valid = Computed(Column("valid share"), lambda row: percent(row.valid, row.expected, 0.9))
     counts = ("expected", "actual", "valid", "failed", valid)
     return table(thinnest, report.header, ("task", "teacher", "student", "judge", *counts))

@@ -22,7 +22,7 @@ from coeval.storage.records import is_failed, read_records
 from p2l.common.files import atomic_path
 from p2l.common.spreadsheets import to_cells
 
-_AT_ONCE = 65_536
+_ROWS_PER_BATCH = 65_536
 _NAMED = ("task", "teacher", "student", "judge", "factor")
 _Column = Callable[[slice], Any]
 """Rows -> their values, as an Arrow array."""
@@ -128,8 +128,8 @@ def _batches(columns: Mapping[str, _Column], rows: int) -> Iterator[Any]:
     """Yield tables of some rows each; a table without rows where there are none, for the names of the columns."""
     import pyarrow as pa
 
-    for start in range(0, max(rows, 1), _AT_ONCE):
-        part = slice(start, min(start + _AT_ONCE, rows))
+    for start in range(0, max(rows, 1), _ROWS_PER_BATCH):
+        part = slice(start, min(start + _ROWS_PER_BATCH, rows))
         yield pa.table({name: column(part) for name, column in columns.items()})
 
 

@@ -24,7 +24,7 @@ from coeval.storage.run import Run
 from p2l.common.files import locked
 
 T = TypeVar("T")
-_AT_ONCE = 8  # records that are taken at a time
+_RECORDS_PER_CLAIM = 8  # records that are taken at a time
 _TAKEN, _SETTLED, _RETURNED = "+", "=", "-"
 
 
@@ -92,7 +92,7 @@ class Claims:
 
         `leave_out` receives how many are not.
         """
-        while chunk := list(islice(records, _AT_ONCE)):
+        while chunk := list(islice(records, _RECORDS_PER_CLAIM)):
             with self._held():
                 self._read(work)
                 others = set[str]().union(*(self._blocked(work, path) for path in self._ledgers_of(work)))

@@ -24,12 +24,12 @@ from coeval.storage.run import Run
 from p2l.common.files import locked
 
 T = TypeVar("T")
-_DIGITS = 20
+_NUMBER_DIGITS = 20
 _CALLS = "calls+"  # before a model's name
-_SPENT = "spent"  # dollars times _UNIT
-_UNIT = 10**9  # whole numbers add up without the errors of floats, and in any order
-_DELAY = 1.0  # seconds that the counts in meta.json may be behind
-_POLL = 0.5  # seconds between two attempts to get a lock
+_SPENT = "spent"  # dollars times _UNITS_PER_DOLLAR
+_UNITS_PER_DOLLAR = 10**9  # whole numbers add up without the errors of floats, and in any order
+_MAX_DELAY_SECONDS = 1.0  # seconds that the counts in meta.json may be behind
+_POLL_SECONDS = 0.5  # seconds between two attempts to get a lock
 
 
 class SharedNumber:
@@ -49,11 +49,11 @@ class SharedNumber:
 
     def get(self) -> int | None:
         """Return the number; None if none was ever set, or a power cut left none."""
-        return _parsed(os.pread(self._descriptor, _DIGITS, 0))
+        return _parsed(os.pread(self._descriptor, _NUMBER_DIGITS, 0))
 
     def put(self, number: int) -> None:
         """Set the number in one write."""
-        os.pwrite(self._descriptor, b"%0*d" % (_DIGITS, number), 0)
+        os.pwrite(self._descriptor, b"%0*d" % (_NUMBER_DIGITS, number), 0)
 
 
 def _parsed(text: bytes) -> int | None:
@@ -66,7 +66,7 @@ def _parsed(text: bytes) -> int | None:
 def _counted(data: Mapping[str, Any], counter: str) -> int:
     """Return what meta.json says of a counter."""
     if counter == _SPENT:
-        return round(float(data.get("spent_usd") or 0.0) * _UNIT)
+        return round(float(data.get("spent_usd") or 0.0) * _UNITS_PER_DOLLAR)
     return int((data.get("quota_used") or {}).get(counter.removeprefix(_CALLS), 0))
 
 
@@ -117,7 +117,7 @@ class Meta:
             number = _parsed((self.run.locks / _SPENT).read_bytes())
         except FileNotFoundError:
             number = None
-        return (_counted(self.data, _SPENT) if number is None else number) / _UNIT
+        return (_counted(self.data, _SPENT) if number is None else number) / _UNITS_PER_DOLLAR
 
     @property
     def completed(self) -> list[str]:
@@ -135,7 +135,7 @@ class Meta:
 
     def add_spent(self, usd: float) -> None:
         """Count dollars."""
-        self._add(_SPENT, round(usd * _UNIT))
+        self._add(_SPENT, round(usd * _UNITS_PER_DOLLAR))
 
     def change(self, make: Callable[[dict[str, Any]], T]) -> T:
         """Change the newest content in one replacement, on the disk when this returns; return what `make` returns."""
@@ -165,7 +165,7 @@ class Meta:
                 before = _counted(self._read(), counter)
             is_granted = limit is None or before + amount <= limit
             number.put(before + amount * is_granted)  # though nothing is granted: a number that was lost is back then
-        if time.monotonic() - self._written > _DELAY:
+        if time.monotonic() - self._written > _MAX_DELAY_SECONDS:
             with self._changing(sync=False):
                 pass
         return is_granted
@@ -181,7 +181,7 @@ class Meta:
                 stack.enter_context(counter.held())
             numbers = {name: counter.get() for name, counter in counters.items()}
             counts = {name: _counted(data, name) if number is None else number for name, number in numbers.items()}
-            data["spent_usd"] = counts.pop(_SPENT) / _UNIT
+            data["spent_usd"] = counts.pop(_SPENT) / _UNITS_PER_DOLLAR
             calls = {name.removeprefix(_CALLS): count for name, count in counts.items()}
             stored = data.get("quota_used") or {}
             data["quota_used"] = {model: count for model, count in {**stored, **calls}.items() if count}
@@ -273,7 +273,7 @@ async def claimed_work(run: Run, *names: str, on_wait: Callable[[], None] = lamb
         if not is_waiting:
             on_wait()
         is_waiting = True
-        await asyncio.sleep(_POLL)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 def free_work(run: Run, *names: str) -> AbstractContextManager[bool]:

@@ -28,7 +28,7 @@ OnBad = Callable[[Path, int, str], None]
 """Receives a line that is not a record: file, line number from 1, reason."""
 LONGEST_RECORD = 256 << 20
 """Bytes of a line, more than the longest answer can become."""
-_BLOCK = 1 << 16
+_BLOCK_BYTES = 1 << 16
 
 
 def read_records(path: Path, on_bad: OnBad | None = None) -> Iterator[dict[str, Any]]:
@@ -123,7 +123,7 @@ def _start_of_last_line(descriptor: int, size: int) -> int:
     # Backwards: a file may have gigabytes, and its last line is near the end.
     end = size
     while end:
-        start = max(end - _BLOCK, 0)
+        start = max(end - _BLOCK_BYTES, 0)
         newline = os.pread(descriptor, end - start, start).rfind(b"\n")
         if newline >= 0:
             return start + newline + 1

@@ -21,8 +21,8 @@ from coeval.storage.run import Run
 from p2l.common.display import printable
 from p2l.common.files import locked
 
-_OPEN_FILES = 100  # some systems allow a process 256, of which connections take their part
-_PAUSE = 0.2  # seconds between two syncs
+_MAX_OPEN_FILES = 100  # some systems allow a process 256, of which connections take their part
+_SYNC_SECONDS = 0.2  # seconds between two syncs
 
 
 class Store:
@@ -106,7 +106,7 @@ class Store:
     def _descriptor(self, path: Path) -> int:
         descriptor = self._files.pop(path, None)
         if descriptor is None:
-            while len(self._files) >= _OPEN_FILES:
+            while len(self._files) >= _MAX_OPEN_FILES:
                 old, dropped = self._files.popitem(last=False)
                 os.fsync(dropped)
                 os.close(dropped)
@@ -121,7 +121,7 @@ class Store:
             self._wake.wait()
             self._wake.clear()
             self._sync()
-            threading.Event().wait(0.0 if self._closed else _PAUSE)
+            threading.Event().wait(0.0 if self._closed else _SYNC_SECONDS)
 
     def _sync(self) -> None:
         with self._lock:

@@ -43,8 +43,8 @@ _LISTED = 50
 """Items of a page of the list."""
 PART, TEXTS = 500, 50
 """Items of a file of scores, and of a file of texts."""
-_SNIPPET = 240  # characters of a prompt in a list
-_FEW = 8  # students whose scores a list shows where none is chosen: the first of the ranking
+_SNIPPET_LETTERS = 240  # characters of a prompt in a list
+_STUDENTS_LISTED = 8  # students whose scores a list shows where none is chosen: the first of the ranking
 _ASSETS = ("page.css", "view.css", "view.js", "icon.svg", "LICENCES.txt")
 _HTML, _JSON = "text/html; charset=utf-8", "application/json"
 
@@ -270,18 +270,18 @@ class Site:
             begin, end = np.searchsorted(cells.item, [number, number + 1]).tolist()
             figures = (np.rint(1000 * column[begin:end]).astype(int) for column in (cells.mean, cells.gap))
             columns = (cells.student[begin:end], cells.judge[begin:end], *figures)
-            prompt = " ".join(self.items.prompt(number)[: 4 * _SNIPPET].split())
+            prompt = " ".join(self.items.prompt(number)[: 4 * _SNIPPET_LETTERS].split())
             rows.append(
                 Row(
-                    number,
-                    self._keys[number],
-                    loaded.datapoints[number],
-                    loaded.tasks[loaded.datapoint_task[number]],
-                    loaded.teachers[loaded.datapoint_teacher[number]],
-                    tuple(f"{name}={value}" for name, value in sorted(loaded.attributes[number].items())),
-                    prompt if len(prompt) <= _SNIPPET else f"{prompt[:_SNIPPET].rstrip()}…",
-                    tuple(zip(*(column.tolist() for column in columns), strict=True)),
-                    tuple(self._verdict(verdict) for verdict in self.items.verdicts(number)),
+                    number=number,
+                    key=self._keys[number],
+                    identity=loaded.datapoints[number],
+                    task=loaded.tasks[loaded.datapoint_task[number]],
+                    teacher=loaded.teachers[loaded.datapoint_teacher[number]],
+                    attributes=tuple(f"{name}={value}" for name, value in sorted(loaded.attributes[number].items())),
+                    prompt=prompt if len(prompt) <= _SNIPPET_LETTERS else f"{prompt[:_SNIPPET_LETTERS].rstrip()}…",
+                    cells=tuple(zip(*(column.tolist() for column in columns), strict=True)),
+                    verdicts=tuple(self._verdict(verdict) for verdict in self.items.verdicts(number)),
                 )
             )
         return rows
@@ -351,7 +351,7 @@ class Site:
     @property
     def _listed_students(self) -> list[int]:
         """The students that a list shows, in the order of the ranking."""
-        return [self._codes["student"][line.student] for line in self.standings[:_FEW]]
+        return [self._codes["student"][line.student] for line in self.standings[:_STUDENTS_LISTED]]
 
     def _choices(self) -> Mapping[str, Sequence[str]]:
         """Return what lists are filtered by: dimension -> its names."""

@@ -91,7 +91,7 @@ def test_a_job_that_is_not_even_made_is_sent_in_parts(tmp_path: Path, server: Ba
 def test_a_question_alone_waits_for_room(
     tmp_path: Path, server: BatchServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("coeval.batch.jobs._PATIENCE", 0.03)
+    monkeypatch.setattr("coeval.batch.jobs._MAX_WAIT_FOR_ROOM_SECONDS", 0.03)
     server.room = 1
     assert coeval("run", "--config", config(tmp_path, [priced(server)], [TASK])) == 1
     said = capsys.readouterr().err
