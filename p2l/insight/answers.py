@@ -325,7 +325,14 @@ def _observed(
     with np.errstate(invalid="ignore", divide="ignore"):
         rates = here[0] / here[1], there[0] / there[1]
     return {
-        models[m]: Observed(int(here[1][m]), float(rates[0][m]), float(rates[1][m]), *(float(x) for x in points[:, m]))
+        models[m]: Observed(
+            votes=int(here[1][m]),
+            rate=float(rates[0][m]),
+            rate_elsewhere=float(rates[1][m]),
+            change=float(points[0, m]),
+            lower=float(points[1, m]),
+            upper=float(points[2, m]),
+        )
         for m in used
     }
 
@@ -347,9 +354,9 @@ def _agreement(cells: Sequence[Strength], votes: int) -> VoteAgreement:
     return VoteAgreement(votes, len(compared), _correlation(predicted, observed_changes, weights), len(verdicts), same)
 
 
-def _correlation(one: Floats, other: Floats, weights: Floats) -> float | None:
-    if len(one) < 3:
+def _correlation(predicted: Floats, observed: Floats, weights: Floats) -> float | None:
+    if len(predicted) < 3:
         return None
-    covariance = np.cov(one, other, aweights=weights)
+    covariance = np.cov(predicted, observed, aweights=weights)
     scale = float(np.sqrt(covariance[0, 0] * covariance[1, 1]))
     return float(covariance[0, 1] / scale) if scale > 0 else None

@@ -7,10 +7,10 @@ A backbone turns a batch into one hidden state per prompt. A transformer of Hugg
 where the name is the `model_type` of its config.json; any other model needs its own `Backbone`. Prompts are packed end
 to end unless the backbone has `packs=False`: a model with an attention of its own reads padded batches.
 
-transformers passes every layer's queries, keys and values to an attention function that is registered by name. Ours,
-`P2L_ATTENTION`, reads the borders of packed prompts from the keyword `packed` of the forward pass: on a GPU it calls a
-kernel for sequences of varying length (torch's own, or flash-attn); elsewhere, and for float32, it attends prompt by
-prompt. Without `packed` it is transformers' `sdpa` on padded batches with their mask.
+The attention `P2L_ATTENTION`, which is registered with transformers by name, reads the borders of packed prompts from
+the keyword `packed` of the forward pass: on a GPU it calls a kernel for sequences of varying length (torch's own, or
+flash-attn); elsewhere, and for float32, it attends prompt by prompt. Without `packed` it is transformers' `sdpa` on
+padded batches with their mask.
 
 Shapes: B prompts, T tokens, D hidden, V vocabulary, H heads, G heads of keys and values, C width of a head.
 """
@@ -348,15 +348,22 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
         return model
 
     return Backbone(
-        name, pretrained, empty, _state_at_cls, packs, learned_positions, _CPU_MICRO_BATCH_TOKENS, mean_state, bare
+        name=name,
+        pretrained=pretrained,
+        empty=empty,
+        encode=_state_at_cls,
+        packs=packs,
+        learned_positions=learned_positions,
+        cpu_micro_batch=_CPU_MICRO_BATCH_TOKENS,
+        encode_mean=mean_state,
+        bare=bare,
     )
 
 
 def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:
     """Give every added token, and every id below `vocab_size` without a row, the mean of the other embeddings.
 
-    The mean makes a new token as neutral as an average word. Rows are appended only where the matrix has no spare ones
-    (many published models do).
+    Rows are appended only where the matrix has no spare ones (many published models do).
     """
     if not hasattr(model, "get_input_embeddings"):
         return
@@ -367,6 +374,7 @@ def grow(model: nn.Module, added_ids: Sequence[int], vocab_size: int) -> None:
         return
     if vocab_size > old_rows:
         resizable.resize_token_embeddings(vocab_size, mean_resizing=False)
+    # The mean makes a new token as neutral as an average word.
     weight = resizable.get_input_embeddings().weight
     with torch.no_grad():
         weight[torch.tensor(new)] = weight[: new[0]].float().mean(0).to(weight.dtype)

@@ -196,10 +196,10 @@ def edit_weights(folder: Path, changes: Mapping[str, Callable[[Tensor], None]]) 
     for file in _weight_files(folder):
         try:
             weights = load_file(file)
-            own = changes.keys() & weights.keys()
-            for name in own:
+            names = changes.keys() & weights.keys()
+            for name in names:
                 changes[name](weights[name])
-            if own:
+            if names:
                 save_file(weights, file, metadata={"format": "pt"})
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{file}: cannot be changed: {error}") from error

@@ -82,12 +82,15 @@ class CovariateEffects(nn.Module):
     def table(self, level: float = LEVEL) -> tuple[Effect, ...]:
         """Return the effects per unit, with their intervals where there are any."""
         if self.estimate is None:
-            own = self.effects.detach().double().cpu().numpy() / self.scales
-            width = np.full(len(own), np.nan)
+            effects = self.effects.detach().double().cpu().numpy() / self.scales
+            width = np.full(len(effects), np.nan)
         else:
-            own, width = self.estimate.effects, NormalDist().inv_cdf(0.5 + level / 2) * self.estimate.errors
-        rows = zip(self.design.terms, own.tolist(), (own - width).tolist(), (own + width).tolist(), strict=True)
-        return tuple(Effect(term.name, term.role, *numbers) for term, *numbers in rows)
+            effects, width = self.estimate.effects, NormalDist().inv_cdf(0.5 + level / 2) * self.estimate.errors
+        bounds = zip(effects.tolist(), (effects - width).tolist(), (effects + width).tolist(), strict=True)
+        return tuple(
+            Effect(term.name, term.role, effect, lower, upper)
+            for term, (effect, lower, upper) in zip(self.design.terms, bounds, strict=True)
+        )
 
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Write covariates.json for these weights of the whole model; return them with the estimate in its place."""
@@ -149,14 +152,14 @@ def load_effects(folder: Path) -> CovariateEffects | None:
         problem = error.errors()[0]
         place = ".".join(str(part) for part in problem["loc"])
         raise CheckpointError(f"{file}: {place}: {problem['msg']}; copy the folder again") from error
-    terms = tuple(Term(one.name, one.role, one.columns, one.is_text, one.value) for one in stored.covariates)
+    terms = tuple(Term(row.name, row.role, row.columns, row.is_text, row.value) for row in stored.covariates)
     lost = next((term.name for term in terms if term.is_text and {*term.columns} - {*stored.texts}), None)
     if lost is not None:
         raise CheckpointError(f"{file}: covariate {lost} has no list of texts; copy the folder again")
-    effects = CovariateEffects(stored.names, Design(terms, stored.texts), [one.scale for one in stored.covariates])
+    effects = CovariateEffects(stored.names, Design(terms, stored.texts), [row.scale for row in stored.covariates])
     effects.missing = stored.missing
-    errors = [one.error for one in stored.covariates if one.error is not None]
+    errors = [row.error for row in stored.covariates if row.error is not None]
     if stored.votes is not None and len(errors) == len(terms):
-        own = np.array([one.effect for one in stored.covariates])
-        effects.estimate = Estimate(own, np.array(errors), stored.votes)
+        sizes = np.array([row.effect for row in stored.covariates])
+        effects.estimate = Estimate(sizes, np.array(errors), stored.votes)
     return effects

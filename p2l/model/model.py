@@ -269,7 +269,7 @@ class P2LModel(nn.Module):
     def changes_towards(self, start: heads.HeadStart, factor: float) -> dict[str, Callable[[Tensor], None]]:
         """Return the changes of `heads.towards` by the names of the parameters."""
         changes = heads.towards(self.head, start, factor)
-        return {name: changes[own] for name, own in self.named_parameters() if own in changes}
+        return {name: changes[weight] for name, weight in self.named_parameters() if weight in changes}
 
     def retrain(self, *, loss_type: str, max_length: int) -> None:
         """Prepare trained weights for another loss of the same head, or another length; ConfigError if unfit."""
@@ -346,7 +346,7 @@ class P2LModel(nn.Module):
         """Names of the two parameters that have a row for each model."""
         layer = heads.last_layer(self.head)
         weight, bias = (
-            next(name for name, own in self.named_parameters() if own is parameter)
+            next(name for name, weight in self.named_parameters() if weight is parameter)
             for parameter in (layer.weight, layer.bias)
         )
         return weight, bias
@@ -355,8 +355,8 @@ class P2LModel(nn.Module):
     def word_names(self) -> frozenset[str]:
         """Names of the backbone's matrices that have a row for each token or word."""
         rows = getattr(self.model.config, "vocab_size", None)
-        own = self.model.named_parameters(prefix="model")
-        return frozenset(name for name, weight in own if weight.ndim == 2 and len(weight) == rows)
+        weights = self.model.named_parameters(prefix="model")
+        return frozenset(name for name, weight in weights if weight.ndim == 2 and len(weight) == rows)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> P2LModel:
         """Move or cast the model; rotary frequencies, and the posterior, stay float32: bfloat16 loses far positions."""

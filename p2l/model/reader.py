@@ -12,9 +12,7 @@ the trained model predicts the mean of what they predict, in one pass of one lay
 and, with an encoder, read different inputs, so they err differently, and their mean has a lower loss than any of them:
 by 0.01 nats on graded answers to a thousand prompts.
 
-The encoder's weights are part of the backbone, in float16 and rounded when the backbone is made, so that a model folder
-needs nothing else and gives the same states everywhere. While it is frozen a state is computed once per prompt and
-looked up afterwards (`p2l.model.sentence`); states are rounded to float16, looked up or not.
+While the encoder is frozen a state is computed once per prompt and looked up afterwards (`p2l.model.sentence`).
 
 Shapes: B prompts, T tokens, D width of the encoder, F inputs, K members, H hidden units of all members, V words.
 """
@@ -210,7 +208,7 @@ class ReaderBackbone(nn.Module):
         if not self.config.frozen:
             return self._read(batch)
         if self.cache is None:
-            with torch.no_grad():
+            with torch.no_grad():  # rounded as a state that is looked up would be
                 return self._read(batch).half().float()
         tokens = _tokens_of(batch)
         keys = [key_of(ids) for ids in tokens]
@@ -246,6 +244,7 @@ class ReaderBackbone(nn.Module):
 
     def stored(self, weights: Mapping[str, Tensor], prefix: str = "") -> dict[str, Tensor]:
         """Return weights as a folder keeps them: those of a frozen encoder in float16, which they were rounded to."""
+        # The encoder is part of the folder, so that it needs nothing else and gives the same states everywhere.
         inside = f"{prefix}encoder."
         return {
             name: tensor.half() if self.config.frozen and name.startswith(inside) else tensor

@@ -3,9 +3,9 @@
 A folder of sentence-transformers names its parts in modules.json: the transformer, the pooling of its tokens (mean or
 CLS) and whether the state is brought to length one. Any other folder of a text model is pooled by the mean.
 
-A state depends on the encoder and on the tokens that it reads, and on nothing else. So it is computed once and kept in
-a file for each encoder, under the digest of the tokens: `P2L_CACHE` names the folder (by default `~/.cache/p2l`), which
-holds at most `P2L_CACHE_MB` megabytes for each encoder (2,000; 0: none). Only training reads and writes it.
+A state is computed once and kept in a file for each encoder, under the digest of its tokens: `P2L_CACHE` names the
+folder (by default `~/.cache/p2l`), which holds at most `P2L_CACHE_MB` megabytes for each encoder (2,000; 0: none). Only
+training reads and writes it.
 
 Shapes: N prompts, D width of a state.
 """
@@ -113,6 +113,7 @@ def _most_bytes() -> int:
 
 def key_of(ids: npt.NDArray[np.int64]) -> bytes:
     """Return the digest of the tokens that an encoder reads."""
+    # A state depends on the encoder and on the tokens that it reads, and on nothing else.
     return hashlib.blake2b(ids.astype(np.int64).tobytes(), digest_size=_KEY_BYTES).digest()
 
 

@@ -2,13 +2,11 @@
 
     h = sum_f w_f E_f,    w_f = (1 + ln count_f) idf_f / norm,    idf_f = 1 + ln((1 + prompts) / (1 + prompts with f))
 
-With a head on top this is low-rank multinomial regression on TF-IDF features; `hidden_size` is the rank. E starts at
-zero, so that a feature without training votes has no effect, and the head's random weights break the symmetry. In
-training each prompt shows only half of its features: Adam moves a rare feature as fast as a common one, and would
-memorise rare ones in the second pass. On 20,000 votes of a simulated arena with 16 models, single words reach a held-
-out loss of 1.264 this way; the best ridge penalty reaches 1.267 with the same features, one leaderboard for all prompts
-1.284. Pairs of words were worse there (1.271 at best), hence the default. A learning rate near 0.01 suits it. The price
-of cheapness: word order is invisible, or nearly so.
+With a head on top this is low-rank multinomial regression on TF-IDF features; `hidden_size` is the rank. On 20,000
+votes of a simulated arena with 16 models, single words reach a held-out loss of 1.264 this way; the best ridge penalty
+reaches 1.267 with the same features, one leaderboard for all prompts 1.284. Pairs of words were worse there (1.271 at
+best), hence the default. A learning rate near 0.01 suits it. The price of cheapness: word order is invisible, or nearly
+so.
 
 Words are Unicode words, folded to lower case; scripts written without spaces (Han, Kana, Thai, Lao, Burmese, Khmer)
 go character by character, and pairs of neighbours count too; digits and signs are features of their own.
@@ -72,10 +70,12 @@ class TfidfBackbone(nn.Module):
         """Make E, at zero."""
         super().__init__()
         self.config = config
+        # At zero a feature without training votes has no effect; the head's random weights break the symmetry.
         self.embedding = nn.Parameter(torch.zeros(config.vocab_size, config.hidden_size, dtype=dtype))
 
     def forward(self, ids: Tensor, values: Tensor, offsets: Tensor) -> Tensor:
         """Sum flat ids (F,) with weights (F,) from the offsets (B,) where prompts start -> (B, D)."""
+        # Adam moves a rare feature as fast as a common one, and would memorise rare ones in the second pass.
         weights = F.dropout(values, self.config.feature_dropout, self.training).to(self.embedding.dtype)
         return F.embedding_bag(ids, self.embedding, offsets, mode="sum", per_sample_weights=weights)
 

@@ -2,12 +2,8 @@
 
 A prompt is the chat template over its user turns, then the CLS token, whose hidden state the head reads. A prompt that
 is too long loses its oldest tokens, never the CLS. Text inside a prompt that spells a special token or a marker of the
-template is broken by a space (`<|im_end|>` becomes `< |im_end|>`), so that no prompt can imitate the structure; if it
-still becomes a special token (after Unicode normalisation, or across two turns), its punctuation is spaced out. Every
-other prompt is tokenised exactly as the template's text. A special token of a single character cannot be broken and
-stays, except the CLS.
-
-Rows of new tokens in the embedding matrix start at the mean of the existing rows (see `backbones.grow`).
+template is broken by a space (`<|im_end|>` becomes `< |im_end|>`), so that no prompt can imitate the structure. Every
+other prompt is tokenised exactly as the template's text.
 """
 
 from __future__ import annotations
@@ -77,6 +73,7 @@ class ChatTokenizer(PromptTokenizer):
 
     def _set_structure(self, markers: Iterable[str]) -> None:
         """Take these texts, and the ids of those that are tokens, for structure, which no prompt may imitate."""
+        # A special token of a single character cannot be broken by a space; it stays, except the CLS.
         self._markers = sorted((marker for marker in markers if len(marker) > 1), key=lambda text: (-len(text), text))
         structure_ids = self._find_structure_ids()
         self._is_structure = np.zeros(max(structure_ids, default=-1) + 1, dtype=np.bool_)
@@ -191,6 +188,7 @@ class ChatTokenizer(PromptTokenizer):
 
     def _reclean(self, prompt: Sequence[str], body: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Return the ids `body` of a prompt, tokenised again more strictly if its text still became structure."""
+        # Unicode normalisation, or two turns side by side, may form a special token that neither spells.
         if self._count_structure(body) <= self._count_structure_of_blank(len(prompt)):
             return body
         return next(self._bodies([[self._neutralise_strictly(turn) for turn in prompt]]))

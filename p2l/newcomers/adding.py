@@ -205,7 +205,9 @@ def _opened(model: str, name: str) -> P2L:
 
 
 def _prior(p2l: P2L, coefs: Floats, name: str, organisation: str | None) -> RowPrior:
-    return fit_row_prior(coefs, [organisation_of(one) for one in p2l.model_list], organisation or organisation_of(name))
+    return fit_row_prior(
+        coefs, [organisation_of(known) for known in p2l.model_list], organisation or organisation_of(name)
+    )
 
 
 def _added(row: NewRow, coefs: Floats, observations: str) -> AddedRow:

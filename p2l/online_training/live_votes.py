@@ -1,9 +1,6 @@
 """Votes that come while a run trains: a JSONL file that others append to, or the router's votes copied into one.
 
-The order of the file is the order of the stream, whatever the times in it say: it is the order of arrival. A line that
-is not a vote is left out, told about once and counted, since a live run must not end by one bad line.
-
-With several processes the first one decides how much has come and when to stop; the others read as far as it did.
+The order of the file is the order of the stream, whatever the times in it say: it is the order of arrival.
 """
 
 from __future__ import annotations
@@ -47,9 +44,9 @@ class LineVote(NamedTuple):
 def parse_line(line: bytes) -> LineVote:
     """Parse one line of a growing file; VoteError, which says why but not where, if it is not a vote.
 
-    The rules are those of `p2l votes check`, but each line is judged by itself: whether it is a vote may not depend on
-    the lines that happened to come with it, or a run that was stopped would go on with other votes.
+    The rules are those of `p2l votes check`.
     """
+    # Each line is judged alone, not with the lines it came with: a run that was resumed would take other votes.
     try:
         row = parse_json(line)
     except UnicodeDecodeError as error:
@@ -420,6 +417,7 @@ class LiveVotes(LineVotes):
         processes = _group()
         if processes is None:  # alone, or each process for itself until they know each other: exactly what was asked
             return self._look_here(count, count + (0 if _has_company() else _VOTES_READ_AHEAD))
+        # The first process decides how much has come and when to stop; the others read as far as it did.
         box = [
             self._look_here(count, count + _VOTES_READ_AHEAD) if processes.get_rank() == 0 else _Now(0, False, False)
         ]
@@ -471,6 +469,7 @@ class LiveVotes(LineVotes):
         try:
             vote = parse_line(line.text)
         except VoteError as error:
+            # A live run must not end by one bad line.
             self.bad_lines += 1
             if self.bad_lines == 1 and _rank() == 0:
                 self._waiting.tell(

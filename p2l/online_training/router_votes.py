@@ -1,12 +1,8 @@
 """The votes of a router's database, copied as they come into a file beside it.
 
 The database is not a stream: users change votes, and `VACUUM` numbers the rows anew. The copy only grows, so a run that
-was stopped finds what it has learned from where it was. An answer has one vote in it, the one that was there when a run
-looked first: a vote that is changed afterwards changes exports, and no run. Where the copy left off is found by its
-newest vote that the database still has as it was; whatever comes after that and is in the copy is left out.
-
-The copy holds the prompts, as the database does, and can be read by its owner alone. Several runs may follow one
-database: whoever looks first copies what is new.
+was stopped finds what it has learned from where it was. Several runs may follow one database: whoever looks first
+copies what is new.
 """
 
 from __future__ import annotations
@@ -181,6 +177,7 @@ class RouterVotes:
         with router_database(database) as connection:
             connection.execute("SELECT 1 FROM votes LIMIT 0")  # before anything is written beside another's database
         try:
+            # The copy holds prompts, as the database does: its owner alone may read it.
             self._file = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             sync_path(copy.parent)
         except OSError as error:
@@ -207,6 +204,7 @@ class RouterVotes:
             )
             voters = Pseudonyms(connection)
             while chunk := rows.fetchmany(_ROWS_PER_READ):
+                # An answer keeps the vote that a run saw first: one changed later changes exports, and no run.
                 votes = self._missing([vote_of(voters, *row) | {"voted": voted} for *row, voted in chunk])
                 self._append(b"".join(json.dumps(vote, ensure_ascii=False).encode() + b"\n" for vote in votes))
             self._warn_of_missing_prompts(connection)
@@ -223,6 +221,7 @@ class RouterVotes:
 
     def _row_of_newest(self, connection: sqlite3.Connection) -> int:
         """Return the row of the newest vote of the copy that was not changed since; 0 when there is none."""
+        # Numbers of rows change with VACUUM, and votes with their users; what neither changed marks the place.
         copied = changed = False
         for line in _lines_backwards(self._file):
             copied = True
