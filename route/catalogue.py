@@ -31,7 +31,7 @@ _SUFFIX = re.compile(r"-(latest|\d{3}|\d{4}|\d{8}|\d{4}-\d\d-\d\d|\d\d-\d{4})|@\
 """What a provider adds to the name of a model for one version of it."""
 
 
-class CatalogueModel(NamedTuple):
+class _CatalogueModel(NamedTuple):
     """One model of the catalogue; None, or in neither set of features: not known."""
 
     window: int | None
@@ -56,7 +56,7 @@ def read() -> dict[str, Any]:
     return content
 
 
-def listed(section: str, name: str) -> CatalogueModel | None:
+def listed(section: str, name: str) -> _CatalogueModel | None:
     """Return the entry of a model as its provider calls it: of its exact name, else without the suffix of a version."""
     models = read()["models"].get(section, {})
     name = name.lower()
@@ -67,10 +67,10 @@ def listed(section: str, name: str) -> CatalogueModel | None:
     if row is None:
         return None
     window, longest, dollars_in, dollars_out, cached, can, lacks = row
-    return CatalogueModel(window, longest, dollars_in, dollars_out, cached, tuple(can), tuple(lacks))
+    return _CatalogueModel(window, longest, dollars_in, dollars_out, cached, tuple(can), tuple(lacks))
 
 
-def entry_of(type_: str, name: str, base_url: str | None, reference: str | bool) -> CatalogueModel | None:
+def entry_of(type_: str, name: str, base_url: str | None, reference: str | bool) -> _CatalogueModel | None:
     """Return the entry that a model of the configuration inherits from.
 
     `reference` is `SECTION/NAME` of another entry, False for none, or True for its own: where it is asked at its

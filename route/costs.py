@@ -43,7 +43,7 @@ class Answers:
 
 
 @dataclass(frozen=True)
-class ModelCost:
+class _ModelCost:
     """One row of the table."""
 
     model: str
@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 def recompute(
     before: Mapping[str, float], prices: Mapping[str, float], answers: Mapping[str, Answers], *, least_answers: int
-) -> list[ModelCost]:
+) -> list[_ModelCost]:
     """Compute the cost of each model that has a price and enough answers; raise ConfigError if no model has a price."""
     if not before.keys() & prices.keys():
         hint = nearest(next(iter(prices), ""), before)
@@ -110,11 +110,11 @@ def recompute(
     ]
 
 
-def _cost_of(model: str, before: float, price: float | None, answers: Answers | None, least: int) -> ModelCost:
+def _cost_of(model: str, before: float, price: float | None, answers: Answers | None, least: int) -> _ModelCost:
     count = 0 if answers is None else answers.count
     mean = answers.output_tokens / count if answers is not None and count >= least else None
     after = None if price is None or mean is None else price * mean / _MILLION
-    return ModelCost(model, count, mean, price, before, after)
+    return _ModelCost(model, count, mean, price, before, after)
 
 
 def read_prices(path: str | Path) -> dict[str, float]:
@@ -202,7 +202,7 @@ def _number(node: yaml.ScalarNode, path: str) -> float:
         raise ConfigError(f"{path}:{node.start_mark.line + 1}: cost is {node.value!r}; it must be a number") from error
 
 
-def _table(costs: Sequence[ModelCost]) -> str:
+def _table(costs: Sequence[_ModelCost]) -> str:
     rows: list[Sequence[str]] = [("model", "answers", "mean tokens", "price / M", "cost before", "cost now")]
     for cost in costs:
         mean = "too few" if cost.mean_tokens is None else f"{cost.mean_tokens:,.1f}"

@@ -70,7 +70,7 @@ _log = logging.getLogger("route.application")
 
 
 @dataclass(frozen=True)
-class Passed:
+class _Passed:
     """One request, as it goes to a provider but for the name of the model."""
 
     model: str | None
@@ -95,7 +95,7 @@ class Passed:
 
 def parse_passed(
     raw: bytes, content_type: str, kind: str, listed: Collection[str], decoder: json.JSONDecoder | None = None
-) -> Passed:
+) -> _Passed:
     """Parse a request; raise `ApiError` 400 for one that is neither JSON nor a form, or has no usable count."""
     media, _, parameters = content_type.partition(";")
     allowed = {*_FIELDS[kind], *listed}
@@ -110,7 +110,7 @@ def parse_passed(
         raise ApiError(400, "invalid_value", f"n: must be at most {_MOST_IN_ANSWER}", param="n")
     fields = {name: value for name, value in body.items() if name in allowed}
     dropped = [name for name in body if name not in fields]
-    return Passed(model if isinstance(model, str) else None, fields, None, b"", len(raw), dropped)
+    return _Passed(model if isinstance(model, str) else None, fields, None, b"", len(raw), dropped)
 
 
 _MOST_PARTS, _LONGEST_HEAD = 1000, 4096
@@ -118,7 +118,7 @@ _BOUNDARY = re.compile(r"boundary=(?:\"([^\"\r\n]{1,70})\"|([^\s;\"]{1,70}))")
 _NAME = re.compile(rb"""\ncontent-disposition:[^\r\n]*?[;\s]name=(?:"([^"\r\n]*)"|([^\s;"]+))""", re.IGNORECASE)
 
 
-def _parse_form(raw: bytes, parameters: str, allowed: Collection[str]) -> Passed:
+def _parse_form(raw: bytes, parameters: str, allowed: Collection[str]) -> _Passed:
     match = _BOUNDARY.search(parameters)
     boundary = (match[1] or match[2]).encode("latin-1") if match else b""
     sections = (b"\r\n" + raw).split(b"\r\n--" + boundary, _MOST_PARTS + 2) if boundary else []
@@ -143,7 +143,7 @@ def _parse_form(raw: bytes, parameters: str, allowed: Collection[str]) -> Passed
     number = str(texts.get("n") or 1)
     if not (number.isascii() and number.isdigit() and 0 < int(number[:9]) <= _MOST_IN_ANSWER):
         raise ApiError(400, "invalid_value", f"n: must be a whole number from 1 to {_MOST_IN_ANSWER}", param="n")
-    return Passed(texts.pop("model", None), {**texts, "n": int(number)}, parts, boundary, len(raw), dropped)
+    return _Passed(texts.pop("model", None), {**texts, "n": int(number)}, parts, boundary, len(raw), dropped)
 
 
 class _ForwardedCharge(Charge):
@@ -255,7 +255,7 @@ class _Forwarding:
             text = f"no model {sent!r} with {self.kind}; name one of {', '.join(serving)}"
         raise ApiError(404, "model_not_found", text, param="model")
 
-    async def _reserve(self, key: KeyRecord, name: str, request: Passed) -> _ForwardedCharge:
+    async def _reserve(self, key: KeyRecord, name: str, request: _Passed) -> _ForwardedCharge:
         config = self.service.config.model_configs[name]
         most = _most(config, request, self.kind)
         if key.max_cost_per_request is not None and most > key.max_cost_per_request:
@@ -265,7 +265,7 @@ class _Forwarding:
             raise of_refusal(reservation)
         return _ForwardedCharge(name, config, UNREAD, reservation)
 
-    async def _ask(self, charge: _ForwardedCharge, request: Passed) -> tuple[Deployment, Forwarded]:
+    async def _ask(self, charge: _ForwardedCharge, request: _Passed) -> tuple[Deployment, Forwarded]:
         """Return the answer of the first deployment that gives one, after a short pause where there is no other."""
         config, name = self.service.config, charge.model
         target = self.service.fleet.targets[name]
@@ -286,7 +286,7 @@ class _Forwarding:
                         raise of_fault(error, name) from error
                     await asyncio.sleep(pause)
 
-    async def _attempt(self, charge: _ForwardedCharge, deployment: Deployment, request: Passed) -> Forwarded:
+    async def _attempt(self, charge: _ForwardedCharge, deployment: Deployment, request: _Passed) -> Forwarded:
         config, answer = self.service.config, self.answer
         provider = deployment.provider
         assert isinstance(provider, Forwarding)  # checked at start
@@ -381,7 +381,7 @@ def _all_blocked(name: str, deployments: Sequence[Deployment]) -> ApiError:
     return ApiError(502, "models_unavailable", text, retry_after=soonest.free_in)
 
 
-def _most(model: ModelConfig, request: Passed, kind: str) -> float:
+def _most(model: ModelConfig, request: _Passed, kind: str) -> float:
     """Return what a request may cost at most: no text has more tokens than bytes."""
     number = max(count_of(request.fields.get("n")) or 1, count_of(request.fields.get("best_of")) or 1)
     if model.price is None:
@@ -393,7 +393,7 @@ def _most(model: ModelConfig, request: Passed, kind: str) -> float:
     return max(most, model.cost * number)
 
 
-def _expected(model: ModelConfig, request: Passed, kind: str) -> float:
+def _expected(model: ModelConfig, request: _Passed, kind: str) -> float:
     """Return what a request should cost: by its size where nothing else is paid for, else as an average answer."""
     if kind in ("embeddings", "moderations") and model.price is not None:
         return request.size / BYTES_PER_TOKEN * model.price.input / _MILLION

@@ -92,7 +92,7 @@ class Live:
         async with self._one_reload:
             before = self.service
             config = await asyncio.to_thread(load_config, before.settings.config)
-            check_fixed(before.config, config, before.settings.config)
+            _check_fixed(before.config, config, before.settings.config)
             check_together(config, before.settings)
             service = Service(config, before.settings, before)
             service.ledger.check_keys(key_records(config, before.settings))
@@ -166,7 +166,7 @@ class Live:
         self._is_blind = bool(trouble)
 
 
-def check_fixed(before: RouterConfig, config: RouterConfig, path: str) -> None:
+def _check_fixed(before: RouterConfig, config: RouterConfig, path: str) -> None:
     """Raise ConfigError, with the line, for a change that only a restart can make."""
     for name in _FIXED:
         if getattr(before, name) != getattr(config, name):

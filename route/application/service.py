@@ -45,7 +45,7 @@ from route.send.dispatch import Dispatcher
 from route.send.fleet import Fleet, make_fleet
 
 
-def share_ratings(offsets: Offsets, peers: Peers) -> None:
+def _share_ratings(offsets: Offsets, peers: Peers) -> None:
     """Let a rating move the offsets of every worker, whichever gave the answer and whichever got the rating.
 
     One that did not give the answer asks who did; that one says what P2L expected of the answer. A worker that starts
@@ -72,8 +72,8 @@ class Service:
         self.fleet: Fleet = make_fleet(
             config, os.environ, workers=settings.workers, before=None if before is None else before.fleet
         )
-        self.router = make_router(config, settings)
-        self.pair_shares = make_pair_shares(config)
+        self.router = _make_router(config, settings)
+        self.pair_shares = _make_pair_shares(config)
         self.routable = [model.name for model in config.routed_models()]
         """Models that requests may be routed to: all, until the model list of P2L is known."""
         self.chat_models = frozenset(self.routable)
@@ -114,7 +114,7 @@ class Service:
         self.ledger: Ledger = Ledger(
             key_records(config, settings),
             self.database,
-            teams=team_limits(config),
+            teams=_team_limits(config),
             shared_limits=config.shared_limits,
             without_shared=config.without_shared_limits,
             peers=self.peers,
@@ -141,7 +141,7 @@ class Service:
         config = self.config
         self.fleet.go_on_from(before.fleet)
         self._share()
-        self.ledger.replace_keys(key_records(config, self.settings), team_limits(config))
+        self.ledger.replace_keys(key_records(config, self.settings), _team_limits(config))
         self.feedback.store_prompts = config.store_prompts
         self.responses.enabled = config.database is not None and config.store_responses
         self.scorer.on_models = self.limit_to
@@ -150,7 +150,7 @@ class Service:
         """Tell the other workers of the machine what cannot wait for the database, and hear it of them."""
         self.fleet.share(self.peers, self.counts)
         if self.router.offsets is not None:
-            share_ratings(self.router.offsets, self.peers)
+            _share_ratings(self.router.offsets, self.peers)
 
     async def start(self) -> None:
         """Open the database and start the scorer."""
@@ -237,12 +237,12 @@ def key_records(config: RouterConfig, settings: Settings) -> list[KeyRecord]:
     return [*unlimited, *(key_record(**key.model_dump()) for key in config.keys)]
 
 
-def team_limits(config: RouterConfig) -> dict[str, float]:
+def _team_limits(config: RouterConfig) -> dict[str, float]:
     """Return what the keys of each team may spend a day."""
     return {name: team.spend_per_day for name, team in config.teams.items()}
 
 
-def make_router(config: RouterConfig, settings: Settings) -> Router:
+def _make_router(config: RouterConfig, settings: Settings) -> Router:
     """Build the router of a configuration; raise ConfigError if type, optimizer and limits do not fit."""
     return Router(
         config.routed_models(),
@@ -256,7 +256,7 @@ def make_router(config: RouterConfig, settings: Settings) -> Router:
     )
 
 
-def make_pair_shares(config: RouterConfig) -> PairShares:
+def _make_pair_shares(config: RouterConfig) -> PairShares:
     """Return how likely each pair is compared; raise ConfigError for a file that `p2l next-pairs` did not write."""
     return PairShares() if config.pairs is None else PairShares.read(config.pairs)
 
@@ -269,8 +269,8 @@ def check_together(config: RouterConfig, settings: Settings) -> None:
         raise ConfigError(f"--router-type {settings.router_type} needs --router-model-name FOLDER")
     with _naming_the_line(settings.config):
         make_fleet(config, os.environ)  # opens nothing yet
-        make_router(config, settings)
-        make_pair_shares(config)
+        _make_router(config, settings)
+        _make_pair_shares(config)
 
 
 def check_providers(config: RouterConfig, path: str) -> None:

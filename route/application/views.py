@@ -27,7 +27,7 @@ from route.observability.recent import Recent, RecentRequest
 from route.routing.decision import Decision
 from route.routing.optimizers import hull
 
-SHOWN_POINTS = 300  # ten minutes
+_SHOWN_POINTS = 300  # ten minutes
 SHOWN_REQUESTS = 25
 _VOTED_SECONDS = 15.0  # all votes are read for it
 _VOTED_SHARE = 0.01  # of the time, at most
@@ -88,12 +88,12 @@ def tiles(service: Service) -> dict[str, Any]:
 
 def series(recent: Recent) -> str:
     """Return the points of the charts, as JSON."""
-    return json.dumps(list(recent.points)[-SHOWN_POINTS:])
+    return json.dumps(list(recent.points)[-_SHOWN_POINTS:])
 
 
 def lines(recent: Recent) -> list[tuple[str, str]]:
     """Return the charts for readers without scripts."""
-    points = list(recent.points)[-SHOWN_POINTS:]
+    points = list(recent.points)[-_SHOWN_POINTS:]
     names = (("requests", "Requests a second"), ("errors", "Faults a second"), ("p95", "Seconds, 95th percentile"))
     return [(title, line_svg([point[name] for point in points], title)) for name, title in names]
 

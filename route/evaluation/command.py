@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 RECIPES = ("both", "encoder", "words")
-BUDGETS = ("request", "average")
+_BUDGETS = ("request", "average")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     budgets = flags.add_argument_group("budgets")
     budgets.add_argument(
         "--budget",
-        choices=BUDGETS,
+        choices=_BUDGETS,
         default="request",
         help="what a budget limits: what each request may cost, or the average over all, as `budget_usd` of a key does",
     )

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 INPUTS = ("encoder", "words", "form")
 """What tells prompts apart, in the order of a reader's inputs."""
-MOST_VOTES = 40_000
+_MOST_VOTES = 40_000
 _LEAST_RATE = 1e-3  # mean scores of 0 and 1 would have infinite coefficients
 
 
@@ -36,7 +36,7 @@ def inputs_of(states: Mapping[str, Floats]) -> Floats:
     return np.concatenate([states[name] for name in INPUTS if name in states], axis=1)
 
 
-def mean_coefs(scores: Floats) -> Floats:
+def _mean_coefs(scores: Floats) -> Floats:
     """Return the grounded coefficients (M,) whose chances are the mean scores (Q, M)."""
     rates = scores.mean(axis=0).clip(_LEAST_RATE, 1.0 - _LEAST_RATE)
     return np.asarray(np.log(rates / (1.0 - rates)))
@@ -52,8 +52,8 @@ def fit_distance(
 
     rng = np.random.default_rng(seed)
     prompt, labels = votes_between(scores, rng)
-    rows = np.sort(rng.permutation(len(labels))[:MOST_VOTES])
-    board = HeadStart(mean_coefs(scores), eta, None)
+    rows = np.sort(rng.permutation(len(labels))[:_MOST_VOTES])
+    board = HeadStart(_mean_coefs(scores), eta, None)
     prompts = KnownPrompts(inputs, coefs, usage)
     return posterior_of(prompts, prompt[rows], labels[rows], board, get("grk"), len(labels), rng)
 

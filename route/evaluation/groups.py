@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 8
 """Of clusters."""
-SHARPNESS = 2.0
+_SHARPNESS = 2.0
 """Of clusters, over one by the mean squared distance from the centre."""
 _ROUNDS = 15  # of k-means
 _MOST_CLUSTERED = 3000  # prompts that centres are fitted to
@@ -82,7 +82,7 @@ def clusters_of(
     points = _points({name: states[name][some] for name in bases}, scales)
     parts = [k_means(points, count, rng) for _ in range(PARTITIONS)]
     within = float(np.mean([((points - centres[own]) ** 2).sum(axis=1).mean() for centres, own in parts]))
-    sharpness, centres = SHARPNESS / max(within, _NO_SPREAD), np.stack([centres for centres, _ in parts])
+    sharpness, centres = _SHARPNESS / max(within, _NO_SPREAD), np.stack([centres for centres, _ in parts])
     return Groups(bases, tuple(scales.values()), 2.0 * sharpness * centres, -sharpness * (centres**2).sum(axis=2))
 
 

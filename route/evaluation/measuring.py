@@ -27,7 +27,7 @@ POLICIES: Mapping[str, str] = {
     "clusters": "k-means leaderboards",
 }
 _MOST_ANSWERS = 200_000  # that points are drawn of
-ONE_PRICE_POLICIES = tuple(name for name in POLICIES if name != "cheapest")
+_ONE_PRICE_POLICIES = tuple(name for name in POLICIES if name != "cheapest")
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,7 @@ def _as_seen(table: ScoreTable, other: ScoreTable, setup: Setup) -> ScoreTable:
 
 
 def _results(test: ScoreTable, outcomes: list[Outcome], sizes: tuple[int, ...], setup: Setup, seed: int) -> Results:
-    names = ONE_PRICE_POLICIES if test.one_price else tuple(POLICIES)
+    names = _ONE_PRICE_POLICIES if test.one_price else tuple(POLICIES)
     spent = {name: join([outcome.spent[name] for outcome in outcomes]) for name in names}
     expected = np.concatenate([outcome.learned.expected for outcome in outcomes])
     best = np.concatenate([np.full(len(outcome.learned.expected), outcome.best) for outcome in outcomes])

@@ -57,11 +57,11 @@ from route.evaluation.training import (
     width_of_ties,
 )
 
-SHRINKAGES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+_SHRINKAGES = (0.0, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 """Weight of the overall mean, in prompts."""
-NEIGHBOURS = (5, 10, 20, 40, 80, 160, 320)
-NEIGHBOUR_SHRINKAGES = (0.0, 3.0, 10.0, 40.0)
-BOARDS = 24
+_NEIGHBOURS = (5, 10, 20, 40, 80, 160, 320)
+_NEIGHBOUR_SHRINKAGES = (0.0, 3.0, 10.0, 40.0)
+_BOARDS = 24
 """Clusters of the policy."""
 COUNTS = (8, 16, 32, 64)
 """Clusters in a partition of the P2L's that are tried."""
@@ -69,7 +69,7 @@ _AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
-class Tuned:
+class _Tuned:
     """Expected scores (Q, M), and the settings that were selected."""
 
     expected: Floats
@@ -84,7 +84,7 @@ def category_scores(scores: Floats, categories: Sequence[str], queries: Sequence
     return np.stack([means.get(name, overall) for name in queries])
 
 
-def tuned_category(scores: Floats, categories: Sequence[str], queries: Sequence[str], worth: Worths) -> Tuned:
+def _tuned_category(scores: Floats, categories: Sequence[str], queries: Sequence[str], worth: Worths) -> _Tuned:
     """Tune `category_scores`: each training prompt is left out of its own mean."""
     _, place, counts = np.unique(np.array(categories, dtype=object), return_inverse=True, return_counts=True)
     sums = np.stack([np.bincount(place, column) for column in scores.T], axis=1)[place] - scores
@@ -95,13 +95,13 @@ def tuned_category(scores: Floats, categories: Sequence[str], queries: Sequence[
             np.where(others + shrink > 0, (sums + shrink * overall) / np.maximum(others + shrink, 1e-9), overall)
         )
 
-    shrink = max(SHRINKAGES, key=lambda shrink: worth(left_out(shrink)).area)
-    return Tuned(
+    shrink = max(_SHRINKAGES, key=lambda shrink: worth(left_out(shrink)).area)
+    return _Tuned(
         category_scores(scores, categories, queries, shrink), f"{len(counts)} categories, shrinkage {shrink:g}"
     )
 
 
-def clusters(points: Floats, queries: Floats, count: int = BOARDS, *, seed: int = 0) -> tuple[list[str], list[str]]:
+def clusters(points: Floats, queries: Floats, count: int = _BOARDS, *, seed: int = 0) -> tuple[list[str], list[str]]:
     """Return the cluster of each of `points` (T, D), by k-means on their directions, and the nearest of each query."""
     from scipy.cluster import vq
 
@@ -114,15 +114,15 @@ def clusters(points: Floats, queries: Floats, count: int = BOARDS, *, seed: int 
     return [f"{place}" for place in own], [f"{place}" for place in others]
 
 
-def tuned_clusters(scores: Floats, points: Floats, queries: Floats, worth: Worths) -> Tuned:
+def _tuned_clusters(scores: Floats, points: Floats, queries: Floats, worth: Worths) -> _Tuned:
     """Tune the mean scores of `clusters` as those of categories."""
     own, others = clusters(points, queries)
-    tuned = tuned_category(scores, own, others, worth)
+    tuned = _tuned_category(scores, own, others, worth)
     return replace(tuned, settings=tuned.settings.replace("categories", "clusters"))
 
 
 @dataclass(frozen=True)
-class Neighbourhood:
+class _Neighbourhood:
     """The nearest training questions of each question, nearest first."""
 
     rows: Rows
@@ -131,7 +131,9 @@ class Neighbourhood:
     """(Q, K) cosine"""
 
 
-def nearest(points: Floats, queries: Floats, count: int, *, not_same: tuple[Rows, Rows] | None = None) -> Neighbourhood:
+def nearest(
+    points: Floats, queries: Floats, count: int, *, not_same: tuple[Rows, Rows] | None = None
+) -> _Neighbourhood:
     """Find the `count` nearest of the embeddings `points` (T, D) to each of `queries` (Q, D), by their cosine.
 
     `not_same` has codes of the texts (T,) and (Q,); equal texts are not neighbours.
@@ -148,10 +150,10 @@ def nearest(points: Floats, queries: Floats, count: int, *, not_same: tuple[Rows
         order = np.argsort(-np.take_along_axis(near, best, axis=1), axis=1, kind="stable")
         rows[here] = np.take_along_axis(best, order, axis=1)
         similarity[here] = np.take_along_axis(near, rows[here], axis=1)
-    return Neighbourhood(rows, similarity)
+    return _Neighbourhood(rows, similarity)
 
 
-def nearest_scores(scores: Floats, near: Neighbourhood, count: int, shrink: float) -> Floats:
+def nearest_scores(scores: Floats, near: _Neighbourhood, count: int, shrink: float) -> Floats:
     """Return the mean scores (Q, M) of the `count` nearest training questions, shrunk towards the overall mean."""
     from scipy.sparse import csr_matrix
 
@@ -162,19 +164,21 @@ def nearest_scores(scores: Floats, near: Neighbourhood, count: int, shrink: floa
     return np.asarray((neighbours @ scores + shrink * scores.mean(axis=0)) / np.maximum(counts + shrink, 1e-9))
 
 
-def tuned_nearest(scores: Floats, among: Neighbourhood, queries: Neighbourhood, worth: Worths) -> Tuned:
+def _tuned_nearest(scores: Floats, among: _Neighbourhood, queries: _Neighbourhood, worth: Worths) -> _Tuned:
     """Tune `nearest_scores` on the neighbours of training questions `among` each other."""
     most = among.rows.shape[1]
-    counts = [count for count in NEIGHBOURS if count <= most] or [most]
-    best = max(product(counts, NEIGHBOUR_SHRINKAGES), key=lambda pair: worth(nearest_scores(scores, among, *pair)).area)
-    return Tuned(nearest_scores(scores, queries, *best), f"{best[0]} nearest prompts, shrinkage {best[1]:g}")
+    counts = [count for count in _NEIGHBOURS if count <= most] or [most]
+    best = max(
+        product(counts, _NEIGHBOUR_SHRINKAGES), key=lambda pair: worth(nearest_scores(scores, among, *pair)).area
+    )
+    return _Tuned(nearest_scores(scores, queries, *best), f"{best[0]} nearest prompts, shrinkage {best[1]:g}")
 
 
 def _shrunk(scores: Floats, overall: Floats, shrink: float) -> Floats:
     return np.asarray((scores.sum(axis=0) + shrink * overall) / max(len(scores) + shrink, 1e-9))
 
 
-MOST_NEIGHBOURS = 320
+_MOST_NEIGHBOURS = 320
 
 
 @dataclass(frozen=True)
@@ -193,7 +197,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Learned(Tuned):
+class _Learned(_Tuned):
     """A P2L, and its expected scores of test prompts."""
 
     trained: Trained | None = None
@@ -208,7 +212,7 @@ class Outcome:
     settings: dict[str, str]
     best: int
     """The model with the best mean training score; of several the cheapest."""
-    learned: Learned
+    learned: _Learned
     expected: dict[str, Floats]
     """Expected scores (Q, M) of the policies that have any."""
 
@@ -224,14 +228,14 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     costs = train_table.costs.mean(axis=0)
     means = train_table.scores.mean(axis=0)
     best = int(np.lexsort((costs, -means))[0])  # of equally good models the cheapest, as policies spend
-    single = Tuned(np.tile(means, (len(test.prompts), 1)), f"best of all: {train_table.models[best]}")
+    single = _Tuned(np.tile(means, (len(test.prompts), 1)), f"best of all: {train_table.models[best]}")
     points, queries = (_embedded(train_table, table, setup) for table in (train_table, test))
     expected = {
         "p2l": learned,
         "single": single,
-        "category": tuned_category(train_table.scores, train_table.categories, test.categories, worth),
+        "category": _tuned_category(train_table.scores, train_table.categories, test.categories, worth),
         "nearest": _nearest(train_table, points, queries, worth),
-        "clusters": tuned_clusters(train_table.scores, points, queries, worth),
+        "clusters": _tuned_clusters(train_table.scores, points, queries, worth),
     }
     # All models cost the same, so the only budget worth testing is the one that buys any of them.
     limits = np.array([float(costs.max())]) if train_table.one_price else budgets(costs)
@@ -243,10 +247,10 @@ def compare(train_table: ScoreTable, test: ScoreTable, setup: Setup) -> Outcome:
     return Outcome(spent, settings, best, learned, {name: tuned.expected for name, tuned in expected.items()})
 
 
-def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> Learned:
+def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths) -> _Learned:
     """Train the recipe's P2L, or load a trained one, and predict the test prompts."""
     if setup.model is not None:
-        return Learned(expected_by(setup.model, test), f"{setup.model}")
+        return _Learned(expected_by(setup.model, test), f"{setup.model}")
     backbones, states = _read(train_table, setup, worth)
     trained = train(train_table, states, worth, beyond_groups=setup.on_average)
     words = backbones.get("words")
@@ -258,7 +262,7 @@ def learn(train_table: ScoreTable, test: ScoreTable, setup: Setup, worth: Worths
     expected = trained.expected(
         {name: backbone.states(test.prompts) for name, backbone in backbones.items()}, _known(words, test.prompts)
     )
-    return Learned(expected, trained.settings, trained, backbones)
+    return _Learned(expected, trained.settings, trained, backbones)
 
 
 def _known(words: Reader | None, prompts: Sequence[str]) -> Floats:
@@ -298,8 +302,8 @@ def _embedded(train_table: ScoreTable, table: ScoreTable, setup: Setup) -> Float
     return reader.states(table.prompts)
 
 
-def _nearest(table: ScoreTable, points: Floats, queries: Floats, worth: Worths) -> Tuned:
+def _nearest(table: ScoreTable, points: Floats, queries: Floats, worth: Worths) -> _Tuned:
     codes = np.unique(np.array(table.prompts, dtype=object), return_inverse=True)[1]
     few = counted(len(points))
-    among = nearest(points, points[few], MOST_NEIGHBOURS, not_same=(codes, codes[few]))
-    return tuned_nearest(table.scores, among, nearest(points, queries, MOST_NEIGHBOURS), worth)
+    among = nearest(points, points[few], _MOST_NEIGHBOURS, not_same=(codes, codes[few]))
+    return _tuned_nearest(table.scores, among, nearest(points, queries, _MOST_NEIGHBOURS), worth)

@@ -32,7 +32,7 @@ from route.evaluation.table import Floats, ScoreTable
 from route.routing.optimizers import Problem, get
 from route.routing.pacing import rates_around
 
-POSITIONS = tuple(np.linspace(0.0, 1.0, 25).tolist())
+_POSITIONS = tuple(np.linspace(0.0, 1.0, 25).tolist())
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Spent:
     """(Q, J) the score that the policy expected"""
 
 
-def budgets(costs: Floats, positions: tuple[float, ...] = POSITIONS) -> Floats:
+def budgets(costs: Floats, positions: tuple[float, ...] = _POSITIONS) -> Floats:
     """Return the dollars (J,) of the positions between the least and the greatest of the mean costs (M,)."""
     low, high = float(costs.min()), float(costs.max())
     if low <= 0.0:
@@ -208,8 +208,8 @@ def interval(figures: Floats) -> Interval:
     return Interval(float(figures[0]), lower, upper, spread)
 
 
-TUNING_POSITIONS = tuple(np.linspace(0.0, 1.0, 9).tolist())
-MOST_PROMPTS = 20_000
+_TUNING_POSITIONS = tuple(np.linspace(0.0, 1.0, 9).tolist())
+_MOST_PROMPTS = 20_000
 """Questions, evenly spaced in the table, that settings are tuned on."""
 
 
@@ -228,7 +228,7 @@ Worths: TypeAlias = Callable[[Floats], Worth]
 
 def counted(questions: int) -> npt.NDArray[np.intp]:
     """Return the questions to tune on, of this many."""
-    return np.unique(np.linspace(0, questions - 1, min(questions, MOST_PROMPTS)).round().astype(np.intp))
+    return np.unique(np.linspace(0, questions - 1, min(questions, _MOST_PROMPTS)).round().astype(np.intp))
 
 
 def worth_on(table: ScoreTable, *, on_average: bool = False) -> Worths:
@@ -237,7 +237,7 @@ def worth_on(table: ScoreTable, *, on_average: bool = False) -> Worths:
     With `on_average` budgets are means over the questions rather than those of each.
     """
     costs = table.costs.mean(axis=0)
-    limits = costs[:1] if table.one_price else budgets(costs, TUNING_POSITIONS)
+    limits = costs[:1] if table.one_price else budgets(costs, _TUNING_POSITIONS)
     few = counted(len(table.prompts))
     scores, paid = table.scores[few], table.costs[few]
     axis = cost_axis(float(costs.min()), float(costs.max()))

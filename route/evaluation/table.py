@@ -67,7 +67,7 @@ def parts_of(prompts: Sequence[str], count: int = 5) -> Rows:
     return np.asarray(drawn[texts], dtype=np.intp)
 
 
-CHARS_PER_TOKEN = 4.0
+_CHARS_PER_TOKEN = 4.0
 """English prose has about four, code and numbers fewer, Chinese about one and a half."""
 
 
@@ -109,7 +109,7 @@ NEEDED = ("prompt", "model", "score")
 COLUMNS = frozenset({*NEEDED, "question_id", "category", "cost", "output_chars"})
 _MOST_CELLS = 100_000_000  # questions by models
 TEXTS = ("prompt", "model")
-ONE_CATEGORY = "all"
+_ONE_CATEGORY = "all"
 SLACK = 0.1
 """How far beyond 0 or 1 a score may lie and be clipped, as similarity scores do."""
 
@@ -233,7 +233,7 @@ def _checked(answers: pd.DataFrame, name: str) -> pd.DataFrame:
     if "question_id" not in answers:
         answers = answers.assign(question_id=answers["prompt"])
     if "category" not in answers:
-        answers = answers.assign(category=ONE_CATEGORY)
+        answers = answers.assign(category=_ONE_CATEGORY)
     answers = answers.assign(category=answers["category"].fillna("none").astype(str))
     answers = answers.assign(question_id=answers["question_id"].astype(str))
     for column in TEXTS:
@@ -264,8 +264,8 @@ def _costs(answers: pd.DataFrame, name: str, prices: Mapping[str, TokenPrice] | 
         for model in answers["model"].unique():
             if model not in prices:
                 raise InputError(f"no price for model {model!r}{nearest(model, prices)}; add it to the price file")
-        tokens = _numbers(answers, "output_chars", name) / CHARS_PER_TOKEN
-        prompt_tokens = answers["prompt"].str.len().to_numpy(np.float64) / CHARS_PER_TOKEN
+        tokens = _numbers(answers, "output_chars", name) / _CHARS_PER_TOKEN
+        prompt_tokens = answers["prompt"].str.len().to_numpy(np.float64) / _CHARS_PER_TOKEN
         rates = [prices[model] for model in answers["model"]]
         out, into = (np.array([getattr(rate, side) for rate in rates]) for side in ("output", "input"))
         return np.asarray((tokens * out + prompt_tokens * into) / 1e6)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from p2l.model.tfidf import TfidfBackbone
 
 
-MOST_STEPS = 200
+_MOST_STEPS = 200
 _LEAST_RATE = 1e-3  # scores of 0 and 1 would have infinite coefficients
 
 
@@ -92,12 +92,12 @@ def fit_graded(features: Floats, scores: Floats, precision: float) -> Fit:
     scales = np.sqrt(len(scores) / ((lengths.clip(0.0) + precision) * slope))
     posterior = _Posterior(features @ basis, scores, scales, precision * slope)
     start = np.concatenate([np.zeros(len(scales) * len(rates)), np.log(rates / (1.0 - rates))])
-    optimum = minimize(posterior, start, jac=True, method="L-BFGS-B", options={"maxiter": MOST_STEPS, "ftol": 1e-10})
+    optimum = minimize(posterior, start, jac=True, method="L-BFGS-B", options={"maxiter": _MOST_STEPS, "ftol": 1e-10})
     weights, bias = posterior.parts(np.asarray(optimum.x))
     return Fit(weights @ basis.T, bias)
 
 
-def graded_loss(coefs: Floats, scores: Floats) -> Floats:
+def _graded_loss(coefs: Floats, scores: Floats) -> Floats:
     """Return the negative log-likelihood (Q, M) of each graded answer."""
     return np.asarray(np.logaddexp(0.0, coefs) - scores * coefs)
 
@@ -122,7 +122,7 @@ class _Posterior:
         weights, bias = self.parts(x)
         coefs, number = self.rows @ weights.T + bias, len(self.scores)
         slope = 0.5 + 0.5 * np.tanh(0.5 * coefs) - self.scores
-        value = graded_loss(coefs, self.scores).sum() + 0.5 * self.precision * (weights**2).sum()
+        value = _graded_loss(coefs, self.scores).sum() + 0.5 * self.precision * (weights**2).sum()
         gradient = ((slope.T @ self.rows + self.precision * weights) * self.scales).ravel()
         return float(value) / number, np.concatenate([gradient, slope.sum(axis=0)]) / number
 

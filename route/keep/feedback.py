@@ -24,11 +24,11 @@ from route.keep.journal import Entry, Journal, JournalError
 from route.keep.ledger import Refusal
 from route.keep.usage import DAY
 
-VERDICTS = ("first", "second", "tie", "both_bad", "up", "down")
+_VERDICTS = ("first", "second", "tie", "both_bad", "up", "down")
 """The first four compare two answers, the last two are thumbs on one."""
 KEPT_SECONDS = 86_400
 """Seconds in which an answer can be voted on; without a vote it is forgotten then."""
-_OF_TWO = frozenset(VERDICTS[:4])
+_OF_TWO = frozenset(_VERDICTS[:4])
 _MEANING: dict[str, dict[str | int, str]] = {
     "thumbs": {"up": "up", "down": "down"},
     "better": {0: "first", 1: "second", "tie": "tie", "both_bad": "both_bad"},
@@ -81,7 +81,7 @@ class Vote:
 
     request_id: str
     verdict: str
-    """One of VERDICTS."""
+    """One of _VERDICTS."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 def open_database(location: str | Path | None, *, flush_seconds: float = FLUSH_SECONDS) -> Database:
     """Return the database of a location, not opened yet: a `postgresql://` URL, a path, or None for memory."""
-    if isinstance(location, str) and is_url(location):
+    if isinstance(location, str) and _is_url(location):
         from route.keep.postgres import PostgresDatabase
 
         return PostgresDatabase(location, flush_seconds=flush_seconds)
@@ -22,7 +22,7 @@ def open_database(location: str | Path | None, *, flush_seconds: float = FLUSH_S
     return SqliteDatabase(None if location is None else Path(location), flush_seconds=flush_seconds)
 
 
-def is_url(location: str) -> bool:
+def _is_url(location: str) -> bool:
     """Return whether a location is that of a PostgreSQL server."""
     return location.startswith(("postgresql://", "postgres://"))
 
@@ -48,7 +48,7 @@ def location_in(text: str, *, redis: bool = False) -> str:
 
 def located(database: str, path: str | Path) -> str:
     """Return a `postgresql://` URL as it is, and the path of a SQLite file as seen from the configuration's folder."""
-    if is_url(database):
+    if _is_url(database):
         return database
     return str(Path(path).expanduser().parent / Path(database.removeprefix("sqlite:///")).expanduser())
 

@@ -145,7 +145,7 @@ class PostgresDatabase(Database):
     @property
     def name(self) -> str:
         """The URL without its password."""
-        return without_password(self._url)
+        return _without_password(self._url)
 
     def _open(self) -> None:
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # it repeats what is logged here, many times
@@ -334,7 +334,7 @@ def prepare(connection: Connection) -> None:
     connection.execute("UPDATE p2l_router SET version = ?", (len(_MIGRATIONS),))
 
 
-def without_password(url: str) -> str:
+def _without_password(url: str) -> str:
     """Return a URL with `***` in place of its password."""
     parts = urlsplit(url)
     if parts.password is None:

@@ -48,7 +48,7 @@ class RecentRequest:
 
 
 @dataclass
-class DecisionSums:
+class _DecisionSums:
     """Sums over decisions that had scores."""
 
     decisions: int = 0
@@ -71,7 +71,7 @@ class DecisionSums:
         _add(self.costs, {name: (1, cost) for name, cost in decision.costs.items()})
         _add(self.scores, {name: (1, score) for name, score in decision.scores.items()})
 
-    def join(self, other: DecisionSums) -> None:
+    def join(self, other: _DecisionSums) -> None:
         """Add the sums of other decisions."""
         self.decisions += other.decisions
         self.cost += other.cost
@@ -139,7 +139,7 @@ class Recent:
         self.voted: dict[str, tuple[float, int]] = {}
         """By model: the points that votes gave it, and its comparisons; read anew after `voted_until`."""
         self.voted_until = 0.0
-        self._minutes: deque[tuple[float, DecisionSums]] = deque(maxlen=int(_HOUR / _MINUTE))
+        self._minutes: deque[tuple[float, _DecisionSums]] = deque(maxlen=int(_HOUR / _MINUTE))
         self._sampled = 0.0
         self._before: tuple[float, Counts] | None = None
 
@@ -156,15 +156,15 @@ class Recent:
             self._sampled = now
             self._sums_of(now).add(decision)
 
-    def _sums_of(self, now: float) -> DecisionSums:
+    def _sums_of(self, now: float) -> _DecisionSums:
         """Return the sums of the present minute."""
         if not self._minutes or now - self._minutes[-1][0] >= _MINUTE:
-            self._minutes.append((now, DecisionSums()))
+            self._minutes.append((now, _DecisionSums()))
         return self._minutes[-1][1]
 
-    def hour(self) -> DecisionSums:
+    def hour(self) -> _DecisionSums:
         """Return sums over a sample of the decisions of the last hour that had scores."""
-        sums, since = DecisionSums(), time.time() - _HOUR
+        sums, since = _DecisionSums(), time.time() - _HOUR
         for when, minute in self._minutes:
             if when >= since:
                 sums.join(minute)

@@ -27,7 +27,7 @@ _LONGEST_PROMPT = 10_000  # characters in a span
 _OFF = contextlib.nullcontext()
 
 
-def set_all(span: Span, attributes: Attributes) -> None:
+def _set_all(span: Span, attributes: Attributes) -> None:
     """Set the attributes that have a value."""
     for name, value in attributes.items():
         if value is not None and value != "":
@@ -49,12 +49,12 @@ class CallTrace:
     def failed(self, fault: str, status: int | None) -> None:
         """Note a failure; its text is left out, since it may quote the prompt."""
         _fail(self.span, fault)
-        set_all(self.span, {"http.response.status_code": status})
+        _set_all(self.span, {"http.response.status_code": status})
 
     def end(self, tokens: tuple[int | None, int | None], cost: float) -> None:
         """End the span, with what the provider has counted and what it has cost."""
         prompt, completion = tokens
-        set_all(
+        _set_all(
             self.span,
             {"gen_ai.usage.input_tokens": prompt, "gen_ai.usage.output_tokens": completion, "p2l.cost": cost},
         )
@@ -85,7 +85,7 @@ class RequestTrace:
     def call(self, model: str, sent_model: str, provider: str, deployment: str = "") -> CallTrace:
         """Begin a call to a provider, under the name that the model has there."""
         span = self.tracing.start(f"call {model}", self.context, is_call=True)
-        set_all(
+        _set_all(
             span,
             {
                 "gen_ai.provider.name": provider,
@@ -103,7 +103,7 @@ class RequestTrace:
 
     def end(self, status: int, attributes: Attributes) -> None:
         """End the request."""
-        set_all(self.span, {"http.response.status_code": status, **attributes})
+        _set_all(self.span, {"http.response.status_code": status, **attributes})
         if status >= 500:
             _fail(self.span, str(status))
         self.span.end()
@@ -162,7 +162,7 @@ class Tracing:
 
         parent = TraceContextTextMapPropagator().extract({name: headers[name] for name in _NAMES if name in headers})
         span = self._tracer.start_span(f"POST {path}", parent, kind=trace.SpanKind.SERVER)
-        set_all(span, {"http.request.method": "POST", "url.path": path, "p2l.request_id": request_id})
+        _set_all(span, {"http.request.method": "POST", "url.path": path, "p2l.request_id": request_id})
         return RequestTrace(self, span, trace.set_span_in_context(span, parent))
 
     def start(self, name: str, context: Context, *, is_call: bool = False) -> Span:

@@ -162,7 +162,7 @@ def _usage(counts: JSON) -> JSON:
     return chat.usage((counts.get("inputTokens") or 0) + read + written, counts.get("outputTokens") or 0, cached=read)
 
 
-class BedrockStream(translation.StreamTranslator):
+class _BedrockStream(translation.StreamTranslator):
     """Translates the events of one stream, each `{event name: content}`, into chunks."""
 
     model = ""
@@ -214,7 +214,7 @@ class Bedrock(translation.TranslatingClient):
     """One account at AWS, in one region."""
 
     protocol = _WHO
-    stream_translator = BedrockStream
+    stream_translator = _BedrockStream
 
     def __init__(self, account: Account) -> None:
         super().__init__(account)
@@ -230,7 +230,7 @@ class Bedrock(translation.TranslatingClient):
     async def stream(self, request: JSON, timeouts: Timeouts) -> AsyncGenerator[JSON, None]:
         """Request a chat completion and yield its chunks."""
         body = await apart(request, lambda: self._body(request, stream=True))
-        translator = BedrockStream(with_usage=chat.asks_for_usage(request))
+        translator = _BedrockStream(with_usage=chat.asks_for_usage(request))
         translator.model = str(request.get("model"))
         url = self._url(request, stream=True)
         forwarded = await self._transport.forward(url, await to_json(body), "application/json", timeouts)

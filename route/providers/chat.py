@@ -181,7 +181,7 @@ def _delta_choice(choice: JSON) -> JSON:
 # Clients send answers back as they got them, with fields that only answers have, and a provider refuses those that
 # another one wrote. An account's option `keep` names the fields that its own provider wants back.
 
-ANSWERS_ALONE = frozenset({"model", "reasoning_content", "reasoning", "reasoning_details", "annotations", "images"})
+_ANSWERS_ALONE = frozenset({"model", "reasoning_content", "reasoning", "reasoning_details", "annotations", "images"})
 """Fields of an answer's message that a request's message does not have."""
 _MAY_BE_NULL = ("refusal", "audio", "function_call", "tool_calls")
 _SIGNATURES = "extra_content"
@@ -227,7 +227,7 @@ def _cleaned(message: Any, keep: Collection[str]) -> Any:
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return message
     nulls = {key for key in _MAY_BE_NULL if key in message and message[key] is None}
-    dropped = ((ANSWERS_ALONE - frozenset(keep)) & message.keys()) | nulls
+    dropped = ((_ANSWERS_ALONE - frozenset(keep)) & message.keys()) | nulls
     cleaned = {key: value for key, value in message.items() if key not in dropped} if dropped else message
     calls = cleaned.get("tool_calls")
     if _SIGNATURES in keep or not isinstance(calls, list):

@@ -92,7 +92,7 @@ _MEANING: Mapping[Fault, str] = {
 
 
 @dataclass(frozen=True)
-class Complaint:
+class _Complaint:
     """The contents of a refusal's body."""
 
     message: str = ""
@@ -128,7 +128,7 @@ def refusal(
     )
 
 
-def classify(status: int | None, details: Complaint) -> Fault:
+def classify(status: int | None, details: _Complaint) -> Fault:
     """Return the kind of failure."""
     status = details.number if status is None else status
     text = " ".join([*details.codes, details.message]).lower()
@@ -163,21 +163,21 @@ def _by_words(text: str, status: int | None) -> Fault | None:
     return Fault.UNSUPPORTED if status in (400, 404, 422) and _UNSUPPORTED.search(text) else None
 
 
-def complaint(body: object) -> Complaint:
+def complaint(body: object) -> _Complaint:
     """Parse the body of a refusal in any provider's format."""
     if isinstance(body, bytes):
         body = _loaded(body)
     if isinstance(body, list):
         body = body[0] if body else {}
     if not isinstance(body, dict):
-        return Complaint(_one_line(_beginning(body)) if isinstance(body, str) else "")
+        return _Complaint(_one_line(_beginning(body)) if isinstance(body, str) else "")
     error = body.get("error", body)
     if not isinstance(error, dict):
         error = {"message": error, **{key: value for key, value in body.items() if key != "error"}}
     words = (value[:_LONGEST_CODE] for value in _codes(error) if isinstance(value, str) and value != "error")
     codes = tuple(dict.fromkeys(words))[:_MOST_CODES]
     numbers = [value for value in _codes(error) if isinstance(value, int) and 300 <= value < 600]
-    return Complaint(_message(error), codes, numbers[0] if numbers else None, _delay(error))
+    return _Complaint(_message(error), codes, numbers[0] if numbers else None, _delay(error))
 
 
 def _loaded(body: bytes) -> object:

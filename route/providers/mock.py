@@ -276,7 +276,7 @@ def _deltas(message: JSON, pieces: Sequence[str]) -> list[JSON]:
     return [*deltas, *({"content": piece} for piece in pieces)]
 
 
-def refusal_body(trouble: Trouble) -> tuple[int, dict[str, str], JSON] | None:
+def _refusal_body(trouble: Trouble) -> tuple[int, dict[str, str], JSON] | None:
     """Return status, headers and body of a trouble that is a refusal, or None for any other."""
     if trouble.name not in _REFUSALS:
         return None
@@ -323,7 +323,7 @@ class MockProvider:
     def _trouble(self, request: JSON) -> Trouble:
         """Return the trouble of a request. Raise ProviderError if it is a refusal."""
         trouble = self.mock.next_trouble(request)
-        refused = refusal_body(trouble)
+        refused = _refusal_body(trouble)
         if refused is not None:
             raise refusal("mock", *refused)
         return trouble
@@ -392,7 +392,7 @@ def application(mock: Mock) -> web.Application:
         except ProviderError as error:
             return web.json_response({"error": {"message": str(error), "type": "invalid_request_error"}}, status=400)
         trouble = mock.next_trouble(body)
-        refused = refusal_body(trouble)
+        refused = _refusal_body(trouble)
         if refused is not None:
             status, headers, text = refused
             return web.json_response(text, status=status, headers=headers)

@@ -28,7 +28,7 @@ def classic(request: JSON) -> JSON:
     return chat.renamed(body, {"developer": "system"})
 
 
-DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": classic}
+_DIALECTS: Mapping[str, Callable[[JSON], JSON]] = {"current": dict, "classic": classic}
 """By the account's option `dialect`."""
 
 
@@ -38,7 +38,7 @@ _TOOL_IDS = {form: form for form in chat.TOOL_IDS}
 
 def dialect_of(options: Mapping[str, Any]) -> Callable[[JSON], JSON]:
     """Return the function that turns a request into the dialect of an account's provider."""
-    return choose("options: dialect", str(options.get("dialect", "current")), DIALECTS)
+    return choose("options: dialect", str(options.get("dialect", "current")), _DIALECTS)
 
 
 class OpenAICompatible:

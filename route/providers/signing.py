@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 from p2l.common.errors import ConfigError
 from route.providers.base import Account, Fault, ProviderError
 
-Signer: TypeAlias = Callable[[str, str, bytes], Awaitable[Mapping[str, str]]]
+_Signer: TypeAlias = Callable[[str, str, bytes], Awaitable[Mapping[str, str]]]
 """Returns the headers for (method, address, body). Raises ProviderError without credentials."""
 SECRET_OPTIONS = ("access_key_id", "secret_access_key", "session_token")
 """Options of an account that no message shows."""
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
-def signer_for(protocol: str, account: Account) -> Signer | None:
+def signer_for(protocol: str, account: Account) -> _Signer | None:
     """Return what signs an account's requests; None where a key does. Raise ConfigError where a package is missing."""
     if account.api_key or protocol not in ("bedrock", "s3", "vertex"):
         return None
@@ -36,7 +36,7 @@ def _refused(who: str, what: str) -> ProviderError:
     return ProviderError(Fault.CREDENTIALS, f"{who}: {what}")
 
 
-def _aws(account: Account, service: str) -> Signer:
+def _aws(account: Account, service: str) -> _Signer:
     from botocore.auth import S3SigV4Auth, SigV4Auth
     from botocore.awsrequest import AWSRequest
     from botocore.credentials import Credentials
@@ -69,7 +69,7 @@ def _aws(account: Account, service: str) -> Signer:
     return headers
 
 
-def _google(account: Account) -> Signer:
+def _google(account: Account) -> _Signer:
     import google.auth
     from google.auth.exceptions import GoogleAuthError
     from google.auth.transport.requests import Request

@@ -46,14 +46,14 @@ from route.routing.refusals import answer_of
 T = TypeVar("T")
 _MAX_FIELDS = 1000
 _SHOWN_NAME = 100  # characters of an unknown model's name that its error repeats
-MOST_MESSAGES = 10_000
+_MOST_MESSAGES = 10_000
 """Of a request: the objects of 100,000 fill memory that Python hardly gives back, and loops over them take long."""
-MOST_VALUES = 20 * MOST_MESSAGES
+MOST_VALUES = 20 * _MOST_MESSAGES
 """Of the body of a request, which is refused unparsed for more."""
 _TOKENS_PER_ATTACHMENT = 1000
 
 
-class Attachments(NamedTuple):
+class _Attachments(NamedTuple):
     """Parts of messages that are not text."""
 
     images: int
@@ -100,9 +100,9 @@ class ChatRequest:
         return features_of(self.body)
 
     @cached_property
-    def attachments(self) -> Attachments:
+    def attachments(self) -> _Attachments:
         """Return what messages hold beside text."""
-        return attachments_of(self.body)
+        return _attachments_of(self.body)
 
     @cached_property
     def has_many_values(self) -> bool:
@@ -114,9 +114,9 @@ class ChatRequest:
         return await patiently(function) if self.has_many_values else function()
 
 
-Dump: TypeAlias = Callable[[JSON], str]
+_Dump: TypeAlias = Callable[[JSON], str]
 """Writes JSON."""
-compact: Dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
+_compact: _Dump = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 """Made once: each token of a stream is written so. What was read from JSON holds no circle."""
 
 
@@ -145,7 +145,7 @@ class Dialect:
         """Return the body of an error."""
         return error.body()
 
-    def take(self, chunk: JSON, dump: Dump = compact) -> bytes:
+    def take(self, chunk: JSON, dump: _Dump = _compact) -> bytes:
         """Return the events of a chunk, possibly none; raise ProviderError for a malformed one."""
         return b"data: " + dump(chunk).encode() + b"\n\n"
 
@@ -176,7 +176,7 @@ class TranslatedDialect(Dialect):
         except SHAPE_ERRORS as error:
             raise ApiError(502, "provider_error", f"{completion.get('model')}: {_NO_COMPLETION}") from error
 
-    def take(self, chunk: JSON, dump: Dump = compact) -> bytes:
+    def take(self, chunk: JSON, dump: _Dump = _compact) -> bytes:
         """Return the events of a chunk."""
         try:
             return encode(self.events(chunk), dump)
@@ -187,7 +187,7 @@ class TranslatedDialect(Dialect):
 _NO_COMPLETION = "the answer of the provider is not a chat completion"
 
 
-def encode(events: Sequence[JSON], dump: Dump = compact) -> bytes:
+def encode(events: Sequence[JSON], dump: _Dump = _compact) -> bytes:
     """Return events as a stream carries them."""
     lines = (f"event: {event['type']}\ndata: {dump(event)}\n\n" for event in events)
     return "".join(lines).encode()
@@ -340,11 +340,11 @@ def prompt_tokens_of(body: JSON) -> int:
         texts += (len(plain) if plain.isascii() else count_bytes(plain)) // BYTES_PER_TOKEN
         if message.get("tool_calls"):
             texts += len(dumps(message["tool_calls"])) // BYTES_PER_TOKEN
-    held = attachments_of(body)
+    held = _attachments_of(body)
     return texts + (held.images + held.others) * _TOKENS_PER_ATTACHMENT
 
 
-def attachments_of(body: JSON) -> Attachments:
+def _attachments_of(body: JSON) -> _Attachments:
     """Return what messages hold beside text."""
     images, inline, others, remote = 0, 0, 0, 0
     for message in body["messages"]:
@@ -359,7 +359,7 @@ def attachments_of(body: JSON) -> Attachments:
             else:
                 images += 1
                 inline += len(url) if url.startswith("data:") else 0
-    return Attachments(images, inline, others, remote)
+    return _Attachments(images, inline, others, remote)
 
 
 MEDIA = bits_of(("images", "audio", "files", "video"))
@@ -446,8 +446,8 @@ def _check_options(body: JSON) -> None:
 def _check_messages(messages: Any) -> None:
     if not isinstance(messages, list) or not messages:
         raise _bad("messages", "must be a list of at least one message")
-    if len(messages) > MOST_MESSAGES:
-        text = f"the request has {len(messages):,} messages, more than {MOST_MESSAGES:,}; send the newest"
+    if len(messages) > _MOST_MESSAGES:
+        text = f"the request has {len(messages):,} messages, more than {_MOST_MESSAGES:,}; send the newest"
         raise ApiError(413, "request_too_large", text, param="messages")
     for number, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):

@@ -23,17 +23,17 @@ from route.providers.chat import SHAPE_ERRORS
 from route.request.api_errors import ApiError
 from route.request.chat import TranslatedDialect, encode, object_in, text_of_answer, tokens_counted
 
-Placed: TypeAlias = tuple[str, JSON]
+_Placed: TypeAlias = tuple[str, JSON]
 """A place in the request, and the block of content there."""
 _THOUGHTS = ("thinking", "redacted_thinking")
 
 
-def chat_messages(turns: Sequence[Any]) -> list[JSON]:
+def _chat_messages(turns: Sequence[Any]) -> list[JSON]:
     """Translate turns to messages; raise InputError for a malformed turn, or one that cannot be routed."""
     return [message for number, turn in enumerate(turns) for message in _of_turn(turn, f"messages[{number}]")]
 
 
-def placed_blocks(content: Any, where: str) -> list[Placed]:
+def _placed_blocks(content: Any, where: str) -> list[_Placed]:
     """Return the blocks of a content; a text is one block."""
     if isinstance(content, str):
         return [(where, {"type": "text", "text": content})]
@@ -42,7 +42,7 @@ def placed_blocks(content: Any, where: str) -> list[Placed]:
     return [(f"{where}[{number}]", block) for number, block in enumerate(content)]
 
 
-def joined(blocks: Sequence[Placed], between: str) -> str:
+def joined(blocks: Sequence[_Placed], between: str) -> str:
     """Return the text of blocks that are all text."""
     return between.join(_text_of(where, block) for where, block in blocks)
 
@@ -57,7 +57,7 @@ def _text_of(where: str, block: JSON) -> str:
 def _of_turn(turn: Any, where: str) -> Iterator[JSON]:
     if not isinstance(turn, dict):
         raise InputError(f"{where}: must be an object with role and content")
-    blocks = placed_blocks(turn.get("content"), f"{where}.content")
+    blocks = _placed_blocks(turn.get("content"), f"{where}.content")
     match turn.get("role"):
         case "user":
             yield from _of_user(blocks)
@@ -69,7 +69,7 @@ def _of_turn(turn: Any, where: str) -> Iterator[JSON]:
             raise InputError(f"{where}.role: must be user or assistant")
 
 
-def _of_user(blocks: Sequence[Placed]) -> Iterator[JSON]:
+def _of_user(blocks: Sequence[_Placed]) -> Iterator[JSON]:
     parts: list[JSON] = []
     rest: list[JSON] = []
     for where, block in blocks:
@@ -90,7 +90,7 @@ def _of_result(where: str, block: JSON) -> tuple[JSON, list[JSON]]:
     if not isinstance(block.get("tool_use_id"), str):
         raise InputError(f"{where}: a tool_result must have a tool_use_id")
     content = block.get("content")
-    parts = [_part(*placed) for placed in placed_blocks("" if content is None else content, f"{where}.content")]
+    parts = [_part(*placed) for placed in _placed_blocks("" if content is None else content, f"{where}.content")]
     text = "\n".join(part["text"] for part in parts if part["type"] == "text")
     if block.get("is_error"):
         text = f"The tool failed: {text}"  # chat completions have no field for it
@@ -98,7 +98,7 @@ def _of_result(where: str, block: JSON) -> tuple[JSON, list[JSON]]:
     return message, [part for part in parts if part["type"] != "text"]
 
 
-def _of_assistant(blocks: Sequence[Placed]) -> JSON:
+def _of_assistant(blocks: Sequence[_Placed]) -> JSON:
     calls = [_call(where, block) for where, block in blocks if block.get("type") == "tool_use"]
     text = joined([(where, block) for where, block in blocks if block.get("type") not in ("tool_use", *_THOUGHTS)], "")
     message: JSON = {"role": "assistant", "content": text or (None if calls else "")}
@@ -179,7 +179,7 @@ def chat_request(body: JSON) -> JSON:
     turns = _items(body, "messages")
     if not turns:
         raise InputError("messages: must have at least one")
-    chat["messages"] = [*_system(body.get("system")), *chat_messages(turns)]
+    chat["messages"] = [*_system(body.get("system")), *_chat_messages(turns)]
     chat |= _tools(body) | _format(object_in(body, "output_config"))
     if body.get("stop_sequences"):
         chat["stop"] = _items(body, "stop_sequences")
@@ -201,7 +201,7 @@ def _items(body: JSON, field: str) -> list[Any]:
 def _system(system: Any) -> list[JSON]:
     if not system:
         return []
-    return [{"role": "system", "content": joined(placed_blocks(system, "system"), "\n\n")}]
+    return [{"role": "system", "content": joined(_placed_blocks(system, "system"), "\n\n")}]
 
 
 def _tools(body: JSON) -> JSON:
@@ -275,7 +275,7 @@ def message_of(completion: JSON) -> JSON:
     texts = [text for text in (text_of_answer(reply.get("content")), reply.get("refusal")) if text]
     calls = reply.get("tool_calls") or []
     content = [{"type": "text", "text": text} for text in texts] + [_tool_use(call) for call in calls]
-    stop = stop_of(choice, calls=bool(calls), refused=bool(reply.get("refusal")))
+    stop = _stop_of(choice, calls=bool(calls), refused=bool(reply.get("refusal")))
     return {**frame_of(completion), "content": content, **stop, "usage": usage_of(completion.get("usage"))}
 
 
@@ -286,7 +286,7 @@ def frame_of(completion: JSON) -> JSON:
     return {"id": identifier, "type": "message", "role": "assistant", "model": completion.get("model"), **own}
 
 
-def stop_of(choice: JSON, *, calls: bool, refused: bool) -> JSON:
+def _stop_of(choice: JSON, *, calls: bool, refused: bool) -> JSON:
     """Return why it ended, with the stop sequence if the provider names it in `stop_reason`, as vLLM does."""
     finish, sequence = choice.get("finish_reason"), choice.get("stop_reason")
     if refused:
@@ -310,7 +310,7 @@ def usage_of(usage: Any) -> JSON:
     }
 
 
-def tool_id(identifier: Any) -> str:
+def _tool_id(identifier: Any) -> str:
     """Return the identifier of a call, a new one if the provider sends none."""
     return str(identifier) if identifier else f"toolu_{uuid.uuid4().hex}"
 
@@ -330,7 +330,7 @@ def _tool_use(call: JSON) -> JSON:
         arguments = None
     if not isinstance(arguments, dict):
         arguments = {"arguments": text}  # clients expect an object
-    return {"type": "tool_use", "id": tool_id(call.get("id")), "name": function.get("name"), "input": arguments}
+    return {"type": "tool_use", "id": _tool_id(call.get("id")), "name": function.get("name"), "input": arguments}
 
 
 class MessageStream:
@@ -373,7 +373,7 @@ class MessageStream:
 
     def end(self) -> list[JSON]:
         """Return the events after the last chunk."""
-        stop = stop_of(self._choice, calls=self._called, refused=self._refused)
+        stop = _stop_of(self._choice, calls=self._called, refused=self._refused)
         ending = {"type": "message_delta", "delta": stop, "usage": usage_of(self._usage)}
         return [*self._close(), ending, {"type": "message_stop"}]
 
@@ -400,7 +400,7 @@ class MessageStream:
             if not function.get("name"):
                 raise ProviderError(Fault.MALFORMED, "the model continued a tool call that had ended")
             self._call, self._called = (index, identifier), True
-            block = {"type": "tool_use", "id": tool_id(identifier), "name": function["name"], "input": {}}
+            block = {"type": "tool_use", "id": _tool_id(identifier), "name": function["name"], "input": {}}
             opening = self._begin(block)
         arguments = function.get("arguments")
         if not arguments:

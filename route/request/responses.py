@@ -63,7 +63,7 @@ def chat_request(body: JSON) -> JSON:
     if not isinstance(body.get("store"), bool | None):
         raise InputError("store: must be true or false")
     chat = {key: value for key, value in body.items() if key not in _TRANSLATED and key not in HINTS}
-    chat["messages"] = [*_instructions(body.get("instructions")), *messages_of(input_items(body.get("input")))]
+    chat["messages"] = [*_instructions(body.get("instructions")), *_messages_of(input_items(body.get("input")))]
     chat |= _tools(body) | _text(object_in(body, "text"))
     effort = object_in(body, "reasoning").get("effort")
     if effort is not None:
@@ -99,7 +99,7 @@ def input_items(sent: Any) -> list[JSON]:
 _PREFIXES = {"message": "msg", "function_call": "fc", "function_call_output": "fco", "reasoning": "rs"}
 
 
-def messages_of(items: Sequence[JSON]) -> list[JSON]:
+def _messages_of(items: Sequence[JSON]) -> list[JSON]:
     """Translate items to messages; raise InputError, with its place, for one that cannot be routed."""
     messages: list[JSON] = []
     thoughts = ""
@@ -136,7 +136,7 @@ def _instructions(instructions: Any) -> list[JSON]:
     if instructions is None or instructions == "":
         return []
     if isinstance(instructions, list):
-        return messages_of(input_items(instructions))
+        return _messages_of(input_items(instructions))
     if not isinstance(instructions, str):
         raise InputError("instructions: must be text")
     return [{"role": "system", "content": instructions}]
@@ -272,7 +272,7 @@ _THOUGHTS = ("reasoning_content", "reasoning")
 """Fields with the thoughts of an answer, by provider."""
 
 
-def new_id(prefix: str) -> str:
+def _new_id(prefix: str) -> str:
     """Return a new identifier."""
     return f"{prefix}_{secrets.token_hex(24)}"
 
@@ -281,7 +281,7 @@ def frame_of(request: JSON, *, stored: bool) -> JSON:
     """Return the fields of a response that are known before its answer."""
     reasoning = request.get("reasoning") or {}  # checked to be an object when the request was translated
     return {
-        "id": new_id("resp"),
+        "id": _new_id("resp"),
         "object": "response",
         "created_at": int(time.time()),
         "status": "in_progress",
@@ -297,23 +297,23 @@ def frame_of(request: JSON, *, stored: bool) -> JSON:
     }
 
 
-def response_of(completion: JSON, frame: JSON) -> JSON:
+def _response_of(completion: JSON, frame: JSON) -> JSON:
     """Translate a whole answer."""
     choice = (completion.get("choices") or [{}])[0]
     message = choice.get("message") or {}
     output: list[JSON] = []
     thoughts = next((message[name] for name in _THOUGHTS if isinstance(message.get(name), str) and message[name]), "")
     if thoughts:
-        output.append(_reasoning(new_id("rs"), thoughts))
+        output.append(_reasoning(_new_id("rs"), thoughts))
     text, refusal = text_of_answer(message.get("content")), message.get("refusal")
     parts = [_text_part(text, (choice.get("logprobs") or {}).get("content") or [])] if text else []
     if refusal:
         parts.append({"type": "refusal", "refusal": refusal})
     if parts:
-        output.append(_message_item(new_id("msg"), parts))
+        output.append(_message_item(_new_id("msg"), parts))
     for call in message.get("tool_calls") or []:
         function = call.get("function") or {}
-        output.append(_call_item(new_id("fc"), call.get("id"), function.get("name"), function.get("arguments") or ""))
+        output.append(_call_item(_new_id("fc"), call.get("id"), function.get("name"), function.get("arguments") or ""))
     return finished(frame, completion, output, choice.get("finish_reason"))
 
 
@@ -359,7 +359,7 @@ def _call_item(identifier: str, call_id: Any, name: Any, arguments: Any, status:
     return {
         "id": identifier,
         "type": "function_call",
-        "call_id": str(call_id) if call_id else new_id("call"),
+        "call_id": str(call_id) if call_id else _new_id("call"),
         "name": name,
         "arguments": arguments,
         "status": status,
@@ -371,7 +371,7 @@ _REFUSAL = {"kind": "refusal", "type": "refusal", "field": "refusal", "event": "
 _REASONING = {"kind": "reasoning", "type": "reasoning_text", "field": "text", "event": "response.reasoning_text"}
 
 
-class ResponseStream:
+class _ResponseStream:
     """Translates the chunks of one chat completion to the events of a response.
 
         created in_progress (output_item.added ... output_item.done)* completed
@@ -477,7 +477,7 @@ class ResponseStream:
         events: list[JSON] = []
         if self._open is None or self._open["kind"] != form["kind"]:
             is_thought = form["kind"] == "reasoning"
-            identifier = new_id("rs" if is_thought else "msg")
+            identifier = _new_id("rs" if is_thought else "msg")
             item = (
                 _reasoning(identifier, "", "in_progress")
                 if is_thought
@@ -500,8 +500,8 @@ class ResponseStream:
         if call is None or index not in (None, self._index) or identifier not in (None, "", call["call_id"]):
             if not function.get("name"):
                 raise ProviderError(Fault.MALFORMED, "the model continued a tool call that had ended")
-            call_id = str(identifier) if identifier else new_id("call")
-            call = {"kind": "call", "id": new_id("fc"), "call_id": call_id, "name": function["name"], "text": ""}
+            call_id = str(identifier) if identifier else _new_id("call")
+            call = {"kind": "call", "id": _new_id("fc"), "call_id": call_id, "name": function["name"], "text": ""}
             events = self._begin(call, _call_item(call["id"], call_id, call["name"], "", "in_progress"))
             self._index = index
         arguments = function.get("arguments")
@@ -523,7 +523,7 @@ class Responses(TranslatedDialect):
         self._stored: ResponseStore | None = None
         self._key = ""
         self._response: JSON | None = None
-        self._stream = ResponseStream({})
+        self._stream = _ResponseStream({})
         self._closing: list[JSON] = []
         """The last events before the end."""
 
@@ -540,7 +540,7 @@ class Responses(TranslatedDialect):
     async def prepare(self, request: ChatRequest, stored: ResponseStore, key: str, max_bytes: float) -> ChatRequest:
         """Put what came before `previous_response_id` in front of the request."""
         self._frame = frame_of(self._sent, stored=stored.enabled and self._sent.get("store") is not False)
-        self._stream = ResponseStream(self._frame)
+        self._stream = _ResponseStream(self._frame)
         self._stored, self._key = stored, key
         previous = self._sent.get("previous_response_id")
         if previous is None:
@@ -559,12 +559,12 @@ class Responses(TranslatedDialect):
         def joined() -> tuple[list[JSON], tuple[str, ...]]:
             sent = request.body["messages"]
             # The instructions of earlier requests do not carry over.
-            instructions = sent[: len(sent) - len(messages_of(self._items))]
+            instructions = sent[: len(sent) - len(_messages_of(self._items))]
             items = []
             for row in chain:
                 answered = ({k: v for k, v in item.items() if k != "status"} for item in row.response["output"])
                 items += [*row.items, *answered]
-            messages = [*instructions, *messages_of([*items, *self._items])]
+            messages = [*instructions, *_messages_of([*items, *self._items])]
             return messages, turns_of(messages)
 
         messages, turns = await apart([self._items, [row.items for row in chain]], joined)
@@ -572,7 +572,7 @@ class Responses(TranslatedDialect):
 
     def translated(self, completion: JSON) -> JSON:
         """Return a response."""
-        self._response = response_of(completion, self._frame)
+        self._response = _response_of(completion, self._frame)
         return self._response
 
     async def keep(self) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from route.routing.candidates import Menu
 from route.routing.optimizers import Floats, Mask
 
-USUAL_ANSWER = 400.0
+_USUAL_ANSWER = 400.0
 """Tokens of an answer of which nothing is known."""
 _SHORTEST, _LONGEST = 8.0, 32_768.0  # of a prior
 _PRIOR_ANSWERS = 5.0
@@ -94,7 +94,7 @@ class Estimator:
         self._input = np.array([0.0 if model.price is None else model.price[0] for model in models]) / _MILLION
         self._output = np.array([0.0 if model.price is None else model.price[1] for model in models]) / _MILLION
         with np.errstate(divide="ignore", invalid="ignore"):
-            prior = np.where((self._output > 0) & (menu.costs > 0), menu.costs / self._output, USUAL_ANSWER)
+            prior = np.where((self._output > 0) & (menu.costs > 0), menu.costs / self._output, _USUAL_ANSWER)
         self._lengths = _Table(np.clip(prior, _SHORTEST, _LONGEST), _PRIOR_ANSWERS, _ANSWERS)
         self._ratios = _Table(np.ones(len(models)), _PRIOR_OF_RATIO, _ANSWERS)
         self._answers = np.zeros(len(models))
@@ -181,7 +181,7 @@ class Estimator:
         if prompt.most and prompt.most <= tokens < mean:
             return  # an answer that was cut says only that it would have been longer
         # A single answer of a hundred thousand tokens must not stand for the next hundred.
-        self._lengths.take(bucket, place, min(tokens, 20.0 * max(mean, USUAL_ANSWER)), 1.0)
+        self._lengths.take(bucket, place, min(tokens, 20.0 * max(mean, _USUAL_ANSWER)), 1.0)
 
 
 class _Table:

@@ -25,7 +25,7 @@ import numpy as np
 from route.routing.candidates import Menu
 from route.routing.optimizers import Floats
 
-EXPLORED = 0.25
+_EXPLORED = 0.25
 """The share of the requests for which the offset of a newcomer is drawn."""
 _NEWCOMER_VARIANCE = 1.5**2
 _KNOWN_VARIANCE = 0.1**2
@@ -47,7 +47,7 @@ RESULTS: Mapping[str, float] = {"first": 1.0, "second": 0.0, "tie": 0.5, "both_b
 
 
 @dataclass
-class Belief:
+class _Belief:
     """What is believed of the offset of one model."""
 
     mean: float = 0.0
@@ -65,8 +65,8 @@ class Offsets:
         """Begin with the beliefs of another one on models of the same name."""
         self._menu = menu
         self._rng = rng
-        self._beliefs: dict[str, Belief] = {} if before is None else before._beliefs
-        self._generosity: Belief = Belief(variance=_GENEROSITY_VARIANCE) if before is None else before._generosity
+        self._beliefs: dict[str, _Belief] = {} if before is None else before._beliefs
+        self._generosity: _Belief = _Belief(variance=_GENEROSITY_VARIANCE) if before is None else before._generosity
         self._shown: _Shown = _Shown() if before is None else before._shown
         self._newcomers: frozenset[str] = frozenset()
         self._means = np.zeros(len(menu.names))
@@ -83,12 +83,12 @@ class Offsets:
         """Return the models that P2L does not know."""
         return self._newcomers
 
-    def belief(self, name: str) -> Belief:
+    def belief(self, name: str) -> _Belief:
         """Return what is believed of a model."""
         belief = self._beliefs.get(name)
         if belief is None:
             variance = _NEWCOMER_VARIANCE if name in self._newcomers else _KNOWN_VARIANCE
-            belief = self._beliefs[name] = Belief(variance=variance)
+            belief = self._beliefs[name] = _Belief(variance=variance)
         return belief
 
     def beliefs(self) -> dict[str, list[float]]:
@@ -102,7 +102,7 @@ class Offsets:
             return
         for name, values in beliefs.items():
             mean, variance, ratings, worse, better = values
-            belief = Belief(mean, variance, int(ratings), worse, better)
+            belief = _Belief(mean, variance, int(ratings), worse, better)
             if name:
                 self._beliefs[name] = belief
             else:
@@ -125,7 +125,7 @@ class Offsets:
             known = coefs[np.isfinite(coefs)]
             if not len(known):
                 return coefs
-            base, is_explored = float(known.mean()), self._rng.random() < EXPLORED
+            base, is_explored = float(known.mean()), self._rng.random() < _EXPLORED
             for name in self._newcomers:
                 belief, place = self.belief(name), self._menu.places[name]
                 is_certain = belief.ratings >= _CERTAIN
@@ -165,7 +165,7 @@ class Offsets:
             self._observe(self.belief(names[0]), self._generosity, shown[names[0]], result, sign=1.0)
             self._refresh()
 
-    def _observe(self, first: Belief, second: Belief, base: float, result: float, sign: float = -1.0) -> None:
+    def _observe(self, first: _Belief, second: _Belief, base: float, result: float, sign: float = -1.0) -> None:
         """Update two beliefs by an outcome of sigmoid(base + first + sign second)."""
         gap = base + first.mean + sign * second.mean
         _watch(first, gap, result)
@@ -240,7 +240,7 @@ def _key_of(request_id: str) -> int:
     return hash(request_id) | 1
 
 
-def _watch(belief: Belief, gap: float, result: float) -> None:
+def _watch(belief: _Belief, gap: float, result: float) -> None:
     """Add the evidence of an outcome that the model has changed; make the belief broad where there is enough."""
 
     def evidence(change: float) -> float:

@@ -43,7 +43,7 @@ class Request(Protocol):
 
 
 @dataclass(frozen=True)
-class Memo:
+class _Memo:
     """A refusal: requests with all of these are not sent there again for a while."""
 
     features: int = 0
@@ -76,10 +76,10 @@ class Refusals:
     """What models have refused lately; of one worker."""
 
     clock: Callable[[], float] = time.monotonic
-    _memos: dict[str, dict[Memo, float]] = field(default_factory=dict)
+    _memos: dict[str, dict[_Memo, float]] = field(default_factory=dict)
     """By model: until when each counts."""
 
-    def learn(self, model: str, error: ProviderError, request: Request) -> Memo | None:
+    def learn(self, model: str, error: ProviderError, request: Request) -> _Memo | None:
         """Remember a refusal about capability, size or parameters; return what is new in it."""
         if error.fault not in (Fault.UNSUPPORTED, Fault.CONTEXT_LENGTH):
             return None
@@ -108,12 +108,12 @@ class Refusals:
         return frozenset(model for model, memos in self._memos.items() if any(memo.fits(request) for memo in memos))
 
 
-def _memo_of(refused: Refused, fault: Fault, request: Request) -> Memo | None:
+def _memo_of(refused: Refused, fault: Fault, request: Request) -> _Memo | None:
     if refused.longest is not None and answer_of(request.body) > refused.longest:
-        return Memo(answer=refused.longest)
+        return _Memo(answer=refused.longest)
     if fault is Fault.CONTEXT_LENGTH:
         # Four bytes a token is a guess: what surely is as long, unless the provider says where its limit is.
-        return Memo(tokens=request.size if refused.window is None else refused.window)
+        return _Memo(tokens=request.size if refused.window is None else refused.window)
     if refused.features:
-        return Memo(features=bits_of(refused.features))
-    return Memo(parameter=refused.parameter) if refused.parameter else None
+        return _Memo(features=bits_of(refused.features))
+    return _Memo(parameter=refused.parameter) if refused.parameter else None

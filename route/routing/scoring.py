@@ -150,7 +150,7 @@ _MOST_MISSES = 5
 _MOST_LONG_MISSES = 50  # one client's long prompts do not end the scores of everybody
 _REVISIONS_KEPT = 4  # behind a load balancer, old and new may answer in turn for a while
 _QUEUE_OF_ONE_THREAD = 32
-OnModels = Callable[[Sequence[str]], None]
+_OnModels = Callable[[Sequence[str]], None]
 
 
 class Scorer:
@@ -160,7 +160,7 @@ class Scorer:
     """The models that have a coefficient; None while the list is unknown."""
     on_change: Callable[[str], None] | None = None
     """Called with the trouble when there are no coefficients any more, and with an empty text when there are again."""
-    on_models: OnModels | None = None
+    on_models: _OnModels | None = None
     """Called with the model list when it becomes known, and whenever it changes."""
     _trouble = ""
 
@@ -208,7 +208,7 @@ class EndpointScorer(Scorer):
         client: AsyncP2LClient,
         *,
         family: str,
-        on_models: OnModels | None = None,
+        on_models: _OnModels | None = None,
         capacity: int = 2000,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
@@ -344,7 +344,7 @@ class LocalScorer(Scorer):
     """Coefficients from a P2L model in this process, in a thread of its own; prompts wait for one another."""
 
     def __init__(
-        self, path: str | Path, *, family: str, on_models: OnModels | None = None, capacity: int = 2000
+        self, path: str | Path, *, family: str, on_models: _OnModels | None = None, capacity: int = 2000
     ) -> None:
         """Load nothing yet; arguments as of `EndpointScorer`, `path` a model folder or hub id."""
         self._path = path
@@ -434,7 +434,7 @@ def make_scorer(
     endpoint: str | None = None,
     api_key: str | None = None,
     path: str | Path | None = None,
-    on_models: OnModels | None = None,
+    on_models: _OnModels | None = None,
 ) -> Scorer:
     """Build the scorer of a kind of router; raise ConfigError if the URL or path that it needs is missing or wrong.
 

@@ -25,7 +25,7 @@ from route.request.chat import ChatRequest, count_of
 
 UNKNOWN_LONGEST = 4096
 """Tokens of the longest answer where neither request nor configuration says; a limit that every model accepts."""
-SHORTEST = 16
+_SHORTEST = 16
 """Tokens that an answer is not cut below: there is an error instead."""
 _COMFORT = 4
 """So many average answers are long, where requests share what is left."""
@@ -82,7 +82,7 @@ class Bounds:
     def worst(self, model: ModelConfig, ceiling: float | None) -> Worst | None:
         """Return what is to be reserved under a ceiling; None if even the shortest answer is above it."""
         most = self.most
-        least = self.fixed + self.prompt + self.token * min(self.longest, SHORTEST)
+        least = self.fixed + self.prompt + self.token * min(self.longest, _SHORTEST)
         comfort = max(_COMFORT * model.cost * self.choices, _COMFORT_TOKENS * self.token)
         enough = min(most, self.fixed + self.prompt + comfort)
         if ceiling is None:

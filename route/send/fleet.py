@@ -140,7 +140,7 @@ class Breaker:
 
 
 @dataclass
-class Activity:
+class _Activity:
     """What a deployment is doing, and has done of late; it outlives a reload of the configuration."""
 
     in_flight: int = 0
@@ -172,7 +172,7 @@ class Deployment:
     """Requests that this worker may send in any minute."""
     tokens_per_minute: int | None = None
     """Tokens that its requests and their answers may have in any minute."""
-    activity: Activity = field(default_factory=Activity)
+    activity: _Activity = field(default_factory=_Activity)
     shared: SharedCounts | None = None
     """What the other workers of the machine have under way, where that is limited."""
 
@@ -285,30 +285,30 @@ class Deployment:
 Balance = Callable[[Sequence[Deployment], bool], Deployment]
 
 
-def by_weight(deployments: Sequence[Deployment], _stream: bool) -> Deployment:
+def _by_weight(deployments: Sequence[Deployment], _stream: bool) -> Deployment:
     """Draw a deployment by weight."""
     if len(deployments) == 1:
         return deployments[0]
     return random.choices(deployments, [deployment.weight for deployment in deployments])[0]
 
 
-def by_requests_in_flight(deployments: Sequence[Deployment], stream: bool) -> Deployment:
+def _by_requests_in_flight(deployments: Sequence[Deployment], stream: bool) -> Deployment:
     """Return the deployment with the fewest requests under way for its weight, drawn by weight among equals."""
     fewest = min(deployment.in_flight / deployment.weight for deployment in deployments)
-    return by_weight([each for each in deployments if each.in_flight / each.weight <= fewest], stream)
+    return _by_weight([each for each in deployments if each.in_flight / each.weight <= fewest], stream)
 
 
-def by_latency(deployments: Sequence[Deployment], stream: bool) -> Deployment:
+def _by_latency(deployments: Sequence[Deployment], stream: bool) -> Deployment:
     """Return the fastest deployment, drawn by weight among equals; one not measured for a minute goes first."""
     seconds = [deployment.latency(stream=stream) for deployment in deployments]
     lowest = min(seconds)
-    return by_weight([each for each, mean in zip(deployments, seconds, strict=True) if mean <= lowest], stream)
+    return _by_weight([each for each, mean in zip(deployments, seconds, strict=True) if mean <= lowest], stream)
 
 
-BALANCES: Mapping[str, Balance] = {
-    "weight": by_weight,
-    "in_flight": by_requests_in_flight,
-    "latency": by_latency,
+_BALANCES: Mapping[str, Balance] = {
+    "weight": _by_weight,
+    "in_flight": _by_requests_in_flight,
+    "latency": _by_latency,
 }
 """By the key `balance` of a model."""
 
@@ -325,7 +325,7 @@ class Target:
     def pick(self, *, stream: bool, without: Collection[Deployment] = ()) -> Deployment | None:
         """Return the deployment that a request goes to; None if all but those of `without` are blocked."""
         free = [each for each in self.deployments if each not in without and not each.is_blocked]
-        return BALANCES[self.config.balance](free, stream) if free else None
+        return _BALANCES[self.config.balance](free, stream) if free else None
 
 
 class Fleet:
