@@ -43,7 +43,7 @@ class Predictor:
 
 
 T = TypeVar("T")
-_WAIT = timedelta(days=30)  # a process may have much more work than another; a dead one is noticed at once
+_MAX_WAIT = timedelta(days=30)  # a process may have much more work than another; a dead one is noticed at once
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def join_processes() -> Iterator[Processes]:
         # Each process of this machine has its share of the cores, or they slow each other down.
         processes_here = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("LOCAL_SIZE") or "1"
         torch.set_num_threads(max(1, torch.get_num_threads() // int(processes_here)))
-    torch.distributed.init_process_group("gloo", timeout=_WAIT)
+    torch.distributed.init_process_group("gloo", timeout=_MAX_WAIT)
     try:
         yield Processes(torch.distributed.get_rank(), count)
     finally:

@@ -67,11 +67,11 @@ class InferenceJob:
         """Return the first difference from another job's record; names alone do not count."""
         for key, value in asdict(self).items():
             if key not in ("model", "dataset") and other.get(key) != value:
-                return _WORDS[key].format(was=other.get(key), now=value, job=self, other=other)
+                return _DIFFERENCES[key].format(was=other.get(key), now=value, job=self, other=other)
         return None
 
 
-_WORDS = {
+_DIFFERENCES = {
     "revision": "the model was {other[model]} at revision {was}, now it is {job.model} at revision {now}",
     "head_type": "the head was {was}, now it is {now}",
     "dtype": "the numbers were {was}, now they are {now}",
@@ -210,7 +210,7 @@ def _matrix(values: Any) -> Any:
 
 
 FORMATS = ("json", "parquet")
-_DEEP = " " * 4
+_INDENT = " " * 4
 Write = Callable[[Any, Any], None]
 
 
@@ -353,16 +353,16 @@ def json_array(path: Path) -> Iterator[Callable[[str], None]]:
 
 def json_records(rows: Iterable[dict[str, Any]], predictions: Any) -> Iterator[str]:
     """Yield rows with their predictions (see `as_batch`), as `json.dumps(..., indent=4)` writes objects in an array."""
-    columns = [f'{_DEEP * 2}"{name}": ' for name in ("coefs", "eta", "gamma", "truncated", "last_hidden_state")]
+    columns = [f'{_INDENT * 2}"{name}": ' for name in ("coefs", "eta", "gamma", "truncated", "last_hidden_state")]
     results = [_numbers(predictions, name) for name in ("coefs", "eta", "gamma")]
     results.append(["true" if cut else "false" for cut in predictions.column("truncated").to_pylist()])
     if "last_hidden_state" in predictions.schema.names:
         results.append(_numbers(predictions, "last_hidden_state"))
     encode = json.JSONEncoder(ensure_ascii=False, indent=4, default=as_text).encode
     for number, row in enumerate(rows):
-        text = encode(no_nan(row)).replace("\n", f"\n{_DEEP}").removesuffix(f"\n{_DEEP}}}")
+        text = encode(no_nan(row)).replace("\n", f"\n{_INDENT}").removesuffix(f"\n{_INDENT}}}")
         more = ",\n".join(name + values[number] for name, values in zip(columns, results, strict=False))
-        yield f"{_DEEP}{text},\n{more}\n{_DEEP}}}"
+        yield f"{_INDENT}{text},\n{more}\n{_INDENT}}}"
 
 
 def _numbers(predictions: Any, name: str) -> Sequence[str]:
@@ -374,9 +374,9 @@ def _numbers(predictions: Any, name: str) -> Sequence[str]:
     if pa.types.is_fixed_size_list(column.type):
         width, column = column.type.list_size, column.flatten()
     texts = pc.if_else(pc.is_finite(column), column.cast(pa.string()), "null").to_pylist()
-    inside, outside = f"\n{_DEEP * 4}", f"\n{_DEEP * 3}"
+    inside, outside = f"\n{_INDENT * 4}", f"\n{_INDENT * 3}"
     rows = (f",{inside}".join(texts[start : start + width]) for start in range(0, len(texts), width))
-    return [f"[{outside}[{inside}{row}{outside}]\n{_DEEP * 2}]" for row in rows]
+    return [f"[{outside}[{inside}{row}{outside}]\n{_INDENT * 2}]" for row in rows]
 
 
 def publish_model_list(folder: Path, names: list[str]) -> bool:

@@ -27,8 +27,8 @@ ROWS = 512
 """Prompts in a chunk: encoded and sorted by length together, and saved as a whole."""
 RESULTS = ("coefs", "eta", "gamma", "truncated", "last_hidden_state")
 """Columns that the model adds."""
-_BATCH = 1024  # rows of the source that are in memory at once
-_BLOCK = 1 << 20  # bytes
+_BATCH_ROWS = 1024  # rows of the source that are in memory at once
+_BLOCK_BYTES = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class PromptSet:
     def _batches(self, columns: list[str] | None) -> Iterator[tuple[Any, int]]:
         """Yield batches and the number of their first row as the user sees it, up to the limit."""
         left = self.limit
-        for raw in self.source.stream(columns, _BATCH):
+        for raw in self.source.stream(columns, _BATCH_ROWS):
             batch = raw.batch if left is None else raw.batch.slice(0, left)
             if len(batch):
                 yield _readable(self.source, batch), raw.first_row
@@ -185,6 +185,6 @@ def file_digest(file: Path, start: bytes = b"") -> str:
     """Return 24 hex digits of the bytes of a file, after those of `start`."""
     digest = hashlib.blake2b(start, digest_size=12)
     with file.open("rb") as stream:
-        while block := stream.read(_BLOCK):
+        while block := stream.read(_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()

@@ -22,17 +22,17 @@ from p2l.common.errors import ConfigError
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
-_MOST = 1024  # connections a process by default: some 7 MB
-_FILES_EACH = 3  # one to a provider of the router's, and another connection waits to be set up
+_DEFAULT_CONNECTIONS = 1024  # connections a process by default: some 7 MB
+_FILES_PER_CONNECTION = 3  # one to a provider of the router's, and another connection waits to be set up
 _OTHER_FILES = 128
 _ENOUGH_FILES = 65536
 _FLUSH_SECONDS = 5.0  # that the end of an answer may stand still in our buffer
 _REPORT_SECONDS = 10.0
-_MANY = 500  # connections whose memory is worth giving back
-_FEW_BYTES = 2**16  # since the last look: the service is at rest
-_MANY_BYTES = 2**22  # of requests, likewise: what they become in Python can be a hundred times as large
+_BURST_CONNECTIONS = 500  # connections whose memory is worth giving back
+_BYTES_AT_REST = 2**16  # since the last look: the service is at rest
+_BYTES_WORTH_TRIMMING = 2**22  # of requests, likewise: what they become in Python can be a hundred times as large
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of malloc.h
-_MOST_FREE = 2**20  # bytes
+_MAX_FREE_HEAP_BYTES = 2**20  # bytes
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def add_connection_flags(group: argparse._ArgumentGroup, *, idle_seconds: float)
     group.add_argument(
         "--max-connections",
         type=positive,
-        help=f"open connections of a process (default: as many as open files allow, at most {_MOST})",
+        help=f"open connections of a process (default: as many as open files allow, at most {_DEFAULT_CONNECTIONS})",
     )
     group.add_argument(
         "--max-peer-connections",
@@ -73,11 +73,11 @@ def limits_of(flags: argparse.Namespace) -> ConnectionLimits:
 
     Raises the soft limit of open files, which workers inherit.
     """
-    fitting = max(1, (_raise_file_limit() - _OTHER_FILES) // _FILES_EACH)
-    total = flags.max_connections or min(_MOST, fitting)
+    fitting = max(1, (_raise_file_limit() - _OTHER_FILES) // _FILES_PER_CONNECTION)
+    total = flags.max_connections or min(_DEFAULT_CONNECTIONS, fitting)
     if total > fitting:
         raise ConfigError(
-            f"--max-connections {total} needs {total * _FILES_EACH + _OTHER_FILES} open files; allow them "
+            f"--max-connections {total} needs {total * _FILES_PER_CONNECTION + _OTHER_FILES} open files; allow them "
             f"(ulimit -Hn), or choose at most {fitting}"
         )
     peer = flags.max_peer_connections
@@ -145,18 +145,18 @@ class Connection(Protocol):
 # hundreds that arrive together would all be worked on up to their first wait, for half a second, before a connection of
 # somebody else is accepted. So few of them begin in one turn, and those that wait begin address by address.
 
-_AT_ONCE = 4
+_REQUESTS_PER_TURN = 4
 """Requests that begin in one turn: with a millisecond each, others wait some milliseconds."""
 
 
-_ARRIVALS_AT_ONCE = 16
+_ARRIVALS_PER_TURN = 16
 """Connections of a burst that are set up in one turn, at a quarter of a millisecond each."""
 
 
 class Turns:
     """The requests of one process that wait for their turn; without any they can be pickled."""
 
-    def __init__(self, at_once: int = _AT_ONCE) -> None:
+    def __init__(self, at_once: int = _REQUESTS_PER_TURN) -> None:
         """Begin `at_once` requests in one turn of the event loop."""
         self._at_once = at_once
         self._begun = 0
@@ -205,7 +205,7 @@ class Connections:
         self.are_last = False
         """Whether the service ends, so that none is kept after its next answer."""
         self.turns = Turns()
-        self.arrivals = Turns(_ARRIVALS_AT_ONCE)
+        self.arrivals = Turns(_ARRIVALS_PER_TURN)
         self.limits = limits
         self._count = 0
         self._peers: dict[str, int] = {}
@@ -287,13 +287,13 @@ class Connections:
             self._abort_if_stuck(oldest, now)
         self._peak = max(self._peak, self._count)
         waiting = sum(map(len, queues.values()))
-        is_over = self._peak >= _MANY and self._count < self._peak // 8
-        if is_over or (self._bytes >= _MANY_BYTES and waiting == self._count):
+        is_over = self._peak >= _BURST_CONNECTIONS and self._count < self._peak // 8
+        if is_over or (self._bytes >= _BYTES_WORTH_TRIMMING and waiting == self._count):
             self._peak = self._bytes = 0
             self._has_garbage = True
             _loop().run_in_executor(None, _give_memory_back)
         elif self._has_garbage:
-            if self._bytes < _FEW_BYTES and waiting == self._count:
+            if self._bytes < _BYTES_AT_REST and waiting == self._count:
                 # What refers to itself in a circle: looking for it takes a moment, for which nobody waits now.
                 self._has_garbage = False
                 gc.collect()
@@ -346,7 +346,7 @@ def keep_little_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_M_ARENA_MAX, 1)
         for setting in (_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD):
-            mallopt(setting, _MOST_FREE)
+            mallopt(setting, _MAX_FREE_HEAP_BYTES)
 
 
 def _loop() -> AbstractEventLoop:

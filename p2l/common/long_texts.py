@@ -30,7 +30,7 @@ MANY = 20_000
 _PIECE_CHARS = 2**15
 """Characters, or bytes, that take less than a millisecond to go through in one call of C."""
 _PIECE_VALUES = 2**12  # likewise
-_VERY_LONG = 2**18  # characters that take some milliseconds in one call
+_LONG_FOR_ONE_CALL = 2**18  # characters that take some milliseconds in one call
 _FIRST_PIECE_CHARS = 2**8
 _MAX_WAITING_CHARS = 2**26  # of the texts that wait for the threads: at most 256 MB
 _ESCAPE_AT_END = re.compile(r"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z")
@@ -100,7 +100,7 @@ def _piece(body: bytes, start: int) -> bytes:
 
 def decode(body: bytes, errors: str = "strict") -> str:
     """Return the text of UTF-8, without a byte order mark; other threads run meanwhile."""
-    if len(body) <= _VERY_LONG:
+    if len(body) <= _LONG_FOR_ONE_CALL:
         return body.decode("utf-8-sig", errors)
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors)
     pieces = [decoder.decode(body[start : start + _PIECE_CHARS]) for start in range(0, len(body), _PIECE_CHARS)]
@@ -186,7 +186,7 @@ def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
 
 def dumps(content: Any) -> str:
     """Return JSON; of many values or long strings patiently, so that other threads run meanwhile."""
-    if not holds_more(content, MANY, _VERY_LONG):
+    if not holds_more(content, MANY, _LONG_FOR_ONE_CALL):
         return json.dumps(content)
     return "".join(_pieces(content))
 
@@ -271,5 +271,5 @@ async def parse_apart(
         size = len(text)
         if await _thread.run(size, partial(bound_values, text, most_values)) > most_values:
             raise TooManyValuesError(f"more than {most_values:,} values")
-    decoder = PatientDecoder(**options) if len(text) > _VERY_LONG else _usual_decoder(**options)
+    decoder = PatientDecoder(**options) if len(text) > _LONG_FOR_ONE_CALL else _usual_decoder(**options)
     return await _thread.run(size, partial(parse, decoder))

@@ -27,12 +27,12 @@ from p2l.common.connections import Connections, State
 _errors = logging.getLogger("uvicorn.error.connection")
 _errors.setLevel(logging.ERROR)  # uvicorn would warn of every faulty request, as often as somebody likes to send one
 
-_MOST_HEADER_BYTES = 65536
-_MOST_HEADERS = 128
-_MOST_AHEAD = 16  # requests that wait for the answer to an earlier one
-_MOST_IGNORED = 2**20  # bytes after those that were not requests, while earlier requests are answered
-_MOST_JOINED = 2**16  # bytes: joining more takes longer than writing them apart
-_MOST_TAKEN = 256  # connections at once: some milliseconds
+_MAX_HEADER_BYTES = 65536
+_MAX_HEADERS = 128
+_MAX_QUEUED_REQUESTS = 16  # requests that wait for the answer to an earlier one
+_MAX_IGNORED_BYTES = 2**20  # bytes after those that were not requests, while earlier requests are answered
+_MAX_JOINED_BYTES = 2**16  # bytes: joining more takes longer than writing them apart
+_CONNECTIONS_PER_ACCEPT = 256  # connections at once: some milliseconds
 _LAST_SECONDS = 1.0  # that a connection stays open at the end of the service, for a request that is on its way
 _SENTENCES = {
     HTTPStatus.BAD_REQUEST: "this is not an HTTP request that can be read",
@@ -77,7 +77,7 @@ class _JoinedWrites:
             self._loop.call_soon(self.flush)
         self._pieces.append(data)
         self._size += len(data)
-        if self._size > _MOST_JOINED or (len(self._pieces) == 2 and not self._has_begun):
+        if self._size > _MAX_JOINED_BYTES or (len(self._pieces) == 2 and not self._has_begun):
             self.flush()
 
     def flush(self) -> None:
@@ -86,7 +86,7 @@ class _JoinedWrites:
             return
         pieces, self._pieces = self._pieces, []
         self._has_begun = True
-        is_large, self._size = self._size > _MOST_JOINED, 0
+        is_large, self._size = self._size > _MAX_JOINED_BYTES, 0
         if self.is_closing():
             return  # the client has left since
         if is_large:
@@ -165,7 +165,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         if self._ignored is not None:
             self._ignored += len(data)
-            if self._ignored > _MOST_IGNORED:
+            if self._ignored > _MAX_IGNORED_BYTES:
                 self.abort()
             return
         self._all.count_bytes(len(data))
@@ -174,7 +174,7 @@ class BoundedProtocol(HttpToolsProtocol):
         # What is left of a header that is not whole yet is in the parser, which calls nobody about it.
         if was_in_head and self._in_head:
             self._header_bytes += len(data)
-            if self._header_bytes > _MOST_HEADER_BYTES:
+            if self._header_bytes > _MAX_HEADER_BYTES:
                 self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
                 self.send_400_response("")
         self._note()
@@ -213,17 +213,17 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take one header, while they are few and small."""
         self._header_bytes += len(name) + len(value)
-        if len(self.headers) >= _MOST_HEADERS or self._header_bytes > _MOST_HEADER_BYTES:
+        if len(self.headers) >= _MAX_HEADERS or self._header_bytes > _MAX_HEADER_BYTES:
             self._refusal = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
             raise ValueError("too many headers, or too large ones")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Start the request, or queue it behind the one before it."""
-        if len(self.url) > _MOST_HEADER_BYTES:
+        if len(self.url) > _MAX_HEADER_BYTES:
             self._refusal = HTTPStatus.REQUEST_URI_TOO_LONG
             raise ValueError("too long an address")
-        if len(self.pipeline) >= _MOST_AHEAD:
+        if len(self.pipeline) >= _MAX_QUEUED_REQUESTS:
             raise ValueError("too many requests ahead of their answers")
         if self.parser.get_method() == b"CONNECT":
             raise ValueError("this is not a proxy")
@@ -378,7 +378,7 @@ class Arrivals:
         for listener in waits_at:
             make = partial(BoundedProtocol, self._all, self._error_body, **options)
             loop = asyncio.get_running_loop()
-            room = min(_MOST_TAKEN, self._all.limits.total - len(self._arriving))
+            room = min(_CONNECTIONS_PER_ACCEPT, self._all.limits.total - len(self._arriving))
             for connection, peer in waiting_at(listener, room):
                 task = loop.create_task(self._set_up(connection, peer, make))
                 self._arriving.add(task)

@@ -74,7 +74,7 @@ class ModelFailedError(P2LError):
 #
 # The queue is bounded, first come first served, and read by the threads that compute.
 
-_ENOUGH = 160
+_FULL_PASS_TOKENS = 160
 """Tokens of a pass on a CPU that more tokens would hardly make cheaper, for each of them."""
 
 
@@ -188,7 +188,7 @@ class JobQueue:
         if self._closed or self._tokens >= limits.tokens or len(self._jobs) >= limits.prompts:
             return 0.0
         wait = limits.wait
-        if self._busy and self._tokens < _ENOUGH:
+        if self._busy and self._tokens < _FULL_PASS_TOKENS:
             wait = max(wait, limits.company)
         return next(iter(self._jobs)).since + wait - time.monotonic()
 
@@ -305,7 +305,7 @@ def _answers(said: Prediction, revision: str) -> list[Outcome]:
 
 
 _Key = tuple[str, bytes]
-_FEW_CHARS = 4_000  # tokenised in less time than a thread takes to answer
+_CHARS_ENCODED_AT_ONCE = 4_000  # tokenised in less time than a thread takes to answer
 _CHARS_OF_A_TURN = 20  # that take as long as a turn of none
 
 
@@ -443,7 +443,7 @@ class Batcher:
         size = sum(map(len, chain.from_iterable(prompts))) + _CHARS_OF_A_TURN * sum(map(len, prompts))
         if size > LONG:
             return await self.long_work.run(size, partial(model.encode, prompts))
-        if size <= _FEW_CHARS and not self._pool.limits.streams:
+        if size <= _CHARS_ENCODED_AT_ONCE and not self._pool.limits.streams:
             return model.encode(prompts)
         return await asyncio.to_thread(model.encode, prompts)
 

@@ -33,8 +33,8 @@ Floats = npt.NDArray[np.float64]
 LEVEL = 0.9
 """Probability of the intervals."""
 _REACH = NormalDist().inv_cdf(0.5 + LEVEL / 2)
-_LISTED = 3  # clusters of a prompt
-_FAINT = 0.05  # coefficients closer to the global ones than this resemble nothing, whatever their direction
+_CLUSTERS_SHOWN = 3  # clusters of a prompt
+_FAINT_SHIFT = 0.05  # coefficients closer to the global ones than this resemble nothing, whatever their direction
 
 
 @lru_cache(maxsize=1)
@@ -256,11 +256,11 @@ def _known(model: P2L, answer: Answer, reference: Reference) -> float | None:
 
 def _resembled(coefs: Floats, reference: Reference) -> list[tuple[str, float]]:
     shift = _centred(coefs - reference.coefs)
-    if np.abs(shift).max(initial=0.0) < _FAINT:
+    if np.abs(shift).max(initial=0.0) < _FAINT_SHIFT:
         return []
     lengths = np.linalg.norm(reference.clusters.shifts, axis=1) * np.linalg.norm(shift)
     cosines = reference.clusters.shifts @ shift / np.maximum(lengths, 1e-12)
-    best = np.argsort(-cosines, kind="stable")[:_LISTED]
+    best = np.argsort(-cosines, kind="stable")[:_CLUSTERS_SHOWN]
     return [(reference.clusters.names[place], float(cosines[place])) for place in best if cosines[place] > 0]
 
 

@@ -10,9 +10,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from p2l.common.processes import exposition
 
-_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
-_PROMPTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-_TOKENS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
+_SECOND_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
+_PROMPT_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_TOKEN_BUCKETS = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 
 
 class Metrics:
@@ -22,10 +22,12 @@ class Metrics:
         """Start at zero."""
         self.registry = CollectorRegistry()
         self.requests = Counter("p2l_requests", "Requests answered.", ["route", "status"], registry=self.registry)
-        self.latency = self._histogram("p2l_request_seconds", "Seconds from request to response.", _SECONDS, ["route"])
-        self.batch_prompts = self._histogram("p2l_batch_prompts", "Prompts in a forward pass.", _PROMPTS)
-        self.batch_tokens = self._histogram("p2l_batch_tokens", "Tokens in a forward pass.", _TOKENS)
-        self.batch_seconds = self._histogram("p2l_batch_seconds", "Seconds of a forward pass.", _SECONDS)
+        self.latency = self._histogram(
+            "p2l_request_seconds", "Seconds from request to response.", _SECOND_BUCKETS, ["route"]
+        )
+        self.batch_prompts = self._histogram("p2l_batch_prompts", "Prompts in a forward pass.", _PROMPT_BUCKETS)
+        self.batch_tokens = self._histogram("p2l_batch_tokens", "Tokens in a forward pass.", _TOKEN_BUCKETS)
+        self.batch_seconds = self._histogram("p2l_batch_seconds", "Seconds of a forward pass.", _SECOND_BUCKETS)
         self.prompts = Counter("p2l_prompts", "Prompts looked up.", registry=self.registry)
         self.cache_hits = Counter("p2l_cache_hits", "Prompts answered from the cache.", registry=self.registry)
         self.shared_hits = Counter("p2l_shared_cache_hits", "Prompts other workers knew.", registry=self.registry)

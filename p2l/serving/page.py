@@ -44,8 +44,8 @@ from p2l.serving.settings import Settings
 Ask = Callable[[Request, list[list[str]]], Awaitable[tuple[P2L, list[Answer]]]]
 """Returns the answers to prompts, and the model that gave them."""
 _OTHER_FIELDS = 20  # of the form, besides turns
-_KEY_BYTES = 4096
-_AT_ONCE = 8  # examples, so that others' prompts get between
+_MAX_KEY_BYTES = 4096
+_EXAMPLES_PER_REQUEST = 8  # examples, so that others' prompts get between
 
 
 @dataclass
@@ -162,7 +162,7 @@ class Page:
     async def sign_in(self, request: Request) -> Response:
         """Start a session for the right key."""
         body = await request.body()
-        key = dict(form_fields(body[:_KEY_BYTES], 5)).get("key", "").strip(" \t")
+        key = dict(form_fields(body[:_MAX_KEY_BYTES], 5)).get("key", "").strip(" \t")
         digest = self._settings.api_key_digest
         if not is_same_origin(request) or (digest is not None and not matches(key, digest)):
             return self._closed(request, "This is not the key.")
@@ -224,7 +224,7 @@ class Page:
         """Ask for all examples, which the limits of what others send do not count."""
         batcher: Batcher = request.app.state.service.batcher
         examples = [[prompt] for prompts in topics().values() for prompt in prompts]
-        model, size = batcher.model, min(self._settings.queue_size, _AT_ONCE)
+        model, size = batcher.model, min(self._settings.queue_size, _EXAMPLES_PER_REQUEST)
         answers: list[Answer] = []
         for start in range(0, len(examples), size):
             answers += await batcher.ask(examples[start : start + size], model=model)

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("p2l.serving")
 _HEALTH_SECONDS = 10.0
 _SHUTDOWN_SECONDS = 5.0
-_TRIES = 3
+_CONSTRUCTOR_TRIES = 3
 _UPSCALE_SECONDS = 10.0  # that requests queue before a replica is added
 _DOWNSCALE_SECONDS = 60.0  # that fewer would do before one goes; Ray Serve's own ten minutes are long for a GPU
-_METRICS = "PROMETHEUS_MULTIPROC_DIR"
-_QUIET = {"log_level": "WARNING", "enable_access_log": False}
+_METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_QUIET_LOGGING = {"log_level": "WARNING", "enable_access_log": False}
 
 
 class Replica:
@@ -106,7 +106,7 @@ class Replica:
             settings = replace(settings, control=folder, admin_key_digest=None)
         self._settings = settings
         if "prometheus_client" not in sys.modules:  # it looks at its import
-            os.environ[_METRICS] = str(Path(settings.control) / "metrics")
+            os.environ[_METRICS_FOLDER] = str(Path(settings.control) / "metrics")
 
         import torch
 
@@ -206,8 +206,8 @@ def deployment(settings: Settings, scaling: Scaling, name: str, *, has_http: boo
         "max_queued_requests": settings.queue_size,
         "graceful_shutdown_wait_loop_s": 0.5,
         "graceful_shutdown_timeout_s": settings.deadline + _SHUTDOWN_SECONDS,
-        "max_constructor_retry_count": _TRIES,
-        "logging_config": _QUIET,
+        "max_constructor_retry_count": _CONSTRUCTOR_TRIES,
+        "logging_config": _QUIET_LOGGING,
     }
     kind = serve.ingress()(Replica) if has_http else Replica
     # The model is in `user_config` alone, so that another one is a change of configuration and not of code.
@@ -242,7 +242,7 @@ def build(args: Mapping[str, str]) -> Any:
         num_replicas=int(own["fronts"]),
         ray_actor_options={"num_cpus": 0.1},
         max_ongoing_requests=settings.queue_size,
-        logging_config=_QUIET,
+        logging_config=_QUIET_LOGGING,
     )
     return fronts.bind(asdict(settings), models)
 
@@ -280,7 +280,7 @@ def serve_on_ray(
             folder = control / "models" / name if name else control
             (folder / "metrics").mkdir(parents=True, exist_ok=True)
             bound = deployment(replace(own, control=str(folder)), scaling, "P2L")
-            handles[name] = serve.run(bound, name=f"p2l-{name}", route_prefix=None, logging_config=_QUIET)
+            handles[name] = serve.run(bound, name=f"p2l-{name}", route_prefix=None, logging_config=_QUIET_LOGGING)
         print_key(made_key)
         run_server(
             _front_of(settings, handles, partial(_end, serve)),
@@ -317,12 +317,12 @@ def _serve(control: Path, cpus: int) -> Iterator[Any]:
         "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",  # through actors, which ask for the token,
         "RAY_SERVE_ENABLE_DIRECT_INGRESS": "0",  # and no HTTP but the front's
     }
-    metrics = os.environ.pop(_METRICS)  # Ray's own processes would count there too
+    metrics = os.environ.pop(_METRICS_FOLDER)  # Ray's own processes would count there too
     with local_cluster(control, cpus):
-        os.environ[_METRICS] = metrics
+        os.environ[_METRICS_FOLDER] = metrics
         from ray import serve
 
-        serve.start(proxy_location="Disabled", logging_config=_QUIET)
+        serve.start(proxy_location="Disabled", logging_config=_QUIET_LOGGING)
         yield serve
 
 

@@ -147,10 +147,10 @@ _CPU_BATCH_TOKENS = 1024
 _COMPILED_BATCH_TOKENS = 256  # under one mask: twice as many tokens attend four times as long
 _GPU_BATCH_TOKENS = 16_384
 _GPU_WAIT_MS = 2.0
-_COMPANY = 0.004
-_MOST_PROMPTS = 256
-_MOST_STREAMS = 4
-_SHORT = 2048  # tokens that a light model reads in some hundredths of a second
+_COMPANY_SECONDS = 0.004
+_MAX_BATCH_PROMPTS = 256
+_MAX_STREAMS = 4
+_SHORT_PROMPT_TOKENS = 2048  # tokens that a light model reads in some hundredths of a second
 
 
 @dataclass(frozen=True)
@@ -249,17 +249,17 @@ def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
     wait_ms = settings.max_wait_ms if settings.max_wait_ms is not None else (0.0 if on_cpu else _GPU_WAIT_MS)
     light = on_cpu and is_light(model.model)
     # The event loop may not be held up: neither by waiting for company nor by a long prompt.
-    short = not wait_ms and (not _reads_tokens(model.model) or model.tokenizer.max_length <= _SHORT)
+    short = not wait_ms and (not _reads_tokens(model.model) or model.tokenizer.max_length <= _SHORT_PROMPT_TOKENS)
     cores = settings.cores or torch.get_num_threads()
     streams = settings.streams
     if streams is None:
-        streams = 1 if light or not on_cpu else min(_MOST_STREAMS, cores)
+        streams = 1 if light or not on_cpu else min(_MAX_STREAMS, cores)
         streams = 0 if light and short else streams
     return BatchLimits(
         tokens=tokens,
-        prompts=_MOST_PROMPTS,
+        prompts=_MAX_BATCH_PROMPTS,
         wait=wait_ms / 1000,
-        company=_COMPANY if on_cpu and settings.max_wait_ms is None else 0.0,
+        company=_COMPANY_SECONDS if on_cpu and settings.max_wait_ms is None else 0.0,
         threads=1 if light else settings.cores,
         streams=streams,
     )

@@ -1,7 +1,7 @@
 """Answers that workers share, in Redis: what one has computed no other computes again.
 
 A key is the model's revision and form, and a keyed hash of the prompt's tokens; neither it nor the answer has the
-prompt. A Redis that is slow or gone costs `_SECONDS` once in `_PAUSE` seconds: without it each worker computes.
+prompt. A Redis that is slow or gone costs `_TIMEOUT_SECONDS` once in `_PAUSE_SECONDS`: without it each worker computes.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from p2l.serving.batcher import Answer
 if TYPE_CHECKING:
     from p2l.inference import P2L
 
-_SECONDS = 0.25
-_PAUSE = 5.0
-_LIFETIME = 24 * 3600
+_TIMEOUT_SECONDS = 0.25
+_PAUSE_SECONDS = 5.0
+_LIFETIME_SECONDS = 24 * 3600
 _CONNECTIONS = 16
 _HEAD = struct.Struct("<4sBffII")
 _MARK = b"p2l1"
@@ -58,8 +58,10 @@ class ScoreCache:
         from redis.asyncio import BlockingConnectionPool, Redis
 
         try:
-            options: dict[str, Any] = {"socket_timeout": _SECONDS, "socket_connect_timeout": _SECONDS}
-            pool = BlockingConnectionPool.from_url(url, max_connections=_CONNECTIONS, timeout=_SECONDS, **options)
+            options: dict[str, Any] = {"socket_timeout": _TIMEOUT_SECONDS, "socket_connect_timeout": _TIMEOUT_SECONDS}
+            pool = BlockingConnectionPool.from_url(
+                url, max_connections=_CONNECTIONS, timeout=_TIMEOUT_SECONDS, **options
+            )
         except ValueError as error:  # its text may have the password
             raise ConfigError("--score-cache: not the URL of a Redis server; write redis://HOST:6379/0") from error
         self._redis = Redis.from_pool(pool)  # which it closes
@@ -98,7 +100,7 @@ class ScoreCache:
         try:
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for prompt, answer in answers.items():
-                    pipeline.set(self._key(answer.revision, prompt), pack(answer), ex=_LIFETIME)
+                    pipeline.set(self._key(answer.revision, prompt), pack(answer), ex=_LIFETIME_SECONDS)
                 await pipeline.execute()
         except Exception as error:
             self._away(error)
@@ -111,7 +113,7 @@ class ScoreCache:
         """Ask no more for a while; the text of the error is left out, since it may name a password."""
         if time.monotonic() >= self._away_until:
             _log.warning("the score cache is away (%s); workers compute for themselves", type(error).__name__)
-        self._away_until = time.monotonic() + _PAUSE
+        self._away_until = time.monotonic() + _PAUSE_SECONDS
 
 
 def pack(answer: Answer) -> bytes:

@@ -19,7 +19,7 @@ from p2l.model.checkpoint import MANIFEST_FILE, Stamp, check_complete, revision_
 
 _log = logging.getLogger("p2l.serving")
 _LOOKS, _LOOKS_WITHOUT_MANIFEST, _LOOKS_UNTIL_TOLD = 1, 6, 60
-_FIRST_PAUSE, _LONGEST_PAUSE = 4.0, 600.0
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 4.0, 600.0
 
 
 def models_in(folder: Path) -> list[Path]:
@@ -75,7 +75,7 @@ class _Arrival:
     looks: int = 0
     """At which it was as now."""
     next_try: float = 0.0
-    pause: float = _FIRST_PAUSE
+    pause: float = _FIRST_PAUSE_SECONDS
 
 
 class Watch:
@@ -143,7 +143,7 @@ class Watch:
         """Try a model again after a pause that doubles, or when its files change."""
         if arrival := self._arrivals.get(path):
             arrival.next_try = self._clock() + arrival.pause
-            arrival.pause = min(2 * arrival.pause, _LONGEST_PAUSE)
+            arrival.pause = min(2 * arrival.pause, _MAX_PAUSE_SECONDS)
 
 
 def _holds_another(path: Path, entry: Settled) -> bool:

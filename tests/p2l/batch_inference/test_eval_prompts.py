@@ -20,7 +20,7 @@ def data(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("batch", [1, 3, 8, 100])
 def test_chunks_do_not_depend_on_batches(data: Path, limit: int | None, batch: int, monkeypatch: Any) -> None:
     monkeypatch.setattr("p2l.batch_inference.prompts.ROWS", 8)
-    monkeypatch.setattr("p2l.batch_inference.prompts._BATCH", batch)
+    monkeypatch.setattr("p2l.batch_inference.prompts._BATCH_ROWS", batch)
     prompts = open_prompts(str(data), limit=limit)
     rows = prompt_rows(30)[:limit]
     chunks = [chunk.to_pylist() for chunk in prompts.chunks()]

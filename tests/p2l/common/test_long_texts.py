@@ -84,7 +84,7 @@ SPECIAL = ["\\", "\\\\", '\\"', "\\n", "\\u00e9", "\\ud83d", "\\ude00", "\\ud83d
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(parts=st.lists(st.sampled_from([*SPECIAL, "x" * 15]), max_size=40), size=st.integers(16, 40))
 def test_a_string_in_pieces_is_the_string(parts: list[str], size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_PIECE_CHARS", "_FIRST_PIECE_CHARS", "_VERY_LONG"):
+    for name in ("_PIECE_CHARS", "_FIRST_PIECE_CHARS", "_LONG_FOR_ONE_CALL"):
         monkeypatch.setattr(long_texts, name, size)
     text = f'["{"".join(parts)}", 1]'
     body = text.encode()
