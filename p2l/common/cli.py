@@ -121,17 +121,14 @@ def need(*packages: str) -> None:
 
 def _extra_of(package: str, raised: TracebackType | None) -> str:
     """Return the extra that brings a package, of several the one that brings all that the command needs."""
-    modules = [_module_of(frame.f_globals) for frame, _ in traceback.walk_tb(raised)]
+    frames = [frame.f_globals for frame, _ in traceback.walk_tb(raised)]
+    # A module that is run as a program calls itself __main__; its specification has its name.
+    modules = [str(names["__spec__"].name if names.get("__spec__") else names.get("__name__", "")) for names in frames]
     extras = _EXTRAS[package]
     for extra, prefixes in _COMMANDS_OF:
         if not {*extra.split(",")}.isdisjoint(extras) and any(f"{module}.".startswith(prefixes) for module in modules):
             return extra
     return extras[0]
-
-
-def _module_of(variables: dict[str, Any]) -> str:
-    spec = variables.get("__spec__")
-    return str(spec.name if spec else variables.get("__name__", ""))
 
 
 def _exit_code_of(error: OSError) -> int:

@@ -39,7 +39,11 @@ def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
     except OSError as error:
         raise InputError(f"{target}: cannot be written: {error.strerror or error}") from error
     finally:
-        _remove(temporary)
+        if temporary.is_dir():
+            shutil.rmtree(temporary, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
 
 
 STDOUT = "-"
@@ -192,14 +196,6 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with contextlib.suppress(OSError):
-            path.unlink()
 
 
 # Locks between processes. The system frees a lock when its process ends, by a kill at the latest.

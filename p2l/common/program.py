@@ -88,7 +88,16 @@ class Parser(argparse.ArgumentParser):
 
     def format_usage(self) -> str:
         """Return the line of what a command cannot do without."""
-        return _filled(" ".join(["usage:", self.prog, *self._needed(), "[FLAGS]"]), indent=7) + "\n"
+        formatter = self._get_formatter()
+        exclusive = [group for group in self._mutually_exclusive_groups if group.required]
+        grouped = {id(action) for group in exclusive for action in group._group_actions}
+        words = [
+            "(" + " | ".join(_typed(formatter, action) for action in group._group_actions) + ")" for group in exclusive
+        ]
+        for action in self._actions:
+            if id(action) not in grouped and (action.required or not action.option_strings):
+                words.append(_typed(formatter, action))
+        return _filled(" ".join(["usage:", self.prog, *words, "[FLAGS]"]), indent=7) + "\n"
 
     def format_help(self) -> str:
         """Return the help: examples, usage, what the command does, and its flags by group."""
@@ -104,7 +113,12 @@ class Parser(argparse.ArgumentParser):
     def format_full_help(self) -> str:
         """Return the help with the flags that `hide_rare` leaves out of the usual one."""
         self.usage = self.format_usage().removeprefix("usage: ").rstrip("\n").replace("%", "%%")
-        lines = "".join(f"  {line}\n" for line in self.examples or self._of_package())
+        examples = list(self.examples)
+        if not examples:
+            examples, words = _examples_of(self.prog), len(self.prog.split())
+            if self._subparsers:  # of two subcommands one each
+                examples = list({line.split()[words]: line for line in reversed(examples)}.values())[::-1]
+        lines = "".join(f"  {line}\n" for line in (self.examples or examples[:2]))
         return f"examples:\n{lines}\n{super().format_help()}" if lines else super().format_help()
 
     def hide_rare(self, *names: str) -> None:
@@ -128,24 +142,6 @@ class Parser(argparse.ArgumentParser):
                 action = self._option_string_actions[name]
                 self._optionals._group_actions.remove(action)
                 group._group_actions.append(action)
-
-    def _of_package(self) -> list[str]:
-        lines, words = _examples_of(self.prog), len(self.prog.split())
-        if self._subparsers:  # of two subcommands one each
-            lines = list({line.split()[words]: line for line in reversed(lines)}.values())[::-1]
-        return lines[:2]
-
-    def _needed(self) -> list[str]:
-        formatter = self._get_formatter()
-        exclusive = [group for group in self._mutually_exclusive_groups if group.required]
-        grouped = {id(action) for group in exclusive for action in group._group_actions}
-        words = [
-            "(" + " | ".join(_typed(formatter, action) for action in group._group_actions) + ")" for group in exclusive
-        ]
-        for action in self._actions:
-            if id(action) not in grouped and (action.required or not action.option_strings):
-                words.append(_typed(formatter, action))
-        return words
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse, once every flag is known: a mistyped one is told before what is missing without it."""
