@@ -10,6 +10,8 @@ PIP := $(BIN)/python -m pip install --quiet
 READY := $(VENV)/.ready
 AUDIT := $(TOOLS)/bin/pip-audit --strict --disable-pip
 TORCH_INDEX ?=
+# pip's notes on newer versions of itself are not about this project.
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
 SUDO ?= $(if $(filter-out 0,$(shell id -u)),sudo -n)
 # Of tests: more than cores, since some wait for servers.
 PROCESSES ?= 4
@@ -26,14 +28,15 @@ install: $(READY)
 # builds differ by index (TORCH_INDEX names another): all it still brings are CUDA libraries, and DeepSpeed, built without
 # seeing it, is the same on every machine.
 $(READY): pyproject.toml requirements.lock constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	sed -n '/^setuptools==/,/# via/p' requirements.lock > $(VENV)/setuptools.lock
-	$(PIP) --require-hashes --no-deps --requirement $(VENV)/setuptools.lock
-	$(PIP) --require-hashes --no-deps --no-build-isolation --use-pep517 --requirement requirements.lock
-	$(PIP) --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
-	$(PIP) --no-deps --no-build-isolation --editable .
-	$(BIN)/python -m pip check
-	touch $(READY)
+	@echo "Installing into $(VENV): some minutes at first, seconds after a change of requirements"
+	@$(PYTHON) -m venv $(VENV)
+	@sed -n '/^setuptools==/,/# via/p' requirements.lock > $(VENV)/setuptools.lock
+	@$(PIP) --require-hashes --no-deps --requirement $(VENV)/setuptools.lock
+	@$(PIP) --require-hashes --no-deps --no-build-isolation --use-pep517 --requirement requirements.lock
+	@$(PIP) --constraint constraints.txt $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) torch
+	@$(PIP) --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip check > $(VENV)/check.log || { cat $(VENV)/check.log; false; }
+	@touch $(READY)
 
 # OpenAI's client for JavaScript, which a test speaks with where it is there. It needs Node.js.
 js:
