@@ -411,6 +411,7 @@ class Run(ABC):
         """Train from step `first` on, return the steps done; `num_votes` counts the whole run, None if unknown."""
         options, total, done = self.options, self.trainer.schedule.total_steps, first
         report = StepReport(
+            self.config,
             self.folder,
             total=total,
             first=first,

@@ -296,7 +296,7 @@ def _write_model(
 # are checked against the model's own record; votes, batch, seed, precision and ZeRO stage against the trainer's state,
 # and so is the room that the head of an online run has (model_capacity).
 _KEYS_THAT_MAY_CHANGE = {
-    "proj_name", "output_dir", "repo_id", "device", "train_data_path", "val_data_path",
+    "proj_name", "output_dir", "repo_id", "wandb_entity", "device", "train_data_path", "val_data_path",
     "load_train_data_from_disk", "load_val_data_from_disk", "drop_unknown_models", "pretrain_model_name", "model_type",
     "head_type", "loss_type", "num_train_epochs", "batch_size", "gradient_accumulation_steps", "packing",
     "micro_batch_tokens", "seed", "shuffle", "deepspeed_config_path", "dtype", "gradient_checkpointing", "compile",

@@ -14,7 +14,7 @@ from p2l.common.errors import ConfigError
 
 # Keys of `p2l.online_training.online_train`, for a message that says where they belong.
 _ONLINE_KEYS = {"buffer", "experience_replay", "model_capacity", "new_models", "vote_order"}
-_REMOVED_KEYS: dict[str, object] = {"wandb_entity": None, "adam_betas": [0.9, 0.999]}
+_REMOVED_KEYS: dict[str, object] = {"adam_betas": [0.9, 0.999]}
 """Keys that earlier versions had, with their defaults."""
 
 
@@ -38,6 +38,8 @@ class TrainConfig(BaseModel):
     output_dir: Path
     repo_id: str | None = None
     """Hub repository for `--push-to-hf`; made private, must not exist."""
+    wandb_entity: str | None = None
+    """Log to Weights & Biases under it, when that package is installed."""
     seed: Whole = Field(default=42, ge=0, lt=2**63)
     device: Literal["auto", "cpu", "cuda"] = "auto"
 

@@ -22,7 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -40,6 +40,7 @@ from p2l.people.runs import VoteAdjustments
 from p2l.training.engine import Engine
 from p2l.training.forecasts import Forecast, Votes
 from p2l.training.run_records import METRICS_FILE
+from p2l.training.train_config import TrainConfig
 from p2l.votes import VoteStore
 from p2l.votes.schema import hash_turns
 
@@ -463,7 +464,15 @@ class StepReport:
     """Reports each step; on every rank but the first it reports nothing."""
 
     def __init__(
-        self, folder: Path, *, total: int | None, first: int, num_votes: int | None, quiet: bool, is_main: bool
+        self,
+        config: TrainConfig,
+        folder: Path,
+        *,
+        total: int | None,
+        first: int,
+        num_votes: int | None,
+        quiet: bool,
+        is_main: bool,
     ) -> None:
         """Open the bar and the log, at step `first` of `total` (None: no end is known) with `num_votes` in all."""
         self.silent, self.started = quiet or not is_main, time.monotonic()
@@ -474,6 +483,7 @@ class StepReport:
         self.bar.update(first)
         self.log = MetricsLog(folder / METRICS_FILE, resume_step=first) if is_main else None
         self.time_left = TimeLeft(round(num_votes * (total - first) / total)) if total and num_votes else None
+        self.wandb = _start_wandb(config, folder) if is_main else None
 
     def step(self, result: StepResult, seconds: float, more: Mapping[str, float] | None = None) -> None:
         """Report one optimizer step that took `seconds`; `more` columns are logged beside its own."""
@@ -501,12 +511,33 @@ class StepReport:
         self._write({"step": step, **values})
 
     def close(self) -> None:
-        """Close the bar."""
+        """Close the bar and Weights & Biases."""
         self.bar.close()
+        if self.wandb is not None:
+            self.wandb.finish()
 
     def _write(self, values: dict[str, float]) -> None:
         if self.log is not None:
             self.log.write(**values)
+        if self.wandb is not None:
+            self.wandb.log(values, step=int(values["step"]))
+
+
+def _start_wandb(config: TrainConfig, folder: Path) -> Any:
+    """Begin a run of Weights & Biases, where the configuration asks for it and the package is installed."""
+    if config.wandb_entity is None:
+        return None
+    try:
+        import wandb
+    except ImportError:
+        print("warning: wandb_entity is set but the package wandb is not installed; not logging there", file=sys.stderr)
+        return None
+    settings = config.model_dump(mode="json")
+    try:
+        return wandb.init(entity=config.wandb_entity, project="p2l", name=folder.name, config=settings)
+    except Exception as error:  # its own errors, and those of its HTTP client
+        reason = " ".join(str(error).split())[:200]
+        raise InputError(f"key 'wandb_entity': Weights & Biases fails ({reason}); log in or remove the key") from error
 
 
 class MetricsLog:

@@ -162,7 +162,7 @@ def test_online_training_chooses_no_step(tmp_path: Path) -> None:
 
 
 def test_keys_of_earlier_versions_are_read_where_they_change_nothing(tmp_path: Path) -> None:
-    recorded = write(tmp_path, {"wandb_entity": None, "adam_betas": [0.9, 0.999]})
+    recorded = write(tmp_path, {"adam_betas": [0.9, 0.999]})
     assert "adam_betas" not in load_config(recorded).model_fields_set
     with pytest.raises(ConfigError, match="adam_betas"):
         load_config(write(tmp_path, {"adam_betas": [0.8, 0.9]}))
