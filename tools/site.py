@@ -41,7 +41,7 @@ MODULES = (
     "p2l.metrics",
     "p2l.simulate",
 )
-_ROOT_PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
+_ROOT_PAGES = ("AGENTS.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 _REDIRECT = """<!doctype html>
 <meta charset="utf-8">
 <meta http-equiv="refresh" content="0; url={address}">

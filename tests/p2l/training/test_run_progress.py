@@ -16,6 +16,7 @@ def config_of(folder: Path, **keys: Any) -> TrainConfig:
     named = {"pretrain_model_name": "tiny", "model_type": "qwen2", "head_type": "bt", "loss_type": "bt"}
     data = {"output_dir": folder, "train_data_path": "votes.csv", "deepspeed_config_path": "zero1.json"}
     sizes = {"max_length": 64, "batch_size": 8, "gradient_accumulation_steps": 1}
+    keys = {"learning_rate": 1e-3, "adam_epsilon": 1e-8, **keys}
     return TrainConfig(**named, **data, **sizes, **keys)
 
 
