@@ -34,7 +34,7 @@ def written(tmp_path: Path) -> Path:
 
 
 def test_units_as_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(units_table, "_AT_ONCE", 3)
+    monkeypatch.setattr(units_table, "_ROWS_PER_BATCH", 3)
     out = tmp_path / "out"
     assert analyze.main(["export-units", "--run", str(written(tmp_path)), "--out", str(out)]) == 0
     assert capsys.readouterr().out == f"wrote 4 scores to {out / 'units.csv'}\n"
