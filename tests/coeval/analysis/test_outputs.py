@@ -130,7 +130,7 @@ def test_a_workbook_brings_no_tables_along(tmp_path: Path) -> None:
 def test_a_large_workbook_is_written_beside_the_pages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(analyze, "_LARGE", 0)
+    monkeypatch.setattr(analyze, "_LARGE_WORKBOOK_SLICES", 0)
     folder = write_run(tmp_path / "run", scores_of(items=1))
     flags = ["all", "--run", str(folder), "--out", str(tmp_path / "out")]
     assert analyze.main(flags) == 0
