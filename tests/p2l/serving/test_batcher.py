@@ -9,35 +9,33 @@ import torch
 from p2l.common.errors import InputError
 from p2l.inference import P2L
 from p2l.serving.batcher import Batcher, BatchLimits, BusyError, ModelFailedError, TooLargeError
+from p2l.serving.metrics import Metrics
 
 PROMPTS = [["what is 1 plus 2"], ["write a poem", "shorter"], [""], ["long " * 100]]
 
 
-class Counting:
-    """Counts what a batcher says it does."""
+class Counting(Metrics):
+    """The counters of a batcher, by the names that the tests use."""
 
     def __init__(self):
-        self.batches, self.hits, self.cancelled, self.turned_away, self.inside, self.looked = [], 0, 0, 0, 0, 0
+        super().__init__()
+        self.batches = []
+        observe = self.batch_prompts.observe
 
-    def entered(self, prompts):
-        self.inside += prompts
+        def observed(prompts):
+            self.batches.append(prompts)
+            observe(prompts)
 
-    def left(self, prompts):
-        self.inside -= prompts
+        self.batch_prompts.observe = observed
 
-    def looked_up(self, *, hits, prompts):
-        self.hits += hits
-        self.looked += prompts
+    def count(self, name):
+        return self.registry.get_sample_value(name)
 
-    def computed(self, prompts, tokens, seconds):
-        self.batches.append(prompts)
-        assert tokens > 0 <= seconds
-
-    def dropped(self):
-        self.cancelled += 1
-
-    def refused(self, prompts):
-        self.turned_away += prompts
+    hits = property(lambda self: self.count("p2l_cache_hits_total"))
+    looked = property(lambda self: self.count("p2l_prompts_total"))
+    cancelled = property(lambda self: self.count("p2l_dropped_total"))
+    turned_away = property(lambda self: self.count("p2l_refused_total"))
+    inside = property(lambda self: self.count("p2l_pending_prompts"))
 
 
 class Gate:
