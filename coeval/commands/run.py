@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from coeval.planning.gaps import Inspection
     from coeval.storage.run import Run
 
+_SHOWN_CHARS = 160  # of a valid record
 _KINDS = {"3": ("data_generation",), "4": ("response_collection",), "5": ("evaluation", "pairwise")}
 
 
@@ -163,6 +165,7 @@ def repair_parser() -> ArgumentParser:
     flags.add_argument("--examples", type=_count, default=5, metavar="N", help="invalid records to show; -1: all")
     flags.add_argument("--phase", choices=tuple(_KINDS), help="only this phase")
     flags.add_argument("--breakdown", action="store_true", help="count by file, and gaps by task and model")
+    flags.add_argument("--show-valid", type=whole, default=0, metavar="N", help="valid records to show")
     return flags
 
 
@@ -196,10 +199,10 @@ def _count(text: str) -> int:
 def _print(folder: Run, inspections: Sequence[Inspection], arguments: Namespace) -> None:
     for inspection in inspections:
         if folder.record_files(inspection.kind) or inspection.gaps:
-            print("\n".join(_summary(inspection, arguments)))
+            print("\n".join(_summary(folder, inspection, arguments)))
 
 
-def _summary(inspection: Inspection, arguments: Namespace) -> Iterator[str]:
+def _summary(folder: Run, inspection: Inspection, arguments: Namespace) -> Iterator[str]:
     gaps, bad = sum(gap.missing for gap in inspection.gaps), inspection.bad
     yield f"{inspection.kind}: {len(inspection.valid)} valid, {len(bad)} unusable, {gaps} missing"
     for reason, count in Counter(line.reason for line in bad).most_common():
@@ -211,3 +214,16 @@ def _summary(inspection: Inspection, arguments: Namespace) -> Iterator[str]:
     if not arguments.stats:
         examples = bad if arguments.examples < 0 else bad[: arguments.examples]
         yield from (f"  {line.path.name}:{line.number}: {line.id or 'no id'}: {line.reason}" for line in examples)
+        yield from _valid_records(folder, inspection, arguments.show_valid)
+
+
+def _valid_records(folder: Run, inspection: Inspection, count: int) -> Iterator[str]:
+    import json
+
+    from coeval.storage.records import read_records
+
+    records = (record for path in folder.record_files(inspection.kind) for record in read_records(path))
+    valid = (record for record in records if record.get("id") in inspection.valid)
+    for record in itertools.islice(valid, count):
+        text = json.dumps(record, ensure_ascii=False)
+        yield f"  valid: {text if len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + '...'}"

@@ -69,6 +69,9 @@ def _add_from_scores(commands: Any) -> None:
         "--per-question", type=positive, default=30, metavar="N", help="pairs of models drawn for each question"
     )
     flags.add_argument("--margin", type=float, default=0.0, help="difference up to which two scores are a tie")
+    flags.add_argument(
+        "--passed", type=float, default=0.5, metavar="SCORE", help="a tie below this mean score is a tie (bothbad)"
+    )
     flags.add_argument("--only", nargs="+", default=[], metavar="NAME", help="take these categories alone")
     flags.add_argument("--without", nargs="+", default=[], metavar="NAME", help="leave these categories out")
     flags.add_argument("--seed", type=int, default=42, help="seed of the pairs and their sides")
@@ -221,6 +224,7 @@ def _from_scores(args: argparse.Namespace) -> int:
     options = ScoreOptions(
         per_question=args.per_question,
         margin=args.margin,
+        passed=args.passed,
         only=tuple(args.only),
         without=tuple(args.without),
         seed=args.seed,

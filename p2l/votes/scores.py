@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 _NO_CATEGORY = "none"
 COLUMNS = frozenset({"question", "prompt", "model", "score", "question_id", "category"})
-_PASSED = 0.5  # score from which an answer is usable: a tie below it is a tie (bothbad)
 _MAX_CELLS = 100_000_000  # questions by models
 
 
@@ -35,6 +34,8 @@ class ScoreOptions:
     per_question: int = 30
     """Pairs of models drawn for each question, all where there are fewer."""
     margin: float = 0.0
+    passed: float = 0.5
+    """Score from which an answer is usable."""
     only: tuple[str, ...] = ()
     """Categories to take; none: all."""
     without: tuple[str, ...] = ()
@@ -65,7 +66,7 @@ def votes_of_scores(source: str | Path, output: str | Path, options: ScoreOption
         raise InputError(f"{source}: no question was answered by two models")
     pairs = np.concatenate(drawn)
     first, second = scores[rows, pairs[:, 0]], scores[rows, pairs[:, 1]]
-    passed = (first + second) / 2 >= _PASSED
+    passed = (first + second) / 2 >= options.passed
     winner = np.select([first - second > options.margin, second - first > options.margin, passed], [0, 1, 2], default=3)
     about = answers.drop_duplicates("question_id").set_index("question_id").loc[table.index[rows]]
     columns: dict[str, Any] = {

@@ -93,13 +93,14 @@ def test_repair_counts_and_shows_without_changing_anything(run: Run, capsys: pyt
     break_it(run)
     before = {path: path.read_bytes() for path in run.folder.rglob("*.json*")}
     capsys.readouterr()
-    assert coeval("repair", "--run", run.folder, "--dry-run", "--breakdown") == 0
+    assert coeval("repair", "--run", run.folder, "--dry-run", "--breakdown", "--show-valid", "1") == 0
     said = capsys.readouterr().out
     assert "data_generation: 3 valid, 1 unusable" in said
     assert "  1 empty reference_response" in said
     assert "mail.gpt-3.5.datapoints.jsonl:1: mail__gpt-3.5__00001: empty reference_response" in said
     assert "response_collection: 5 valid, 3 unusable" in said  # two of them answer the unusable item
     assert "mail.gpt-3.5.gpt-3.5.evaluations.jsonl: 5 unusable" in said
+    assert said.count("  valid: {") == 3
     assert coeval("repair", "--run", run.folder, "--stats", "--phase", "5") == 0
     said = capsys.readouterr().out
     assert said.startswith("evaluation: ")

@@ -46,6 +46,12 @@ def test_the_higher_score_wins_and_equals_tie(command: Command, table: Path) -> 
     assert votes.winner.value_counts()["model_b"] > 40
 
 
+def test_the_score_that_passes_decides_which_ties_are_bad(command: Command, table: Path) -> None:
+    """Cat and dog score 0.2: a bad tie at the usual 0.5, a plain one where 0.2 passes."""
+    assert set(made(command, table).winner) == {"model_a", "model_b", "tie (bothbad)"}
+    assert set(made(command, table, "--passed", "0.2").winner) == {"model_a", "model_b", "tie"}
+
+
 def test_categories_are_kept_apart_and_votes_are_votes(command: Command, table: Path) -> None:
     assert set(made(command, table, "--only", "maths").category) == {"maths"}
     assert set(made(command, table, "--without", "maths", "--per-question", "2").category) == {"prose"}
