@@ -240,7 +240,11 @@ class PostgresDatabase(Database):
                     before.close(timeout=0)
 
     def _write(self, batches: list[tuple[WriteBehind, Any]]) -> list[Any]:
-        self._come_back()
+        try:
+            self._come_back()
+        except DatabaseError as error:
+            # Batches in doubt stay in doubt: given back to their buffers, they would be written twice.
+            raise DatabaseError(str(error), in_doubt=self._doubt is not None) from None
         if not any(batch for _, batch in batches):
             return self._news(batches)
         again, number = self._doubt is not None, self._number + 1

@@ -225,6 +225,38 @@ def test_sums_of_a_flush_that_broke_are_counted_once(alive: Servers) -> None:
     assert rows(alive, "SELECT cost FROM spend WHERE key = 'once'") == [(booked,)]
 
 
+def test_sums_in_doubt_are_counted_once_however_often_the_server_is_missed(
+    alive: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is gone between a commit that broke and its repetition, for many tries of the flush."""
+
+    async def main() -> None:
+        database = open_database(alive.postgres_url, flush_seconds=0.01)
+        await database.start()
+        key = key_record("doubt", name="doubt")
+        accounts = Ledger([key], database)
+        await accounts.start()
+
+        def break_the_commit(connection: Any) -> None:
+            alive.kill_postgres()
+            connection.close()
+            raise DatabaseError("the connection broke during a commit", in_doubt=True)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("route.keep.postgres._commit", break_the_commit)
+            await spend(accounts, key, "m", 5.0)
+            await until(lambda: database.fault is not None)
+        await asyncio.sleep(2.5)  # more than one try to connect, and many flushes
+        await asyncio.to_thread(alive.start_postgres)
+        await until(lambda: database.fault is None)
+        await accounts.close()
+        await database.close()
+
+    asyncio.run(main())
+    assert rows(alive, "SELECT sum(cost) FROM usage WHERE key = 'doubt'") == [(5.0,)]
+    assert rows(alive, "SELECT cost FROM spend WHERE key = 'doubt'") == [(5.0,)]
+
+
 async def two_ledgers(servers: Servers, name: str, without: str = "local") -> tuple[list[Database], list[Ledger], Any]:
     key = key_record(name, name=name, spend_per_day=100.0, requests_per_minute=5)
     databases = [open_database(servers.postgres_url, flush_seconds=0.05) for _ in range(2)]
