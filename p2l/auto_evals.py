@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from p2l.common.cli import need, parser, positive, run, whole
+from p2l.common.cli import add_quiet, need, parser, positive, run, whole
 from p2l.common.text_table import add_rows_flag
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
     text = "write pages into this folder, which open offline"
     group.add_argument("--html", "--report", dest="report", metavar="DIR", help=text)
     add_rows_flag(group)
-    group.add_argument("--quiet", action="store_true", help="no progress bar and no table")
+    add_quiet(group, "no progress bar and no table")
 
 
 def _add_measures(group: argparse._ArgumentGroup) -> None:

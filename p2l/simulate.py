@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import parser, progress, run
+from p2l.common.cli import add_quiet, parser, progress, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import atomic_path, check_can_write, parse_json, write_json
 from p2l.common.spreadsheets import frame_to_cells
@@ -65,7 +65,7 @@ def build_parser() -> ArgumentParser:
         action="store_true",
         help="prompts that read as English sentences, for people (with --languages 1)",
     )
-    built.add_argument("--quiet", action="store_true", help="no progress bar and no summary")
+    add_quiet(built, "no progress bar and no summary")
     built.arrange(_GROUPS)
     built.hide_rare("--fashion", "--turnover", "--lifetime", "--growth")
     return built

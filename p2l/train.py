@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import parser, positive, run
+from p2l.common.cli import add_local_rank, add_quiet, parser, positive, run
 from p2l.common.errors import ConfigError
 from p2l.training.recipe import SIZES
 
@@ -74,9 +74,8 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
         help="save a checkpoint after every N steps; -1: only at the end "
         "(-1; with --votes 20 times a run, of which the newest two stay)",
     )
-    flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
-    flags.add_argument("--local-rank", type=int, default=0, help="set by the DeepSpeed launcher")
-    flags.hide_rare("--local-rank")
+    add_quiet(flags, "no progress bar and no notes")
+    add_local_rank(flags)
     flags.arrange({"checkpoints and validation": ("--model", "--resume", "--eval-steps", "--no-eval", "--save-steps")})
     return flags
 

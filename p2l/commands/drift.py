@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import amount, need, parser, positive, print_note, run
+from p2l.common.cli import add_quiet, amount, need, parser, positive, print_note, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
@@ -81,7 +81,7 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
     flags.add_argument(
         "--html", "--report", dest="report", metavar="FILE", help="also write a page (.html), which opens offline"
     )
-    flags.add_argument("--quiet", action="store_true", help="no progress bars")
+    add_quiet(flags, "no progress bars")
     flags.arrange(_GROUPS)
     return flags
 

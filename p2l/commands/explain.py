@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import amount, nearest, need, parser, positive, run, whole
+from p2l.common.cli import add_quiet, amount, nearest, need, parser, positive, run, whole
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     output.add_argument(
         "--plot", metavar="FILE", help="also draw it (.png, .svg, .pdf): all models as a map, or one with intervals"
     )
-    output.add_argument("--quiet", action="store_true", help="no progress bars")
+    add_quiet(output, "no progress bars")
     return flags
 
 

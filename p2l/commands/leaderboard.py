@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import need, parser, positive, run, whole
+from p2l.common.cli import add_drop_bad, add_quiet, need, parser, positive, run, whole
 from p2l.common.errors import InputError
 from p2l.common.files import STDOUT, format_of
 from p2l.common.plots import check_outputs
@@ -100,7 +100,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="with --votes: votes with one value of this column (user, prompt) count as one observation in intervals",
     )
     flags.add_argument("--weighted", action="store_true", help="weight votes by their `weight` column")
-    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
+    add_drop_bad(flags)
     _add_history_flags(flags)
     _add_output_flags(flags)
     flags.hide_rare("--control-steps", "--time-column", "--seed", "--format", "--from-counts", "--counts-only")
@@ -183,7 +183,7 @@ def _add_output_flags(flags: Parser) -> None:
     )
     flags.add_argument("--title", metavar="TEXT", help="of the page, of the workbook and of Markdown")
     flags.add_argument("--plot", metavar="FILE", help="also draw them with their intervals (.png, .svg, .pdf)")
-    flags.add_argument("--quiet", action="store_true", help="no progress bars")
+    add_quiet(flags, "no progress bars")
     flags.arrange(_GROUPS)
 
 

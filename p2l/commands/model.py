@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from p2l.common.cli import MODEL_FLAG, parser, progress, run
+from p2l.common.cli import MODEL_FLAG, add_quiet, parser, progress, run
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path
 from p2l.model.scratch import (
@@ -34,7 +34,7 @@ def init_parser() -> ArgumentParser:
     )
     flags.add_argument("--hidden-size", type=int, help="width (128; for tfidf the rank: 32)")
     flags.add_argument("--members", type=int, help="reader: networks whose mean it predicts, each of that width (6)")
-    flags.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_quiet(flags)
     group = flags.add_argument_group("transformers only")
     group.add_argument("--vocab-size", type=int, help="tokens, special ones included (4000)")
     group.add_argument("--layers", type=int, help="transformer layers (2)")

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import choose, counted, parser, positive, run
+from p2l.common.cli import add_quiet, choose, counted, parser, positive, run
 from p2l.common.errors import ConfigError
 
 
@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="rows of model_a, model_b, votes, propensity: .csv (for a router), .jsonl, .jsonl.gz or .parquet",
     )
-    flags.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_quiet(flags)
     return flags
 
 

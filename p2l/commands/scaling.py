@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import parser, positive, run
+from p2l.common.cli import add_quiet, parser, positive, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
@@ -55,7 +55,7 @@ def build_parser(prog: str = "p2l scaling") -> argparse.ArgumentParser:
     )
     flags.add_argument("--output", metavar="FILE", help="also write everything (.json), or a line per model (.csv)")
     flags.add_argument("--plot", metavar="FILE", help="also draw the curve (.png, .svg, .pdf)")
-    flags.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_quiet(flags)
     flags.arrange(_GROUPS)
     return flags
 

@@ -9,7 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p2l.common.cli import add_command, counted, not_votes, parser, positive, run, whole
+from p2l.common.cli import (
+    add_command,
+    add_dataset_split,
+    add_drop_bad,
+    add_quiet,
+    counted,
+    not_votes,
+    parser,
+    positive,
+    run,
+    whole,
+)
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import check_can_write, parse_json
 from p2l.common.program import Parser
@@ -32,10 +43,8 @@ def _add(commands: Any, name: str, about: str) -> Parser:
     """Add a command that reads votes, with the flags of how."""
     flags = add_command(commands, name, about)
     flags.add_argument("source", metavar="VOTES", help=_SOURCE_HELP)
-    flags.add_argument(
-        "--dataset-split", default="train", metavar="NAME", help="which split of a data set with several"
-    )
-    flags.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_dataset_split(flags)
+    add_quiet(flags)
     return flags
 
 
@@ -56,7 +65,7 @@ def _add_check(commands: Any) -> None:
 def _add_import(commands: Any) -> None:
     flags = _add(commands, "import", "Make votes of a raw arena export (conversation_a, winner, tstamp, ...).")
     flags.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
-    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
+    add_drop_bad(flags)
 
 
 def _add_from_scores(commands: Any) -> None:
@@ -102,7 +111,7 @@ def _add_split(commands: Any) -> None:
         help="remove models with fewer training votes from both parts",
     )
     flags.add_argument("--seed", type=int, default=42, help="order in which prompts are taken")
-    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
+    add_drop_bad(flags)
     _add_model_list(flags)
     flags.arrange({"what is written": ("--train-output", "--val-output", "--min-votes-per-model"), **_READING})
 
@@ -132,10 +141,8 @@ def _add_lake(commands: Any) -> None:
         "--database", metavar="FILE", help="add what is new in a router's database: a file or a postgresql:// URL"
     )
     flags.add_argument("--without-prompts", action="store_true", help="with --database: every vote, without its prompt")
-    flags.add_argument(
-        "--dataset-split", default="train", metavar="NAME", help="which split of a data set with several"
-    )
-    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
+    add_dataset_split(flags)
+    add_drop_bad(flags)
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+_Flags = argparse.ArgumentParser | argparse._ArgumentGroup
 N = TypeVar("N", int, float)
 _EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pandas", "pyarrow", "scipy", "threadpoolctl"), ("data", "train", "coeval")),
@@ -257,6 +258,32 @@ def _report(error: P2LError) -> None:
         print(f"error: {printable(message)}", file=sys.stderr)
 
 
+# Flags that many commands share.
+
+
+def add_quiet(flags: _Flags, without: str = "no progress bar") -> None:
+    """Add --quiet, whose help says what a command leaves out with it."""
+    flags.add_argument("--quiet", action="store_true", help=without)
+
+
+def add_drop_bad(flags: _Flags) -> None:
+    """Add --drop-bad, for commands that read votes."""
+    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
+
+
+def add_dataset_split(flags: _Flags) -> None:
+    """Add --dataset-split, for commands that read data sets."""
+    flags.add_argument(
+        "--dataset-split", default="train", metavar="NAME", help="which split of a data set with several"
+    )
+
+
+def add_local_rank(flags: Parser) -> None:
+    """Add --local-rank, which DeepSpeed's launcher sets, and which no person types."""
+    flags.add_argument("--local-rank", type=int, default=0, help="set by the launcher")
+    flags.hide_rare("--local-rank")
+
+
 # Flags of the commands that run models over rows: which model it is, and how it computes.
 
 MODEL_FLAG = ("--model", "--model-path", "--model-repo", "--checkpoint")
@@ -265,9 +292,8 @@ MODEL_FLAG = ("--model", "--model-path", "--model-repo", "--checkpoint")
 
 def add_model_flags(flags: Parser) -> None:
     """Add the flags of how a model computes, in a group of their own, `--quiet` and the launcher's `--local-rank`."""
-    flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
-    flags.add_argument("--local-rank", type=int, default=0, help="set by the launcher")
-    flags.hide_rare("--local-rank")
+    add_quiet(flags, "no progress bar and no notes")
+    add_local_rank(flags)
     group = flags.add_argument_group("model")
     group.add_argument(
         "--model-type", "-mt", metavar="TYPE", help="qwen2, llama, ... (default: as the checkpoint says)"

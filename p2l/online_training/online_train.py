@@ -19,7 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import above_zero, amount, number_of, parser, positive, print_note, run
+from p2l.common.cli import above_zero, add_local_rank, add_quiet, amount, number_of, parser, positive, print_note, run
 from p2l.common.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -310,9 +310,8 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
         help=f"keep the newest N checkpoints and remove earlier ones (all stay; with --follow {_LIVE_KEEP})",
     )
     _add_follow_flags(flags)
-    flags.add_argument("--quiet", action="store_true", help="no progress bar and no notes")
-    flags.add_argument("--local-rank", type=int, default=0, help="set by the DeepSpeed launcher")
-    flags.hide_rare("--local-rank")
+    add_quiet(flags, "no progress bar and no notes")
+    add_local_rank(flags)
     flags.arrange(
         {"checkpoints and validation": ("--eval-steps", "--no-eval", "--save-steps", "--keep", "--push-to-hf")}
     )

@@ -20,7 +20,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.common.cli import add_command, counted, not_votes, parser, positive, progress, whole
+from p2l.common.cli import (
+    add_command,
+    add_dataset_split,
+    add_drop_bad,
+    add_quiet,
+    counted,
+    not_votes,
+    parser,
+    positive,
+    progress,
+    whole,
+)
 from p2l.common.errors import ConfigError, VoteError
 from p2l.common.files import atomic_path, check_can_write
 from p2l.online_training.buffer import Batches, Buffer, Ids, Lag, NewVotes
@@ -74,11 +85,9 @@ def _add_shared(flags: argparse.ArgumentParser) -> None:
     )
     flags.add_argument("--sort", action="store_true", help="sort the votes by time first, rather than refuse them")
     flags.add_argument("--drop-tail", action="store_true", help="drop what waits at the end of the stream")
-    flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
-    flags.add_argument(
-        "--dataset-split", default="train", metavar="NAME", help="which split of a data set with several"
-    )
-    flags.add_argument("--quiet", action="store_true", help="no progress bar")
+    add_drop_bad(flags)
+    add_dataset_split(flags)
+    add_quiet(flags)
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:

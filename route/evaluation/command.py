@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import number_of, parser, positive, run, whole
+from p2l.common.cli import add_quiet, number_of, parser, positive, run, whole
 from p2l.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     out.add_argument("--output", metavar="DIR", help="write results.json, results.md, curves.png and curves.svg there")
     out.add_argument("--html", "--report", metavar="FILE", help="write a page (.html), which opens offline")
     out.add_argument("--no-figure", action="store_true", help="no figure")
-    out.add_argument("--quiet", action="store_true", help="no progress bars")
+    add_quiet(out, "no progress bars")
     return flags
 
 
