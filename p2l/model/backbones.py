@@ -329,9 +329,6 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
         backbone: nn.Module = model
         return backbone
 
-    def empty(folder: Path, dtype: torch.dtype) -> nn.Module:
-        return _build(_config(folder, name), dtype)
-
     def bare(content: dict[str, Any], dtype: torch.dtype) -> nn.Module:
         from transformers import AutoConfig
 
@@ -350,7 +347,7 @@ def transformer(name: str, *, learned_positions: bool = False, packs: bool = Tru
     return Backbone(
         name=name,
         pretrained=pretrained,
-        empty=empty,
+        empty=lambda folder, dtype: _build(_config(folder, name), dtype),
         encode=_state_at_cls,
         packs=packs,
         learned_positions=learned_positions,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import json
 from pathlib import Path
 
@@ -142,7 +143,8 @@ def test_runs_of_different_slices_are_noted(
 def test_without_matplotlib_the_numbers_are_written(
     runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda *_: None)
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "matplotlib" else find(name))
     main(["--eval-folder", runs[1], "--output-file", str(tmp_path / "f")])
     names = sorted(file.name for file in (tmp_path / "f" / "loss").iterdir())
     assert names == ["best.csv", "best.json", "summary.csv", "summary.json"]
