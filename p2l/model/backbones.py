@@ -55,16 +55,6 @@ class Packed:
         borders = F.pad(lengths.cumsum(0), (1, 0)).to(torch.int32)
         return Packed(lengths.tolist(), borders.to(device, non_blocking=True))
 
-    @property
-    def longest(self) -> int:
-        """Tokens of the longest prompt."""
-        return max(self.lengths)
-
-    @property
-    def last(self) -> Tensor:
-        """(B,) the place of each prompt's last token."""
-        return self.borders[1:].long() - 1
-
 
 class Joined:
     """Prompts end to end for a traced graph, which knows no borders: which prompt each token belongs to."""
@@ -81,25 +71,23 @@ class Joined:
             key, value = (
                 states[:, :, None].expand(-1, -1, heads // groups, -1, -1).flatten(1, 2) for states in (key, value)
             )
-        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=self._mask(window), scale=scale)
-        return mixed.transpose(1, 2)
-
-    def _mask(self, window: tuple[int, int]) -> Tensor:
-        """What is added to the scores (1, 1, T, T): 0 where a token sees another, else a large cost."""
-        if window not in self._masks:
+        if window not in self._masks:  # the layers of a backbone share one window or two
             place = torch.arange(self._owners.shape[0], device=self._owners.device)
             ahead = place[None, :] - place[:, None]
             seen = self._owners[:, None] == self._owners[None, :]
             left, right = window
             seen = seen if left < 0 else seen & (ahead >= -left)
             seen = seen if right < 0 else seen & (ahead <= right)
+            # Added to the scores (1, 1, T, T): 0 where a token sees another, else a large cost.
             self._masks[window] = torch.where(seen, 0.0, -1e30)[None, None]
-        return self._masks[window]
+        mask = self._masks[window]
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale)
+        return mixed.transpose(1, 2)
 
 
 @functools.cache
 def all_threads() -> int:
-    """Return how many threads torch computes with unless told otherwise: as it was at the first call."""
+    """Return the number of threads that torch computes with by default, as it was at the first call."""
     return torch.get_num_threads()
 
 
@@ -134,7 +122,12 @@ def _attention(
             module, query, key, value, attention_mask, **arguments
         )
         return states
-    _refuse_unknown(module, options)
+    for name in ("softcap", "position_bias", "s_aux"):  # they modify the scores, which no kernel below would do
+        if options.get(name) is not None:
+            raise ValueError(
+                f"{type(module).__name__} attends with {name!r}, which packed prompts do not support; "
+                "register its backbone with packs=False"
+            )
     causal = bool(getattr(module, "is_causal", True)) if is_causal is None else is_causal
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     reach = -1 if sliding_window is None else sliding_window - 1  # transformers' window counts the token itself
@@ -163,14 +156,18 @@ def one_by_one(
     `lengths` are the tokens of each prompt, `window` the tokens that a token sees to its left and right, -1 for all.
     """
     shared = key.shape[1] != query.shape[1]
-    parts = zip(*(states.split_with_sizes(lengths, dim=2) for states in (query, key, value)), strict=True)
-    seen = [
-        F.scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout, scale=scale, enable_gqa=shared, **_border(q.shape[2], window, q.device)
+    attended = []
+    for q, k, v in zip(*(states.split_with_sizes(lengths, dim=2) for states in (query, key, value)), strict=True):
+        length = q.shape[2]
+        left, right = (reach if 0 <= reach < length - 1 else length for reach in window)
+        masking: dict[str, Any] = {"is_causal": right == 0}
+        if left != length or right not in (0, length):  # a prompt within its window needs no mask, which costs a kernel
+            ahead = torch.arange(length, device=q.device)[None, :] - torch.arange(length, device=q.device)[:, None]
+            masking = {"attn_mask": (ahead >= -left) & (ahead <= right)}
+        attended.append(
+            F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale, enable_gqa=shared, **masking)
         )
-        for q, k, v in parts
-    ]
-    return torch.cat(seen, dim=2).transpose(1, 2)
+    return torch.cat(attended, dim=2).transpose(1, 2)
 
 
 @functools.cache
@@ -179,15 +176,6 @@ def varlen_kernel(device_type: str, dtype: torch.dtype) -> _VarlenKernel | None:
     if device_type != "cuda" or dtype not in (torch.bfloat16, torch.float16):
         return None
     return _torch_varlen() or _flash_varlen()
-
-
-def _border(length: int, window: tuple[int, int], device: torch.device) -> dict[str, Any]:
-    """Return arguments of `scaled_dot_product_attention` for this window; a prompt within it needs no mask."""
-    left, right = (reach if 0 <= reach < length - 1 else length for reach in window)
-    if left == length and right in (0, length):
-        return {"is_causal": right == 0}
-    ahead = torch.arange(length, device=device)[None, :] - torch.arange(length, device=device)[:, None]
-    return {"attn_mask": (ahead >= -left) & (ahead <= right)}
 
 
 def _import(module: str, name: str) -> Any:
@@ -211,7 +199,8 @@ def _torch_varlen() -> _VarlenKernel | None:
                 options["enable_gqa"] = True
             else:
                 k, v = (states.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for states in (k, v))
-        attended: Tensor = attend(q, k, v, packed.borders, packed.borders, packed.longest, packed.longest, **options)
+        borders, longest = packed.borders, max(packed.lengths)
+        attended: Tensor = attend(q, k, v, borders, borders, longest, longest, **options)
         return attended
 
     return kernel
@@ -224,23 +213,13 @@ def _flash_varlen() -> _VarlenKernel | None:
         return None
 
     def kernel(q: Tensor, k: Tensor, v: Tensor, packed: Packed, window: tuple[int, int], scale: float) -> Tensor:
-        borders, longest = packed.borders, packed.longest
+        borders, longest = packed.borders, max(packed.lengths)
         states: Tensor = attend(
             q, k, v, borders, borders, longest, longest, softmax_scale=scale, window_size=window, causal=window[1] == 0
         )
         return states
 
     return kernel
-
-
-def _refuse_unknown(module: torch.nn.Module, options: dict[str, Any]) -> None:
-    """Refuse attention that modifies the scores in a way that is not computed here."""
-    for name in ("softcap", "position_bias", "s_aux"):
-        if options.get(name) is not None:
-            raise ValueError(
-                f"{type(module).__name__} attends with {name!r}, which packed prompts do not support; "
-                "register its backbone with packs=False"
-            )
 
 
 def _mask(*arguments: Any, attention_mask: Tensor | None = None, **options: Any) -> Tensor | None:
@@ -390,7 +369,7 @@ def _state_at_cls(model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
     """Return hidden states (B, D) at the last token of each prompt, which is the CLS."""
     states = _states(model, batch)
     if "lengths" in batch:
-        return states[0, Packed.of(batch["lengths"], states.device).last]
+        return states[0, Packed.of(batch["lengths"], states.device).borders[1:].long() - 1]
     return states[torch.arange(len(states), device=states.device), batch["attention_mask"].sum(1) - 1]
 
 

@@ -30,9 +30,29 @@ def collate(encodings: Sequence[Encoding], pad_token_id: int, *, packed: bool = 
     (F,), `values` (F,) float32 and `offsets` (B,), where each prompt starts. Features beside tokens become
     `features`, a row for each prompt.
     """
+    ids = [encoding.ids for encoding in encodings]
     if encodings and encodings[0].values is not None:
-        return _collate_features(encodings)
-    batch = _pack_tokens(encodings) if packed else _pad_tokens(encodings, pad_token_id)
+        starts = np.concatenate([[0], np.cumsum([len(row) for row in ids])[:-1]]).astype(np.int64)
+        values = [encoding.values for encoding in encodings if encoding.values is not None]
+        return {
+            "input_ids": torch.from_numpy(np.concatenate(ids)),
+            "values": torch.from_numpy(np.concatenate(values)),
+            "offsets": torch.from_numpy(starts),
+        }
+    if packed:
+        batch = {
+            "input_ids": torch.from_numpy(np.concatenate(ids))[None],
+            "position_ids": torch.from_numpy(np.concatenate([np.arange(len(row)) for row in ids]))[None],
+            "lengths": torch.tensor([len(row) for row in ids]),
+        }
+    else:
+        longest = max((len(row) for row in ids), default=0)
+        padded = np.full((len(ids), longest), pad_token_id, dtype=np.int64)
+        mask = np.zeros((len(ids), longest), dtype=np.int64)
+        for number, row in enumerate(ids):
+            padded[number, : len(row)] = row
+            mask[number, : len(row)] = 1
+        batch = {"input_ids": torch.from_numpy(padded), "attention_mask": torch.from_numpy(mask)}
     features = [encoding.features for encoding in encodings if encoding.features is not None]
     return {**batch, "features": torch.from_numpy(np.stack(features))} if features else batch
 
@@ -81,33 +101,3 @@ def _fill(order: list[int], lengths: Sequence[int], max_tokens: int, max_rows: i
             width = lengths[row]
         batches[-1].append(row)
     return batches
-
-
-def _pack_tokens(encodings: Sequence[Encoding]) -> Batch:
-    lengths = [len(encoding.ids) for encoding in encodings]
-    return {
-        "input_ids": torch.from_numpy(np.concatenate([encoding.ids for encoding in encodings]))[None],
-        "position_ids": torch.from_numpy(np.concatenate([np.arange(length) for length in lengths]))[None],
-        "lengths": torch.tensor(lengths),
-    }
-
-
-def _pad_tokens(encodings: Sequence[Encoding], pad_token_id: int) -> Batch:
-    longest = max((len(encoding.ids) for encoding in encodings), default=0)
-    ids = np.full((len(encodings), longest), pad_token_id, dtype=np.int64)
-    mask = np.zeros((len(encodings), longest), dtype=np.int64)
-    for row, encoding in enumerate(encodings):
-        ids[row, : len(encoding.ids)] = encoding.ids
-        mask[row, : len(encoding.ids)] = 1
-    return {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
-
-
-def _collate_features(encodings: Sequence[Encoding]) -> Batch:
-    sizes = [len(encoding.ids) for encoding in encodings]
-    offsets = np.concatenate([[0], np.cumsum(sizes)[:-1]]).astype(np.int64)
-    values = [encoding.values for encoding in encodings if encoding.values is not None]
-    return {
-        "input_ids": torch.from_numpy(np.concatenate([encoding.ids for encoding in encodings])),
-        "values": torch.from_numpy(np.concatenate(values)),
-        "offsets": torch.from_numpy(offsets),
-    }

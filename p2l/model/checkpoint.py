@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -41,26 +41,22 @@ def local_folder(path: str | Path) -> Path:
     except RuntimeError as error:  # ~somebody who is unknown
         raise CheckpointError(f"{path}: no such folder ({error})") from error
     if folder.is_dir():
-        _check_files(folder)
+        # A pipe, a device or a text of gigabytes would be read without end, or until memory is full.
+        for file in (*folder.glob("*"), *folder.glob("*/*")):
+            try:
+                status = file.stat()
+            except OSError:
+                continue  # a link to nothing is missed where it is needed
+            if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+                raise CheckpointError(f"{file}: is neither a file nor a folder; copy the folder again")
+            if file.suffix in _TEXT_SUFFIXES and status.st_size > _MAX_TEXT_BYTES:
+                raise CheckpointError(f"{file}: is larger than {_MAX_TEXT_BYTES >> 20} MiB; no model has such a file")
         return folder
     if folder.exists():
         raise CheckpointError(f"{path}: is a file; give the folder that holds it")
     if not _HUB_ID.fullmatch(str(path)):
         raise CheckpointError(f"{path}: no such folder")
     return _download(str(path))
-
-
-def _check_files(folder: Path) -> None:
-    """Raise CheckpointError for what would be read without end: a pipe, a device, a text of gigabytes."""
-    for file in (*folder.glob("*"), *folder.glob("*/*")):
-        try:
-            status = file.stat()
-        except OSError:
-            continue  # a link to nothing is missed where it is needed
-        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-            raise CheckpointError(f"{file}: is neither a file nor a folder; copy the folder again")
-        if file.suffix in _TEXT_SUFFIXES and status.st_size > _MAX_TEXT_BYTES:
-            raise CheckpointError(f"{file}: is larger than {_MAX_TEXT_BYTES >> 20} MiB; no model has such a file")
 
 
 def read_json(file: Path, *, missing: Any = None) -> Any:
@@ -145,26 +141,23 @@ def load_weights(module: nn.Module, folder: Path) -> None:
     import torch
 
     targets = module.state_dict()
-    _check_shapes(folder, weight_shapes(folder), {name: tuple(tensor.shape) for name, tensor in targets.items()})
+    stored = weight_shapes(folder)
+    lacking = [name for name in targets if name not in stored]
+    unknown = [name for name in stored if name not in targets and not _IGNORED_WEIGHTS.search(name)]
+    for fault, names in (("lacks the weights", lacking), ("has unknown weights", unknown)):
+        if names:
+            more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+            raise CheckpointError(f"{folder}: {fault} {names[0]}{more}; is this the right model type, head and folder?")
+    for name, tensor in targets.items():
+        shape = tuple(tensor.shape)
+        if stored[name] != shape:
+            raise CheckpointError(f"{folder}: {name} has shape {stored[name]}, config.json and flags ask for {shape}")
     with torch.no_grad():
         for _, handle in _open_all(_weight_files(folder)):
             for name in handle.keys():  # noqa: SIM118
                 if name in targets:
                     targets[name].copy_(handle.get_tensor(name))
     check_finite(folder, targets)
-
-
-def _check_shapes(folder: Path, stored: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise CheckpointError unless the stored weights are the expected ones."""
-    _refuse(folder, "lacks the weights", [name for name in expected if name not in stored])
-    _refuse(
-        folder,
-        "has unknown weights",
-        [name for name in stored if name not in expected and not _IGNORED_WEIGHTS.search(name)],
-    )
-    for name, shape in expected.items():
-        if stored[name] != shape:
-            raise CheckpointError(f"{folder}: {name} has shape {stored[name]}, config.json and flags ask for {shape}")
 
 
 def check_finite(folder: Path, weights: Mapping[str, Tensor]) -> None:
@@ -222,12 +215,6 @@ def _weight_map(index: Path) -> dict[str, str]:
     return shards
 
 
-def _refuse(folder: Path, fault: str, names: Sequence[str]) -> None:
-    if names:
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        raise CheckpointError(f"{folder}: {fault} {names[0]}{more}; is this the right model type, head and folder?")
-
-
 def _open_all(paths: Iterable[Path]) -> Iterator[tuple[Path, Any]]:
     from safetensors import SafetensorError, safe_open
 
@@ -283,7 +270,17 @@ def model_files(folder: Path) -> dict[str, Path]:
 
 def digests_of(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every file that coefficients depend on."""
-    return {name: _digest(file) for name, file in model_files(folder).items()}
+    digests = {}
+    for name, file in model_files(folder).items():
+        digest = hashlib.sha256()
+        try:
+            with file.open("rb") as stream:
+                while chunk := stream.read(_CHUNK_BYTES):  # weights may be larger than memory
+                    digest.update(chunk)
+        except OSError as error:
+            raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
+        digests[name] = digest.hexdigest()
+    return digests
 
 
 def revision_of(folder: Path) -> str:
@@ -297,17 +294,6 @@ def joint_revision(digests: Mapping[str, str]) -> str:
     for name, digest in digests.items():
         whole.update(f"{name}\0{digest}\n".encode())
     return whole.hexdigest()[:_REVISION_DIGITS]
-
-
-def _digest(file: Path) -> str:
-    digest = hashlib.sha256()
-    try:
-        with file.open("rb") as stream:
-            while chunk := stream.read(_CHUNK_BYTES):
-                digest.update(chunk)
-    except OSError as error:
-        raise CheckpointError(f"{file}: cannot be read: {error.strerror or error}") from error
-    return digest.hexdigest()
 
 
 # The manifest: `manifest.json` is written with the folder, and config.json says that there is one. So a copy in which

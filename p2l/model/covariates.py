@@ -46,19 +46,19 @@ class CovariateEffects(nn.Module):
     """The effects of C covariates; a parameter of one is the effect of a typical value of its covariate."""
 
     def __init__(self, names: Sequence[str], design: Design, scales: npt.ArrayLike) -> None:
-        """Start with effects of zero; `names` is what the user asked for, `scales` (C,) are typical values."""
+        """Start with effects of zero; `names` are the user's, `scales` (C,) typical values."""
         super().__init__()
         self.names, self.design = tuple(names), design
         self.scales: Floats = np.asarray(scales, dtype=np.float64)
         self.estimate: Estimate | None = None
-        """Made after training; in its absence the parameters are all that is known."""
+        """Fitted after training; without it the parameters stand for the effects, with no interval."""
         self.missing: dict[str, int] = {}
         """Votes without a value, by column."""
         self.effects = nn.Parameter(torch.zeros(len(design.terms)))
         self._roles: Floats = np.array([ROLES[term.role] for term in design.terms]).reshape(-1, 3)
 
     def forward(self, values: Tensor) -> Tensor:
-        """Scaled values (n, C) -> what is added to both coefficients and to eta (n, 3), float32."""
+        """Scaled values (n, C) -> float32 shifts (n, 3) of both coefficients and of eta."""
         roles = torch.as_tensor(self._roles, dtype=torch.float32, device=values.device)
         return (values.float() * self.effects.float()) @ roles
 
@@ -69,15 +69,15 @@ class CovariateEffects(nn.Module):
 
     def start(self, effects: Mapping[tuple[str, str], float]) -> None:
         """Set the effects, by name and role, that training starts from."""
-        own = np.array([effects.get((term.name, term.role), 0.0) for term in self.design.terms])
+        per_unit = np.array([effects.get((term.name, term.role), 0.0) for term in self.design.terms])
         with torch.no_grad():
-            self.effects.copy_(torch.as_tensor(own * self.scales))
+            self.effects.copy_(torch.as_tensor(per_unit * self.scales))
 
     def shift(self, scaled: npt.ArrayLike, effects: Iterable[Effect] | None = None) -> Floats:
-        """Return what effects, by default those of the model, add to votes of these scaled values (n, C): (n, 3)."""
+        """Return the shifts (n, 3) of votes with these scaled values (n, C) by effects, by default the model's."""
         sizes = {(effect.name, effect.role): effect.coef for effect in (self.table() if effects is None else effects)}
-        own = np.array([sizes.get((term.name, term.role), 0.0) for term in self.design.terms]) * self.scales
-        return np.asarray((np.asarray(scaled, dtype=np.float64) * own) @ self._roles)
+        per_scale = np.array([sizes.get((term.name, term.role), 0.0) for term in self.design.terms]) * self.scales
+        return np.asarray((np.asarray(scaled, dtype=np.float64) * per_scale) @ self._roles)
 
     def table(self, level: float = LEVEL) -> tuple[Effect, ...]:
         """Return the effects per unit, with their intervals where there are any."""

@@ -32,7 +32,7 @@ class Encoding(NamedTuple):
     values: npt.NDArray[np.float32] | None
     truncated: bool
     features: npt.NDArray[np.float32] | None = None
-    """(F,) what is known of the prompt beside its tokens, for backbones that ask for it."""
+    """(F,) features of the prompt beside its tokens, for backbones that read them."""
     known: float = 1.0
     """Share of the prompt's weighted words that are in the vocabulary; 1 where words are not features."""
 

@@ -99,9 +99,23 @@ class BTHead(nn.Module):
         models may change; `eta_width` is the inner width of a two-layer eta head, None for a linear one.
         """
         super().__init__()
-        self.head = _coefficient_layer(hidden, num_models, downsize_factor, width)
+        if downsize_factor is None:
+            self.head: nn.Module = Float32Linear(hidden, num_models)
+        else:
+            if width is None:
+                width = num_models // downsize_factor if downsize_factor > 0 else 0
+            if width == 0:
+                raise ConfigError(
+                    f"linear_head_downsize_factor {downsize_factor} leaves no inner width for {num_models} models; "
+                    f"use 1 to {num_models}"
+                )
+            self.head = nn.Sequential(Float32Linear(hidden, width), Float32Linear(width, num_models))
         if self.has_eta:
-            self.eta_head = _scalar_layer(hidden, eta_width)
+            self.eta_head: nn.Module
+            if eta_width is None:
+                self.eta_head = Float32Linear(hidden, 1)
+            else:
+                self.eta_head = nn.Sequential(Float32Linear(hidden, eta_width), nn.GELU(), Float32Linear(eta_width, 1))
         if self.has_gamma:
             self.gamma_head = Float32Linear(hidden, 1)
 
@@ -272,25 +286,6 @@ INIT_TYPES: dict[str, Callable[[nn.Linear], None]] = {
     "tiny_normal": _weight_init(lambda weight: nn.init.normal_(weight, std=_TINY_STD)),
     "marginal": lambda layer: layer.reset_parameters(),  # of inner layers; `initialise` sets the last ones
 }
-
-
-def _coefficient_layer(hidden: int, num_models: int, downsize_factor: int | None, width: int | None) -> nn.Module:
-    if downsize_factor is None:
-        return Float32Linear(hidden, num_models)
-    if width is None:
-        width = num_models // downsize_factor if downsize_factor > 0 else 0
-    if width == 0:
-        raise ConfigError(
-            f"linear_head_downsize_factor {downsize_factor} leaves no inner width for {num_models} models; "
-            f"use 1 to {num_models}"
-        )
-    return nn.Sequential(Float32Linear(hidden, width), Float32Linear(width, num_models))
-
-
-def _scalar_layer(hidden: int, width: int | None) -> nn.Module:
-    if width is None:
-        return Float32Linear(hidden, 1)
-    return nn.Sequential(Float32Linear(hidden, width), nn.GELU(), Float32Linear(width, 1))
 
 
 def _eta_width(head_type: str, hidden: int, options: dict[str, Any]) -> int | None:

@@ -149,7 +149,7 @@ class P2LModel(nn.Module):
             max_length=tokenizer.max_length,
             pooling=pooling,
         )
-        family.reader(pooling)
+        family.reader(pooling)  # refuses a pooling that the backbone does not have
         with torch.random.fork_rng(devices=[]):  # the head is drawn on the CPU: no GPU has to be started for it
             torch.manual_seed(seed)
             head = _head(record, backbone, max(1, len(model_list)))
@@ -177,7 +177,16 @@ class P2LModel(nn.Module):
         shapes = weight_shapes(folder)
         typed = {"model_type": model_type, "head_type": head_type, "loss_type": loss_type}
         record = _read_record(folder, shapes, typed)
-        _check_num_models(folder, shapes, len(model_list))
+        rows = (shapes.get("head.head.weight") or shapes.get("head.head.1.weight") or (None,))[0]
+        if rows is None:
+            raise CheckpointError(
+                f"{folder}: its weights have no head (head.head.weight); it is not a trained P2L model"
+            )
+        if rows != len(model_list):
+            word = "longer" if len(model_list) > rows else "shorter"
+            raise CheckpointError(
+                f"{folder}: {MODEL_LIST_FILE} is {word} than the head: {len(model_list)} names for {rows} coefficients"
+            )
         as_dtype = to_dtype(dtype)
         try:
             with backbones.no_init():
@@ -279,14 +288,6 @@ class P2LModel(nn.Module):
         self.record = replace(self.record, loss_type=self.likelihood.name, max_length=max_length)
         self.posterior = None  # of the weights as they were
 
-    def share_level(self) -> None:
-        """Train with `heads.share_level`; folders hold the published layout all the same."""
-        heads.share_level(self.head)
-
-    def freeze_transformer(self) -> None:
-        """Freeze the backbone."""
-        self.model.requires_grad_(False)
-
     def train(self, mode: bool = True) -> P2LModel:
         """Switch training mode; a frozen backbone stays in evaluation mode, without dropout."""
         super().train(mode)
@@ -314,7 +315,13 @@ class P2LModel(nn.Module):
         `model_list` are the same names in the order that the folder's rows shall have.
         """
         folder, names = Path(directory), list(self.model_list if model_list is None else model_list)
-        weights = self._listed(heads.folded(self.state_dict() if state_dict is None else state_dict), names)
+        # Folders hold the published layout: a level that rows share in training is folded into them.
+        weights = heads.folded(self.state_dict() if state_dict is None else state_dict)
+        if self.num_rows != len(names) or names != self.model_list:
+            place = {name: row for row, name in enumerate(self.model_list)}
+            order = torch.tensor([place[name] for name in names], dtype=torch.long)
+            rows = {name: weights[name].cpu()[order] for name in self.row_names if name in weights}
+            weights = {**weights, **rows}
         if hasattr(self.model, "stored"):
             weights = self.model.stored(weights, "model.")  # type: ignore[operator]
         config = self.model.config.to_dict()  # type: ignore[union-attr, operator]
@@ -331,15 +338,6 @@ class P2LModel(nn.Module):
         except OSError as error:
             raise CheckpointError(f"{folder}: cannot be written: {error.strerror or error}") from error
         save_weights(weights, folder)
-
-    def _listed(self, weights: Mapping[str, Tensor], names: list[str]) -> Mapping[str, Tensor]:
-        """Return the weights without the head's spare rows, the others in the order of `names`."""
-        if self.num_rows == len(names) and names == self.model_list:
-            return weights
-        place = {name: row for row, name in enumerate(self.model_list)}
-        order = torch.tensor([place[name] for name in names], dtype=torch.long)
-        rows = {name: weights[name].cpu()[order] for name in self.row_names if name in weights}
-        return {**weights, **rows}
 
     @property
     def row_names(self) -> tuple[str, str]:
@@ -414,10 +412,17 @@ def _head(record: P2LRecord, backbone: nn.Module, num_models: int) -> heads.BTHe
 def _read_record(folder: Path, shapes: Mapping[str, tuple[int, ...]], typed: Mapping[str, str | None]) -> P2LRecord:
     """Read the record of config.json, or infer it from the weights; flags must agree with it."""
     config = read_object(folder / "config.json")
-    fields = config.get("p2l")
-    record = (
-        _infer_record(folder, config, shapes, typed["loss_type"]) if fields is None else _parse_record(folder, fields)
-    )
+    stored: Any = config.get("p2l")
+    if stored is None:
+        record = _infer_record(folder, config, shapes, typed["loss_type"])
+    else:
+        fields = P2LRecord.__dataclass_fields__  # a later version may have written more
+        try:
+            record = P2LRecord(**{key: value for key, value in stored.items() if key in fields})
+            likelihood.check_pair(record.head_type, record.loss_type)
+            backbones.get(record.model_type).reader(record.pooling)
+        except (AttributeError, TypeError, ConfigError) as error:
+            raise CheckpointError(f"{folder / 'config.json'}: its record 'p2l' cannot be used: {error}") from error
     if typed["loss_type"] is not None:
         likelihood.check_pair(typed["head_type"] or record.head_type, typed["loss_type"])
         typed = {**typed, "loss_type": likelihood.get(typed["loss_type"]).name}
@@ -429,18 +434,6 @@ def _read_record(folder: Path, shapes: Mapping[str, tuple[int, ...]], typed: Map
     return record
 
 
-def _parse_record(folder: Path, stored: Any) -> P2LRecord:
-    """Return the record of a folder written here."""
-    fields = P2LRecord.__dataclass_fields__
-    try:
-        record = P2LRecord(**{key: value for key, value in stored.items() if key in fields})
-        likelihood.check_pair(record.head_type, record.loss_type)
-        backbones.get(record.model_type).reader(record.pooling)
-    except (AttributeError, TypeError, ConfigError) as error:
-        raise CheckpointError(f"{folder / 'config.json'}: its record 'p2l' cannot be used: {error}") from error
-    return record
-
-
 def _infer_record(
     folder: Path, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]], loss_type: str | None
 ) -> P2LRecord:
@@ -448,37 +441,22 @@ def _infer_record(
     has_gamma = any(name.startswith("head.gamma_head.") for name in shapes)
     has_eta = any(name.startswith("head.eta_head.") for name in shapes)
     head_type = "ba" if has_gamma else "rk" if has_eta else "bt"
+    if loss_type is None:
+        loss_type = str(read_object(folder / "training_config.json", missing={}).get("loss_type"))
+        try:
+            likelihood.check_pair(head_type, loss_type)
+        except ConfigError:  # the configuration is absent, or of another head
+            loss_type = likelihood.default_for_head(head_type).name
     rank = shapes.get("head.head.0.weight", (None,))[0]
     rows = shapes.get("head.head.1.weight", (0,))[0]
     eta_width = shapes.get("head.eta_head.0.weight", (None,))[0]
     return P2LRecord(
         model_type=str(config.get("model_type")),
         head_type=head_type,
-        loss_type=likelihood.get(loss_type or _trained_loss(folder, head_type)).name,
+        loss_type=likelihood.get(loss_type).name,
         linear_head_downsize_factor=None if rank is None else rows // rank,
         head_config=None if eta_width is None else {"eta_dim": eta_width},
     )
-
-
-def _trained_loss(folder: Path, head_type: str) -> str:
-    """Return the loss of training_config.json if it fits the head, else the head's default."""
-    named = read_object(folder / "training_config.json", missing={}).get("loss_type")
-    try:
-        likelihood.check_pair(head_type, str(named))
-    except ConfigError:
-        return likelihood.default_for_head(head_type).name
-    return str(named)
-
-
-def _check_num_models(folder: Path, shapes: Mapping[str, tuple[int, ...]], num_models: int) -> None:
-    rows = (shapes.get("head.head.weight") or shapes.get("head.head.1.weight") or (None,))[0]
-    if rows is None:
-        raise CheckpointError(f"{folder}: its weights have no head (head.head.weight); it is not a trained P2L model")
-    if rows != num_models:
-        word = "longer" if num_models > rows else "shorter"
-        raise CheckpointError(
-            f"{folder}: {MODEL_LIST_FILE} is {word} than the head: {num_models} names for {rows} coefficients"
-        )
 
 
 def _check_positions(family: backbones.Backbone, backbone: nn.Module, max_length: int) -> None:

@@ -49,7 +49,7 @@ _LIGHT_WEIGHTS = 5_000_000
 
 
 def is_installed() -> bool:
-    """Return whether OpenVINO is there."""
+    """Return whether OpenVINO is installed."""
     return importlib.util.find_spec("openvino") is not None
 
 
@@ -64,7 +64,7 @@ def has_bfloat16() -> bool:
 
 
 def text_model(model: P2LModel) -> nn.Module:
-    """Return what reads tokens: the encoder of a reader, else the backbone itself."""
+    """Return the module that reads tokens: the encoder of a reader, else the backbone itself."""
     inner = model.model.encoder if isinstance(model.model, ReaderBackbone) else None
     return model.model if inner is None else inner
 
@@ -78,19 +78,15 @@ def layers_of(model: P2LModel) -> nn.ModuleList:
 
 
 def is_light(model: P2LModel) -> bool:
-    """Return whether a pass is so short that one core is best, and the thread that asks."""
+    """Return whether a pass is so short that the calling thread computes it fastest, on one core."""
     if isinstance(backbone := text_model(model), CompiledBackbone):
         return backbone.light
-    matrices = (part for layer in layers_of(model) for part in layer.parameters() if part.ndim == 2)
+    matrices = (weight for layer in layers_of(model) for weight in layer.parameters() if weight.ndim == 2)
     return sum(matrix.numel() for matrix in matrices) < _LIGHT_WEIGHTS
 
 
 class CompiledBackbone(nn.Module):
-    """A backbone that answers packed prompts; it can be neither trained nor saved. Threads may share it.
-
-    A thread of which torch may take fewer cores than there are computes beside others, each on its share: on two cores
-    two passes beside each other take less time than both on all cores, one after the other.
-    """
+    """A backbone that answers packed prompts; it can be neither trained nor saved. Threads may share it."""
 
     def __init__(self, rows: nn.Embedding, config: Any, make: Callable[[int], Any], *, light: bool, cores: int) -> None:
         """Join the embedding with the layers that `make` compiles for a number of passes at a time."""
@@ -109,6 +105,8 @@ class CompiledBackbone(nn.Module):
         states = F.pad(self.embed_tokens(input_ids).float(), (0, 0, 0, more))
         owners = np.repeat(np.arange(len(packed.lengths) + 1), [*packed.lengths, more])
         inputs = [states.numpy(), F.pad(position_ids, (0, more)).numpy(), owners]
+        # Fewer threads than cores: this thread computes beside others, each on its share. On two cores two passes side
+        # by side take less time than both on all cores, one after the other.
         requests = self._shared if torch.get_num_threads() < self._cores else self._alone
         request = requests.get()
         try:
@@ -119,13 +117,13 @@ class CompiledBackbone(nn.Module):
             requests.put(request)
 
     def divide(self, streams: int) -> None:
-        """Lay the layers out again, for `streams` passes side by side; only once, since the layers are dropped then."""
+        """Compile the layers again for `streams` passes side by side; only once, since the layers are dropped then."""
         if self._make is not None and streams > 1:
             self._shared = _requests(self._make(streams), streams)
         self._make = None
 
     def warm_up(self, longest: int) -> None:
-        """Let OpenVINO make its code for passes of at most `longest` tokens now, not while somebody waits."""
+        """Let OpenVINO compile for passes of at most `longest` tokens now, not while a request waits."""
         threads = torch.get_num_threads()
         ways = (self._cores,) if self._shared is self._alone else (self._cores, 1)
         try:
@@ -152,8 +150,10 @@ class Graph:
     def compiled(self, precision: str, *, threads: int, first: int | None = None) -> CompiledBackbone:
         """Return a backbone that computes in "float32" or "bfloat16".
 
-        `threads` is at most how many compute a pass. Layers from `first` on are rounded to int8.
+        At most `threads` compute a pass. Layers from `first` on are rounded to int8.
         """
+        from openvino import opset13 as ops
+
         graph = self._graph if first is None else _rounded(self._graph.clone(), first)
         options = {
             "INFERENCE_PRECISION_HINT": {"float32": "f32", "bfloat16": "bf16"}[precision],
@@ -163,7 +163,16 @@ class Graph:
         }
 
         def make(streams: int) -> Any:
-            laid_out = graph if threads // streams > 1 else _unfused(graph.clone())
+            laid_out = graph
+            if threads // streams <= 1:
+                # On processors with AMX OpenVINO (2026.4.1) would make one node of gate, up and down, dividing its work
+                # by half its threads: where a pass has only one thread, that ends the process. A Swish with its slope
+                # of one as an input leaves them three products.
+                laid_out = graph.clone()
+                for node in laid_out.get_ordered_ops():
+                    if node.get_type_name() == "Swish":
+                        swish = ops.swish(node.input_value(0), ops.constant(np.float32(1)))
+                        node.output(0).replace(swish.output(0))
             return _core().compile_model(laid_out, "CPU", {**options, "NUM_STREAMS": streams})
 
         rows = copy.deepcopy(self._backbone.get_input_embeddings()).requires_grad_(False)
@@ -173,7 +182,7 @@ class Graph:
 
 
 def _requests(compiled: Any, count: int) -> SimpleQueue[Any]:
-    """Return requests of a compiled model, for whoever computes next."""
+    """Return inference requests of a compiled model, which threads take and put back."""
     requests: SimpleQueue[Any] = SimpleQueue()
     for _ in range(count):
         requests.put(compiled.create_infer_request())
@@ -181,7 +190,7 @@ def _requests(compiled: Any, count: int) -> SimpleQueue[Any]:
 
 
 class Traced(nn.Module):
-    """The part of a backbone that becomes a graph."""
+    """The layers of a backbone, in the form that the tracer takes."""
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
@@ -195,10 +204,7 @@ class Traced(nn.Module):
 
 
 class _Angles(nn.Module):
-    """Cosines and sines of a rotary embedding out of tables.
-
-    A graph in bfloat16 would round the angles, and with them lose far positions.
-    """
+    """Tables of a rotary embedding's cosines and sines: a bfloat16 graph would round the angles, losing positions."""
 
     def __init__(self, rotary: nn.Module, longest: int) -> None:
         super().__init__()
@@ -207,10 +213,10 @@ class _Angles(nn.Module):
         self._tables: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 
     def forward(self, states: Tensor, position_ids: Tensor, *options: Any) -> tuple[Tensor, ...]:
-        """As the module in whose place this is; tables are made at the first call."""
+        """Return the same as the replaced module; tables are made at the first call."""
         if options not in self._tables:
             places = torch.arange(self._longest)[None]
-            self._tables[options] = tuple(part[0] for part in self._rotary(states[:, :1], places, *options))
+            self._tables[options] = tuple(table[0] for table in self._rotary(states[:, :1], places, *options))
         return tuple(F.embedding(position_ids, table) for table in self._tables[options])
 
 
@@ -230,10 +236,7 @@ def _tables(backbone: nn.Module, longest: int) -> Iterator[None]:
 
 
 def _traced(backbone: Any) -> Any:
-    """Return the graph of a backbone's layers.
-
-    It is read by OpenVINO's frontend for torch directly: `openvino.convert_model` reports its use to the maker.
-    """
+    """Return the graph of a backbone's layers."""
     from openvino import PartialShape
     from openvino.frontend import FrontEndManager
     from openvino.frontend.pytorch.ts_decoder import TorchScriptPythonDecoder
@@ -243,8 +246,9 @@ def _traced(backbone: Any) -> Any:
     example = (torch.zeros(1, len(owners), width), places, owners)
     module = Traced(backbone).eval()
     with warnings.catch_warnings(), quiet(), torch.no_grad():
-        warnings.simplefilter("ignore")  # torch's tracer, of shapes that do not vary here
+        warnings.simplefilter("ignore")  # torch's tracer warns of shapes, which do not vary here
         module(*example)
+        # The frontend is called directly, because `openvino.convert_model` reports its use to the maker.
         frontend = FrontEndManager().load_by_framework("pytorch")
         decoder = TorchScriptPythonDecoder(module, example_input=example)
         read = frontend.load(decoder)
@@ -313,20 +317,6 @@ def _rounded(graph: Any, first: int) -> Any:
         rounded = np.round(source.data / scales).astype(np.int8)
         weights = ops.multiply(ops.convert(ops.constant(rounded), np.float32), ops.constant(scales))
         node.input(1).replace_source_output(weights.output(0))
-    return graph
-
-
-def _unfused(graph: Any) -> Any:
-    """Give each Swish its slope of one as an input, so that OpenVINO leaves gate, up and down three products.
-
-    On processors with AMX it would make one node of them, whose work is divided by half its threads: where a pass has
-    only one thread, that ends the process (2026.4.1).
-    """
-    from openvino import opset13 as ops
-
-    for node in graph.get_ordered_ops():
-        if node.get_type_name() == "Swish":
-            node.output(0).replace(ops.swish(node.input_value(0), ops.constant(np.float32(1))).output(0))
     return graph
 
 

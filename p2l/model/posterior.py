@@ -1,4 +1,4 @@
-"""What the votes leave open about a prompt's coefficients, and how far a prompt lies from those of the training votes.
+"""The posterior of a prompt's coefficients given the votes, and its distance from the prompts of the training votes.
 
 The true coefficients f of a prompt x differ from one leaderboard for all prompts by a Gaussian process: covariance C
 over the models, kernel k over the inputs x (the frozen ones of a reader, the hidden state of any other backbone), and
@@ -49,10 +49,11 @@ _UPPER_END = 0.95  # of a 90 % interval
 POSTERIOR_FILE = "posterior.safetensors"
 _VERSION = 1
 _TERMS, _IDF = "vocabulary", "vocabulary_idf"
-_SHAPES = {
+SHAPES = {
     "centre": "F", "scale": "", "points": "KF", "axes": "KK", "kept": "RK", "offset": "R", "least": "R", "basis": "MR",
     "share": "K", "low": "", "high": "", "strange": "", "words": "W", "coefs": "M", "eta": "", "gamma": "",
 }  # fmt: skip
+"""Axes of a posterior's tensors, by their names."""
 
 
 class Posterior(nn.Module):
@@ -96,7 +97,7 @@ class Posterior(nn.Module):
         super().__init__()
         self.vocabulary = vocabulary
         sizes: dict[str, int] = {}
-        for name, letters in _SHAPES.items():
+        for name, letters in SHAPES.items():
             tensor = tensors.get(name)
             if tensor is None or tensor.ndim != len(letters):
                 raise CheckpointError(f"{POSTERIOR_FILE}: lacks {name}, or has it in another shape; fit it again")
@@ -128,21 +129,16 @@ class Posterior(nn.Module):
             )
         return posterior
 
-    @staticmethod
-    def tensor_names() -> tuple[str, ...]:
-        """Return the names of the tensors that make a posterior."""
-        return tuple(_SHAPES)
-
     def without_shrinking(self) -> Posterior:
         """Return the same covariance, with which no prompt is so strange that its coefficients are shrunk."""
         always = {"low": torch.tensor(-2.0), "high": torch.tensor(-1.0), "words": torch.tensor([-2.0, -1.0])}
-        return Posterior({name: getattr(self, name) for name in _SHAPES} | always)
+        return Posterior({name: getattr(self, name) for name in SHAPES} | always)
 
     def save(self, folder: Path) -> None:
         """Write the file; points in float16, which changes a variance in its fourth digit."""
         from safetensors.torch import save_file
 
-        tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in _SHAPES}
+        tensors = {name: getattr(self, name).detach().cpu().contiguous() for name in SHAPES}
         tensors["points"] = tensors["points"].half()
         if self.vocabulary is not None:
             terms, idf = self.vocabulary.contents()
@@ -151,7 +147,7 @@ class Posterior(nn.Module):
         save_file(tensors, folder / POSTERIOR_FILE, metadata={"format": "pt", "version": str(_VERSION)})
 
     def with_known(self, prompts: Sequence[Sequence[str]], encodings: list[Encoding]) -> list[Encoding]:
-        """Return the encodings of prompts with the share of each one's words that the training votes had."""
+        """Return the encodings of prompts with the share of each prompt's words that the training votes had."""
         if self.vocabulary is None:
             return encodings
         words = self.vocabulary.encode(prompts)
@@ -207,7 +203,7 @@ def known_share(batch: Mapping[str, Tensor]) -> Tensor | None:
 
 
 def _vocabulary(tensors: Mapping[str, Tensor]) -> TfidfTokenizer | None:
-    """Return the words in a file; CheckpointError if they are none."""
+    """Return the vocabulary in a file, None where it has none; CheckpointError if it is damaged."""
     if _TERMS not in tensors:
         return None
     from p2l.model.tfidf import TfidfTokenizer
@@ -233,8 +229,7 @@ class PromptProcess:
     of the prior variance, where `known` is the information of all votes times the prior variance. Summed over a
     prompt's e_k(x)^2 that is its familiarity: near 1 for what was asked often, 0 for what is like nothing that was.
 
-    How strange is strange is seen by leaving out each cluster of prompts in turn: its familiarity then is that of a
-    topic that training has not seen. Shapes: Q prompts, F inputs, K points, R components.
+    Shapes: Q prompts, F inputs, K points, R components.
     """
 
     centre: Floats
@@ -270,6 +265,7 @@ class PromptProcess:
         features = np.linalg.solve(root, kernel(points, scaled)).T
         seen, turn = _eigen(features, information)
         squares = (features @ turn) ** 2
+        # The familiarity of a cluster of prompts that is left out is that of a topic that training has not seen.
         left_out = []
         clusters = _clusters(scaled, rng)
         for cluster in clusters:
@@ -291,7 +287,7 @@ class PromptProcess:
         )
 
     def tensors(self, share: Floats, share_of: Callable[[Floats], Floats]) -> dict[str, Floats]:
-        """Return what a posterior needs of the process: all but components and leaderboard.
+        """Return the tensors of a posterior that describe the process: all but components and leaderboard.
 
         `share` (K,) are the shares that the votes determine, `share_of` those for another `seen`.
         """
@@ -320,8 +316,7 @@ def _strange(clusters: list[Ints]) -> float:
     """Return by how much the variance of one more cluster exceeds that of c clusters, unequal ones counted as fewer.
 
     After c normal draws the next one follows Student's t with c - 1 degrees of freedom, about their mean and with their
-    mean square from it, times (c + 1) / (c - 1), as its squared scale. What is returned serves intervals of a normal:
-    it also has the square of how much wider a 90 % interval of t is.
+    mean square from it, times (c + 1) / (c - 1), as its squared scale.
     """
     from scipy.special import ndtri, stdtrit
 
@@ -330,16 +325,17 @@ def _strange(clusters: list[Ints]) -> float:
     if count <= _MIN_CLUSTERS:
         return 1.0
     count = max(count, _MIN_CLUSTERS_FOR_T)
+    # The result serves intervals of a normal, which are narrower than those of t.
     wider = float(stdtrit(count - 1.0, _UPPER_END) / ndtri(_UPPER_END))
     return (count + 1.0) / (count - 1.0) * wider**2
 
 
 def median_distance(inputs: Floats) -> float:
-    """Return the median distance between inputs (Q, F), of some of them."""
-    some = inputs[: 2 * _MAX_POINTS]
-    squares = (some**2).sum(1)
-    distances = squares[:, None] + squares - 2.0 * some @ some.T
-    apart = distances[np.triu_indices(len(some), 1)]
+    """Return the median distance between the first of some inputs (Q, F)."""
+    sample = inputs[: 2 * _MAX_POINTS]
+    squares = (sample**2).sum(1)
+    distances = squares[:, None] + squares - 2.0 * sample @ sample.T
+    apart = distances[np.triu_indices(len(sample), 1)]
     return float(np.sqrt(max(float(np.median(apart)) if len(apart) else 1.0, 1e-12)))
 
 

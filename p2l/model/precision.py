@@ -1,12 +1,7 @@
-"""Which precision answers fastest here without changing the answers: float32, bfloat16 or, when asked for, int8.
+"""Choose the precision that answers fastest here without changing the answers: float32, bfloat16 or, on request, int8.
 
-A processor without such instructions computes in bfloat16 many times slower than in float32, one with them up to twice
-as fast, and how much depends on the model's sizes. So both are timed, in turns, on prompts of three lengths, within a
-second or two. Where OpenVINO is installed it computes (p2l.model.openvino), once its coefficients were compared with
-torch's on built-in prompts; elsewhere, and where it disagrees, torch does.
-
-Rounding errors of the first int8 layers propagate through all later ones: where int8 in all layers changes the answers
-too much, the first eighth, or else the first quarter, stays in floating point. A model that changes even so is refused.
+Where OpenVINO is installed it computes (p2l.model.openvino), once its coefficients were compared with torch's on
+built-in prompts; elsewhere, and where it disagrees, torch does.
 """
 
 from __future__ import annotations
@@ -29,7 +24,7 @@ from p2l.model.model import P2LModel
 from p2l.model.openvino import Graph, layers_of
 from p2l.model.reader import ReaderBackbone
 
-# Prompts that are asked when a service starts: how far do the coefficients of a faster model lie from the exact ones?
+# Agreement with the exact coefficients, on prompts that are read when a service starts.
 #
 # Shapes: B prompts, M models.
 
@@ -56,12 +51,12 @@ PROBES: tuple[tuple[str, ...], ...] = (
 
 @dataclass(frozen=True)
 class Agreement:
-    """How the coefficients of two models for the same prompts agree."""
+    """Agreement between the coefficients of two models for the same prompts."""
 
     spearman: float
     """Rank correlation over the models, mean over the prompts."""
     lowest: float
-    """The least of any prompt."""
+    """Lowest rank correlation of any prompt."""
     error: float
     """Mean absolute difference, over the spread: the standard deviation of a prompt's coefficients, on average."""
 
@@ -70,35 +65,30 @@ class Agreement:
         return f"{ranks}, mean error {self.error:.2%} of the coefficients' spread"
 
 
-def agreement(exact: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> Agreement:
-    """Compare coefficients (B, M)."""
-    ranks = np.array([_spearman(a, b) for a, b in zip(exact, other, strict=True)])
+def agreement(exact: npt.NDArray[np.float32], coefs: npt.NDArray[np.float32]) -> Agreement:
+    """Compare coefficients (B, M) with the exact ones."""
+    ranks = np.array([_spearman(a, b) for a, b in zip(exact, coefs, strict=True)])
     spread = float(exact.std(axis=1, dtype=np.float64).mean())
-    error = float(np.abs(exact - other).mean(dtype=np.float64))
+    error = float(np.abs(exact - coefs).mean(dtype=np.float64))
     relative = error / spread if spread > 0 else (0.0 if error == 0 else float("inf"))
     return Agreement(float(ranks.mean()), float(ranks.min()), relative)
 
 
-def probes(tokenizer: PromptTokenizer) -> list[Encoding]:
-    """The probes as this model reads them."""
-    return tokenizer.encode(PROBES)
-
-
 def of_length(tokenizer: PromptTokenizer, tokens: int) -> Encoding:
     """Return a prompt of `tokens` tokens, or of as many as the model reads, made of the probes."""
-    encodings = probes(tokenizer)
+    encodings = tokenizer.encode(PROBES)
     ids = np.concatenate([encoding.ids[:-1] for encoding in encodings])
     body = np.resize(ids, min(tokens, tokenizer.max_length) - 1)
     return Encoding(np.append(body, tokenizer.cls_token_id), None, False, encodings[0].features)
 
 
 def batch_of(model: P2LModel, prompt: Encoding) -> Batch:
-    """One prompt, packed where the backbone can read that."""
+    """Return a batch of one prompt, packed where the backbone can read that."""
     return collate([prompt], 0, packed=backbones.get(model.record.model_type).packs)
 
 
 def coefficients(model: P2LModel, prompts: Sequence[Encoding]) -> npt.NDArray[np.float32]:
-    """Coefficients (B, M) of prompts that are asked one by one."""
+    """Return the coefficients (B, M) of prompts that are read one by one."""
     with torch.inference_mode():
         rows = [model(batch_of(model, prompt)).coefs for prompt in prompts]
     coefs: npt.NDArray[np.float32] = torch.cat(rows).float().numpy()
@@ -106,7 +96,7 @@ def coefficients(model: P2LModel, prompts: Sequence[Encoding]) -> npt.NDArray[np
 
 
 def _spearman(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
-    """Rank correlation, ties sharing their mean rank; 1 where there is nothing to rank."""
+    """Return the rank correlation, ties sharing their mean rank; 1 where there is nothing to rank."""
     from scipy.stats import rankdata
 
     if not np.isfinite(b).all():
@@ -118,18 +108,20 @@ def _spearman(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> float:
 
 METHODS = ("int8",)
 MIN_SPEARMAN, MAX_INT8_ERROR = 0.99, 0.02
-_KEPT_SHARES = (0.0, 1 / 8, 1 / 4)  # share of the layers that is kept, tried in turn
+# Shares of the layers, tried in turn, that stay in floating point. These are the first layers, since their rounding
+# errors propagate through all later ones.
+_KEPT_SHARES = (0.0, 1 / 8, 1 / 4)
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """What became of a model."""
+    """The outcome of rounding a model."""
 
     layers: int
     kept: int
-    """How many of the first layers stayed in floating point."""
+    """Number of first layers that stayed in floating point."""
     agreement: Agreement
-    """With the coefficients that the model gave before."""
+    """Agreement with the coefficients before rounding."""
 
     def __str__(self) -> str:
         which = f", {self.layers - self.kept} of {self.layers} layers" if self.kept else ""
@@ -141,16 +133,24 @@ def quantize(
 ) -> Quantized:
     """Round a freshly loaded float32 model to 8 bits, in place; it can then only answer packed prompts on a CPU.
 
-    `threads` compute a pass, by default as many as torch would take. InputError for an unknown method, a model on a GPU
-    or without layers, no OpenVINO, or coefficients that lie too far from the exact ones (rank correlation below 0.99,
-    error above 2 % of the spread).
+    A pass is computed by `threads`, by default as many as torch would take. InputError for an unknown method, a model
+    on a GPU or without layers, no OpenVINO, or coefficients that lie too far from the exact ones (rank correlation
+    below 0.99, error above 2 % of the spread).
     """
-    _check(model, method)
-    prompts = probes(tokenizer)
+    if method not in METHODS:
+        raise InputError(f"quantize {method!r} is unknown; use {', '.join(METHODS)}")
+    parameter = next(model.parameters())
+    if parameter.device.type != "cpu":
+        raise InputError(f"int8 is for CPUs, and the model is on {parameter.device}; leave --quantize out")
+    if not layers_of(model):
+        raise InputError(f"int8 is for transformers, not for {model.record.model_type}; leave --quantize out")
+    if not openvino.is_installed():
+        raise InputError("int8 needs OpenVINO: pip install 'p2l[cpu]', or leave --quantize out")
+    prompts = tokenizer.encode(PROBES)
     exact = coefficients(model, prompts)
     try:
         graph = Graph(model, tokenizer.max_length)
-    except Exception as error:  # whatever a tracer, a frontend or a plugin has to say of a model that it cannot read
+    except Exception as error:  # tracer, frontend and plugin each raise their own for a model that they cannot read
         raise InputError(f"int8 needs OpenVINO, which cannot read this model ({type(error).__name__})") from error
     precision = "bfloat16" if openvino.has_bfloat16() else "float32"
     count = len(layers_of(model))
@@ -167,30 +167,19 @@ def quantize(
     )
 
 
-def _check(model: P2LModel, method: str) -> None:
-    if method not in METHODS:
-        raise InputError(f"quantize {method!r} is unknown; use {', '.join(METHODS)}")
-    parameter = next(model.parameters())
-    if parameter.device.type != "cpu":
-        raise InputError(f"int8 is for CPUs, and the model is on {parameter.device}; leave --quantize out")
-    if not layers_of(model):
-        raise InputError(f"int8 is for transformers, not for {model.record.model_type}; leave --quantize out")
-    if not openvino.is_installed():
-        raise InputError("int8 needs OpenVINO: pip install 'p2l[cpu]', or leave --quantize out")
-
-
-# float32 or bfloat16?
+# float32 or bfloat16: a processor without such instructions computes in bfloat16 many times slower than in float32, one
+# with them up to twice as fast, depending on the model's sizes. So both are timed, in turns.
 
 _MIN_GAIN, _MAX_ERROR, _MAX_FLOAT32_ERROR = 1.1, 0.02, 0.001
 _TIMED_TOKENS = (16, 60, 250)
 _TIMING_ROUNDS = 5
 _MAX_TIMING_SECONDS = 1.5
-"""When so much time has passed, no further round of timing begins."""
+"""Seconds after which no further round of timing begins: the start of a service waits for it."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A model in the dtype that was chosen, and why, in one line for the log."""
+    """A model in the dtype that was chosen, with the reason in one line for the log."""
 
     model: P2LModel
     dtype: torch.dtype
@@ -199,7 +188,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Timing:
-    """The least seconds that a pass of `tokens` tokens took."""
+    """The shortest time of a pass of `tokens` tokens, in seconds."""
 
     tokens: int
     float32: float
@@ -207,15 +196,15 @@ class Timing:
 
     @property
     def gain(self) -> float:
-        """How many times as fast bfloat16 is."""
+        """Speed of bfloat16 over that of float32."""
         return self.float32 / self.bfloat16
 
 
 def choose_dtype(model: P2LModel, tokenizer: PromptTokenizer, *, threads: int | None = None) -> Choice:
-    """The faster dtype for a freshly loaded float32 model, in OpenVINO where that is installed and agrees with torch.
+    """Choose the faster dtype for a freshly loaded float32 model, in OpenVINO where that is installed and agrees.
 
-    `threads` compute a pass, by default as many as torch would take. While both dtypes are measured memory holds the
-    model two and a half times.
+    A pass is computed by `threads`, by default as many as torch would take. While both dtypes are measured memory holds
+    the model two and a half times.
     """
     if next(model.parameters()).device.type == "cuda":
         if torch.cuda.is_bf16_supported():
@@ -247,7 +236,7 @@ def choose_dtype(model: P2LModel, tokenizer: PromptTokenizer, *, threads: int | 
 def in_dtype(
     model: P2LModel, tokenizer: PromptTokenizer, dtype: torch.dtype, reason: str, *, threads: int | None = None
 ) -> Choice:
-    """A freshly loaded model in a dtype that was decided elsewhere, in OpenVINO where that agrees with torch.
+    """Put a freshly loaded model into a dtype that was decided elsewhere, in OpenVINO where that agrees with torch.
 
     A model without layers stays in float32 on a CPU.
     """
@@ -266,12 +255,12 @@ def in_dtype(
 
 
 class _Library:
-    """OpenVINO's way to compute a float32 model, if there is one."""
+    """A float32 model computed by OpenVINO, where that is installed and can read the model."""
 
     def __init__(self, model: P2LModel, tokenizer: PromptTokenizer, threads: int | None) -> None:
         self.name = "torch"
-        """What computes, and why."""
-        self.prompts = probes(tokenizer)[::2]  # half of them: the start of a service waits for this
+        """The library that computes, with the reason where that is torch."""
+        self.prompts = tokenizer.encode(PROBES)[::2]  # half of them: the start of a service waits for this
         self.exact = coefficients(model, self.prompts)
         self._model = model
         self._threads = threads or torch.get_num_threads()
@@ -279,11 +268,11 @@ class _Library:
         if openvino.is_installed() and backbones.get(model.record.model_type).packs:
             try:
                 self._graph = Graph(model, tokenizer.max_length)
-            except Exception as error:  # whatever a tracer or a frontend has to say of a model that it cannot read
+            except Exception as error:  # tracer and frontend each raise their own for a model that they cannot read
                 self.name = f"torch, for {openvino.version()} cannot read this model ({type(error).__name__})"
 
     def model_in(self, dtype: torch.dtype) -> P2LModel | None:
-        """The model computed by the library; None where it cannot compute so, or gives other coefficients."""
+        """Return the model computed by the library; None where it cannot compute so, or gives other coefficients."""
         if self._graph is None or (dtype == torch.bfloat16 and not openvino.has_bfloat16()):
             return None
         name = str(dtype).removeprefix("torch.")
@@ -297,17 +286,17 @@ class _Library:
 
 
 def _with(model: P2LModel, backbone: nn.Module) -> P2LModel:
-    """The same model with another backbone, or a reader with another encoder."""
+    """Return the same model with another backbone, or a reader with another encoder."""
     if isinstance(model.model, ReaderBackbone):
         backbone = model.model.with_encoder(backbone)
-    other = P2LModel(backbone, model.head, model.model_list, model.record, model.covariates).eval()
-    other.posterior = model.posterior
-    return other
+    copied = P2LModel(backbone, model.head, model.model_list, model.record, model.covariates).eval()
+    copied.posterior = model.posterior
+    return copied
 
 
-def _computed(reason: str, by: str) -> str:
-    """A reason that ends with what computes; one that was measured for another model may end so already."""
-    return f"{reason.split('; computed by ')[0]}; computed by {by}"
+def _computed(reason: str, library: str) -> str:
+    """Return the reason with the library that computes, in place of one that was measured for another model."""
+    return f"{reason.split('; computed by ')[0]}; computed by {library}"
 
 
 def _reason(faster: bool, gain: float, timings: Sequence[Timing], half: Agreement) -> str:
@@ -323,7 +312,7 @@ def _reason(faster: bool, gain: float, timings: Sequence[Timing], half: Agreemen
 
 
 def _half(model: P2LModel) -> P2LModel:
-    """A copy whose backbone is in bfloat16; buffers (rotary frequencies) and the head keep their digits."""
+    """Return a copy with the backbone in bfloat16; buffers (rotary frequencies) and the head keep their digits."""
     narrow = {
         id(parameter): nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False)
         for parameter in model.model.parameters()
@@ -332,7 +321,7 @@ def _half(model: P2LModel) -> P2LModel:
 
 
 def _product() -> Timing:
-    """One product of usual size in both dtypes."""
+    """Time one product of usual size in both dtypes."""
     x = torch.randn(64, 1024)
     layers = [nn.Linear(1024, 1024, bias=False, dtype=dtype) for dtype in (torch.float32, torch.bfloat16)]
     ways = [_pass_of(layer, x.to(layer.weight.dtype)) for layer in layers]
@@ -340,7 +329,7 @@ def _product() -> Timing:
 
 
 def _time(model: P2LModel, half: P2LModel, tokenizer: PromptTokenizer) -> list[Timing]:
-    """Both on prompts of several lengths; no further length once the time is up or the first one has decided."""
+    """Time both models on prompts of several lengths, until the time is up or the first length has decided."""
     until = time.perf_counter() + _MAX_TIMING_SECONDS
     timings: list[Timing] = []
     for tokens in _TIMED_TOKENS:
@@ -361,7 +350,7 @@ def _pass_of(module: nn.Module, batch: object) -> Callable[[], object]:
 
 
 def _least_seconds(ways: Sequence[Callable[[], object]], until: float) -> list[float]:
-    """Least time of each, taken in turns after a round that does not count, at least once."""
+    """Return the shortest time of each of some passes, taken in turns after a round that does not count."""
     for way in ways:
         way()
     least = [float("inf")] * len(ways)

@@ -1,4 +1,4 @@
-"""The backbone that trains in seconds: what is known of a prompt without training, and one hidden layer on top.
+"""The backbone that trains in seconds: inputs that need no training, and one hidden layer on top.
 
     h = [gelu(W_1 x + b_1), ..., gelu(W_K x + b_K)] / K,    x = [state, words, form]
 
@@ -6,13 +6,10 @@
 (fitted to the prompts of the training votes), `form` counts (`p2l.model.prompt_form`). Each has about unit variance
 over the training prompts.
 
-The hidden layer is K members side by side. In training each stands alone: it has inputs and units dropped of its own,
-and the loss is the mean of the members' losses, each of which predicts by its units alone. The head is linear, so that
-the trained model predicts the mean of what they predict, in one pass of one layer. They start from different weights
-and, with an encoder, read different inputs, so they err differently, and their mean has a lower loss than any of them:
-by 0.01 nats on graded answers to a thousand prompts.
-
-While the encoder is frozen a state is computed once per prompt and looked up afterwards (`p2l.model.sentence`).
+The hidden layer is K members side by side. In training each predicts by its units alone, with dropout of its own, and
+the loss is the mean of the members' losses. The head is linear, so that the trained model predicts the mean of their
+predictions, in one pass of one layer: its loss is lower than that of any member, by 0.01 nats on graded answers to a
+thousand prompts.
 
 Shapes: B prompts, T tokens, D width of the encoder, F inputs, K members, H hidden units of all members, V words.
 """
@@ -51,7 +48,7 @@ _WORDS_FILE = "words.safetensors"
 _MAX_ENCODER_TOKENS = 256
 """Tokens that the encoder reads, at most, unless it was trained with fewer."""
 READS = ("state", "words", "all")
-"""What the members of a reader with an encoder read: those that read different things err differently."""
+"""Inputs of the members of a reader with an encoder, by turns: members that read different inputs err differently."""
 MAX_DEVIATIONS = 4.0  # of a feature: a prompt of another kind must not dwarf everything else
 _MAX_CHARS = 20_000  # of a prompt that encoder and form read
 _TOKENS_PER_PASS = 2048  # of prompts that the encoder reads together
@@ -82,7 +79,7 @@ class ReaderConfig:
     activation: str = "gelu"
     """Or "softmax": each member's units are the shares of its clusters in a prompt."""
     reads: Sequence[str] = ("all",)
-    """What the members read, by turns: "all", or form with "state" or "words" alone."""
+    """Inputs of the members, by turns: "all", or form with "state" or "words" alone."""
     form: int = 9
     """Counts of form."""
     with_inputs: bool = False
@@ -118,7 +115,14 @@ class _MemberLayer(Float32Linear):
             )
         super().__init__(inputs, units, dtype=dtype)
         self.config = config
-        self.register_buffer("mask", _inputs_of_members(inputs, config), persistent=False)
+        # (K, F) 1 where a member reads an input, else 0. Inputs are state, words and form, in this order.
+        state = inputs - config.directions - config.form
+        hidden = {"all": slice(0), "state": slice(state, state + config.directions), "words": slice(state)}
+        mask = torch.ones(config.members, inputs)
+        for member in range(config.members):
+            kind = config.reads[member % len(config.reads)]
+            mask[member, choose("inputs of a reader's member", kind, hidden)] = 0.0
+        self.register_buffer("mask", mask, persistent=False)
         self.activate = choose("activation of a reader", config.activation, _ACTIVATIONS)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -131,26 +135,15 @@ class _MemberLayer(Float32Linear):
         weight = self.weight.float().view(count, -1, self.in_features)
         seen = F.dropout(x.expand(count, *x.shape), self.config.input_dropout) * self.mask[:, None]
         units = self.activate(torch.baddbmm(self.bias.float().view(count, 1, -1), seen, weight.mT))
-        own = torch.eye(count, device=x.device)[:, None, :, None]  # the units of the others are zero
-        hidden = (F.dropout(units, self.config.dropout)[:, :, None] * own).flatten(2).flatten(0, 1)
+        diagonal = torch.eye(count, device=x.device)[:, None, :, None]  # units of the other members are zero
+        hidden = (F.dropout(units, self.config.dropout)[:, :, None] * diagonal).flatten(2).flatten(0, 1)
         return torch.cat([seen.flatten(0, 1), hidden], 1) if self.config.with_inputs else hidden
 
     @torch.no_grad()
     def blind(self) -> None:
-        """Set the weights of inputs that a member does not read to zero, and give the others as much more."""
+        """Set the weights of inputs that a member does not read to zero, and scale the others up by as much."""
         weight = self.weight.view(len(self.mask), -1, self.in_features)
         weight *= (self.mask * (self.in_features / self.mask.sum(1, keepdim=True)).sqrt())[:, None]
-
-
-def _inputs_of_members(inputs: int, config: ReaderConfig) -> Tensor:
-    """Return 1 where a member reads an input, else 0 (K, F)."""
-    state = inputs - config.directions - config.form
-    hidden = {"all": slice(0), "state": slice(state, state + config.directions), "words": slice(state)}
-    mask = torch.ones(config.members, inputs)
-    for member in range(config.members):
-        kind = config.reads[member % len(config.reads)]
-        mask[member, choose("inputs of a reader's member", kind, hidden)] = 0.0
-    return mask
 
 
 class ReaderBackbone(nn.Module):
@@ -175,9 +168,9 @@ class ReaderBackbone(nn.Module):
 
     def with_encoder(self, encoder: nn.Module) -> ReaderBackbone:
         """Return the same reader, its weights shared, with another way to compute the encoder."""
-        other = copy.copy(self)
-        other._modules = {**self._modules, "encoder": encoder}
-        return other
+        copied = copy.copy(self)
+        copied._modules = {**self._modules, "encoder": encoder}
+        return copied
 
     def train(self, mode: bool = True) -> ReaderBackbone:
         """Switch training mode; a frozen encoder stays in evaluation mode, without dropout."""
@@ -191,7 +184,7 @@ class ReaderBackbone(nn.Module):
         return self.hidden(self.inputs(batch))
 
     def inputs(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return what is known of prompts without training (B, F): states, words, form, of about unit variance."""
+        """Return the inputs (B, F) of prompts, which are not trained: states, words, form, of about unit variance."""
         features = batch["features"][:, : self.config.directions + self.config.form]
         if self.encoder is None:
             return features
@@ -210,7 +203,13 @@ class ReaderBackbone(nn.Module):
         if self.cache is None:
             with torch.no_grad():  # rounded as a state that is looked up would be
                 return self._read(batch).half().float()
-        tokens = _tokens_of(batch)
+        # While the encoder is frozen a state is computed once per prompt and looked up afterwards.
+        ids = batch["input_ids"].cpu().numpy()
+        if "lengths" in batch:
+            tokens = np.split(ids[0], np.cumsum(batch["lengths"].numpy())[:-1])
+        else:
+            lengths = batch["attention_mask"].sum(1).tolist()
+            tokens = [row[:length] for row, length in zip(ids, lengths, strict=True)]
         keys = [key_of(ids) for ids in tokens]
         known = self.cache.get(keys)
         missing = [row for row, state in enumerate(known) if state is None]
@@ -260,14 +259,6 @@ class ReaderBackbone(nn.Module):
         return digest.hexdigest()
 
 
-def _tokens_of(batch: Mapping[str, Tensor]) -> list[npt.NDArray[np.int64]]:
-    """Return the tokens of each prompt of a packed or padded batch."""
-    ids = batch["input_ids"].cpu().numpy()
-    if "lengths" in batch:
-        return np.split(ids[0], np.cumsum(batch["lengths"].numpy())[:-1])
-    return [row[:length] for row, length in zip(ids, batch["attention_mask"].sum(1).tolist(), strict=True)]
-
-
 class ReaderTokenizer(PromptTokenizer):
     """Prompts to the tokens of the encoder, and the features of words and form."""
 
@@ -285,8 +276,11 @@ class ReaderTokenizer(PromptTokenizer):
             tokenizer.no_padding()
             tokenizer.no_truncation()
             tokenizer.encode_special_tokens = True  # a prompt cannot imitate the encoder's own tokens
-            first, last = _borders(tokenizer)
-            self._first, self._last = np.array(first, dtype=np.int64), np.array(last, dtype=np.int64)
+            # The tokens that the encoder expects before and after a text.
+            whole, body = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
+            start = next((n for n in range(len(whole)) if whole[n : n + len(body)] == body), 0)
+            self._first = np.array(whole[:start], dtype=np.int64)
+            self._last = np.array(whole[start + len(body) :], dtype=np.int64)
 
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
         """See `PromptTokenizer.encode`; without an encoder every prompt has one token that nothing reads."""
@@ -297,7 +291,7 @@ class ReaderTokenizer(PromptTokenizer):
         features = np.concatenate([features, known], axis=1)
         if self._tokenizer is None:
             return [Encoding(np.zeros(1, np.int64), None, False, row) for row in features]
-        texts = [text_of(prompt) for prompt in turns]
+        texts = [BETWEEN_TURNS.join(_newest(prompt)) for prompt in turns]
         most = self.max_length - len(self._first) - len(self._last)
         encodings = []
         for coded, row in zip(
@@ -344,22 +338,10 @@ def newest_form(turns: Sequence[str]) -> list[float]:
     return form_of(_newest(turns))
 
 
-def text_of(turns: Sequence[str]) -> str:
-    """Return the newest characters of a prompt as one text: what encoder and form read."""
-    return BETWEEN_TURNS.join(_newest(turns))
-
-
 def _newest(turns: Sequence[str]) -> list[str]:
     """Return the newest turns of a prompt, repaired, the oldest of them cut."""
     newest = newest_turns(turns, max_turns=_MAX_CHARS, max_chars=_MAX_CHARS)
     return [cut_marks(repair(turn)) for turn in newest]
-
-
-def _borders(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Return the tokens that the encoder expects before and after a text."""
-    whole, body = tokenizer.encode("a").ids, tokenizer.encode("a", add_special_tokens=False).ids
-    start = next((n for n in range(len(whole)) if whole[n : n + len(body)] == body), 0)
-    return whole[:start], whole[start + len(body) :]
 
 
 @register("reader")
@@ -380,18 +362,16 @@ def load(folder: Path, *, max_length: int | None, **_: str | None) -> ReaderToke
     if shapes != {"projection": (words.vocab_size, config.directions), "mean": (width,), "scale": (width,)}:
         raise CheckpointError(f"{file}: does not belong to config.json and the words beside it; copy the folder again")
     length = min(max_length or config.max_position_embeddings, config.max_position_embeddings)
-    tokenizer = None if config.encoder is None else _load_tokens(folder)
+    tokenizer = None
+    if config.encoder is not None:
+        from tokenizers import Tokenizer
+
+        tokens_file = folder / "tokenizer.json"
+        try:
+            tokenizer = Tokenizer.from_file(str(tokens_file))
+        except Exception as error:  # the library raises Exception itself
+            raise CheckpointError(f"{tokens_file}: missing or damaged ({error}); copy the folder again") from error
     return ReaderTokenizer(words, scaling, tokenizer, vocab_size=config.vocab_size, max_length=length)
-
-
-def _load_tokens(folder: Path) -> Any:
-    from tokenizers import Tokenizer
-
-    file = folder / "tokenizer.json"
-    try:
-        return Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises Exception itself
-        raise CheckpointError(f"{file}: missing or damaged ({error}); copy the folder again") from error
 
 
 def _config(folder: Path) -> ReaderConfig:
@@ -411,8 +391,11 @@ def _config(folder: Path) -> ReaderConfig:
 def empty(folder: Path, dtype: torch.dtype) -> ReaderBackbone:
     """Return the backbone of a folder's config.json without its weights; CheckpointError if it is of another type."""
     config = _config(folder)
-    encoder = None if config.encoder is None else _empty_encoder(config.encoder, dtype)
-    return ReaderBackbone(config, encoder, dtype)
+    if config.encoder is None:
+        return ReaderBackbone(config, None, dtype)
+    bare = backbones.get(str(config.encoder.get("model_type"))).bare
+    assert bare is not None
+    return ReaderBackbone(config, bare(dict(config.encoder), dtype), dtype)
 
 
 def pretrained(folder: Path, dtype: torch.dtype) -> ReaderBackbone:
@@ -432,13 +415,6 @@ def keep_states(model: nn.Module) -> None:
     """Look up states that were computed before, and keep those that are new; only training asks for it."""
     if isinstance(model, ReaderBackbone) and model.config.frozen and model.encoder is not None and model.cache is None:
         model.cache = StateCache.open(model.fingerprint(), len(model.state_mean))
-
-
-def _empty_encoder(content: Mapping[str, Any], dtype: torch.dtype) -> nn.Module:
-    """Return the encoder of this config.json, without its weights."""
-    bare = backbones.get(str(content.get("model_type"))).bare
-    assert bare is not None
-    return bare(dict(content), dtype)
 
 
 def assemble(

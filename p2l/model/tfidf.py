@@ -105,7 +105,16 @@ class TfidfTokenizer(PromptTokenizer):
 
     def encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
         """See `PromptTokenizer.encode`; values are the weights w_f, of Euclidean norm one (or no features at all)."""
-        return [self._encode(check_turns(prompt, number)) for number, prompt in enumerate(prompts)]
+        encodings = []
+        for number, prompt in enumerate(prompts):
+            ids, counts, lacking, truncated = self._count(check_turns(prompt, number))
+            values = self._weights(ids, counts)
+            square = float(values @ values)
+            rest = lacking * self._rarest**2  # as if each were another word
+            known = square / (square + rest) if square + rest > 0 else 1.0
+            normalised = (values / (math.sqrt(square) or 1.0)).astype(np.float32)
+            encodings.append(Encoding(ids, normalised, truncated, known=known))
+        return encodings
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Write the vocabulary."""
@@ -127,14 +136,6 @@ class TfidfTokenizer(PromptTokenizer):
             unknown=counts * self._rarest**2,
             lacking=np.array([part[2] for part in counted]) * self._rarest**2,
         )
-
-    def _encode(self, turns: list[str]) -> Encoding:
-        ids, counts, lacking, truncated = self._count(turns)
-        values = self._weights(ids, counts)
-        square = float(values @ values)
-        rest = lacking * self._rarest**2  # as if each were another word
-        known = square / (square + rest) if square + rest > 0 else 1.0
-        return Encoding(ids, (values / (math.sqrt(square) or 1.0)).astype(np.float32), truncated, known=known)
 
     def _count(self, turns: list[str]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64], int, bool]:
         """Return ids and counts of known n-grams, the number of unknown ones, and whether older text is left out."""
@@ -207,7 +208,11 @@ def fit_vocabulary(
         total += 1
         frequencies.update({term for turn in turns for term in _ngrams(split_words(turn), ngrams)})
         if len(frequencies) > _MAX_CANDIDATES:
-            frequencies = _without_rare(frequencies)
+            # Lossy counting: the table is halved by dropping the rarest n-grams, and their counts restart from zero.
+            least = 2
+            while len(frequencies) > _MAX_CANDIDATES // 2:
+                frequencies = Counter({term: count for term, count in frequencies.items() if count >= least})
+                least += 1
     ranked = sorted((-count, term) for term, count in frequencies.items() if count >= min_df)[:max_features]
     if not ranked:
         raise InputError(f"no word is in {min_df} of the {total} prompts; lower the minimum or use more votes")
@@ -218,7 +223,7 @@ def fit_vocabulary(
 def _ngrams(words: Sequence[str], sizes: tuple[int, int]) -> Iterator[str]:
     """Yield runs of words; for scripts without spaces also pairs of characters, because one carries little."""
     if sizes[1] == 1 and SPACELESS.search("".join(words)):
-        yield from (f"{one} {two}" for one, two in pairwise(words) if SPACELESS.match(one) and SPACELESS.match(two))
+        yield from (f"{a} {b}" for a, b in pairwise(words) if SPACELESS.match(a) and SPACELESS.match(b))
     for size in range(sizes[0], sizes[1] + 1):
         yield from words if size == 1 else map(" ".join, zip(*(words[start:] for start in range(size)), strict=False))
 
@@ -237,15 +242,6 @@ def _newest_words(turns: Sequence[str], count: int) -> tuple[list[list[str]], bo
         if count < 0:
             break
     return newest[::-1], count < 0
-
-
-def _without_rare(frequencies: Counter[str]) -> Counter[str]:
-    """Halve the table by dropping the rarest n-grams, whose counts restart from zero (lossy counting)."""
-    least = 2
-    while len(frequencies) > _MAX_CANDIDATES // 2:
-        frequencies = Counter({term: count for term, count in frequencies.items() if count >= least})
-        least += 1
-    return frequencies
 
 
 def empty(folder: Path, dtype: torch.dtype) -> TfidfBackbone:

@@ -66,16 +66,31 @@ class ChatTokenizer(PromptTokenizer):
         self.vocab_size = max([len(tokenizer) - 1, *tokenizer.added_tokens_decoder]) + 1
         pad = tokenizer.pad_token_id
         self.pad_token_id = self.cls_token_id if pad is None else int(pad)
-        own = str(tokenizer.chat_template)
-        self._template = _DATE_FUNCTION + own if "strftime_now" in own else own
-        self._fast = _backend_of(tokenizer)
-        self._set_structure(self._find_markers())
+        template = str(tokenizer.chat_template)
+        self._template = _DATE_FUNCTION + template if "strftime_now" in template else template
+        # The tokenizers library's own object, which can omit offsets; None for a slow tokenizer.
+        self._fast = getattr(tokenizer, "backend_tokenizer", None)
+        if self._fast is not None:
+            self._fast.no_truncation()
+            self._fast.no_padding()
+            self._fast.encode_special_tokens = bool(tokenizer.split_special_tokens)
+        first, second = self._render([["0"], ["1"]])
+        if first == second:
+            raise ConfigError("chat_template leaves out the user's text; use message['content'] in it")
+        # Structure are special tokens, and the template's own tokens.
+        added = tokenizer.added_tokens_decoder.values()
+        markers = {token.content for token in added if token.special or token.content in first}
+        self._set_structure(markers | {*tokenizer.all_special_tokens, *_TEMPLATE_MARKER.findall(self._template)})
 
     def _set_structure(self, markers: Iterable[str]) -> None:
         """Take these texts, and the ids of those that are tokens, for structure, which no prompt may imitate."""
         # A special token of a single character cannot be broken by a space; it stays, except the CLS.
         self._markers = sorted((marker for marker in markers if len(marker) > 1), key=lambda text: (-len(text), text))
-        structure_ids = self._find_structure_ids()
+        # Except the unknown token, which ordinary text may become.
+        ids = {token.content: number for number, token in self.tokenizer.added_tokens_decoder.items()}
+        unknown = {self.tokenizer.unk_token} - {self.tokenizer.eos_token, self.tokenizer.bos_token}
+        in_vocabulary = [ids[text] for text in self._markers if text in ids and text not in unknown]
+        structure_ids = np.array(in_vocabulary, dtype=np.int64)
         self._is_structure = np.zeros(max(structure_ids, default=-1) + 1, dtype=np.bool_)
         self._is_structure[structure_ids] = True
         self._structure_of_blank: dict[int, int] = {}
@@ -119,35 +134,23 @@ class ChatTokenizer(PromptTokenizer):
         newest = [newest_turns(prompt, max_turns=max_chars, max_chars=max_chars) for prompt in prompts]
         bodies = self._bodies([[self._neutralise(turn) for turn in prompt] for prompt in newest])
         encodings = []
-        for prompt, read, unclean in zip(prompts, newest, bodies, strict=True):
+        for prompt, read, body in zip(prompts, newest, bodies, strict=True):
+            # Unicode normalisation, or two turns side by side, may form a special token that neither spells.
+            if self._count_structure(body) > self._count_structure_of_blank(len(read)):
+                body = next(self._bodies([[self._neutralise_strictly(turn) for turn in read]]))
             # The last guard: whatever the tokenizer returns, there is exactly one CLS, at the end.
-            body = self._reclean(read, unclean)
             body = body[(body != self.cls_token_id) & (body < self.vocab_size)]
             if read is not prompt and len(body) < self.max_length + self._preamble + _MARGIN_TOKENS:
                 encodings += self._encode([prompt], 4 * max_chars)
             else:
-                encodings.append(self._finish(body))
+                kept = body[max(0, len(body) - (self.max_length - 1)) :]
+                encodings.append(Encoding(np.append(kept, self.cls_token_id), None, len(kept) < len(body)))
         return encodings
 
     @cached_property
     def _preamble(self) -> int:
         """The number of tokens that the template writes around a turn."""
         return len(next(self._bodies([["x"]])))
-
-    def _find_markers(self) -> set[str]:
-        """Return the texts that are structure: special tokens, and the template's own tokens."""
-        first, second = self._render([["0"], ["1"]])
-        if first == second:
-            raise ConfigError("chat_template leaves out the user's text; use message['content'] in it")
-        added = self.tokenizer.added_tokens_decoder.values()
-        markers = {token.content for token in added if token.special or token.content in first}
-        return markers | {*self.tokenizer.all_special_tokens, *_TEMPLATE_MARKER.findall(self._template)}
-
-    def _find_structure_ids(self) -> npt.NDArray[np.int64]:
-        """Return the ids of markers that are tokens, except the unknown token, which ordinary text may become."""
-        ids = {token.content: number for number, token in self.tokenizer.added_tokens_decoder.items()}
-        unknown = {self.tokenizer.unk_token} - {self.tokenizer.eos_token, self.tokenizer.bos_token}
-        return np.array([ids[text] for text in self._markers if text in ids and text not in unknown], np.int64)
 
     def _render(self, prompts: list[list[str]]) -> list[str]:
         chats = [[{"role": "user", "content": turn} for turn in prompt] for prompt in prompts]
@@ -163,21 +166,14 @@ class ChatTokenizer(PromptTokenizer):
     def _bodies(self, prompts: list[list[str]]) -> Iterator[npt.NDArray[np.int64]]:
         """Yield token ids without the CLS at the end."""
         for texts in _by_size(self._render(prompts) if prompts else []):
-            for row in self._ids(texts):
+            if self._fast is not None:
+                rows = (encoded.ids for encoded in self._fast.encode_batch_fast(texts, add_special_tokens=False))
+            else:
+                options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
+                rows = iter(self.tokenizer(texts, add_special_tokens=False, **options)["input_ids"])
+            for row in rows:
                 ids = np.array(row, dtype=np.int64)
                 yield ids[:-1] if len(ids) and ids[-1] == self.cls_token_id else ids
-
-    def _ids(self, texts: list[str]) -> Iterator[list[int]]:
-        if self._fast is not None:
-            return (encoded.ids for encoded in self._fast.encode_batch_fast(texts, add_special_tokens=False))
-        options = {"return_attention_mask": False, "return_token_type_ids": False, "verbose": False}
-        return iter(self.tokenizer(texts, add_special_tokens=False, **options)["input_ids"])
-
-    def _finish(self, body: npt.NDArray[np.int64]) -> Encoding:
-        truncated = len(body) > self.max_length - 1
-        if truncated:
-            body = body[len(body) - (self.max_length - 1) :]
-        return Encoding(np.append(body, self.cls_token_id), None, truncated)
 
     def _neutralise(self, turn: str) -> str:
         turn = repair(turn)
@@ -185,13 +181,6 @@ class ChatTokenizer(PromptTokenizer):
             if marker in turn:
                 turn = turn.replace(marker, f"{marker[0]} {marker[1:]}")
         return turn
-
-    def _reclean(self, prompt: Sequence[str], body: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the ids `body` of a prompt, tokenised again more strictly if its text still became structure."""
-        # Unicode normalisation, or two turns side by side, may form a special token that neither spells.
-        if self._count_structure(body) <= self._count_structure_of_blank(len(prompt)):
-            return body
-        return next(self._bodies([[self._neutralise_strictly(turn) for turn in prompt]]))
 
     def _neutralise_strictly(self, turn: str) -> str:
         """Drop what normalisation removes, and put blanks around the punctuation that markers have."""
@@ -234,27 +223,22 @@ def load_tokenizer(
     folder = local_folder(path)
     if max_length is not None and max_length < 2:
         raise ConfigError(f"max_length must be at least 2 (one token and the CLS), not {max_length}")
-    model_type = read_object(folder / "config.json", missing={}).get("model_type")
-    load = TOKENIZERS.get(str(model_type)) or TOKENIZERS[""]
+    config = read_object(folder / "config.json", missing={})
+    if max_length is None:  # as in training: in the model's record, or beside published models
+        record = config.get("p2l")
+        training = read_object(folder / "training_config.json", missing={})
+        length = (record.get("max_length") if isinstance(record, dict) else None) or training.get("max_length")
+        if length is not None and (isinstance(length, bool) or not isinstance(length, int) or length < 2):
+            raise CheckpointError(f"{folder}: max_length {length!r} in its configuration is invalid; pass max_length")
+        max_length = length
+    load = TOKENIZERS.get(str(config.get("model_type"))) or TOKENIZERS[""]
     return load(
         folder,
         chat_template=chat_template,
-        max_length=max_length or _recorded_max_length(folder),
+        max_length=max_length,
         cls_token_if_none=cls_token_if_none,
         pad_token_if_none=pad_token_if_none,
     )
-
-
-def _recorded_max_length(folder: Path) -> int | None:
-    """Return the length that the model of this folder was trained with, if the folder records it."""
-    record = read_object(folder / "config.json", missing={}).get("p2l")
-    training = read_object(folder / "training_config.json", missing={})
-    length = (record.get("max_length") if isinstance(record, dict) else None) or training.get("max_length")
-    if length is None:
-        return None
-    if isinstance(length, bool) or not isinstance(length, int) or length < 2:
-        raise CheckpointError(f"{folder}: max_length {length!r} in its configuration is invalid; pass max_length")
-    return length
 
 
 @register("")
@@ -275,9 +259,9 @@ def _load_chat_tokenizer(
         tokenizer.add_special_tokens({"cls_token": cls_token_if_none})
     if tokenizer.pad_token is None and pad_token_if_none is not None:
         tokenizer.add_special_tokens({"pad_token": pad_token_if_none})
-    own = tokenizer.chat_template
-    own = own.get("default") if isinstance(own, dict) else own  # some tokenizers have one for each task
-    tokenizer.chat_template = resolve_template(chat_template) or own or resolve_template("plain")
+    template = tokenizer.chat_template
+    template = template.get("default") if isinstance(template, dict) else template  # some have one for each task
+    tokenizer.chat_template = resolve_template(chat_template) or template or resolve_template("plain")
     tokenizer.model_max_length = max_length or min(tokenizer.model_max_length, DEFAULT_MAX_LENGTH)
     return ChatTokenizer(tokenizer, added_ids=tuple(range(old_size, len(tokenizer))))
 
@@ -286,9 +270,9 @@ def _load_chat_tokenizer(
 def packaged_templates() -> dict[str, str]:
     """Return names and Jinja texts of the packaged chat templates."""
     folder = files("p2l.model") / "templates"
-    templates = [part for part in folder.iterdir() if part.name.endswith(".jinja")]
+    templates = sorted(folder.iterdir(), key=lambda file: file.name)
     return {
-        part.name.removesuffix(".jinja"): part.read_text("utf-8") for part in sorted(templates, key=lambda p: p.name)
+        file.name.removesuffix(".jinja"): file.read_text("utf-8") for file in templates if file.name.endswith(".jinja")
     }
 
 
@@ -316,17 +300,6 @@ def _load_tokenizer(folder: Path) -> Any:
     except Exception as error:  # transformers raises OSError, ValueError, KeyError, ... for a broken tokenizer
         reason = str(error).strip().split("\n")[0]
         raise CheckpointError(f"{folder}: no tokenizer can be loaded from it: {reason}") from error
-
-
-def _backend_of(tokenizer: Any) -> Any:
-    """Return the tokenizers library's own object, which can omit offsets; None for a slow tokenizer."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        return None
-    backend.no_truncation()
-    backend.no_padding()
-    backend.encode_special_tokens = bool(tokenizer.split_special_tokens)
-    return backend
 
 
 def _by_size(texts: Sequence[str]) -> Iterator[list[str]]:

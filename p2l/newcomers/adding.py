@@ -25,7 +25,7 @@ from p2l.common.files import atomic_path
 from p2l.inference import P2L
 from p2l.model.checkpoint import local_folder, read_object
 from p2l.model.model import P2LModel, write_folder
-from p2l.model.posterior import Posterior
+from p2l.model.posterior import SHAPES, Posterior
 from p2l.model.tokenizer import load_tokenizer
 from p2l.newcomers.rows import (
     ExpectedScores,
@@ -258,7 +258,7 @@ def _with_row(posterior: Posterior, row: NewRow, order: Sequence[int]) -> Poster
     weights = torch.tensor(mixture, dtype=torch.float32)
     # The offset is the greater part of what is open, and the same for all prompts; components add their mean square.
     variance = float(np.diag(row.covariance).sum()) + row.prior.own_variance
-    tensors: dict[str, Any] = {key: getattr(posterior, key) for key in Posterior.tensor_names()}
+    tensors: dict[str, Any] = {key: getattr(posterior, key) for key in SHAPES}
     own = torch.cat([torch.zeros(len(posterior.coefs)), torch.tensor([variance**0.5])])
     basis = torch.cat([posterior.basis, (weights @ posterior.basis)[None]])
     tensors["basis"] = torch.cat([basis, own[:, None]], dim=1)[list(order)]

@@ -17,11 +17,10 @@ import torch
 from p2l.common.errors import CheckpointError, ConfigError, P2LError
 from p2l.leaderboard import Leaderboard
 from p2l.leaderboard.pair_tables import check_number_of_models
-from p2l.model import backbones
+from p2l.model import backbones, heads
 from p2l.model.checkpoint import check_can_push, push
 from p2l.model.covariates import CovariateEffects
 from p2l.model.encoding import PromptTokenizer
-from p2l.model.heads import HeadStart
 from p2l.model.model import P2LModel, to_dtype
 from p2l.model.posterior import Posterior
 from p2l.model.reader import keep_states
@@ -188,7 +187,7 @@ class Setup:
         return None if self.start.model is None else load_trained(self.config, self.start, self.tokenizer, self.dtype)
 
     def new_model(
-        self, model_list: list[str], head_start: HeadStart | None = None, linear_head_width: int | None = None
+        self, model_list: list[str], head_start: heads.HeadStart | None = None, linear_head_width: int | None = None
     ) -> P2LModel:
         """Load the configuration's backbone and give it a new head."""
         config = self.config
@@ -314,9 +313,9 @@ def load_trained(config: TrainConfig, start: Start, tokenizer: PromptTokenizer, 
 def ready_for_training(model: P2LModel, config: TrainConfig, device: torch.device) -> None:
     """Apply the configuration's freezing, gradient checkpointing and compilation, and switch to training mode."""
     if config.train_head_only:
-        model.freeze_transformer()
+        model.model.requires_grad_(False)
     if config.shared_level:
-        model.share_level()
+        heads.share_level(model.head)
     keep_states(model.model)
     recompute = config.gradient_checkpointing
     if recompute or (recompute is None and device.type == "cuda"):

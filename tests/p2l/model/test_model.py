@@ -288,7 +288,7 @@ def test_added_tokens_start_at_the_mean_embedding(folders, tmp_path):
 
 def test_freezing_leaves_the_head(folders):
     model, tokenizer = create(folders["qwen2"])
-    model.freeze_transformer()
+    model.model.requires_grad_(False)
     model(batch_of(tokenizer), torch.tensor([[0, 1, 0]] * 3)).loss.backward()
     assert {name.split(".")[0] for name, p in model.named_parameters() if p.grad is not None} == {"head"}
     model.train()

@@ -14,7 +14,7 @@ from p2l.model.backbones import Joined, one_by_one
 from p2l.model.batching import collate
 from p2l.model.model import P2LModel
 from p2l.model.openvino import CompiledBackbone, Graph, is_light, layers_of
-from p2l.model.precision import PROBES, coefficients, of_length, probes
+from p2l.model.precision import PROBES, coefficients, of_length
 from p2l.serving.reload import return_freed_memory
 from tests.p2l.serving_models import tiny
 
@@ -29,7 +29,7 @@ def compiled(model: P2LModel, precision: str = "float32", **options: int) -> P2L
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "bert", "modernbert"])
 def test_a_compiled_model_answers_as_before(family: str, tmp_path: Path) -> None:
     model, tokenizer = tiny(tmp_path, family)
-    batch = collate([*probes(tokenizer), of_length(tokenizer, 300)], 0, packed=True)
+    batch = collate([*tokenizer.encode(PROBES), of_length(tokenizer, 300)], 0, packed=True)
     with torch.inference_mode():
         before = model(batch)
         after = compiled(model)(batch)
@@ -42,7 +42,7 @@ def test_a_compiled_model_answers_as_before(family: str, tmp_path: Path) -> None
 def test_the_mean_over_all_tokens_reads_them_all(tmp_path: Path) -> None:
     model, tokenizer = tiny(tmp_path, "llama")
     model.record, model._read = replace(model.record, pooling="mean"), backbones.get("llama").reader("mean")
-    batch = collate(probes(tokenizer), 0, packed=True)
+    batch = collate(tokenizer.encode(PROBES), 0, packed=True)
     with torch.inference_mode():
         before = model(batch).coefs
         torch.testing.assert_close(compiled(model)(batch).coefs, before, atol=1e-5, rtol=1e-4)
@@ -54,7 +54,7 @@ def test_a_window_and_biases_are_kept(tmp_path: Path) -> None:
         layer.self_attn.sliding_window = 7
         for part in (layer.self_attn.q_proj, layer.self_attn.v_proj):
             torch.nn.init.normal_(part.bias)
-    batch = collate(probes(tokenizer), 0, packed=True)
+    batch = collate(tokenizer.encode(PROBES), 0, packed=True)
     with torch.inference_mode():
         before = model(batch).coefs
         torch.testing.assert_close(compiled(model)(batch).coefs, before, atol=1e-5, rtol=1e-4)
@@ -74,8 +74,8 @@ def test_passes_beside_each_other_have_a_thread_each_in_bfloat16(tmp_path: Path)
     backbone = Graph(model, 512).compiled("bfloat16", threads=2)
     backbone.divide(2)
     shared = P2LModel(backbone, model.head, model.model_list, model.record).eval()
-    exact = coefficients(model, probes(tokenizer))
-    error = np.abs(coefficients(shared, probes(tokenizer)) - exact).mean() / exact.std(axis=1).mean()
+    exact = coefficients(model, tokenizer.encode(PROBES))
+    error = np.abs(coefficients(shared, tokenizer.encode(PROBES)) - exact).mean() / exact.std(axis=1).mean()
     assert error < 0.03
 
 
@@ -109,7 +109,7 @@ def test_a_graph_that_is_dropped_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_rounding_begins_at_the_layer_that_is_asked_for(tmp_path: Path) -> None:
     model, tokenizer = tiny(tmp_path, "llama", layers=4)
-    prompts = probes(tokenizer)
+    prompts = tokenizer.encode(PROBES)
     exact = coefficients(model, prompts)
     errors = [np.abs(coefficients(compiled(model, first=first), prompts) - exact).mean() for first in (0, 2, 4)]
     assert errors[0] > errors[1] > 2 * errors[2]  # the embedding is in bfloat16 wherever layers are in int8
@@ -134,7 +134,7 @@ def test_a_compiled_model_keeps_its_size_in_mind(tmp_path: Path, monkeypatch: py
 
 def test_threads_beside_each_other_get_the_answers_of_one_that_is_alone(tmp_path: Path) -> None:
     model, tokenizer = tiny(tmp_path, "llama")
-    exact = coefficients(model, probes(tokenizer))
+    exact = coefficients(model, tokenizer.encode(PROBES))
     divided = P2LModel(Graph(model, 512).compiled("float32", threads=2), model.head, model.model_list, model.record)
     backbone = divided.eval().model
     assert isinstance(backbone, CompiledBackbone)
@@ -144,7 +144,7 @@ def test_threads_beside_each_other_get_the_answers_of_one_that_is_alone(tmp_path
 
     def ask(threads: int) -> np.ndarray:
         torch.set_num_threads(threads)
-        return coefficients(divided, probes(tokenizer))
+        return coefficients(divided, tokenizer.encode(PROBES))
 
     for cores, at_once in ((2, 1), (1, 2), (1, 3)):
         with ThreadPoolExecutor(at_once) as pool:

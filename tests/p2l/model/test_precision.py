@@ -6,7 +6,7 @@ import torch
 
 from p2l.model import openvino, precision
 from p2l.model.openvino import CompiledBackbone
-from p2l.model.precision import Agreement, Timing, agreement, choose_dtype, coefficients, in_dtype, of_length, probes
+from p2l.model.precision import PROBES, Agreement, Timing, agreement, choose_dtype, coefficients, in_dtype, of_length
 from tests.p2l.serving_models import tiny
 
 
@@ -32,7 +32,7 @@ def test_the_faster_dtype_is_chosen_and_said_why(
     family: str, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, tokenizer = tiny(tmp_path, family)
-    exact = coefficients(model, probes(tokenizer))
+    exact = coefficients(model, tokenizer.encode(PROBES))
     timed(monkeypatch, 2.0, [1.5, 2.0])
     found = choose_dtype(model, tokenizer)
     assert found.dtype == next(found.model.model.parameters()).dtype == torch.bfloat16
@@ -41,7 +41,7 @@ def test_the_faster_dtype_is_chosen_and_said_why(
     )
     assert found.reason.endswith(f"of their spread on average; computed by {by}")
     assert isinstance(found.model.model, CompiledBackbone) == (by != "torch")
-    now = coefficients(found.model, probes(tokenizer))
+    now = coefficients(found.model, tokenizer.encode(PROBES))
     assert 0 < np.abs(now - exact).max() < 0.05
     assert found.model.head.head.weight.dtype == torch.float32
     assert next(model.model.parameters()).dtype == torch.float32
@@ -50,13 +50,13 @@ def test_the_faster_dtype_is_chosen_and_said_why(
 @pytest.mark.parametrize("passes", [[1.05, 1.1], [0.5]])
 def test_a_small_gain_is_none(by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: list[float]) -> None:
     model, tokenizer = tiny(tmp_path, "llama")
-    exact = coefficients(model, probes(tokenizer))
+    exact = coefficients(model, tokenizer.encode(PROBES))
     timed(monkeypatch, 2.0, passes)
     found = choose_dtype(model, tokenizer)
     assert found.dtype == torch.float32
     assert found.reason.startswith(("float32: bfloat16 is only 1.1 times", "float32: bfloat16 is not faster here ("))
     assert found.reason.endswith(f"computed by {by}")
-    np.testing.assert_allclose(coefficients(found.model, probes(tokenizer)), exact, atol=1e-5)
+    np.testing.assert_allclose(coefficients(found.model, tokenizer.encode(PROBES)), exact, atol=1e-5)
 
 
 def test_coefficients_that_suffer_keep_float32(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,14 +89,14 @@ def test_a_library_that_gives_other_coefficients_is_left_alone(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, tokenizer = tiny(tmp_path, "llama")
-    exact = coefficients(model, probes(tokenizer))
+    exact = coefficients(model, tokenizer.encode(PROBES))
     monkeypatch.setattr(openvino, "has_bfloat16", lambda: True)
     monkeypatch.setattr(precision, "agreement", lambda *_: Agreement(0.9, 0.5, 0.03))
     found = in_dtype(model, tokenizer, getattr(torch, name), "as asked")
     assert not isinstance(found.model.model, CompiledBackbone)
     assert found.reason.startswith("as asked; computed by torch, for coefficients of OpenVINO ")
     assert found.reason.endswith("differ by 3.0% of their spread")
-    np.testing.assert_allclose(coefficients(found.model, probes(tokenizer)), exact, atol=0.05)
+    np.testing.assert_allclose(coefficients(found.model, tokenizer.encode(PROBES)), exact, atol=0.05)
 
 
 @pytest.mark.skipif(not openvino.is_installed(), reason="no OpenVINO")
@@ -142,10 +142,10 @@ def test_a_dtype_that_is_asked_for_is_computed_in(by: str, tmp_path: Path, dtype
     if by != "torch" and dtype == torch.bfloat16 and not openvino.has_bfloat16():
         pytest.skip("no bfloat16 here")
     model, tokenizer = tiny(tmp_path, "llama")
-    before = coefficients(model, probes(tokenizer))
+    before = coefficients(model, tokenizer.encode(PROBES))
     found = in_dtype(model, tokenizer, dtype, "as measured; computed by something")
     assert (found.dtype, found.reason) == (dtype, f"as measured; computed by {by}")
-    after = coefficients(found.model, probes(tokenizer))
+    after = coefficients(found.model, tokenizer.encode(PROBES))
     np.testing.assert_allclose(after, before, atol=1e-5 if dtype == torch.float32 else 0.03)
     assert next(found.model.model.parameters()).dtype == dtype
 

@@ -15,7 +15,6 @@ from p2l.model.precision import (
     Agreement,
     Quantized,
     coefficients,
-    probes,
     quantize,
 )
 from tests.p2l.serving_models import tiny
@@ -27,9 +26,9 @@ needs_openvino = pytest.mark.skipif(not openvino.is_installed(), reason="no Open
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "bert", "modernbert"])
 def test_int8_answers_nearly_as_before_and_says_how_nearly(family: str, tmp_path: Path) -> None:
     model, tokenizer = tiny(tmp_path, family)
-    exact = coefficients(model, probes(tokenizer))
+    exact = coefficients(model, tokenizer.encode(PROBES))
     said = quantize(model, tokenizer)
-    now = coefficients(model, probes(tokenizer))
+    now = coefficients(model, tokenizer.encode(PROBES))
     assert not np.array_equal(now, exact)
     assert said.agreement.spearman >= MIN_SPEARMAN
     assert said.agreement.error == pytest.approx(np.abs(now - exact).mean() / exact.std(axis=1).mean(), rel=1e-3)
@@ -76,7 +75,7 @@ def test_first_layers_stay_when_rounding_all_is_too_much(tmp_path: Path, monkeyp
     assert str(found).startswith("int8, 6 of 8 layers: rank correlation 0.9990 (lowest 0.9900), mean error 1.90%")
     assert firsts == [0, 1, 2]
     assert isinstance(model.model, CompiledBackbone)
-    assert np.isfinite(coefficients(model, probes(tokenizer))).all()
+    assert np.isfinite(coefficients(model, tokenizer.encode(PROBES))).all()
 
 
 @needs_openvino
