@@ -40,15 +40,14 @@ from p2l.votes.schema import hash_turns
 Floats = NDArray[np.float64]
 Ids = NDArray[np.int64]
 Values = Callable[[Ids], Tensor]
-_MOST_FITTED_VOTES, _MOST_FITTED_COEFS = (
-    50_000,
-    20_000_000,
-)  # that the last fit rests on: an effect's error is 0.01 then
+# Of the last fit: with this many votes the error of an effect is 0.01.
+_MOST_FITTED_VOTES = 50_000
+_MOST_FITTED_COEFS = 20_000_000
 _LINES_THAT_DECIDE = 1_000  # of a growing file, whose columns and texts decide what the covariates are
 _PRIOR_SD = 0.5  # of the terms for LLMs: how far a forecast may be off for all prompts alike
 
 
-class Rows(Protocol):
+class Rows(Votes, Protocol):
     """Votes of a growing file."""
 
     @property
@@ -60,12 +59,6 @@ class Rows(Protocol):
 
     def rows(self, ids: Any) -> list[dict[str, Any]]:
         """Return all columns of each vote."""
-
-    def __len__(self) -> int:
-        """Votes that are there."""
-
-    def labels(self, ids: Any) -> NDArray[Any]:
-        """(n, 3) int32 `[winner, loser, tie]`."""
 
     def pairs(self, ids: Any) -> NDArray[np.int32]:
         """(n, 2) models a and b."""
@@ -168,11 +161,7 @@ def values_of_store(effects: CovariateEffects, votes: VoteStore) -> Values:
     for ids, batch in votes.batches():
         raw = effects.design.read(batch, votes.name, {})
         values[ids] = effects.scaled(raw, votes.labels(ids)[:, 0] != votes.pairs(ids)[:, 0])
-
-    def chosen(ids: Ids) -> Tensor:
-        return torch.from_numpy(values[ids])
-
-    return chosen
+    return lambda ids: torch.from_numpy(values[ids])
 
 
 def values_of_rows(effects: CovariateEffects, votes: Rows) -> Values:

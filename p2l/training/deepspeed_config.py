@@ -1,7 +1,6 @@
 """Merge a DeepSpeed JSON file and the training configuration into one dictionary for `deepspeed.initialize`.
 
-Only the Hugging Face Trainer understands `"auto"`, yet many users' files contain it: it is resolved here from the
-training configuration. Where both files give a value, the two must agree; the error names both.
+Where both files give a value, the two must agree; the error names both.
 
 Also here: the compilers that such settings need, and torch.compile for the layers of a backbone.
 """
@@ -28,6 +27,7 @@ from p2l.model.backbones import P2L_ATTENTION, register_attention
 from p2l.training.train_config import TrainConfig
 
 Precision = str  # "float32" | "bfloat16"
+# Only the Hugging Face Trainer understands it, yet many users' files contain it: it is resolved here.
 _AUTO = "auto"
 _TOTAL_STEPS = "total_num_steps"
 _OLD_OFFLOAD = {"offload_optimizer": "cpu_offload", "offload_param": "cpu_offload_param"}
@@ -78,7 +78,6 @@ def resolve_deepspeed(
         _agree(raw, key, value, path)
     precision = _precision(config, raw, path, default="bfloat16" if on_gpu and gpu_has_bfloat16 else "float32")
     zero = _zero(raw, path, precision)
-    _check_offload(zero, path)
     resolved = {key: value for key, value in raw.items() if key not in {"fp16", "bf16", *batch}}
     resolved |= {
         "train_micro_batch_size_per_gpu": config.batch_size,
@@ -140,13 +139,13 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _checked(raw: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Check keys and the types of what is read here; `bfloat16` is an old name of `bf16`."""
+    """Check keys, and the types of the values that this module uses."""
     for key, value in raw.items():
         if key not in _BLOCK_KEYS | _VALUE_KEYS:
             raise ConfigError(f"{path}: unknown key {key!r}{nearest(key, _BLOCK_KEYS | _VALUE_KEYS)}; fix or remove it")
         if key in _BLOCK_KEYS and not isinstance(value, dict):
             raise ConfigError(f"{path}: {key!r} must be an object {{...}}, got {value!r}")
-    if "bfloat16" in raw:
+    if "bfloat16" in raw:  # DeepSpeed's old name of bf16
         raw = {"bf16": raw["bfloat16"], **{key: value for key, value in raw.items() if key != "bfloat16"}}
     for name in ("bf16", "fp16"):
         if raw.get(name, {}).get("enabled", _AUTO) not in (True, False, _AUTO):
@@ -237,23 +236,16 @@ def _scheduler(config: TrainConfig, raw: dict[str, Any], path: Path) -> dict[str
 
 
 def _zero(raw: dict[str, Any], path: Path, precision: Precision) -> dict[str, Any]:
-    """Return the ZeRO settings; an `auto` there means DeepSpeed's own default.
-
-    Without ZeRO there are no float32 master weights, and small updates of bfloat16 weights are rounded away: bfloat16
-    needs stage 1 at least.
-    """
+    """Return the ZeRO settings; an `auto` there means DeepSpeed's own default."""
     written = {key: value for key, value in raw.get("zero_optimization", {}).items() if value != _AUTO}
+    # Without ZeRO there are no float32 master weights, and small updates of bfloat16 weights are rounded away.
     zero = {"stage": 1 if precision == "bfloat16" else 0, **written}
     stage = zero["stage"]
     if type(stage) is not int or stage not in (0, 1, 2, 3):
         raise ConfigError(f"{path}: 'zero_optimization.stage' must be 0, 1, 2 or 3, got {stage!r}")
     if stage == 0 and precision == "bfloat16":
         raise ConfigError(f"{path}: 'zero_optimization.stage' is 0, but bfloat16 needs 1, 2 or 3; or use dtype float32")
-    return zero
-
-
-def _check_offload(zero: dict[str, Any], path: Path) -> None:
-    """Refuse offloading that DeepSpeed would ignore, or reject with an error that does not name the key."""
+    # Offloading that DeepSpeed would ignore, or reject with an error that does not name the key.
     for key, stages in (("offload_optimizer", (1, 2, 3)), ("offload_param", (3,))):
         block = zero.get(key)
         device = block.get("device", "none") if isinstance(block, dict) else "none" if block is None else None
@@ -270,6 +262,7 @@ def _check_offload(zero: dict[str, Any], path: Path) -> None:
             raise ConfigError(f"{path}: 'zero_optimization.{key}': nvme needs a folder; add \"nvme_path\"")
         if zero.get(old := _OLD_OFFLOAD[key]):
             raise ConfigError(f'{path}: \'zero_optimization.{old}\' is an old name; write "{key}": {{"device": "cpu"}}')
+    return zero
 
 
 def _refuse_auto(node: object, path: Path, key: str = "") -> None:
@@ -368,8 +361,17 @@ def _compile_within_checkpoint(layer: Any) -> None:
 
 def make_scheduler(config: TrainConfig, total_steps: int | None) -> Callable[[torch.optim.Optimizer], Any]:
     """Return a factory of the schedule that the configuration names; ConfigError if it or its settings are wrong."""
+    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
+
+    makers: Any = TYPE_TO_SCHEDULER_FUNCTION
+    unfit = ("reduce_lr_on_plateau", "greedy")  # they need a validation loss before every step
+    schedules: dict[str, Callable[..., Any]] = {
+        entry.value: make for entry, make in makers.items() if entry.value not in unfit
+    }
     name = config.lr_schedule
-    schedule = _schedule_named("constant_with_warmup" if name == "constant" and config.warmup_steps else name)
+    # transformers' own "constant" ignores a warm-up.
+    kind = "constant_with_warmup" if name == "constant" and config.warmup_steps else name
+    schedule = choose("key 'lr_schedule':", kind, schedules)
     parameters = inspect.signature(schedule).parameters
     counts = {"num_warmup_steps": config.warmup_steps, "num_training_steps": total_steps}
     options = {key: value for key, value in counts.items() if key in parameters} | config.lr_schedule_params
@@ -390,18 +392,6 @@ def make_scheduler(config: TrainConfig, total_steps: int | None) -> Callable[[to
     except Exception as error:  # any failure here comes from the user's parameters
         raise ConfigError(f"key 'lr_schedule': {name!r}: {one_line(error)}") from error
     return make
-
-
-def _schedule_named(name: str) -> Callable[..., Any]:
-    from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
-
-    # These two need a validation loss before every step.
-    unfit = ("reduce_lr_on_plateau", "greedy")
-    makers: Any = TYPE_TO_SCHEDULER_FUNCTION
-    schedules: dict[str, Callable[..., Any]] = {
-        kind.value: make for kind, make in makers.items() if kind.value not in unfit
-    }
-    return choose("key 'lr_schedule':", name, schedules)
 
 
 def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]] | None:

@@ -1,9 +1,4 @@
-"""DeepSpeed behind one class: processes, forward, backward, optimizer step, state in and out.
-
-DeepSpeed averages gradients over ranks and counts micro-steps itself. The trainer needs the sum over a step's votes
-divided by the step's global number of votes, with as many micro-steps as the step takes. So accumulation is controlled
-by hand: only the last micro-batch is marked as the boundary, and the loss is multiplied by the number of ranks.
-"""
+"""DeepSpeed behind one class: processes, forward, backward, optimizer step, state in and out."""
 
 from __future__ import annotations
 
@@ -212,6 +207,8 @@ class Engine:
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradient of this rank's part of the step's loss; `last` marks the step's last micro-batch."""
+        # DeepSpeed averages gradients over ranks and counts micro-steps itself; the trainer needs the sum over a step's
+        # votes, with as many micro-steps as the step takes. So the boundary is set and the loss scaled by hand.
         self._engine.set_gradient_accumulation_boundary(last)
         self._engine.backward(loss * self.world_size, scale_wrt_gas=False)
 
@@ -272,7 +269,17 @@ class Engine:
             # Under ZeRO parameters are views into one flat buffer; a file needs a copy of each.
             state = self.model.state_dict() if self.is_main else {}
             return {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
-        return self._gathered_state_dict()
+        import deepspeed
+
+        gathered: dict[str, Tensor] = {}
+        for name, parameter in self.model.named_parameters():
+            with deepspeed.zero.GatheredParameters([parameter]):
+                if self.is_main:
+                    gathered[name] = parameter.detach().cpu().clone()
+        if self.is_main:
+            names = self.model.state_dict().keys()  # without the buffers that are not persistent
+            gathered |= {name: buffer.detach().cpu() for name, buffer in self.model.named_buffers() if name in names}
+        return gathered
 
     def save(self, folder: Path) -> None:
         """Write optimizer, schedule and partitioned weights below `folder` (every rank must call this)."""
@@ -283,7 +290,19 @@ class Engine:
 
         CheckpointError if it is missing, damaged, of another number of processes, or holds more than a state.
         """
-        self._check_complete(folder)
+        shards = [file.name for file in (folder / _STATE_FOLDER).glob("*.pt")]
+        if not shards:
+            raise CheckpointError(
+                f"{folder}: its training state, the folder {_STATE_FOLDER}, is missing; copy it again"
+            )
+        ranks = {int(match[1]) for name in shards if (match := _SHARD.search(name))}
+        missing = sorted(set(range(self.world_size)) - ranks) if self.zero_stage else []
+        if missing:
+            raise CheckpointError(
+                f"{folder / _STATE_FOLDER}: the part of process {missing[0]} is missing "
+                f"({len(missing)} of {self.world_size} are); output_dir must be a folder that all nodes "
+                "share: copy the other nodes' parts into it"
+            )
         try:
             with peers(), _without_code():
                 path, _ = self._engine.load_checkpoint(str(folder), tag=_STATE_FOLDER)
@@ -327,6 +346,8 @@ class Engine:
         The state that `save_whole` wrote below `folder` is loaded; further rows stay as `model` has them, with a
         state of zero. `blank` is any batch; every rank must call this.
         """
+        from safetensors.torch import load_file
+
         old, scalars = self._engine, _read_scalars(self._optimizer)
         counters = {name: getattr(old, name) for name in _COUNTERS}
         rates = self._scheduler.state_dict()
@@ -336,23 +357,12 @@ class Engine:
         gc.collect()  # before the new buffers are there: both engines may not fit into memory
         self._start(model, groups)
         if had_stepped:
-            self._empty_step(blank)
-        self._load_whole(folder)
-        _write_scalars(self._optimizer, scalars)
-        self._scheduler.load_state_dict(rates)
-        for name, value in counters.items():
-            setattr(self._engine, name, value)
-
-    def _empty_step(self, blank: Batch) -> None:
-        """Make a step without gradient, so that the optimizer creates its state; the weights are overwritten later."""
-        output = self.forward(blank)
-        outputs = [values for values in (output.coefs, output.eta, output.gamma, output.shift) if values is not None]
-        self.backward(sum((values.sum() * 0.0 for values in outputs), torch.zeros((), device=self.device)), last=True)
-        self._engine.step()
-
-    def _load_whole(self, folder: Path) -> None:
-        from safetensors.torch import load_file
-
+            # A step without gradient, in which the optimizer creates its state; the weights are overwritten next.
+            output = self.forward(blank)
+            outputs = [part for part in (output.coefs, output.eta, output.gamma, output.shift) if part is not None]
+            zero = torch.zeros((), device=self.device)
+            self.backward(sum((values.sum() * 0.0 for values in outputs), zero), last=True)
+            self._engine.step()
         keys = _state_keys(self._optimizer)
         for number, parameter in enumerate(_trainable(self.model)):
             parts = load_file(folder / f"{number}.safetensors", device=str(self.device))
@@ -360,41 +370,17 @@ class Engine:
                 values = _read_full(parameter, self._optimizer, key)
                 if key is not None:
                     values.zero_()
-                part = parts[key or _VALUES_KEY]
-                values[: len(part)] = part
+                rows = parts[key or _VALUES_KEY]
+                values[: len(rows)] = rows
                 _write_full(parameter, self._optimizer, values, key)
-
-    def _check_complete(self, folder: Path) -> None:
-        files = [file.name for file in (folder / _STATE_FOLDER).glob("*.pt")]
-        if not files:
-            raise CheckpointError(
-                f"{folder}: its training state, the folder {_STATE_FOLDER}, is missing; copy it again"
-            )
-        there = {int(match[1]) for name in files if (match := _SHARD.search(name))}
-        missing = sorted(set(range(self.world_size)) - there) if self.zero_stage else []
-        if missing:
-            raise CheckpointError(
-                f"{folder / _STATE_FOLDER}: the part of process {missing[0]} is missing "
-                f"({len(missing)} of {self.world_size} are); output_dir must be a folder that all nodes "
-                "share: copy the other nodes' parts into it"
-            )
-
-    def _gathered_state_dict(self) -> dict[str, Tensor]:
-        import deepspeed
-
-        gathered: dict[str, Tensor] = {}
-        for name, parameter in self.model.named_parameters():
-            with deepspeed.zero.GatheredParameters([parameter]):
-                if self.is_main:
-                    gathered[name] = parameter.detach().cpu().clone()
-        if self.is_main:
-            names = self.model.state_dict().keys()
-            gathered |= {name: buffer.detach().cpu() for name, buffer in self.model.named_buffers() if name in names}
-        return gathered
+        _write_scalars(self._optimizer, scalars)
+        self._scheduler.load_state_dict(rates)
+        for name, value in counters.items():
+            setattr(self._engine, name, value)
 
 
 def _refused(folder: Path, error: UnpicklingError) -> CheckpointError:
-    """Return the error that names the first state which is not a state, and what in it could run code."""
+    """Return the error that names the first file which is no state, and the name in it that could run code."""
     for file in sorted(folder.glob("*.pt")):
         try:
             with _without_code():
@@ -405,9 +391,9 @@ def _refused(folder: Path, error: UnpicklingError) -> CheckpointError:
         except Exception:  # damaged otherwise: what DeepSpeed met is another file
             continue
     name = _FORBIDDEN_NAME.search(str(error).split("WeightsUnpickler error")[-1])
-    what = f"it names {name[1]}, which could run code" if name else "it is damaged, or could run code"
+    reason = f"it names {name[1]}, which could run code" if name else "it is damaged, or could run code"
     return CheckpointError(
-        f"{folder}: is not a training state: {what}; nothing of it was run: resume from a checkpoint of your own"
+        f"{folder}: is not a training state: {reason}; nothing of it was run: resume from a checkpoint of your own"
     )
 
 
@@ -429,22 +415,15 @@ def _inner_optimizer(optimizer: Any) -> torch.optim.Optimizer:
 
 def _state_keys(optimizer: Any) -> list[str]:
     """Return the keys of the optimizer's per-weight state, after linking it; empty before the first step."""
-    _link_states(optimizer)
-    for parameter, state in _inner_optimizer(optimizer).state.items():
-        return [key for key, value in state.items() if torch.is_tensor(value) and value.shape == parameter.shape]
-    return []
-
-
-def _link_states(optimizer: Any) -> None:
-    """Make ZeRO 1 and 2 link each parameter to its optimizer state again.
-
-    DeepSpeed (0.19) links after the first step of the first group, when other groups have no state yet; and loading a
-    checkpoint may replace all of it.
-    """
+    # DeepSpeed (0.19) links each parameter of ZeRO 1 and 2 to its state after the first step of the first group, when
+    # other groups have no state yet; and loading a checkpoint may replace all of it.
     link = getattr(optimizer, "_lazy_init_hp_params_optimizer_state", None)
     if link is not None and len(_inner_optimizer(optimizer).state):
         optimizer._hp_optimizer_states_linked = False
         link()
+    for parameter, state in _inner_optimizer(optimizer).state.items():
+        return [key for key, value in state.items() if torch.is_tensor(value) and value.shape == parameter.shape]
+    return []
 
 
 def _read_full(parameter: nn.Parameter, optimizer: Any, key: str | None = None) -> Tensor:

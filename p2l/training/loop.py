@@ -7,6 +7,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -445,7 +446,8 @@ class Run(ABC):
 
     def published_forecast(self, votes: Votes) -> Forecast | None:
         """Predict votes with the weights that folders hold, on rank 0; None on the others."""
-        with self.trainer.as_published():
+        published = self.trainer.published
+        with nullcontext() if published is None else published.in_place():
             return self.trainer.forecast(votes)
 
     def save_model(

@@ -103,9 +103,22 @@ class _OfflineRun(Run):
         """Write the model, its posterior and its results, and print how it compares with one leaderboard."""
         if self.sources is not None and self.trainer.engine.is_main:
             write_sources(self.folder, self.sources, None if self.crossed is None else self.crossed.worth)
-        finished = self.save_model(write_beside=self._write_posterior, board=self._board)
+
+        def write_beside(folder: Path) -> None:
+            # Of people's votes alone: verdicts of judges on people do not make intervals narrower.
+            votes = of_people(self.votes.usable, self.config)
+            write_posterior(folder, votes, self.trainer.engine.device, weighted=self.config.weighted_loss)
+
+        finished = self.save_model(write_beside=write_beside, board=self._board)
         comparison = self._compare(finished, factor)
-        self.announce(finished, "" if comparison is None else self._closing_table(comparison))
+        closing_table = ""
+        if comparison is not None:
+            closing_table = f"\n{comparison.to_text()}\n"
+            worth = None if self.crossed is None else self.crossed.worth
+            if self.sources is not None and (text := to_text(self.sources, worth)):
+                closing_table += f"\n{text}\n"
+            closing_table += "\n"
+        self.announce(finished, closing_table)
 
     @property
     def _schedule(self) -> OfflineSchedule:
@@ -137,11 +150,6 @@ class _OfflineRun(Run):
     def _board(self) -> Leaderboard:
         return one_leaderboard(self.votes.usable, self.config)
 
-    def _write_posterior(self, folder: Path) -> None:
-        # Of people's votes alone: intervals do not become narrower by what judges say of people.
-        votes = of_people(self.votes.usable, self.config)
-        write_posterior(folder, votes, self.trainer.engine.device, weighted=self.config.weighted_loss)
-
     def _compare(self, finished: FinishedModel, factor: float | None) -> HeldOutComparison | None:
         """Write how the model compares with one leaderboard; None without votes to compare on, and on other ranks."""
         votes, forecast, comparison = finished.validation, finished.forecast, None
@@ -159,13 +167,6 @@ class _OfflineRun(Run):
         if comparison is not None:
             write_json(self.folder / COMPARISON_FILE, comparison.to_dict(), indent=2)
         return comparison
-
-    def _closing_table(self, comparison: HeldOutComparison) -> str:
-        lines = [comparison.to_text()]
-        worth = None if self.crossed is None else self.crossed.worth
-        if self.sources is not None and (text := to_text(self.sources, worth)):
-            lines.append(f"\n{text}")
-        return "\n{}\n\n".format("\n".join(lines))
 
 
 # Prepare: votes, model and trainer.
@@ -208,7 +209,15 @@ def prepare(config_path: str, options: RunOptions) -> _OfflineRun:
 def _choose_votes(setup: Setup, model_list: list[str] | None) -> tuple[_RunVotes, CrossFit | None]:
     """Open the votes and hold some out, or cross-fit on all of them, to choose the best step by."""
     config, options, resume = setup.config, setup.options, setup.start.resume
-    usable = _open_train(config, model_list)
+    # Covariates, judges and voters are fitted to whole rows, and few votes are cross-fitted.
+    needs_rows = config.covariates or has_sources(config) or config.cross_fit
+    usable = open_train_votes(config, model_list, spread=not needs_rows)
+    if usable.is_time_sorted and not config.shuffle:
+        note(
+            "warning: votes are sorted by time and used in that order; a model forgets its oldest votes this way "
+            "(set 'shuffle: true', or train online)"
+        )
+    check_counted(usable, config.loss_type, weighted=config.weighted_loss)
     validation = _open_validation(config, usable, quiet=options.quiet) if options.eval_steps is not None else None
     selects = options.eval_steps is not None if resume is None else bool(read_state(resume).selection)
     crossed = None if resume is None else CrossFit.read(resume)
@@ -226,19 +235,6 @@ def _choose_votes(setup: Setup, model_list: list[str] | None) -> tuple[_RunVotes
         note("too few prompts to hold some out: the last step is the result, and it is not shrunk")
     train, choose = parts or (usable, None)
     return _RunVotes(usable, train, choose, validation), crossed
-
-
-def _open_train(config: TrainConfig, model_list: list[str] | None) -> VoteStore:
-    # Covariates, judges and voters are fitted to whole rows, and few votes are cross-fitted.
-    needs_rows = config.covariates or has_sources(config) or config.cross_fit
-    votes = open_train_votes(config, model_list, spread=not needs_rows)
-    if votes.is_time_sorted and not config.shuffle:
-        note(
-            "warning: votes are sorted by time and used in that order; a model forgets its oldest votes this way "
-            "(set 'shuffle: true', or train online)"
-        )
-    check_counted(votes, config.loss_type, weighted=config.weighted_loss)
-    return votes
 
 
 def _open_validation(config: TrainConfig, votes: VoteStore, *, quiet: bool) -> VoteStore | None:

@@ -102,7 +102,20 @@ def plan_run(request: Request, checkpoint: str | None = None, *, quiet: bool = F
     def plan() -> PlannedRun:
         if checkpoint is not None:
             return _resume_named(request, Path(checkpoint).expanduser(), quiet=quiet)
-        return _begin_or_resume(request, quiet=quiet)
+        target = _target(request)
+        if request.output is not None:
+            with suppress(OSError):
+                target.rmdir()  # an empty folder that was made for the run
+        # The first folder that can hold a new run, or holds an unfinished one of the same request.
+        for folder in candidates(target):
+            if not folder.exists() and (planned := _begin(folder, request, quiet=quiet)):
+                return planned
+            if _is_unfinished(folder, request) and (lock := _lock(folder)):
+                return _resume(folder, folder, lock, quiet=quiet)
+            if request.output is not None:
+                # A server or a command that names the folder next would find another model than this one.
+                raise _taken(folder, request)
+        raise AssertionError("candidates never end")
 
     if world_size() == 1:
         return plan()
@@ -118,23 +131,6 @@ def dry_run(request: Request) -> str:
         plan = _RunWriter(request, Path(temporary), final, quiet=True).write()
         text = (Path(temporary) / CONFIG_FILE).read_text(encoding="utf-8")
     return "".join(f"# {line}\n" for line in recipe.plan_lines(plan)) + text
-
-
-def _begin_or_resume(request: Request, *, quiet: bool) -> PlannedRun:
-    """Return a new run, or the unfinished one of the same request, in the first folder that can hold it."""
-    target = _target(request)
-    if request.output is not None:
-        with suppress(OSError):
-            target.rmdir()  # an empty folder that was made for the run
-    for folder in candidates(target):
-        if not folder.exists() and (planned := _begin(folder, request, quiet=quiet)):
-            return planned
-        if _is_unfinished(folder, request) and (lock := _lock(folder)):
-            return _resume(folder, folder, lock, quiet=quiet)
-        if request.output is not None:
-            # What names the folder next, to serve it or to ask it, would find another model than this one.
-            raise _taken(folder, request)
-    raise AssertionError("candidates never end")
 
 
 def _taken(folder: Path, request: Request) -> InputError:

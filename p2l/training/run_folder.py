@@ -112,7 +112,12 @@ def newest_checkpoint(folder: Path) -> Path | None:
         return folder
     if not folder.is_dir():
         return None
-    _put_back_replaced(folder)
+    # A replacement that was killed halfway is undone.
+    for path in folder.glob(".checkpoint-*.replaced"):
+        target = folder / path.name[1:].removesuffix(".replaced")
+        if not target.exists():
+            with suppress(OSError):  # another process of the same launch has done it
+                path.rename(target)
     whole = _whole_checkpoints(folder)
     return whole[-1] if whole else None
 
@@ -177,15 +182,6 @@ def finish_checkpoint(target: Path, state: TrainerState) -> None:
     unfinished.rename(target)
     sync_path(target.parent)
     shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _put_back_replaced(folder: Path) -> None:
-    """Undo the replacement of a checkpoint that was killed halfway."""
-    for path in folder.glob(".checkpoint-*.replaced"):
-        target = folder / path.name[1:].removesuffix(".replaced")
-        if not target.exists():
-            with suppress(OSError):  # another process of the same launch has done it
-                path.rename(target)
 
 
 # Models in and around the folder.

@@ -144,7 +144,16 @@ def read_run(folder: Path) -> RunRecords:
     """Read what is in a run's folder, or in a folder that models were published to; InputError for any other."""
     if not folder.is_dir():
         raise InputError(f"{folder}: is not a folder; name the folder of a training run")
-    steps, validations, choices = _read_metrics(folder / METRICS_FILE)
+    steps, validations, choices = Steps(), Steps(), Steps()
+    for line in _lines(folder / METRICS_FILE):
+        if as_number(line.get("step")) is None:
+            continue
+        if "loss" in line:
+            steps.add(line)
+        elif any(name.startswith("validation/") for name in line):
+            validations.add(line)
+        elif any(name.startswith("selection/") for name in line):
+            choices.add(line)
     publications = read_publications(folder)
     served = _object(folder / SERVED_FILE).get("folder")
     if not publications and isinstance(served, str):  # a live run published there, if it is still where it was
@@ -177,20 +186,6 @@ def as_number(value: object) -> float | None:
     with contextlib.suppress(OverflowError):
         return float(value) if math.isfinite(value) else None
     return None
-
-
-def _read_metrics(file: Path) -> tuple[Steps, Steps, Steps]:
-    steps, validations, choices = Steps(), Steps(), Steps()
-    for line in _lines(file):
-        if as_number(line.get("step")) is None:
-            continue
-        if "loss" in line:
-            steps.add(line)
-        elif any(name.startswith("validation/") for name in line):
-            validations.add(line)
-        elif any(name.startswith("selection/") for name in line):
-            choices.add(line)
-    return steps, validations, choices
 
 
 def read_publications(folder: Path) -> list[Publication]:

@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -92,7 +92,16 @@ class Windows:
 
     def read(self, ids: Ids) -> list[MicroBatch]:
         """Return this rank's micro-batches for the votes `ids` (N,); empty if it has none of their prompts."""
-        prompts, about, mine = self._deal(ids)
+        # `about` is the prompt of each vote (N,); -1 for those on prompts that this node does not hold.
+        held = self.votes.held(ids) if isinstance(self.votes, VoteStore) else None
+        here = np.arange(len(ids)) if held is None else np.flatnonzero(held)
+        prompts, about_here = distinct(self.votes.prompts(ids[here]))
+        about = np.full(len(ids), -1)
+        about[here] = about_here
+        # In characters: all ranks have to deal alike, and each tokenises its own prompts alone.
+        sizes = [sum(map(len, prompt)) for prompt in prompts]
+        hands, hand = (self.world_size, self.rank) if held is None else (self.local_size, self.local_rank)
+        mine = deal(sizes, hands)[hand]
         encodings = self._encode([prompts[number] for number in mine])
         lengths = [len(encoding.ids) for encoding in encodings]
         plan = plan_batches(lengths, max_tokens=self.max_tokens, packed=self.packed)
@@ -107,18 +116,6 @@ class Windows:
             tokens = sum(lengths[row] for row in rows)
             micro_batches.append(MicroBatch(batch, votes, torch.from_numpy(place[about[votes]]), tokens))
         return micro_batches
-
-    def _deal(self, ids: Ids) -> tuple[list[Sequence[str]], Ids, list[int]]:
-        """Return the prompts of this node, which of them each vote (N,) is about (-1: none), and those of this rank."""
-        held = self.votes.held(ids) if isinstance(self.votes, VoteStore) else None
-        here = np.arange(len(ids)) if held is None else np.flatnonzero(held)
-        prompts, about_here = distinct(self.votes.prompts(ids[here]))
-        about = np.full(len(ids), -1)
-        about[here] = about_here
-        # In characters: all ranks have to deal alike, and each tokenises its own prompts alone.
-        sizes = [sum(map(len, prompt)) for prompt in prompts]
-        hands, hand = (self.world_size, self.rank) if held is None else (self.local_size, self.local_rank)
-        return prompts, about, deal(sizes, hands)[hand]
 
     def _encode(self, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
         """Encode prompts that are not among the recent ones: a later epoch reads the same ones again."""
@@ -327,10 +324,6 @@ class Trainer:
         """Return the weights for folders on rank 0's CPU; an empty dictionary elsewhere (every rank calls this)."""
         return self.engine.state_dict() if self.published is None else self.published.weights()
 
-    def as_published(self) -> AbstractContextManager[None]:
-        """Make the engine's model answer as a published folder would, until the block ends."""
-        return nullcontext() if self.published is None else self.published.in_place()
-
     def _step(self, number: int, ids: Ids, parts: Sequence[MicroBatch]) -> StepResult:
         labels = self.votes.labels(ids)
         weights = self.votes.weights(ids) if self.weighted else np.ones(len(ids))
@@ -488,7 +481,8 @@ class StepReport:
     def step(self, result: StepResult, seconds: float, more: Mapping[str, float] | None = None) -> None:
         """Report one optimizer step that took `seconds`; `more` columns are logged beside its own."""
         speed = round(result.tokens / seconds, 1) if seconds > 0 else 0.0
-        left = line = None
+        left = None
+        line = None
         if self.time_left is not None:
             self.time_left.step(result.votes, result.tokens)
             left, line = self.time_left.seconds, self.time_left.announcement()
@@ -545,30 +539,28 @@ class MetricsLog:
 
     def __init__(self, path: Path, resume_step: int = 0) -> None:
         self._path = path
-        with self._one_line():
-            if path.exists():
-                self._keep_until(resume_step)
+        with self._disk_errors():
+            if not path.exists():
+                return
+            # Lines that a killed run wrote after the checkpoint that this run resumes from are dropped.
+            lines = []
+            for line in path.read_text(encoding="utf-8").splitlines():
+                try:
+                    if parse_json(line)["step"] <= resume_step:
+                        lines.append(line)
+                except (ValueError, KeyError, TypeError):
+                    break  # the kill cut this line
+            with atomic_path(path) as temporary:
+                temporary.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
     def write(self, **values: float | int | str) -> None:
         """Append one line."""
-        with self._one_line(), self._path.open("a", encoding="utf-8") as file:
+        with self._disk_errors(), self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 
     @contextmanager
-    def _one_line(self) -> Iterator[None]:
+    def _disk_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise InputError(f"{self._path}: cannot be written: {error.strerror}; checkpoints are complete") from error
-
-    def _keep_until(self, step: int) -> None:
-        """Drop the lines that a killed run wrote after the checkpoint that this run resumes from."""
-        lines = []
-        for line in self._path.read_text(encoding="utf-8").splitlines():
-            try:
-                if parse_json(line)["step"] <= step:
-                    lines.append(line)
-            except (ValueError, KeyError, TypeError):
-                break  # the kill cut this line
-        with atomic_path(self._path) as temporary:
-            temporary.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
