@@ -43,10 +43,11 @@ def text_table(
     left: Collection[int] = (0,),
     joined_rule: bool = False,
     most: int | None = None,
+    flag: str = "--top",
 ) -> list[str]:
     """Return the lines of a table with a rule below its header; a joined one runs through the gaps between columns.
 
-    Of more than `most` rows the first are listed, and a line counts the others.
+    Of more than `most` rows the first are listed, and a line counts the others and names the flag that lists them.
     """
     first_rows = rows if most is None else rows[:most]
     lines = align([header, *first_rows], left=left)
@@ -55,12 +56,8 @@ def text_table(
     else:
         columns = zip(header, *first_rows, strict=True)
         rule = "  ".join("-" * max(columns_of(printable(cell)) for cell in column) for column in columns)
-    return [lines[0], rule, *lines[1:], *more_rows(len(rows) - len(first_rows))]
-
-
-def more_rows(count: int) -> list[str]:
-    """Return the line that counts the rows beyond those of a table; nothing where there are none."""
-    return [f"... and {count:,} more (--rows 0 lists all)"] if count > 0 else []
+    left_out = len(rows) - len(first_rows)
+    return [lines[0], rule, *lines[1:], *([f"... and {left_out:,} more ({flag} 0 lists all)"] if left_out else [])]
 
 
 def add_rows_flag(

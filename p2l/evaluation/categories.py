@@ -75,17 +75,8 @@ def select(category: Category, table: Any, source: str) -> Mask:
     """
     if category.key == "all" and category.value is None:
         return np.ones(len(table), dtype=bool)
-    chosen = _chosen(category, table, source)
-    if not chosen.any():
-        raise EmptyCategoryError(f"no vote of category {category.text}")
-    return chosen
-
-
-def _chosen(category: Category, table: Any, source: str) -> Mask:
     paths = _paths(category.key, table)
-    if not paths and category.key == "hard":
-        return _hard(category, table, source)
-    if not paths:
+    if not paths and category.key != "hard":
         columns = list(dict.fromkeys(["all", *(tag.name for tag in _tags(table) if not pa.types.is_struct(tag.kind))]))
         raise UnknownCategoryError(
             f"{source}: no column or tag {category.key!r} for category "
@@ -94,7 +85,10 @@ def _chosen(category: Category, table: Any, source: str) -> Mask:
         )
     if len(paths) > 1:
         raise VoteError(f"{source}: category {category.key} may mean {' or '.join(paths)}; write the path you mean")
-    return _equal(category, table, paths[0], source)
+    chosen = _equal(category, table, paths[0], source) if paths else _hard(category, table, source)
+    if not chosen.any():
+        raise EmptyCategoryError(f"no vote of category {category.text}")
+    return chosen
 
 
 def _paths(key: str, table: Any) -> list[str]:

@@ -75,13 +75,19 @@ def entries(inputs: Inputs) -> list[Entry]:
     for name, values in lists.items():
         if len(values) != count:
             flag = name.replace("_", "-")
-            counts = ", ".join(f"{len(paths)} --{other.replace('_', '-')}" for other, paths in lists.items())
+            counts = ", ".join(f"{len(paths)} --{key.replace('_', '-')}" for key, paths in lists.items())
             raise ConfigError(f"--{flag} does not go with the other lists ({counts}); give as many of each")
     if len(set(names)) < count:
         raise ConfigError(f"--output-file-name {' '.join(names)}: every output needs a name of its own")
     columns = {name: paths or [None] * count for name, paths in files.items()}
     return [
-        Entry(names[number], **{name: column[number] for name, column in columns.items()}) for number in range(count)
+        Entry(
+            name=names[number],
+            eval_path=columns["eval_path"][number],
+            checkpoint_path=columns["checkpoint_path"][number],
+            hf_checkpoint_file=columns["hf_checkpoint_file"][number],
+        )
+        for number in range(count)
     ]
 
 

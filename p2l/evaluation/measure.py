@@ -47,10 +47,10 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.integer[Any]]
 _ALWAYS = ("Brier", "RPS", "ECE", "ECE-win", "ECE-tie", "ECE-bothbad")  # metrics beyond those asked for
 _TOP_MODELS = 10  # the largest k of top-k metrics
-_MODELS_AT_ONCE = 16  # each is a column of all votes in memory
+_MODELS_PER_BLOCK = 16  # each is a column of all votes in memory
 # Of one step of drawing subsets, whichever is reached first.
-_SUBSETS_AT_ONCE = 100
-_ROWS_AT_ONCE = 20_000
+_SUBSETS_PER_STEP = 100
+_ROWS_PER_STEP = 20_000
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,11 @@ class _CategoryEvaluation:
     """The evaluation of one category: rows (n,) of the output, labels (n, 3), prompts (n,)."""
 
     def __init__(self, job: EvaluationJob, category: Category, rows: Ints, limit: int) -> None:
-        self.job, self.settings = job, job.settings
-        self.category, self.rows, self.limit = category, rows, limit
+        self.job = job
+        self.settings = job.settings
+        self.category = category
+        self.rows = rows
+        self.limit = limit
         self.models, self.likelihood = job.output.models, job.settings.likelihood
         self.labels, self.prompts = job.output.labels[rows], job.output.prompts[rows]
         self.sizes: dict[str, Any] = {"votes": len(rows), "prompts": len(np.unique(self.prompts))}
@@ -144,11 +147,13 @@ class _CategoryEvaluation:
             scale = tuple(aggregation_scale(subject, self.labels, true_standing, draws))
         notes = [f"Ground truth: {note}" for note in truth.notes] + [f"Model: {note}" for note in board.notes]
         skill, over = self._skill(scored)
+        shared = len(set(truth.models) & set(board.models))
+        asks_top_k = any(name.startswith("Top-k") for name in settings.category_metrics)
         return CategoryResult(
             self.category.text,
             **self.sizes,
             notes=tuple(dict.fromkeys(notes)),
-            top_k=_top_k(truth, board, settings),
+            top_k=shared if shared < _TOP_MODELS and asks_top_k and "category" in blocks else None,
             truth=truth,
             model=board,
             simple={name: evaluate(name, scored) for name in dict.fromkeys((*settings.simple_metrics, *_ALWAYS))},
@@ -232,8 +237,8 @@ class _CategoryEvaluation:
         codes = [code_of[name] for name in order if name in code_of]
         losses, right = vote_values("Loss", scored), vote_values("Accuracy", scored)
         pairs = self.labels[:, :2]
-        for start in range(0, len(codes), _MODELS_AT_ONCE):
-            block = codes[start : start + _MODELS_AT_ONCE]
+        for start in range(0, len(codes), _MODELS_PER_BLOCK):
+            block = codes[start : start + _MODELS_PER_BLOCK]
             takes_part = np.stack([(pairs == code).any(axis=1) for code in block], axis=1)
             loss, accuracy = self._means(losses, takes_part), self._means(right, takes_part)
             for place, code in enumerate(block):
@@ -247,13 +252,6 @@ class _CategoryEvaluation:
         if not columns:
             return {}
         return dict(zip(columns, _columns(bootstrap_mean(table[:, columns], **self.bootstrap)), strict=True))
-
-
-def _top_k(truth: Leaderboard, board: Leaderboard, settings: EvaluationSettings) -> int | None:
-    """Return the number of models on both leaderboards, where top-k metrics are asked for and it limits their k."""
-    shared = len(set(truth.models) & set(board.models))
-    is_asked = any(name.startswith("Top-k") for name in settings.category_metrics)
-    return shared if shared < _TOP_MODELS and is_asked and "category" in settings.metrics_to_inc else None
 
 
 def _columns(intervals: Interval) -> list[Interval]:
@@ -275,7 +273,7 @@ class Draws:
         """Yield lists of subsets, each of positions below `number`."""
         # The draws of a size stay the same whatever other sizes and categories are asked for.
         rng = np.random.default_rng([self.seed, zlib.crc32(self.category.encode()), size, int(repeated)])
-        step = max(1, min(_SUBSETS_AT_ONCE, _ROWS_AT_ONCE // size))
+        step = max(1, min(_SUBSETS_PER_STEP, _ROWS_PER_STEP // size))
         for start in range(0, samples, step):
             yield [rng.choice(number, size, replace=repeated) for _ in range(min(step, samples - start))]
 
@@ -344,19 +342,17 @@ class _VoteFits:
     """Fits of small sets of votes, all from the same start."""
 
     def __init__(self, likelihood: Likelihood, truth: Leaderboard, models: Sequence[str]) -> None:
-        self.likelihood, num_models = likelihood, len(models)
+        num_models = len(models)
         self.mean, precision = prior_terms(Prior(), likelihood, num_models)
-        self.fits = ManyFits(likelihood, num_models, precision, 0.0)
-        self.start = self._start(truth, models)
+        self.fits = ManyFits(likelihood, num_models, precision, ridge=0.0)
+        # From the truth a few Newton steps do; models without a vote there start in the middle.
+        self.start = np.clip(np.nan_to_num(standing(truth, models).coefs), -5.0, 5.0).astype(np.float64)
+        if has_eta(likelihood):
+            eta = likelihood.eta_scale.start if truth.eta is None else truth.eta
+            self.start = np.append(self.start, eta)
         self.outcomes = winner_targets(likelihood)
         self.pair = np.zeros((num_models, num_models), dtype=np.int64)
         self.pair[self.fits.first, self.fits.second] = np.arange(len(self.fits.first))
-
-    def _start(self, truth: Leaderboard, models: Sequence[str]) -> Floats:
-        coefs = np.clip(np.nan_to_num(standing(truth, models).coefs), -5.0, 5.0)
-        if not has_eta(self.likelihood):
-            return np.asarray(coefs, dtype=np.float64)
-        return np.append(coefs, self.likelihood.eta_scale.start if truth.eta is None else truth.eta)
 
     def fit(self, votes: Sequence[Ints]) -> list[Standing]:
         """Fit a leaderboard to each set of labels; models without a vote that counts are NaN."""
@@ -364,7 +360,7 @@ class _VoteFits:
         counts = targets.sum(axis=2)
         seen = counts @ self.fits.incidence[0] + counts @ self.fits.incidence[1] > 0
         mean, start = (np.tile(vector, (len(votes), 1)) for vector in (self.mean, self.start))
-        standings = [as_standing(theta, self.likelihood) for theta in fit_many(self.fits, targets, mean, start)]
+        standings = [as_standing(theta, self.fits.likelihood) for theta in fit_many(self.fits, targets, mean, start)]
         return [
             replace(board, coefs=np.where(has_votes, board.coefs, np.nan))
             for board, has_votes in zip(standings, seen, strict=True)

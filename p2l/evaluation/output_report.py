@@ -6,7 +6,6 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from p2l.common.errors import P2LError
 from p2l.common.report.charts import Axes, Chart, Series, percent
@@ -34,7 +33,7 @@ from p2l.common.report.tables import number_text
 from p2l.evaluation import output_tables as tables
 from p2l.evaluation.results import CategoryResult, OutputResult, SubsetScore
 from p2l.insight import explain, explain_report
-from p2l.metrics import Reliability, about
+from p2l.metrics import Interval, Reliability, about
 
 _MAX_CATEGORY_LINES = 8  # more would share colours
 _OUTCOME_NAMES = {"win": "a model wins", "tie": "tie", "bothbad": "both bad", "usable": "usable answer"}
@@ -51,25 +50,19 @@ def write_report(results: Sequence[OutputResult], folder: str | Path) -> Path:
     home = Path(folder) / "index.html"
     if len(results) == 1:
         return save_report(output_report(results[0]), home)
-    names = _file_names([one.name for one in results])
-    for one, name in zip(results, names, strict=True):
-        save_report(output_report(one, (home.name, "All outputs")), home.with_name(name))
-    return save_report(_comparison_report(results, names), home)
-
-
-def _file_names(names: Sequence[str]) -> list[str]:
-    """Return a file name for each output, all different and none `index.html`."""
     file_names: list[str] = []
-    for number, name in enumerate(names, 1):
-        plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")[:80] or "output"
-        used = {"index.html", *(one.casefold() for one in file_names)}
+    for number, result in enumerate(results, 1):
+        plain = re.sub(r"[^\w.-]+", "-", result.name).strip("-.")[:80] or "output"
+        # Some file systems take names that differ in case alone for one file.
+        used = {home.name, *(name.casefold() for name in file_names)}
         file_names.append(f"{plain}-{number}.html" if f"{plain}.html".casefold() in used else f"{plain}.html")
-    return file_names
+        save_report(output_report(result, (home.name, "All outputs")), home.with_name(file_names[-1]))
+    return save_report(_comparison_report(results, file_names), home)
 
 
 def output_report(result: OutputResult, home: tuple[str, str] | None = None) -> Report:
     """Return the report of one output."""
-    measured = [one for one in result.categories if one.problem is None]
+    measured = [category for category in result.categories if category.problem is None]
     main = measured[0] if measured else None
     sections = [
         leaderboard_section(result, main),
@@ -79,23 +72,32 @@ def output_report(result: OutputResult, home: tuple[str, str] | None = None) -> 
         _strengths(result),
     ]
     return Report(
-        "Evaluation of forecasts",
-        result.model or result.name,
-        result.data or f"the votes of {result.source}",
-        today(),
-        output_verdict(result, main),
-        None if main is None else _picture(result, main, measured),
-        sections,
-        _facts(result),
-        result.notes,
-        home,
+        kind="Evaluation of forecasts",
+        subject=result.model or result.name,
+        data=result.data or f"the votes of {result.source}",
+        made=today(),
+        verdict=output_verdict(result, main),
+        picture=None if main is None else _picture(result, main, measured),
+        sections=sections,
+        facts=[
+            ("model type", result.model_type),
+            ("likelihood", result.likelihood),
+            ("ground truth", result.ground_truth),
+            ("models", f"{len(result.models):,}"),
+            ("votes", f"{result.votes:,}"),
+            ("prompts", f"{result.prompts:,}"),
+            ("intervals", f"{result.level:.0%}, over prompts"),
+            ("read from", result.source),
+        ],
+        notes=result.notes,
+        home=home,
     )
 
 
 def output_verdict(result: OutputResult, main: CategoryResult | None) -> Verdict:
     """Return whether forecasts by prompt are worth more than one leaderboard; without a skill, how good they are."""
     if main is None:
-        why = next((one.problem for one in result.categories if one.problem), "no category was measured")
+        why = next((row.problem for row in result.categories if row.problem), "no category was measured")
         return Verdict(f"Nothing could be measured: {why}.", "bad")
     which = "" if main.name == "all" else f" of {main.name}"
     over = f"{main.votes:,} votes{which} on {main.prompts:,} prompts"
@@ -145,28 +147,19 @@ def _nats(value: float) -> str:
 
 def _picture(result: OutputResult, main: CategoryResult, measured: Sequence[CategoryResult]) -> Figure | None:
     """Return the skill by category, or with one category the models' scores by both sides."""
-    rows = [
-        ForestRow(
-            one.name, one.skill.lower, one.skill.estimate, one.skill.upper, _tone(one.skill), f"{one.votes:,} votes"
-        )
-        for one in measured
-        if one.skill is not None and math.isfinite(one.skill.lower)
-    ]
+    rows = []
+    for category in measured:
+        skill = category.skill
+        if skill is not None and math.isfinite(skill.lower):
+            tone = "good" if skill.lower > 0 else "bad" if skill.upper < 0 else ""
+            votes = f"{category.votes:,} votes"
+            rows.append(ForestRow(category.name, skill.lower, skill.estimate, skill.upper, tone, votes))
     if len(rows) > 1:
         title = "How much less loss than one leaderboard, by category"
         forest = Forest(rows, "Category", f"Skill with {result.level:.0%} interval", percents)
         return Figure(
             forest, title, "To the right of the line the model forecasts better than one leaderboard for all."
         )
-    return _scatter(result, main)
-
-
-def _tone(interval: Any) -> str:
-    return "good" if interval.lower > 0 else "bad" if interval.upper < 0 else ""
-
-
-def _scatter(result: OutputResult, main: CategoryResult) -> Figure | None:
-    """Return the scores of models by the ground truth and by the forecast, each with its interval by the truth."""
     truth, model = tables.sides_of(main)
     names = [name for name in truth if name in model]
     if len(names) < 2:
@@ -199,21 +192,21 @@ def metrics_section(result: OutputResult, main: CategoryResult) -> Section:
     return Section("Metrics", [*_measures(main), Notes(main.metric_notes)], lead)
 
 
-def _measures(one: CategoryResult) -> list[Part]:
+def _measures(category: CategoryResult) -> list[Part]:
     parts: list[Part] = []
-    if rows := tables.metrics(one):
+    if rows := tables.metrics(category):
         parts += [Prose("Forecasts of votes", "heading"), MetricTable(rows)]
-    if rows := tables.comparison(one):
+    if rows := tables.comparison(category):
         parts += [Prose("Leaderboard against the ground truth", "heading"), MetricTable(rows)]
     return parts
 
 
 def calibration_section(measured: Sequence[CategoryResult]) -> Section:
     """Return the calibration of the first category, with those of the others folded."""
-    figures = [(one, figure) for one in measured if (figure := reliability_figure(one.name, one.reliability))]
+    figures = [(row.name, figure) for row in measured if (figure := reliability_figure(row.name, row.reliability))]
     if not figures:
         return Section("Calibration", [Prose("No category has forecasts to draw.", "quiet")])
-    others = [Fold(one.name, [figure]) for one, figure in figures[1:]]
+    others = [Fold(name, [figure]) for name, figure in figures[1:]]
     lead = "Of the votes that were forecast to end in some way with chance p, a share p should end so."
     return Section("Calibration", [figures[0][1], *others], lead)
 
@@ -251,18 +244,18 @@ def reliability_figure(name: str, data: Reliability | None, *, of: str = "votes"
 
 def _categories(result: OutputResult) -> Section:
     folds = []
-    for number, one in enumerate(result.categories):
-        problem = Prose(one.problem, "problem") if one.problem else None
-        board, by_model = tables.board(one, result), tables.models(one)
+    for number, category in enumerate(result.categories):
+        by_model = tables.models(category)
         parts = [
-            problem,
-            board,
-            *_measures(one),
+            Prose(category.problem, "problem") if category.problem else None,
+            tables.board(category, result),
+            *_measures(category),
             by_model and Prose("Votes of each model", "heading"),
             by_model,
-            Notes(one.metric_notes),
+            Notes(category.metric_notes),
         ]
-        folds.append(Fold(one.name, parts, f"{one.votes:,} votes, {one.prompts:,} prompts", f"category-{number}"))
+        size = f"{category.votes:,} votes, {category.prompts:,} prompts"
+        folds.append(Fold(category.name, parts, size, f"category-{number}"))
     lead = (
         "How well the votes of each category were forecast, and how close the leaderboard of its prompts comes to "
         "the ground truth. Rest the pointer on a number for its interval; a head sorts."
@@ -294,22 +287,20 @@ def _curves(result: OutputResult, kind: str, title: str) -> Figure | None:
         return None
     panels = []
     for metric in metrics:
-        entry, series = about(metric), [_curve(name, scores, metric) for name, scores in curves]
+        entry, series = about(metric), []
+        for name, scores in curves:
+            points = [score for score in scores if metric in score.numbers]
+            values = [score.numbers[metric] for score in points]
+            # A single sample has no interval: the band is then as narrow as the line.
+            ends = [score.intervals.get(metric) for score in points]
+            lower = [value if end is None else end.lower for value, end in zip(values, ends, strict=True)]
+            upper = [value if end is None else end.upper for value, end in zip(values, ends, strict=True)]
+            series.append(Series(name, [score.size for score in points], values, lower, upper))
         text = percent if entry.unit == "share" else None
         axes = Axes(_SIZE_UNITS[kind], entry.better and f"{entry.better} is better", y_text=text, is_log=True)
         panels.append((entry.title, Chart(series, axes)))
     caption = "Lines are means over draws, bands their intervals; at most eight categories are drawn."
     return Figure("", title, caption, numbers=tables.subsets(result, kind), panels=panels)
-
-
-def _curve(name: str, scores: Sequence[SubsetScore], metric: str) -> Series:
-    points = [one for one in scores if metric in one.numbers]
-    values = [one.numbers[metric] for one in points]
-    # A single sample has no interval: the band is then as narrow as the line.
-    ends = [one.intervals.get(metric) for one in points]
-    lower = [value if end is None else end.lower for value, end in zip(values, ends, strict=True)]
-    upper = [value if end is None else end.upper for value, end in zip(values, ends, strict=True)]
-    return Series(name, [one.size for one in points], values, lower, upper)
 
 
 def _strengths(result: OutputResult) -> Section:
@@ -320,9 +311,15 @@ def _strengths(result: OutputResult) -> Section:
         return Section(
             title, [Prose(f"Nothing can be said of strengths and weaknesses from this output: {why}.", "quiet")]
         )
-    sides: dict[str, Any] = {"eta": result.eta, "gamma": result.gamma, "texts": result.texts}
     try:
-        explanation = explain(result.coefs, result.models, likelihood=result.likelihood, **sides)
+        explanation = explain(
+            result.coefs,
+            result.models,
+            likelihood=result.likelihood,
+            eta=result.eta,
+            gamma=result.gamma,
+            texts=result.texts,
+        )
     except P2LError as error:
         return Section(title, [Prose(f"Nothing can be said of strengths and weaknesses: {error}.", "quiet")])
     lead = (
@@ -348,51 +345,39 @@ def _strengths(result: OutputResult) -> Section:
     return Section(title, parts, lead)
 
 
-def _facts(result: OutputResult) -> list[tuple[str, str]]:
-    return [
-        ("model type", result.model_type),
-        ("likelihood", result.likelihood),
-        ("ground truth", result.ground_truth),
-        ("models", f"{len(result.models):,}"),
-        ("votes", f"{result.votes:,}"),
-        ("prompts", f"{result.prompts:,}"),
-        ("intervals", f"{result.level:.0%}, over prompts"),
-        ("read from", result.source),
-    ]
-
-
 def _comparison_report(results: Sequence[OutputResult], names: Sequence[str]) -> Report:
     """Return the page above those of several outputs."""
     ranked = []
-    for one in results:
-        main = next((category for category in one.categories if category.problem is None), None)
+    for result in results:
+        main = next((category for category in result.categories if category.problem is None), None)
         loss = None if main is None else (main.intervals or {}).get("Loss")
         if loss is not None:
-            ranked.append((one.name, loss))
+            ranked.append((result.name, loss))
     ranked.sort(key=lambda row: row[1].estimate)
     rows = [ForestRow(name, loss.lower, loss.estimate, loss.upper) for name, loss in ranked]
     forest = Forest(rows, "Output", "Loss in nats a vote, with interval", zero=None, text=_nats)
     picture = Figure(forest, "Loss of each output in its first category", "To the left is better.") if rows else None
     pages = [
-        (file, one.name, f"{one.model_type}, {one.likelihood}, {one.votes:,} votes")
-        for one, file in zip(results, names, strict=True)
+        (file, result.name, f"{result.model_type}, {result.likelihood}, {result.votes:,} votes")
+        for result, file in zip(results, names, strict=True)
     ]
     sections = [Section("Outputs", [Links(pages)], "Each output has a page of its own.")]
     for metric in ("Loss", "Accuracy"):
         if (table := tables.across(results, metric)) is not None:
             sections.append(Section(f"{about(metric).title} by category", [table], about(metric).sentence))
     return Report(
-        "Evaluation of forecasts",
-        f"{len(results)} outputs",
-        results[0].data or "their votes",
-        today(),
-        _best(ranked),
-        picture,
-        sections,
+        kind="Evaluation of forecasts",
+        subject=f"{len(results)} outputs",
+        data=results[0].data or "their votes",
+        made=today(),
+        verdict=_best(ranked),
+        picture=picture,
+        sections=sections,
     )
 
 
-def _best(ranked: Sequence[tuple[str, Any]]) -> Verdict:
+def _best(ranked: Sequence[tuple[str, Interval]]) -> Verdict:
+    """Return which output has the lowest loss, and whether the next is told apart from it."""
     if not ranked:
         return Verdict("No loss was measured with an interval, so the outputs are not ranked.")
     (name, loss), *rest = ranked

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -56,10 +56,10 @@ def _scale(cells: Iterable[Value], zero: float | None = None) -> Scale | None:
     return Scale.around(bars, zero) if bars else None
 
 
-def _measured(one: CategoryResult, name: str) -> Cell | None:
+def _measured(category: CategoryResult, name: str) -> Cell | None:
     """Return a simple metric, with its interval where it has one."""
-    value = (one.simple or {}).get(name)
-    cell = _interval((one.intervals or {}).get(name), name)
+    value = (category.simple or {}).get(name)
+    cell = _interval((category.intervals or {}).get(name), name)
     if cell is None or value is None:
         return _number(value, name)
     return replace(cell, text=about(name).text(value), sort=value)
@@ -78,17 +78,6 @@ def output_text(result: OutputResult, *, top: int | None = None) -> str:
         ]
         for row in table.rows
     ]
-    lines = [
-        f"{result.name}: {result.votes:,} votes on {result.prompts:,} prompts, {len(result.models)} models, "
-        f"{result.model_type}, likelihood {result.likelihood}, {intervals}",
-        "",
-        *table_text(replace(table, rows=rows), top),
-        *notes_text(_notes(result)),
-    ]
-    return "\n".join(lines)
-
-
-def _notes(result: OutputResult) -> list[str]:
     notes = list(result.notes)
     for category in result.categories:
         if not category.problem:
@@ -96,7 +85,14 @@ def _notes(result: OutputResult) -> list[str]:
         elif not (result.default_categories and category.votes == 0):
             # The default asks for all categories that an arena may have, so that nobody misses one.
             notes.append(f"{category.name} left out: {category.problem}")
-    return notes
+    lines = [
+        f"{result.name}: {result.votes:,} votes on {result.prompts:,} prompts, {len(result.models)} models, "
+        f"{result.model_type}, likelihood {result.likelihood}, {intervals}",
+        "",
+        *table_text(replace(table, rows=rows), top),
+        *notes_text(notes),
+    ]
+    return "\n".join(lines)
 
 
 def summary(result: OutputResult) -> Table:
@@ -130,8 +126,8 @@ def summary(result: OutputResult) -> Table:
 
 def across(results: Sequence[OutputResult], metric: str) -> Table | None:
     """Return a row for each output, a column for each category; None where no output has the metric."""
-    names = list(dict.fromkeys(one.name for result in results for one in result.categories if one.simple))
-    by_name = [{one.name: _measured(one, metric) for one in result.categories} for result in results]
+    names = list(dict.fromkeys(row.name for result in results for row in result.categories if row.simple))
+    by_name = [{row.name: _measured(row, metric) for row in result.categories} for result in results]
     columns = [[cells.get(name) for cells in by_name] for name in names]
     if all(value is None for column in columns for value in column):
         return None
@@ -139,48 +135,48 @@ def across(results: Sequence[OutputResult], metric: str) -> Table | None:
     return Table.of(outputs, *((Column(name), cells) for name, cells in zip(names, columns, strict=True)))
 
 
-def board(one: CategoryResult, result: OutputResult) -> Table | None:
+def board(category: CategoryResult, result: OutputResult) -> Table | None:
     """Return ground truth and model side by side, in the order of the truth; models that it lacks come last."""
-    if one.model is None:
+    truth, model = category.truth, category.model
+    if model is None:
         return None
-    truth, model = one.truth, one.model
-    sides = sides_of(one)
-    ranks = [_ranks(side) for side in sides]
-    order = sorted(model.models, key=lambda name: (ranks[0].get(name, math.inf), ranks[1].get(name, math.inf)))
-    scale = _scale(cell for side in sides for cell in side.values()) or Scale.around([])
+    true_scores, scores = sides_of(category)
+    true_ranks, ranks = _ranks(true_scores), _ranks(scores)
+    order = sorted(model.models, key=lambda name: (true_ranks.get(name, math.inf), ranks.get(name, math.inf)))
+    scale = _scale([*true_scores.values(), *scores.values()]) or Scale.around([])
     votes = {} if truth is None or truth.votes is None else dict(zip(truth.models, truth.votes.tolist(), strict=True))
     score = f"score with {result.level:.0%} interval; 400 points are odds of 10 to 1"
-    moved = [_moved(ranks[0].get(name), ranks[1].get(name)) for name in order]
+    moves: list[Value] = []
+    for name in order:
+        gap = true_ranks[name] - ranks[name] if name in true_ranks and name in ranks else None
+        sign = "+" if gap and gap > 0 else "−"
+        moves.append(None if gap is None else Cell(f"{sign}{abs(gap)}" if gap else "", abs(gap), "quiet"))
     return Table.of(
-        (Column("#", 0, f"place {truth_name(result)}"), [ranks[0].get(name) for name in order]),
+        (Column("#", 0, f"place {truth_name(result)}"), [true_ranks.get(name) for name in order]),
         (Column("Model", number=False), order),
-        (Column(truth_name(result).capitalize(), 0, score, scale), [sides[0].get(name) for name in order]),
-        (Column("By the forecast", 0, f"mean forecast; {score}", scale), [sides[1].get(name) for name in order]),
-        (Column("Place by the forecast", 0), [ranks[1].get(name) for name in order]),
-        (Column("Off by", 0, "places between the two"), moved),
+        (Column(truth_name(result).capitalize(), 0, score, scale), [true_scores.get(name) for name in order]),
+        (Column("By the forecast", 0, f"mean forecast; {score}", scale), [scores.get(name) for name in order]),
+        (Column("Place by the forecast", 0), [ranks.get(name) for name in order]),
+        (Column("Off by", 0, "places between the two"), moves),
         (Column("Votes", 0), [votes.get(name) for name in order]),
     )
 
 
-def sides_of(one: CategoryResult) -> tuple[dict[str, Cell], dict[str, Cell]]:
+def sides_of(category: CategoryResult) -> tuple[dict[str, Cell], dict[str, Cell]]:
     """Return the scores by model of the ground truth and of the evaluated model, on one scale."""
-    truth, model = one.truth, one.model
-    shift = 0.0 if truth is None or model is None else _shift(truth, model)
+    truth, model = category.truth, category.model
+    shift = 0.0
+    # Where only differences count both sides get one mean; of grounded coefficients the level means something, and
+    # stays.
+    if truth and model and any(shift_invariant(likelihoods.get(side.likelihood)) for side in (truth, model)):
+        coef_of = dict(zip(model.models, model.coefs.tolist(), strict=True))
+        gaps = [
+            coef - coef_of[name]
+            for name, coef in zip(truth.models, truth.coefs.tolist(), strict=True)
+            if math.isfinite(coef - coef_of.get(name, math.nan))
+        ]
+        shift = float(np.mean(gaps)) if gaps else 0.0
     return _scores(truth), _scores(model, shift)
-
-
-def _shift(truth: Leaderboard, model: Leaderboard) -> float:
-    """Return what to add to the model's coefficients so that both have one mean, where only differences count."""
-    # Of grounded coefficients the level means something, and stays.
-    if not any(shift_invariant(likelihoods.get(side.likelihood)) for side in (truth, model)):
-        return 0.0
-    coef_of = dict(zip(model.models, model.coefs.tolist(), strict=True))
-    gaps = [
-        coef - coef_of[name]
-        for name, coef in zip(truth.models, truth.coefs.tolist(), strict=True)
-        if math.isfinite(coef - coef_of.get(name, math.nan))
-    ]
-    return float(np.mean(gaps)) if gaps else 0.0
 
 
 def _scores(side: Leaderboard | None, shift: float = 0.0) -> dict[str, Cell]:
@@ -204,27 +200,34 @@ def _ranks(side: Mapping[str, Cell]) -> dict[str, int]:
     return {name: place for place, name in enumerate(order, 1)}
 
 
-def _moved(true: int | None, forecast: int | None) -> Cell | None:
-    if true is None or forecast is None:
-        return None
-    gap = true - forecast
-    return Cell("" if not gap else f"{'+' if gap > 0 else '−'}{abs(gap)}", abs(gap), "quiet")
-
-
-def metrics(one: CategoryResult) -> list[Measure]:
+def metrics(category: CategoryResult) -> list[Measure]:
     """Return the metrics of votes with their intervals, without those that do not apply to the likelihood."""
     measures = []
-    if one.skill is not None:
-        meaning = f"{about('Skill').sentence} Measured against {reference_name(one.skill_over)}."
-        measures.append(_measure("Skill", float(one.skill.estimate), one.skill, meaning))
-    intervals = one.intervals or {}
-    rows = {name: value for name, value in (one.simple or {}).items() if value is not None}
+    if category.skill is not None:
+        meaning = f"{about('Skill').sentence} Measured against {reference_name(category.skill_over)}."
+        measures.append(_measure("Skill", float(category.skill.estimate), category.skill, meaning))
+    intervals = category.intervals or {}
+    rows = {name: value for name, value in (category.simple or {}).items() if value is not None}
     return measures + [_measure(name, value, intervals.get(name)) for name, value in rows.items()]
 
 
-def comparison(one: CategoryResult) -> list[Measure]:
-    """Return the metrics of the leaderboard: of the pair, or of each side."""
-    return [row for name, value in (one.comparison or {}).items() for row in _comparison_rows(name, value)]
+def comparison(category: CategoryResult) -> list[Measure]:
+    """Return the metrics of the leaderboard: of the pair, of each side, or for each k."""
+    measures = []
+    for name, value in (category.comparison or {}).items():
+        entry = about(name)
+        if isinstance(value, Mapping) and set(value) <= {"ground-truth", "model-aggr"}:
+            sides = [_compared(value.get(side)) for side in ("ground-truth", "model-aggr")]
+            texts = ["–" if side is None else entry.text(side) for side in sides]
+            if texts != ["–", "–"]:
+                measures.append(Measure(entry.title, texts[1], f"ground truth {texts[0]}", entry.sentence))
+        elif isinstance(value, Mapping):
+            for k, number_at_k in value.items():
+                if (number := _compared(number_at_k)) is not None:
+                    measures.append(replace(_measure(name, number), name=f"{entry.title}, k = {k}"))
+        elif (number := _compared(value)) is not None:
+            measures.append(_measure(name, number))
+    return measures
 
 
 def _measure(name: str, value: float, interval: Interval | None = None, meaning: str = "") -> Measure:
@@ -233,35 +236,21 @@ def _measure(name: str, value: float, interval: Interval | None = None, meaning:
     return Measure(entry.title, entry.text(value), ends, meaning or entry.sentence)
 
 
-def _comparison_rows(name: str, value: Any) -> Iterator[Measure]:
-    entry = about(name)
-    if isinstance(value, Mapping):
-        if set(value) <= {"ground-truth", "model-aggr"}:
-            sides = [_compared(value.get(side)) for side in ("ground-truth", "model-aggr")]
-            texts = ["–" if side is None else entry.text(side) for side in sides]
-            if texts != ["–", "–"]:
-                yield Measure(entry.title, texts[1], f"ground truth {texts[0]}", entry.sentence)
-            return
-        for k, part in value.items():
-            if (number := _compared(part)) is not None:
-                yield replace(_measure(name, number), name=f"{entry.title}, k = {k}")
-    elif (number := _compared(value)) is not None:
-        yield _measure(name, number)
-
-
 def _compared(value: Any) -> float | None:
+    """Return a metric of leaderboards that is a number, and not a list of names."""
     return float(value) if isinstance(value, int | float | np.number) and not isinstance(value, bool) else None
 
 
-def models(one: CategoryResult) -> Table | None:
+def models(category: CategoryResult) -> Table | None:
     """Return how well the votes of each model were forecast."""
-    if not one.by_model:
+    rows = category.by_model
+    if not rows:
         return None
-    loss = [_interval(row.loss, "Loss") for row in one.by_model]
-    accuracy = [_interval(row.accuracy, "Accuracy") for row in one.by_model]
+    loss = [_interval(row.loss, "Loss") for row in rows]
+    accuracy = [_interval(row.accuracy, "Accuracy") for row in rows]
     return Table.of(
-        (Column("Model", number=False), [row.model for row in one.by_model]),
-        (Column("Votes"), [row.votes for row in one.by_model]),
+        (Column("Model", number=False), [row.model for row in rows]),
+        (Column("Votes"), [row.votes for row in rows]),
         (Column("Loss", note="nats per vote of this model; lower is better", scale=_scale(loss)), loss),
         (Column("Accuracy", note="higher is better", scale=_scale(accuracy)), accuracy),
     )
@@ -270,19 +259,19 @@ def models(one: CategoryResult) -> Table | None:
 def subsets(result: OutputResult, kind: str) -> list[Table]:
     """Return the numbers behind the curves of each category: a row for each size."""
     tables = []
-    for one in result.categories:
-        scores: Sequence[SubsetScore] = getattr(one, kind)
+    for category in result.categories:
+        scores: Sequence[SubsetScore] = getattr(category, kind)
+        columns: list[tuple[Column, Sequence[Value]]] = [
+            (Column("Votes" if kind == "subsets" else "Prompts"), [score.size for score in scores]),
+            (Column("Samples"), [score.samples for score in scores]),
+        ]
         names = list(dict.fromkeys(name for score in scores for name in score.numbers))
+        for name in names:
+            cells = [
+                _interval(score.intervals.get(name), name) or _number(score.numbers.get(name), name) for score in scores
+            ]
+            # The curves above show the intervals: bars would say them twice.
+            columns.append((Column(about(name).title), [cell and replace(cell, bar=None) for cell in cells]))
         if names:
-            table = Table.of(
-                (Column("Votes" if kind == "subsets" else "Prompts"), [score.size for score in scores]),
-                (Column("Samples"), [score.samples for score in scores]),
-                *((Column(about(name).title), [_of_subset(score, name) for score in scores]) for name in names),
-            )
-            tables.append(replace(table, caption=one.name))
+            tables.append(replace(Table.of(*columns), caption=category.name))
     return tables
-
-
-def _of_subset(score: SubsetScore, name: str) -> Cell | None:
-    cell = _interval(score.intervals.get(name), name) or _number(score.numbers.get(name), name)
-    return None if cell is None else replace(cell, bar=None)

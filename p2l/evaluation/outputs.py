@@ -8,12 +8,8 @@ Shapes: N votes, M models.
 
 from __future__ import annotations
 
-import itertools
-import json
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +18,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from p2l.batch_inference.output import json_array
+from p2l.batch_inference.json_arrays import HIDDEN, open_json_array
 from p2l.common.errors import InputError, VoteError
-from p2l.common.files import DEEPEST_JSON, is_deeper
 from p2l.evaluation.categories import Category, readable_tags
 from p2l.leaderboard.groups import ClusteredVotes
 from p2l.likelihood import Likelihood
 from p2l.votes.reading import model_codes, read_votes
-from p2l.votes.rows import RawBatch, Source, check_number_of_columns
+from p2l.votes.rows import RawBatch, Source
 from p2l.votes.schema import WINNERS, Labels, parse_labels
 from p2l.votes.sources import open_source
 
@@ -37,102 +32,8 @@ Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 _COEFS = ("coefs", "betas")
 _NO_CATEGORY = {*_COEFS, "eta", "gamma", "prompt", "labels", "question_id", "weight", "tstamp", "truncated"}
+_NAMED_MODELS = 5  # in a note
 _TIE_OF_WINNER = np.array([0, 0, 1, 2])  # third entry of labels, by the code in `p2l.votes.schema.WINNERS`
-_HIDDEN = "last_hidden_state"
-_CHARACTERS_AT_ONCE = 1 << 22
-_LONGEST_RECORD = 1 << 28  # characters
-_RECORDS_PER_BATCH = 512
-_RECORDS_THAT_NAME_COLUMNS = 100
-_SEPARATORS = re.compile(r"[ \t\r\n,]*")
-
-
-def open_json_array(path: Path) -> Source:
-    """Open the records of a JSON array, without their hidden states; VoteError for anything else.
-
-    Batch inference writes such arrays. One batch of records is in memory at a time.
-    """
-    if not path.is_file():
-        raise VoteError(f"{path}: no such file")
-    first = itertools.islice(_records(path), _RECORDS_THAT_NAME_COLUMNS)
-    names = dict.fromkeys(name for record in first for name in record if name != _HIDDEN)
-    if not names:
-        raise VoteError(f"{path}: holds no record")
-    return Source(str(path), list(names), partial(_stream, path), unit="record")
-
-
-def remove_hidden(path: Path) -> bool:
-    """Rewrite the file without hidden states, if a record has one; return whether it did."""
-    if not any(_HIDDEN in record for record in _records(path)):
-        return False
-    with json_array(path) as write:
-        for record in _records(path):
-            record.pop(_HIDDEN, None)
-            write("    " + json.dumps(record, indent=4, ensure_ascii=False).replace("\n", "\n    "))
-    return True
-
-
-def _stream(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterator[RawBatch]:
-    records, number = _records(path), 1
-    while rows := list(itertools.islice(records, min(batch_size, _RECORDS_PER_BATCH))):
-        there = dict.fromkeys(name for row in rows for name in row if name != _HIDDEN)
-        check_number_of_columns(str(path), len(there))
-        names = [name for name in there if columns is None or name in columns]
-        arrays = [_column(path, name, [row.get(name) for row in rows]) for name in names]
-        yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), number)
-        number += len(rows)
-
-
-def _column(path: Path, name: str, values: list[Any]) -> Any:
-    try:
-        return pa.array(values)
-    except UnicodeEncodeError as error:
-        raise VoteError(f"{path}: {name} holds half of a surrogate pair, which is not text") from error
-    except (pa.ArrowException, OverflowError) as error:
-        if name in ("coefs", "betas", "eta", "gamma"):
-            raise VoteError(f"{path}: {name} must be numbers in every record: {str(error).splitlines()[0]}") from error
-        # Kinds that do not go together stay readable as text.
-        return pa.array([value if value is None or isinstance(value, str) else json.dumps(value) for value in values])
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    number = 0
-    try:
-        for value in _values(path):
-            number += 1
-            if not isinstance(value, dict):
-                raise VoteError(f"{path}: record {number} is a {type(value).__name__}; every record must be an object")
-            yield value
-    except (OSError, UnicodeDecodeError, RecursionError) as error:
-        raise VoteError(f"{path}: cannot be read: {error}") from error
-    except ValueError as error:
-        raise VoteError(f"{path}: record {number + 1} is not JSON: {getattr(error, 'msg', error)}") from error
-
-
-def _values(path: Path) -> Iterator[Any]:
-    """Yield the elements of the array, decoded as the file is read."""
-    with path.open(encoding="utf-8-sig") as file:
-        text = file.read(_CHARACTERS_AT_ONCE).lstrip()
-        if text[:1] != "[":
-            raise VoteError(f"{path}: is not a JSON array of records; give --eval-path JSON lines, ending in .jsonl")
-        place = 1
-        while True:
-            place = _SEPARATORS.match(text, place).end()  # type: ignore[union-attr]  # an empty match at least
-            if text[place : place + 1] == "]":
-                return
-            try:
-                value, place = json.JSONDecoder().raw_decode(text, place)
-            except json.JSONDecodeError:
-                # What is not whole is decoded again from its beginning: twice as much each time.
-                more = file.read(max(_CHARACTERS_AT_ONCE, len(text) - place))
-                if not more:
-                    raise
-                text, place = text[place:] + more, 0
-                if len(text) > _LONGEST_RECORD:
-                    raise ValueError(f"it is longer than {_LONGEST_RECORD:,} characters") from None
-            else:
-                if is_deeper(value, DEEPEST_JSON):
-                    raise ValueError(f"is nested deeper than {DEEPEST_JSON} levels")
-                yield value
 
 
 @dataclass(frozen=True)
@@ -168,9 +69,9 @@ def open_votes_source(path: str) -> Source:
     if file.suffix.lower() == ".json":
         return open_json_array(file)
     source = open_source(path)
-    if _HIDDEN not in source.columns:
+    if HIDDEN not in source.columns:
         return source
-    columns = [name for name in source.columns if name != _HIDDEN]
+    columns = [name for name in source.columns if name != HIDDEN]
 
     def stream(names: Sequence[str] | None, size: int) -> Iterator[RawBatch]:
         return source.stream(columns if names is None else names, size)
@@ -198,8 +99,14 @@ def read_output(
         need_coefs: whether rows without coefficients are refused.
     """
     source = open_votes_source(path)
-    if need_coefs:
-        _check_columns(source, likelihood)
+    if need_coefs and not any(name in source.columns for name in _COEFS):
+        raise VoteError(
+            f"{source.name}: no column 'coefs' or 'betas': these are votes without a model's answers; run p2l eval on "
+            "them first"
+        )
+    for name in likelihood.parameters if need_coefs else ():
+        if name not in source.columns:
+            raise _missing_parameter(source.name, likelihood, name)
     batches = _Batches(model_list, categories, need_coefs=need_coefs)
     try:
         for batch in read_votes(source, need_prompt=False, label_list=model_list, batch_size=8192):
@@ -208,18 +115,6 @@ def read_output(
         hint = "; is the model list that of the model?" if "labels" in str(error) and "list" in str(error) else ""
         raise VoteError(f"{error}{hint}") from error
     return batches.joined(source.name, likelihood, sort_models=sort_models)
-
-
-def _check_columns(source: Source, likelihood: Likelihood) -> None:
-    """Refuse rows without coefficients, or without a parameter of the likelihood."""
-    if not any(name in source.columns for name in _COEFS):
-        raise VoteError(
-            f"{source.name}: no column 'coefs' or 'betas': these are votes without a model's answers; run p2l eval on "
-            "them first"
-        )
-    for name in likelihood.parameters:
-        if name not in source.columns:
-            raise _missing_parameter(source.name, likelihood, name)
 
 
 def _missing_parameter(source: str, likelihood: Likelihood, name: str) -> VoteError:
@@ -233,7 +128,9 @@ class _Batches:
     """Batches of rows, to be joined at the end."""
 
     def __init__(self, model_list: Sequence[str], categories: Sequence[Category], *, need_coefs: bool) -> None:
-        self.model_list, self.categories, self.need_coefs = list(model_list), categories, need_coefs
+        self.model_list = list(model_list)
+        self.categories = categories
+        self.need_coefs = need_coefs
         self.codes = {name: code for code, name in enumerate(model_list)}
         self.clusters = ClusteredVotes("prompt")
         self.labels: list[Ints] = []
@@ -283,14 +180,25 @@ class _Batches:
         rows = np.flatnonzero((labels[:, :2] < size).all(axis=1))
         # A column that some batches lack is as good as none.
         answers = {
-            name: np.concatenate(parts)[rows] if sum(map(len, parts)) == len(labels) else None
-            for name, parts in self.answers.items()
+            name: np.concatenate(blocks)[rows] if sum(map(len, blocks)) == len(labels) else None
+            for name, blocks in self.answers.items()
         }
         for name in likelihood.parameters if self.need_coefs else ():
             if answers[name] is None:
                 raise _missing_parameter(source, likelihood, name)
         if not len(rows):
             raise InputError(f"{source}: no vote is between models of the model list of {size} names")
+        try:
+            table = readable_tags(pa.concat_tables(self.tables, promote_options="permissive"))
+        except pa.ArrowException as error:
+            reason = str(error).splitlines()[0]
+            raise VoteError(f"columns for categories change their kind between rows: {reason}") from error
+        notes: tuple[str, ...] = ()
+        if len(rows) < len(labels):
+            unknown = list(self.codes)[size:]
+            more = f" and {len(unknown) - _NAMED_MODELS} more" if len(unknown) > _NAMED_MODELS else ""
+            left_out = f"{len(labels) - len(rows):,} votes were left out"
+            notes = (f"{left_out}: the model list lacks {', '.join(unknown[:_NAMED_MODELS])}{more}.",)
         taken = pa.array(rows)
         output = EvaluatedOutput(
             source=source,
@@ -298,29 +206,13 @@ class _Batches:
             labels=labels[rows],
             prompts=np.concatenate(self.prompts)[rows],
             texts=pa.chunked_array(self.texts).combine_chunks().take(taken) if self.texts else None,
-            table=_joined_table(self.tables).take(taken),
+            table=table.take(taken),
             coefs=answers["coefs"],
             eta=answers["eta"],
             gamma=answers["gamma"],
-            notes=_left_out(len(labels) - len(rows), list(self.codes)[size:]),
+            notes=notes,
         )
         return _sorted(output) if sort_models else output
-
-
-def _left_out(votes: int, unknown: Sequence[str]) -> tuple[str, ...]:
-    if not votes:
-        return ()
-    more = f" and {len(unknown) - 5} more" if len(unknown) > 5 else ""
-    return (f"{votes:,} votes were left out: the model list lacks {', '.join(unknown[:5])}{more}.",)
-
-
-def _joined_table(tables: list[Any]) -> Any:
-    try:
-        return readable_tags(pa.concat_tables(tables, promote_options="permissive"))
-    except pa.ArrowException as error:
-        raise VoteError(
-            f"columns for categories change their kind between rows: {str(error).splitlines()[0]}"
-        ) from error
 
 
 def _sorted(output: EvaluatedOutput) -> EvaluatedOutput:
@@ -348,7 +240,7 @@ def category_table(batch: Any, categories: Iterable[Category]) -> Any:
 
     Of other columns only the names stay, for messages.
     """
-    keys = [f"{one.key}." for one in categories]
+    keys = [f"{category.key}." for category in categories]
     named = {name for name in batch.schema.names if any(key.startswith(f"{name}.") for key in keys)}
     columns = {}
     for field, column in zip(batch.schema, batch.columns, strict=True):

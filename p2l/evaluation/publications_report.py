@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 from p2l.common.report.charts import Axes, Series
 from p2l.common.report.reports import Figure, Measure, MetricTable, Notes, Section, Verdict, percents, span
-from p2l.common.report.tables import Cell, Column, Table, number_text
+from p2l.common.report.tables import Cell, Column, Table, Value, number_text
 from p2l.metrics import Interval
 from p2l.training.run_records import Publication
 
@@ -18,9 +18,9 @@ _TONES = {"published": "", "refused": "bad", "rolled back": "bad"}
 
 def publications_verdict(log: Sequence[Publication]) -> Verdict | None:
     """Return how the newest candidate that was judged compares with the model that was served; None without one."""
-    last = next((one for one in reversed(log) if one.is_judged), None)
+    last = next((row for row in reversed(log) if row.is_judged), None)
     if last is None:
-        published = sum(one.event == "published" for one in log)
+        published = sum(row.event == "published" for row in log)
         if not published:
             return None
         reason = "No candidate was compared with the model that was served before it (--gate does that)."
@@ -44,35 +44,35 @@ def publications_verdict(log: Sequence[Publication]) -> Verdict | None:
     return Verdict(sentence, tone, f"The candidate was {last.event}.{held}")
 
 
-def _gain_of(one: Publication) -> Interval:
+def _gain_of(row: Publication) -> Interval:
     """Return the nats a vote by which a judged candidate is better than the model that was served."""
-    assert one.difference is not None
-    assert one.error is not None
-    gain, half = -one.difference, _WIDTH * one.error
-    return Interval(gain, gain - half, gain + half, one.error)
+    assert row.difference is not None
+    assert row.error is not None
+    gain, half = -row.difference, _WIDTH * row.error
+    return Interval(gain, gain - half, gain + half, row.error)
 
 
 def publications_section(log: Sequence[Publication], picture: Figure | None) -> Section:
     """Return the decisions as a table below the picture, and counts with their meaning."""
     lead = "Before a candidate replaces the model that is served, both forecast the newest held-out votes."
-    notes = [] if any(one.is_judged for one in log) else ["No candidate was judged: every one was published."]
+    notes = [] if any(row.is_judged for row in log) else ["No candidate was judged: every one was published."]
     return Section("Published models", [picture, _table(log), MetricTable(_counts(log)), Notes(notes)], lead)
 
 
 def publications_figure(log: Sequence[Publication]) -> Figure | None:
     """Return the gain of each candidate that was judged, with its interval; None without one."""
-    judged = [one for one in log if one.is_judged]
+    judged = [row for row in log if row.is_judged]
     if not judged:
         return None
-    has_votes = all(one.votes is not None for one in judged)
+    has_votes = all(row.votes is not None for row in judged)
     series = []
     for event in ("published", "refused"):
-        chosen = [one for one in judged if one.event == event]
+        chosen = [row for row in judged if row.event == event]
         if chosen:
-            gains = [_gain_of(one) for one in chosen]
-            x = [(one.votes if has_votes else one.step) or 0.0 for one in chosen]
-            sides = [[float(part) for part in column] for column in zip(*gains, strict=True)]
-            series.append(Series(event, x, sides[0], sides[1], sides[2], has_line=False, has_dots=True))
+            gains = [_gain_of(row) for row in chosen]
+            x = [(row.votes if has_votes else row.step) or 0.0 for row in chosen]
+            y, lower, upper, _ = ([float(end) for end in column] for column in zip(*gains, strict=True))
+            series.append(Series(event, x, y, lower, upper, has_line=False, has_dots=True))
     axes = Axes("votes that had come" if has_votes else "step", "gain, nats a vote", level=0.0)
     caption = "Above the line a candidate forecasts better than the model that was served. Whiskers are 95% intervals."
     return Figure.of(series, axes, "Gain of each candidate over the model that was served", caption)
@@ -90,34 +90,32 @@ def _table(log: Sequence[Publication]) -> Table:
         Column("Shrinkage", note="how much of the model is left; 0% is one leaderboard"),
         Column("Reason", number=False, wide=True),
     )
-    rows = [[_when(one), one.subject, _decision(one), *_numbers(one), one.reason] for one in reversed(log)]
+    rows: list[list[Value]] = []
+    for row in reversed(log):
+        when = None
+        if row.time is not None and 0 <= row.time < 1e11:  # more would be milliseconds, which `datetime` refuses
+            when = Cell(f"{datetime.fromtimestamp(row.time, timezone.utc):%Y-%m-%d %H:%M}", row.time)
+        decision = f"rolled back to {row.against}" if row.event == "rolled back" else row.event
+        gain = _gain_of(row) if row.is_judged else None
+        rows.append(
+            [
+                when,
+                row.subject,
+                Cell(decision, decision, _TONES[row.event]),
+                row.votes,
+                row.loss,
+                row.served_loss,
+                gain and Cell(_nats(gain.estimate), gain.estimate, note=span(gain, _nats)),
+                None if row.factor is None else Cell(percents(row.factor), row.factor),
+                row.reason,
+            ]
+        )
     filled = [place for place in range(len(heads)) if any(row[place] not in (None, "") for row in rows)]
     return Table([heads[place] for place in filled], [[row[place] for place in filled] for row in rows], shown=10)
 
 
-def _decision(one: Publication) -> Cell:
-    text = f"rolled back to {one.against}" if one.event == "rolled back" else one.event
-    return Cell(text, text, _TONES[one.event])
-
-
-def _numbers(one: Publication) -> list[Cell | float | None]:
-    gain, factor = None, None
-    if one.is_judged:
-        ends = _gain_of(one)
-        gain = Cell(_nats(ends.estimate), ends.estimate, note=span(ends, _nats))
-    if one.factor is not None:
-        factor = Cell(percents(one.factor), one.factor)
-    return [one.votes, one.loss, one.served_loss, gain, factor]
-
-
-def _when(one: Publication) -> Cell | None:
-    if one.time is None or not 0 <= one.time < 1e11:
-        return None
-    return Cell(f"{datetime.fromtimestamp(one.time, timezone.utc):%Y-%m-%d %H:%M}", one.time)
-
-
 def _counts(log: Sequence[Publication]) -> list[Measure]:
-    number = {event: sum(one.event == event for one in log) for event in _TONES}
+    number = {event: sum(row.event == event for row in log) for event in _TONES}
     rows = [Measure("Published", f"{number['published']:,}", "", "Candidates that took the place of the served model.")]
     if number["refused"]:
         meaning = "Candidates whose loss on held-out votes was higher by more than two standard errors."
@@ -125,10 +123,10 @@ def _counts(log: Sequence[Publication]) -> list[Measure]:
     if number["rolled back"]:
         meaning = "Models that somebody took out of service again (p2l rollback)."
         rows.append(Measure("Rolled back", f"{number['rolled back']:,}", "", meaning))
-    gains = [_gain_of(one) for one in log if one.is_judged and one.event == "published"]
+    gains = [_gain_of(row) for row in log if row.is_judged and row.event == "published"]
     if gains:
-        total = math.fsum(one.estimate for one in gains)
-        half = _WIDTH * math.sqrt(math.fsum(one.standard_error**2 for one in gains))
+        total = math.fsum(row.estimate for row in gains)
+        half = _WIDTH * math.sqrt(math.fsum(row.standard_error**2 for row in gains))
         meaning = (
             "The sum of the gains of all that were published after a comparison, in nats a vote. The held-out votes of "
             "neighbouring comparisons overlap, which the interval does not know."

@@ -9,7 +9,7 @@ import csv
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,10 +32,9 @@ from p2l.metrics import Standing
 from p2l.votes.reading import read_votes
 
 Ints = npt.NDArray[np.integer[Any]]
-_FREE = Prior(sd=math.inf)
 WINNERS_OF_TIES = np.array([0, 2, 3])
 """Codes of `p2l.votes.schema.WINNERS` for the third entry of labels whose first model is model_a."""
-_HELD = (
+_NOTE_ON_PRIOR = (
     "These votes have no finite best fit (some model never lost or never won, or an outcome never happened), so a weak "
     "prior holds it (normal, standard deviation 5)."
 )
@@ -74,21 +73,18 @@ def _board_of_table(
     """Fit counted votes: the best fit, or, where there is none, the one that a weak prior holds."""
     options: dict[str, Any] = {"models": models, "likelihood": likelihood, "units": units, "level": level}
     options["intervals"] = "sandwich" if intervals else None
-    if _may_be_free(table):
+    # Without a prior there is a best fit only where everyone has beaten (or tied with) everyone, if in a chain.
+    up = table.weights[:, [0, 2, 3]].sum(axis=1) > 0
+    down = table.weights[:, 1:].sum(axis=1) > 0
+    beaten = np.concatenate([table.first[up], table.second[down]])
+    beating = np.concatenate([table.second[up], table.first[down]])
+    if not components(table.num_models, beaten, beating, directed=True).any():
         try:
-            return fit_table(table, prior=_FREE, **options)
+            return fit_table(table, prior=Prior(sd=math.inf), **options)
         except ConvergenceError:
             pass
     board = fit_table(table, prior=Prior(), **options)
-    return dataclasses.replace(board, notes=(_HELD, *board.notes))
-
-
-def _may_be_free(table: PairTable) -> bool:
-    """Whether everyone has beaten (or tied with) everyone, directly or in a chain."""
-    up, down = table.weights[:, [0, 2, 3]].sum(axis=1) > 0, table.weights[:, 1:].sum(axis=1) > 0
-    beaten = np.concatenate([table.first[up], table.second[down]])
-    beating = np.concatenate([table.second[up], table.first[down]])
-    return bool((components(table.num_models, beaten, beating, directed=True) == 0).all())
+    return dataclasses.replace(board, notes=(_NOTE_ON_PRIOR, *board.notes))
 
 
 def standing(board: Leaderboard, models: Sequence[str]) -> Standing:
@@ -128,31 +124,27 @@ class TrainVotes:
         return self.boards[key]
 
     def _group(self, category: Category, limit: int) -> int:
-        place = next(index for index, one in enumerate(self.categories) if one.text == category.text)
-        return place * len(self.limits) + self.limits.index(limit)
+        texts = [known.text for known in self.categories]
+        return texts.index(category.text) * len(self.limits) + self.limits.index(limit)
 
     def add(self, batch: Any) -> None:
         """Count a batch."""
         labels = labels_of(batch, self.names)
         table = readable_tags(category_table(batch, self.categories))
         for category in self.categories:
-            for limit, rows in self._members(category, table):
-                one = labels[rows].astype(np.int64)
-                group = np.full(len(one), self._group(category, limit), dtype=np.int64)
-                self.counter.add(group, one[:, 0], one[:, 1], WINNERS_OF_TIES[one[:, 2]], np.ones(len(one)))
+            try:
+                chosen = select(category, table, self.name)
+            except UnknownCategoryError as error:
+                self.problems[category.text] = str(error)
+                continue
+            except EmptyCategoryError:  # another batch may hold votes of it
+                continue
+            for limit in self.limits:
+                among = chosen if not limit else chosen & (np.arange(len(table)) + self.rows < limit)
+                winner, loser, tie = labels[among].astype(np.int64).T
+                group = np.full(len(winner), self._group(category, limit), dtype=np.int64)
+                self.counter.add(group, winner, loser, WINNERS_OF_TIES[tie], np.ones(len(winner)))
         self.rows += len(labels)
-
-    def _members(self, category: Category, table: Any) -> Iterator[tuple[int, Any]]:
-        try:
-            chosen = select(category, table, self.name)
-        except UnknownCategoryError as error:
-            self.problems[category.text] = str(error)
-            return
-        except EmptyCategoryError:
-            return
-        for limit in self.limits:
-            among = chosen if not limit else chosen & (np.arange(len(table)) + self.rows < limit)
-            yield limit, np.flatnonzero(among)
 
 
 def read_train_votes(
@@ -172,6 +164,7 @@ def read_train_votes(
 # Ratings of an arena leaderboard file (CSV) as coefficients: (rating - 1000) ln(10) / 400. Columns: model_name,
 # category, rating and, optionally, style_control, of which only the rows with false count.
 
+# Leaderboard files call these categories by other names, and languages by the language alone.
 _NAMES = {"all": "full", "is_code": "coding", "hard": "hard_6"}
 _COLUMNS = ("model_name", "category", "rating")
 
@@ -188,7 +181,9 @@ class ArenaRatings:
 
         Raise EmptyCategoryError where it has no such category, or rates fewer than two of the models in it.
         """
-        name = _arena_name(category)
+        name = _NAMES.get(category.text, category.text)
+        if category.key == "language" and category.value:
+            name = category.value.lower()
         if name not in self.ratings:
             hint = nearest(name, self.ratings) or f"; it has {', '.join(self.ratings)}"
             raise EmptyCategoryError(f"{self.source} has no category {name!r} for {category.text}{hint}")
@@ -199,10 +194,10 @@ class ArenaRatings:
         unknown = np.full(len(rated), np.nan)
         parameters = get(likelihood).parameters
         return Leaderboard(
-            [model for model, _ in rated],
-            coefs,
-            unknown,
-            unknown,
+            models=[model for model, _ in rated],
+            coefs=coefs,
+            lower=unknown,
+            upper=unknown,
             likelihood=likelihood,
             loss=float("nan"),
             votes=None,
@@ -214,13 +209,6 @@ class ArenaRatings:
         )
 
 
-def _arena_name(category: Category) -> str:
-    """Return what leaderboard files call a category."""
-    if category.key == "language" and category.value:
-        return category.value.lower()
-    return _NAMES.get(category.text, category.text)
-
-
 def read_arena(path: str) -> ArenaRatings:
     """Read a leaderboard file; VoteError, which names it, for a missing column or a row without a rating."""
     ratings: dict[str, dict[str, float]] = defaultdict(dict)
@@ -228,29 +216,28 @@ def read_arena(path: str) -> ArenaRatings:
         # Spreadsheets put a byte-order mark before the first name.
         with Path(path).expanduser().open(encoding="utf-8-sig", newline="") as file:
             rows = CellReader(file)
-            for name in _COLUMNS:
-                base_column(name, rows.names, path)
+            for column in _COLUMNS:
+                base_column(column, rows.names, path)
             for number, row in enumerate(rows, 2):  # the header is row 1
-                if (row.get("style_control") or "false").strip().lower() in ("false", "0", ""):
-                    _add(ratings, row, f"{path}: row {number}")
+                if (row.get("style_control") or "false").strip().lower() not in ("false", "0", ""):
+                    continue
+                place, name, category = f"{path}: row {number}", row["model_name"], row["category"]
+                if name is None or category is None:
+                    raise VoteError(
+                        f"{place}: has fewer cells than the header; give every rating its model and category"
+                    )
+                if name in ratings[category]:
+                    raise VoteError(f"{place}: {name!r} has a rating in category {category!r} already")
+                try:
+                    rating = float(row["rating"] or "")
+                except (TypeError, ValueError):
+                    rating = math.nan
+                if not math.isfinite(rating):
+                    raise VoteError(f"{place}: rating {row['rating']!r} is not a number; leave out models without one")
+                ratings[category][name] = rating
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise VoteError(f"{path}: cannot be read: {error}") from error
     if not ratings:
         raise VoteError(f"{path}: holds no rating without style control")
     check_number_of_models(max(map(len, ratings.values())), path)
     return ArenaRatings(path, dict(ratings))
-
-
-def _add(ratings: dict[str, dict[str, float]], row: Mapping[str, str | None], place: str) -> None:
-    name, category = row["model_name"], row["category"]
-    if name is None or category is None:
-        raise VoteError(f"{place}: has fewer cells than the header; give every rating its model and category")
-    if name in ratings[category]:
-        raise VoteError(f"{place}: {name!r} has a rating in category {category!r} already")
-    try:
-        rating = float(row["rating"] or "")
-    except (TypeError, ValueError):
-        rating = math.nan
-    if not math.isfinite(rating):
-        raise VoteError(f"{place}: rating {row['rating']!r} is not a number; leave out models without one")
-    ratings[category][name] = rating

@@ -191,8 +191,8 @@ def _rounded(value: Any, missing: float | None = None) -> Any:
 def _reliability(bins: Reliability | None) -> dict[str, Any] | None:
     if bins is None:
         return None
-    parts = ("predicted", "observed", "mass")
-    outcomes = {name: {part: getattr(bins, part)[row] for part in parts} for row, name in enumerate(bins.outcomes)}
+    fields = ("predicted", "observed", "mass")
+    outcomes = {name: {field: getattr(bins, field)[row] for field in fields} for row, name in enumerate(bins.outcomes)}
     return {"edges": _rounded(np.asarray(bins.edges)), "outcomes": _rounded(outcomes)}
 
 

@@ -34,7 +34,8 @@ from p2l.metrics import ScoredVotes, Standing
 # Newton does not descend is fitted alone, damped. Q: parameters of a pair.
 
 Floats = npt.NDArray[np.float64]
-_PAIRS_AT_ONCE = 1 << 14  # temporary arrays of the derivatives then stay in a core's cache
+Ints = npt.NDArray[np.integer[Any]]
+_PAIRS_PER_BLOCK = 1 << 14  # temporary arrays of the derivatives then stay in a core's cache
 _MAX_STEPS = 12
 _LARGEST_STEP = 4.0
 _TOLERANCE = 1e-3  # a last Newton step of this size leaves an error of the order of its square
@@ -47,8 +48,11 @@ class ManyFits:
     `ridge` is curvature for the sake of arithmetic alone, per unit of target mass.
     """
 
-    def __init__(self, likelihood: Likelihood, num_models: int, precision: Floats, ridge: float = 1e-10) -> None:
-        self.likelihood, self.num_models, self.precision, self.ridge = likelihood, num_models, precision, ridge
+    def __init__(self, likelihood: Likelihood, num_models: int, precision: Floats, ridge: float) -> None:
+        self.likelihood = likelihood
+        self.num_models = num_models
+        self.precision = precision
+        self.ridge = ridge
         self.size = num_models + has_eta(likelihood)  # D
         self.first, self.second = np.triu_indices(num_models, 1)
         self.incidence = np.eye(num_models)[self.first], np.eye(num_models)[self.second]
@@ -66,18 +70,15 @@ class ManyFits:
         value = -np.sum(targets * log_probs, axis=(1, 2), where=targets > 0)
         # No vote of a subset may count.
         total = np.maximum(targets.sum(axis=(1, 2)), 1e-300)
-        return self._with_prior(theta, mean, total, value, -self._scatter(slope), -self._scatter_square(bend))
-
-    def _with_prior(
-        self, theta: Floats, mean: Floats, total: Floats, value: Floats, gradient: Floats, hessian: Floats
-    ) -> tuple[Floats, Floats, Floats]:
         offset = theta - mean
         precision = self.precision + self.ridge * total[:, None]
         value = (value + 0.5 * (precision * offset**2).sum(axis=1)) / total
-        gradient = (gradient + precision * offset) / total[:, None]
+        gradient = (-self._scatter(slope) + precision * offset) / total[:, None]
+        hessian = -self._scatter_square(bend)
         diagonal = np.arange(self.size)
         hessian[:, diagonal, diagonal] += precision
         hessian /= total[:, None, None]
+        # As in `Objective`: a direction that changes nothing gets a curvature, which holds the mean at the prior's.
         if shift_invariant(self.likelihood):
             strength = 0.5 / self.num_models**2
             sums = offset[:, : self.num_models].sum(axis=1)
@@ -101,10 +102,17 @@ class ManyFits:
 
     def alone(self, targets: Floats, mean: Floats, start: Floats) -> Floats:
         """Fit one leaderboard (D,) by the damped method; NaN where there is no optimum."""
-        gauge = np.zeros(self.num_models, dtype=np.int64) if shift_invariant(self.likelihood) else None
-        first, second = self.first.astype(np.int64), self.second.astype(np.int64)
-        size, terms = self.num_models, (targets, mean, self.precision)
-        objective = Objective(self.likelihood, size, first, second, *terms, gauge, self.ridge)
+        objective = Objective(
+            likelihood=self.likelihood,
+            num_models=self.num_models,
+            first=self.first.astype(np.int64),
+            second=self.second.astype(np.int64),
+            targets=targets,
+            mean=mean,
+            precision=self.precision,
+            gauge=np.zeros(self.num_models, dtype=np.int64) if shift_invariant(self.likelihood) else None,
+            ridge=self.ridge,
+        )
         try:
             point: Expansion = minimise(objective, start, tolerance=_TOLERANCE / 10)
         except ConvergenceError:
@@ -121,23 +129,24 @@ def fit_many(fits: ManyFits, targets: Floats, mean: Floats, start: Floats) -> Fl
     """
     if fits.num_models < 2:
         return np.array(start)
-    step = max(1, _PAIRS_AT_ONCE // len(fits.first))
-    parts = [slice(place, place + step) for place in range(0, len(targets), step)]
-    fitted = [_fit_block(fits, targets[part], mean[part], start[part]) for part in parts]
-    return np.concatenate(fitted)
+    step = max(1, _PAIRS_PER_BLOCK // len(fits.first))
+    blocks = [slice(place, place + step) for place in range(0, len(targets), step)]
+    return np.concatenate([_fit_block(fits, targets[rows], mean[rows], start[rows]) for rows in blocks])
 
 
 def _fit_block(fits: ManyFits, targets: Floats, mean: Floats, start: Floats) -> Floats:
     theta: Floats = start.copy()
     before = np.full(len(start), np.inf)
-    active, least = np.arange(len(start)), fits.likelihood.eta_scale.least
+    active = np.arange(len(start))
+    least_eta = fits.likelihood.eta_scale.least
     failed: list[int] = []
     for _ in range(_MAX_STEPS):
         value, gradient, hessian = fits.evaluate(theta[active], targets[active], mean[active])
         steps = _steps(gradient, hessian)
         bad = np.isnan(steps).any(axis=1) | ~(value <= before[active] + _ROUNDING * (1 + np.abs(value)))
-        if least is not None:
-            bad |= (theta[active] + steps)[:, -1] <= least
+        if least_eta is not None:
+            # Only `Objective` knows what to do at the floor of eta.
+            bad |= (theta[active] + steps)[:, -1] <= least_eta
         failed += active[bad].tolist()
         going = active[~bad]
         theta[going] += steps[~bad]
@@ -170,8 +179,7 @@ def _definite(hessian: Floats) -> npt.NDArray[np.bool_]:
     return np.ones(len(hessian), dtype=bool)
 
 
-Ints = npt.NDArray[np.integer[Any]]
-_PROMPTS_AT_ONCE = 64  # whose pair tables are made together
+_PROMPTS_PER_BLOCK = 64  # whose pair tables are made together
 _MAX_TABLE_BYTES = 1 << 28  # of pair tables that are kept in memory
 
 
@@ -218,9 +226,15 @@ class ModelAnswers:
     def leaderboard(self, *, intervals: bool, level: float) -> Leaderboard:
         """Return the aggregate of all prompts."""
         blocks = [self.coefs[start : start + 4096] for start in range(0, len(self.coefs), 4096)]
-        kind = "sandwich" if intervals else None
-        scalars = (self.eta, self.gamma)
-        return aggregate(blocks, *scalars, self.likelihood.name, models=list(self.models), intervals=kind, level=level)
+        return aggregate(
+            blocks,
+            eta=self.eta,
+            gamma=self.gamma,
+            likelihood=self.likelihood.name,
+            models=list(self.models),
+            intervals="sandwich" if intervals else None,
+            level=level,
+        )
 
     def aggregates(self, subsets: Sequence[Ints]) -> list[Standing]:
         """Return the aggregate of each subset (positions among the N votes, with repetition)."""
@@ -259,15 +273,15 @@ class ModelAnswers:
 
     def _tables(self, rows: Ints, multiplicity: Any) -> Floats:
         """Return mean outcome tables (S, P, K) of subsets, from their shares (S, n) of n prompts."""
-        shape = (len(self._fits.first), len(self.likelihood.outcomes))
-        sums = np.zeros((multiplicity.shape[0], shape[0] * shape[1]))
+        pairs, outcomes = len(self._fits.first), len(self.likelihood.outcomes)
+        sums = np.zeros((multiplicity.shape[0], pairs * outcomes))
         by_column = multiplicity.tocsc()
         kept = self._kept
-        step = _PROMPTS_AT_ONCE if kept is None else _PROMPTS_AT_ONCE * 8
+        step = _PROMPTS_PER_BLOCK if kept is None else _PROMPTS_PER_BLOCK * 8
         for start in range(0, len(rows), step):
-            part = slice(start, start + step)
-            sums += by_column[:, part] @ (self._probs(rows[part]) if kept is None else kept[rows[part]])
-        return sums.reshape(-1, *shape)
+            block = slice(start, start + step)
+            sums += by_column[:, block] @ (self._probs(rows[block]) if kept is None else kept[rows[block]])
+        return sums.reshape(-1, pairs, outcomes)
 
     @cached_property
     def _kept(self) -> Floats | None:
@@ -276,7 +290,7 @@ class ModelAnswers:
         if number * len(self._fits.first) * len(self.likelihood.outcomes) * 8 > _MAX_TABLE_BYTES:
             return None
         blocks = (
-            np.arange(start, min(start + _PROMPTS_AT_ONCE, number)) for start in range(0, number, _PROMPTS_AT_ONCE)
+            np.arange(start, min(start + _PROMPTS_PER_BLOCK, number)) for start in range(0, number, _PROMPTS_PER_BLOCK)
         )
         return np.concatenate([self._probs(block) for block in blocks])
 

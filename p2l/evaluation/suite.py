@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from p2l.batch_inference.json_arrays import remove_hidden
 from p2l.common.cli import progress
 from p2l.common.errors import InputError, P2LError
 from p2l.common.files import check_can_write, write_json
@@ -28,7 +29,7 @@ from p2l.evaluation.inputs import (
 )
 from p2l.evaluation.measure import EvaluationJob, measure
 from p2l.evaluation.output_tables import output_text
-from p2l.evaluation.outputs import read_output, remove_hidden
+from p2l.evaluation.outputs import read_output
 from p2l.evaluation.references import ArenaRatings, TrainVotes, read_arena, read_train_votes
 from p2l.evaluation.results import CategoryResult, OutputResult, details_object, published_object
 from p2l.likelihood import get
@@ -104,8 +105,7 @@ def measure_file(path: str, names: Sequence[str], settings: EvaluationSettings) 
     output = read_output(path, names, settings.likelihood, settings.parsed, sort_models=False, need_coefs=True)
     job, entry = EvaluationJob(output, settings), Entry(Path(path).stem, eval_path=path)
     results = dict(_measure_all(job, entry, Options(Inputs(), settings, quiet=True)))
-    model, data = origin(path)
-    return dataclasses.replace(_result(entry, job, list(results.values())), model=model, data=data)
+    return _result(entry, job, list(results.values()), *origin(path))
 
 
 def _check(options: Options, todo: Sequence[Entry]) -> None:
@@ -143,7 +143,14 @@ def _evaluate(
     entry: Entry, options: Options, names: list[str], train: TrainVotes | None, arena: ArenaRatings | None
 ) -> OutputResult:
     path = output_path(entry, options.inputs)
-    settings, notes = _settings_of(options, path)
+    settings, recorded = options.settings, recorded_likelihood(path)
+    notes: tuple[str, ...] = ()
+    if recorded is not None and recorded != settings.likelihood.name:
+        if options.any_likelihood:
+            settings = dataclasses.replace(settings, likelihood=get(recorded))
+        elif settings.model_type == "p2l":
+            read_as = settings.likelihood.name
+            notes = (f"The answers are of a model of likelihood {recorded}; here they are read as {read_as}.",)
     if settings.model_type == "p2l":
         check_model_list(options.inputs, names, path)
     # Hidden states make such files far larger, and nothing here reads them.
@@ -166,28 +173,15 @@ def _evaluate(
     job = EvaluationJob(output, settings, train, arena)
     results = dict(_measure_all(job, entry, options))
     _write(entry, options, job, results)
-    categories = [one for key, one in results.items() if key == f"{settings.model_type}-{one.name}"]
-    model, data = _titles(options, path)
-    return dataclasses.replace(_result(entry, job, categories), model=model, data=data)
-
-
-def _titles(options: Options, path: str) -> tuple[str, str]:
-    """Return what forecast the votes, and what they are, as a report is titled."""
+    # Marginal leaderboards of the first training votes are in the file alone.
+    categories = [row for key, row in results.items() if key == f"{settings.model_type}-{row.name}"]
     model, data = origin(path)
-    train, arena = (Path(name or "").name for name in (options.train, options.arena_path))
-    kinds = {"marginal": f"one leaderboard of {train}", "marginal-gt": "one leaderboard of the votes", "arena": arena}
-    return kinds.get(options.settings.model_type, model), data
-
-
-def _settings_of(options: Options, path: str) -> tuple[EvaluationSettings, tuple[str, ...]]:
-    """Return the settings with the likelihood of an output, and a note where the user asked for another."""
-    settings, recorded = options.settings, recorded_likelihood(path)
-    if recorded is None or recorded == settings.likelihood.name:
-        return settings, ()
-    if options.any_likelihood:
-        return dataclasses.replace(settings, likelihood=get(recorded)), ()
-    note = f"The answers are of a model of likelihood {recorded}; here they are read as {settings.likelihood.name}."
-    return settings, (note,) if settings.model_type == "p2l" else ()
+    boards = {
+        "marginal": f"one leaderboard of {Path(options.train or '').name}",
+        "marginal-gt": "one leaderboard of the votes",
+        "arena": Path(options.arena_path or "").name,
+    }
+    return _result(entry, job, categories, boards.get(settings.model_type, model), data)
 
 
 def _measure_all(job: EvaluationJob, entry: Entry, options: Options) -> Iterator[tuple[str, CategoryResult]]:
@@ -208,11 +202,13 @@ def _measure_all(job: EvaluationJob, entry: Entry, options: Options) -> Iterator
 
 
 def _write(entry: Entry, options: Options, job: EvaluationJob, results: Mapping[str, CategoryResult]) -> None:
-    own = {name: getattr(entry, name) for name in ("eval_path", "checkpoint_path", "hf_checkpoint_file")}
-    whole = {
+    content = {
         "params": {
             **options.params,
-            **own,
+            # The flags are lists for all outputs; a file holds those of its output alone.
+            "eval_path": entry.eval_path,
+            "checkpoint_path": entry.checkpoint_path,
+            "hf_checkpoint_file": entry.hf_checkpoint_file,
             "output_file_name": entry.name,
             "loss_type": options.params.get("loss_type") or job.settings.likelihood.name,
         },
@@ -223,7 +219,7 @@ def _write(entry: Entry, options: Options, job: EvaluationJob, results: Mapping[
         "details": {key: details_object(result) for key, result in results.items()},
     }
     if options.output_dir:
-        write_json(_file(options, entry), whole, indent=4)
+        write_json(_file(options, entry), content, indent=4)
     if options.hf_output_dir:
         import tempfile
 
@@ -231,11 +227,13 @@ def _write(entry: Entry, options: Options, job: EvaluationJob, results: Mapping[
 
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"{entry.name}.json"
-            write_json(file, whole, indent=4)
+            write_json(file, content, indent=4)
             push([file], options.hf_output_dir)
 
 
-def _result(entry: Entry, job: EvaluationJob, categories: Sequence[CategoryResult]) -> OutputResult:
+def _result(
+    entry: Entry, job: EvaluationJob, categories: Sequence[CategoryResult], model: str, data: str
+) -> OutputResult:
     output, settings = job.output, job.settings
     return OutputResult(
         name=entry.name,
@@ -254,4 +252,6 @@ def _result(entry: Entry, job: EvaluationJob, categories: Sequence[CategoryResul
         level=settings.level,
         notes=output.notes,
         default_categories=settings.lenient,
+        model=model,
+        data=data,
     )

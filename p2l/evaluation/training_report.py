@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -43,7 +43,7 @@ from p2l.training.run_records import FORECASTS_FILE, HeldOutComparison, RunRecor
 
 _METRICS = ("Loss", "BCELoss", "MSELoss", "Accuracy", "Tie_Loss", "Tie_Accuracy", "Tie_bb_Loss", "Tie_bb_Accuracy")
 _LEADERBOARD_METRICS = ("L1-Dist-Prob", "Spearman-lbs", "Kendall-lbs")
-_MOST_ROWS = 20  # of the numbers behind the picture
+_ROWS_OF_NUMBERS = 20  # of the numbers behind the picture
 _LONGEST_VALUE = 300  # characters of a setting
 _WINDOW = 100  # steps, the most that a mean is over
 _HEADS = {
@@ -66,16 +66,25 @@ def training_report(run: RunRecords) -> Report:
         *([publications_section(run.publications, gains if loss else None)] if run.publications else []),
         _configuration(run),
     ]
+    facts = [(name, str(run.config[key])) for key, name in _HEADS.items() if run.config.get(key) not in (None, "")]
+    models = run.steps.last("models")
+    if result is not None:
+        facts.append(("models", f"{len(result.models):,}"))
+    elif models is not None:
+        facts.append(("models", f"{models:,.0f}"))
+    if len(run.steps):
+        facts.append(("state", "finished" if run.is_finished else "not finished"))
+    unfinished = ["The run has not written a finished model (yet)."]
     return Report(
-        "Training run" if len(run.steps) else "Published models",
-        short_name(run.folder.resolve()),
-        short_name(run.source) if run.source else "votes that it does not record",
-        day_of(run.written),
-        _verdict(run, result),
-        loss or gains,
-        sections,
-        _facts(run, result),
-        [] if run.is_finished or not len(run.steps) else ["The run has not written a finished model (yet)."],
+        kind="Training run" if len(run.steps) else "Published models",
+        subject=short_name(run.folder.resolve()),
+        data=short_name(run.source) if run.source else "votes that it does not record",
+        made=day_of(run.written),
+        verdict=_verdict(run, result),
+        picture=loss or gains,
+        sections=sections,
+        facts=[*facts, ("folder", str(run.folder))],
+        notes=unfinished if len(run.steps) and not run.is_finished else [],
     )
 
 
@@ -95,8 +104,12 @@ def _held_out(run: RunRecords) -> tuple[OutputResult | None, str]:
             metrics_to_inc=("simple", "category"),
             simple_metrics=_METRICS,
             category_metrics=_LEADERBOARD_METRICS,
-            **dict.fromkeys(("rand_subset_metrics", "rand_subset_sizes", "rand_num_samples"), ()),
-            **dict.fromkeys(("aggr_scale_metrics", "aggr_scale_subset_sizes", "aggr_scale_num_samples"), ()),
+            rand_subset_metrics=(),
+            rand_subset_sizes=(),
+            rand_num_samples=(),
+            aggr_scale_metrics=(),
+            aggr_scale_subset_sizes=(),
+            aggr_scale_num_samples=(),
             seed=0,
             bootstrap=1000,
             level=0.95,
@@ -116,7 +129,7 @@ def _held_out(run: RunRecords) -> tuple[OutputResult | None, str]:
 def _verdict(run: RunRecords, result: OutputResult | None) -> Verdict:
     """Return the held-out loss against one leaderboard, or as much as the run has recorded."""
     if run.comparison is not None:
-        return _compared(run.comparison)
+        return _comparison_verdict(run.comparison)
     if result is not None and result.categories[0].problem is None:
         return output_verdict(result, result.categories[0])
     if run.publications and (verdict := publications_verdict(run.publications)) is not None:
@@ -124,18 +137,20 @@ def _verdict(run: RunRecords, result: OutputResult | None) -> Verdict:
     return _unmeasured(run)
 
 
-def _compared(found: HeldOutComparison) -> Verdict:
-    sure = found.factor != 0
-    tone = "good" if sure and found.gain.lower > 0 else "bad" if sure and found.gain.upper < 0 else ""
-    sides = found.model, found.one_leaderboard
-    words = [
-        f"{name.lower()} {about(name).text(sides[0][name])} against {about(name).text(sides[1][name])}"
-        for name in ("Loss", "Accuracy")
-    ]
+def _comparison_verdict(comparison: HeldOutComparison) -> Verdict:
+    # A model that was shrunk all the way is the one leaderboard: its gain says nothing of prompts.
+    is_model = comparison.factor != 0
+    gain, tone = comparison.gain, ""
+    if is_model and (gain.lower > 0 or gain.upper < 0):
+        tone = "good" if gain.lower > 0 else "bad"
+    words = []
+    for name in ("Loss", "Accuracy"):
+        text = about(name).text
+        words.append(f"{name.lower()} {text(comparison.model[name])} against {text(comparison.one_leaderboard[name])}")
     advice = "" if tone == "good" else " More votes on more prompts, or another size or backbone, may help."
     if tone == "bad":
         advice = f" Do not use it.{advice}"
-    return Verdict(found.finding, tone, f"On {found.prompts:,} prompts: {', '.join(words)}.{advice}")
+    return Verdict(comparison.finding, tone, f"On {comparison.prompts:,} prompts: {', '.join(words)}.{advice}")
 
 
 def _unmeasured(run: RunRecords) -> Verdict:
@@ -197,42 +212,33 @@ def _loss_figure(run: RunRecords) -> Figure | None:
     return Figure.of(series, axes, "Loss over the run", " ".join(captions), numbers=[_numbers(run)])
 
 
+_NUMBERS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "loss": ("Loss of votes trained on", _nats),
+    "gradient_norm": ("Gradient norm", _nats),
+    "learning_rate": ("Learning rate", lambda rate: f"{rate:.3g}"),
+    "tokens_per_second": ("Tokens a second", lambda speed: number_text(speed, 0)),
+}
+
+
 def _numbers(run: RunRecords) -> Table:
     """Return means of the steps between about twenty places of the run."""
     steps = run.steps
-    number = len(steps)
-    edges = sorted({round(number * part / _MOST_ROWS) for part in range(_MOST_ROWS + 1)})
-    names = {
-        "loss": "Loss of votes trained on",
-        "gradient_norm": "Gradient norm",
-        "learning_rate": "Learning rate",
-        "tokens_per_second": "Tokens a second",
-    }
-    columns = {name: steps.column(name) for name in names if steps.has(name)}
-    at = steps.column("step")
-    rows = []
+    edges = sorted({round(len(steps) * place / _ROWS_OF_NUMBERS) for place in range(_ROWS_OF_NUMBERS + 1)})
+    names = [name for name in _NUMBERS if steps.has(name)]
+    rows: list[list[Value]] = []
     for start, end in pairwise(edges):
-        means = [_mean(column[start:end]) for column in columns.values()]
-        rows.append([int(at[end - 1]), *(_shown(name, mean) for name, mean in zip(columns, means, strict=True))])
-    heads = [Column("To step", 0), *(Column(names[name]) for name in columns)]
+        row: list[Value] = [int(steps.column("step")[end - 1])]
+        for name in names:
+            mean = _mean(steps.column(name)[start:end])
+            row.append(Cell(_NUMBERS[name][1](mean), mean) if math.isfinite(mean) else None)
+        rows.append(row)
+    heads = [Column("To step", 0), *(Column(_NUMBERS[name][0]) for name in names)]
     return Table(heads, rows, caption="Means of the steps since the row before.")
 
 
 def _mean(values: Sequence[float]) -> float:
     finite = [value for value in values if math.isfinite(value)]
     return math.fsum(finite) / len(finite) if finite else math.nan
-
-
-def _shown(name: str, value: float) -> Cell | None:
-    if not math.isfinite(value):
-        return None
-    return Cell(_in_unit(name, value), value)
-
-
-def _in_unit(name: str, value: float) -> str:
-    if name == "tokens_per_second":
-        return number_text(value, 0)
-    return f"{value:.3g}" if name == "learning_rate" else number_text(value, 4)
 
 
 _PANELS = (
@@ -253,43 +259,42 @@ def _course(run: RunRecords) -> Section:
     x = run.steps.column("step")
     for name, title, unit in _PANELS:
         values = _panel_values(run.steps, name)
-        if values is None:
-            continue
-        series = [thinned(x, values)]
-        panels.append((title, Chart(series, Axes("step", unit, y_text=_short))))
+        if values is not None:
+            panels.append((title, Chart([thinned(x, values)], Axes("step", unit, y_text=_tick_text))))
     caption = "Lines are means over neighbouring steps, bands their range." if len(x) > 200 else ""
     figure = Figure("", "Rate, gradient and speed by step", caption, panels=panels) if panels else None
     return Section("Course of the training", [figure, MetricTable(_course_measures(run))])
 
 
-def _short(value: float) -> str:
+def _tick_text(value: float) -> str:
     return short_number(value) if not value or abs(value) >= 1e-3 else f"{value:.0e}".replace("e-0", "e−")
 
 
 def _panel_values(steps: Steps, name: str) -> list[float] | None:
     """Return the values of a panel; None where there are none, all are zero, or a stream's facts never change."""
     if name == "votes_per_second":
-        has_tokens = any(value > 0 for value in steps.column("tokens_per_second"))
-        values = None if has_tokens else _votes_per_second(steps)
+        # Tokens a second say the same more exactly: votes differ in length.
+        if any(value > 0 for value in steps.column("tokens_per_second")):
+            return None
+        seconds, votes = steps.column("seconds"), steps.column("votes")
+        gaps = [now - before for before, now in zip([0.0, *seconds], seconds, strict=False)]
+        # Where a run went on, the clock starts anew and the gap is negative.
+        values = [number / gap if gap > 0 else math.nan for number, gap in zip(votes, gaps, strict=True)]
+    elif steps.has(name):
+        values = steps.column(name)
     else:
-        values = steps.column(name) if steps.has(name) else None
-    different = {value for value in values or () if math.isfinite(value)}
+        return None
+    different = {value for value in values if math.isfinite(value)}
     if not different - {0.0} or (name in _OF_STREAM and len(different) < 2):
         return None
     return values
 
 
-def _votes_per_second(steps: Steps) -> list[float]:
-    """Return the votes of each step by the time since the one before; NaN where the clock starts anew."""
-    seconds = steps.column("seconds")
-    gaps = [now - before for before, now in zip([0.0, *seconds], seconds, strict=False)]
-    return [votes / gap if gap > 0 else math.nan for votes, gap in zip(steps.column("votes"), gaps, strict=True)]
-
-
 def _course_measures(run: RunRecords) -> list[Measure]:
-    steps, rows = run.steps, []
-    rows.append(Measure("Steps", f"{len(steps):,}", "", "Optimizer steps, each over many votes at once."))
-    votes, tokens = (math.fsum(v for v in steps.column(name) if math.isfinite(v)) for name in ("votes", "tokens"))
+    steps = run.steps
+    rows = [Measure("Steps", f"{len(steps):,}", "", "Optimizer steps, each over many votes at once.")]
+    votes = math.fsum(value for value in steps.column("votes") if math.isfinite(value))
+    tokens = math.fsum(value for value in steps.column("tokens") if math.isfinite(value))
     if votes:
         meaning = "All that the steps took; a vote counts each time that it was trained on."
         rows.append(Measure("Votes", f"{votes:,.0f}", "", meaning))
@@ -315,7 +320,11 @@ def _course_measures(run: RunRecords) -> list[Measure]:
         speed = f", {tokens / run.seconds:,.0f} tokens a second" if tokens else ""
         pace = f"{votes / run.seconds:,.0f} votes a second{speed}"
         meaning = f"Time in training, validations and checkpoints included: {pace}."
-        rows.append(Measure("Time", _duration(run.seconds), "", meaning))
+        minutes = round(run.seconds / 60)
+        time = f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
+        if run.seconds < 90:
+            time = f"{run.seconds:.0f} s" if run.seconds >= 10 else f"{run.seconds:.1f} s"
+        rows.append(Measure("Time", time, "", meaning))
     return rows
 
 
@@ -342,14 +351,6 @@ def _chosen_step(run: RunRecords) -> list[Measure]:
     return rows
 
 
-def _duration(seconds: float) -> str:
-    """Return a time as people say it: `48 s`, `12 min`, `3 h 20 min`."""
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60:,} h {minutes % 60} min"
-
-
 # What was measured on held-out votes.
 
 
@@ -366,7 +367,16 @@ def _held_out_sections(run: RunRecords, result: OutputResult | None) -> list[Sec
     parts: list[Part] = []
     lead = ""
     if run.comparison is not None:
-        parts += [_comparison_table(run.comparison), MetricTable(_comparison_measures(run))]
+        heads = [Column(about(metric).title, note=about(metric).sentence) for metric in ("Loss", "Accuracy")]
+        rows: list[list[Value]] = [
+            [name, *(Cell(about(metric).text(side[metric]), side[metric]) for metric in ("Loss", "Accuracy"))]
+            for name, side in (
+                ("this model", run.comparison.model),
+                ("one leaderboard for all prompts", run.comparison.one_leaderboard),
+            )
+        ]
+        table = Table([Column("Forecast by", number=False), *heads], rows)
+        parts += [table, MetricTable(_comparison_measures(run.comparison, run.results.get("covariates")))]
         sizes = f"{run.comparison.votes:,} votes on {run.comparison.prompts:,} prompts"
         lead = f"{sizes}, which nothing was trained on."
         if run.comparison.folds is not None:
@@ -376,47 +386,36 @@ def _held_out_sections(run: RunRecords, result: OutputResult | None) -> list[Sec
         parts += list(metrics_section(result, main).parts)
         lead = lead or metrics_section(result, main).lead
     elif run.results:
-        parts.append(MetricTable(_plain_measures(run)))
+        # The metrics of eval_results.json have no intervals.
+        numbers = {name: as_number(value) for name, value in run.results.items() if name != "votes"}
+        entries = [(about(name), number) for name, number in numbers.items() if number is not None]
+        parts.append(
+            MetricTable(
+                [
+                    Measure(entry.title, entry.text(number), "", entry.sentence)
+                    for entry, number in entries
+                    if entry.meaning
+                ]
+            )
+        )
     if not parts:
         return []
     sections = [Section("Held-out votes", parts, lead)]
     return sections if main is None else [*sections, calibration_section([main])]
 
 
-def _comparison_table(found: HeldOutComparison) -> Table:
-    rows: list[list[Value]] = [
-        [name, *(Cell(about(metric).text(side[metric]), side[metric]) for metric in ("Loss", "Accuracy"))]
-        for name, side in (("this model", found.model), ("one leaderboard for all prompts", found.one_leaderboard))
-    ]
-    heads = [Column(about(metric).title, note=about(metric).sentence) for metric in ("Loss", "Accuracy")]
-    return Table([Column("Forecast by", number=False), *heads], rows)
-
-
-def _comparison_measures(run: RunRecords) -> list[Measure]:
-    assert run.comparison is not None
-    gain = run.comparison.gain
+def _comparison_measures(comparison: HeldOutComparison, covariates: Any) -> list[Measure]:
+    gain = comparison.gain
     meaning = "Nats a vote by which the model's loss is below that of one leaderboard; above zero it reads prompts."
     rows = [Measure("Gain", _nats(gain.estimate), span(gain, _nats), meaning)]
-    covariates = run.results.get("covariates")
     ends = covariates.get("gain") if isinstance(covariates, dict) else None
     if isinstance(ends, dict):
         estimate, lower, upper = (as_number(ends.get(name)) for name in ("estimate", "lower", "upper"))
         if estimate is not None and lower is not None and upper is not None:
-            found = Interval(estimate, lower, upper, math.nan)
+            more = Interval(estimate, lower, upper, math.nan)
             meaning = "Nats a vote by which the loss is lower still where covariates, such as the side, are known."
-            rows.append(Measure("Gain of covariates", _nats(found.estimate), span(found, _nats), meaning))
+            rows.append(Measure("Gain of covariates", _nats(more.estimate), span(more, _nats), meaning))
     return rows
-
-
-def _plain_measures(run: RunRecords) -> list[Measure]:
-    """Return the metrics of `eval_results.json`, which have no intervals."""
-    numbers = {name: as_number(value) for name, value in run.results.items() if name != "votes"}
-    entries = {name: about(name) for name, value in numbers.items() if value is not None}
-    return [
-        Measure(entry.title, entry.text(numbers[name] or 0.0), "", entry.sentence)
-        for name, entry in entries.items()
-        if entry.meaning
-    ]
 
 
 # Settings.
@@ -425,22 +424,11 @@ def _plain_measures(run: RunRecords) -> list[Measure]:
 def _configuration(run: RunRecords) -> Section:
     if not run.config:
         return Section("Configuration", [Prose("The run has not recorded its configuration yet.", "quiet")])
-    rows = [[key, _setting(value)] for key, value in run.config.items() if value not in (None, [], {})]
+    rows = []
+    for key, value in run.config.items():
+        if value not in (None, [], {}):
+            text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            # A chat template is a page long.
+            rows.append([key, text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"])
     table = Table([Column("Key", number=False), Column("Value", number=False, wide=True)], rows, shown=len(rows))
     return Section("Configuration", [Fold("All keys", [table], f"{len(rows)} that are set", "configuration")])
-
-
-def _setting(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}…"
-
-
-def _facts(run: RunRecords, result: OutputResult | None) -> list[tuple[str, str]]:
-    facts = [(name, str(run.config[key])) for key, name in _HEADS.items() if run.config.get(key) not in (None, "")]
-    if result is not None:
-        facts.append(("models", f"{len(result.models):,}"))
-    if (models := run.steps.last("models")) is not None and result is None:
-        facts.append(("models", f"{models:,.0f}"))
-    if len(run.steps):
-        facts.append(("state", "finished" if run.is_finished else "not finished"))
-    return [*facts, ("folder", str(run.folder))]

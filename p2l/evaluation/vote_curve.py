@@ -44,8 +44,8 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 _HELD_OUT = 0.2  # share of the votes
 _MAX_HELD_OUT = 5000  # votes
-_DOUBLINGS = 3
-_BLOCKS = 40
+_DOUBLINGS = 3  # the smallest part is an eighth of the votes
+_BLOCKS = 40  # of held-out prompts: as many losses a model, which the bootstrap draws
 _SEED = 42
 _LEAST_VOTES_OF_CURVE = LEAST_VOTES * 2**_DOUBLINGS + LEAST_VOTES
 """Votes below which the smallest part could not be trained on."""
@@ -156,11 +156,12 @@ class VoteCurve:
         for point in self.points:
             cells.setdefault((point.variant, point.votes), []).append(point)
         rows: list[list[Value]] = []
-        for (name, votes), parts in cells.items():
-            board = float(np.mean([part.one_leaderboard for part in parts]))
-            loss = float(np.mean([part.loss for part in parts]))
-            spread = f" ± {np.std([part.loss for part in parts], ddof=1):.4f}" if len(parts) > 1 else ""
-            prompts, seconds = (float(np.mean([getattr(p, field) for p in parts])) for field in ("prompts", "seconds"))
+        for (name, votes), points in cells.items():
+            prompts, board, loss, seconds = (
+                float(np.mean([getattr(point, field) for point in points]))
+                for field in ("prompts", "one_leaderboard", "loss", "seconds")
+            )
+            spread = f" ± {np.std([point.loss for point in points], ddof=1):.4f}" if len(points) > 1 else ""
             rows.append(
                 [name, votes, prompts, board, Cell(f"{loss:.4f}{spread}", loss), Cell(f"{board - loss:+.4f}"), seconds]
             )
@@ -173,7 +174,7 @@ class VoteCurve:
             Column("lower by"),
             Column("seconds", 0),
         ]
-        between = " (± between draws)" if any(len(parts) > 1 for parts in cells.values()) else ""
+        between = " (± between draws)" if any(len(points) > 1 for points in cells.values()) else ""
         caption = f"Loss of {self.held_votes:,} votes on {self.held_prompts:,} held-out prompts{between}"
         return Table(columns, rows, caption=caption)
 
@@ -221,17 +222,29 @@ def measure(source: str, variants: Sequence[Variant], folder: Path, *, draws: in
         held = split_by_prompt(votes, min(round(_HELD_OUT * len(votes)), _MAX_HELD_OUT), _SEED)
         rest = np.setdiff1d(np.arange(len(votes)), held)
         plan = list(_plan(votes, rest, variants, draws))
-        held = _between_all(votes, held, [ids for _, _, ids in plan])
-        _check_folder(folder, {"votes": votes.fingerprint, "held_out": len(held)})
+        # Only votes between models that every part has seen, so that all parts are asked about the same ones.
+        is_seen = np.ones(len(votes.model_list), dtype=bool)
+        for _, _, ids in plan:
+            is_seen &= np.bincount(votes.pairs(ids).ravel(), minlength=len(is_seen)) > 0
+        held = held[is_seen[votes.pairs(held)].all(axis=1)]
+        if not len(held):
+            raise VoteError(
+                f"{votes.name}: no held-out vote is between models that every part has seen; bring more votes"
+            )
+        record, file = {"votes": votes.fingerprint, "held_out": len(held)}, folder / "curve.json"
+        if file.exists() and parse_json(file.read_text(encoding="utf-8")) != record:
+            raise InputError(f"{folder}: holds the curve of other votes; remove it, or choose another --folder")
+        write_json(file, record)
         _write(votes, held, folder / "held_out.parquet")
         points = _read_points(folder)
         for variant, draw, ids in progress(plan, description="train", unit="model", quiet=quiet):
-            if (variant.name, draw, len(ids)) not in {(one.variant, one.draw, one.votes) for one in points}:
+            if (variant.name, draw, len(ids)) not in {(point.variant, point.draw, point.votes) for point in points}:
                 points.append(_train(votes, ids, variant, draw, folder))
-                with (folder / _POINTS_FILE).open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(asdict(points[-1])) + "\n")
-        sizes = {(variant.name, draw, len(ids)) for variant, draw, ids in plan}
-        points = [one for one in points if (one.variant, one.draw, one.votes) in sizes]
+                with (folder / _POINTS_FILE).open("a", encoding="utf-8") as lines:
+                    lines.write(json.dumps(asdict(points[-1])) + "\n")
+        # The folder may hold models of an earlier run with more draws or other variants.
+        planned = {(variant.name, draw, len(ids)) for variant, draw, ids in plan}
+        points = [point for point in points if (point.variant, point.draw, point.votes) in planned]
         clusters = len(np.unique(hash_prompts(votes.subset(held))))
     return compare_parts(points, held_votes=len(held), held_prompts=clusters)
 
@@ -241,8 +254,8 @@ def compare_parts(points: Sequence[TrainedPart], *, held_votes: int, held_prompt
     # Prompts are drawn again, all models on the same ones: how hard a prompt is blurs no difference.
     losses: dict[tuple[str, int], Floats] = {}
     for point in points:
-        draws = [other.losses for other in points if (other.variant, other.votes) == (point.variant, point.votes)]
-        losses[point.variant, point.votes] = np.mean(draws, axis=0)
+        key = (point.variant, point.votes)
+        losses[key] = np.mean([draw.losses for draw in points if (draw.variant, draw.votes) == key], axis=0)
     first = points[0].variant
     sizes = sorted(votes for variant, votes in losses if variant == first)
     doublings = [
@@ -269,17 +282,6 @@ def _plan(votes: VoteStore, rest: Ints, variants: Sequence[Variant], draws: int)
         yield variant, 0, rest
 
 
-def _between_all(votes: VoteStore, held: Ints, parts: Sequence[Ints]) -> Ints:
-    """Return the held-out votes between models that every part has seen, so that all are asked about the same ones."""
-    seen = np.ones(len(votes.model_list), dtype=bool)
-    for ids in parts:
-        seen &= np.bincount(votes.pairs(ids).ravel(), minlength=len(seen)) > 0
-    chosen = held[seen[votes.pairs(held)].all(axis=1)]
-    if not len(chosen):
-        raise VoteError(f"{votes.name}: no held-out vote is between models that every part has seen; bring more votes")
-    return chosen
-
-
 def _train(votes: VoteStore, ids: Ints, variant: Variant, draw: int, folder: Path) -> TrainedPart:
     from p2l.training.loop import RunOptions
     from p2l.training.offline import train
@@ -290,12 +292,12 @@ def _train(votes: VoteStore, ids: Ints, variant: Variant, draw: int, folder: Pat
     _write(votes, ids, work / "train.parquet")
     started = time.monotonic()
     request = Request(
-        str(work / "train.parquet"),
-        variant.size,
-        str(folder / "held_out.parquet"),
-        variant.backbone,
-        str(work / "run"),
-        variant.encoder,
+        votes=str(work / "train.parquet"),
+        size=variant.size,
+        val=str(folder / "held_out.parquet"),
+        backbone=variant.backbone,
+        output=str(work / "run"),
+        encoder=variant.encoder,
     )
     prepared = plan_run(request, quiet=True)
     path = str(prepared.folder / CONFIG_FILE)
@@ -332,14 +334,6 @@ def _block_losses(run: Path) -> list[float]:
 
 def _write(votes: VoteStore, ids: Ints, path: Path) -> None:
     write_votes([votes.take(ids)], votes.schema, path)
-
-
-def _check_folder(folder: Path, record: dict[str, Any]) -> None:
-    """Raise InputError if the folder holds the curve of other votes."""
-    file = folder / "curve.json"
-    if file.exists() and parse_json(file.read_text(encoding="utf-8")) != record:
-        raise InputError(f"{folder}: holds the curve of other votes; remove it, or choose another --folder")
-    write_json(file, record)
 
 
 def _read_points(folder: Path) -> list[TrainedPart]:

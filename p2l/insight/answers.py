@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from p2l.batch_inference.json_arrays import HIDDEN, records_of
 from p2l.common.cli import counted, listed, nearest, progress
 from p2l.common.errors import InputError
-from p2l.common.files import parse_json
 from p2l.insight.strengths import Explanation, Observed, Strength, VoteAgreement
 from p2l.leaderboard.board import POINTS_PER_LOGIT, Leaderboard
 from p2l.leaderboard.fitting import fit_labels
@@ -24,13 +24,11 @@ from p2l.model.checkpoint import MODEL_LIST_FILE, read_json
 from p2l.votes.rows import RawBatch, Source
 from p2l.votes.schema import hash_turns
 from p2l.votes.sources import open_source
-from p2l.votes.store import VoteStore, open_votes
+from p2l.votes.store import open_votes
 
 Floats = npt.NDArray[np.float64]
-_HIDDEN = "last_hidden_state"
 CLUSTER = "cluster"
 """The column of the clusters that stand in for labels."""
-_PROMPTS_AT_ONCE = 512
 _ROWS_PER_BATCH = 4096
 _MAX_CLUSTERED_PROMPTS = 20_000  # prompts that clusters are formed of
 
@@ -60,25 +58,34 @@ def ask(
 
     data, p2l = open_prompts(prompts, limit=limit), P2L.from_pretrained(model)
     # A file that p2l eval wrote may hold hidden states already, perhaps of another model.
-    own = embeddings == _HIDDEN and _HIDDEN not in data.source.columns
-    if embeddings is not None and not own:
-        _check_column(embeddings, data.source.columns, prompts)
+    asks_for_hidden = embeddings == HIDDEN and HIDDEN not in data.source.columns
+    column = None if asks_for_hidden else embeddings
+    if column is not None:
+        _check_column(column, data.source.columns, prompts)
     predictions, texts, vectors = [], list[list[str]](), list[Any]()
     with progress(total=data.source.rows, description="prompts", unit=" prompts", quiet=quiet) as bar:
         for _, rows in data.tables():
             turns = as_turns(rows.column("prompt")).to_pylist()
-            predictions.append(p2l.predict(turns, hidden=own))
+            predictions.append(p2l.predict(turns, hidden=asks_for_hidden))
             texts += turns
-            vectors += rows.column(embeddings).to_pylist() if embeddings is not None and not own else []
+            vectors += [] if column is None else rows.column(column).to_pylist()
             bar.update(len(turns))
     if not predictions:
         raise InputError(f"{prompts}: holds no prompts")
-    columns = [[getattr(part, name) for part in predictions] for name in ("coefs", "eta", "gamma", "hidden")]
-    coefs, eta, gamma, hidden = (
-        None if column[0] is None else np.concatenate(column).astype(np.float64) for column in columns
+
+    def joined(name: str) -> Floats | None:
+        blocks = [getattr(prediction, name) for prediction in predictions]
+        return None if blocks[0] is None else np.concatenate(blocks).astype(np.float64)
+
+    return LabelledAnswers(
+        models=p2l.model_list,
+        likelihood=p2l.likelihood.name,
+        coefs=np.asarray(joined("coefs")),
+        eta=joined("eta"),
+        gamma=joined("gamma"),
+        texts=texts,
+        embeddings=_matrix(vectors, f"{prompts}: column {column!r}") if vectors else joined("hidden"),
     )
-    embedding = hidden if own else _matrix(vectors, f"{prompts}: column {embeddings!r}") if vectors else None
-    return LabelledAnswers(p2l.model_list, p2l.likelihood.name, np.asarray(coefs), eta, gamma, texts, embedding)
 
 
 def kinds_of_prompts(model: str, texts: Sequence[list[str]]) -> Callable[[Sequence[list[str]]], list[str]]:
@@ -101,7 +108,7 @@ def kinds_of_prompts(model: str, texts: Sequence[list[str]]) -> Callable[[Sequen
     )
     places = explanation.places
     assert places is not None
-    return lambda prompts: [explanation.names[one] for one in places.place_texts(prompts)]
+    return lambda prompts: [explanation.names[cluster] for cluster in places.place_texts(prompts)]
 
 
 def with_clusters(votes: Any, model: str) -> Source:
@@ -148,87 +155,87 @@ def read_answers(
     file = Path(path).expanduser()
     if not file.is_file():
         raise InputError(f"{path}: no such file; give what p2l eval wrote, or ask with --model DIR --prompts FILE")
-    source = _json_array(file) if file.suffix == ".json" else _source_rows(str(file), embeddings)
-    rows = [_row(row, number, str(file), embeddings) for number, row in enumerate(source, 1)]
+    records: Iterator[dict[str, Any]]
+    if file.suffix == ".json":
+        records = records_of(file)
+    else:
+        source = open_source(str(file))
+        if embeddings is not None:
+            _check_column(embeddings, source.columns, str(file))
+        names = [name for name in ("prompt", "coefs", "betas", "eta", "gamma", embeddings) if name in source.columns]
+        records = (row for raw in source.stream(names, _ROWS_PER_BATCH) for row in raw.batch.to_pylist())
+    rows = [_row(record, number, str(file), embeddings) for number, record in enumerate(records, 1)]
     if not rows:
         raise InputError(f"{path}: holds no rows")
-    columns = dict(zip(("coefs", "eta", "gamma", "texts", "vectors"), map(list, zip(*rows, strict=True)), strict=True))
-    info = read_json(file.with_suffix(".info.json"), missing={})
-    coefs = _matrix(columns["coefs"], f"{path}: coefs")
+    coefs = _matrix([row.coefs for row in rows], f"{path}: coefs")
     wrong = np.flatnonzero(~np.isfinite(coefs).all(axis=1))
     if len(wrong):
         raise InputError(f"{path}: row {wrong[0] + 1} has coefficients that are not numbers; leave such rows out")
+    info = read_json(file.with_suffix(".info.json"), missing={})
     models = _models(file, model_list, info, coefs.shape[1])
-    likely = likelihood or info.get("loss_type")
-    if likely is None:
+    likelihood = likelihood or info.get("loss_type")
+    if likelihood is None:
         raise InputError(f"{path}: nothing beside it says its likelihood; give --likelihood (bt, rk, grk, ...)")
-    eta, gamma = (_side(columns[name], f"{path}: {name}") for name in ("eta", "gamma"))
-    vectors = _matrix(columns["vectors"], f"{path}: column {embeddings!r}") if embeddings else None
-    return LabelledAnswers(models, likely, coefs, eta, gamma, columns["texts"], vectors)
+    return LabelledAnswers(
+        models=models,
+        likelihood=likelihood,
+        coefs=coefs,
+        eta=_optional_column([row.eta for row in rows], f"{path}: eta"),
+        gamma=_optional_column([row.gamma for row in rows], f"{path}: gamma"),
+        texts=[row.turns for row in rows],
+        embeddings=_matrix([row.embedding for row in rows], f"{path}: column {embeddings!r}") if embeddings else None,
+    )
 
 
-def _row(row: dict[str, Any], number: int, path: str, embeddings: str | None) -> tuple[Any, ...]:
-    """Return coefs, eta, gamma, turns and embedding of a row; InputError if it lacks one that is needed."""
-    place, coefs = f"{path}: row {number}", row.get("coefs", row.get("betas"))
-    if coefs is None or "prompt" not in row:
+class _Row(NamedTuple):
+    """The prediction for one prompt."""
+
+    coefs: npt.NDArray[np.float32]
+    eta: float | None
+    gamma: float | None
+    turns: list[str]
+    embedding: npt.NDArray[np.float32] | None
+
+
+def _row(record: dict[str, Any], number: int, path: str, embeddings: str | None) -> _Row:
+    """Return what a record says; InputError if it lacks something that is needed."""
+    place, coefs = f"{path}: row {number}", record.get("coefs", record.get("betas"))
+    if coefs is None or "prompt" not in record:
         raise InputError(f"{place} has no {'coefs' if coefs is None else 'prompt'!r}; p2l eval writes it")
-    turns, (eta, gamma) = _turns(row["prompt"], place), (_one(row.get(n), f"{place}: {n}") for n in ("eta", "gamma"))
-    numbers, embedding = _numbers(coefs, f"{place}: coefs"), None
-    if embeddings is not None:
-        _check_column(embeddings, list(row), path)
-        embedding = _numbers(row[embeddings], f"{place}: {embeddings}")
-    return numbers, eta, gamma, turns, embedding
-
-
-def _turns(prompt: Any, place: str) -> list[str]:
-    """Return the turns of a prompt."""
+    prompt = record["prompt"]
     turns = [prompt] if isinstance(prompt, str) else prompt
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, str) for turn in turns):
         raise InputError(f"{place}: prompt must be text or a list of turns")
+    # JSON can spell half of a character, which no other format can hold.
     if any("\ud800" <= letter <= "\udfff" for turn in turns for letter in turn):
         raise InputError(f"{place}: prompt holds half of a surrogate pair, which is not text")
-    return turns
+    if embeddings is not None:
+        _check_column(embeddings, list(record), path)
+    return _Row(
+        coefs=_flat_numbers(coefs, f"{place}: coefs"),
+        eta=_flat_number(record.get("eta"), f"{place}: eta"),
+        gamma=_flat_number(record.get("gamma"), f"{place}: gamma"),
+        turns=turns,
+        embedding=None if embeddings is None else _flat_numbers(record[embeddings], f"{place}: {embeddings}"),
+    )
 
 
-def _numbers(values: Any, what: str) -> Any:
+def _flat_numbers(values: Any, name: str) -> npt.NDArray[np.float32]:
     """Return numbers, however nested, one after the other."""
     try:
         # The model computed them in float32; so all rows at once take half the memory.
         return np.asarray(values, dtype=np.float32).reshape(-1)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{what} must be a list of numbers") from error
+        raise InputError(f"{name} must be a list of numbers") from error
 
 
-def _one(value: Any, what: str) -> float | None:
-    """Return a number, however nested."""
+def _flat_number(value: Any, name: str) -> float | None:
+    """Return a number, which JSON files have as [[x]]."""
     while isinstance(value, list | tuple) and len(value) == 1:
         value = value[0]
-    if value is None:
-        return None
-    if not isinstance(value, int | float):
-        raise InputError(f"{what} must be a number")
-    return float(value)
-
-
-def _json_array(file: Path) -> Iterator[dict[str, Any]]:
-    try:
-        rows = parse_json(file.read_bytes())
-    except ValueError as error:
-        raise InputError(f"{file}: is not JSON: {error}") from error
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise InputError(f"{file}: must be a JSON array of objects, as p2l eval writes it")
-    yield from rows
-
-
-def _source_rows(path: str, embeddings: str | None) -> Iterator[dict[str, Any]]:
-    from p2l.votes.sources import open_source
-
-    source = open_source(path)
-    if embeddings is not None:
-        _check_column(embeddings, source.columns, path)
-    columns = [name for name in ("prompt", "coefs", "betas", "eta", "gamma", embeddings) if name in source.columns]
-    for batch in source.stream(columns, _ROWS_PER_BATCH):
-        yield from batch.batch.to_pylist()
+    if value is not None and not isinstance(value, int | float):
+        raise InputError(f"{name} must be a number")
+    return None if value is None else float(value)
 
 
 def _models(file: Path, model_list: str | None, info: dict[str, Any], number: int) -> list[str]:
@@ -246,19 +253,17 @@ def _check_column(name: str, columns: Sequence[str], source: str) -> None:
         raise InputError(f"{source}: no column {name!r}{nearest(name, columns)}; columns: {listed(columns)}")
 
 
-def _matrix(rows: Sequence[Any], what: str) -> Floats:
+def _matrix(rows: Sequence[Any], name: str) -> Floats:
     if any(row is None for row in rows) or len({len(row) for row in rows}) != 1:
-        raise InputError(f"{what}: each row must hold as many numbers")
+        raise InputError(f"{name}: each row must hold as many numbers")
     return np.asarray(rows, dtype=np.float64)
 
 
-def _side(values: Sequence[float | None], what: str) -> Floats | None:
+def _optional_column(values: Sequence[float | None], name: str) -> Floats | None:
     numbers = [value for value in values if value is not None]
-    if not numbers:
-        return None
-    if len(numbers) != len(values):
-        raise InputError(f"{what}: some rows have it and some have not")
-    return np.asarray(numbers, dtype=np.float64)
+    if numbers and len(numbers) != len(values):
+        raise InputError(f"{name}: some rows have it and some have not")
+    return np.asarray(numbers, dtype=np.float64) if numbers else None
 
 
 # Whether votes confirm strengths. A vote's prompt comes into a cluster by its words, or as it did when it was measured.
@@ -282,7 +287,15 @@ def with_votes(explanation: Explanation, votes: Any, *, least: int = _MIN_VOTES,
     """
     models = sorted(explanation.models)
     with open_votes(votes, model_list=models, drop_unknown=True, quiet=quiet) as store:
-        cluster, labels = _placed(explanation, store), store.labels()
+        blocks = []
+        for start in range(0, len(store), _VOTES_PER_READ):
+            texts = store.prompts(range(start, min(start + _VOTES_PER_READ, len(store))))
+            if explanation.by == "words" and explanation.places is not None:
+                blocks.append(explanation.places.place_texts(texts))
+            else:
+                known = [explanation.known.get(hash_turns(turns), -1) for turns in texts]
+                blocks.append(np.array(known, dtype=np.int64))
+        cluster, labels = np.concatenate(blocks), store.labels()
     placed = cluster >= 0
     if not placed.any():
         raise InputError(f"{votes}: no vote is on a prompt of a cluster; use --by words, or votes on the prompts asked")
@@ -290,48 +303,35 @@ def with_votes(explanation: Explanation, votes: Any, *, least: int = _MIN_VOTES,
     whole = fit_labels(labels, models=models, likelihood=_LIKELIHOOD, intervals=None)
     seen = {
         (name, model): observed
-        for one, name in enumerate(explanation.names)
-        if (cluster == one).any()
-        for model, observed in _observed(labels, cluster == one, models, whole, explanation.level, least).items()
+        for place, name in enumerate(explanation.names)
+        if (cluster == place).any()
+        for model, observed in _observed(labels, cluster == place, models, whole, explanation.level, least).items()
     }
     cells = tuple(replace(cell, observed=seen.get((cell.cluster, cell.model))) for cell in explanation.strengths)
     return replace(explanation, strengths=cells, agreement=_agreement(cells, len(labels)))
-
-
-def _placed(explanation: Explanation, store: VoteStore) -> Ints:
-    """Return the cluster (N,) of each vote; -1 where it is unknown."""
-    parts = []
-    for start in range(0, len(store), _VOTES_PER_READ):
-        texts = store.prompts(range(start, min(start + _VOTES_PER_READ, len(store))))
-        if explanation.by == "words" and explanation.places is not None:
-            parts.append(explanation.places.place_texts(texts))
-        else:
-            parts.append(np.array([explanation.known.get(hash_turns(turns), -1) for turns in texts], dtype=np.int64))
-    return np.concatenate(parts)
 
 
 def _observed(
     labels: Ints, inside: npt.NDArray[np.bool_], models: Sequence[str], whole: Leaderboard, level: float, least: int
 ) -> dict[str, Observed]:
     """Return what the votes of one cluster show of each model that has enough of them there."""
-    here, there = _points(labels[inside], len(models)), _points(labels[~inside], len(models))
-    used = np.flatnonzero(here[1] >= least).tolist()
+    points_here, votes_here = _points(labels[inside], len(models))
+    points_elsewhere, votes_elsewhere = _points(labels[~inside], len(models))
+    used = np.flatnonzero(votes_here >= least).tolist()
     if not used:
         return {}
     prior = Prior(sd=_PRIOR_SD, coefs=whole.coefs)
     board = fit_labels(labels[inside], models=models, likelihood=_LIKELIHOOD, prior=prior, level=level)
-    change = board.coefs - whole.coefs
-    points = POINTS_PER_LOGIT * np.stack([change, board.lower - whole.coefs, board.upper - whole.coefs])
     with np.errstate(invalid="ignore", divide="ignore"):
-        rates = here[0] / here[1], there[0] / there[1]
+        rate, rate_elsewhere = points_here / votes_here, points_elsewhere / votes_elsewhere
     return {
         models[m]: Observed(
-            votes=int(here[1][m]),
-            rate=float(rates[0][m]),
-            rate_elsewhere=float(rates[1][m]),
-            change=float(points[0, m]),
-            lower=float(points[1, m]),
-            upper=float(points[2, m]),
+            votes=int(votes_here[m]),
+            rate=float(rate[m]),
+            rate_elsewhere=float(rate_elsewhere[m]),
+            change=float(POINTS_PER_LOGIT * (board.coefs[m] - whole.coefs[m])),
+            lower=float(POINTS_PER_LOGIT * (board.lower[m] - whole.coefs[m])),
+            upper=float(POINTS_PER_LOGIT * (board.upper[m] - whole.coefs[m])),
         )
         for m in used
     }
@@ -346,17 +346,15 @@ def _points(labels: Ints, models: int) -> tuple[Floats, Floats]:
 
 def _agreement(cells: Sequence[Strength], votes: int) -> VoteAgreement:
     compared = [(cell, cell.observed) for cell in cells if cell.observed is not None]
-    predicted = np.array([cell.change for cell, _ in compared])
-    observed_changes = np.array([observed.change for _, observed in compared])
-    weights = np.array([float(observed.votes) for _, observed in compared])
+    correlation = None
+    if len(compared) >= 3:  # two points lie on a line whatever they are
+        predicted = np.array([cell.change for cell, _ in compared])
+        changes = np.array([observed.change for _, observed in compared])
+        covariance = np.cov(predicted, changes, aweights=np.array([float(seen.votes) for _, seen in compared]))
+        scale = float(np.sqrt(covariance[0, 0] * covariance[1, 1]))
+        correlation = float(covariance[0, 1] / scale) if scale > 0 else None
     verdicts = [(cell, observed) for cell, observed in compared if cell.verdict]
-    same = sum((cell.change > 0) == (observed.change > 0) for cell, observed in verdicts)
-    return VoteAgreement(votes, len(compared), _correlation(predicted, observed_changes, weights), len(verdicts), same)
-
-
-def _correlation(predicted: Floats, observed: Floats, weights: Floats) -> float | None:
-    if len(predicted) < 3:
-        return None
-    covariance = np.cov(predicted, observed, aweights=weights)
-    scale = float(np.sqrt(covariance[0, 0] * covariance[1, 1]))
-    return float(covariance[0, 1] / scale) if scale > 0 else None
+    same_sign = sum((cell.change > 0) == (observed.change > 0) for cell, observed in verdicts)
+    return VoteAgreement(
+        votes=votes, cells=len(compared), correlation=correlation, found=len(verdicts), same_sign=same_sign
+    )

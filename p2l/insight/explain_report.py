@@ -62,9 +62,10 @@ def explanation_text(
         f"{explanation.chosen_from:,} others; likelihood {explanation.likelihood}",
         f"the clusters explain {max(explanation.explained, 0.0):.0%} of the variance of the coefficients{words}",
         "",
-        *table_text(clusters_table(explanation), top),
+        # `--top` of this command is the number of strengths of each model.
+        *table_text(clusters_table(explanation), top, flag="--rows"),
         "",
-        *table_text(differences_table(cells, explanation.level), top),
+        *table_text(differences_table(cells, explanation.level), top, flag="--rows"),
         *more,
         f"found: {found} {what}{least}, at a false discovery rate of {explanation.fdr:.0%}",
         *_agreement_sentences(explanation),

@@ -65,11 +65,11 @@ def notes_text(notes: Sequence[str]) -> list[str]:
     return [f"note: {note}" for note in notes]
 
 
-def table_text(table: Table, top: int | None = None) -> list[str]:
-    """Return the lines of a table, with its `top` rows and the number of the others; None lists all."""
+def table_text(table: Table, top: int | None = None, flag: str = "--top") -> list[str]:
+    """Return the lines of a table, with its `top` rows and the number of the others; None, or `flag` 0, lists all."""
     header, rows, left = _texts(table)
     caption = [table.caption] if table.caption else []
-    return [*caption, *text_table(header, rows, left=left, most=top)]
+    return [*caption, *text_table(header, rows, left=left, most=top, flag=flag)]
 
 
 def table_markdown(table: Table) -> list[str]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from coeval.storage.records import read_json, read_records
+from p2l.batch_inference.json_arrays import open_json_array
 from p2l.chrono.matrix import read_times
 from p2l.common.errors import InputError
 from p2l.common.files import parse_json
-from p2l.evaluation.outputs import open_json_array
 from p2l.model.checkpoint import read_model_list
 from p2l.online_training.live_votes import parse_line
 from p2l.online_training.timestamps import times_of_ids

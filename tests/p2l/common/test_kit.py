@@ -90,7 +90,7 @@ def test_a_terminal_shows_ten_rows_unless_asked(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(sys.stdout, "isatty", lambda is_terminal=is_terminal: is_terminal)
         lines = text_table(["n"], rows, most=rows_to_print(flags.parse_args(words.split()).rows))
         assert lines[2:12][: min(10, count)] == [str(number) for number in range(count)][:10]
-        assert lines[-1] == (f"... and {30 - count} more (--rows 0 lists all)" if count < 30 else "29")
+        assert lines[-1] == (f"... and {30 - count} more (--top 0 lists all)" if count < 30 else "29")
 
 
 def test_a_cache_forgets_what_was_used_longest_ago() -> None:

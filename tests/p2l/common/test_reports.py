@@ -204,7 +204,7 @@ def test_a_report_is_a_text_with_the_first_rows_of_its_tables() -> None:
         "-----  ------",
         "=a–b   -0.250",
         "b           -",
-        "... and 1 more (--rows 0 lists all)",
+        "... and 1 more (--top 0 lists all)",
     ]
     assert {"note: few votes", "note: Mind it.", "models 3"} <= set(lines)
     assert any(re.fullmatch(r"a +1 \(-1 to 3\) +most", line) for line in lines)

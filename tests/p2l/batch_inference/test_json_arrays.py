@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from p2l.batch_inference import json_arrays
+from p2l.batch_inference.json_arrays import open_json_array, remove_hidden
 from p2l.common.errors import VoteError
-from p2l.evaluation import outputs
-from p2l.evaluation.outputs import open_json_array, remove_hidden
 
 RECORDS = [{"prompt": f"é {n}", "coefs": [[n / 7, -1.5e-3]], "last_hidden_state": [[0.1]]} for n in range(9)]
 
@@ -18,7 +18,7 @@ def read(path):
 @pytest.mark.parametrize("indent", [None, 4])
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 20])
 def test_records_are_read_wherever_the_chunks_end(tmp_path, monkeypatch, indent, chunk):
-    monkeypatch.setattr(outputs, "_CHARACTERS_AT_ONCE", chunk)
+    monkeypatch.setattr(json_arrays, "_CHARACTERS_PER_READ", chunk)
     path = tmp_path / "rows.json"
     path.write_text(json.dumps(RECORDS, indent=indent), encoding="utf-8")
     assert read(path) == [{"prompt": row["prompt"], "coefs": row["coefs"]} for row in RECORDS]
