@@ -245,7 +245,7 @@ def _follow(args: argparse.Namespace) -> int | None:
     from p2l.insight.drift_follow import DriftSettings, look_at, send_alarm
     from p2l.insight.drift_report import drift_text
     from p2l.likelihood import get
-    from p2l.online_training.stream import StopRequestedError
+    from p2l.online_training.live_votes import StopRequestedError
 
     watch = DriftSettings(
         window=args.window,
@@ -282,12 +282,11 @@ def _teller(args: argparse.Namespace) -> Callable[[str], None]:
 
 def _followed(args: argparse.Namespace) -> LiveVotes:
     from p2l.online_training.live_votes import LiveVotes, Waiting
-    from p2l.online_training.online_train import stop_on_signals
     from p2l.online_training.router_votes import RouterVotes, copy_of, is_database
 
     tell = _teller(args)
     waiting = Waiting(idle_seconds=args.stop_when_idle, tell=tell)
-    stop_on_signals(waiting.stop.set, waiting.stop.is_set)
+    waiting.stop_on_signals()
     lines, gather = Path(args.follow).expanduser(), None
     if is_database(lines):
         router = RouterVotes(lines, copy_of(lines), tell)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,19 +29,15 @@ from p2l.leaderboard import Leaderboard, Prior
 from p2l.likelihood import counted
 from p2l.model.checkpoint import edit_weights
 from p2l.model.heads import HeadStart
+from p2l.online_training.live_votes import LineVotes
+from p2l.online_training.stream import HeldOut
 from p2l.training.forecasts import CATEGORY_SD, Forecast, ValidationVotes, Votes, marginal_board, repeated
 from p2l.training.posterior import SAMPLE_PROMPTS_OF_TEXT_MODEL, fit_posterior
 from p2l.training.trainer import distinct
 from p2l.votes import translate_labels
 from p2l.votes.schema import hash_turns
 
-if TYPE_CHECKING:
-    from p2l.online_training.live_votes import LineVotes
-    from p2l.online_training.stream import HeldOut
-
-    HeldVotes = HeldOut | LineVotes
-
-
+HeldVotes = HeldOut | LineVotes
 FEWEST_HELD_OUT_PROMPTS = 20
 """Held-out prompts below which nothing is concluded from them."""
 _FEWEST_VOTES_FOR_POSTERIOR = 200
@@ -89,7 +85,8 @@ def recent(held: HeldVotes, place: int, count: int) -> HeldOutVotes:
     """Return the newest `count` votes that had come when the run had `place` votes to train on."""
     end = held.up_to(place)
     ids = np.arange(max(0, end - count), end)
-    return HeldOutVotes(held.prompts(ids), held.labels(ids), held.model_list)
+    votes = held.votes if isinstance(held, HeldOut) else held
+    return HeldOutVotes(votes.prompts(ids), votes.labels(ids), votes.model_list)
 
 
 def complete(

@@ -5,26 +5,39 @@ The order of the file is the order of the stream, whatever the times in it say: 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from p2l.common.cli import print_note
 from p2l.common.errors import VoteError
 from p2l.common.files import parse_json
-from p2l.online_training.stream import StopRequestedError, is_held_out
-from p2l.votes.schema import WINNERS, unknown_winner
+from p2l.votes.schema import WINNERS, hash_turns, numbers, unknown_winner
 from p2l.votes.spool import RecordFile
 
 _CODES = {winner: code for code, winner in enumerate(WINNERS)}
+_HELD_SEED = 0x9A7E  # which prompts are held out has nothing to do with any other use of their hashes
+
+
+class StopRequestedError(Exception):
+    """Raised by `wait_for` where a signal asks the run to stop: it saves a checkpoint, the stream has not ended."""
+
+
+def is_held_out(prompt: list[str], share: float) -> bool:
+    """Return whether votes on this prompt are held out, at this share of all prompts; the same in every run."""
+    return share > 0 and hash_turns(prompt, _HELD_SEED) < share * 2.0**64
 
 
 class LineVote(NamedTuple):
@@ -58,13 +71,21 @@ def parse_line(line: bytes) -> LineVote:
     model_a, model_b = (_name(row, key) for key in ("model_a", "model_b"))
     if model_a == model_b:
         raise VoteError(f"model_a and model_b are both {model_a!r}")
+    turns = turns_of(row)
+    winner = row.get("winner")
+    # A winner may be a list or an object, which no dictionary looks up.
+    if not isinstance(winner, str) or winner not in _CODES:
+        raise VoteError(unknown_winner(winner if winner is None else str(winner)))
+    weight = 1.0 if row.get("weight") is None else _number(row["weight"])
+    if not (math.isfinite(weight) and weight >= 0):
+        raise VoteError(f"weight is {row['weight']!r}; it must be a finite number, zero or more")
     return LineVote(
-        turns_of(row),
-        model_a,
-        model_b,
-        _winner(row.get("winner")),
-        _weight(row.get("weight")),
-        _time(row.get("tstamp")),
+        prompt=turns,
+        model_a=model_a,
+        model_b=model_b,
+        winner=_CODES[winner],
+        weight=weight,
+        tstamp=_time(row.get("tstamp")),
     )
 
 
@@ -92,29 +113,12 @@ def _name(row: dict[str, Any], key: str) -> str:
     return name
 
 
-def _winner(value: Any) -> int:
-    code = _CODES.get(value) if isinstance(value, str) else None
-    if code is None:
-        raise VoteError(unknown_winner(value if value is None else str(value)))
-    return code
-
-
-def _weight(value: Any) -> float:
-    weight = 1.0 if value is None else _number(value)
-    if not (math.isfinite(weight) and weight >= 0):
-        raise VoteError(f"weight is {value!r}; it must be a finite number, zero or more")
-    return weight
-
-
 def _time(value: Any) -> float:
     if value is None:
         return math.nan
     seconds = _number(value)
     if math.isnan(seconds) and isinstance(value, str):
-        import pyarrow as pa
-
-        from p2l.votes.schema import numbers
-
+        # A date and time, read as in every other file of votes.
         seconds = float(numbers(pa.array([value]))[0])
     if not math.isfinite(seconds):
         raise VoteError(f"tstamp is {value!r}; it must be seconds since 1970, or a date and time")
@@ -123,13 +127,14 @@ def _time(value: Any) -> float:
 
 def _number(value: Any) -> float:
     """Return a number, or the number that a text holds; NaN for anything else."""
+    # JSON's true is a number to Python, and an integer of any length may exceed a float.
     try:
         return math.nan if isinstance(value, bool) or not isinstance(value, int | float | str) else float(value)
     except (ValueError, OverflowError):
         return math.nan
 
 
-_BLOCK_BYTES = 8 << 20  # bytes
+_BLOCK_BYTES = 8 << 20
 _PARQUET_MAGIC = b"PAR1"
 
 
@@ -155,7 +160,8 @@ class _GrowingFile:
         if path.exists() and not path.is_file():
             raise VoteError(f"{path}: cannot be followed: it is not a file; name a JSONL file or a router's database")
         self.path = path
-        self._end, self._number = 0, 1
+        self._end = 0
+        self._number = 1
         try:
             self._file = os.open(path, os.O_RDONLY)
         except OSError as error:
@@ -180,22 +186,6 @@ class _GrowingFile:
 
     def lines(self) -> Iterator[_TextLine]:
         """Yield the lines that have come since, each read once it is yielded; VoteError if the file is not the same."""
-        self._check_same()
-        size = _BLOCK_BYTES
-        while text := os.pread(self._file, size, self._end):
-            whole = text.rfind(b"\n") + 1
-            if not whole and len(text) < size:
-                return
-            size = _BLOCK_BYTES if whole else 2 * size  # a line longer than the block
-            start = 0
-            while start < whole:
-                end = text.index(b"\n", start)
-                line = _TextLine(text[start:end], self._end, self._number)
-                self._end, self._number = self._end + end + 1 - start, self._number + 1
-                start = end + 1
-                yield line
-
-    def _check_same(self) -> None:
         opened = os.fstat(self._file)
         try:
             named = self.path.stat()
@@ -206,6 +196,21 @@ class _GrowingFile:
             raise VoteError(
                 f"{self.path}: was {how} while it was followed; put the old one back, or start a new run on this one"
             )
+        size = _BLOCK_BYTES
+        while text := os.pread(self._file, size, self._end):
+            whole = text.rfind(b"\n") + 1
+            if not whole and len(text) < size:
+                return  # a line without its end
+            size = _BLOCK_BYTES if whole else 2 * size  # a line longer than the block
+            start = 0
+            while start < whole:
+                end = text.index(b"\n", start)
+                line = _TextLine(text[start:end], self._end, self._number)
+                # Before the line is yielded: whoever takes no further lines must not see this one again.
+                self._end += end + 1 - start
+                self._number += 1
+                start = end + 1
+                yield line
 
     def read(self, at: int, size: int) -> bytes:
         """Return bytes that were read before; VoteError if the file is shorter now."""
@@ -219,8 +224,14 @@ Ids = Sequence[int] | NDArray[np.int64] | None
 _VOTES_PER_WRITE = 10_000  # votes in memory before they go to disk
 _RECORD = np.dtype(
     [
-        *(("at", "<i8"), ("size", "<i4"), ("a", "<i4"), ("b", "<i4"), ("winner", "i1")),
-        *(("weight", "<f8"), ("tstamp", "<f8"), ("place", "<i8")),
+        ("at", "<i8"),
+        ("size", "<i4"),
+        ("a", "<i4"),
+        ("b", "<i4"),
+        ("winner", "i1"),
+        ("weight", "<f8"),
+        ("tstamp", "<f8"),
+        ("place", "<i8"),
     ]
 )
 
@@ -229,7 +240,7 @@ class LineVotes:
     """Votes of a growing file by number, 0 to len - 1; models are numbered as they first appear.
 
     Each is a record of 45 bytes in a temporary file, so memory does not grow with the votes; its prompt is read again
-    from its line. Shapes: n votes asked for.
+    from its line. Shapes: n votes of `ids`.
     """
 
     def __init__(self, file: _GrowingFile, model_list: Sequence[str] = ()) -> None:
@@ -239,12 +250,6 @@ class LineVotes:
         self._spool = RecordFile(_RECORD)
         self._record = self._spool.mapped()
         self._new: list[tuple[Any, ...]] = []
-        self._count = 0
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._file.path
 
     @property
     def model_list(self) -> list[str]:
@@ -263,20 +268,15 @@ class LineVotes:
         """Add a vote whose line is `size` bytes at `at`, readable after `finish`; `place` never falls (see `up_to`)."""
         a, b = (self._codes.setdefault(name, len(self._codes)) for name in (vote.model_a, vote.model_b))
         self._new.append((at, size, a, b, vote.winner, vote.weight, vote.tstamp, place))
-        self._count += 1
         if len(self._new) == _VOTES_PER_WRITE:
-            self._spill()
+            self.finish()
 
     def finish(self) -> None:
         """Make what was appended readable."""
-        if self._count > len(self._record):
-            self._spill()
-            self._record = self._spool.mapped()
-
-    def _spill(self) -> None:
         if self._new:
             self._spool.append(np.array(self._new, dtype=_RECORD))
             self._new.clear()
+            self._record = self._spool.mapped()
 
     def up_to(self, place: int) -> int:
         """Return how many votes have a place of at most `place`."""
@@ -291,28 +291,28 @@ class LineVotes:
         return [row for _, row in self._lines(ids)]
 
     def _lines(self, ids: Ids) -> Iterator[tuple[list[str], dict[str, Any]]]:
-        return (self._line(at, size) for at, size in self._chosen(ids)[["at", "size"]].tolist())
-
-    def _line(self, at: int, size: int) -> tuple[list[str], dict[str, Any]]:
-        try:
-            row = parse_json(self._file.read(at, size))
-            return turns_of(row), row
-        except (ValueError, AttributeError, VoteError) as error:
-            raise VoteError(
-                f"{self._file.path}: was changed at byte {at} while it was followed; lines may only be added"
-            ) from error
+        for at, size in self._chosen(ids)[["at", "size"]].tolist():
+            try:
+                row = parse_json(self._file.read(at, size))
+                turns = turns_of(row)
+            except (ValueError, AttributeError, VoteError) as error:  # AttributeError: JSON, but not an object
+                raise VoteError(
+                    f"{self._file.path}: was changed at byte {at} while it was followed; lines may only be added"
+                ) from error
+            yield turns, row
 
     def labels(self, ids: Ids = None) -> NDArray[np.int32]:
         """Return `[winner, loser, tie]` (n, 3); tie 1 for a tie, 2 for both bad, then model_a first."""
-        part = self._chosen(ids)
-        b_won = part["winner"] == 1
-        first, second = np.where(b_won, part["b"], part["a"]), np.where(b_won, part["a"], part["b"])
-        return np.stack([first, second, np.maximum(part["winner"] - 1, 0)], axis=1).astype(np.int32)
+        votes = self._chosen(ids)
+        b_won = votes["winner"] == 1
+        first = np.where(b_won, votes["b"], votes["a"])
+        second = np.where(b_won, votes["a"], votes["b"])
+        return np.stack([first, second, np.maximum(votes["winner"] - 1, 0)], axis=1).astype(np.int32)
 
     def pairs(self, ids: Ids = None) -> NDArray[np.int32]:
         """Return the positions (n, 2) of model_a and model_b."""
-        part = self._chosen(ids)
-        return np.stack([part["a"], part["b"]], axis=1)
+        votes = self._chosen(ids)
+        return np.stack([votes["a"], votes["b"]], axis=1)
 
     def weights(self, ids: Ids = None) -> NDArray[np.float64]:
         """Return weights (n,); 1 where a line has none."""
@@ -326,9 +326,9 @@ class LineVotes:
         return self._record if ids is None else self._record[np.asarray(ids, dtype=np.int64)]
 
 
-_VOTES_READ_AHEAD = 50_000  # votes read beyond those asked for
-_SECONDS_BETWEEN_NOTES = 60.0  # seconds
-_MAX_SECONDS_BEHIND = 30.0  # seconds until another process sees on its disk what the first one has read
+_VOTES_READ_AHEAD = 50_000  # beyond those that a step waits for, so that a file with many is read in few passes
+_SECONDS_BETWEEN_NOTES = 60.0
+_MAX_SECONDS_BEHIND = 30.0  # until another process sees on its disk what the first one has read
 
 
 @dataclass
@@ -341,6 +341,18 @@ class Waiting:
     stop: threading.Event = field(default_factory=threading.Event)
     """Set by a signal."""
     tell: Callable[[str], None] = print_note
+
+    def stop_on_signals(self) -> None:
+        """Let SIGTERM and SIGINT end the run after its step; a second Ctrl-C ends it at once."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if number == signal.SIGINT and self.stop.is_set():
+                signal.default_int_handler(number, frame)
+            self.stop.set()
+
+        with contextlib.suppress(ValueError):  # not in the main thread: whoever runs it there has its own signals
+            for number in (signal.SIGTERM, signal.SIGINT):
+                signal.signal(number, handle)
 
 
 class _Now(NamedTuple):
@@ -377,6 +389,7 @@ class LiveVotes(LineVotes):
         to. Messages call the stream `name`, by default the path.
         """
         self.name = name or str(path)
+        self.path = path
         self.bad_lines = 0
         self.held_share = held_share
         self._at_least = at_least
@@ -384,7 +397,10 @@ class LiveVotes(LineVotes):
         super().__init__(_GrowingFile(path), model_list)
         self.held = LineVotes(self._file, model_list)
         self._waiting = waiting or Waiting()
-        self._news = self._told = time.monotonic()
+        self._is_first = os.environ.get("RANK", "0") == "0"
+        self._has_peers = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        self._last_news = time.monotonic()
+        self._last_note = self._last_news
 
     def close(self) -> None:
         """Close the files."""
@@ -397,111 +413,91 @@ class LiveVotes(LineVotes):
 
         Raise StopRequestedError if a signal said to stop, VoteError if the file was replaced, cut short or removed.
         """
-        self._news = time.monotonic()
+        self._last_news = time.monotonic()
         while True:
             now = self._look(count)
             if now.stopped:
                 raise StopRequestedError
-            if now.ended and self._file.torn and _rank() == 0:
+            if now.ended and self._file.torn and self._is_first:
                 self._waiting.tell(f"warning: {self._file.path}: its last line has no end and was left out")
             if now.ended or now.there >= count:
                 return min(count, now.there)
 
     def pause(self, seconds: float) -> None:
-        """Wait so long; raise StopRequestedError if a signal said to stop."""
+        """Wait for this time; raise StopRequestedError if a signal said to stop."""
         if self._waiting.stop.wait(seconds):
             raise StopRequestedError
 
     def _look(self, count: int) -> _Now:
         """Read what is missing to `count` votes and some more; when they are not there yet, only after a pause."""
-        processes = _group()
-        if processes is None:  # alone, or each process for itself until they know each other: exactly what was asked
-            return self._look_here(count, count + (0 if _has_company() else _VOTES_READ_AHEAD))
+        if not self._has_peers:
+            return self._look_here(count, count + _VOTES_READ_AHEAD)
+        # A run of one process must not wait for torch.
+        import torch.distributed as processes
+
+        if not processes.is_initialized():
+            # Each for itself until they know each other, and exactly `count` votes: all must have read alike.
+            return self._look_here(count, count)
         # The first process decides how much has come and when to stop; the others read as far as it did.
-        box = [
-            self._look_here(count, count + _VOTES_READ_AHEAD) if processes.get_rank() == 0 else _Now(0, False, False)
-        ]
+        box = [_Now(there=0, ended=False, stopped=False)]
+        if processes.get_rank() == 0:
+            box = [self._look_here(count, count + _VOTES_READ_AHEAD)]
         processes.broadcast_object_list(box, src=0)
         now = box[0]
-        self._catch_up(now.there)
+        until = time.monotonic() + _MAX_SECONDS_BEHIND
+        while len(self) < now.there:  # the first one's disk may know of votes a little earlier than this one's
+            if not self._read(now.there) and time.monotonic() > until:
+                raise VoteError(
+                    f"{self.name}: process 0 has read {now.there:,} votes and another one sees {len(self):,}; "
+                    "the file must be on a disk that all nodes share"
+                )
+            time.sleep(0.0 if len(self) == now.there else 0.05)
         return now
 
     def _look_here(self, count: int, most: int) -> _Now:
-        news = len(self) < count and self._read(most)
+        """Read up to `most` votes; pause where neither `count` are there nor any have come."""
+        has_news = len(self) < count and self._read(most)
+        stop = self._waiting.stop
         if len(self) < self._at_least:
-            return _Now(len(self), not news, self._waiting.stop.is_set())
-        if len(self) < count and not news and not self._waiting.stop.is_set():
-            self._tell(count)
-            self._waiting.stop.wait(self._waiting.poll_seconds)
-        idle, limit = time.monotonic() - self._news, self._waiting.idle_seconds
-        return _Now(len(self), limit is not None and idle >= limit and len(self) < count, self._waiting.stop.is_set())
-
-    def _catch_up(self, there: int) -> None:
-        """Read as far as the first process did; its disk may know a little earlier than this one's."""
-        until = time.monotonic() + _MAX_SECONDS_BEHIND
-        while len(self) < there:
-            if not self._read(there) and time.monotonic() > until:
-                raise VoteError(
-                    f"{self.name}: process 0 has read {there:,} votes and another one sees {len(self):,}; "
-                    "the file must be on a disk that all nodes share"
-                )
-            time.sleep(0.0 if len(self) == there else 0.05)
+            # Votes that the run has learned from are in the file, or never will be.
+            return _Now(there=len(self), ended=not has_news, stopped=stop.is_set())
+        if len(self) < count and not has_news and not stop.is_set():
+            now = time.monotonic()
+            if self._is_first and now - self._last_note >= _SECONDS_BETWEEN_NOTES:
+                self._last_note = now
+                bad = f", {self.bad_lines:,} lines left out" if self.bad_lines else ""
+                self._waiting.tell(f"{self.name}: {len(self):,} votes{bad}; waiting for {count - len(self):,} more")
+            stop.wait(self._waiting.poll_seconds)
+        limit = self._waiting.idle_seconds
+        is_idle = limit is not None and time.monotonic() - self._last_news >= limit
+        return _Now(there=len(self), ended=is_idle and len(self) < count, stopped=stop.is_set())
 
     def _read(self, most: int) -> bool:
         """Read votes until `most` are there or no more have come; return whether any came."""
-        if self._gather is not None and _rank() == 0:
+        if self._gather is not None and self._is_first:
             self._gather()
         before = there = len(self)
         for line in self._file.lines():
-            there += self._take(line, there)
+            if not line.text.strip():
+                continue
+            try:
+                vote = parse_line(line.text)
+            except VoteError as error:
+                # A live run must not end by one bad line.
+                self.bad_lines += 1
+                if self.bad_lines == 1 and self._is_first:
+                    self._waiting.tell(
+                        f"warning: {self._file.path}: line {line.number}: {error}; lines that are not votes are left "
+                        "out and counted, `p2l votes check` lists them"
+                    )
+                continue
+            is_held = is_held_out(vote.prompt, self.held_share)
+            (self.held if is_held else self).append(vote, line.at, len(line.text), there)
+            there += not is_held
             if there >= most:
                 break
         self.finish()
         self.held.finish()
         if there > before:
-            self._news = time.monotonic()
+            self._last_news = time.monotonic()
         return there > before
-
-    def _take(self, line: _TextLine, there: int) -> bool:
-        """Add the vote of one line after `there` others; return whether it is one to train on."""
-        if not line.text.strip():
-            return False
-        try:
-            vote = parse_line(line.text)
-        except VoteError as error:
-            # A live run must not end by one bad line.
-            self.bad_lines += 1
-            if self.bad_lines == 1 and _rank() == 0:
-                self._waiting.tell(
-                    f"warning: {self._file.path}: line {line.number}: {error}; lines that are not votes are left out "
-                    "and counted, `p2l votes check` lists them"
-                )
-            return False
-        held = is_held_out(vote.prompt, self.held_share)
-        (self.held if held else self).append(vote, line.at, len(line.text), there)
-        return not held
-
-    def _tell(self, count: int) -> None:
-        """Report now and then what the run waits for."""
-        now = time.monotonic()
-        if _rank() == 0 and now - self._told >= _SECONDS_BETWEEN_NOTES:
-            self._told = now
-            bad = f", {self.bad_lines:,} lines left out" if self.bad_lines else ""
-            self._waiting.tell(f"{self.name}: {len(self):,} votes{bad}; waiting for {count - len(self):,} more")
-
-
-def _rank() -> int:
-    return int(os.environ.get("RANK", "0"))
-
-
-def _has_company() -> bool:
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
-def _group() -> Any:
-    """Return the process group of this run once it is initialized; None for one process alone."""
-    if not _has_company():
-        return None
-    import torch.distributed as processes
-
-    return processes if processes.is_initialized() else None

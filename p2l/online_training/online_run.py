@@ -12,11 +12,11 @@ starts again with it. Nothing else changes, so a run that had to grow ends where
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,7 +31,10 @@ from p2l.newcomers.online import FEWEST_KNOWN, LargerSteps, NewRows
 from p2l.online_training.averaging import PublishedAverage
 from p2l.online_training.buffer import Buffer
 from p2l.online_training.buffers import make_buffer
+from p2l.online_training.live_run import LiveRun, open_data_set
+from p2l.online_training.live_votes import StopRequestedError
 from p2l.online_training.online_config import OnlineConfig
+from p2l.online_training.publishing import FolderPublisher
 from p2l.online_training.retraining import Retraining, arrange
 from p2l.online_training.schedule import (
     STREAM_STATE,
@@ -42,15 +45,7 @@ from p2l.online_training.schedule import (
     read_stream_state,
     write_stream_state,
 )
-from p2l.online_training.stream import (
-    Publisher,
-    StopRequestedError,
-    StreamWithPast,
-    VoteStream,
-    in_time_order,
-    open_past,
-    published_order,
-)
+from p2l.online_training.stream import StreamWithPast, VoteStream, open_past, published_order
 from p2l.training import covariates as nuisance
 from p2l.training import loop
 from p2l.training.deepspeed_config import parameter_groups
@@ -67,10 +62,6 @@ from p2l.training.run_folder import (
 from p2l.training.train_config import load_config_as
 from p2l.training.trainer import StepResult, Trainer
 from p2l.votes import VoteStore, open_votes_together
-
-
-def _step_size(config: OnlineConfig) -> int:
-    return loop.votes_per_step(config, world_size())
 
 
 def _room_for(models: int, capacity: int) -> int:
@@ -90,7 +81,7 @@ class _Growth:
     """A folder to write the model into while it grows, which all processes share."""
 
     def clear(self) -> None:
-        """Remove what a kill in the middle of growing left behind."""
+        """Remove what growing, or a kill in the middle of it, left behind."""
         if self.trainer.engine.is_main:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -104,13 +95,24 @@ class _Growth:
         _welcome(engine, names, self.config)
 
     def _grow(self, rows: int) -> None:
+        """Replace the model by a copy of itself with more rows, through a folder: the engine may hold it in parts."""
         engine, folder = self.trainer.engine, self.folder
+        names, precision = list(engine.model.model_list), engine.precision
         with whole_or_absent(folder, clean=False):
             if engine.is_main:
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
             engine.barrier()
-            model = _copied(engine, folder)
+            engine.save_whole(folder)
+            weights = engine.state_dict()
+            if engine.is_main:
+                # A model folder needs a name; before the first vote this is a spare row.
+                engine.model.model_list = names or ["-"]
+                engine.model.save_pretrained(folder / "model", weights)
+                engine.model.model_list = names
+            engine.barrier()
+            model = P2LModel.from_pretrained(folder / "model", dtype=precision)
+            model.model_list = names
             model.widen(rows)
             loop.ready_for_training(model, self.config, engine.device)
             blank = self.trainer.windows.filler().batch
@@ -119,33 +121,18 @@ class _Growth:
         self.clear()
 
 
-def _copied(engine: Engine, folder: Path) -> P2LModel:
-    """Copy the engine's model, without spare rows, through a folder that holds the state of training too."""
-    names, precision = list(engine.model.model_list), engine.precision
-    engine.save_whole(folder)
-    weights = engine.state_dict()
-    if engine.is_main:
-        # A model folder needs a name; before the first vote this is a spare row.
-        engine.model.model_list = names or ["-"]
-        engine.model.save_pretrained(folder / "model", weights)
-        engine.model.model_list = names
-    engine.barrier()
-    model = P2LModel.from_pretrained(folder / "model", dtype=precision)
-    model.model_list = names
-    return model
-
-
 def _welcome(engine: Engine, names: list[str], config: OnlineConfig) -> None:
     """Set the rows of the models that the list lacks, and add their names."""
     model = engine.model
     first, last = len(model.model_list), len(names)
 
-    def mean(values: Tensor) -> None:
-        values[first:last] = values[:first].mean(dim=0)
-
     if first and config.new_models != "random":
+
+        def set_mean(values: Tensor) -> None:
+            values[first:last] = values[:first].mean(dim=0)
+
         for name in model.row_names:
-            engine.edit(name, mean)
+            engine.edit(name, set_mean)
     else:
         with torch.random.fork_rng(devices=[]):
             # The same rows whenever and with whatever room they are drawn.
@@ -154,22 +141,6 @@ def _welcome(engine: Engine, names: list[str], config: OnlineConfig) -> None:
         for name, rows in zip(model.row_names, drawn, strict=True):
             engine.edit(name, lambda values, rows=rows: values[first:last].copy_(rows))  # type: ignore[misc]
     model.model_list = list(names)
-
-
-class Live(Protocol):
-    """The stream and the publisher of a run that follows its votes or publishes models."""
-
-    def open_stream(self, config: OnlineConfig, known_models: Sequence[str]) -> VoteStream:
-        """Return the stream; its model list begins with `known_models`."""
-
-    def publisher(self, config: OnlineConfig, folder: Path) -> Publisher:
-        """Return what publishes the models of the run in this folder."""
-
-    def retraining(self, config: OnlineConfig, folder: Path, start: Start, began_with: int) -> Retraining | None:
-        """Return what trains models anew beside the run in this folder; None: nothing does."""
-
-    def values(self) -> Mapping[str, float]:
-        """Return further columns of `metrics.jsonl`."""
 
 
 @dataclass(frozen=True)
@@ -181,30 +152,26 @@ class OnlineOptions:
     """A file that says how many votes each model of plain weights had before."""
     changes: Mapping[str, object] = field(default_factory=dict)
     """Keys of the configuration that a flag replaces."""
-    live: Live | None = None
+    live: LiveRun | None = None
     """None: the votes are the data set `train_data_path`."""
 
 
 class _BetterModelError(Exception):
-    """Raised after a step where the run is to go on with a model that was trained anew."""
-
-    def __init__(self, model: Path) -> None:
-        super().__init__(model)
-        self.model = model
+    """Raised after a step where the run is to go on with a model that was trained anew; holds the model's folder."""
 
 
 @dataclass
 class _OnlineRun(Run):
     """A run whose stream, model and folder are there."""
 
-    live: Live | None
+    live: LiveRun | None
     stream: VoteStream
     schedule: OnlineSchedule
     fingerprint: StreamFingerprint
     new_trainer: Callable[[P2LModel, PromptTokenizer | None], Trainer]
     """Starts DeepSpeed with another model, for the same votes and schedule."""
     average: PublishedAverage | None = None
-    publisher: Publisher | None = None
+    publisher: FolderPublisher | None = None
     retraining: Retraining | None = None
     unsaved: bool = False
     """Whether a model was taken over since the last checkpoint."""
@@ -237,7 +204,7 @@ class _OnlineRun(Run):
         """Return the columns of `metrics.jsonl` about the stream."""
         facts = self.schedule.facts(result.step)
         lag = {f"lag/{name}": value for name, value in facts.lag.items()}
-        live = {} if self.live is None else self.live.values()
+        live = {} if self.live is None else self.live.columns()
         return {"arrived": facts.arrived, "waiting": facts.waiting, "models": facts.models, **lag, **live}
 
     def after_step(self, result: StepResult) -> None:
@@ -268,7 +235,12 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
         model = setup.new_model([], linear_head_width=width)
     open_stream = open_data_set if options.live is None else options.live.open_stream
     stream = open_stream(config, model.model_list)
-    past = None if config.past_data_path is None else open_past(config.past_data_path, _known_to(model, start))
+    past = None
+    if config.past_data_path is not None:
+        began_with = len(model.model_list)
+        if start.resume is not None:
+            began_with = int(read_stream_state(start.resume, model.model_list)[0].get("began_with", 0))
+        past = open_past(config.past_data_path, model.model_list[:began_with])
     schedule, rows = _schedule(config, options, start, stream, model, 0 if past is None else len(past))
     model.widen(_room_for(len(model.model_list), rows))
     votes: Any = stream if past is None else StreamWithPast(past, stream)
@@ -319,21 +291,6 @@ def learned_votes(checkpoint: str | None) -> int:
     return 0 if resume is None else read_state(resume).num_votes
 
 
-def open_data_set(config: OnlineConfig, known_models: Sequence[str]) -> VoteStore:
-    """Open the data set of the configuration as a stream; InputError if it is unusable or not in the required order."""
-    stream = in_time_order(loop.open_train_votes(config), config.vote_order, known_models)
-    check_counted(stream, config.loss_type, weighted=config.weighted_loss)
-    return stream
-
-
-def _known_to(model: P2LModel, start: Start) -> list[str]:
-    """Return the models whose past votes may be replayed: those that the run began with."""
-    if start.resume is None:
-        return list(model.model_list)
-    state, _ = read_stream_state(start.resume, model.model_list)
-    return model.model_list[: int(state.get("began_with", 0))]
-
-
 def _covariates(config: OnlineConfig, model: P2LModel, stream: VoteStream, whole: Any) -> nuisance.Values | None:
     """Give the model the covariates of the configuration, and return their values; VoteError if votes lack a column."""
     if not nuisance.continues(model, config.covariates):
@@ -350,51 +307,44 @@ def _schedule(
     config: OnlineConfig, options: OnlineOptions, start: Start, stream: VoteStream, model: P2LModel, past: int
 ) -> tuple[OnlineSchedule, int]:
     """Return the schedule, at the step where the run stands, and the rows of the head; `past` votes can be replayed."""
-    counts, rows, state = _initial_counts(options, start, model), config.model_capacity, None
+    counts: dict[int, int] = {}
+    if options.initial_counts is not None:
+        if start.weights is None:
+            raise InputError(
+                f"{options.initial_counts}: --initial-counts goes with --checkpoint and plain weights; "
+                "a run that goes on has its own counts, and a new one begins without any model"
+            )
+        counts = read_counts(options.initial_counts, model.model_list)
+    rows, state = config.model_capacity, None
     if start.resume is not None:
         state, rows = read_stream_state(start.resume, model.model_list)
         _check_same_stream(start.resume, stream, read_state(start.resume))
     every = options.run.save_steps
 
-    def buffer() -> Buffer:
-        made = make_buffer(config.buffer_settings, _step_size(config), config.seed, counts)
+    def new_buffer() -> Buffer:
+        buffer = make_buffer(config.buffer_settings, loop.votes_per_step(config, world_size()), config.seed, counts)
         if past:
-            made.remember(np.arange(-past, 0))
-        return made
+            buffer.remember(np.arange(-past, 0))
+        return buffer
 
     try:
         schedule = OnlineSchedule(
             stream,
-            buffer(),
+            new_buffer(),
             known_models=len(model.model_list),
-            total_steps=None if stream.grows else count_steps(stream, buffer(), state),
+            # Counting runs all votes through a buffer of its own.
+            total_steps=None if stream.grows else count_steps(stream, new_buffer(), state),
             is_saved=lambda step: bool(every) and step % (every or 1) == 0,
         )
         if state is not None:
-            _check_past(config, state, past)
+            pool = np.asarray(state.get("buffer.pool", ()), dtype=np.int64)
+            if pool.min(initial=0) < -past:  # past votes have ids below zero
+                source = config.past_data_path or "it now has no past"
+                raise CheckpointError(f"votes that it was to replay are gone ({source}); go on with the same --past")
             schedule.load_state(state)
     except CheckpointError as error:
         raise CheckpointError(f"{start.resume}: {error}") from error
     return schedule, rows
-
-
-def _check_past(config: OnlineConfig, state: Mapping[str, Any], past: int) -> None:
-    """Refuse to go on with fewer past votes than wait to be replayed."""
-    pool = np.asarray(state.get("buffer.pool", ()), dtype=np.int64)
-    if pool.min(initial=0) < -past:
-        source = config.past_data_path or "it now has no past"
-        raise CheckpointError(f"votes that it was to replay are gone ({source}); go on with the same --past")
-
-
-def _initial_counts(options: OnlineOptions, start: Start, model: P2LModel) -> dict[int, int]:
-    if options.initial_counts is None:
-        return {}
-    if start.weights is None:
-        raise InputError(
-            f"{options.initial_counts}: --initial-counts goes with --checkpoint and plain weights; "
-            "a run that goes on has its own counts, and a new one begins without any model"
-        )
-    return read_counts(options.initial_counts, model.model_list)
 
 
 def _check_same_stream(checkpoint: Path, stream: VoteStream, state: TrainerState) -> None:
@@ -443,7 +393,11 @@ def _train(run: _OnlineRun) -> None:
         try:
             done = _train_to_the_end(run, first)
         except StopRequestedError:
-            _stop(run)
+            step = run.schedule.done
+            if step and not (run.folder / f"checkpoint-{step}").exists():
+                run.save_checkpoint(step)
+            if not run.options.quiet:
+                loop.note(f"stopped after step {step}; go on with --checkpoint {run.folder}")
             return
     if done > first and not (run.options.save_steps and done % run.options.save_steps == 0):
         run.save_checkpoint(done)
@@ -462,7 +416,7 @@ def _follow_models(run: _OnlineRun) -> NewRows | None:
     restart = run.average.restart if run.average is not None else None
     rows = NewRows(run.trainer, began_with, restart) if by_votes and is_known else None
     # Where no batch holds the past, larger steps forget it; the older form of replay trains as it was published.
-    buffer, size = run.config.buffer_settings, _step_size(run.config)
+    buffer, size = run.config.buffer_settings, loop.votes_per_step(run.config, world_size())
     is_larger = by_votes and not is_known and buffer.type == "replay" and not buffer.keep_size
     steps = LargerSteps(run.trainer, began_with, size) if is_larger else None
 
@@ -493,7 +447,7 @@ def _train_to_the_end(run: _OnlineRun, first: int) -> int:
             if model is None:
                 return first
         except _BetterModelError as better:
-            model = better.model
+            model = better.args[0]
         first = run.schedule.done
         _take_over(run, model)
 
@@ -521,12 +475,3 @@ def _take_over(run: _OnlineRun, folder: Path) -> None:
     run.unsaved = True
     if run.publisher is not None:
         run.publisher.publish(run.schedule.done, run.schedule.arrived, run.trainer)
-
-
-def _stop(run: _OnlineRun) -> None:
-    """Save a checkpoint of the last step, unless there is one."""
-    step = run.schedule.done
-    if step and not (run.folder / f"checkpoint-{step}").exists():
-        run.save_checkpoint(step)
-    if not run.options.quiet:
-        loop.note(f"stopped after step {step}; go on with --checkpoint {run.folder}")

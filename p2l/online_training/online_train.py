@@ -10,31 +10,22 @@ way, with a checkpoint from which the same command goes on.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import math
 import os
-import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING
 
-from p2l.common.cli import above_zero, add_local_rank, add_quiet, amount, number_of, parser, positive, print_note, run
+from p2l.common.cli import above_zero, add_local_rank, add_quiet, amount, number_of, parser, positive, run
 from p2l.common.errors import ConfigError
-
-if TYPE_CHECKING:
-    from p2l.online_training.candidates import HeldVotes
-    from p2l.online_training.live_votes import LiveVotes
-    from p2l.online_training.online_config import OnlineConfig
-    from p2l.online_training.retraining import Retraining
-    from p2l.online_training.stream import Publisher, VoteStream
-    from p2l.training.loop import RunOptions, Start
-
 
 _DEFAULT_HELD_SHARE = 0.02
 _DEFAULT_COMPUTE = 2.0
-_VOTES_JUDGED_BY = 1000
-"""Newest held-out votes that published models are shrunk and judged by."""
+_LIVE_SAVE_STEPS = 200  # a run without an end has to save on its way
+_LIVE_KEEP = 2  # and cannot keep everything
+
+
+def _share(text: str) -> float:
+    return number_of(text, float, lambda number: 0 < number <= 0.5, "a number above 0 and at most 0.5")
 
 
 def _add_follow_flags(flags: argparse.ArgumentParser) -> None:
@@ -65,7 +56,7 @@ def _add_follow_flags(flags: argparse.ArgumentParser) -> None:
     live.add_argument(
         "--hold-out",
         metavar="SHARE",
-        type=_share_or_none,
+        type=lambda text: number_of(text, float, lambda number: 0 <= number <= 0.5, "a number from 0 to 0.5"),
         help="votes on this share of the prompts are never trained on; the newest of them decide how far what is "
         f"published is shrunk towards one leaderboard ({_DEFAULT_HELD_SHARE:g} with --publish; 0: nothing is shrunk)",
     )
@@ -81,7 +72,8 @@ def _add_follow_flags(flags: argparse.ArgumentParser) -> None:
     live.add_argument(
         "--retrain",
         metavar="TIMES",
-        type=_times,
+        # Each vote once is what a run takes that never trains anew.
+        type=lambda text: number_of(text, float, lambda number: 1 < number < math.inf, "a number above 1"),
         nargs="?",
         const=_DEFAULT_COMPUTE,
         help="train anew on all votes in the background where that gains, take the model over if it is better beyond "
@@ -116,148 +108,11 @@ def _check_follow_flags(flags: argparse.Namespace) -> None:
         raise ConfigError("--sort does not go with --follow: votes are taken as they arrive; leave out one of the two")
 
 
-class _LiveRun:
-    """Stream and publisher of a live run; they share the held-out votes and the signal to stop."""
-
-    def __init__(self, flags: argparse.Namespace, learned: int) -> None:
-        """Read nothing yet; `learned` votes are in the checkpoint that the run goes on from."""
-        from p2l.online_training.live_votes import Waiting
-
-        self.flags, self.learned = flags, learned
-        self.share = _held_share(flags)
-        self.waiting = Waiting(flags.poll, flags.stop_when_idle, tell=self.tell)
-        self.held: HeldVotes | None = None
-        self.followed: LiveVotes | None = None
-
-    def tell(self, text: str) -> None:
-        if os.environ.get("RANK", "0") == "0" and (not self.flags.quiet or text.startswith("warning")):
-            print_note(text)
-
-    def open_stream(self, config: OnlineConfig, known_models: Sequence[str]) -> VoteStream:
-        """Return the stream of votes to train on."""
-        if self.flags.follow is None:
-            from p2l.online_training.online_run import open_data_set
-            from p2l.online_training.stream import hold_out
-
-            stream, self.held = hold_out(open_data_set(config, known_models), self.share)
-            return stream
-        stop_on_signals(self.waiting.stop.set, self.waiting.stop.is_set)
-        self.followed = self._follow(self.flags.follow, known_models)
-        self.held = self.followed.held
-        return self.followed
-
-    def values(self) -> dict[str, float]:
-        """Return how many lines and votes of the stream were left out so far."""
-        votes = self.followed
-        return {} if votes is None else {"bad_lines": votes.bad_lines, "held_out": len(votes.held)}
-
-    def _follow(self, path: Path, known_models: Sequence[str]) -> LiveVotes:
-        from p2l.online_training.live_votes import LiveVotes
-        from p2l.online_training.router_votes import RouterVotes, copy_of, is_database
-
-        lines, gather = path.expanduser(), None
-        if is_database(lines):
-            router = RouterVotes(lines, copy_of(lines), self.tell)
-            lines, gather = router.copy, router.gather
-        if self.share:
-            self.tell(f"{path}: votes on {self.share:.1%} of the prompts are kept out of training, to judge models by")
-        return LiveVotes(
-            lines,
-            model_list=known_models,
-            at_least=self.learned,
-            held_share=self.share,
-            waiting=self.waiting,
-            gather=gather,
-            name=str(path),
-        )
-
-    def publisher(self, config: OnlineConfig, folder: Path) -> Publisher:
-        """Return what publishes the models of the run in `folder`."""
-        from p2l.common.files import write_json
-        from p2l.online_training.publishing import FolderPublisher, make_folder
-        from p2l.training.run_records import SERVED_FILE
-
-        flags = self.flags
-        target = None if flags.publish is None else flags.publish.expanduser()
-        if target is not None:
-            if target.resolve() == folder.resolve():
-                raise ConfigError(f"--publish {target}: is the folder of the run itself; name another one")
-            make_folder(target)
-            if os.environ.get("RANK", "0") == "0":  # so that `p2l report` of the run finds what was published
-                write_json(folder / SERVED_FILE, {"folder": str(target.resolve())})
-        return FolderPublisher(
-            config,
-            target,
-            every_votes=flags.publish_votes,
-            every_seconds=None if flags.publish_minutes is None else 60 * flags.publish_minutes,
-            keep=flags.publish_keep,
-            held=self.held if self.share else None,
-            gate=flags.gate is not None,
-            gate_votes=_VOTES_JUDGED_BY,
-            stop=self.waiting.stop,
-            tell=self.tell,
-        )
-
-    def retraining(self, config: OnlineConfig, folder: Path, start: Start, began_with: int) -> Retraining | None:
-        """Return what trains models anew beside the run in `folder`."""
-        from p2l.online_training.retraining import Retraining, RetrainingState
-
-        flags, past = self.flags, config.past_data_path
-        if flags.retrain is None or self.followed is None:
-            return None
-        if start.resume is not None:
-            state = RetrainingState.of_checkpoint(start.resume)
-        else:
-            state = RetrainingState.of_model(Path(start.weights or "").expanduser(), has_past=past is not None)
-        return Retraining(
-            config=config,
-            folder=folder / ".retraining",
-            served=flags.publish.expanduser(),
-            stream=self.followed,
-            past=past,
-            state=state,
-            times=flags.retrain,
-            gate_votes=_VOTES_JUDGED_BY,
-            began_with=began_with,
-            tell=self.tell,
-        )
-
-
-def stop_on_signals(stop: Callable[[], None], is_stopping: Callable[[], bool]) -> None:
-    """Let SIGTERM and SIGINT end the run after its step; a second Ctrl-C ends it at once."""
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if number == signal.SIGINT and is_stopping():
-            signal.default_int_handler(number, frame)
-        stop()
-
-    with contextlib.suppress(ValueError):  # not in the main thread: whoever runs it there has its own signals
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, handle)
-
-
 def _held_share(flags: argparse.Namespace) -> float:
     """Return the share of the prompts whose votes are held out; 0 where nothing is published."""
     if flags.publish is None:
         return 0.0
     return float(flags.gate or (_DEFAULT_HELD_SHARE if flags.hold_out is None else flags.hold_out))
-
-
-def _times(text: str) -> float:
-    # Each vote once is what a run takes that never trains anew.
-    return number_of(text, float, lambda number: 1 < number < math.inf, "a number above 1")
-
-
-def _share_or_none(text: str) -> float:
-    return number_of(text, float, lambda number: 0 <= number <= 0.5, "a number from 0 to 0.5")
-
-
-def _share(text: str) -> float:
-    return number_of(text, float, lambda number: 0 < number <= 0.5, "a number above 0 and at most 0.5")
-
-
-_LIVE_SAVE_STEPS, _LIVE_KEEP = 200, 2
-"""A run without an end has to save on its way, and cannot keep everything."""
 
 
 def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
@@ -330,11 +185,27 @@ def main(argv: Sequence[str] | None = None) -> None:
         changes["vote_order"] = "sort"
     if flags.follow:
         changes["train_data_path"] = str(flags.follow)
+    from p2l.online_training.live_run import LiveRun
     from p2l.online_training.online_run import OnlineOptions, learned_votes, train_online
+    from p2l.training.loop import RunOptions
 
-    is_live = flags.follow is not None or flags.publish is not None
-    live = _LiveRun(flags, learned_votes(flags.checkpoint)) if is_live else None
-    train_online(str(config), OnlineOptions(_run_options(flags), flags.initial_counts, changes, live))
+    live = None
+    if flags.follow is not None or flags.publish is not None:
+        live = LiveRun(flags, held_share=_held_share(flags), learned=learned_votes(flags.checkpoint))
+    save_steps, keep = flags.save_steps, flags.keep
+    if flags.follow is not None:
+        save_steps = _LIVE_SAVE_STEPS if save_steps is None else save_steps
+        keep = keep or _LIVE_KEEP
+    run_options = RunOptions(
+        checkpoint=flags.checkpoint,
+        push_to_hf=flags.push_to_hf,
+        eval_steps=None if flags.no_eval else flags.eval_steps,
+        save_steps=save_steps if save_steps is not None and save_steps > 0 else None,
+        quiet=flags.quiet,
+        keep_checkpoints=keep,
+    )
+    options = OnlineOptions(run=run_options, initial_counts=flags.initial_counts, changes=changes, live=live)
+    train_online(str(config), options)
 
 
 def _past(flags: argparse.Namespace, changes: Mapping[str, object]) -> dict[str, object]:
@@ -349,21 +220,6 @@ def _past(flags: argparse.Namespace, changes: Mapping[str, object]) -> dict[str,
         raise ConfigError("--past goes with --checkpoint, the model that was trained on these votes")
     # A buffer that the user chose stays: it may replay less, or be one of its own.
     return {"past_data_path": flags.past} | ({"buffer": replay_of_past()} if "output_dir" in changes else {})
-
-
-def _run_options(flags: argparse.Namespace) -> RunOptions:
-    from p2l.training.loop import RunOptions
-
-    usual = (-1, None) if flags.follow is None else (_LIVE_SAVE_STEPS, _LIVE_KEEP)
-    save_steps = usual[0] if flags.save_steps is None else flags.save_steps
-    return RunOptions(
-        checkpoint=flags.checkpoint,
-        push_to_hf=flags.push_to_hf,
-        eval_steps=None if flags.no_eval else flags.eval_steps,
-        save_steps=save_steps if save_steps > 0 else None,
-        quiet=flags.quiet,
-        keep_checkpoints=flags.keep or usual[1],
-    )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ from p2l.common.errors import InputError
 from p2l.common.files import disk_error, locked, parse_json, sync_path, sync_tree
 from p2l.likelihood import counted, vote_losses
 from p2l.model.checkpoint import revision_of
-from p2l.online_training.stream import StepFacts, StopRequestedError, published_order
+from p2l.online_training.live_votes import StopRequestedError
+from p2l.online_training.stream import StepFacts, published_order
 from p2l.training.run_records import PUBLICATIONS_FILE, STATE_FILE
 from p2l.training.train_config import TrainConfig
 from p2l.votes import translate_labels

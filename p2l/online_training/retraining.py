@@ -39,10 +39,10 @@ from p2l.common.files import write_json
 from p2l.model.checkpoint import read_model_list, read_object
 from p2l.model.model import P2LModel
 from p2l.online_training.candidates import FEWEST_HELD_OUT_PROMPTS, ArrivedVotes, HeldOutVotes, recent, shrink
-from p2l.online_training.live_votes import LiveVotes, Waiting
+from p2l.online_training.live_votes import LiveVotes, Waiting, is_held_out
 from p2l.online_training.online_config import OnlineConfig
 from p2l.online_training.publishing import Difference, compare, log_event
-from p2l.online_training.stream import is_held_out, open_past
+from p2l.online_training.stream import open_past
 from p2l.training.recipe import CROSS_FIT_BELOW
 from p2l.training.run_folder import newest_checkpoint, read_state, write_model
 from p2l.training.run_records import CONFIG_FILE, RECORD_FILE, REQUEST_FILE

@@ -1,85 +1,36 @@
-"""Where online training gets its votes: the protocol, and a data set (a `VoteStore`) in time order.
+"""Where online training gets its votes: a data set in time order or a growing file, without what is held out of it.
 
 A vote's id is its place in the stream, from 0. Models are numbered in order of first appearance there, after those that
 the run starts with; so the models known after any number of votes are a prefix of the list, and a label never changes.
 
-Shapes: n votes asked for.
+Shapes: n votes of `ids`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from p2l.common.cli import listed
 from p2l.common.errors import VoteError
+from p2l.online_training.live_votes import Ids, LiveVotes, is_held_out
 from p2l.votes import VoteStore, open_votes_together
-from p2l.votes.schema import hash_turns
 
-if TYPE_CHECKING:
-    from p2l.training.trainer import StepResult, Trainer
-
-
-Ids = Sequence[int] | NDArray[np.int64] | None
-_HELD_SEED = 0x9A7E  # which prompts are held out has nothing to do with any other use of their hashes
 _CHUNK_VOTES = 1 << 18  # in a pass over the stream
-_CHUNK_PROMPTS = 1 << 16
+_CHUNK_PROMPTS = 1 << 16  # whose text is in memory at a time
 
 
-class StopRequestedError(Exception):
-    """Raised by `wait_for` where a signal asks the run to stop: it saves a checkpoint, the stream has not ended."""
+VoteStream: TypeAlias = VoteStore | LiveVotes
+"""Votes as they come, the same ones in the same order for every process of a run.
 
-
-class VoteStream(Protocol):
-    """Votes as they come. Every process of a run must see the same ones in the same order."""
-
-    @property
-    def name(self) -> str:
-        """Its name in messages: the path or URL that the user gave."""
-
-    @property
-    def model_list(self) -> list[str]:
-        """All models known by now; names are only added, at the end, in order of first appearance."""
-
-    @property
-    def has_weights(self) -> bool:
-        """Whether votes have a weight."""
-
-    @property
-    def grows(self) -> bool:
-        """Whether more votes may come; then no step is read ahead of its time."""
-
-    def __len__(self) -> int:
-        """Votes that are there by now."""
-
-    def wait_for(self, count: int) -> int:
-        """Wait until `count` votes are there, or no more will come; return min(count, votes there).
-
-        Fewer than `count` means that the stream has ended for good. Every process calls this the same number of times
-        with the same counts, and must get the same number back.
-        """
-
-    def prompts(self, ids: Ids = None) -> list[list[str]]:
-        """Return the user's turns of each vote."""
-
-    def labels(self, ids: Ids = None) -> NDArray[Any]:
-        """Return `[winner, loser, tie]` (n, 3) int32, positions in `model_list`."""
-
-    def pairs(self, ids: Ids = None) -> NDArray[np.int32]:
-        """Return the positions (n, 2) of model_a and model_b in `model_list`."""
-
-    def weights(self, ids: Ids = None) -> NDArray[np.float64]:
-        """Return weights (n,); ones where there are none."""
-
-    def tstamps(self, ids: Ids = None) -> NDArray[np.float64] | None:
-        """Return seconds (n,); None when votes have no time."""
-
-    def rows(self, ids: Ids = None) -> list[dict[str, Any]]:
-        """Return all columns of each vote."""
+Names are only added to `model_list`, at the end, in order of first appearance. `wait_for(count)` returns fewer than
+`count` where the stream has ended for good; every process calls it the same number of times with the same counts. Of a
+stream that `grows` no step is read ahead of its time.
+"""
 
 
 @dataclass(frozen=True)
@@ -94,29 +45,6 @@ class StepFacts:
     """Length of the model list: the models of the votes that have arrived, and those the run began with."""
     lag: Mapping[str, float] = field(default_factory=dict)
     """How long the votes of the steps so far have waited; see `Lag`."""
-
-
-class Publisher(Protocol):
-    """Work beside the steps, such as serving the newest weights; every process calls each method."""
-
-    def begin(self, step: int, arrived: int, trainer: Trainer, *, began_with: int = 0) -> None:
-        """Called once before the first step of this process; `step` are done, and `arrived` votes had come.
-
-        `began_with` are the models that the run knew before its first vote.
-        """
-
-    def after_step(self, result: StepResult, facts: StepFacts, trainer: Trainer) -> None:
-        """Called after each optimizer step, and after its checkpoint if there is one.
-
-        `trainer.engine.model.model_list` is the list of this step; `write_model` of `p2l.training.run_folder` makes a
-        model folder.
-        """
-
-    def publish(self, step: int, arrived: int, trainer: Trainer) -> None:
-        """Called after a step where another model takes the place of the run's own."""
-
-    def finish(self, trainer: Trainer) -> None:
-        """Called once after the last step."""
 
 
 def in_time_order(votes: VoteStore, vote_order: str, known_models: Sequence[str] = ()) -> VoteStore:
@@ -144,7 +72,8 @@ def time_order(votes: VoteStore, *, sort: bool, hint: str = "") -> NDArray[np.in
 
     VoteError, naming the vote, if one has no time (`hint` says what to do), or is out of order and not to be sorted.
     """
-    last, is_sorted = -np.inf, True
+    last = -np.inf
+    is_sorted = True
     for start in range(0, len(votes), _CHUNK_VOTES):
         times = votes.tstamps(np.arange(start, min(start + _CHUNK_VOTES, len(votes))))
         if times is None:
@@ -175,11 +104,6 @@ def published_order(model_list: Sequence[str], began_with: int) -> list[str]:
     return sorted(model_list) if first == sorted(first) else [*first, *sorted(model_list[began_with:])]
 
 
-def is_held_out(prompt: list[str], share: float) -> bool:
-    """Return whether votes on this prompt are held out, at this share of all prompts; the same in every run."""
-    return share > 0 and hash_turns(prompt, _HELD_SEED) < share * 2.0**64
-
-
 @dataclass(frozen=True)
 class HeldOut:
     """The votes of a data set that are kept for judging models, oldest first."""
@@ -187,19 +111,6 @@ class HeldOut:
     votes: VoteStore
     places: NDArray[np.int64] = field(repr=False)
     """How many votes to train on came before each."""
-
-    @property
-    def model_list(self) -> list[str]:
-        """The models of the whole stream."""
-        return self.votes.model_list
-
-    def prompts(self, ids: Ids = None) -> list[list[str]]:
-        """Return the user's turns of each vote."""
-        return self.votes.prompts(ids)
-
-    def labels(self, ids: Ids = None) -> NDArray[Any]:
-        """Return `[winner, loser, tie]` (n, 3) int32."""
-        return self.votes.labels(ids)
 
     def up_to(self, place: int) -> int:
         """Return how many came before the run had `place` votes to train on."""
@@ -257,9 +168,12 @@ class StreamWithPast:
     def _rows(self, ids: Ids, past: Callable[[Any], Any], stream: Callable[[Any], Any]) -> list[Any]:
         """Return what both sources have of some votes, in the order of the ids."""
         places = np.asarray(ids, dtype=np.int64)
-        before, after = np.flatnonzero(places < 0), np.flatnonzero(places >= 0)
+        is_past = places < 0
         entries: list[Any] = [None] * len(places)
-        for rows, read, shift in ((before, past, len(self.past)), (after, stream, 0)):
+        for rows, read, shift in (
+            (np.flatnonzero(is_past), past, len(self.past)),
+            (np.flatnonzero(~is_past), stream, 0),
+        ):
             if len(rows):
                 for row, entry in zip(rows.tolist(), read(places[rows] + shift), strict=True):
                     entries[row] = entry

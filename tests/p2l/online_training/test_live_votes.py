@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2l.common.errors import VoteError
-from p2l.online_training.live_votes import LiveVotes, Waiting
-from p2l.online_training.stream import StopRequestedError, is_held_out
+from p2l.online_training.live_votes import LiveVotes, StopRequestedError, Waiting, is_held_out
 from p2l.votes import open_votes
 from tests.p2l.online_training.live_helpers import add, line, live, seen
 

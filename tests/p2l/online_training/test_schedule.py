@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from p2l.online_training.buffer import Buffer
 from p2l.online_training.buffers import BufferSettings, make_buffer
+from p2l.online_training.live_votes import StopRequestedError
 from p2l.online_training.schedule import OnlineSchedule, count_steps
-from p2l.online_training.stream import StopRequestedError
 
 BUFFERS = [
     BufferSettings(),
