@@ -1,4 +1,4 @@
-"""The demo's stream: what people ask changes, and two online runs, plain and with replay, are asked about all of it."""
+"""The demo's stream, in which topics change: two online runs, plain and with replay, are judged on all of it."""
 
 from __future__ import annotations
 
@@ -81,24 +81,25 @@ class Forgetting:
 
 def forgetting(folder: Path) -> list[Forgetting]:
     """Return what each run of a demo's folder forgot."""
-    return [_forgotten(name, folder / "figures" / "loss" / f"{name}.json") for name in _BUFFERS]
-
-
-def _forgotten(name: str, path: Path) -> Forgetting:
-    table: dict[str, dict[str, float]] = json.loads(path.read_text("utf-8"))
-    rows = [[table[step][period] for period in sorted(table[step], key=int)] for step in sorted(table, key=int)]
-    last = rows[-1]
-    return Forgetting(name, [rows[number][number] for number in range(len(last))], last)
+    runs = []
+    for name in _BUFFERS:
+        table = json.loads((folder / "figures" / "loss" / f"{name}.json").read_text("utf-8"))
+        # Steps and periods are keys of JSON, and "10" sorts before "9".
+        rows = [[table[step][period] for period in sorted(table[step], key=int)] for step in sorted(table, key=int)]
+        last = rows[-1]
+        when_newest = [rows[number][number] for number in range(len(last))]
+        runs.append(Forgetting(name, when_newest=when_newest, at_the_end=last))
+    return runs
 
 
 def _table(runs: Sequence[Forgetting]) -> Iterator[str]:
     """Yield the lines of the runs' losses, and what each forgot."""
     periods = range(1, len(runs[0].at_the_end) + 1)
     yield _line("loss on held-out votes of period", map(str, periods))
-    for one in runs:
-        yield _line(f"{one.name}, when it was the newest", (f"{loss:.3f}" for loss in one.when_newest))
-        yield _line(f"{one.name}, at the end", (f"{loss:.3f}" for loss in one.at_the_end))
-    forgotten = ", ".join(f"{one.name} {one.change:+.3f}" for one in runs)
+    for run in runs:
+        yield _line(f"{run.name}, when it was the newest", (f"{loss:.3f}" for loss in run.when_newest))
+        yield _line(f"{run.name}, at the end", (f"{loss:.3f}" for loss in run.at_the_end))
+    forgotten = ", ".join(f"{run.name} {run.change:+.3f}" for run in runs)
     yield f"  mean change of the loss on periods that are past, in nats a vote (above 0: forgotten): {forgotten}"
 
 

@@ -22,10 +22,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from p2l.client import P2LClient, PromptLeaderboard
+from p2l.client import P2LClient
 from p2l.common.errors import P2LError
 
-_PATIENCE = 120.0  # seconds, for a start on a busy machine
+_PATIENCE_SECONDS = 120.0  # for a start on a busy machine
 _ROUTER_KEY = "demo-key"
 
 
@@ -40,7 +40,9 @@ def show_endpoint(folder: Path, model: str, prompts: list[list[str]]) -> Iterato
         with P2LClient(url) as client:
             yield from _by_curl(url, prompts[0])
             yield f"  >>> P2LClient({url!r}).leaderboard({prompts[1]!r}).rows[:3]"
-            yield from _rows(client.leaderboard(prompts[1]))
+            for row in client.leaderboard(prompts[1]).rows[:3]:
+                rate = f"{row.win_rate:.0%}"
+                yield f"  {row.rank}. {row.model}: score {row.score:.0f}, beats the field {rate} of the time"
         yield "  $ kill %1"
         stop(process, folder / "endpoint.log")
     yield "  stopped, after every request was answered"
@@ -49,6 +51,7 @@ def show_endpoint(folder: Path, model: str, prompts: list[list[str]]) -> Iterato
 @contextlib.contextmanager
 def running(folder: Path, words: list[str], log_name: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run `python -m WORDS` in the folder until the block ends; its output goes to a file there."""
+    # Keys and settings of the user's own services are not those of the demo.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("P2L_")}
     with (folder / log_name).open("wb") as log:
         process = subprocess.Popen([sys.executable, "-m", *words], cwd=folder, env=environment, stdout=log, stderr=log)
@@ -63,14 +66,14 @@ def running(folder: Path, words: list[str], log_name: str) -> Iterator[subproces
 def stop(process: subprocess.Popen[bytes], log: Path) -> None:
     """Stop a service and wait until it has ended; P2LError if it ended with an error."""
     process.send_signal(signal.SIGTERM)
-    code = process.wait(_PATIENCE)
+    code = process.wait(_PATIENCE_SECONDS)
     if code:
         raise P2LError(f"the service ended with exit code {code}; {log} says why")
 
 
 def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until a service answers a GET of `url`; P2LError if it ends first, or takes too long."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _PATIENCE_SECONDS
     while process.poll() is None and time.monotonic() < until:
         try:
             with urllib.request.urlopen(url, timeout=5):
@@ -91,11 +94,6 @@ def _by_curl(url: str, prompt: list[str]) -> Iterator[str]:
     answer = json.loads(subprocess.run(line, check=True, capture_output=True).stdout)
     first, *rest = answer["leaderboard"]
     yield f'  {{"leaderboard": [{json.dumps(first)}, ... {len(rest)} more], "revision": "{answer["revision"]}"}}'
-
-
-def _rows(board: PromptLeaderboard) -> Iterator[str]:
-    for row in board.rows[:3]:
-        yield f"  {row.rank}. {row.model}: score {row.score:.0f}, beats the field {row.win_rate:.0%} of the time"
 
 
 def free_port() -> int:

@@ -30,7 +30,8 @@ STREAM = 4 / 15
 """Votes of the stream, as a share of them."""
 ZERO0 = '{"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 0}}\n'
 """A DeepSpeed configuration for one process on a CPU."""
-_BATCH, _EPOCHS = 32, 3
+_BATCH = 32
+_EPOCHS = 3
 _CONFIG = f"""\
 # A quarter of the votes a step that `p2l train --votes --size tiny` would take, at half of its learning rate: the
 # transformer has to learn word order as well as words, and what it lacks for that is steps.
@@ -117,19 +118,8 @@ def _simulate(shell: Shell, votes: int) -> None:
     )
     print("   (Simulated: every question is made up of a few topics, and the truth is known.)")
     flags = [word for name, value in SIMULATION.items() for word in (f"--{name}", value)]
-    shell.run(
-        *("p2l", "simulate", "--votes", votes, "--output", "votes.parquet"),
-        *(
-            "--val",
-            round(HELD_OUT * votes),
-            "--val-output",
-            "held_out.parquet",
-            "--truth",
-            "truth",
-            "--sentences",
-            *flags,
-        ),
-    )
+    files = ("--output", "votes.parquet", "--val-output", "held_out.parquet", "--truth", "truth")
+    shell.run("p2l", "simulate", "--votes", votes, "--val", round(HELD_OUT * votes), *files, "--sentences", *flags)
 
 
 def _train(shell: Shell, votes: int) -> None:
@@ -163,22 +153,6 @@ def _report(shell: Shell, votes: int) -> None:
     print("\n5. Leaderboards of three kinds of prompt: what is true, and what the model says (higher wins more often).")
     for text in leaderboards(held):
         print(f"\n{text}")
-    _evaluate(shell)
-    print("\n7. The same model as a service, for programs in any language.")
-    topics = held.arena.topics
-    prompts = [held.arena.example_prompts(topic, 1).prompts[0] for topic in topics[:2]]
-    for line in show_endpoint(folder, "models/p2l", prompts):
-        print(line, flush=True)
-    print("\n8. Votes as a stream, each as it comes: topics come into fashion and go, and new models arrive. Two runs,")
-    print("   one with a replay buffer, are saved after every fifth of it and asked about all of it up to then.")
-    for line in show_online(folder, shell.run, round(STREAM * votes)):
-        print(line, flush=True)
-    print("\n9. A router before twelve providers (mocks, which cost nothing), asked with the official openai client.")
-    for line in show_router(folder, "models/p2l", held.arena.example_prompts(topics[0], 40).prompts):
-        print(line, flush=True)
-
-
-def _evaluate(shell: Shell) -> None:
     print("\n6. The evaluation suite on the held-out votes, as a report; and what each model is good at.")
     shell.run(
         *("p2l", "auto-evals", "--model", "models/p2l", "--train-path", "votes.parquet"),
@@ -192,6 +166,18 @@ def _evaluate(shell: Shell) -> None:
     )
     place = os.path.relpath(shell.folder)
     print(f"  Open {place}/report/index.html (it works offline) and {place}/strengths.png.")
+    print("\n7. The same model as a service, for programs in any language.")
+    topics = held.arena.topics
+    prompts = [held.arena.example_prompts(topic, 1).prompts[0] for topic in topics[:2]]
+    for line in show_endpoint(folder, "models/p2l", prompts):
+        print(line, flush=True)
+    print("\n8. Votes as a stream, each as it comes: topics come into fashion and go, and new models arrive. Two runs,")
+    print("   one with a replay buffer, are saved after every fifth of it and asked about all of it up to then.")
+    for line in show_online(folder, shell.run, round(STREAM * votes)):
+        print(line, flush=True)
+    print("\n9. A router before twelve providers (mocks, which cost nothing), asked with the official openai client.")
+    for line in show_router(folder, "models/p2l", held.arena.example_prompts(topics[0], 40).prompts):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

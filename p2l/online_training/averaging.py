@@ -45,11 +45,13 @@ class AveragedWeights:
         if horizon < 1:
             raise ConfigError(f"horizon: must be at least 1 step, got {horizon}")
         self.horizon = horizon
+        self.means: dict[str, Tensor] = {}
+        """The means by name, float32, with the rows of the last `update`."""
         self._row_names = frozenset(rows)
-        self._means: dict[str, Tensor] = {}
         self._steps = 0
         self._before = 0.0
-        self._born, self._rows_before = torch.zeros(0), torch.zeros(0)
+        self._born = torch.zeros(0)  # (M,) steps before the first one of each row
+        self._rows_before = torch.zeros(0)  # (M,)
 
     def begin(self, weights: Mapping[str, Tensor], models: int) -> None:
         """Begin with the weights of a trained model that knows this many models."""
@@ -66,45 +68,43 @@ class AveragedWeights:
             share = self._share(torch.tensor(float(self._steps)), _STEPS_PER_HORIZON_STEP, torch.tensor(self._before))
             row_share = self._share(self._steps - self._born, _ROW_STEPS_PER_HORIZON_STEP, self._rows_before)
             for name, value in weights.items():
-                mean = self._means[name]
+                mean = self.means[name]
                 if name in self._row_names:
                     used = len(row_share)
-                    part = row_share.to(mean.device).view(-1, *[1] * (mean.ndim - 1))
-                    mean[:used].lerp_(value[:used].to(mean.dtype), part.to(mean.dtype))
+                    shares = row_share.to(mean.device).view(-1, *[1] * (mean.ndim - 1))
+                    mean[:used].lerp_(value[:used].to(mean.dtype), shares.to(mean.dtype))
                 else:
                     mean.lerp_(value.to(mean.dtype), float(share))
-
-    @property
-    def means(self) -> dict[str, Tensor]:
-        """The means by name, float32, with the rows of the last `update`."""
-        return self._means
 
     def restart(self, row: int, weights: Mapping[str, Tensor]) -> None:
         """Begin the mean of a model's row anew, with its present weights."""
         if row >= len(self._born):
             return  # it will begin with the next step
-        self._born[row], self._rows_before[row] = float(self._steps), 0.0
+        self._born[row] = float(self._steps)
+        self._rows_before[row] = 0.0
         for name in self._row_names & weights.keys():
-            self._means[name][row] = weights[name][row].detach().float()
+            self.means[name][row] = weights[name][row].detach().float()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that the next means depend on, as arrays and numbers for `np.savez`."""
-        means = with_prefix("mean.", {name: mean.cpu().numpy().copy() for name, mean in self._means.items()})
-        counts = {"horizon": self.horizon, "steps": self._steps, "before": self._before}
-        rows = {"born": self._born.numpy().copy(), "rows_before": self._rows_before.numpy().copy()}
-        return {**means, **counts, **rows}
+        return {
+            **with_prefix("mean.", {name: mean.cpu().numpy().copy() for name, mean in self.means.items()}),
+            "horizon": self.horizon,
+            "steps": self._steps,
+            "before": self._before,
+            "born": self._born.numpy().copy(),
+            "rows_before": self._rows_before.numpy().copy(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state; CheckpointError if the state has another horizon."""
         if int(state["horizon"]) != self.horizon:
             raise CheckpointError(f"the averaged weights look back {int(state['horizon'])} steps, not {self.horizon}")
         self._steps = int(state["steps"])
+        self._before = float(state["before"])
         self._born = torch.from_numpy(np.array(state["born"], dtype=np.float32))
-        self._before, self._rows_before = 0.0, torch.zeros(len(self._born))
-        if "before" in state:  # absent in checkpoints of older versions
-            self._before = float(state["before"])
-            self._rows_before = torch.from_numpy(np.array(state["rows_before"], dtype=np.float32))
-        self._means = {name: torch.from_numpy(np.array(mean)) for name, mean in without_prefix("mean.", state).items()}
+        self._rows_before = torch.from_numpy(np.array(state["rows_before"], dtype=np.float32))
+        self.means = {name: torch.from_numpy(np.array(mean)) for name, mean in without_prefix("mean.", state).items()}
 
     def _share(self, steps: Tensor, latest: float, before: Tensor) -> Tensor:
         """Return the weight of the newest of this many steps, after a start that counts as `before` steps."""
@@ -113,17 +113,17 @@ class AveragedWeights:
     def _meet(self, weights: Mapping[str, Tensor], models: int | None) -> None:
         """Add weights and rows that are new, as they are."""
         for name, value in weights.items():
-            old = self._means.get(name)
+            old = self.means.get(name)
             if old is None or len(old) < len(value):
                 grown = value.detach().float().clone()
                 if old is not None:
                     grown[: len(old)] = old
-                self._means[name] = grown
+                self.means[name] = grown
         rows = [len(weights[name]) for name in self._row_names if name in weights]
         used = models if models is not None else max(rows, default=0)
         if used > len(self._born):
             for name in self._row_names & weights.keys():
-                self._means[name][len(self._born) : used] = weights[name][len(self._born) : used].float()
+                self.means[name][len(self._born) : used] = weights[name][len(self._born) : used].float()
             new = torch.full((used - len(self._born),), float(self._steps))
             self._born = torch.cat([self._born, new])
             self._rows_before = torch.cat([self._rows_before, torch.zeros(len(new))])
@@ -187,9 +187,7 @@ class PublishedAverage:
         """Continue from what `save` wrote; CheckpointError if the file is missing, damaged, or of another horizon."""
         with saved_arrays(folder / _STATE_FILE) as state:
             self._average.load_state_dict(state)
-        means, words = self._average.means, self._engine.model.word_names
-        for name in words & means.keys():  # of checkpoints of older versions
-            del means[name]
+        means = self._average.means
         means |= {name: mean.to(self._engine.device) for name, mean in means.items()}
 
     def _averaged(self) -> dict[str, Tensor]:

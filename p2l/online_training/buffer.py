@@ -23,7 +23,6 @@ from p2l.common.errors import CheckpointError
 
 if TYPE_CHECKING:
     from p2l.online_training.stream import VoteStream
-    from p2l.votes import VoteStore
 
 Ids: TypeAlias = NDArray[np.int64]
 Batches: TypeAlias = "list[Ids]"
@@ -44,21 +43,26 @@ class NewVotes:
     tstamp: NDArray[np.float64]  # (n,) seconds, NaN where unknown
 
     @classmethod
-    def of(cls, votes: VoteStream | VoteStore, ids: Ids) -> NewVotes:
+    def of(cls, votes: VoteStream, ids: Ids) -> NewVotes:
         """Read what a buffer needs of these votes."""
         pairs, times = votes.pairs(ids).astype(np.int32), votes.tstamps(ids)
-        return cls(ids, pairs[:, 0], pairs[:, 1], np.full(len(ids), np.nan) if times is None else times)
+        return cls(
+            ids=ids,
+            model_a=pairs[:, 0],
+            model_b=pairs[:, 1],
+            tstamp=np.full(len(ids), np.nan) if times is None else times,
+        )
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def __getitem__(self, part: slice) -> NewVotes:
-        return NewVotes(self.ids[part], self.model_a[part], self.model_b[part], self.tstamp[part])
+    def __getitem__(self, rows: slice) -> NewVotes:
+        return NewVotes(self.ids[rows], self.model_a[rows], self.model_b[rows], self.tstamp[rows])
 
 
 @dataclass(frozen=True)
 class Lag:
-    """How long the new votes of the batches so far have waited; NaN where there were none, or none with a time."""
+    """Waiting times of the new votes of the batches so far; NaN where there were none, or none with a time."""
 
     votes: int
     """New votes in batches."""
@@ -108,7 +112,7 @@ class Buffer(ABC):
 
     @property
     def lag(self) -> Lag:
-        """How long the new votes of the batches so far have waited."""
+        """Waiting times of the new votes of the batches so far."""
         return self._clock.lag
 
     def state_dict(self) -> dict[str, Any]:
@@ -137,7 +141,8 @@ class Buffer(ABC):
 
 # Bins of waiting times are floats without the last 45 of the 52 bits of their fraction: 1/128 of an octave each.
 _DROPPED_BITS = 45
-_MIN_SECONDS, _MAX_SECONDS = 2.0**-10, 2.0**40  # what is shorter than a millisecond counts as none
+_MIN_SECONDS = 2.0**-10  # what is shorter than a millisecond counts as none
+_MAX_SECONDS = 2.0**40
 _FIRST_BIN = int(np.float64(_MIN_SECONDS).view(np.int64)) >> _DROPPED_BITS
 _BINS = (int(np.float64(_MAX_SECONDS).view(np.int64)) >> _DROPPED_BITS) - _FIRST_BIN + 1
 
@@ -152,8 +157,12 @@ class StreamClock:
     """
 
     def __init__(self, batch_size: int, *, drop_tail: bool) -> None:
-        self._size, self._drop_tail = batch_size, drop_tail
-        self.arrived = self.dropped = self._gone = self._most_waiting = 0
+        self._size = batch_size
+        self._drop_tail = drop_tail
+        self.arrived = 0
+        self.dropped = 0
+        self._gone = 0
+        self._most_waiting = 0
         self._newest = float("nan")
         self._batches: NDArray[np.int64] = np.zeros(64, dtype=np.int64)
         self._seconds: NDArray[np.int64] = np.zeros(_BINS, dtype=np.int64)
@@ -167,12 +176,12 @@ class StreamClock:
     def lag(self) -> Lag:
         """See `Buffer.lag`."""
         return Lag(
-            int(self._batches.sum()),
-            _quantile(self._batches, 0.5),
-            _quantile(self._batches, 0.99),
-            _middle(_quantile(self._seconds, 0.5)),
-            _middle(_quantile(self._seconds, 0.99)),
-            max(self._most_waiting, self.waiting),
+            votes=int(self._batches.sum()),
+            median_batches=_quantile(self._batches, 0.5),
+            p99_batches=_quantile(self._batches, 0.99),
+            median_seconds=_middle(_quantile(self._seconds, 0.5)),
+            p99_seconds=_middle(_quantile(self._seconds, 0.99)),
+            most_waiting=max(self._most_waiting, self.waiting),
         )
 
     def arrive(self, votes: NewVotes) -> Records:
@@ -195,6 +204,7 @@ class StreamClock:
             until // self._size - votes["arrival"] // self._size,
             np.repeat(arrived["tstamp"], self._size) - votes["tstamp"],
         )
+        # As each batch became complete, the votes of the batches before it had left.
         gone = self._gone + self.dropped + np.arange(len(batches)) * self._size
         self._most_waiting = max(self._most_waiting, int((arrived["arrival"] + 1 - gone).max()))
         self._gone += len(votes)
@@ -221,8 +231,8 @@ class StreamClock:
         bins = (np.clip(timed, _MIN_SECONDS, _MAX_SECONDS).view(np.int64) >> _DROPPED_BITS) - _FIRST_BIN
         self._seconds += np.bincount(bins, minlength=_BINS)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return everything, for a buffer's state."""
+    def state_dict(self, waiting: Records) -> dict[str, Any]:
+        """Return everything, and the votes that wait, for a buffer's state."""
         return {
             "arrived": self.arrived,
             "gone": self._gone,
@@ -231,13 +241,23 @@ class StreamClock:
             "lag.batches": self._batches.copy(),
             "lag.seconds": self._seconds.copy(),
             "lag.most_waiting": self._most_waiting,
+            # Plain arrays: `np.load` without pickle reads no records.
+            **{f"waiting.{name}": waiting[name].copy() for name in RECORD.names or ()},
         }
 
-    def load_state_dict(self, state: State) -> None:
-        """Continue from a saved state."""
-        self.arrived, self._gone, self.dropped = (int(state[name]) for name in ("arrived", "gone", "dropped"))
-        self._newest, self._most_waiting = float(state["newest"]), int(state["lag.most_waiting"])
-        self._batches, self._seconds = (np.array(state[f"lag.{name}"], np.int64) for name in ("batches", "seconds"))
+    def load_state_dict(self, state: State) -> Records:
+        """Continue from a saved state; return the votes that waited."""
+        self.arrived = int(state["arrived"])
+        self._gone = int(state["gone"])
+        self.dropped = int(state["dropped"])
+        self._newest = float(state["newest"])
+        self._batches = np.array(state["lag.batches"], np.int64)
+        self._seconds = np.array(state["lag.seconds"], np.int64)
+        self._most_waiting = int(state["lag.most_waiting"])
+        waiting = np.empty(len(state["waiting.id"]), dtype=RECORD)
+        for name in RECORD.names or ():
+            waiting[name] = state[f"waiting.{name}"]
+        return waiting
 
 
 def _quantile(counts: NDArray[np.int64], share: float) -> float:
@@ -248,7 +268,7 @@ def _quantile(counts: NDArray[np.int64], share: float) -> float:
 
 def _middle(number: float) -> float:
     """Return the seconds at the middle of a bin."""
-    if number != number or number == 0:
+    if number != number or number == 0:  # NaN, or a wait too short to count
         return number
     low, high = (np.array([number, number + 1]).astype(np.int64) + _FIRST_BIN << _DROPPED_BITS).view(np.float64)
     return float((low + high) / 2)
@@ -272,16 +292,3 @@ def saved_arrays(path: Path) -> Iterator[dict[str, Any]]:
             yield {name: file[name] for name in file.files}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise CheckpointError(f"{path}: missing, damaged or cut short ({error}); copy the checkpoint again") from error
-
-
-def state_of_records(records: Records) -> dict[str, Any]:
-    """Return waiting votes as plain arrays."""
-    return {f"waiting.{name}": records[name].copy() for name in RECORD.names or ()}
-
-
-def records_of_state(state: State) -> Records:
-    """Return the votes that `state_of_records` saved."""
-    records = np.empty(len(state["waiting.id"]), dtype=RECORD)
-    for name in RECORD.names or ():
-        records[name] = state[f"waiting.{name}"]
-    return records

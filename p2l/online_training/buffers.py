@@ -26,13 +26,10 @@ from p2l.online_training.buffer import (
     Batches,
     Buffer,
     Ids,
-    Lag,
     NewVotes,
     Records,
     State,
     StreamClock,
-    records_of_state,
-    state_of_records,
     with_prefix,
     without_prefix,
 )
@@ -64,11 +61,10 @@ class StraightBuffer(Buffer):
         return self._clock.finish(rest)
 
     def _state(self) -> dict[str, Any]:
-        return {**self._clock.state_dict(), **state_of_records(self._held)}
+        return self._clock.state_dict(self._held)
 
     def _load(self, state: State) -> None:
-        self._clock.load_state_dict(state)
-        self._held = records_of_state(state)
+        self._held = self._clock.load_state_dict(state)
 
 
 _VOTES_DRAWN_TOGETHER = 1 << 16  # votes whose draws are in memory at once
@@ -103,7 +99,9 @@ class GeometricBuffer(Buffer):
             if not 0 < value <= 1:
                 raise ConfigError(f"{name}: must be above 0 and at most 1, got {value}")
         self.batch_size = self.full_size = batch_size
-        self._gamma, self._epsilon, self._seed = gamma, epsilon, seed
+        self._gamma = gamma
+        self._epsilon = epsilon
+        self._seed = seed
         self._parameters = {
             "type": "geometric",
             "batch_size": batch_size,
@@ -130,20 +128,17 @@ class GeometricBuffer(Buffer):
         for start in range(0, len(votes), _VOTES_DRAWN_TOGETHER):
             chunk = votes[start : start + _VOTES_DRAWN_TOGETHER]
             records = self._clock.arrive(chunk)
-            full, completing = self._place(self._steps(chunk), records)
+            newest = max(int(chunk.model_a.max()), int(chunk.model_b.max()))
+            self._counts = _with_room(self._counts, newest)
+            counts = least_counts(chunk.model_a, chunk.model_b, self._counts)
+            chance = np.maximum(self._epsilon, np.power(self._gamma, counts.astype(np.float64)))
+            # How many batches ahead of the current one each vote goes: k - 1, by the inverse of k's distribution.
+            with np.errstate(divide="ignore", over="ignore"):  # a chance of 1 has the logarithm -inf, and no step
+                ahead = np.log1p(-self._random.random(len(chunk))) / np.log1p(-chance)
+            steps: list[int] = np.minimum(ahead, _FARTHEST_BATCH).astype(np.int64).tolist()
+            full, completing = self._place(steps, records)
             batches += self._clock.leave([np.frombuffer(slot, dtype=RECORD) for slot in full], records[completing])
         return batches
-
-    def _steps(self, votes: NewVotes) -> list[int]:
-        """Draw how many batches ahead of the current one each vote goes: k - 1."""
-        newest = max(int(votes.model_a.max()), int(votes.model_b.max()))
-        self._counts = _with_room(self._counts, newest)
-        counts = least_counts(votes.model_a, votes.model_b, self._counts)
-        chance = np.maximum(self._epsilon, np.power(self._gamma, counts.astype(np.float64)))
-        with np.errstate(divide="ignore", over="ignore"):  # a chance of 1 has the logarithm -inf, and no step
-            ahead = np.log1p(-self._random.random(len(votes))) / np.log1p(-chance)
-        steps: list[int] = np.minimum(ahead, _FARTHEST_BATCH).astype(np.int64).tolist()
-        return steps
 
     def _place(self, steps: list[int], records: Records) -> tuple[list[bytearray], list[int]]:
         """Put each vote into its batch; return the full batches in order, and which vote completed each."""
@@ -151,16 +146,23 @@ class GeometricBuffer(Buffer):
         full_length = self.batch_size * RECORD.itemsize
         full: list[bytearray] = []
         completing: list[int] = []
-        rows = records.view(f"V{RECORD.itemsize}").tolist()
+        rows = records.view(f"V{RECORD.itemsize}").tolist()  # bytes: a slot grows by 24 of them a vote
         for position, (step, row) in enumerate(zip(steps, rows, strict=True)):
             batch = current + step
             if batch in later:
-                batch = _first_with_room(later, batch)
+                room = later[batch]
+                while room in later:
+                    room = later[room]
+                # Every full batch on the way points there from now on: path compression, or the walk is O(N^2).
+                while (following := later.get(batch)) is not None:
+                    later[batch] = room
+                    batch = following
             slot = slots[batch]
             slot += row
             if len(slot) < full_length:
                 continue
             later[batch] = batch + 1
+            # A batch leaves when all before it have left, so several may leave at once.
             while later.pop(current, None) is not None:
                 full.append(slots.pop(current))
                 completing.append(position)
@@ -185,20 +187,19 @@ class GeometricBuffer(Buffer):
     def _state(self) -> dict[str, Any]:
         batches, records = self._held()
         return {
-            **self._clock.state_dict(),
+            **self._clock.state_dict(records),
             "current": self._current,
             "counts": self._counts.copy(),
             "waiting.batch": batches,
-            **state_of_records(records),
         }
 
     def _load(self, state: State) -> None:
-        self._clock.load_state_dict(state)
+        waiting = self._clock.load_state_dict(state)
         self._random = _generator(self._seed, self._clock.arrived)
         self._current = int(state["current"])
         self._counts = np.array(state["counts"], dtype=np.int64)
         self._slots.clear()
-        rows = records_of_state(state).view(f"V{RECORD.itemsize}").tolist()
+        rows = waiting.view(f"V{RECORD.itemsize}").tolist()
         for batch, row in zip(np.asarray(state["waiting.batch"]).tolist(), rows, strict=True):
             self._slots[batch] += row
         full_length = self.batch_size * RECORD.itemsize
@@ -214,21 +215,11 @@ def least_counts(model_a: NDArray[np.int32], model_b: NDArray[np.int32], counts:
     firsts = np.flatnonzero(np.diff(in_order, prepend=-1))
     sizes = np.diff(np.append(firsts, len(models)))
     seen = np.empty(len(models), dtype=np.int64)
+    # A model's votes before this one: those before the call, and its place among its votes of the call.
     seen[order] = np.arange(len(models)) + np.repeat(counts[in_order[firsts]] - firsts, sizes)
     counts[in_order[firsts]] += sizes
     least: Ids = seen.reshape(-1, 2).min(axis=1)
     return least
-
-
-def _first_with_room(later: dict[int, int], batch: int) -> int:
-    """Return the first batch from `batch` on that is not full; every batch on the way then points to it."""
-    candidates = later[batch]
-    while candidates in later:
-        candidates = later[candidates]
-    while (following := later.get(batch)) is not None:
-        later[batch] = candidates
-        batch = following
-    return candidates
 
 
 def _with_room(counts: Ids, model: int) -> Ids:
@@ -283,8 +274,11 @@ class ReplayBuffer(Buffer):
         self._replayed = self.full_size - self.batch_size
         if not self._replayed:
             raise ConfigError(f"epsilon: {epsilon:g} of a batch of {self.batch_size} is not a vote; give more")
-        self._inner, self._keep_size = inner, full_size is not None
-        self._min_batches, self._drop_tail = min_batches, drop_tail
+        self._inner = inner
+        self._clock = inner._clock  # replay lets no vote wait: the lag is that of the inner buffer
+        self._keep_size = full_size is not None
+        self._min_batches = min_batches
+        self._drop_tail = drop_tail
         self._parameters = {
             "type": "replay",
             "batch_size": self.batch_size,
@@ -297,7 +291,8 @@ class ReplayBuffer(Buffer):
         }
         self._pool = _Pool(limit, np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(1,)))))
         self._held: Ids = np.empty(0, dtype=np.int64)
-        self._batches = self._lost = 0
+        self._batches = 0
+        self._lost = 0
 
     def add(self, votes: NewVotes) -> Batches:
         """See `Buffer.add`."""
@@ -347,11 +342,6 @@ class ReplayBuffer(Buffer):
         """See `Buffer.dropped`."""
         return self._inner.dropped + self._lost
 
-    @property
-    def lag(self) -> Lag:
-        """That of the inner buffer: replay lets no vote wait."""
-        return self._inner.lag
-
     def _state(self) -> dict[str, Any]:
         return {
             "given": self._batches,
@@ -364,7 +354,8 @@ class ReplayBuffer(Buffer):
     def _load(self, state: State) -> None:
         self._inner.load_state_dict(without_prefix("on.", state))
         self._pool.load_state_dict(state)
-        self._batches, self._lost = int(state["given"]), int(state["lost"])
+        self._batches = int(state["given"])
+        self._lost = int(state["lost"])
         self._held = np.array(state["held"], dtype=np.int64)
 
 

@@ -333,7 +333,7 @@ _MAX_SECONDS_BEHIND = 30.0  # until another process sees on its disk what the fi
 
 @dataclass
 class Waiting:
-    """How a run waits for votes."""
+    """The pauses, and the end, of waiting for votes."""
 
     poll_seconds: float = 1.0
     idle_seconds: float | None = None
@@ -367,7 +367,6 @@ class LiveVotes(LineVotes):
     """A `VoteStream` that grows (see p2l.online_training.stream); `held` are the votes that are never trained on."""
 
     grows = True
-    has_weights = True
 
     def __init__(
         self,

@@ -103,9 +103,16 @@ def derived_configuration(checkpoint: str | None, followed: Path | None = None) 
 
     Raise ConfigError if the checkpoint is not a folder of this trainer.
     """
-    folder = None if checkpoint is None else Path(checkpoint).expanduser()
-    record = None if folder is None else _record_in(folder)
-    if folder is None or record is None:
+    from p2l.training.run_folder import newest_checkpoint
+
+    record = None
+    folder = Path(checkpoint or "").expanduser()
+    if checkpoint is not None:
+        # A run without a finished model has its record in the newest checkpoint.
+        places = [folder, newest_checkpoint(folder)]
+        records = [place / _RECORD_FILE for place in places if place is not None]
+        record = next((path for path in records if path.is_file()), None)
+    if record is None:
         raise ConfigError(
             "--config is missing; name a configuration (docs/train/online.md), or with --checkpoint a folder that "
             f"p2l train or p2l online-train wrote, with its {_RECORD_FILE}"
@@ -119,15 +126,6 @@ def derived_configuration(checkpoint: str | None, followed: Path | None = None) 
     if recorded.get("experience_replay"):
         raise ConfigError(f"{record}: has experience_replay, the older form of 'buffer'; add the run's --config")
     return record, {"buffer": _stated(recorded["buffer"])}
-
-
-def _record_in(folder: Path) -> Path | None:
-    """Return the record of a model folder, or of the newest checkpoint of a run without a finished model."""
-    from p2l.training.run_folder import newest_checkpoint
-
-    newest = newest_checkpoint(folder)
-    places = [folder, *([newest] if newest else [])]
-    return next((place / _RECORD_FILE for place in places if (place / _RECORD_FILE).is_file()), None)
 
 
 def _stated(block: dict[str, Any]) -> dict[str, Any]:

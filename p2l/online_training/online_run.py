@@ -239,7 +239,7 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
     if config.past_data_path is not None:
         began_with = len(model.model_list)
         if start.resume is not None:
-            began_with = int(read_stream_state(start.resume, model.model_list)[0].get("began_with", 0))
+            began_with = int(read_stream_state(start.resume, model.model_list)[0]["began_with"])
         past = open_past(config.past_data_path, model.model_list[:began_with])
     schedule, rows = _schedule(config, options, start, stream, model, 0 if past is None else len(past))
     model.widen(_room_for(len(model.model_list), rows))

@@ -1,9 +1,8 @@
 """Models published to a folder that an endpoint watches: whole or absent, judged first, undone by one command.
 
-DIR/checkpoint-N is what was published after N steps; the one whose weights were written last is served (see
+DIR/checkpoint-N is what was published after N steps; the one with the newest weights is served (see
 p2l.serving.watching). DIR/published.jsonl says of every candidate what was decided and why. DIR/rolled-back holds what
-`p2l rollback` took out of service. What needs torch is imported where models are made or compared: a rollback must not
-wait for it.
+`p2l rollback` took out of service.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ from p2l.training.train_config import TrainConfig
 from p2l.votes import translate_labels
 from p2l.votes.schema import hash_turns
 
+# What needs torch is imported where models are made or compared: a rollback must not wait for it.
 if TYPE_CHECKING:
     from p2l.inference import P2L
     from p2l.online_training.candidates import HeldOutVotes, HeldVotes
@@ -101,7 +101,17 @@ def publish(
     InputError if the folder cannot be written.
     """
     candidate = candidate_path(folder, step)
-    before, verdict = _judged(folder, candidate, judge)
+    while True:
+        before = served(folder)
+        try:
+            verdict = judge(candidate, before)
+        except (InputError, OSError):
+            if served(folder) == before:
+                raise
+        else:
+            # A model that was rolled back while the candidate was judged no longer counts.
+            if served(folder) == before:
+                break
     entry = {
         "event": "published" if verdict.good else "refused",
         "step": step,
@@ -112,29 +122,16 @@ def publish(
     try:
         if verdict.good:
             _put(candidate, folder / f"checkpoint-{step}")
-            _prune(folder, keep)
+            for path in published(folder)[: -max(keep, 2)]:
+                # Without its list it is not a model: nobody loads what is half removed.
+                (path / "model_list.json").unlink(missing_ok=True)
+                shutil.rmtree(path, ignore_errors=True)
         for left in [*folder.glob(".checkpoint-*"), *folder.glob("..checkpoint-*")]:  # refused, or of a killed run
             shutil.rmtree(left, ignore_errors=True)
         log_event(folder, **entry, **verdict.numbers, **facts)
     except OSError as error:
         raise _unwritable(folder, error) from error
     return verdict
-
-
-def _judged(
-    folder: Path, candidate: Path, judge: Callable[[Path, Path | None], GateDecision]
-) -> tuple[Path | None, GateDecision]:
-    """Return the served model and the verdict against it; one that is rolled back meanwhile no longer counts."""
-    while True:
-        before = served(folder)
-        try:
-            verdict = judge(candidate, before)
-        except (InputError, OSError):
-            if served(folder) == before:
-                raise
-        else:
-            if served(folder) == before:
-                return before, verdict
 
 
 def last_decision(folder: Path) -> dict[str, Any] | None:
@@ -157,19 +154,23 @@ def roll_back(folder: Path) -> Rollback:
         _check_not_a_run(folder, "nothing was changed; name the folder that models are published to")
         models = published(folder)
         if len(models) < 2:
-            what = f"only {models[0].name}, and none before it" if models else "no published model"
-            raise InputError(f"{folder}: holds {what}; nothing was changed")
+            content = f"only {models[0].name}, and none before it" if models else "no published model"
+            raise InputError(f"{folder}: holds {content}; nothing was changed")
         before, now = models[-2:]
         revision, back_revision = revision_of(now), revision_of(before)
         try:
-            away = _place_away(folder, now.name)
+            removed = folder / _ROLLED_BACK
+            removed.mkdir(exist_ok=True)
+            # The same step may have been rolled back before, by a run that came to it again.
+            number = sum(path.name == now.name or path.name.startswith(f"{now.name}.") for path in removed.iterdir())
+            away = removed / (f"{now.name}.{number}" if number else now.name)
             _touch(before, now)  # from here on it is the one that is served
             now.rename(away)
             sync_path(folder)
             log_event(folder, event="rolled back", taken_out=now.name, revision=revision, back_to=before.name)
         except OSError as error:
             raise _unwritable(folder, error) from error
-    return Rollback(away, revision, before, back_revision)
+    return Rollback(taken_out=away, revision=revision, back_to=before, back_revision=back_revision)
 
 
 def _put(unfinished: Path, target: Path) -> None:
@@ -193,21 +194,6 @@ def _touch(model: Path, after: Path | None) -> None:
     stamp = max(time.time_ns(), written_at(after) + 1 if after else 0)
     for file in model.glob("*.safetensors"):
         os.utime(file, ns=(stamp, stamp))
-
-
-def _prune(folder: Path, keep: int) -> None:
-    """Remove the oldest models; the served one and the one before it always stay."""
-    for path in published(folder)[: -max(keep, 2)]:
-        # Without its list it is not a model: nobody loads what is half removed.
-        (path / "model_list.json").unlink(missing_ok=True)
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _place_away(folder: Path, name: str) -> Path:
-    away = folder / _ROLLED_BACK
-    away.mkdir(exist_ok=True)
-    number = sum(1 for path in away.iterdir() if path.name == name or path.name.startswith(f"{name}."))
-    return away / (f"{name}.{number}" if number else name)
 
 
 def log_event(folder: Path, **entry: Any) -> None:
@@ -282,7 +268,7 @@ def judge(candidate: Path, served: Path | None, votes: HeldOutVotes, device: str
 
 
 def compare(candidate: Path, served: Path, votes: HeldOutVotes, device: str | None = None) -> Difference:
-    """Return the paired difference of two model folders on the votes whose models both know."""
+    """Return the paired difference of two model folders on the votes between models that both know."""
     from p2l.inference import P2L
 
     new = P2L.from_pretrained(candidate, device=device)
@@ -316,19 +302,26 @@ def paired_difference(
 ) -> Difference:
     """Return the mean of candidate - served over n votes, and its standard error clustered by `prompt`."""
     if not len(candidate):
-        return Difference(0.0, math.inf, 0, 0, math.nan, math.nan)
+        return Difference(mean=0.0, error=math.inf, votes=0, prompts=0, candidate_loss=math.nan, served_loss=math.nan)
     difference = candidate - served
     mean = float(difference.mean())
     _, cluster = np.unique(prompt, return_inverse=True)
     sums = np.bincount(cluster, weights=difference - mean)
     prompts, votes = len(sums), len(candidate)
     spread = prompts / (prompts - 1) * float((sums**2).sum()) if prompts > 1 else math.inf
-    return Difference(mean, math.sqrt(spread) / votes, votes, prompts, float(candidate.mean()), float(served.mean()))
+    return Difference(
+        mean=mean,
+        error=math.sqrt(spread) / votes,
+        votes=votes,
+        prompts=prompts,
+        candidate_loss=float(candidate.mean()),
+        served_loss=float(served.mean()),
+    )
 
 
 @dataclass
 class FolderPublisher:
-    """A `Publisher` (see p2l.online_training.stream) into a folder, after a number of votes or seconds.
+    """Publishes into a folder, after a number of votes or seconds; every process calls each method.
 
     The first process decides for all whether it is time, and whether to stop. While nothing is served yet, the model
     that the run begins with is published at once, or the one of its first step, so that an endpoint can start.
@@ -346,9 +339,9 @@ class FolderPublisher:
     held: HeldVotes | None = None
     """Votes to shrink and judge candidates by; None: nothing is shrunk."""
     gate: bool = False
-    """Whether candidates are judged; else all are published."""
+    """Whether candidates are judged; otherwise all are published."""
     gate_votes: int = 1000
-    """How many of the held-out votes, the newest, a candidate is shrunk and judged by."""
+    """Newest held-out votes by which a candidate is shrunk and judged."""
     stop: threading.Event = field(default_factory=threading.Event)
     """Set by a signal."""
     tell: Callable[[str], None] = print_note
@@ -397,7 +390,13 @@ class FolderPublisher:
         if self.folder is None:
             return False
         if self._last is None:
-            self._last = _before(self.folder, arrived)
+            # A run that was stopped goes on counting from its last decision.
+            entry = last_decision(self.folder) or {}
+            votes, when = entry.get("votes"), entry.get("time")
+            # More votes than have arrived are those of another run.
+            if not (isinstance(votes, int) and votes <= arrived and isinstance(when, float)):
+                votes, when = arrived, time.time()
+            self._last = (votes, when)
         votes, when = self._last
         if served(self.folder) is None:
             return True
@@ -412,41 +411,37 @@ class FolderPublisher:
         assert self._newest is not None
         step, arrived = self._newest
         self._newest = None
-        if trainer.engine.is_main:
-            make_folder(self.folder)
-        trainer.engine.barrier()
         engine = trainer.engine
+        if engine.is_main:
+            make_folder(self.folder)
+        engine.barrier()
         names = published_order(engine.model.model_list, self._began_with)
         votes = ArrivedVotes(trainer.votes, arrived, list(engine.model.model_list), names)
         held = recent(self.held, arrived, self.gate_votes) if self.held is not None and engine.is_main else None
         facts: dict[str, float | int] = {"votes": arrived}
-        options = {"weighted": self.config.weighted_loss, "is_new": not self._began_with}
 
         def finish(folder: Path) -> None:
-            facts.update(complete(folder, votes, held, engine.device, **options))
+            is_new = not self._began_with
+            facts.update(
+                complete(folder, votes, held, engine.device, weighted=self.config.weighted_loss, is_new=is_new)
+            )
+
+        def judge_candidate(candidate: Path, before: Path | None) -> GateDecision:
+            if before is None or held is None or not self.gate:
+                return GateDecision(True, "the first one" if before is None else "not judged (no --gate)", {})
+            return judge(candidate, before, held, str(engine.device))
 
         write_model(trainer, self.config, candidate_path(self.folder, step), more=finish, model_list=names)
         if engine.is_main:
-            verdict = publish(
-                self.folder,
-                step,
-                lambda candidate, before: self._judge(candidate, before, held, str(engine.device)),
-                keep=self.keep,
-                **facts,
-            )
+            verdict = publish(self.folder, step, judge_candidate, keep=self.keep, **facts)
             event = f"published {self.folder}/checkpoint-{step}" if verdict.good else f"step {step} is not published"
             self.tell(f"{event} after {count_of(arrived, 'vote')}: {verdict.reason}")
             self._last = (arrived, time.time())
-        trainer.engine.barrier()
-
-    def _judge(self, candidate: Path, before: Path | None, held: HeldOutVotes | None, device: str) -> GateDecision:
-        if before is None or held is None or not self.gate:
-            return GateDecision(True, "the first one" if before is None else "not judged (no --gate)", {})
-        return judge(candidate, before, held, device)
+        engine.barrier()
 
 
 def make_folder(folder: Path) -> None:
-    """Create the served folder; InputError if it cannot be created, or is that of a run, whose checkpoints would go."""
+    """Create the served folder; InputError if it cannot be created, or holds checkpoints of a run."""
     _check_not_a_run(folder, "publishing would remove them; choose another --publish")
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -456,16 +451,6 @@ def make_folder(folder: Path) -> None:
 
 def _check_not_a_run(folder: Path, hint: str) -> None:
     """Raise InputError where a folder holds checkpoints that a training run goes on from."""
-    own = next((path for path in published(folder) if (path / STATE_FILE).is_file()), None)
-    if own is not None:
-        raise InputError(f"{folder}: holds checkpoints of a training run, such as {own.name}; {hint}")
-
-
-def _before(folder: Path, arrived: int) -> tuple[int, float]:
-    """Return the votes and the time at which this run, or the part of it that was stopped, decided last."""
-    last = last_decision(folder) or {}
-    votes, when = last.get("votes"), last.get("time")
-    # More votes than have arrived are those of another run.
-    if isinstance(votes, int) and votes <= arrived and isinstance(when, float):
-        return votes, when
-    return arrived, time.time()
+    checkpoint = next((path for path in published(folder) if (path / STATE_FILE).is_file()), None)
+    if checkpoint is not None:
+        raise InputError(f"{folder}: holds checkpoints of a training run, such as {checkpoint.name}; {hint}")

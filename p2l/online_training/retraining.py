@@ -1,19 +1,15 @@
 """A model trained anew in the background on all votes so far, where following them falls behind that.
 
-A live run sees a vote once or twice, in the order of arrival, with a backbone whose words are those of the first votes.
-What is lost by that only training anew can tell. So a child process repeats the line that trained the run's first model
-(`p2l train --votes`), on its votes and those that have come, while the run follows what comes. Then the new model R and
-the followed one F, both as of the vote at which the child began, forecast votes that neither was trained on: those on
-held-out prompts, and those that have come since.
+A live run sees a vote once or twice, in the order of arrival, with a backbone that knows the words of the first votes;
+how much that loses, only training anew can tell. So a child process repeats the command that trained the run's first
+model (`p2l train --votes`), on its votes and those that have come, while the run follows what comes. Then the new model
+R and the followed one F, both as of the vote at which the child began, forecast votes that neither was trained on:
+those on held-out prompts, and those that have come since.
 
     gain = mean of loss_F - loss_R
 
-R is taken over where gain > 2 standard errors (clustered by prompt): training goes on from its weights with an
-optimizer that begins anew, and with the votes that R has not seen.
-
-Compute is counted in vote passes: of the first model's training, of the run with what it replays, and of training anew.
-An attempt waits while all of them would exceed `times` those of naive training, the first model and one pass over what
-has come. Following with replay takes 1.2 to 2 passes a vote, and training anew several times all votes.
+R is taken over where gain > 2 standard errors (clustered by prompt): training goes on from its weights, with the votes
+that R has not seen.
 """
 
 from __future__ import annotations
@@ -57,11 +53,15 @@ _STANDARD_ERRORS = 2.0
 """Standard errors of the gain beyond which a model is taken over."""
 _FIRST_ATTEMPT_SHARE = 0.2
 """Votes before the first attempt, as a share of those of the first model."""
-_FEWEST_VOTES_BETWEEN = 500
-_MOST_NEW_VOTES_JUDGED = 2000
+_MIN_VOTES_BETWEEN_ATTEMPTS = 500
+_MAX_NEW_VOTES_JUDGED = 2000
 """Newest votes of the stream since the child began that both models are compared on."""
-_JOB_FILE, _MODEL_FOLDER, _FOLLOWED_FOLDER, _LOG_FILE = "job.json", "model", "followed", "log.txt"
+_JOB_FILE = "job.json"
+_MODEL_FOLDER = "model"
+_FOLLOWED_FOLDER = "followed"
+_LOG_FILE = "log.txt"
 _CHILD = "import sys; from p2l.online_training.retraining import train_anew; train_anew(sys.argv[1])"
+# The child is a run of one process, whatever started its parent.
 _LAUNCHER_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
 _ROWS_TOGETHER = 1024
 _POLL_SECONDS = 0.2
@@ -109,7 +109,7 @@ class RetrainingState:
             raise ConfigError("--retrain goes neither with covariates nor with verdicts of judges; leave it out")
         votes, epochs = read_state(newest).num_votes, int(record.get("num_train_epochs") or 1)
         folds = int(record.get("cross_fit") or 0)
-        interval = max(_FEWEST_VOTES_BETWEEN, round(_FIRST_ATTEMPT_SHARE * votes))
+        interval = max(_MIN_VOTES_BETWEEN_ATTEMPTS, round(_FIRST_ATTEMPT_SHARE * votes))
         # Without its votes beside the stream, nothing is gained before as many have come.
         start = 0 if has_past else votes
         return cls(
@@ -139,6 +139,8 @@ class RetrainingState:
 
     def compute(self, arrived: int, more: int = 0) -> float:
         """Return all vote passes, and `more`, over those of naive training."""
+        # Naive: the first model's training, and one pass over what has come. Following with replay takes 1.2 to 2
+        # passes a vote, and training anew several passes over all votes.
         return (self.first + self.followed + self.retrained + more) / max(1, self.first + arrived)
 
     def judged(self, began: int, gain: float, *, taken: bool) -> None:
@@ -184,7 +186,7 @@ class Retraining:
     tell: Callable[[str], None]
     _attempt: _Attempt | None = None
     _waits: bool = False
-    """Whether it was told that compute is spent."""
+    """Whether the user was told that compute is spent."""
     _ended: bool = False
     """Whether the stream has ended."""
 
@@ -193,9 +195,17 @@ class Retraining:
         self.state.followed += votes
         if self._attempt is not None:
             return self._end(step, arrived, trainer) if self._attempt.process.poll() is not None else None
-        is_due = not self._ended and arrived - self.state.tried >= self.state.interval
-        if is_due and self._is_affordable(arrived):
+        if self._ended or arrived - self.state.tried < self.state.interval:
+            return None
+        compute = self.state.compute(arrived, self.state.passes(self._votes_at(arrived)))
+        if compute <= self.times:
             self._begin(arrived, trainer)
+        elif not self._waits:
+            self._waits = True
+            self.tell(
+                f"training anew waits: with it this run would take {compute:.1f} times the compute of training on each "
+                f"vote once, and --retrain allows {self.times:g}"
+            )
         return None
 
     def finish(self, step: int, arrived: int, trainer: Trainer) -> Path | None:
@@ -211,7 +221,7 @@ class Retraining:
         return self._end(step, arrived, trainer)
 
     def close(self) -> None:
-        """End the child; what it has done is dropped."""
+        """End the child and drop its work."""
         if self._attempt is not None:
             self._attempt.process.kill()
             self._attempt.process.communicate()
@@ -225,16 +235,6 @@ class Retraining:
     def _votes_at(self, arrived: int) -> int:
         """Return how many votes there are to train anew on, about: some are held out."""
         return arrived + (0 if self.past is None else self.state.before)
-
-    def _is_affordable(self, arrived: int) -> bool:
-        compute = self.state.compute(arrived, self.state.passes(self._votes_at(arrived)))
-        if compute > self.times and not self._waits:
-            self._waits = True
-            self.tell(
-                f"training anew waits: with it this run would take {compute:.1f} times the compute of training on each "
-                f"vote once, and --retrain allows {self.times:g}"
-            )
-        return compute <= self.times
 
     def _begin(self, arrived: int, trainer: Trainer) -> None:
         """Write the followed model as it is, and start a child that trains on the votes up to now."""
@@ -268,7 +268,7 @@ class Retraining:
         self._attempt = _Attempt(process, arrived, time.monotonic())
 
     def _end(self, step: int, arrived: int, trainer: Trainer) -> Path | None:
-        """Judge what the child has made; return it if it is to be taken over."""
+        """Judge the model of the child; return it if it is to be taken over."""
         attempt = self._attempt
         assert attempt is not None
         self._attempt = None
@@ -305,22 +305,22 @@ class Retraining:
         return model if taken else None
 
     def _unfit(self, attempt: _Attempt, model: Path, trainer: Trainer) -> str:
-        """Return why what the child left cannot take the place of the followed model; empty if it can."""
+        """Return why the child's model cannot take the place of the followed one; empty if it can."""
         if attempt.process.returncode:
             log = (self.folder / _LOG_FILE).read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            return f"it ended with exit code {attempt.process.returncode}: {log[-1] if log else 'it said nothing'}"
+            return f"it ended with exit code {attempt.process.returncode}: {log[-1] if log else 'its log is empty'}"
         record = read_object(model / RECORD_FILE)
         for key in ("model_type", "head_type", "loss_type"):
             if record.get(key) != getattr(self.config, key):
                 return f"its {key} is {record.get(key)!r}, that of the run {getattr(self.config, key)!r}"
-        own = trainer.engine.model.model_list[: self.began_with]
-        missing = sorted(set(own) - set(read_model_list(model)))
+        names = trainer.engine.model.model_list[: self.began_with]
+        missing = sorted(set(names) - set(read_model_list(model)))
         return f"it does not know {missing[0]}, which has no votes" if missing else ""
 
     def _compare(self, model: Path, began: int, arrived: int, trainer: Trainer) -> Difference:
         """Compare with the followed model on votes that neither was trained on."""
         held, stream = recent(self.stream.held, arrived, self.gate_votes), self.stream
-        since = np.arange(max(began, arrived - _MOST_NEW_VOTES_JUDGED), arrived)
+        since = np.arange(max(began, arrived - _MAX_NEW_VOTES_JUDGED), arrived)
         names = list(dict.fromkeys([*stream.model_list, *held.model_list]))
         labels = [
             translate_labels(held.labels, held.model_list, names),
@@ -356,9 +356,16 @@ def arrange(model: P2LModel, names: Sequence[str], rows: int) -> None:
 
 def train_anew(folder: str) -> None:
     """Train as the job in the folder says; ends when standard input does, since that is when the parent has ended."""
+
+    def end_with_parent() -> None:
+        # Not through sys.stdin: its lock, held by a thread that waits, aborts an interpreter that ends.
+        while os.read(0, 1):
+            pass
+        os._exit(3)
+
     # Whatever ends the parent ends the child; what it left is removed by the next run.
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.nice(10)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    os.nice(10)  # the run that follows the votes goes first
     from p2l.training.loop import RunOptions
     from p2l.training.offline import train
     from p2l.training.planning import Request, plan_run
@@ -381,13 +388,6 @@ def train_anew(folder: str) -> None:
     train(str(planned.folder / CONFIG_FILE), options)
 
 
-def _end_with_parent() -> None:
-    # Not through sys.stdin: its lock, held by a thread that waits, aborts an interpreter that ends.
-    while os.read(0, 1):
-        pass
-    os._exit(3)
-
-
 def _write_votes(job: Mapping[str, Any], path: Path, held_path: Path) -> int:
     """Write votes to train on and votes to validate on, on other prompts; return the number of prompts of these."""
     stream = LiveVotes(Path(job["stream"]), held_share=job["share"], waiting=Waiting(0.0, 0.0))
@@ -404,11 +404,11 @@ def _write_votes(job: Mapping[str, Any], path: Path, held_path: Path) -> int:
 
 def _rows(job: Mapping[str, Any], stream: LiveVotes) -> Iterator[dict[str, Any]]:
     """Yield the votes of the past, of the stream, and those held out of it, as rows of a file."""
-    parts: list[tuple[Any, int]] = [(stream, job["votes"]), (stream.held, stream.held.up_to(job["votes"]))]
+    sources: list[tuple[Any, int]] = [(stream, job["votes"]), (stream.held, stream.held.up_to(job["votes"]))]
     if job["past"] is not None:
         past = open_past(job["past"], job["models"])
-        parts.insert(0, (past, len(past)))
-    for votes, count in parts:
+        sources.insert(0, (past, len(past)))
+    for votes, count in sources:
         for start in range(0, count, _ROWS_TOGETHER):
             ids = np.arange(start, min(start + _ROWS_TOGETHER, count))
             names, pairs = votes.model_list, votes.pairs(ids).tolist()

@@ -108,7 +108,7 @@ class Pseudonyms:
     def of(self, key: str) -> str:
         """Return the pseudonym of a key's name."""
         if key not in self._names:
-            # Keyed: a digest alone would be found by trying the few names that keys have.
+            # Keyed: a plain digest could be reversed by trying the few names that keys have.
             self._names[key] = hmac.new(self._secret, key.encode(), "sha256").hexdigest()[:_PSEUDONYM_DIGITS]
         return self._names[key]
 
@@ -144,7 +144,7 @@ _PSEUDONYM_DIGITS = 16  # 64 bits: no two keys of a router share one
 
 
 def is_database(path: Path) -> bool:
-    """Whether the file is an SQLite database, by its first bytes or, while it is empty, by its name."""
+    """Return whether the file is an SQLite database, by its first bytes or, while it is empty, by its name."""
     try:
         with path.open("rb") as file:
             start = file.read(len(_SQLITE_MAGIC))
@@ -168,12 +168,15 @@ class RouterVotes:
         tell: Callable[[str], None] = print_note,
     ) -> None:
         """Create `copy` if it is missing; InputError if it cannot be written, or the database is not a router's."""
-        self.database, self.copy = database, copy
+        self.database = database
+        self.copy = copy
         self._tell: Callable[[str], None] | None = tell
-        self._after, self._size = -1, -1
+        """None after it has warned."""
+        self._after = -1  # row of the database, and below
+        self._size = -1  # bytes of the copy, as this object last saw them
         self._copied: NDArray[np.int64] | None = None  # hashes of the ids in the copy, sorted: 8 bytes a vote
         self._indexed = 0  # bytes of the copy whose ids are there
-        self._state: tuple[int, ...] | None = None
+        self._state: tuple[int, ...] | None = None  # of the database: another one means other numbers of rows
         with router_database(database) as connection:
             connection.execute("SELECT 1 FROM votes LIMIT 0")  # before anything is written beside another's database
         try:
@@ -181,7 +184,7 @@ class RouterVotes:
             self._file = os.open(copy, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             sync_path(copy.parent)
         except OSError as error:
-            raise InputError(f"{copy}: votes cannot be copied there: {error.strerror or error}") from error
+            raise self._unwritable(error) from error
 
     def __del__(self) -> None:
         self.close()
@@ -195,7 +198,14 @@ class RouterVotes:
     def gather(self) -> None:
         """Append what has come, onto the disk; InputError if the database is another one or the copy unwritable."""
         with locked(self._file), router_database(self.database) as connection:
-            self._find_place(connection)
+            version = connection.execute("PRAGMA schema_version").fetchone()[0]
+            file, size = self.database.stat(), os.fstat(self._file).st_size
+            state = (version, file.st_dev, file.st_ino)
+            # Another run may have copied since, and rows of a database that was vacuumed have new numbers.
+            if (state, size) != (self._state, self._size):
+                _cut_off_torn_line(self._file)
+                self._after = self._row_of_newest(connection)
+                self._state = state
             last = connection.execute("SELECT coalesce(max(rowid), 0) FROM votes").fetchone()[0]
             rows = connection.execute(
                 f"SELECT {PAIR_COLUMNS}, voted FROM votes "
@@ -206,18 +216,20 @@ class RouterVotes:
             while chunk := rows.fetchmany(_ROWS_PER_READ):
                 # An answer keeps the vote that a run saw first: one changed later changes exports, and no run.
                 votes = self._missing([vote_of(voters, *row) | {"voted": voted} for *row, voted in chunk])
-                self._append(b"".join(json.dumps(vote, ensure_ascii=False).encode() + b"\n" for vote in votes))
+                lines = b"".join(json.dumps(vote, ensure_ascii=False).encode() + b"\n" for vote in votes)
+                try:
+                    left = memoryview(lines)
+                    while left:  # a write may take fewer bytes than it is given
+                        left = left[os.write(self._file, left) :]
+                    os.fsync(self._file)
+                except OSError as error:
+                    raise self._unwritable(error) from error
             self._warn_of_missing_prompts(connection)
-            self._after, self._size = last, os.fstat(self._file).st_size
+            self._after = last
+            self._size = os.fstat(self._file).st_size
 
-    def _find_place(self, connection: sqlite3.Connection) -> None:
-        """Find the row after which votes are new, where another run has copied or rows may have new numbers."""
-        version = connection.execute("PRAGMA schema_version").fetchone()[0]
-        file, size = self.database.stat(), os.fstat(self._file).st_size
-        state = (version, file.st_dev, file.st_ino)
-        if (state, size) != (self._state, self._size):
-            _cut_off_torn_line(self._file)
-            self._after, self._state = self._row_of_newest(connection), state
+    def _unwritable(self, error: OSError) -> InputError:
+        return InputError(f"{self.copy}: votes cannot be copied there: {error.strerror or error}")
 
     def _row_of_newest(self, connection: sqlite3.Connection) -> int:
         """Return the row of the newest vote of the copy that was not changed since; 0 when there is none."""
@@ -240,36 +252,22 @@ class RouterVotes:
         return 0
 
     def _missing(self, votes: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the votes on answers of which the copy has none."""
+        """Return the votes on answers that the copy has no vote on."""
         import numpy as np
 
-        hashes = np.fromiter((hash(vote["question_id"]) for vote in votes), np.int64, len(votes))
-        repeated = np.isin(hashes, self._index())
-        return [vote for vote, is_there in zip(votes, repeated, strict=True) if not is_there]
-
-    def _index(self) -> NDArray[np.int64]:
-        """Return the hashes of all ids in the copy; only lines that it has got since are read."""
-        import numpy as np
-
-        hashes = []
+        # Of the copy only the lines are read that it has got since the last time.
+        copied = []
         with open(self._file, "rb", closefd=False) as lines:
             lines.seek(self._indexed)
             for line in lines:
-                hashes.append(hash(json.loads(line)["question_id"]))
+                copied.append(hash(json.loads(line)["question_id"]))
                 self._indexed += len(line)
-        if hashes or self._copied is None:
-            copied = np.array(hashes, dtype=np.int64)
-            self._copied = np.unique(copied) if self._copied is None else np.union1d(self._copied, copied)
-        return self._copied
-
-    def _append(self, lines: bytes) -> None:
-        try:
-            left = memoryview(lines)
-            while left:
-                left = left[os.write(self._file, left) :]
-            os.fsync(self._file)
-        except OSError as error:
-            raise InputError(f"{self.copy}: votes cannot be copied there: {error.strerror or error}") from error
+        if copied or self._copied is None:
+            known = () if self._copied is None else self._copied
+            self._copied = np.union1d(np.asarray(known, dtype=np.int64), np.array(copied, dtype=np.int64))
+        hashes = np.fromiter((hash(vote["question_id"]) for vote in votes), np.int64, len(votes))
+        repeated = np.isin(hashes, self._copied)
+        return [vote for vote, is_there in zip(votes, repeated, strict=True) if not is_there]
 
     def _warn_of_missing_prompts(self, connection: sqlite3.Connection) -> None:
         """Warn once when votes come without prompts: such a run would wait for ever."""
@@ -316,7 +314,7 @@ def _lines_backwards(file: int) -> Iterator[bytes]:
 def add_database(lake: Lake, location: str, *, prompts: bool = True) -> Added | None:
     """Add the votes on two answers that came since the last time to a lake; return None where there are none.
 
-    With `prompts` those whose prompt was not stored are left out; without, there is no column `prompt`. InputError for
+    With `prompts`, votes without a stored prompt are left out; else there is no column `prompt`. InputError for
     what is not a router's database, and for one that has lost the last vote that was read.
     """
     from p2l.votes.lake_writing import added_by
@@ -344,13 +342,23 @@ class _NewVotes:
             "model_version": pa.list_(text), "question_id": text, "voter": text,
         }  # fmt: skip
         self.cursor = cursor
-        """How many votes were read so far, and the request of the last one."""
-        self._voters, self._prompts = voters, prompts
+        """Number of votes read so far, and the request of the last one."""
+        self._voters = voters
+        self._prompts = prompts
         self._schema = pa.schema(({"prompt": pa.list_(text)} if prompts else {}) | types)
+        after = 0
+        if cursor is not None:
+            # By its request: a VACUUM may have given the row another number.
+            row = connection.execute("SELECT rowid FROM votes WHERE request_id = ?", (cursor[1],)).fetchone()
+            if row is None:
+                raise InputError(
+                    "the database lacks the last vote that the lake has of it; name the one it was filled from"
+                )
+            after = int(row[0])
         stored = "AND prompt IS NOT NULL " if prompts else ""
         self._rows = connection.execute(
             f"SELECT {PAIR_COLUMNS}, rowid FROM votes WHERE rowid > ? AND model_b IS NOT NULL {stored}ORDER BY rowid",
-            (0 if cursor is None else _row_of_last(connection, cursor),),
+            (after,),
         )
         self.next_batch = self._read()
 
@@ -368,11 +376,3 @@ class _NewVotes:
         votes = [vote_of(self._voters, *row[:-1], prompts=self._prompts) for row in rows]
         self.cursor = [(0 if self.cursor is None else int(self.cursor[0])) + len(rows), votes[-1]["question_id"]]
         return pa.RecordBatch.from_pylist(votes, self._schema)
-
-
-def _row_of_last(connection: Any, cursor: list[Any]) -> int:
-    """Return the row of the last vote that was read, which a VACUUM may have numbered anew."""
-    row = connection.execute("SELECT rowid FROM votes WHERE request_id = ?", (cursor[1],)).fetchone()
-    if row is None:
-        raise InputError("the database lacks the last vote that the lake has of it; name the one it was filled from")
-    return int(row[0])

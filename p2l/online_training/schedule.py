@@ -38,14 +38,20 @@ class OnlineSchedule:
     ) -> None:
         """Begin at the first vote of the stream, with the first `known_models` of its list.
 
-        `total_steps` are those of the whole stream, None where it grows; `is_saved` says of which steps the state will
-        be asked for.
+        `total_steps` are those of the whole stream, None where it grows; `is_saved` tells the steps that will be saved,
+        which `state` is called for.
         """
         self.total_steps = total_steps
-        self.stream, self.buffer = stream, buffer
+        self.stream = stream
+        self.buffer = buffer
+        self.began_with = known_models
+        """Models that the run knew before its first vote."""
+        self.done = 0
+        """Steps whose votes were yielded."""
+        self.arrived = 0
+        """Votes taken from the stream."""
+        self._models = known_models
         self._is_saved = is_saved
-        self._arrived, self._models, self._done = 0, known_models, 0
-        self._began_with = known_models
         self._ready: deque[Ids] = deque()
         self._ended = False
         self._facts: dict[int, StepFacts] = {}
@@ -53,40 +59,26 @@ class OnlineSchedule:
 
     def steps(self, start: int = 0) -> Iterator[Ids]:
         """Yield the vote ids of each step, from step `start` on: the first one, or the one whose state was loaded."""
-        if start != self._done:
-            raise ValueError(f"the schedule stands at step {self._done}, not {start}")
+        if start != self.done:
+            raise ValueError(f"the schedule stands at step {self.done}, not {start}")
         while self._ready or not self._ended:
             if not self._ready:
                 self._take()
                 continue
             ids = self._ready.popleft()
-            self._done += 1
-            self._facts[self._done] = self._now()
-            self._facts.pop(self._done - _STEPS_REMEMBERED, None)
-            if self._is_saved(self._done):
-                self._kept[self._done] = self._state()
+            self.done += 1
+            lag = {name: value for name, value in self.buffer.lag.as_dict().items() if value is not None}
+            self._facts[self.done] = StepFacts(arrived=self.arrived, waiting=self.waiting, models=self._models, lag=lag)
+            self._facts.pop(self.done - _STEPS_REMEMBERED, None)
+            if self._is_saved(self.done):
+                self._kept[self.done] = self._state()
             yield ids
 
     def repeat(self, ids: Ids) -> None:
         """Train on votes that have arrived once more, in the next steps."""
         size = self.buffer.batch_size
         again = [ids[start : start + size] for start in range(0, len(ids), size)]
-        self._ready.extendleft(reversed(again))
-
-    @property
-    def began_with(self) -> int:
-        """Models that the run knew before its first vote."""
-        return self._began_with
-
-    @property
-    def done(self) -> int:
-        """Steps whose votes were yielded."""
-        return self._done
-
-    @property
-    def arrived(self) -> int:
-        """Votes taken from the stream."""
-        return self._arrived
+        self._ready.extendleft(reversed(again))  # which puts the last one first
 
     @property
     def waiting(self) -> int:
@@ -100,32 +92,30 @@ class OnlineSchedule:
     def state(self, step: int) -> Mapping[str, Any]:
         """Return what `load_state` needs to go on after `step`, the last one yielded or one that `is_saved`."""
         if step in self._kept:
-            for old in [number for number in self._kept if number < step]:
-                del self._kept[old]
+            # Nobody asks for an earlier step once a later one is saved.
+            self._kept = {number: state for number, state in self._kept.items() if number >= step}
             return self._kept[step]
-        if step != self._done:
+        if step != self.done:
             raise ValueError(f"the state after step {step} was not kept")
         return self._state()
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on after the step whose state this is; CheckpointError if the state is that of another buffer."""
+        """Go on after the step that the state was saved at; CheckpointError if it belongs to another buffer."""
         self.buffer.load_state_dict(without_prefix(_BUFFER_PREFIX, state))
-        self._arrived, self._models, self._done = (int(state[name]) for name in ("arrived", "models", "done"))
-        self._began_with = int(state.get("began_with", 0))  # absent in checkpoints of older versions
+        self.arrived = int(state["arrived"])
+        self._models = int(state["models"])
+        self.began_with = int(state["began_with"])
+        self.done = int(state["done"])
         ends = np.cumsum(state["ready_sizes"])[:-1]
         self._ready = deque(np.split(state["ready"], ends)) if len(state["ready_sizes"]) else deque()
-
-    def _now(self) -> StepFacts:
-        lag = {name: value for name, value in self.buffer.lag.as_dict().items() if value is not None}
-        return StepFacts(self._arrived, self.waiting, self._models, lag)
 
     def _state(self) -> dict[str, Any]:
         empty = np.zeros(0, dtype=np.int64)
         return {
-            "arrived": self._arrived,
+            "arrived": self.arrived,
             "models": self._models,
-            "began_with": self._began_with,
-            "done": self._done,
+            "began_with": self.began_with,
+            "done": self.done,
             "ready": np.concatenate([empty, *self._ready]),
             "ready_sizes": np.array([len(ids) for ids in self._ready], dtype=np.int64),
             **with_prefix(_BUFFER_PREFIX, self.buffer.state_dict()),
@@ -133,11 +123,11 @@ class OnlineSchedule:
 
     def _take(self) -> None:
         """Add a batch of new votes to the buffer, or what is left of the stream, and end it."""
-        end = self._arrived + self.buffer.batch_size
+        end = self.arrived + self.buffer.batch_size
         there = self.stream.wait_for(end)
-        if there > self._arrived:
-            new = NewVotes.of(self.stream, np.arange(self._arrived, there))
-            self._arrived = there
+        if there > self.arrived:
+            new = NewVotes.of(self.stream, np.arange(self.arrived, there))
+            self.arrived = there
             self._models = max(self._models, int(new.model_a.max()) + 1, int(new.model_b.max()) + 1)
             self._ready.extend(batch for batch in self.buffer.add(new) if len(batch))
         if there < end:
@@ -171,7 +161,7 @@ def write_stream_state(folder: Path, state: Mapping[str, Any], model_list: list[
 
 
 def read_stream_state(checkpoint: Path, model_list: list[str]) -> tuple[dict[str, Any], int]:
-    """Read the state of the schedule and the rows of the head; `model_list` is the checkpoint's own.
+    """Read the state of the schedule and the rows of the head; `model_list` is that of the checkpoint.
 
     CheckpointError if the file is missing (a checkpoint of offline training), damaged, or of another model list.
     """
@@ -216,26 +206,30 @@ class StreamFingerprint:
     def __init__(self, stream: VoteStream) -> None:
         """Read nothing yet."""
         self._stream = stream
-        self._digest, self._count, self._models = hashlib.blake2b(digest_size=16), 0, 0
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._count = 0
+        self._models = 0
 
     def of_first(self, count: int) -> str:
         """Return the fingerprint of the first `count` votes."""
         if count < self._count:
-            self._digest, self._count, self._models = hashlib.blake2b(digest_size=16), 0, 0
+            self._digest = hashlib.blake2b(digest_size=16)
+            self._count = 0
+            self._models = 0
         for start in range(self._count, count, _VOTES_HASHED_TOGETHER):
-            self._see(np.arange(start, min(start + _VOTES_HASHED_TOGETHER, count)))
+            ids = np.arange(start, min(start + _VOTES_HASHED_TOGETHER, count))
+            votes = np.zeros(len(ids), dtype=_VOTE_RECORD)
+            votes["labels"] = self._stream.labels(ids)
+            votes["weight"] = self._stream.weights(ids)
+            times = self._stream.tstamps(ids)
+            # A NaN has many bit patterns, and bytes are hashed.
+            votes["tstamp"] = 0.0 if times is None else np.nan_to_num(times, nan=-1.0)
+            self._models = max(self._models, int(votes["labels"][:, :2].max()) + 1)
+            self._digest.update(votes.tobytes())
         self._count = count
+        # Reading all prompts again would take longer than going on does.
         sample = np.unique(np.linspace(0, max(count - 1, 0), 1000).astype(np.int64))[:count]
         whole = self._digest.copy()
         names = self._stream.model_list[: self._models]
         whole.update(json.dumps([count, names, self._stream.prompts(sample)]).encode())
         return whole.hexdigest()
-
-    def _see(self, ids: np.ndarray[Any, np.dtype[np.int64]]) -> None:
-        votes = np.zeros(len(ids), dtype=_VOTE_RECORD)
-        votes["labels"], votes["weight"] = self._stream.labels(ids), self._stream.weights(ids)
-        times = self._stream.tstamps(ids)
-        # A NaN has many bit patterns, and bytes are hashed.
-        votes["tstamp"] = 0.0 if times is None else np.nan_to_num(times, nan=-1.0)
-        self._models = max(self._models, int(votes["labels"][:, :2].max()) + 1)
-        self._digest.update(votes.tobytes())

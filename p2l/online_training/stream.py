@@ -44,7 +44,7 @@ class StepFacts:
     models: int
     """Length of the model list: the models of the votes that have arrived, and those the run began with."""
     lag: Mapping[str, float] = field(default_factory=dict)
-    """How long the votes of the steps so far have waited; see `Lag`."""
+    """Waiting times of the votes of the steps so far; see `Lag`."""
 
 
 def in_time_order(votes: VoteStore, vote_order: str, known_models: Sequence[str] = ()) -> VoteStore:
@@ -110,7 +110,7 @@ class HeldOut:
 
     votes: VoteStore
     places: NDArray[np.int64] = field(repr=False)
-    """How many votes to train on came before each."""
+    """Number of votes to train on that came before each."""
 
     def up_to(self, place: int) -> int:
         """Return how many came before the run had `place` votes to train on."""

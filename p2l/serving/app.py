@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -29,7 +29,7 @@ from p2l.common.web import BodyLimit, ClientGoneError, within
 from p2l.inference import P2L
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates
-from p2l.serving.batcher import Answer, Batcher, BusyError, ModelFailedError, TooLargeError
+from p2l.serving.batcher import Batcher, BusyError, ModelFailedError, TooLargeError
 from p2l.serving.bodies import (
     BatchRequest,
     BatchResponse,
@@ -53,7 +53,7 @@ from p2l.serving.metrics import Metrics, RequestCounter
 from p2l.serving.page import Page
 from p2l.serving.pairs import check_posterior, deviations, intervals, votes_on
 from p2l.serving.reload import Control, Follower, Served, Status, batch_limits
-from p2l.serving.score_cache import ScoreCache
+from p2l.serving.score_cache import Answer, ScoreCache
 from p2l.serving.settings import Settings
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
 
 @dataclass
 class _Service:
-    """What the routes work with while the service runs."""
+    """The running service, which the routes work with."""
 
     settings: Settings
     batcher: Batcher
@@ -85,14 +85,22 @@ class _Service:
 
 
 def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAPI:
-    """The application that serves a loaded model; `generation` is that of the control folder it was loaded for."""
+    """Return the application that serves a loaded model; `generation` is that of the target it was loaded for."""
     metrics = Metrics()
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        limits, sizes = batch_limits(settings, served.model), (settings.queue_size, settings.cache_size)
-        shared = score_cache(settings, served)
-        batcher = Batcher(served.model, limits, metrics, queue_size=sizes[0], cache_size=sizes[1], shared=shared)
+        shared = None
+        if settings.score_cache is not None:
+            shared = ScoreCache(settings.score_cache, settings.api_key_digest or "", served.dtype)
+        batcher = Batcher(
+            served.model,
+            batch_limits(settings, served.model),
+            metrics,
+            queue_size=settings.queue_size,
+            cache_size=settings.cache_size,
+            shared=shared,
+        )
         follower = Follower(settings, served, generation, batcher, metrics)
         background = [asyncio.ensure_future(task) for task in (follower.run(), end_when_orphaned(_log))]
         app.state.service = _Service(settings, batcher, follower, metrics)
@@ -115,23 +123,20 @@ def build_app(settings: Settings, served: Served, generation: int = 0) -> FastAP
     )
     app.include_router(_routes)
     app.add_middleware(BodyLimit, max_bytes=int(settings.max_body_mb * 2**20), seconds=settings.deadline)
-    keys = {"api_key": settings.api_key_digest, "admin_key": settings.admin_key_digest}
-    app.add_middleware(KeyGuard, **keys, has_page=settings.page)
+    app.add_middleware(
+        KeyGuard,
+        api_key=settings.api_key_digest,
+        admin_key=settings.admin_key_digest,
+        has_page=settings.page,
+    )
     routes = [route.path for route in _routes.routes if hasattr(route, "path")]
     if settings.page:
-        own = Page(settings, partial(_ask, timeout=None)).routes()
-        app.router.routes.extend(own)
-        routes += [route.path for route in own]
+        page_routes = Page(settings, partial(_ask, timeout=None)).routes()
+        app.router.routes.extend(page_routes)
+        routes += [route.path for route in page_routes]
     app.add_middleware(RequestCounter, metrics=metrics, routes=routes)
     _add_error_handlers(app)
     return app
-
-
-def score_cache(settings: Settings, served: Served) -> ScoreCache | None:
-    """What the workers share of their answers; ConfigError for what is not a URL of a Redis."""
-    if settings.score_cache is None:
-        return None
-    return ScoreCache(settings.score_cache, settings.api_key_digest or "", served.dtype)
 
 
 _routes = APIRouter(route_class=BoundedRoute)
@@ -145,8 +150,8 @@ Timeout = Annotated[
 async def predict(body: PredictRequest, request: Request, timeout: Timeout = None) -> Response:
     """Coefficients of every model for one prompt; on request how uncertain they are, and what covariates change."""
     model, answers = await _ask(request, [body.prompt], timeout=timeout)
-    asked = body.sd or (bool(body.pairs) and not body.covariates)
-    check_posterior(model, asked=asked)
+    if body.sd or (body.pairs and not body.covariates):
+        check_posterior(model)
     more: dict[str, Any] = {"sd": deviations(model, answers[0])} if body.sd else {}
     if body.pairs and model.basis is not None:
         more["pairs"] = intervals(model, answers[0], body.pairs, body.level)
@@ -159,11 +164,13 @@ async def predict(body: PredictRequest, request: Request, timeout: Timeout = Non
 async def predict_batch(body: BatchRequest, request: Request, timeout: Timeout = None) -> Response:
     """Coefficients of every model for several prompts, all by the same revision."""
     model, answers = await _ask(request, body.prompts, timeout=timeout)
-    check_posterior(model, asked=body.sd)
+    if body.sd:
+        check_posterior(model)
 
     def respond() -> Response:
-        more = [{"sd": deviations(model, answer)} if body.sd else {} for answer in answers]
-        predictions = [_prediction(model, answer, **own) for answer, own in zip(answers, more, strict=True)]
+        predictions = [
+            _prediction(model, answer, **({"sd": deviations(model, answer)} if body.sd else {})) for answer in answers
+        ]
         return _json(BatchResponse(predictions=predictions, revision=model.revision))
 
     return await _off_loop(len(answers) * len(model.model_list), respond)
@@ -229,7 +236,7 @@ async def reload(request: Request, body: ReloadRequest | None = None) -> ReloadR
     """Load the model's folder again, or another one, in every worker; needs the admin key."""
     service = _service(request)
     control = Control(Path(service.settings.control))
-    with control.turn() as mine:
+    with control.turn("reload") as mine:
         if not mine:
             raise HTTPException(503, "another reload is under way; try again when it is done", {"retry-after": "5"})
         path = body.model_path if body and body.model_path else service.follower.served.path
@@ -242,7 +249,7 @@ async def reload(request: Request, body: ReloadRequest | None = None) -> ReloadR
 
 
 async def _followed(control: Control, generation: int, workers: int) -> list[Status]:
-    """What the workers say when all of them have tried to load the target."""
+    """Return the reports of the workers when all of them have tried to load the target."""
     for _ in range(int(_RELOAD_SECONDS / 0.1)):
         statuses = control.statuses()
         done = [status for status in statuses if status.generation >= generation]
@@ -263,26 +270,26 @@ def _service(request: Request) -> _Service:
 
 
 async def _ask(request: Request, prompts: list[list[str]], *, timeout: float | None) -> tuple[P2L, list[Answer]]:
-    """The answers, and the model that gave them."""
+    """Return the answers, and the model that gave them."""
     service = _service(request)
     settings = service.settings
     if len(prompts) > settings.queue_size:
         raise HTTPException(422, f"{len(prompts)} prompts are too many for one request; send {settings.queue_size}")
     check_prompts(prompts, settings)
     if settings.log_prompts:
-        await _off_loop(sum(map(len, chain.from_iterable(prompts))), partial(_log_prompts, prompts))
+
+        def log_prompts() -> None:
+            for prompt in prompts:
+                _log.info("prompt %r", prompt)
+
+        await _off_loop(sum(map(len, chain.from_iterable(prompts))), log_prompts)
     model = service.batcher.model
     seconds = min(settings.deadline, timeout or settings.deadline)
     return model, await within(request, seconds, service.batcher.ask(prompts, model=model))
 
 
-def _log_prompts(prompts: list[list[str]]) -> None:
-    for prompt in prompts:
-        _log.info("prompt %r", prompt)
-
-
 async def _off_loop(size: int, function: Callable[[], T]) -> T:
-    """Call a function here, or in a thread where it works on so much that others would notice."""
+    """Call a function here, or in a thread where its `size` would hold up other requests."""
     return await asyncio.to_thread(function) if size > LONG else function()
 
 
@@ -309,11 +316,13 @@ def _ranks(model: P2L, answer: Answer) -> list[Rank]:
     ]
 
 
-_Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
-
-
 def _add_error_handlers(app: FastAPI) -> None:
-    """One sentence for every error; none of them says anything of a prompt."""
+    """Answer every error with one sentence; none of them says anything of a prompt."""
+
+    async def handle(_: Request, error: Exception, *, status: int, text: str | None) -> Response:
+        headers = {"retry-after": "1"} if isinstance(error, BusyError) else None
+        return JSONResponse({"detail": text or str(error)}, status_code=status, headers=headers)
+
     for kind, status, text in (
         (BusyError, 503, None),
         (TooLargeError, 413, None),
@@ -323,19 +332,9 @@ def _add_error_handlers(app: FastAPI) -> None:
         (ClientGoneError, 499, "the client left"),  # nobody reads it; the number is for the counters
         (Exception, 500, "an error of the service; its log says more"),
     ):
-        app.add_exception_handler(kind, _handler(status, text))
+        app.add_exception_handler(kind, partial(handle, status=status, text=text))
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
-
-
-def _handler(status: int, text: str | None) -> _Handler:
-    """Return a handler that answers with `text`, or with the error's own sentence."""
-
-    async def handle(_: Request, error: Exception) -> Response:
-        headers = {"retry-after": "1"} if isinstance(error, BusyError) else None
-        return JSONResponse({"detail": text or str(error)}, status_code=status, headers=headers)
-
-    return handle
 
 
 async def _http(_: Request, error: Exception) -> Response:
@@ -352,7 +351,7 @@ _BODIES: dict[str, type[BaseModel]] = {
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
-    """The first fault of a request: where it is and what is wrong, without what was sent."""
+    """Answer with the first fault of a request: where it is and what is wrong, without what was sent."""
     assert isinstance(error, RequestValidationError)
     body = _BODIES.get(request.url.path)
     detail = describe_faults(error.errors(), body.model_fields if body else ())

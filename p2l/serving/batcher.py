@@ -18,11 +18,10 @@ import time
 from array import array
 from asyncio import AbstractEventLoop, Future
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -34,32 +33,7 @@ from p2l.common.long_texts import BusyError as BusyError
 from p2l.inference import P2L, Prediction, free_memory, is_out_of_memory
 from p2l.model.encoding import Encoding
 from p2l.serving.metrics import Metrics
-
-# What the service says of one prompt, and why it may say nothing.
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The coefficients of one prompt and which model gave them."""
-
-    coefs: array[float]
-    """(M,) in single precision: thousands of answers are kept, and a list would take eight times the memory."""
-    eta: float | None
-    gamma: float | None
-    truncated: bool
-    revision: str
-    variances: array[float] | None = None
-    """(R,) of the posterior's components."""
-
-
-class _SharedAnswers(Protocol):
-    """Answers that other workers gave, by the keys of encoded prompts."""
-
-    async def get(self, model: P2L, prompts: Sequence[bytes]) -> dict[bytes, Answer]:
-        """Return those that are there."""
-
-    def put(self, answers: Mapping[bytes, Answer]) -> None:
-        """Let others have these."""
+from p2l.serving.score_cache import Answer, ScoreCache
 
 
 class TooLargeError(InputError):
@@ -80,7 +54,7 @@ _FULL_PASS_TOKENS = 160
 
 @dataclass(frozen=True)
 class BatchLimits:
-    """How much one forward pass may hold, and how long it may wait to be fuller."""
+    """Size of one forward pass, and its wait for more prompts."""
 
     tokens: int
     """A longer prompt goes alone."""
@@ -109,10 +83,11 @@ class Job:
     waiting: int = 0
     """Requests that want the answer."""
     since: float = field(default_factory=time.monotonic)
-    size: int = 0
+    size: int = field(init=False)
+    """Tokens; kept, as batching asks for it often."""
 
     def __post_init__(self) -> None:
-        """Remember the size, which batching asks for often."""
+        """Count the tokens."""
         self.size = len(self.encoded.ids)
 
 
@@ -133,7 +108,7 @@ class JobQueue:
         return len(self._jobs)
 
     def put(self, jobs: Sequence[Job]) -> bool:
-        """Add all the jobs; False adds none, because there is no room or the queue is closed."""
+        """Add all jobs and return True, or none and return False where there is no room or the queue is closed."""
         with self._changed:
             if self._closed or len(self._jobs) + len(jobs) > self.capacity:
                 return False
@@ -152,22 +127,33 @@ class JobQueue:
             return True
 
     def take(self, stream: int = 0) -> list[Job]:
-        """The next batch, of one model, for a thread that computes; waits for it.
+        """Return the next batch, of one model, for a thread that computes; wait for it.
 
         Threads have numbers: 0 is asked first, the others while it is busy. Empty when the queue is closed and nothing
         waits.
         """
         with self._changed:
             self._busy.discard(stream)
-            while not self._closed or self._jobs:
+            while self._jobs or not self._closed:
                 left = self._left_to_wait() if stream == 0 or 0 in self._busy else None
                 if left is not None and left <= 0:
-                    self._busy.add(stream)
-                    self._changed.notify_all()
-                    return self._next_batch()
+                    break
                 self._changed.wait(left)
             self._changed.notify_all()
-            return []
+            if not self._jobs:
+                return []
+            self._busy.add(stream)
+            batch: list[Job] = []
+            # Each thread takes its share, so that none is left without.
+            room = min(self.limits.tokens, -(-self._tokens // max(1, self.limits.streams)))
+            for job in self._jobs:
+                if batch and (job.size > room or job.model is not batch[0].model or len(batch) >= self.limits.prompts):
+                    break
+                batch.append(job)
+                room -= job.size
+            for job in batch:
+                self._remove(job)
+            return batch
 
     @property
     def is_quiet(self) -> bool:
@@ -192,18 +178,6 @@ class JobQueue:
             wait = max(wait, limits.company)
         return next(iter(self._jobs)).since + wait - time.monotonic()
 
-    def _next_batch(self) -> list[Job]:
-        batch: list[Job] = []
-        room = min(self.limits.tokens, -(-self._tokens // max(1, self.limits.streams)))
-        for job in self._jobs:
-            if batch and (job.size > room or job.model is not batch[0].model or len(batch) >= self.limits.prompts):
-                break
-            batch.append(job)
-            room -= job.size
-        for job in batch:
-            self._remove(job)
-        return batch
-
     def _remove(self, job: Job) -> None:
         del self._jobs[job]
         self._tokens -= job.size
@@ -221,13 +195,7 @@ _log = logging.getLogger("p2l.serving")
 
 
 def start_streams(queue: JobQueue, loop: AbstractEventLoop, report: Report) -> list[threading.Thread]:
-    """Start the threads that compute; they end when the queue is closed and empty.
-
-    On a CPU each has its part of the cores, for a prompt computed on one core and another beside it take less time
-    than both on two cores, one after the other. Only the first thread takes all cores, when it has been alone for a
-    while: OpenMP keeps helpers for each thread that ever used several, and with more helpers than cores they sleep
-    between the steps of a pass, which makes it several times as slow.
-    """
+    """Start the threads that compute; they end when the queue is closed and empty."""
     streams = queue.limits.streams
     cores = queue.limits.threads or torch.get_num_threads()
     if not streams:
@@ -238,6 +206,10 @@ def start_streams(queue: JobQueue, loop: AbstractEventLoop, report: Report) -> l
         threads = 0
         while batch := queue.take(number):
             quiet = queue.is_quiet
+            # On a CPU each thread has its part of the cores: two prompts beside each other on one core each take less
+            # time than one after the other on both. Only the first thread takes all cores, when it has been alone for a
+            # while: OpenMP keeps helpers for each thread that ever used several, and with more helpers than cores they
+            # sleep between the steps of a pass, which makes it several times as slow.
             alone = streams == 1 or (number == 0 and quiet and was_quiet)
             share = cores if alone else max(1, cores // streams)
             if threads != share:
@@ -256,26 +228,23 @@ def start_streams(queue: JobQueue, loop: AbstractEventLoop, report: Report) -> l
 
 
 def compute(queue: JobQueue, batch: Sequence[Job]) -> tuple[list[tuple[Job, Outcome]], float]:
-    """Each job of a batch with its answer or error, and the seconds that it took."""
+    """Return each job of a batch with its answer or error, and the seconds that it took."""
     started = time.monotonic()
     outcomes = list(zip(batch, _outcomes(queue, batch), strict=True))
     return outcomes, time.monotonic() - started
 
 
 def _outcomes(queue: JobQueue, batch: Sequence[Job]) -> list[Outcome]:
-    """An answer or an error for each job."""
+    """Return an answer or an error for each job."""
     try:
-        said = batch[0].model.answer([job.encoded for job in batch], max_batch_tokens=queue.limits.tokens)
-        return _answers(said, batch[0].model.revision)
+        prediction = batch[0].model.answer([job.encoded for job in batch], max_batch_tokens=queue.limits.tokens)
+        return _answers(prediction, batch[0].model.revision)
     except Exception as error:
         if not is_out_of_memory(error):
             # The text of the error is left out: nobody knows what of the prompt is in it.
             _log.error("a forward pass of %d prompts failed: %s", len(batch), type(error).__name__)
             return [ModelFailedError("the model failed on this prompt")] * len(batch)
-    return _in_halves(queue, batch)
-
-
-def _in_halves(queue: JobQueue, batch: Sequence[Job]) -> list[Outcome]:
+    # Beyond the `except` block: the error would hold the tensors whose memory is freed here.
     free_memory()
     size = sum(job.size for job in batch)
     if len(batch) == 1:
@@ -287,21 +256,23 @@ def _in_halves(queue: JobQueue, batch: Sequence[Job]) -> list[Outcome]:
     return [*_outcomes(queue, batch[:middle]), *_outcomes(queue, batch[middle:])]
 
 
-def _answers(said: Prediction, revision: str) -> list[Outcome]:
-    sound = [bool(np.isfinite(coefs).all()) for coefs in said.coefs]
-    return [
-        Answer(
-            coefs=array("f", said.coefs[row].tobytes()),
-            eta=None if said.eta is None else float(said.eta[row]),
-            gamma=None if said.gamma is None else float(said.gamma[row]),
-            truncated=bool(said.truncated[row]),
+def _answers(prediction: Prediction, revision: str) -> list[Outcome]:
+    coefs, eta, gamma, variances = prediction.coefs, prediction.eta, prediction.gamma, prediction.variances
+    outcomes: list[Outcome] = []
+    for row in range(len(coefs)):
+        if not np.isfinite(coefs[row]).all():
+            outcomes.append(ModelFailedError("the model gave no finite coefficients for this prompt"))
+            continue
+        answer = Answer(
+            coefs=array("f", coefs[row].tobytes()),
+            eta=None if eta is None else float(eta[row]),
+            gamma=None if gamma is None else float(gamma[row]),
+            truncated=bool(prediction.truncated[row]),
             revision=revision,
-            variances=None if said.variances is None else array("f", said.variances[row].tobytes()),
+            variances=None if variances is None else array("f", variances[row].tobytes()),
         )
-        if is_sound
-        else ModelFailedError("the model gave no finite coefficients for this prompt")
-        for row, is_sound in enumerate(sound)
-    ]
+        outcomes.append(answer)
+    return outcomes
 
 
 _Key = tuple[str, bytes]
@@ -318,31 +289,17 @@ class _ComputePool:
         self.queue = JobQueue(capacity, limits)
         self._report = report
         self._loop = asyncio.get_running_loop()
-        self._threads = start_streams(self.queue, self._loop, report)
-
-    @property
-    def alive(self) -> bool:
-        """Whether every thread is running."""
-        return all(thread.is_alive() for thread in self._threads)
+        self.threads = start_streams(self.queue, self._loop, report)
 
     def put(self, jobs: Sequence[Job]) -> bool:
-        """Queue the jobs; False queues none, because there is no room or the pool is closed."""
+        """Queue all jobs and return True, or none and return False where there is no room or the pool is closed."""
         accepted = self.queue.put(jobs)
-        if accepted and not self._threads:
+        if accepted and not self.threads:
             self._loop.call_soon(self._compute_here)
         return accepted
 
-    def close(self) -> None:
-        """Accept nothing more; what waits is still computed, and then the threads end."""
-        self.queue.close()
-
-    async def ended(self) -> None:
-        """Wait until the threads of a closed pool have ended."""
-        for thread in self._threads:
-            await asyncio.to_thread(thread.join)
-
     def _compute_here(self) -> None:
-        """One batch, without a thread; between two batches the event loop does what else there is."""
+        """Compute a batch without a thread; between two batches the event loop does what else there is."""
         if len(self.queue):
             self._report(*compute(self.queue, self.queue.take()))
             self._loop.call_soon(self._compute_here)
@@ -359,7 +316,7 @@ class Batcher:
         *,
         queue_size: int = 1024,
         cache_size: int = 8192,
-        shared: _SharedAnswers | None = None,
+        shared: ScoreCache | None = None,
     ) -> None:
         """Start the threads.
 
@@ -369,7 +326,8 @@ class Batcher:
         self.model = model
         self._metrics = metrics or Metrics()
         self._queue_size = queue_size
-        self._pending = 0
+        self.pending = 0
+        """Prompts that were accepted and not answered yet."""
         self._flying: dict[_Key, Job] = {}
         self._cache: LRUCache[_Key, Answer] = LRUCache(cache_size)
         self._shared = shared
@@ -379,40 +337,35 @@ class Batcher:
         self._last_answer = -float("inf")
 
     @property
-    def pending(self) -> int:
-        """Prompts that were accepted and not answered yet."""
-        return self._pending
-
-    @property
     def alive(self) -> bool:
         """Whether the threads that compute are running."""
-        return not self._closed and self._pool.alive
+        return not self._closed and all(thread.is_alive() for thread in self._pool.threads)
 
     async def ask(
         self, prompts: Sequence[Sequence[str]], *, model: P2L | None = None, fresh: bool = False
     ) -> list[Answer]:
-        """The answers for prompts, each the list of its turns, all by one model (the present one) and in their order.
+        """Answer prompts, each the list of its turns, all by one model (the present one) and in their order.
 
-        Cancelling it drops what no other request wants. `fresh` looks nothing up. BusyError if there is no room for so
-        many prompts now or the service is closing, InputError for a prompt that cannot be encoded or does not fit into
+        Cancelling it drops what no other request wants. `fresh` looks nothing up. BusyError if there is no room for the
+        prompts now or the service is closing, InputError for a prompt that cannot be encoded or does not fit into
         memory, ModelFailedError if the model cannot compute.
         """
         if self._closed:
             raise BusyError("the service is shutting down")
-        if self._pending + len(prompts) > self._queue_size:
+        if self.pending + len(prompts) > self._queue_size:
             self._metrics.full.inc(len(prompts))
-            raise BusyError(f"{self._pending} prompts are waiting already; try again in a moment")
-        self._pending += len(prompts)
+            raise BusyError(f"{self.pending} prompts are waiting already; try again in a moment")
+        self.pending += len(prompts)
         self._metrics.pending.inc(len(prompts))
         try:
             model = model or self.model
             return await self._answers(model, await self._encode(model, prompts), fresh)
         finally:
-            self._pending -= len(prompts)
+            self.pending -= len(prompts)
             self._metrics.pending.dec(len(prompts))
 
     async def check(self, seconds: float) -> bool:
-        """Whether the model answers: it did within the last `seconds`, or does now within that time."""
+        """Return whether the model answers: it did within the last `seconds`, or does now within that time."""
         if not self.alive:
             return False
         if time.monotonic() - self._last_answer < seconds:
@@ -427,16 +380,17 @@ class Batcher:
         self.model = model
         self._cache.clear()
         if limits is not None and limits != self._pool.limits:
-            self._pool.close()
+            self._pool.queue.close()  # what waits there is still computed, and then its threads end
             self._pool = _ComputePool(limits, self._queue_size, self._report)
 
     async def close(self) -> None:
         """Answer what was accepted, then end the threads."""
         self._closed = True
-        while self._pending:  # cancelled requests leave too, and no event tells of the last one
+        while self.pending:  # cancelled requests leave too, and no event tells of the last one
             await asyncio.sleep(0.01)
-        self._pool.close()
-        await self._pool.ended()
+        self._pool.queue.close()
+        for thread in self._pool.threads:
+            await asyncio.to_thread(thread.join)
         self.long_work.close()
 
     async def _encode(self, model: P2L, prompts: Sequence[Sequence[str]]) -> list[Encoding]:
@@ -450,11 +404,8 @@ class Batcher:
     async def _answers(self, model: P2L, encoded: Sequence[Encoding], fresh: bool) -> list[Answer]:
         """Look up, wait for what is on its way, and queue the rest: all of it or nothing."""
         keys = [(model.revision, prompt.key) for prompt in encoded]
-        known = {} if fresh else {key: answer for key in keys if (answer := self._cache.get(key)) is not None}
         self._metrics.prompts.inc(len(keys))
-        self._metrics.cache_hits.inc(sum(key in known for key in keys))
-        if self._shared is not None and not fresh:
-            known |= await self._ask_others(self._shared, model, [key for key in keys if key not in known])
+        known = {} if fresh else await self._look_up(model, keys)
         pool = self._pool
         jobs: dict[_Key, Job] = {}
         new: list[Job] = []
@@ -483,18 +434,21 @@ class Batcher:
             self._shared.put({key[1]: known[key] for key, job in jobs.items() if job in new})
         return [known[key] for key in keys]
 
-    async def _ask_others(self, shared: _SharedAnswers, model: P2L, keys: Sequence[_Key]) -> dict[_Key, Answer]:
-        """What other workers have computed of prompts that nobody computes here now."""
-        prompts = [prompt for revision, prompt in dict.fromkeys(keys) if (revision, prompt) not in self._flying]
-        answers = await shared.get(model, prompts)
-        known = {(model.revision, prompt): answer for prompt, answer in answers.items()}
-        for key, answer in known.items():
-            self._cache.put(key, answer)
-        self._metrics.shared_hits.inc(len(known))
+    async def _look_up(self, model: P2L, keys: Sequence[_Key]) -> dict[_Key, Answer]:
+        """Return the answers that are there: the recent ones, and what other workers have computed."""
+        known = {key: answer for key in keys if (answer := self._cache.get(key)) is not None}
+        self._metrics.cache_hits.inc(sum(key in known for key in keys))
+        if self._shared is not None:
+            missing = [key for key in dict.fromkeys(keys) if key not in known and key not in self._flying]
+            shared = await self._shared.get(model, [prompt for _, prompt in missing])
+            self._metrics.shared_hits.inc(len(shared))
+            for prompt, answer in shared.items():
+                known[(model.revision, prompt)] = answer
+                self._cache.put((model.revision, prompt), answer)
         return known
 
     def _leave(self, key: _Key, job: Job) -> None:
-        """One request wants the job no longer."""
+        """Note that a request wants the job no longer."""
         job.waiting -= 1
         if job.waiting == 0:
             if self._flying.get(key) is job:

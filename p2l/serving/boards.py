@@ -12,7 +12,7 @@ Shapes: M models, K clusters, R components of the posterior.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -27,13 +27,13 @@ from p2l.common.files import parse_json
 from p2l.inference import P2L
 from p2l.leaderboard import to_score
 from p2l.likelihood import win_rates, win_rates_if
-from p2l.serving.batcher import Answer
+from p2l.serving.score_cache import Answer
 
 Floats = npt.NDArray[np.float64]
-LEVEL = 0.9
-"""Probability of the intervals."""
-_REACH = NormalDist().inv_cdf(0.5 + LEVEL / 2)
-_CLUSTERS_SHOWN = 3  # clusters of a prompt
+_LEVEL = 0.9  # probability of the intervals
+_REACH = NormalDist().inv_cdf(0.5 + _LEVEL / 2)  # in standard deviations
+_CLUSTERS_SHOWN = 3  # of a prompt
+_MOVES_SHOWN = 3  # between two prompts
 _FAINT_SHIFT = 0.05  # coefficients closer to the global ones than this resemble nothing, whatever their direction
 
 
@@ -55,7 +55,7 @@ class Clusters:
 
 @dataclass(frozen=True)
 class Reference:
-    """What leaderboards of one revision of a model are held against."""
+    """The global leaderboard and the clusters that leaderboards of one revision are compared with."""
 
     revision: str
     coefs: Floats
@@ -124,21 +124,32 @@ def read_clusters(path: str, models: Sequence[str]) -> Clusters:
 
 
 def reference_of(model: P2L, answers: Sequence[Answer], clusters: Clusters | None) -> Reference:
-    """Return what leaderboards of a model are held against, given the answers to all prompts of `topics`, in order."""
+    """Return the reference of a model, from the answers to all prompts of `topics`, in order."""
     coefs = np.array([answer.coefs for answer in answers], dtype=np.float64)
     overall, eta, gamma = _overall(model, answers, coefs)
     if clusters is None:
         sizes = [len(prompts) for prompts in topics().values()]
-        parts = np.split(coefs, np.cumsum(sizes)[:-1])
-        means = np.stack([part.mean(axis=0) for part in parts])
+        means = np.stack([rows.mean(axis=0) for rows in np.split(coefs, np.cumsum(sizes)[:-1])])
         clusters = Clusters(list(topics()), _centred(means - means.mean(axis=0)), "topics of the examples")
     rates = win_rates(overall, model.likelihood, eta, gamma)
     ranks = np.empty(len(overall), np.int64)
     ranks[np.argsort(-overall, kind="stable")] = np.arange(1, len(overall) + 1)
-    has_posterior = model.basis is not None
-    source = "over all votes" if has_posterior else f"mean over {len(answers)} example prompts"
-    unknown = _variances_of_the_unknown(model) if has_posterior else None
-    return Reference(answers[0].revision, overall, eta, gamma, rates, ranks, source, clusters, unknown)
+    source = f"mean over {len(answers)} example prompts" if model.basis is None else "over all votes"
+    posterior = model.model.posterior
+    unknown = None
+    if posterior is not None:
+        unknown = np.asarray((posterior.offset * posterior.strange).double().cpu().numpy())
+    return Reference(
+        revision=answers[0].revision,
+        coefs=overall,
+        eta=eta,
+        gamma=gamma,
+        rates=rates,
+        ranks=ranks,
+        source=source,
+        clusters=clusters,
+        unknown=unknown,
+    )
 
 
 def global_board(model: P2L, reference: Reference) -> Board:
@@ -146,7 +157,17 @@ def global_board(model: P2L, reference: Reference) -> Board:
     scores = to_score(reference.coefs)
     rates, ranks = reference.rates.tolist(), reference.ranks.tolist()
     rows = [
-        Row(name, place, rank, rate, None, None, float(score), rank, rate)
+        Row(
+            model=name,
+            place=place,
+            rank=rank,
+            rate=rate,
+            lower=None,
+            upper=None,
+            score=float(score),
+            global_rank=rank,
+            global_rate=rate,
+        )
         for place, (name, rank, rate, score) in enumerate(zip(model.model_list, ranks, rates, scores, strict=True))
     ]
     return Board(sorted(rows, key=lambda row: row.rank))
@@ -174,11 +195,11 @@ def board_of(model: P2L, answer: Answer, reference: Reference) -> Board:
         for rank, place in enumerate(order.tolist(), 1)
     ]
     return Board(
-        rows,
-        answer.truncated,
-        _leads(model, answer, order, coefs),
-        _known(model, answer, reference),
-        _resembled(coefs, reference),
+        rows=rows,
+        truncated=answer.truncated,
+        leads=_leads(model, answer, order, coefs),
+        known=_known(model, answer, reference),
+        resembles=_resembled(coefs, reference),
     )
 
 
@@ -211,12 +232,6 @@ def _overall(model: P2L, answers: Sequence[Answer], coefs: Floats) -> tuple[Floa
         sides = {name: float(np.mean([getattr(answer, name) or 0.0 for answer in answers])) for name in has}
     eta, gamma = (sides[name] if has[name] else None for name in ("eta", "gamma"))
     return np.asarray(means, dtype=np.float64), eta, gamma
-
-
-def _variances_of_the_unknown(model: P2L) -> Floats:
-    posterior = model.model.posterior
-    assert posterior is not None
-    return np.asarray((posterior.offset * posterior.strange).double().cpu().numpy())
 
 
 def _contrasts(basis: npt.NDArray[Any]) -> Floats:
@@ -268,8 +283,8 @@ def _centred(values: Floats) -> Floats:
     return np.asarray(values - values.mean(axis=-1, keepdims=True))
 
 
-def moves(board: Board, other: Board, most: int = 3) -> list[tuple[str, int]]:
-    """Return the models whose rank differs most between two prompts, and by how many ranks they gain in the second."""
-    before: Mapping[str, int] = {row.model: row.rank for row in board.rows}
-    gains = [(row.model, before[row.model] - row.rank) for row in other.rows]
-    return sorted((gain for gain in gains if gain[1]), key=lambda gain: -abs(gain[1]))[:most]
+def moves(first: Board, second: Board) -> list[tuple[str, int]]:
+    """Return the models that move most between two prompts, and the ranks that each gains in the second."""
+    ranks = {row.model: row.rank for row in first.rows}
+    gains = [(row.model, ranks[row.model] - row.rank) for row in second.rows]
+    return sorted((gain for gain in gains if gain[1]), key=lambda gain: -abs(gain[1]))[:_MOVES_SHOWN]

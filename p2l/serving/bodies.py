@@ -1,4 +1,4 @@
-"""Bodies of the service's requests and responses: bounded before they are parsed, faults told in a sentence.
+"""Bodies of the service's requests and responses: bounded before they are parsed, and one sentence for a fault.
 
 Parsing makes an object of every value, so that a body of a few megabytes may take seconds and gigabytes: what a request
 cannot need is refused by its bytes.
@@ -25,10 +25,6 @@ from p2l.serving.settings import Settings
 _OTHER_VALUES = 1000  # of a request, beside its turns
 
 
-def _as_turns(prompt: object) -> object:
-    return [prompt] if isinstance(prompt, str) else prompt
-
-
 Turns = Annotated[
     list[str],
     FailFast(),  # a fault for each of a million turns takes seconds to describe
@@ -37,7 +33,9 @@ Turns = Annotated[
         description="A text, or the user's turns of one conversation, in order.",
         examples=["What is 2 + 2?", ["Write a limerick.", "Shorter, please."]],
     ),
-    BeforeValidator(_as_turns, json_schema_input_type=str | list[str]),
+    BeforeValidator(
+        lambda prompt: [prompt] if isinstance(prompt, str) else prompt, json_schema_input_type=str | list[str]
+    ),
 ]
 
 
@@ -241,7 +239,8 @@ def _parse(body: bytes, max_turns: int) -> Any:
 
 # What is wrong with a request whose values are not those of its model.
 
-_TEXT, _PROMPT = "a text", "a text or a list of texts (the user's turns)"
+_TEXT = "a text"
+_PROMPT = "a text or a list of texts (the user's turns)"
 _EXPECTED = {
     "prompt": (_PROMPT, _TEXT),
     "prompts": (f"a list of prompts, each {_PROMPT}", _PROMPT, _TEXT),
@@ -275,7 +274,7 @@ def describe_faults(faults: Sequence[Mapping[str, Any]], keys: Collection[str]) 
         name = str(place[-1])
         return f"unknown key {listed([name])!r}{nearest(name, keys)}; see GET /docs"
     if not place:
-        if isinstance(value, bytes):  # as it came: it is not said to be JSON
+        if isinstance(value, bytes):  # as it came: no header says that it is JSON
             return "the body was not read as JSON: send it with the header content-type: application/json"
         example = "is missing" if value is None else f"is {_kind_of(value)}"
         return f"the body {example}; send a JSON object, with what GET /docs says"
@@ -291,7 +290,7 @@ def describe_faults(faults: Sequence[Mapping[str, Any]], keys: Collection[str]) 
 
 
 def _kind_of(value: object) -> str:
-    """Return what a JSON value is, without what it says."""
+    """Return the kind of a JSON value in words, without its content."""
     if value is None or isinstance(value, bool):
         return json.dumps(value)
     if isinstance(value, int | float):

@@ -43,7 +43,7 @@ class ForwardedRequest(NamedTuple):
 
 
 class ForwardedResponse(NamedTuple):
-    """What a replica answers."""
+    """The response of a replica."""
 
     status: int
     headers: Headers
@@ -68,7 +68,7 @@ async def answer_here(app: ASGIApp, request: ForwardedRequest) -> ForwardedRespo
     async def receive() -> Message:
         if bodies:
             return bodies.pop()
-        await asyncio.Event().wait()  # for the end of a connection, of which the front knows
+        await asyncio.Event().wait()  # for ever: the front knows of the end of a connection, and cancels
         raise AssertionError
 
     async def send(message: Message) -> None:
@@ -114,7 +114,18 @@ class _Forwarder:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        request = await _read(scope, receive)
+        message = await receive()  # whole: see BodyLimit
+        request = ForwardedRequest(
+            method=scope["method"],
+            path=scope["path"],
+            query=scope["query_string"],
+            headers=[(bytes(name), bytes(text)) for name, text in scope["headers"]],
+            body=message.get("body", b""),
+            scheme=scope.get("scheme", "http"),
+            client=scope.get("client"),
+            server=scope.get("server"),
+            http_version=scope.get("http_version", "1.1"),
+        )
         seconds = _RELOAD_SECONDS if request.path == RELOAD else self._seconds
         try:
             async with alive(receive, Deadline.after(seconds), TimeoutError()):
@@ -139,21 +150,6 @@ class _Forwarder:
             return await ask(request)
 
 
-async def _read(scope: Scope, receive: Receive) -> ForwardedRequest:
-    message = await receive()  # whole: see BodyLimit
-    return ForwardedRequest(
-        scope["method"],
-        scope["path"],
-        scope["query_string"],
-        [(bytes(name), bytes(text)) for name, text in scope["headers"]],
-        message.get("body", b""),
-        scope.get("scheme", "http"),
-        scope.get("client"),
-        scope.get("server"),
-        scope.get("http_version", "1.1"),
-    )
-
-
 def _problem(status: int, detail: str) -> ForwardedResponse:
     body = json.dumps({"detail": detail}).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
@@ -161,30 +157,22 @@ def _problem(status: int, detail: str) -> ForwardedResponse:
 
 
 def front(models: Mapping[str, Ask], settings: Settings, lost: Callable[[], None], end: End | None = None) -> ASGIApp:
-    """The application of the front: keys first, then the size of the body, then a replica; `end` is awaited at last."""
+    """Return the front: keys first, then the size of the body, then a replica; `end` is awaited at last."""
     bounded = BodyLimit(_Forwarder(models, settings, lost), int(settings.max_body_mb * 2**20), settings.deadline)
     guarded = KeyGuard(bounded, settings.api_key_digest, settings.admin_key_digest, settings.page)
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _live(receive, send, end)
+            while (message := await receive())["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            if end is not None:
+                await end()
+            await send({"type": message["type"] + ".complete"})
         elif scope["type"] == "http":
-            await guarded(_addressed(scope, models), receive, send)
+            name, slash, rest = str(scope["path"]).removeprefix(_PREFIX).partition("/")
+            if scope["path"].startswith(_PREFIX) and name in models:
+                # Keys and replica see the path as the model's own service would.
+                scope = {**scope, "path": slash + rest or "/", "model": name}
+            await guarded(scope, receive, send)
 
     return application
-
-
-def _addressed(scope: Scope, models: Mapping[str, Ask]) -> Scope:
-    """Return the scope as the model that is asked sees it."""
-    name, slash, rest = str(scope["path"]).removeprefix(_PREFIX).partition("/")
-    if not scope["path"].startswith(_PREFIX) or name not in models:
-        return scope
-    return {**scope, "path": slash + rest or "/", "model": name}
-
-
-async def _live(receive: Receive, send: Send, end: End | None) -> None:
-    while (message := await receive())["type"] == "lifespan.startup":
-        await send({"type": "lifespan.startup.complete"})
-    if end is not None:
-        await end()
-    await send({"type": message["type"] + ".complete"})

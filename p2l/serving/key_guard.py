@@ -18,7 +18,7 @@ class KeyGuard:
     """Answers 403 unless the header `api-key` (or `Authorization: Bearer`) holds the key that the route asks for."""
 
     def __init__(self, app: ASGIApp, api_key: str | None, admin_key: str | None, has_page: bool) -> None:
-        """The digests of the keys. Without `api_key` everybody may ask; without `admin_key` nobody may reload."""
+        """Take the digests of the keys. Without `api_key` everybody may ask; without `admin_key` nobody may reload."""
         self.app = app
         self._has_page = has_page
         self._api_key = api_key
@@ -35,23 +35,19 @@ class KeyGuard:
 
     def _problem(self, scope: Scope) -> str | None:
         path = scope["path"]
-        if path in _OPEN_ROUTES or (self._has_page and _is_of_page(path)):
+        if path in _OPEN_ROUTES:
+            return None
+        # The page itself checks who may have these.
+        if self._has_page and (path == "/" or path.startswith(("/page/", "/static/"))):
             return None
         if path == RELOAD and self._admin_key is None:
             return "this service was started without --admin-key and reloads nothing on request"
         expected = self._admin_key if path == RELOAD else self._api_key
-        if expected is None or matches(_key_of(scope), expected):
+        if expected is None:
+            return None
+        headers = Headers(scope=scope)
+        key = headers.get("api-key", bearer_of(headers))
+        # The bytes as they were sent, which need not be UTF-8.
+        if matches(None if key is None else key.strip(" \t").encode("latin-1"), expected):
             return None
         return "the key is missing or wrong; send it in the header api-key"
-
-
-def _is_of_page(path: str) -> bool:
-    """Return whether the page itself checks who may have a path."""
-    return path == "/" or path.startswith(("/page/", "/static/"))
-
-
-def _key_of(scope: Scope) -> bytes | None:
-    """Return the key of a request, from the header `api-key` or as bearer token."""
-    headers = Headers(scope=scope)
-    key = headers.get("api-key", bearer_of(headers))
-    return None if key is None else key.strip(" \t").encode("latin-1")  # the bytes as they were sent

@@ -44,7 +44,7 @@ class Metrics:
         )
 
     def text(self) -> bytes:
-        """All of it in Prometheus' text format, over all workers."""
+        """Return all of it in Prometheus' text format, over all workers."""
         return exposition(self.registry)
 
     def _histogram(

@@ -8,8 +8,9 @@ for it once and then lives by a session; the routes of programs take no session.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,10 +26,8 @@ from p2l.common.long_texts import LONG
 from p2l.common.pages import Sessions, form_fields, fragment, interval_svg, is_same_origin, page, send_asset, share_svg
 from p2l.common.report import render
 from p2l.inference import P2L
-from p2l.serving.batcher import Answer, Batcher, BusyError, TooLargeError
+from p2l.serving.batcher import Batcher, BusyError, TooLargeError
 from p2l.serving.boards import (
-    Board,
-    Clusters,
     Reference,
     Row,
     board_of,
@@ -39,18 +38,19 @@ from p2l.serving.boards import (
     to_json,
     topics,
 )
+from p2l.serving.score_cache import Answer
 from p2l.serving.settings import Settings
 
 Ask = Callable[[Request, list[list[str]]], Awaitable[tuple[P2L, list[Answer]]]]
 """Returns the answers to prompts, and the model that gave them."""
 _OTHER_FIELDS = 20  # of the form, besides turns
 _MAX_KEY_BYTES = 4096
-_EXAMPLES_PER_REQUEST = 8  # examples, so that others' prompts get between
+_EXAMPLES_PER_REQUEST = 8  # so that prompts of users get between
 
 
 @dataclass
 class _Form:
-    """What the page was sent: the turns of the prompt and of the one it is compared with, and a filter of names."""
+    """The fields of the page: the turns of the prompt and of the one it is compared with, and a filter of names."""
 
     turns: list[str] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
@@ -93,11 +93,14 @@ class _Form:
             self.is_compared = True
         drop = fields.get("drop", [""])[-1]
         if drop == "other":
-            self.others, self.is_compared = [], False
+            self.others = []
+            self.is_compared = False
         elif drop == "turn":
             self.turns = self.turns[:-1]
         elif drop == "all":
-            self.turns, self.others, self.is_compared = [], [], False
+            self.turns = []
+            self.others = []
+            self.is_compared = False
 
     @property
     def prompts(self) -> list[list[str]]:
@@ -137,7 +140,11 @@ class Page:
         except (P2LError, HTTPException, TimeoutError) as error:
             status, problem = _problem(error)
             shown = {"problem": problem}
-        examples = list(_numbered_examples())
+        examples = []  # one of each topic, with its number among all
+        number = 0
+        for topic, prompts in topics().items():
+            examples.append((topic, number, prompts[0]))
+            number += len(prompts)
         return page(
             request, "p2l.serving/page.html", status=status, form=form, examples=examples, **self._empty | shown
         )
@@ -154,7 +161,8 @@ class Page:
             html = render("p2l.serving/board.html", **self._empty | {"problem": problem})
             return fragment(request, html, status=status)
         if form.is_json:
-            boards = [to_json(*part, shown["revision"]) for part in zip(form.prompts, shown["boards"], strict=False)]
+            pairs = zip(form.prompts, shown["boards"], strict=False)
+            boards = [to_json(turns, board, shown["revision"]) for turns, board in pairs]
             text = json.dumps(boards[0] if len(boards) == 1 else boards, ensure_ascii=False, indent=1)
             return Response(text, media_type="application/json", headers={"cache-control": "no-store"})
         return fragment(request, render("p2l.serving/board.html", **shown))
@@ -166,6 +174,7 @@ class Page:
         digest = self._settings.api_key_digest
         if not is_same_origin(request) or (digest is not None and not matches(key, digest)):
             return self._closed(request, "This is not the key.")
+        # Relative: the page may stand behind a proxy, below a path of its own.
         response = RedirectResponse("../", 303)
         self._sessions.start(request, response)
         return response
@@ -191,19 +200,27 @@ class Page:
 
     @property
     def _empty(self) -> dict[str, Any]:
-        """Every name that the templates use."""
+        """Every name that the templates use: one that is missing is an error there."""
         names = ("boards", "rows", "moved", "reference", "revision", "total", "asked")
-        functions = {"rate_svg": _rate_svg, "change": _change, "share_svg": share_svg, "is_shown": lambda _: True}
-        return dict.fromkeys(names) | functions | {"title": "Prompt to leaderboard", "problem": ""}
+        return dict.fromkeys(names) | {
+            "rate_svg": _rate_svg,
+            "change": _change,
+            "share_svg": share_svg,
+            "is_shown": lambda _: True,
+            "title": "Prompt to leaderboard",
+            "problem": "",
+        }
 
     async def _shown(self, request: Request, form: _Form) -> dict[str, Any]:
         """Return what the board's template needs."""
         reference, model, answers = await self._answers(request, form.prompts)
         boards = [board_of(model, answer, reference) for answer in answers] or [global_board(model, reference)]
+        # Each row of the first board with the same model's row of the second.
+        seconds = {row.model: row for row in boards[1].rows} if len(boards) == 2 else {}
         words = form.filter.casefold().split()
         return {
             "boards": boards,
-            "rows": _beside(boards),
+            "rows": [(row, seconds.get(row.model)) for row in boards[0].rows],
             "moved": moves(boards[0], boards[1]) if len(boards) == 2 else [],
             "reference": reference,
             "revision": model.revision,
@@ -228,14 +245,11 @@ class Page:
         answers: list[Answer] = []
         for start in range(0, len(examples), size):
             answers += await batcher.ask(examples[start : start + size], model=model)
-        return reference_of(model, answers, self._clusters(model.model_list))
-
-    def _clusters(self, models: Sequence[str]) -> Clusters | None:
-        """Return the clusters of `--clusters`; None where there are none, or a reloaded model has other names."""
-        try:
-            return read_clusters(self._settings.clusters, models) if self._settings.clusters else None
-        except InputError:
-            return None
+        clusters = None
+        if self._settings.clusters:
+            with contextlib.suppress(InputError):  # a reloaded model may have other names
+                clusters = read_clusters(self._settings.clusters, model.model_list)
+        return reference_of(model, answers, clusters)
 
 
 def _problem(error: Exception) -> tuple[int, str]:
@@ -256,20 +270,3 @@ def _change(gain: int, before: int) -> str:
     """Return a cell with the rank before, and how many ranks were gained since."""
     arrow = f'<span class="up">▲{gain}</span>' if gain > 0 else f'<span class="down">▼{-gain}</span>' if gain else ""
     return Markup(f'<td class="number change">{before} <span class="arrow">{arrow}</span></td>')
-
-
-def _beside(boards: Sequence[Board]) -> list[tuple[Row, Row | None]]:
-    """Return each row of the first board with the same model's row of the second, or None."""
-    if len(boards) == 1:
-        return [(row, None) for row in boards[0].rows]
-    seconds = {row.model: row for row in boards[1].rows}
-    return [(row, seconds[row.model]) for row in boards[0].rows]
-
-
-def _numbered_examples() -> list[tuple[str, int, str]]:
-    """Return one example of each topic: the topic, its number among all examples, and its text."""
-    number, listed = 0, []
-    for topic, prompts in topics().items():
-        listed.append((topic, number, prompts[0]))
-        number += len(prompts)
-    return listed

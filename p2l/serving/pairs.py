@@ -1,4 +1,4 @@
-"""What an answer says of pairs of models: intervals of their log-odds, and votes with covariates counted in.
+"""Pairs of models on one prompt: intervals of their log-odds, and votes with covariates counted in.
 
 Shapes: P pairs.
 """
@@ -15,10 +15,12 @@ from pydantic import BaseModel, Field
 
 from p2l.common.errors import InputError
 from p2l.inference import NO_POSTERIOR, P2L, Prediction
-from p2l.serving.batcher import Answer
+from p2l.serving.score_cache import Answer
 from p2l.votes import WINNERS
 
-MOST_PAIRS, MOST_COVARIATES, LONGEST_NAME = 1000, 100, 200
+MOST_PAIRS = 1000
+MOST_COVARIATES = 100
+LONGEST_NAME = 200  # characters
 Pairs = Sequence[tuple[str, str]]
 
 
@@ -49,9 +51,9 @@ def few_covariates(values: Any) -> Any:
     return values
 
 
-def check_posterior(model: P2L, *, asked: bool) -> None:
-    """Raise InputError where standard deviations are asked for and the model has none."""
-    if asked and model.basis is None:
+def check_posterior(model: P2L) -> None:
+    """Raise InputError for a model without standard deviations."""
+    if model.basis is None:
         raise InputError(NO_POSTERIOR)
 
 
@@ -69,8 +71,8 @@ def intervals(model: P2L, answer: Answer, pairs: Pairs, level: float) -> list[Pa
     coefs = answer.coefs
     return [
         PairInterval(model_a=a, model_b=b, log_odds=odds, sd=sd, lower=odds - reach * sd, upper=odds + reach * sd)
-        for (a, b), one, other, sd in zip(pairs, first, second, deviation.tolist(), strict=True)
-        for odds in [coefs[one] - coefs[other]]
+        for (a, b), place_a, place_b, sd in zip(pairs, first, second, deviation.tolist(), strict=True)
+        for odds in [coefs[place_a] - coefs[place_b]]
     ]
 
 
@@ -87,8 +89,9 @@ def votes_on(model: P2L, answer: Answer, pairs: Pairs, covariates: Mapping[str, 
     a, b, eta = model.with_covariates(coefs[first], coefs[second], extras[0], covariates)
     probs = model.likelihood.probs(a, b, eta, extras[1])
     return [
-        PairVote(model_a=one, model_b=other, log_odds=odds, probs=dict(zip(WINNERS, row, strict=False)))
-        for (one, other), odds, row in zip(pairs, (a - b).tolist(), np.asarray(probs).tolist(), strict=True)
+        # A likelihood has the first of the outcomes, all four or fewer.
+        PairVote(model_a=name_a, model_b=name_b, log_odds=odds, probs=dict(zip(WINNERS, row, strict=False)))
+        for (name_a, name_b), odds, row in zip(pairs, (a - b).tolist(), np.asarray(probs).tolist(), strict=True)
     ]
 
 
@@ -104,6 +107,11 @@ def _places(model: P2L, pairs: Pairs) -> NDArray[np.intp]:
 
 def _uncertain(model: P2L, answer: Answer) -> Prediction:
     """Return the answer as a prediction of one prompt, with its posterior."""
-    rows = [None if part is None else np.array([part], np.float32) for part in (answer.coefs, answer.variances)]
-    assert rows[0] is not None
-    return Prediction(rows[0], None, None, np.array([answer.truncated]), variances=rows[1], basis=model.basis)
+    return Prediction(
+        coefs=np.array([answer.coefs], np.float32),
+        eta=None,
+        gamma=None,
+        truncated=np.array([answer.truncated]),
+        variances=None if answer.variances is None else np.array([answer.variances], np.float32),
+        basis=model.basis,
+    )

@@ -41,6 +41,7 @@ _CONSTRUCTOR_TRIES = 3
 _UPSCALE_SECONDS = 10.0  # that requests queue before a replica is added
 _DOWNSCALE_SECONDS = 60.0  # that fewer would do before one goes; Ray Serve's own ten minutes are long for a GPU
 _METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+_ARGUMENTS_BESIDE_FLAGS = {"direct": "false", "open": "false", "gpus": "0", "cpus": "1", "fronts": "1"}
 _QUIET_LOGGING = {"log_level": "WARNING", "enable_access_log": False}
 
 
@@ -67,8 +68,8 @@ class Replica:
         target = control.target()
         if target is None or target.model_path != config["model_path"]:
             target = control.set_target(config["model_path"])
-        own = self._app.state.service.follower
-        while own.generation < target.generation:
+        follower = self._app.state.service.follower
+        while follower.generation < target.generation:
             await asyncio.sleep(0.1)
 
     async def respond(self, request: ForwardedRequest) -> ForwardedResponse:
@@ -98,7 +99,10 @@ class Replica:
         return Control(Path(self._settings.control))
 
     async def _start(self, model_path: str) -> FastAPI:
-        settings = replace(self._settings, model_path=model_path, cores=self._settings.cores or _own_cores())
+        import ray
+
+        reserved_cores = max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
+        settings = replace(self._settings, model_path=model_path, cores=self._settings.cores or reserved_cores)
         log_to_stderr()
         if not settings.control:  # of a cluster, whose replicas share no folder
             folder = self._running.enter_context(tempfile.TemporaryDirectory(prefix="p2l-replica-"))
@@ -122,7 +126,7 @@ class Replica:
 
 
 class _Later:
-    """The application of a replica that has none before it is configured."""
+    """The application of a replica, which has none before it is configured."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -158,13 +162,6 @@ def _close_calls(folder: Path) -> None:
     replica.add_port_to_grpc_server = lambda server, _address: bind(server, f"unix:{folder}/calls-{os.getpid()}")
 
 
-def _own_cores() -> int:
-    """How many cores this replica has reserved."""
-    import ray
-
-    return max(1, int(ray.get_runtime_context().get_assigned_resources().get("CPU", 1)))
-
-
 def _front_of(settings: Settings, models: Mapping[str, Any], end: End | None = None) -> Any:
     from prometheus_client import CollectorRegistry, Counter
 
@@ -189,7 +186,7 @@ def _ask(handle: Any) -> Ask:
 
 
 def deployment(settings: Settings, scaling: Scaling, name: str, *, has_http: bool = False) -> Any:
-    """A Serve deployment of the settings' model, bound; `has_http` where it is to have Ray Serve's own HTTP."""
+    """Return a Serve deployment of the settings' model, bound; `has_http` gives it Ray Serve's own HTTP."""
     from ray import serve
 
     count: dict[str, Any] = {"num_replicas": scaling.least}
@@ -215,7 +212,7 @@ def deployment(settings: Settings, scaling: Scaling, name: str, *, has_http: boo
 
 
 def build(args: Mapping[str, str]) -> Any:
-    """The Serve application of `serve run` and `serve deploy`; the arguments are flags of `p2l endpoint`.
+    """Return the application of `serve run` and `serve deploy`; the arguments are flags of `p2l endpoint`.
 
     `direct: "true"` leaves the front out; `gpus` and `cpus` are those of a replica, `fronts` the number of fronts.
     ConfigError for what `p2l endpoint` refuses, and without a key (P2L_API_KEY), unless `open: "true"`.
@@ -223,15 +220,21 @@ def build(args: Mapping[str, str]) -> Any:
     from ray import serve
 
     arguments = {name: str(text) for name, text in args.items()}
-    own = {name: arguments.pop(name, default) for name, default in _OWN_ARGUMENTS.items()}
-    words = [word for name, text in arguments.items() for word in _words(name, text)]
+    serving = {name: arguments.pop(name, default) for name, default in _ARGUMENTS_BESIDE_FLAGS.items()}
+    words: list[str] = []
+    for name, text in arguments.items():
+        flag = name.replace("_", "-")
+        if text in ("true", "false"):
+            words.append(f"--{flag}" if text == "true" else f"--no-{flag}")
+        else:
+            words += [f"--{flag}", *(text.split() if name == "models" else [text])]
     flags = build_parser().parse_args(["--host", "127.0.0.1", *words])
     settings = replace(settings_of(flags), in_turn=True)
-    if settings.api_key_digest is None and own["open"] != "true":
+    if settings.api_key_digest is None and serving["open"] != "true":
         raise ConfigError('no key: set P2L_API_KEY where the application is built, or say open: "true"')
     settings = replace(settings, model_path=first_model(settings))
-    scaling = replace(scaling_of(flags), gpus=float(own["gpus"]), cpus=float(own["cpus"]))
-    if own["direct"] == "true":
+    scaling = replace(scaling_of(flags), gpus=float(serving["gpus"]), cpus=float(serving["cpus"]))
+    if serving["direct"] == "true":
         return deployment(settings, scaling, "P2L", has_http=True)
     models = {"": deployment(settings, scaling, "P2L")}
     for name, path in flags.models:
@@ -239,22 +242,12 @@ def build(args: Mapping[str, str]) -> Any:
     fronts = serve.deployment(
         serve.ingress()(Front),
         name="Front",
-        num_replicas=int(own["fronts"]),
+        num_replicas=int(serving["fronts"]),
         ray_actor_options={"num_cpus": 0.1},
         max_ongoing_requests=settings.queue_size,
         logging_config=_QUIET_LOGGING,
     )
     return fronts.bind(asdict(settings), models)
-
-
-_OWN_ARGUMENTS = {"direct": "false", "open": "false", "gpus": "0", "cpus": "1", "fronts": "1"}
-
-
-def _words(name: str, text: str) -> list[str]:
-    flag = "--" + name.replace("_", "-")
-    if text in ("true", "false"):
-        return [flag if text == "true" else "--no-" + flag[2:]]
-    return [flag, *text.split()] if name == "models" else [flag, text]
 
 
 def serve_on_ray(
@@ -274,12 +267,16 @@ def serve_on_ray(
         every = dict(zip(every, check_elsewhere(*every.values()), strict=True))
         serve = stack.enter_context(_serve(control, scaling.most * len(every)))
         if settings.device != "cpu":
-            scaling = replace(scaling, gpus=_gpu_share(scaling.most * len(every)))
+            import ray
+
+            # In thousandths, rounded down: the shares of all replicas must fit. One that has none sees no GPU.
+            gpus = ray.cluster_resources().get("GPU", 0.0)
+            scaling = replace(scaling, gpus=float(min(1.0, int(1000 * gpus / (scaling.most * len(every))) / 1000)))
         handles = {}
-        for name, own in every.items():
+        for name, model_settings in every.items():
             folder = control / "models" / name if name else control
             (folder / "metrics").mkdir(parents=True, exist_ok=True)
-            bound = deployment(replace(own, control=str(folder)), scaling, "P2L")
+            bound = deployment(replace(model_settings, control=str(folder)), scaling, "P2L")
             handles[name] = serve.run(bound, name=f"p2l-{name}", route_prefix=None, logging_config=_QUIET_LOGGING)
         print_key(made_key)
         run_server(
@@ -296,17 +293,10 @@ def serve_on_ray(
 
 
 def _share(replicas: int) -> int:
-    """How many cores each replica computes with; OMP_NUM_THREADS says less."""
+    """Return how many cores each replica computes with, OMP_NUM_THREADS at most."""
     cores = len(os.sched_getaffinity(0))
     most = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(cores // replicas, int(most) if most.isdigit() else cores))
-
-
-def _gpu_share(replicas: int) -> float:
-    """How much of a GPU each replica has, if there are any; what has none sees none."""
-    import ray
-
-    return float(min(1.0, int(1000 * ray.cluster_resources().get("GPU", 0.0) / replicas) / 1000))
 
 
 @contextlib.contextmanager

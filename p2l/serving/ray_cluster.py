@@ -23,7 +23,7 @@ _NICENESS = "RAY_worker_niceness"
 
 def check_installed() -> None:
     """Raise ConfigError where there is no Ray."""
-    if importlib.util.find_spec("ray") is None:  # not ray.serve: that would import Ray before it is told anything
+    if importlib.util.find_spec("ray") is None:  # not ray.serve: that would import Ray before its environment is set
         raise ConfigError("--ray needs Ray, which is not installed: pip install 'p2l[ray]'")
 
 

@@ -10,11 +10,11 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from p2l.common.files import locked
 from p2l.common.processes import is_alive
 from p2l.inference import P2L, choose_device
 from p2l.model.checkpoint import Stamp, check_contents, stamp_of
-from p2l.model.model import P2LModel, to_dtype
+from p2l.model.model import to_dtype
 from p2l.model.openvino import CompiledBackbone, is_light, layers_of, text_model
 from p2l.model.precision import PROBES, choose_dtype, in_dtype, quantize
 from p2l.serving.batcher import Batcher, BatchLimits
@@ -49,7 +49,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Status:
-    """What one worker has done of it."""
+    """How far one worker has followed the targets."""
 
     pid: int
     generation: int
@@ -59,10 +59,9 @@ class Status:
 
 
 class Control:
-    """The folder."""
+    """The control folder of a service, which exists."""
 
     def __init__(self, folder: Path) -> None:
-        """The folder exists."""
         self._folder = folder
 
     def target(self) -> Target | None:
@@ -78,26 +77,16 @@ class Control:
             _write(self._folder / "target.json", asdict(target))
             return target
 
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[bool]:
-        """Whether it is this caller's turn to set a target and wait for it; it is nobody else's until the end."""
-        with locked(self._folder / "turn.lock", wait=False) as is_held:
-            yield is_held
+    def turn(self, purpose: Literal["reload", "watch"]) -> contextlib.AbstractContextManager[bool]:
+        """Yield whether it is this caller's turn; it is nobody else's until the block ends."""
+        return locked(self._folder / f"{purpose}.lock", wait=False)
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[bool]:
-        """Whether this worker watches the folder for all; it is nobody else's until the end."""
-        with locked(self._folder / "watch.lock", wait=False) as is_held:
-            yield is_held
-
-    @contextlib.contextmanager
-    def loading(self) -> Iterator[None]:
+    def loading(self) -> contextlib.AbstractContextManager[bool]:
         """Wait until no other worker loads a model; none does until the end."""
-        with locked(self._folder / "load.lock"):
-            yield
+        return locked(self._folder / "load.lock")
 
     def settled(self) -> dict[str, Settled] | None:
-        """What the worker that watched before had decided on; None before the first."""
+        """Return what the worker that watched before had decided on; None before the first."""
         content = _read(self._folder / "settled.json")
         if content is None:
             return None
@@ -109,20 +98,20 @@ class Control:
         _write(self._folder / "settled.json", entries)
 
     def kept(self) -> str | None:
-        """The path of the last target that could be loaded."""
+        """Return the path of the last target that could be loaded."""
         content = _read(self._folder / "kept.json")
         return None if content is None else str(content)
 
     def keep(self, model_path: str) -> None:
-        """Say that a target could be loaded."""
+        """Record a target that could be loaded."""
         _write(self._folder / "kept.json", model_path)
 
     def report(self, status: Status) -> None:
-        """Say what this worker serves."""
+        """Record what this worker serves."""
         _write(self._folder / f"worker-{status.pid}.json", asdict(status))
 
     def statuses(self) -> list[Status]:
-        """What the living workers said last."""
+        """Return the last report of each living worker."""
         contents = [_read(file) for file in sorted(self._folder.glob("worker-*.json"))]
         statuses = [Status(**content) for content in contents if content is not None]
         return [status for status in statuses if is_alive(status.pid)]
@@ -166,7 +155,7 @@ class Served:
 
     @property
     def transformer_dtype(self) -> str:
-        """What its transformers compute in."""
+        """The precision that its transformers compute in."""
         return "bfloat16" if "bfloat16" in self.dtype else "float32"
 
 
@@ -180,36 +169,33 @@ def load(settings: Settings, path: str | None = None) -> Served:
 
 
 def _load(settings: Settings, path: str | None) -> Served:
-    asked = settings if path is None else replace(settings, model_path=path)
-    folder = _watched(asked)
+    if path is not None:
+        settings = replace(settings, model_path=path)
+    folder = None
+    if settings.watch is not None:
+        # A model in the watched folder may be half copied.
+        watched, model_folder = Path(settings.watch), Path(settings.model_path)
+        folder = model_folder if watched in (model_folder, model_folder.parent) else None
     stamp = None if folder is None else stamp_of(folder)
     model = P2L.from_pretrained(
-        asked.model_path,
-        device=asked.device,
+        settings.model_path,
+        device=settings.device,
         # What is measured, rounded or laid out on a CPU starts from float32.
-        dtype="float32" if choose_device(asked.device).type == "cpu" else asked.dtype,
-        model_type=asked.model_type,
-        head_type=asked.head_type,
-        loss_type=asked.loss_type,
-        max_length=asked.max_length,
+        dtype="float32" if choose_device(settings.device).type == "cpu" else settings.dtype,
+        model_type=settings.model_type,
+        head_type=settings.head_type,
+        loss_type=settings.loss_type,
+        max_length=settings.max_length,
     )
     if not np.isfinite(model.predict([list(prompt) for prompt in PROBES[:1]]).coefs).all():
-        raise CheckpointError(f"{asked.model_path}: its coefficients are not finite numbers; copy the folder again")
-    dtype, reason = _prepare(model, asked)
+        raise CheckpointError(f"{settings.model_path}: its coefficients are not finite numbers; copy the folder again")
+    dtype, reason = _prepare(model, settings)
     _ = model.revision  # computed here and kept, not when the first answer needs it
     if folder is not None:
         check_contents(folder, model.digests)
         if stamp is None or stamp_of(folder) != stamp:
             raise CheckpointError(f"{folder}: changed while it was loaded; it is loaded again when its files rest")
-    return Served(model, asked.model_path, dtype, reason, stamp)
-
-
-def _watched(settings: Settings) -> Path | None:
-    """The folder of the model, if it is in the watched one, where it may be half copied."""
-    if settings.watch is None:
-        return None
-    path, watched = Path(settings.model_path), Path(settings.watch)
-    return path if watched in (path, path.parent) else None
+    return Served(model=model, path=settings.model_path, dtype=dtype, reason=reason, stamp=stamp)
 
 
 def _prepare(p2l: P2L, settings: Settings) -> tuple[str, str]:
@@ -217,57 +203,48 @@ def _prepare(p2l: P2L, settings: Settings) -> tuple[str, str]:
     p2l.tokenizer.forget_words()
     model, tokenizer, cores = p2l.model, p2l.tokenizer, settings.cores
     if settings.quantize:
-        rounded = quantize(model, tokenizer, settings.quantize, threads=cores)
-        _warm_up(p2l, settings)
-        return settings.quantize, str(rounded)
-    if settings.dtype is None:
-        choice = choose_dtype(model, tokenizer, threads=cores)
+        dtype, reason = settings.quantize, str(quantize(model, tokenizer, settings.quantize, threads=cores))
     else:
-        choice = in_dtype(model, tokenizer, to_dtype(settings.dtype), settings.dtype_reason, threads=cores)
-    p2l.model = choice.model
-    _warm_up(p2l, settings)
-    return str(choice.dtype).removeprefix("torch."), choice.reason
-
-
-def _warm_up(p2l: P2L, settings: Settings) -> None:
-    """Lay a compiled model out for as many passes as threads will compute, and make its code."""
+        if settings.dtype is None:
+            choice = choose_dtype(model, tokenizer, threads=cores)
+        else:
+            choice = in_dtype(model, tokenizer, to_dtype(settings.dtype), settings.dtype_reason, threads=cores)
+        p2l.model = choice.model
+        dtype, reason = str(choice.dtype).removeprefix("torch."), choice.reason
     backbone = text_model(p2l.model)
     if isinstance(backbone, CompiledBackbone):
+        # Laid out for as many passes as threads will compute, and its code made before the first request.
         backbone.divide(batch_limits(settings, p2l).streams)
         backbone.warm_up(p2l.tokenizer.max_length)
+    return dtype, reason
 
 
 def batch_limits(settings: Settings, model: P2L) -> BatchLimits:
-    """What shares a forward pass and how many threads compute, where the settings do not say it.
-
-    On a CPU a pass takes what is there at once: its time grows with its tokens, so waiting for company gains nothing.
-    """
+    """Return what shares a forward pass and how many threads compute, where the settings do not say it."""
     on_cpu = model.device.type == "cpu"
-    compiled = on_cpu and isinstance(text_model(model.model), CompiledBackbone)
-    tokens = settings.max_batch_tokens or (_COMPILED_BATCH_TOKENS if compiled else _CPU_BATCH_TOKENS)
-    tokens = tokens if on_cpu else settings.max_batch_tokens or _GPU_BATCH_TOKENS
+    compiled = isinstance(text_model(model.model), CompiledBackbone)
+    usual_tokens = _GPU_BATCH_TOKENS
+    if on_cpu:
+        usual_tokens = _COMPILED_BATCH_TOKENS if compiled else _CPU_BATCH_TOKENS
+    # On a CPU a pass takes what is there at once: its time grows with its tokens, so waiting for company gains nothing.
     wait_ms = settings.max_wait_ms if settings.max_wait_ms is not None else (0.0 if on_cpu else _GPU_WAIT_MS)
     light = on_cpu and is_light(model.model)
+    reads_tokens = compiled or bool(layers_of(model.model))  # others take no longer for a longer prompt
     # The event loop may not be held up: neither by waiting for company nor by a long prompt.
-    short = not wait_ms and (not _reads_tokens(model.model) or model.tokenizer.max_length <= _SHORT_PROMPT_TOKENS)
+    short = not wait_ms and (not reads_tokens or model.tokenizer.max_length <= _SHORT_PROMPT_TOKENS)
     cores = settings.cores or torch.get_num_threads()
     streams = settings.streams
     if streams is None:
         streams = 1 if light or not on_cpu else min(_MAX_STREAMS, cores)
         streams = 0 if light and short else streams
     return BatchLimits(
-        tokens=tokens,
+        tokens=settings.max_batch_tokens or usual_tokens,
         prompts=_MAX_BATCH_PROMPTS,
         wait=wait_ms / 1000,
         company=_COMPANY_SECONDS if on_cpu and settings.max_wait_ms is None else 0.0,
         threads=1 if light else settings.cores,
         streams=streams,
     )
-
-
-def _reads_tokens(model: P2LModel) -> bool:
-    """Whether a prompt takes the longer the more tokens it has."""
-    return isinstance(text_model(model), CompiledBackbone) or bool(layers_of(model))
 
 
 def return_freed_memory() -> bool:
@@ -288,15 +265,15 @@ _LOOKS_UNTIL_TIDY = 8
 
 
 def catch_up(settings: Settings, control: Control) -> tuple[Served, int]:
-    """What a worker that starts is to serve, and the generation of the target that this follows.
+    """Load the model that a worker begins with, and return it with the generation of the target that this follows.
 
-    A worker that was replaced may find that the target cannot be loaded, now or ever, or that the one of its
-    settings was removed long ago; then it serves what the others serve, or the newest model there is. InputError if no
-    model can be loaded.
+    InputError if no model can be loaded.
     """
     target = control.target()
     if target is None:
         return load(settings), 0
+    # A worker that was replaced may find that the target cannot be loaded, now or ever, or that the one of its settings
+    # was removed long ago; then it serves what the others serve, or the newest model there is.
     newest = newest_model(Path(settings.watch)) if settings.watch else None
     paths = [target.model_path, control.kept(), settings.model_path, None if newest is None else str(newest)]
     *others, last = dict.fromkeys(path for path in paths if path)
@@ -319,16 +296,12 @@ class Follower:
         self._settings = settings if settings.quantize else measured
         self._batcher = batcher
         self._metrics = metrics
-        self._generation = generation
+        self.generation = generation
+        """Number of the target that was followed last, whether it could be loaded or not."""
         self._control = Control(Path(settings.control))
-        self._tidy_in = 0
+        self._looks_until_tidy = 0
         self._told: tuple[str, str] | None = None
         self._report(None)
-
-    @property
-    def generation(self) -> int:
-        """That of the target that was followed last, whether it could be loaded or not."""
-        return self._generation
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -336,9 +309,13 @@ class Follower:
         try:
             while True:
                 target = self._control.target()
-                if target is not None and target.generation > self._generation:
+                if target is not None and target.generation > self.generation:
                     await self._follow(target)
-                self._tidy()
+                # The memory of the model before is given back a few looks after its last answer.
+                self._looks_until_tidy -= 1
+                if self._looks_until_tidy == 0:
+                    gc.collect()
+                    return_freed_memory()
                 await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
         finally:
             if watching:
@@ -350,7 +327,7 @@ class Follower:
             self.served = await asyncio.to_thread(self._load, target.model_path)
             self._batcher.replace_model(self.served.model, batch_limits(self._settings, self.served.model))
             self._control.keep(target.model_path)
-            self._tidy_in = _LOOKS_UNTIL_TIDY
+            self._looks_until_tidy = _LOOKS_UNTIL_TIDY
             _log.info("now serving %s, revision %s", self.served.path, self.served.model.revision)
         except P2LError as error:
             problem = str(error)
@@ -362,30 +339,23 @@ class Follower:
             _log.error("still serving revision %s: %s", self.served.model.revision, problem)
         self._told = (target.model_path, problem) if problem else None
         self._metrics.reloads.labels("failed" if problem else "done").inc()
-        self._generation = target.generation
+        self.generation = target.generation
         self._report(problem)
 
     def _load(self, path: str) -> Served:
         with self._control.loading() if self._settings.in_turn else contextlib.nullcontext():
             return load(self._settings, path)
 
-    def _tidy(self) -> None:
-        """Give the memory of the model before back, a few looks after its last answer."""
-        self._tidy_in -= 1
-        if self._tidy_in == 0:
-            gc.collect()
-            return_freed_memory()
-
     async def _watch(self) -> None:
         """Make each model that arrives in the watched folder the target, if no other worker does."""
         folder, problem = Path(str(self._settings.watch)), None
         while True:
             try:
-                with self._control.watching() as is_mine:
+                with self._control.turn("watch") as is_mine:
                     if is_mine:
                         await self._watch_for_all(folder)
             except P2LError as error:
-                if str(error) != problem:  # it is told once, however long it lasts
+                if str(error) != problem:  # logged once, however long it lasts
                     _log.error("%s", error)
                 problem = str(error)
             await asyncio.sleep(_SECONDS_BETWEEN_WATCHES)
@@ -405,7 +375,7 @@ class Follower:
                 watch.failed(path)
 
     def _already_there(self, folder: Path) -> dict[str, Settled]:
-        """What is no news at the start: the model that is served, and those with older weights."""
+        """Return what is no news at the start: the model that is served, and those with older weights."""
         served = Path(self.served.path)
         settled = {}
         for path in models_in(folder):
@@ -417,7 +387,7 @@ class Follower:
         return settled
 
     async def _is_loaded(self, target: Target) -> bool:
-        """Whether every worker could load a target, or somebody has set another."""
+        """Wait for all workers; return whether each could load the target, or somebody has set another."""
         while True:
             await asyncio.sleep(_SECONDS_BETWEEN_LOOKS)
             statuses = self._control.statuses()
@@ -427,4 +397,4 @@ class Follower:
                 return not any(status.problem for status in statuses)
 
     def _report(self, problem: str | None) -> None:
-        self._control.report(Status(os.getpid(), self._generation, self.served.model.revision, problem))
+        self._control.report(Status(os.getpid(), self.generation, self.served.model.revision, problem))

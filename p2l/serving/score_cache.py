@@ -1,4 +1,4 @@
-"""Answers that workers share, in Redis: what one has computed no other computes again.
+"""Answers to prompts, and those that workers share in Redis: what one has computed no other computes again.
 
 A key is the model's revision and form, and a keyed hash of the prompt's tokens; neither it nor the answer has the
 prompt. A Redis that is slow or gone costs `_TIMEOUT_SECONDS` once in `_PAUSE_SECONDS`: without it each worker computes.
@@ -14,12 +14,11 @@ import time
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from p2l.common.errors import ConfigError
-from p2l.serving.batcher import Answer
 
 if TYPE_CHECKING:
     from p2l.inference import P2L
@@ -28,39 +27,51 @@ _TIMEOUT_SECONDS = 0.25
 _PAUSE_SECONDS = 5.0
 _LIFETIME_SECONDS = 24 * 3600
 _CONNECTIONS = 16
-_HEAD = struct.Struct("<4sBffII")
+_HEAD = struct.Struct("<4sBffII")  # mark, flags, eta, gamma, number of coefs, number of variances
 _MARK = b"p2l1"
 _ETA, _GAMMA, _TRUNCATED, _VARIANCES = 1, 2, 4, 8
 _log = logging.getLogger("p2l.serving")
 
 
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The coefficients of one prompt and which model gave them."""
+
+    coefs: array[float]
+    """(M,) in single precision: thousands of answers are kept, and a list would take eight times the memory."""
+    eta: float | None
+    gamma: float | None
+    truncated: bool
+    revision: str
+    variances: array[float] | None = None
+    """(R,) of the posterior's components."""
+
+
 @dataclass(frozen=True)
 class Form:
-    """How many numbers an answer of a model has."""
+    """Numbers in an answer of a model."""
 
     coefs: int
     variances: int
-
-    @classmethod
-    def of(cls, model: P2L) -> Form:
-        """Return that of a model."""
-        return cls(len(model.model_list), 0 if model.basis is None else model.basis.shape[1])
 
 
 class ScoreCache:
     """The answers of one service in Redis; use it inside one event loop."""
 
     def __init__(self, url: str, secret: str = "", dtype: str = "") -> None:
-        """Nothing is asked yet. ConfigError for what is not a URL of a Redis.
+        """Connect to nothing yet; ConfigError unless `url` is that of a Redis server.
 
-        `secret` keys the hashes, so that who reads Redis cannot try prompts; `dtype` tells precisions apart.
+        `secret` keys the hashes, so that a reader of Redis cannot try prompts; `dtype` tells precisions apart.
         """
         from redis.asyncio import BlockingConnectionPool, Redis
 
         try:
-            options: dict[str, Any] = {"socket_timeout": _TIMEOUT_SECONDS, "socket_connect_timeout": _TIMEOUT_SECONDS}
             pool = BlockingConnectionPool.from_url(
-                url, max_connections=_CONNECTIONS, timeout=_TIMEOUT_SECONDS, **options
+                url,
+                max_connections=_CONNECTIONS,
+                timeout=_TIMEOUT_SECONDS,
+                socket_timeout=_TIMEOUT_SECONDS,
+                socket_connect_timeout=_TIMEOUT_SECONDS,
             )
         except ValueError as error:  # its text may have the password
             raise ConfigError("--score-cache: not the URL of a Redis server; write redis://HOST:6379/0") from error
@@ -74,7 +85,7 @@ class ScoreCache:
         """Return the answers that are there, by the keys of encoded prompts; none while Redis is away."""
         if not prompts or time.monotonic() < self._away_until:
             return {}
-        form = Form.of(model)
+        form = Form(coefs=len(model.model_list), variances=0 if model.basis is None else model.basis.shape[1])
         try:
             blocks = await self._redis.mget([self._key(model.revision, prompt) for prompt in prompts])
         except Exception as error:

@@ -59,16 +59,22 @@ def worker() -> FastAPI:
 
 
 def _app(settings: Settings) -> FastAPI:
+    import torch
+
     from p2l.serving.app import build_app
     from p2l.serving.boards import read_clusters
     from p2l.serving.reload import Control, catch_up
 
     log_to_stderr()
-    settings = replace(settings, cores=_share_cores(settings.workers))
+    if settings.workers > 1:
+        # Several workers on one machine have their share of the cores each.
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // settings.workers))
+    # Read once: computing light models changes what torch says.
+    settings = replace(settings, cores=torch.get_num_threads())
     served, generation = catch_up(settings, Control(Path(settings.control)))
     model = served.model
     if settings.clusters:
-        read_clusters(settings.clusters, model.model_list)  # a mistake is told at the start
+        read_clusters(settings.clusters, model.model_list)  # a mistake ends the start, not the first page
     _log.info("serving %s, revision %s, on %s; %s", served.path, model.revision, model.device, served.reason)
     return build_app(settings, served, generation)
 
@@ -104,22 +110,20 @@ def check_elsewhere(*every: Settings) -> list[Settings]:
 
     Returns the settings with what was measured, for the workers to take over.
     """
+    checked = []
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        checked = [_checked(pool, settings) for settings in every]
+        for settings in every:
+            try:
+                dtype, reason = pool.submit(_measured, settings).result()
+            except BrokenProcessPool as error:
+                raise InputError(
+                    f"{settings.model_path}: the process that loads it was killed; is there enough memory?"
+                ) from error
+            checked.append(replace(settings, dtype=None if settings.quantize else dtype, dtype_reason=reason))
     log_to_stderr()
     for settings in checked:
         _log.info("%s", settings.dtype_reason)
     return checked
-
-
-def _checked(pool: ProcessPoolExecutor, settings: Settings) -> Settings:
-    try:
-        dtype, reason = pool.submit(_measured, settings).result()
-    except BrokenProcessPool as error:
-        raise InputError(
-            f"{settings.model_path}: the process that loads it was killed; is there enough memory?"
-        ) from error
-    return replace(settings, dtype=None if settings.quantize else dtype, dtype_reason=reason)
 
 
 def _measured(settings: Settings) -> tuple[str, str]:
@@ -127,18 +131,6 @@ def _measured(settings: Settings) -> tuple[str, str]:
 
     served = load(settings)
     return served.transformer_dtype, served.reason
-
-
-def _share_cores(workers: int) -> int:
-    """How many cores this worker computes with: several workers on one machine have their share each.
-
-    It is asked for once, since computing light models changes what torch says of it.
-    """
-    import torch
-
-    if workers > 1:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // workers))
-    return torch.get_num_threads()
 
 
 def log_to_stderr() -> None:

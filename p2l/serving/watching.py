@@ -18,14 +18,18 @@ from p2l.common.errors import CheckpointError, InputError
 from p2l.model.checkpoint import MANIFEST_FILE, Stamp, check_complete, revision_of, stamp_of
 
 _log = logging.getLogger("p2l.serving")
-_LOOKS, _LOOKS_WITHOUT_MANIFEST, _LOOKS_UNTIL_TOLD = 1, 6, 60
-_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 4.0, 600.0
+_LOOKS = 1  # at which the files of a folder with a manifest are as they were: it shows what is missing or short
+_LOOKS_WITHOUT_MANIFEST = 6
+_LOOKS_UNTIL_TOLD = 60
+_FIRST_PAUSE_SECONDS = 4.0  # before a model that failed is tried again
+_MAX_PAUSE_SECONDS = 600.0
 
 
 def models_in(folder: Path) -> list[Path]:
     """Return the folder and those in it that are not hidden; InputError if it cannot be read."""
     try:
-        return [folder, *(part for part in folder.iterdir() if part.is_dir() and not part.name.startswith("."))]
+        # What training is writing has a name that begins with a dot.
+        return [folder, *(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))]
     except OSError as error:
         raise InputError(f"{folder}: cannot be watched: {error.strerror or error}") from error
 
@@ -37,16 +41,13 @@ def newest_model(folder: Path) -> Path | None:
 
 
 def written_at(folder: Path) -> int:
-    """When the newest weights of a complete model folder were written (ns); 0 for any other folder.
-
-    Folders that are being written by training have names that begin with a dot, and no configuration before the end.
-    """
+    """Return when the newest weights of a complete model folder were written (ns); 0 for any other folder."""
     times = _times_of_weights(folder)
     try:
         if times:
             check_complete(folder)
             return max(times)
-    except (CheckpointError, OSError):  # it is being copied, or removed
+    except (CheckpointError, OSError):  # it is being copied, removed, or written by training
         pass
     return 0
 
@@ -62,7 +63,7 @@ def _times_of_weights(folder: Path) -> list[int]:
 
 @dataclass(frozen=True)
 class Settled:
-    """What a folder held when it was decided on."""
+    """Content of a folder when it was decided on."""
 
     stamp: Stamp
     revision: str | None = None
@@ -79,7 +80,7 @@ class _Arrival:
 
 
 class Watch:
-    """Looks at a folder again and again, and says which model is to be loaded."""
+    """Looks at a folder again and again for the model to load next."""
 
     def __init__(
         self, folder: Path, settled: Mapping[str, Settled], clock: Callable[[], float] = time.monotonic
@@ -117,7 +118,7 @@ class Watch:
         try:
             check_complete(path)
         except (CheckpointError, OSError) as error:
-            # Most copies are complete some looks later; a folder that stays incomplete is told once.
+            # Most copies are complete some looks later; a folder that stays incomplete is logged once.
             if arrival.looks == _LOOKS_UNTIL_TOLD and (path / MANIFEST_FILE).is_file():
                 _log.warning("not served: %s", error)
             return False
@@ -133,10 +134,9 @@ class Watch:
         arrival = self._arrivals.get(path)
         if arrival is None:
             return
-        older = [other for other in self._arrivals if 0 < written_at(other) <= written_at(path) and other != path]
-        for other in older:
-            if self._arrivals[other].looks:
-                self.settle(other, self._arrivals[other].stamp, None)
+        for older, its_arrival in list(self._arrivals.items()):
+            if its_arrival.looks and older != path and 0 < written_at(older) <= written_at(path):
+                self.settle(older, its_arrival.stamp, None)
         self.settle(path, arrival.stamp, revision)
 
     def failed(self, path: Path) -> None:
@@ -147,7 +147,7 @@ class Watch:
 
 
 def _holds_another(path: Path, entry: Settled) -> bool:
-    """Whether the files of a folder, whose names, sizes and times are those of before, have another content."""
+    """Return whether files with the names, sizes and times of before have another content."""
     try:
         return entry.revision is not None and revision_of(path) != entry.revision
     except CheckpointError:

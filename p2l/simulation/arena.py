@@ -43,7 +43,7 @@ IntArray: TypeAlias = NDArray[np.int64]
 _CHUNK = 8192
 _DAY = 86_400.0
 # The purpose of a random stream is part of its seed, so that a change of one leaves the others.
-_MODELS, _PEOPLE, _PROMPTS, _VOTES, _WORDS, _TAGS, _EXAMPLES = range(7)
+_MODELS, _PEOPLE, _PROMPTS, _VOTES, _WORDS, TAGS, _EXAMPLES = range(7)
 
 
 @dataclass(frozen=True)
@@ -115,11 +115,7 @@ class Arena:
 
     def texts(self, chunk: VoteChunk) -> pa.ListArray:
         """Return the prompts of a chunk: lists of user turns."""
-        return self._render(chunk.prompts, self._chunk_rng(_WORDS, int(chunk.ids[0])))
-
-    def tag_rng(self, chunk: VoteChunk) -> np.random.Generator:
-        """Return the random stream that the tags of a chunk are drawn from."""
-        return self._chunk_rng(_TAGS, int(chunk.ids[0]))
+        return self._render(chunk.prompts, self.chunk_rng(_WORDS, int(chunk.ids[0])))
 
     def truth_of(self, prompt_ids: Any) -> Truth:
         """Return the true coefficients and eta of prompts by `question_id`; ConfigError for unknown ones."""
@@ -130,9 +126,10 @@ class Arena:
         truth = Truth(np.empty((len(ids), len(self.model_list))), np.empty(len(ids)))
         validation = ids >= self.config.votes
         local = ids - self.config.votes * validation
-        where = local // _CHUNK * 2 + validation
-        for key in np.unique(where):
-            rows = where == key
+        # A chunk is drawn as a whole, so each is drawn once; its key is its number and kind.
+        chunk_key = local // _CHUNK * 2 + validation
+        for key in np.unique(chunk_key):
+            rows = chunk_key == key
             prompts, day = self._prompts(int(key // 2), bool(key % 2))
             chosen = local[rows] % _CHUNK
             effect = self.models.prompt_effect(prompts.take(chosen), day[chosen])
@@ -179,8 +176,8 @@ class Arena:
 
         The words leave open how the topics were dealt to the clauses; both ways are equally likely.
         """
-        other = self._truth(chunk.effect, other_deal=True)
-        return (chunk.probs + _outcome_probs(other, chunk.model_a, chunk.model_b)) / 2
+        other_truth = self._truth(chunk.effect, other_deal=True)
+        return (chunk.probs + _outcome_probs(other_truth, chunk.model_a, chunk.model_b)) / 2
 
     def model_frame(self) -> pd.DataFrame:
         """Return one row per model: name, organisation, release, retirement, quality against the mean, skill by topic.
@@ -207,15 +204,16 @@ class Arena:
     def _parse_kind(self, kind: str) -> tuple[str, int, int]:
         """Parse a kind into (joining word or "", first topic, second topic)."""
         joins = [word for word in ("into", "without", "then") if f" {word} " in kind]
-        parts = kind.split(f" {joins[0]} ") if joins else [kind, kind]
-        for part in parts:
-            if part not in self.topics:
+        topics = kind.split(f" {joins[0]} ") if joins else [kind, kind]
+        for topic in topics:
+            if topic not in self.topics:
                 raise ConfigError(
-                    f"unknown topic {part!r}{nearest(part, self.topics)}; known: {', '.join(self.topics)}"
+                    f"unknown topic {topic!r}{nearest(topic, self.topics)}; known: {', '.join(self.topics)}"
                 )
-        return joins[0] if joins else "", self.topics.index(parts[0]), self.topics.index(parts[1])
+        return joins[0] if joins else "", self.topics.index(topics[0]), self.topics.index(topics[1])
 
-    def _chunk_rng(self, purpose: int, first_id: int) -> np.random.Generator:
+    def chunk_rng(self, purpose: int, first_id: int) -> np.random.Generator:
+        """Return the random stream of one purpose for the chunk that begins with this vote."""
         return np.random.default_rng([self.config.seed, purpose, first_id])
 
     def _prompts(self, index: int, validation: bool) -> tuple[PromptBatch, FloatArray]:
@@ -223,7 +221,7 @@ class Arena:
         config = self.config
         count, first = (config.validation_votes, config.votes) if validation else (config.votes, 0)
         local = np.arange(index * _CHUNK, min(count, (index + 1) * _CHUNK))
-        rng = self._chunk_rng(_PROMPTS, first + index * _CHUNK)
+        rng = self.chunk_rng(_PROMPTS, first + index * _CHUNK)
         share = (local + rng.random(len(local))) / count
         age = share if config.growth == 1 else np.log1p(share * (config.growth - 1)) / np.log(config.growth)
         day = config.days * age
@@ -235,7 +233,7 @@ class Arena:
     def _chunk(self, index: int, validation: bool) -> VoteChunk:
         prompts, day = self._prompts(index, validation)
         first = index * _CHUNK + (self.config.votes if validation else 0)
-        rng = self._chunk_rng(_VOTES, first)
+        rng = self.chunk_rng(_VOTES, first)
         a, b, propensity = self.models.draw_pairs(day, rng)
         effect = self.models.prompt_effect(prompts, day)
         truth = self._truth(effect)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from p2l.simulation.arena import Arena, VoteChunk
+from p2l.simulation.arena import TAGS, Arena, VoteChunk
 from p2l.simulation.prompts import LANGUAGES, STRUCTURES, PromptBatch
 from p2l.votes import WINNERS
 
@@ -35,7 +35,9 @@ def vote_batch(arena: Arena, chunk: VoteChunk) -> pa.RecordBatch:
     """
     names = _words(arena.model_list)
     prompts = chunk.prompts
-    topics, mentioned = _topics(arena, prompts)
+    # "first+second" in alphabetical order, or the only one.
+    pairs = [[a if a == b else "+".join(sorted((a, b))) for b in arena.topics] for a in arena.topics]
+    first, second = prompts.topics.T
     columns = {
         "question_id": pa.array(chunk.ids).cast(pa.string()),
         "tstamp": prompts.tstamp,
@@ -50,8 +52,8 @@ def vote_batch(arena: Arena, chunk: VoteChunk) -> pa.RecordBatch:
         "is_code": _mentions(arena, prompts, "code"),
         "category_tag": _tags(arena, chunk),
         "user": pa.array([f"user-{user}" for user in prompts.user.tolist()]),
-        "topic": topics,
-        "mentioned": mentioned,
+        "topic": _words(arena.topics)(prompts.topics[np.arange(len(prompts)), prompts.decisive]),
+        "mentioned": pa.array(np.array(pairs)[first, second]),
         "structure": _words(STRUCTURES)(prompts.structure),
     }
     return pa.record_batch({name: pa.array(values) for name, values in columns.items()})
@@ -76,17 +78,8 @@ def truth_batch(chunk: VoteChunk, split: str) -> pa.RecordBatch:
     )
 
 
-def _topics(arena: Arena, prompts: PromptBatch) -> tuple[pa.Array, pa.Array]:
-    """Return the topic that decides, and "first+second" in alphabetical order (or the only one)."""
-    count = len(arena.topics)
-    pairs = [[a if a == b else "+".join(sorted((a, b))) for b in arena.topics] for a in arena.topics]
-    decisive = prompts.topics[np.arange(len(prompts)), prompts.decisive]
-    both = prompts.topics[:, 0] * count + prompts.topics[:, 1]
-    return _words(arena.topics)(decisive), pa.array(np.array(pairs).ravel()[both])
-
-
 def _mentions(arena: Arena, prompts: PromptBatch, topic: str) -> NDArray[np.bool_]:
-    """Whether a prompt speaks of the topic at all."""
+    """Return whether each prompt speaks of the topic at all."""
     if topic not in arena.topics:
         return np.zeros(len(prompts), bool)
     mentions: NDArray[np.bool_] = (prompts.topics == arena.topics.index(topic)).any(axis=1)
@@ -95,7 +88,7 @@ def _mentions(arena: Arena, prompts: PromptBatch, topic: str) -> NDArray[np.bool
 
 def _tags(arena: Arena, chunk: VoteChunk) -> pa.StructArray:
     """Return the nested tags of arena votes; criteria are likelier in demanding prompts, so that some are `hard`."""
-    rng = arena.tag_rng(chunk)
+    rng = arena.chunk_rng(TAGS, int(chunk.ids[0]))
     extra = _CRITERION_PER_DEMANDING_WORD * (chunk.prompts.difficulty - 1.05)
     criteria = {
         name: rng.random(len(chunk)) < 1 / (1 + (1 - share) / share * np.exp(-extra))

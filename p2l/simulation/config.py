@@ -29,7 +29,7 @@ class SimulationConfig:
     days: float = 670.0
     """From the first vote to the last."""
     fashion: float = 0.0
-    """How far each topic's log popularity swings on top of the drift, with a peak of its own."""
+    """Swing of each topic's log popularity on top of the drift, with a peak of its own."""
     turnover: float = 0.0
     """Share of each topic's nouns that others replace over the arena's life; half are in use at a time then."""
     lifetime: float = 330.0

@@ -24,8 +24,8 @@ from p2l.simulation.prompts import LENGTHS, PromptBatch, topic_weights
 
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
-LEVEL = 1.0  # mean coefficient: the odds of a usable answer from a middling model are e to 1
-ETA = -0.2  # with it about one vote in seven is a tie between good answers
+_LEVEL = 1.0  # mean coefficient: the odds of a usable answer from a middling model are e to 1
+_ETA = -0.2  # with it about one vote in seven is a tie between good answers
 _TIERS = {"": 0.0, "-mini": -0.5, "-pro": 0.25}
 _ORGANISATIONS = (
     *("aster", "boreal", "cobalt", "dune", "ember", "fjord", "glacier", "heron", "indigo", "juniper", "kestrel"),
@@ -80,14 +80,14 @@ class ModelTable:
     drift: float
 
     def version(self, day: FloatArray) -> IntArray:
-        """Return how often each model (n, M) has been updated by then."""
+        """Return the number of updates (n, M) of each model up to then."""
         return np.floor((day[:, None] - self.release).clip(min=0) / _UPDATE_DAYS).astype(np.int64)
 
     def shown(self, day: FloatArray) -> FloatArray:
         """Return the chance (n, M) of each model to be drawn first; zero before release and after retirement."""
         age = day[:, None] - self.release
-        here = (age >= 0) & (day[:, None] < self.retirement)
-        weight: FloatArray = np.where(here, 1 + _NEWCOMER_BOOST * np.exp(-age.clip(min=0) / _NEWCOMER_DAYS), 0)
+        is_there = (age >= 0) & (day[:, None] < self.retirement)
+        weight: FloatArray = np.where(is_there, 1 + _NEWCOMER_BOOST * np.exp(-age.clip(min=0) / _NEWCOMER_DAYS), 0)
         weight /= weight.sum(axis=1, keepdims=True)
         return weight
 
@@ -109,27 +109,31 @@ class ModelTable:
     def prompt_effect(self, prompts: PromptBatch, day: FloatArray) -> PromptEffect:
         """Return what the prompts add to each model's coefficient, scaled by `effect`."""
         weights, is_known = topic_weights(prompts, len(self.topic_eta))
-        early, late = self._turned(day)
+        # Each model's skill at its latest update is made of both profiles, in these shares (n, M).
+        version = self.version(day)
+        updated = self.release + _UPDATE_DAYS * np.arange(version.max() + 1)[:, None]
+        angle = self.drift * updated / 365
+        models = np.arange(len(self.names))
+        early = self.effect * np.cos(angle)[version, models]
+        late = self.effect * np.sin(angle)[version, models]
         length = self.effect * self.length_skill[prompts.length]
         seen = length + self.effect * self.language_skill[prompts.language]
         seen += early * (is_known @ self.early_skill) + late * (is_known @ self.late_skill)
         seen -= _HARDNESS * (prompts.difficulty - 1.0)[:, None]
         unknown = weights - is_known
         hidden = early * (unknown @ self.early_skill) + late * (unknown @ self.late_skill)
-        return PromptEffect(seen, hidden, length, is_known @ self.topic_eta, unknown @ self.topic_eta)
+        return PromptEffect(
+            seen=seen,
+            hidden=hidden,
+            length=length,
+            eta_seen=is_known @ self.topic_eta,
+            eta_hidden=unknown @ self.topic_eta,
+        )
 
     def coefs_and_eta(self, effect: PromptEffect, *, other_deal: bool = False) -> tuple[FloatArray, FloatArray]:
         """Return coefficients (n, M) and eta (n,); with `other_deal` as in `PromptEffect.total`."""
         coefs, eta = effect.total(other_deal=other_deal)
-        return LEVEL + self.quality + coefs, ETA + eta
-
-    def _turned(self, day: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the shares (n, M) of the early and of the late profile in each model's skill at its latest update."""
-        version = self.version(day)
-        updated = self.release + _UPDATE_DAYS * np.arange(version.max() + 1)[:, None]
-        angle = self.drift * updated / 365
-        models = np.arange(len(self.names))
-        return self.effect * np.cos(angle)[version, models], self.effect * np.sin(angle)[version, models]
+        return _LEVEL + self.quality + coefs, _ETA + eta
 
 
 def make_models(config: SimulationConfig, rng: np.random.Generator) -> ModelTable:
@@ -137,11 +141,23 @@ def make_models(config: SimulationConfig, rng: np.random.Generator) -> ModelTabl
     models, topics = config.models, config.topics
     if models < 2:
         raise ConfigError(f"models: {models} asked for; at least 2 are needed for a vote")
-    maker = _makers(models, rng)
     # The order of draws is part of the seed's meaning: a new draw comes last.
-    release = _releases(models, config.days, rng)
+    # The first few organisations make most of the models.
+    num_makers = max(2, min(len(_ORGANISATIONS), models // 4))
+    share = 1 / np.arange(1, num_makers + 1) ** 0.7
+    maker = rng.choice(num_makers, size=models, p=share / share.sum())
+    # Two fifths are released before the first vote, the others at an even pace.
+    early = max(2, round(0.4 * models))
+    before = -np.sort(rng.uniform(0, 250, early))[::-1]
+    arrivals = (np.arange(models - early) + rng.random(models - early)) / max(1, models - early)
+    release = np.concatenate([before, 0.9 * config.days * arrivals])
     tier = rng.choice(len(_TIERS), size=models, p=[0.55, 0.3, 0.15])
-    names = _names(maker, tier)
+    # Numbered in order of release.
+    count = [0] * len(_ORGANISATIONS)
+    names = []
+    for organisation, size in zip(maker, tier, strict=True):
+        count[organisation] += 1
+        names.append(f"{_ORGANISATIONS[organisation]}-{count[organisation]}{list(_TIERS)[size]}")
     quality = _quality(maker, tier, release, config.improvement, rng)
     order = np.argsort(names)
     skill = [_profile(maker, topics, rng)[:, order] for _ in range(2)]
@@ -161,29 +177,14 @@ def make_models(config: SimulationConfig, rng: np.random.Generator) -> ModelTabl
     )
 
 
-def _makers(models: int, rng: np.random.Generator) -> IntArray:
-    """Return each model's organisation (M,) in order of release; the first few make most of the models."""
-    makers = max(2, min(len(_ORGANISATIONS), models // 4))
-    share = 1 / np.arange(1, makers + 1) ** 0.7
-    return rng.choice(makers, size=models, p=share / share.sum())
-
-
-def _releases(models: int, days: float, rng: np.random.Generator) -> FloatArray:
-    """Return sorted release days (M,): two fifths before the first vote, the others at an even pace."""
-    early = max(2, round(0.4 * models))
-    before = -np.sort(rng.uniform(0, 250, early))[::-1]
-    arrivals = (np.arange(models - early) + rng.random(models - early)) / max(1, models - early)
-    return np.concatenate([before, 0.9 * days * arrivals])
-
-
 def _retirements(release: FloatArray, days: float, lifetime: float, rng: np.random.Generator) -> FloatArray:
     """Return retirement days (M,); none leaves fewer than six models (or half of them) behind."""
     planned = release + lifetime * rng.lognormal(0, 0.5, len(release))
     retirement = np.full(len(release), np.inf)
     floor = max(2, min(6, len(release) // 2))
     for m in np.argsort(planned):
-        here = (release <= planned[m]) & (retirement > planned[m])
-        if 0 < planned[m] < days and here.sum() > floor:
+        is_there = (release <= planned[m]) & (retirement > planned[m])
+        if 0 < planned[m] < days and is_there.sum() > floor:
             retirement[m] = planned[m]
     return retirement
 
@@ -206,13 +207,3 @@ def _profile(maker: IntArray, topics: int, rng: np.random.Generator) -> FloatArr
     skill: FloatArray = shared + rng.normal(0, np.sqrt(0.5), (topics, len(maker)))
     skill -= skill.mean(axis=0)
     return skill
-
-
-def _names(maker: IntArray, tier: IntArray) -> list[str]:
-    """Name models `organisation-number[-tier]`, numbered in order of release."""
-    count = [0] * len(_ORGANISATIONS)
-    names = []
-    for organisation, size in zip(maker, tier, strict=True):
-        count[organisation] += 1
-        names.append(f"{_ORGANISATIONS[organisation]}-{count[organisation]}{list(_TIERS)[size]}")
-    return names

@@ -46,7 +46,7 @@ _WORDS = json.loads(Path(__file__).with_name("words.json").read_text(encoding="u
 _TOPIC_WORDS: dict[str, str] = _WORDS["topics"]
 
 # Roles that function words play. Each has at least two words per language, so that no single string gives a role away.
-ROLES = ("filler", "demanding", "explain", "convert", "into", "including", "without", "tell", "again")
+_ROLES = ("filler", "demanding", "explain", "convert", "into", "including", "without", "tell", "again")
 _FUNCTION_WORDS: dict[str, dict[str, str]] = _WORDS["languages"]
 LANGUAGES = tuple(_FUNCTION_WORDS)
 _CYRILLIC = str.maketrans("abcdefghijklmnopqrstuvwxyz", "абцдефгхийклмнопярстувжыез")
@@ -58,7 +58,7 @@ class Vocabulary:
     """All words of an arena, by word id.
 
     words: object array of `languages * words_per_language` strings.
-    role_start, role_size: first local id and number of the words of each role (see `ROLES`).
+    role_start, role_size: first local id and number of the words of each role (see `_ROLES`).
     topic_start: local id of the first noun of the first topic; topic k begins `k * _WORDS_PER_TOPIC` later.
     """
 
@@ -74,14 +74,20 @@ def build_vocabulary(topics: int, languages: int) -> Vocabulary:
     """Build the words of an arena (layout: see the module's docstring); ConfigError for too many languages."""
     if not 1 <= languages <= len(LANGUAGES):
         raise ConfigError(f"languages: {languages} asked for; between 1 and {len(LANGUAGES)} are available")
-    nouns = [word for topic in range(topics) for word in _topic_words(topic)]
+    nouns: list[str] = []
+    for topic in range(topics):
+        if topic < len(_TOPIC_WORDS):
+            nouns += list(_TOPIC_WORDS.values())[topic].split()
+        else:  # invented, like the topic's name, which takes the number before them
+            first = topic * (_WORDS_PER_TOPIC + 1) + 1
+            nouns += [_invented(number) for number in range(first, first + _WORDS_PER_TOPIC)]
     spoken = [
-        [word for role in ROLES for word in _FUNCTION_WORDS[name][role].split()]
+        [word for role in _ROLES for word in _FUNCTION_WORDS[name][role].split()]
         + [_foreign(word, name, i) for i, word in enumerate(nouns)]
         for name in LANGUAGES
     ]
-    sizes = {role: len(_FUNCTION_WORDS["English"][role].split()) for role in ROLES}
-    starts = dict(zip(ROLES, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
+    sizes = {role: len(_FUNCTION_WORDS["English"][role].split()) for role in _ROLES}
+    starts = dict(zip(_ROLES, np.cumsum([0, *sizes.values()]).tolist(), strict=False))
     return Vocabulary(
         words=np.array([word for language in spoken[:languages] for word in language], dtype=object),
         words_per_language=len(spoken[0]),
@@ -95,13 +101,6 @@ def topic_names(topics: int) -> list[str]:
     """Return the names of the first `topics` topics; beyond the written ones they are invented words."""
     written = list(_TOPIC_WORDS)[:topics]
     return written + [_invented(k * (_WORDS_PER_TOPIC + 1)) for k in range(len(written), topics)]
-
-
-def _topic_words(topic: int) -> list[str]:
-    """Return the nouns of a topic; they are invented, like its name, where none are written."""
-    if topic < len(_TOPIC_WORDS):
-        return list(_TOPIC_WORDS.values())[topic].split()
-    return [_invented(topic * (_WORDS_PER_TOPIC + 1) + 1 + i) for i in range(_WORDS_PER_TOPIC)]
 
 
 def _invented(number: int) -> str:
@@ -205,11 +204,6 @@ class PromptSource:
     fashion: float = 0.0
     turnover: float = 0.0
 
-    @property
-    def topics(self) -> int:
-        """K."""
-        return int(self.popularity.shape[1])
-
     def draw(self, tstamp: FloatArray, age: FloatArray, rng: np.random.Generator) -> PromptBatch:
         """Draw one prompt per time; `age` is the time as a share of the arena's life."""
         n = len(tstamp)
@@ -230,22 +224,19 @@ class PromptSource:
             return np.full(len(age), -1)
         return np.floor(self.turnover * _WORDS_PER_TOPIC * age).astype(np.int64)
 
-    def _wave(self, age: FloatArray) -> FloatArray:
-        """Return what fashion adds (n, K) to the log popularity of each topic; topic k peaks at age k / (K - 1)."""
-        peaks = np.linspace(0, 1, self.topics)
-        return np.asarray(self.fashion * np.cos(np.pi * (age[:, None] - peaks)))
-
     def _draw_topics(self, user: IntArray, structure: IntArray, age: FloatArray, rng: np.random.Generator) -> IntArray:
         """Draw (n, 2): a topic that the user likes and another one, in an order that a fair coin decides."""
-        wave = self._wave(age)
+        # What fashion adds (n, K) to the log popularity of each topic; topic k peaks at age k / (K - 1).
+        wave = self.fashion * np.cos(np.pi * (age[:, None] - np.linspace(0, 1, self.popularity.shape[1])))
         logits = self.popularity[0] + age[:, None] * (self.popularity[1] - self.popularity[0]) + wave
+        # Gumbel noise: the two highest are two different draws by popularity.
         ranked = np.argsort(logits + rng.gumbel(size=logits.shape), axis=1)
         first, second = ranked[:, -1], ranked[:, -2]
         favourite = self.user_topic[user]
         keen = _FAVOURITE * np.exp(wave[np.arange(len(user)), favourite] - self.fashion)
         liked = np.where(rng.random(len(user)) < keen, favourite, first)
-        other = np.where(liked == first, second, first)
-        pair = np.where(rng.random(len(user)) < 0.5, [liked, other], [other, liked])
+        beside = np.where(liked == first, second, first)
+        pair = np.where(rng.random(len(user)) < 0.5, [liked, beside], [beside, liked])
         topics: IntArray = np.where(structure == SINGLE, liked, pair).T.astype(np.int64)
         return topics
 
@@ -295,11 +286,13 @@ def topic_weights(prompts: PromptBatch, topics: int) -> tuple[FloatArray, FloatA
     The second is the mean over the two ways to deal the prompt's topics to its clauses, which have the same words.
     """
     one_hot, rows = np.eye(topics), np.arange(len(prompts))
-    decisive = one_hot[prompts.topics[rows, prompts.decisive]]
-    other = one_hot[prompts.topics[rows, 1 - prompts.decisive]]
-    weight = np.array([0.0, 0.0, _NEGATED_WEIGHT, _EARLIER_TURN_WEIGHT])[prompts.structure][:, None]
-    decides = np.array([1.0, 1.0, 1.0, 1 - _EARLIER_TURN_WEIGHT])[prompts.structure][:, None]
-    return decides * decisive + weight * other, (decides + weight) / 2 * (decisive + other)
+    deciding = one_hot[prompts.topics[rows, prompts.decisive]]
+    beside = one_hot[prompts.topics[rows, 1 - prompts.decisive]]
+    # By structure: single, order, negation, turns.
+    deciding_weight = np.array([1.0, 1.0, 1.0, 1 - _EARLIER_TURN_WEIGHT])[prompts.structure][:, None]
+    beside_weight = np.array([0.0, 0.0, _NEGATED_WEIGHT, _EARLIER_TURN_WEIGHT])[prompts.structure][:, None]
+    weights = deciding_weight * deciding + beside_weight * beside
+    return weights, (deciding_weight + beside_weight) / 2 * (deciding + beside)
 
 
 def choose_words(
@@ -360,11 +353,11 @@ def to_sentences(prompts: PromptBatch, words: NDArray[np.int64], vocabulary: Voc
 
 
 def _noun_phrase(ids: Sequence[int], spelled: Sequence[str], first_noun: int, demanding: Sequence[int]) -> str:
-    things = [spelled[word] for word in dict.fromkeys(ids) if word >= first_noun]
+    nouns = [spelled[word] for word in dict.fromkeys(ids) if word >= first_noun]
     adjectives = [spelled[word] for word in dict.fromkeys(ids) if word in demanding]
     fillers = [spelled[word] for word in ids if word < first_noun and word not in demanding][:1]
-    first = " ".join([*adjectives, *(_AS_ADJECTIVE.get(word, word) for word in fillers), things[0]])
-    listed = [f"the {thing}" for thing in (first, *things[1:])]
+    first = " ".join([*adjectives, *(_AS_ADJECTIVE.get(word, word) for word in fillers), nouns[0]])
+    listed = [f"the {noun}" for noun in (first, *nouns[1:])]
     return listed[0] if len(listed) == 1 else f"{', '.join(listed[:-1])} and {listed[-1]}"
 
 
@@ -434,7 +427,7 @@ def _draw_role(role: str, shape: tuple[int, ...], vocabulary: Vocabulary, rng: n
 
 
 def _decaying(n: int) -> FloatArray:
-    """Return shares of n things that fall off like one over the rank; they sum to one."""
+    """Return n shares that fall off like one over the rank; they sum to one."""
     share: FloatArray = 1 / np.arange(2.0, n + 2)
     share /= share.sum()
     return share

@@ -36,7 +36,7 @@ MODELS = tuple(_MODELS)
 _ETA = -0.2  # of grk: about one vote in seven is a tie between good answers
 _FIRST_DAY = 1_735_689_600.0  # 2025-01-01, in seconds
 _DAYS = 90
-_GRADED = 150  # prompts of each topic
+_PROMPTS_GRADED = 150  # of each topic
 
 # Each topic: templates, and what may stand in their places. A request may open and end in several ways, so that no
 # wording belongs to one topic.
@@ -170,17 +170,15 @@ _TEMPLATES: dict[str, tuple[tuple[str, ...], dict[str, tuple[str, ...]]]] = {
 
 def sample_prompts() -> dict[str, list[str]]:
     """Return all prompts of each topic, each once, in a fixed order."""
-    return {topic: _filled(*_TEMPLATES[topic]) for topic in TOPICS}
-
-
-def _filled(templates: tuple[str, ...], words: dict[str, tuple[str, ...]]) -> list[str]:
-    places = [dict(zip(words, chosen, strict=True)) for chosen in itertools.product(*words.values())]
-    return list(dict.fromkeys(template.format(**place) for template in templates for place in places))
-
-
-def _worded(prompt: str, rng: np.random.Generator) -> str:
-    """Return a prompt as somebody might type it."""
-    return f"{_OPENINGS[rng.integers(len(_OPENINGS))]}{prompt}{_ENDINGS[rng.integers(len(_ENDINGS))]}"
+    prompts = {}
+    for topic in TOPICS:
+        templates, choices = _TEMPLATES[topic]
+        fillings = [dict(zip(choices, words, strict=True)) for words in itertools.product(*choices.values())]
+        # A template without one of the words gives the same prompt several times.
+        prompts[topic] = list(
+            dict.fromkeys(template.format(**filling) for template in templates for filling in fillings)
+        )
+    return prompts
 
 
 def sample_coefs() -> FloatArray:
@@ -197,8 +195,13 @@ def sample_votes(votes: int, seed: int) -> pa.RecordBatch:
     rng = np.random.default_rng(seed)
     prompts = sample_prompts()
     topic = rng.integers(len(TOPICS), size=votes)
-    drawn = [prompts[TOPICS[number]] for number in topic]
-    texts = [_worded(some[rng.integers(len(some))], rng) for some in drawn]
+    texts = []
+    for number in topic:
+        choices = prompts[TOPICS[number]]
+        prompt = choices[rng.integers(len(choices))]
+        opening = _OPENINGS[rng.integers(len(_OPENINGS))]
+        ending = _ENDINGS[rng.integers(len(_ENDINGS))]
+        texts.append(f"{opening}{prompt}{ending}")
     model_a = rng.integers(len(MODELS), size=votes)
     model_b = (model_a + rng.integers(1, len(MODELS), size=votes)) % len(MODELS)
     coefs = sample_coefs()
@@ -221,15 +224,11 @@ def sample_scores(seed: int) -> pa.RecordBatch:
     """Return a graded answer of each model to some prompts of each topic: 1 if it is usable, drawn by grk, else 0."""
     rng = np.random.default_rng(seed)
     coefs = sample_coefs()
-    rows = [
-        {"prompt": prompt, "category": topic, "model": model, "score": score, "cost": cost}
-        for number, (topic, prompts) in enumerate(sample_prompts().items())
-        for prompt in rng.permutation(prompts)[:_GRADED]
-        for model, score, (_, cost) in zip(MODELS, _graded(coefs[number], rng), _MODELS.values(), strict=True)
-    ]
+    rows = []
+    for topic, prompts in sample_prompts().items():
+        chances = 1.0 / (1.0 + np.exp(-coefs[TOPICS.index(topic)]))
+        for prompt in rng.permutation(prompts)[:_PROMPTS_GRADED]:
+            scores = (rng.random(len(MODELS)) < chances).astype(float)
+            for model, score, (_, cost) in zip(MODELS, scores.tolist(), _MODELS.values(), strict=True):
+                rows.append({"prompt": prompt, "category": topic, "model": model, "score": score, "cost": cost})
     return pa.RecordBatch.from_pylist(rows)
-
-
-def _graded(coefs: FloatArray, rng: np.random.Generator) -> list[float]:
-    usable = rng.random(len(coefs)) < 1.0 / (1.0 + np.exp(-coefs))
-    return [float(one) for one in usable]

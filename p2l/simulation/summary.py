@@ -118,7 +118,8 @@ class ArenaSummary:
     def to_text(self) -> str:
         """Render a summary for people."""
         config, count = self.arena.config, self.train.count
-        bayes, marginal = self.held_out.bayes(), self.marginal_loss()
+        held_out = self.held_out
+        bayes, marginal = held_out.bayes(), self.marginal_loss()
         shares = self.train.votes.sum(axis=(0, 1)) / count
         on = "validation" if self.validation.count else "training"
         lines = [
@@ -133,7 +134,7 @@ class ArenaSummary:
             ("", ""),
             (f"loss on the {on} votes", "grk (all four outcomes), nats per vote"),
             ("  single leaderboard", f"{marginal:.4f}"),
-            ("  best bag of words", f"{self.held_out.bag():.4f}"),
+            ("  best bag of words", f"{held_out.bag():.4f}"),
             ("  Bayes optimum", f"{bayes['grk']:.4f}"),
             ("  gap to close", f"{marginal - bayes['grk']:.4f}"),
             ("Bayes optimum of others", ", ".join(f"{name} {bayes[name]:.4f}" for name in ("rk", "bt-tie", "bt"))),

@@ -134,16 +134,6 @@ def test_a_saved_mean_that_began_with_a_trained_model_goes_on() -> None:
     assert all(torch.equal(mean, whole.means[name]) for name, mean in resumed.means.items())
 
 
-def test_a_state_of_an_older_version_began_with_nothing() -> None:
-    state = averaged([1.0, 2.0]).state_dict()
-    older = {name: value for name, value in state.items() if name not in ("before", "rows_before")}
-    resumed, usual = AveragedWeights(20, ["head", "bias"]), averaged([1.0, 2.0])
-    resumed.load_state_dict(older)
-    for means in (resumed, usual):
-        means.update(weights(5.0))
-    assert all(torch.equal(mean, usual.means[name]) for name, mean in resumed.means.items())
-
-
 def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ConfigError, match="horizon"):
         AveragedWeights(0)

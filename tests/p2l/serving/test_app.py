@@ -261,7 +261,7 @@ def test_a_reload_changes_the_model_and_drops_no_request(start, other_folder):
 
 def test_reloads_come_one_after_the_other(start):
     running = start(admin_key="admin")
-    with Control(Path(running.settings.control)).turn() as mine:
+    with Control(Path(running.settings.control)).turn("reload") as mine:
         assert mine
         refused = running.client.post("/reload", headers={"api-key": "admin"})
     assert refused.status_code == 503

@@ -25,10 +25,10 @@ def test_targets_set_at_the_same_time_have_numbers_of_their_own(tmp_path):
 def test_one_worker_watches_for_all_and_leaves_what_it_decided_to_the_next(tmp_path):
     control = Control(tmp_path)
     assert control.settled() is None
-    with control.watching() as first, Control(tmp_path).watching() as second:
+    with control.turn("watch") as first, Control(tmp_path).turn("watch") as second:
         assert (first, second) == (True, False)
         control.settle({"a": Settled(Stamp("files", "changes"), "revision"), "b": Settled(Stamp("", ""))})
-    with Control(tmp_path).watching() as third:
+    with Control(tmp_path).turn("watch") as third:
         assert third
         assert Control(tmp_path).settled() == {
             "a": Settled(Stamp("files", "changes"), "revision"),
@@ -37,9 +37,9 @@ def test_one_worker_watches_for_all_and_leaves_what_it_decided_to_the_next(tmp_p
 
 
 def test_only_one_has_the_turn(tmp_path):
-    with Control(tmp_path).turn() as first, Control(tmp_path).turn() as second:
+    with Control(tmp_path).turn("reload") as first, Control(tmp_path).turn("reload") as second:
         assert (first, second) == (True, False)
-    with Control(tmp_path).turn() as third:
+    with Control(tmp_path).turn("reload") as third:
         assert third
 
 

@@ -12,8 +12,8 @@ from p2l.common.errors import InputError
 from p2l.common.pages import Sessions, asset_urls
 from p2l.inference import P2L
 from p2l.likelihood import win_rates, win_rates_if
-from p2l.serving.batcher import Answer
 from p2l.serving.boards import read_clusters, reference_of, topics
+from p2l.serving.score_cache import Answer
 from tests.p2l.serving.conftest import NAMES, Running, Start
 from tests.p2l.serving.test_uncertainty import with_posterior
 

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from p2l.common.errors import ConfigError
 from p2l.inference import P2L
-from p2l.serving.batcher import Answer
-from p2l.serving.score_cache import Form, ScoreCache, pack, unpack
+from p2l.serving.score_cache import Answer, Form, ScoreCache, pack, unpack
 from tests.conftest import free_port
 
 REDIS = os.environ.get("P2L_TEST_REDIS", "redis://127.0.0.1:6379/0")
