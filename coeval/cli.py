@@ -42,8 +42,38 @@ def with_exit_code(main: Main, argv: Sequence[str] | None = None) -> int | None:
 def run_flags(name: str, about: str) -> Parser:
     """Return the parser of a command about the run in a folder."""
     flags = cli.parser(f"coeval {name}", about)
-    flags.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
+    add_run(flags)
     return flags
+
+
+def add_run(flags: cli.Flags, *, required: bool = True) -> None:
+    """Add `--run`."""
+    flags.add_argument("--run", required=required, type=Path, metavar="PATH", help="folder of the run")
+
+
+def add_out(flags: cli.Flags, about: str, *, required: bool = True) -> None:
+    """Add `--out`, the file or folder that a command writes."""
+    flags.add_argument("--out", required=required, type=Path, metavar="PATH", help=about)
+
+
+def add_continue(flags: cli.Flags, about: str) -> None:
+    """Add `--continue`, of a run that is in its folder."""
+    flags.add_argument("--continue", dest="continue_in_place", action="store_true", help=about)
+
+
+def add_estimate_samples(flags: cli.Flags) -> None:
+    """Add `--estimate-samples`."""
+    flags.add_argument(
+        "--estimate-samples",
+        type=cli.whole,
+        metavar="N",
+        help="calls to each model, to measure its speed; 0: no call (default: what the file says, or 2)",
+    )
+
+
+def add_dry_run(flags: cli.Flags, about: str) -> None:
+    """Add `--dry-run`."""
+    flags.add_argument("--dry-run", action="store_true", help=about)
 
 
 def config_flags(name: str, about: str) -> Parser:

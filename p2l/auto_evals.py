@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from p2l.common.cli import add_quiet, need, parser, positive, run, whole
+from p2l.common.cli import add_html, add_level, add_model_flag, add_quiet, add_seed, need, parser, positive, run, whole
 from p2l.common.text_table import add_rows_flag
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def _add_inputs(group: argparse._ArgumentGroup) -> None:
     text = (
         "model folder or hub id with model_list.json; its eval_output.jsonl is evaluated unless there are other inputs"
     )
-    group.add_argument("--model", "--model-repo", dest="model_repo", metavar="MODEL", help=text)
+    add_model_flag(group, text, dest="model_repo", metavar="MODEL")
     text = "validation rows with betas (and eta), as p2l train writes them: JSON lines, Parquet, JSON array"
     group.add_argument("--eval-path", nargs="+", metavar="FILE", help=text)
     text = "outputs of p2l eval or p2l eval-chrono: JSON array or Parquet"
@@ -116,7 +116,7 @@ def _add_outputs(group: argparse._ArgumentGroup) -> None:
     text = "one for each output; by default eval_metrics for a single one, else the names of the files"
     group.add_argument("--output-file-name", nargs="+", metavar="NAME", help=text)
     text = "write pages into this folder, which open offline"
-    group.add_argument("--html", "--report", dest="report", metavar="DIR", help=text)
+    add_html(group, text, metavar="DIR")
     add_rows_flag(group)
     add_quiet(group, "no progress bar and no table")
 
@@ -139,8 +139,8 @@ def _add_measures(group: argparse._ArgumentGroup) -> None:
     _add_metrics(group, *names, default=SUBSET_METRICS, text="of aggregation scale")
     text = "replicates of intervals, prompts drawn whole; 0: no intervals"
     group.add_argument("--bootstrap", type=whole, default=1000, metavar="N", help=text)
-    group.add_argument("--level", type=float, default=0.95, metavar="P", help="coverage of intervals")
-    group.add_argument("--seed", type=whole, default=0, metavar="N", help="of subsets and intervals")
+    add_level(group)
+    add_seed(group, "of subsets and intervals")
 
 
 def _add_metrics(group: argparse._ArgumentGroup, *names: str, default: Sequence[str], text: str) -> None:
@@ -170,6 +170,7 @@ def _options(flags: argparse.Namespace) -> Options:
 
     # A category that the user named must be there; the published list of another data set need not.
     lenient = flags.categories is None
+    flags.report = vars(flags).pop("html")  # results record the flags, this one by its earlier name
     flags.categories = flags.categories or list(CATEGORIES)
     flags.train_checkpoints = flags.train_checkpoints or []
     return _of_flags(
@@ -186,7 +187,7 @@ def _options(flags: argparse.Namespace) -> Options:
 def main(argv: Sequence[str] | None = None) -> None:
     """Parse the flags and run."""
     flags = build_parser().parse_args(argv)
-    if flags.report is not None:
+    if flags.html is not None:
         need("torch")  # before the votes are measured
     from p2l.evaluation.suite import evaluate_outputs
 

@@ -10,7 +10,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from p2l.common.cli import MODEL_FLAG, add_model_flags, parser, positive, run
+from p2l.common import cli
+from p2l.common.cli import parser, positive, run
 from p2l.common.errors import ConfigError
 from p2l.serving.ray_cluster import check_installed
 
@@ -23,7 +24,7 @@ def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:
         "The same command resumes a run that was stopped.",
     )
     model = flags.add_mutually_exclusive_group(required=True)
-    model.add_argument(*MODEL_FLAG, "-m", metavar="MODEL", help="a model folder or a hub id")
+    cli.add_model_flag(model, "a model folder or a hub id", "-m", metavar="MODEL")
     model.add_argument(
         "--training-output-dir", "-t", metavar="DIR", help="instead: evaluate every checkpoint in this folder"
     )
@@ -36,16 +37,12 @@ def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:
         help="with a column `prompt` (a text, or the list of the user's turns): a hub id, a save_to_disk folder, or a "
         ".parquet, .jsonl, .jsonl.gz or .csv file",
     )
-    group.add_argument(
-        "--dataset-split", "-ds", dest="split", default="train", metavar="NAME", help="split of a data set with several"
-    )
-    group.add_argument("--limit", type=positive, metavar="N", help="only the first N rows")
-    group.add_argument(
-        "--output-dir",
-        "-od",
-        default="outputs",
-        metavar="DIR",
-        help="the file is named after the model's last path part",
+    cli.add_dataset_split(group, "-ds")
+    cli.add_limit(group, "only the first N rows")
+    cli.add_results_flags(
+        group,
+        folder="the file is named after the model's last path part",
+        restart="start anew, ignoring earlier output",
     )
     group.add_argument("--format", choices=("json", "parquet", "both"), default="json", help="of the output")
     group.add_argument(
@@ -60,15 +57,17 @@ def build_parser(prog: str = "p2l eval") -> argparse.ArgumentParser:
         default=True,
         help="leave last_hidden_state out of the output; it takes some 8 kB a row",
     )
-    group.add_argument("--restart", action="store_true", help="start anew, ignoring earlier output")
     group = flags.add_argument_group("Ray Data")
     group.add_argument(
         "--ray", action="store_true", help="on the machines of $RAY_ADDRESS, or on this one (pip install 'p2l[ray]')"
     )
     group.add_argument(
-        "--workers", type=positive, metavar="N", help="of Ray, each with a model (default: one for each GPU, else core)"
+        "--workers",
+        type=positive,
+        metavar="N",
+        help="of Ray, each with a model (default: one for each GPU, else core)",
     )
-    add_model_flags(flags)
+    cli.add_inference_flags(flags)
     return flags
 
 
@@ -83,6 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from p2l.batch_inference.run import evaluate
 
     options.pop("local_rank")
+    options["split"] = options.pop("dataset_split")
     chosen, hidden = options.pop("format"), not options.pop("drop_hidden")
     formats = ("json", "parquet") if chosen == "both" else (chosen,)
     evaluate(EvalOptions(**options, formats=formats, hidden=hidden))

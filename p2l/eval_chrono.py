@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from p2l.common.cli import MODEL_FLAG, add_model_flags, parser, run
+from p2l.common import cli
+from p2l.common.cli import parser, run
 
 
 def build_parser(prog: str = "p2l eval-chrono") -> argparse.ArgumentParser:
@@ -20,19 +21,13 @@ def build_parser(prog: str = "p2l eval-chrono") -> argparse.ArgumentParser:
     )
     _add_data_flags(flags.add_argument_group("data in and out"))
     _add_choice_flags(flags.add_argument_group("which slices (default: those up to the checkpoint's number)"))
-    add_model_flags(flags)
+    cli.add_inference_flags(flags)
     return flags
 
 
 def _add_data_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        *MODEL_FLAG,
-        "-m",
-        dest="model_repo",
-        required=True,
-        metavar="RUN",
-        help="folder or hub id that holds the folders checkpoint-N",
-    )
+    about = "folder or hub id that holds the folders checkpoint-N"
+    cli.add_model_flag(group, about, "-m", dest="model_repo", metavar="RUN", required=True)
     group.add_argument(
         "--checkpoint-prefix", "-cp", default="checkpoint-", metavar="TEXT", help="the text before N in their names"
     )
@@ -43,22 +38,11 @@ def _add_data_flags(group: argparse._ArgumentGroup) -> None:
         metavar="DIR",
         help="slices: files of votes (.csv, .jsonl, .parquet) with a number in their names, batches of the stream",
     )
-    group.add_argument(
-        "--label-list",
-        metavar="FILE",
-        help="JSON list of names that a labels column refers to, for votes without names",
+    cli.add_label_list(group, "--label-list")
+    cli.add_results_flags(
+        group, folder="for checkpoint-N/checkpoint-N-val-V.json", restart="compute existing outputs again"
     )
-    group.add_argument(
-        "--output-dir", "-od", default="outputs", metavar="DIR", help="for checkpoint-N/checkpoint-N-val-V.json"
-    )
-    group.add_argument(
-        "--html",
-        "--report",
-        dest="html",
-        metavar="FILE",
-        help="also write a page (.html) on the losses, which opens offline",
-    )
-    group.add_argument("--restart", action="store_true", help="compute existing outputs again")
+    cli.add_html(group, "also write a page (.html) on the losses, which opens offline")
 
 
 def _add_choice_flags(group: argparse._ArgumentGroup) -> None:

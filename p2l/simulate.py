@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import add_quiet, parser, progress, run
+from p2l.common.cli import add_output, add_quiet, parser, progress, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import atomic_path, check_can_write, parse_json, write_json
 from p2l.common.spreadsheets import frame_to_cells
@@ -53,7 +53,7 @@ def build_parser() -> ArgumentParser:
     built = parser(
         "p2l simulate", "Simulate an arena with a known truth: its votes, and the best loss that any model can reach."
     )
-    built.add_argument("--output", required=True, help="training votes: .parquet, .jsonl, .jsonl.gz or .csv")
+    add_output(built, "training votes: .parquet, .jsonl, .jsonl.gz or .csv", required=True)
     built.add_argument("--votes", type=int, default=SimulationConfig.votes, help="training votes")
     built.add_argument("--val-output", help="validation votes, of the same time but other prompts (with --val)")
     built.add_argument("--val", type=int, default=0, help="validation votes")

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import add_local_rank, add_quiet, parser, positive, run
+from p2l.common import cli
+from p2l.common.cli import parser, run
 from p2l.common.errors import ConfigError
 from p2l.training.recipe import SIZES
 
@@ -34,22 +35,16 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
     )
     flags.epilog = _EXPERIMENTAL
     source = flags.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--votes",
-        metavar="FILE",
-        help="votes to train on (file, folder or hub id); backbone, batch, rate, lengths and likelihood are derived "
+    cli.add_votes(
+        source,
+        "votes to train on (file, folder or hub id); backbone, batch, rate, lengths and likelihood are derived "
         "and written to training.yaml in the run's folder; the same command resumes a run that was stopped",
     )
-    source.add_argument(
-        "--config", metavar="FILE", help="training configuration (YAML); docs/train/training.md lists its keys"
-    )
+    cli.add_config(source, "training configuration (YAML); docs/train/training.md lists its keys")
     _add_votes_flags(flags.add_argument_group("with --votes"))
-    flags.add_argument(
-        "--model",
-        "--checkpoint",
-        dest="checkpoint",
-        metavar="DIR",
-        help="the run, or its checkpoint-N, to resume; or, with --config, a folder or hub id with plain weights: "
+    cli.add_checkpoint(
+        flags,
+        "the run, or its checkpoint-N, to resume; or, with --config, a folder or hub id with plain weights: "
         "weights and model list are used, everything else starts anew",
     )
     flags.add_argument(
@@ -58,24 +53,13 @@ def build_parser(prog: str = "p2l train") -> argparse.ArgumentParser:
         help="with --config: go on with the configuration's run from its newest checkpoint, or begin it, in the folder "
         "output_dir/proj_name; for launchers that start processes again (torchrun --max-restarts)",
     )
-    flags.add_argument("--push-to-hf", action="store_true", help="push the result to the configuration's repo_id")
-    flags.add_argument(
-        "--eval-steps", type=positive, metavar="N", help="validate after every N steps (60; with --votes 4 times a run)"
+    cli.add_training_flags(
+        flags,
+        eval_steps=None,
+        steps_note=" (60; with --votes 4 times a run)",
+        no_eval_note=", no votes are held out, the last step is the result",
+        save_note="-1; with --votes 20 times a run, of which the newest two stay",
     )
-    flags.add_argument(
-        "--no-eval",
-        action="store_true",
-        help="do not validate: val_data_path is not needed, no votes are held out, the last step is the result",
-    )
-    flags.add_argument(
-        "--save-steps",
-        type=int,
-        metavar="N",
-        help="save a checkpoint after every N steps; -1: only at the end "
-        "(-1; with --votes 20 times a run, of which the newest two stay)",
-    )
-    add_quiet(flags, "no progress bar and no notes")
-    add_local_rank(flags)
     flags.arrange({"checkpoints and validation": ("--model", "--resume", "--eval-steps", "--no-eval", "--save-steps")})
     return flags
 
@@ -93,32 +77,24 @@ def _add_votes_flags(group: argparse._ArgumentGroup) -> None:
         help="votes to compare with one leaderboard on (default: a tenth of the votes, by whole prompts, at most "
         "5,000; of fewer than 5,000 votes all, each predicted by a model that was not trained on its prompt)",
     )
-    group.add_argument(
-        "--encoder",
-        metavar="DIR",
-        help="the reader's sentence encoder, which stays as it is: a folder or hub id of sentence-transformers, or "
+    cli.add_encoder(
+        group,
+        "the reader's sentence encoder, which stays as it is: a folder or hub id of sentence-transformers, or "
         "none (default: MiniLM of the extra p2l[encoder], or none where that is not installed)",
     )
-    group.add_argument(
-        "--control",
-        action="append",
-        metavar="NAMES",
-        help="fit what else decides votes together with the model, left out of its predictions: side (who was shown "
-        "first), length, format (headers, lists, bold, code), a column of numbers for model_a, columns NAME_a and "
-        "NAME_b, or a column of text such as the judge; several with commas (key covariates of a configuration)",
-    )
+    cli.add_control(group, "the model, left out of its predictions", " (key covariates of a configuration)")
     group.add_argument(
         "--people",
         metavar="NAME",
         help="what the column `source` calls people, whose votes the model predicts (default: human, or people); other "
         "sources are judges, of whose verdicts it learns with a scale and offsets of their own",
     )
-    group.add_argument("--backbone", metavar="DIR", help="a text model in place of the size's own: a folder or hub id")
-    group.add_argument(
-        "--output",
-        metavar="DIR",
-        help="folder of the run, made new or resumed; one that holds anything else is an error (default: outputs/ and "
+    cli.add_backbone(group, "a text model in place of the size's own: a folder or hub id")
+    cli.add_output(
+        group,
+        "folder of the run, made new or resumed; one that holds anything else is an error (default: outputs/ and "
         "the names of votes and size, with _1, _2, ... if it exists)",
+        metavar="DIR",
     )
     group.add_argument("--dry-run", action="store_true", help="print the derived configuration, train nothing")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import yaml
 
-from p2l.common.cli import nearest, parser, positive, print_note, run
+from p2l.common.cli import add_config, add_output, nearest, parser, positive, print_note, run
 from p2l.common.config import parse_yaml, read_yaml
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path, check_can_write
@@ -29,6 +29,7 @@ from route.keep.database import SchemaError
 from route.keep.sqlite import check_schema
 from route.keep.usage import DAY
 
+_MIN_ANSWERS = 20  # a mean of fewer would swing with each long answer
 _MILLION = 1_000_000
 _OF_PRICE = ("input", "output", "cached")
 """The keys of a price in the router's configuration."""
@@ -60,7 +61,7 @@ class _ModelCost:
 def build_parser() -> argparse.ArgumentParser:
     """Build the command line."""
     flags = parser("p2l-route costs", "Recompute the models' costs from a price list and the usage the router logged.")
-    flags.add_argument("--config", "-c", required=True, metavar="FILE", help="the router's configuration")
+    add_config(flags, "the router's configuration", "-c", required=True)
     flags.add_argument(
         "--prices",
         required=True,
@@ -69,10 +70,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--database", required=True, metavar="FILE", help="the router's database")
     flags.add_argument("--days", type=positive, default=30, metavar="N", help="use the answers of the last N days")
-    flags.add_argument(
-        "--least-answers", type=positive, default=20, metavar="N", help="models with fewer answers keep their cost"
-    )
-    flags.add_argument("--output", metavar="FILE", help="configuration to write with the new costs; may be --config")
+    add_output(flags, "configuration to write with the new costs; may be --config")
     return flags
 
 
@@ -85,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
     since = int(time.time() // DAY) - args.days
     before = {model: _number(node, args.config) for model, node in _cost_nodes(text, args.config).items()}
     prices = read_prices(args.prices)
-    costs = recompute(before, prices, read_answers(args.database, since=since), least_answers=args.least_answers)
+    costs = recompute(before, prices, read_answers(args.database, since=since))
     for model in prices.keys() - before.keys():
         if hint := nearest(model, before):
             print_note(f"{args.prices}: {model!r:.80} is no model of the configuration{hint}")
@@ -99,20 +97,18 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
 
 def recompute(
-    before: Mapping[str, float], prices: Mapping[str, float], answers: Mapping[str, Answers], *, least_answers: int
+    before: Mapping[str, float], prices: Mapping[str, float], answers: Mapping[str, Answers]
 ) -> list[_ModelCost]:
     """Compute the cost of each model that has a price and enough answers; raise ConfigError if no model has a price."""
     if not before.keys() & prices.keys():
         hint = nearest(next(iter(prices), ""), before)
         raise ConfigError(f"--prices: no price is one of a model of the configuration{hint}; use the same names")
-    return [
-        _cost_of(model, cost, prices.get(model), answers.get(model), least_answers) for model, cost in before.items()
-    ]
+    return [_cost_of(model, cost, prices.get(model), answers.get(model)) for model, cost in before.items()]
 
 
-def _cost_of(model: str, before: float, price: float | None, answers: Answers | None, least: int) -> _ModelCost:
+def _cost_of(model: str, before: float, price: float | None, answers: Answers | None) -> _ModelCost:
     count = 0 if answers is None else answers.count
-    mean = answers.output_tokens / count if answers is not None and count >= least else None
+    mean = answers.output_tokens / count if answers is not None and count >= _MIN_ANSWERS else None
     after = None if price is None or mean is None else price * mean / _MILLION
     return _ModelCost(model, count, mean, price, before, after)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from p2l.common.cli import add_command, nearest, parser, run
+from p2l.common.cli import add_command, add_config, nearest, parser, run
 from p2l.common.errors import ConfigError, InputError, P2LError
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def build_parser() -> argparse.ArgumentParser:
     for command in (add, limit, revoke):
         command.add_argument("name", help="of the key, in logs, metrics and accounts")
     for command in (add, listing, limit, revoke):
-        command.add_argument("--config", "-c", required=True, metavar="FILE", help="the router's configuration")
+        add_config(command, "the router's configuration", "-c", required=True)
     for command in (add, limit):
         for name, (kind, text) in _FLAGS.items():
             command.add_argument(f"--{name.replace('_', '-')}", type=_or_none(kind), metavar="X", help=text)

@@ -13,7 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import parser, run
+from p2l.common.cli import add_config, parser, run
 from p2l.common.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -38,9 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Build the command line."""
     flags = parser("p2l-route migrate", "Move what a router's SQLite file holds to a PostgreSQL database.")
     flags.add_argument("--from", dest="source", required=True, metavar="FILE", help="the router's SQLite file")
-    flags.add_argument(
-        "--config", "-c", required=True, metavar="FILE", help="configuration whose `database` is a postgresql:// URL"
-    )
+    add_config(flags, "configuration whose `database` is a postgresql:// URL", "-c", required=True)
     return flags
 
 

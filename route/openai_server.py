@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from p2l.common.access import check_address, digest_of, new_key, port
-from p2l.common.cli import above_zero, parser, positive, run
+from p2l.common.access import add_address_flags, check_address, digest_of, new_key
+from p2l.common.cli import add_config, add_server_flags, parser, run
 from p2l.common.connections import add_connection_flags, limits_of
 from p2l.common.errors import AnswerTimeoutError, ConfigError, MalformedAnswerError, UnavailableError
 from route.application.settings import Settings
@@ -27,7 +27,7 @@ _PATIENCE = 10.0  # seconds in which an endpoint that starts beside the router s
 def build_parser() -> argparse.ArgumentParser:
     """Build the command line."""
     flags = parser("p2l-route serve", "Route chat completions to the best model within a budget.")
-    flags.add_argument("--config", "-c", required=True, help="the models, their costs and limits: a YAML file")
+    add_config(flags, "the models, their costs and limits: a YAML file", "-c", required=True)
     _add_choice_flags(flags)
     _add_server_flags(flags)
     # Longer than clients keep idle connections, so that none is closed under a request.
@@ -55,15 +55,13 @@ def _add_choice_flags(flags: argparse.ArgumentParser) -> None:
 
 def _add_server_flags(flags: argparse.ArgumentParser) -> None:
     group = flags.add_argument_group("server")
-    group.add_argument("--host", default="0.0.0.0", help="address to listen on")
-    group.add_argument("--port", "-p", type=port, default=8000, help="to listen on")
+    add_address_flags(group, host="0.0.0.0", port_number=8000)
+    add_server_flags(group, workers="processes that share limits and spend", max_body_mb=20.0)
     group.add_argument(
         "--api-key",
         help=f"what clients send as bearer key, beside the keys of the configuration (default: ${_KEY_VARIABLE}; "
         "a random one when there is no key at all, those of the database included)",
     )
-    group.add_argument("--workers", type=positive, default=1, help="processes that share limits and spend")
-    group.add_argument("--reload", action=argparse.BooleanOptionalAction, default=False, help="restart on changed code")
     group.add_argument(
         "--direct-by-name",
         action="store_true",
@@ -73,7 +71,6 @@ def _add_server_flags(flags: argparse.ArgumentParser) -> None:
         "--traces", metavar="URL", help="send OpenTelemetry traces to this collector, such as http://localhost:4318"
     )
     group.add_argument("--trace-prompts", action="store_true", help="with --traces: spans hold the prompts, too")
-    group.add_argument("--max-body-mb", type=above_zero, default=20.0, help="largest request, in MiB")
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:

@@ -3,7 +3,7 @@
     p2l endpoint --model outputs/sample --host 127.0.0.1 &
     python -m tools.screenshots --endpoint http://127.0.0.1:10250 --output /tmp/shots      # every size and scheme
     python -m tools.screenshots --endpoint http://127.0.0.1:10250 --docs                   # those of the documentation
-    p2l report outputs/sample --output pages/training.html
+    p2l report outputs/sample --html pages/training.html
     python -m tools.screenshots --reports pages --output /tmp/shots                        # training.html, ...
 
 It needs Chromium (`make browser`), and for the console of a router the variable ADMIN_KEY.

@@ -37,7 +37,7 @@ _PAUSE = 0.12  # between two requests
 _COMMANDS = """
 votes.parquet: p2l votes sample --output {} --scores scores.parquet
 outputs/sample: p2l train --votes votes.parquet --output {}
-pages/training.html: p2l report outputs/sample --output {}
+pages/training.html: p2l report outputs/sample --html {}
 arena.parquet: p2l simulate --votes 30000 --models 24 --languages 1 --sentences --output {} --quiet
 pages/leaderboard.html: p2l leaderboard --votes arena.parquet --by topic --over month --html {}
 pages/drift.html: p2l drift --votes arena.parquet --before 2024-01-01 --after 2024-01-01 --by topic --report {}

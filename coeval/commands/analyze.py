@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coeval.cli import LOG_LEVELS, add_log_level
+from coeval.cli import LOG_LEVELS, add_log_level, add_out, add_run
 from coeval.reports.registry import PAGES, REPORTS, build
 from p2l.common.cli import add_command, parser
 
@@ -57,8 +57,8 @@ def build_parser() -> ArgumentParser:
     for name, about in {**{name: entry.help for name, entry in REPORTS.items()}, **_WHOLE}.items():
         line = f"coeval analyze {name} --run benchmark/runs/to-p2l --out reports"
         one = add_command(subs, name, about, examples=(line, f"{line} --partial-ok"))
-        one.add_argument("--run", required=True, type=Path, metavar="PATH", help="folder of the run")
-        one.add_argument("--out", required=True, type=Path, metavar="PATH", help=_out_help(name))
+        add_run(one)
+        add_out(one, _out_help(name))
         one.add_argument("--partial-ok", action="store_true", help=_PARTIAL_HELP)
         add_log_level(one)
         if name in (*_ROBUST, "judge-report", "teacher-report"):

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from coeval.cli import add_out
 from p2l.common.cli import amount, counted, parser
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def build_parser() -> ArgumentParser:
     flags.add_argument("--students", metavar="A,B", help="compare only these (default: all that both runs have)")
     flags.add_argument("--per-task", action="store_true", help="a regression in a single task counts too")
     flags.add_argument("--format", choices=("table", "json"), default="table", help="what is printed")
-    flags.add_argument("--out", type=Path, metavar="PATH", help="folder for report.json and changes.csv")
+    add_out(flags, "folder for report.json and changes.csv", required=False)
     return flags
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from coeval.cli import names, run_flags
+from coeval.cli import add_out, names, run_flags
 from coeval.errors import RunInputError
-from p2l.common.cli import amount, counted, number_of, positive
+from p2l.common.cli import add_seed, amount, counted, number_of, positive
 from p2l.common.program import Parser
 from p2l.common.spreadsheets import to_cell
 
@@ -30,7 +30,7 @@ def preferences_parser() -> ArgumentParser:
         "analyze export-preferences",
         "Write preferences between students as votes for `p2l train`: train and val parts, and model_list.json.",
     )
-    flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="folder to write")
+    add_out(flags, "folder to write")
     flags.add_argument(
         "--format",
         choices=("jsonl", "parquet", "hf"),
@@ -70,7 +70,7 @@ def _add_selection(flags: Parser) -> None:
     flags.add_argument(
         "--scores-of", choices=("model", "metric", "label"), default="model", help="derived: whose scores count"
     )
-    flags.add_argument("--seed", type=int, default=0, help="derived: of which model is model_a")
+    add_seed(flags, "derived: of which model is model_a")
     flags.arrange(
         {
             "which verdicts count": ("--source", "--rows", "--judges", "--keep-self-judged", "--scores-of"),
@@ -142,7 +142,7 @@ def _source(arguments: Namespace) -> str:
 def units_parser() -> ArgumentParser:
     """Return the flags of `coeval analyze export-units`."""
     flags = run_flags("analyze export-units", "Write every valid score as a row of one flat table.")
-    flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="file, or folder for units.csv")
+    add_out(flags, "file, or folder for units.csv")
     flags.add_argument("--format", choices=_UNIT_FORMATS, help="of the file; without it as --out ends, else csv")
     flags.add_argument(
         "--attributes",
@@ -168,7 +168,7 @@ def units_main(argv: Sequence[str] | None = None) -> int:
 def tables_parser() -> ArgumentParser:
     """Return the flags of `coeval analyze tables`."""
     flags = run_flags("analyze tables", "Write tables for a paper, with intervals and marks of significance.")
-    flags.add_argument("--out", type=Path, metavar="FILE", help="file to write; otherwise they are printed")
+    add_out(flags, "file to write; otherwise they are printed", required=False)
     flags.add_argument("--format", choices=("latex", "md"), default="md", help="LaTeX is for the package booktabs")
     flags.add_argument(
         "--tables", nargs="+", choices=_TABLES, default=list(_TABLES), metavar="NAME", help=f"of {', '.join(_TABLES)}"
@@ -215,7 +215,7 @@ def leaderboard_parser() -> ArgumentParser:
         "analyze pairs-leaderboard",
         "Fit leaderboards from preferences between students, overall, by task and by attribute; intervals draw items.",
     )
-    flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="folder to write JSON and CSV to")
+    add_out(flags, "folder to write JSON and CSV to")
     flags.add_argument(
         "--likelihood",
         choices=("bt", "bt-tie", "rk", "grk"),
@@ -336,7 +336,7 @@ def calibrate_parser() -> ArgumentParser:
         metavar="FILE",
         help="CSV or JSON lines: response_id (or datapoint_id and student), factor, score, and annotator if known",
     )
-    flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="folder for the page and the tables")
+    add_out(flags, "folder for the page and the tables")
     return flags
 
 

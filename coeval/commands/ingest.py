@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from coeval.cli import names
-from p2l.common.cli import counted, parser, positive
+from coeval.cli import add_run, names
+from p2l.common.cli import add_limit, counted, parser
 
 if TYPE_CHECKING:
     from coeval.ingest.benchmarks import Benchmark
@@ -38,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
         "RUN/config.yaml --continue` collects answers and scores.",
     )
     where = flags.add_mutually_exclusive_group(required=True)
-    where.add_argument("--run", type=Path, metavar="PATH", help="folder of the run")
+    add_run(where, required=False)
     where.add_argument("--run-id", metavar="ID", help="id of the run, in --storage-folder")
     where.add_argument(
         "--config", type=Path, metavar="PATH", help="its configuration, YAML: a run that is not there yet is begun"
@@ -67,11 +67,9 @@ def build_parser() -> argparse.ArgumentParser:
         "lm-evaluation-harness (samples_*.jsonl) or Inspect (.eval, .json). By the file's name",
     )
     flags.add_argument("--model", metavar="NAME", help="with --answers: whose they are, in place of what the file says")
-    flags.add_argument(
-        "--limit",
-        type=positive,
-        metavar="N",
-        help="at most this many new items of each benchmark (default: all; of published data sets 620, spread evenly "
+    add_limit(
+        flags,
+        "at most this many new items of each benchmark (default: all; of published data sets 620, spread evenly "
         "over attributes)",
     )
     flags.arrange(

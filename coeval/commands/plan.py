@@ -10,8 +10,8 @@ from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from coeval.cli import add_keys, add_log_level, config_flags, keys_of, load, names
-from p2l.common.cli import nearest, parser, whole
+from coeval.cli import add_continue, add_estimate_samples, add_keys, add_log_level, config_flags, keys_of, load, names
+from p2l.common.cli import nearest, parser
 
 if TYPE_CHECKING:
     from coeval.config.keys import Keys
@@ -22,15 +22,8 @@ if TYPE_CHECKING:
 def build_parser() -> ArgumentParser:
     """Return the flags of `coeval plan`."""
     flags = config_flags("plan", "Say what a run will do, what it will cost and how long it will take.")
-    flags.add_argument(
-        "--continue", dest="go_on", action="store_true", help="plan only what is left of the run in its folder"
-    )
-    flags.add_argument(
-        "--estimate-samples",
-        type=whole,
-        metavar="N",
-        help="calls to each model, to measure its speed; 0: no call (default: what the file says, or 2)",
-    )
+    add_continue(flags, "plan only what is left of the run in its folder")
+    add_estimate_samples(flags)
     add_log_level(flags)
     return flags
 
@@ -45,9 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from coeval.storage.records import write_json
     from coeval.storage.run import Run
 
-    config, keys, _ = load(arguments, continue_in_place=arguments.go_on)
+    config, keys, _ = load(arguments, continue_in_place=arguments.continue_in_place)
     folder = Run(config.experiment.folder)
-    stored, modes = start_of(config, continue_in_place=arguments.go_on)
+    stored, modes = start_of(config, continue_in_place=arguments.continue_in_place)
     print(plan_text(config, remaining(config, stored, modes)), end="\n\n")
     figures = _run_estimate(config, keys, samples=arguments.estimate_samples, run=stored, modes=modes)
     print(estimate_text(figures))

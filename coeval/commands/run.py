@@ -10,7 +10,19 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from coeval.cli import add_keys, add_log_level, config_flags, keys_of, load, names, run_flags
+from coeval.cli import (
+    add_continue,
+    add_dry_run,
+    add_estimate_samples,
+    add_keys,
+    add_log_level,
+    add_out,
+    config_flags,
+    keys_of,
+    load,
+    names,
+    run_flags,
+)
 from coeval.commands.plan import add_probe, run_probe
 from p2l.common.cli import number_of, whole
 
@@ -26,9 +38,7 @@ def build_parser() -> ArgumentParser:
     """Return the flags of `coeval run`, which `Options` has under the same names."""
     flags = config_flags("run", "Run an experiment: five phases, each stored as it goes; a stopped run can go on.")
     flags.add_argument("--resume", metavar="ID", help="start a new run from the records of this earlier one")
-    flags.add_argument(
-        "--continue", dest="continue_in_place", action="store_true", help="continue the run in the folder"
-    )
+    add_continue(flags, "continue the run in the folder")
     flags.add_argument(
         "--only-models",
         dest="only",
@@ -42,16 +52,10 @@ def build_parser() -> ArgumentParser:
         help="share the run with other processes started the same way, here or on machines that share its folder: "
         "the first begins it, or goes on with it, the others join, and each makes what no other does",
     )
-    flags.add_argument("--dry-run", action="store_true", help="print the plan; ask nothing, write nothing")
-    flags.add_argument(
-        "--probe",
-        dest="probe_mode",
-        choices=("full", "resume", "disable"),
-        help="which models are probed before phase 1",
-    )
-    flags.add_argument("--probe-on-fail", choices=("abort", "warn"), help="what to do when a model is not available")
+    add_dry_run(flags, "print the plan; ask nothing, write nothing")
+    add_probe(flags)
     flags.add_argument("--estimate-only", action="store_true", help="print what the run will cost, and end")
-    flags.add_argument("--estimate-samples", type=whole, metavar="N", help="calls for each model to measure its speed")
+    add_estimate_samples(flags)
     add_log_level(flags, None)
     flags.hide_rare("--estimate-samples")
     flags.arrange(
@@ -71,6 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from coeval.run import Options, launch
 
     flags.pop("help_all", None)
+    flags["probe_mode"] = flags.pop("probe")
     options = Options(**flags | {"keys": keys_of(flags["keys"])})
     try:
         return launch(options)
@@ -92,7 +97,7 @@ def _model_names(text: str) -> frozenset[str]:
 def generate_parser() -> ArgumentParser:
     """Return the flags of `coeval generate`."""
     flags = config_flags("generate", "Write a configuration with the attributes and rubrics that teachers propose.")
-    flags.add_argument("--out", required=True, metavar="PATH", help="the configuration to write")
+    add_out(flags, "the configuration to write")
     add_probe(flags)
     add_log_level(flags)
     return flags
@@ -160,7 +165,7 @@ def repair_parser() -> ArgumentParser:
         "repair",
         "Find unusable and missing records; mark or remove the unusable, so that `run --continue` makes them again.",
     )
-    flags.add_argument("--dry-run", action="store_true", help="say what would be done, change nothing")
+    add_dry_run(flags, "say what would be done, change nothing")
     flags.add_argument("--stats", action="store_true", help="print counts alone, change nothing")
     flags.add_argument("--examples", type=_count, default=5, metavar="N", help="invalid records to show; -1: all")
     flags.add_argument("--phase", choices=tuple(_KINDS), help="only this phase")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coeval.cli import run_flags
-from p2l.common.access import check_address, digest_of, is_loopback, new_key, port
+from p2l.common.access import add_address_flags, check_address, digest_of, is_loopback, new_key
 from p2l.common.connections import add_connection_flags, limits_of
 from p2l.common.errors import ConfigError
 
@@ -31,8 +31,7 @@ def build_parser() -> ArgumentParser:
         "--bundle", type=Path, metavar="DIR", help="write the pages to this new folder, for any web server, and end"
     )
     server = flags.add_argument_group("server")
-    server.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    server.add_argument("--port", type=port, default=8050, help="to listen on")
+    add_address_flags(server, host="127.0.0.1", port_number=8050)
     server.add_argument(
         "--key",
         help=f"what readers type once (default: ${_KEY_NAME}; else none on this machine, and a random one for others)",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from coeval.cli import add_keys, keys_of
+from coeval.cli import add_keys, add_out, keys_of
 from p2l.common.cli import parser
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def build_parser() -> ArgumentParser:
         "Write a configuration: answer a dozen questions, or describe the test in a sentence. It is checked, has "
         "comments, and says what the run will cost.",
     )
-    flags.add_argument("--out", required=True, type=Path, metavar="PATH", help="the configuration to write, YAML")
+    add_out(flags, "the configuration to write, YAML")
     flags.add_argument("--overwrite", action="store_true", help="replace what --out names, if it is there")
     flags.add_argument("--answers", type=Path, metavar="FILE", help="answers, one a line, in place of the terminal's")
     flags.add_argument("--sentence", metavar="TEXT", help="what the test is for: a model makes the task of it")

@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import add_quiet, amount, need, parser, positive, print_note, run
+from p2l.common import cli
+from p2l.common.cli import need, parser, positive, print_note, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
@@ -42,8 +43,8 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
     flags = parser(prog, "Say which models rose or fell, and on which prompts: between A and B, or as votes show.")
     flags.add_argument("a", nargs="?", metavar="A", help="a trained model: a folder (a checkpoint, say) or a hub id")
     flags.add_argument("b", nargs="?", metavar="B", help="a later one")
-    flags.add_argument("--prompts", metavar="FILE", help="with A and B: the prompts to ask both about")
-    flags.add_argument("--votes", metavar="FILE", help="instead of A and B: compare what these votes say")
+    cli.add_prompts(flags, "with A and B: the prompts to ask both about")
+    cli.add_votes(flags, "instead of A and B: compare what these votes say")
     flags.add_argument(
         "--model", action="append", metavar="NAME", help="only this model (may be repeated); --versions needs one"
     )
@@ -63,11 +64,11 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
         help="the clusters of prompts that `p2l explain` finds for this model are categories, in place of labels",
     )
     _add_follow_flags(flags)
-    flags.add_argument("--likelihood", metavar="NAME", help="with --votes or --follow: of the fits (default: bt-tie)")
+    cli.add_likelihood(flags, "with --votes or --follow: of the fits (default: bt-tie)")
     flags.add_argument(
         "--min-prompts", type=positive, default=20, metavar="N", help="fewest different prompts of a cell"
     )
-    flags.add_argument("--level", type=float, default=0.95, help="coverage of each interval")
+    cli.add_level(flags)
     flags.add_argument(
         "--fdr", type=float, default=0.05, help="false discovery rate: share of false findings to expect"
     )
@@ -77,11 +78,9 @@ def build_parser(prog: str = "p2l drift") -> argparse.ArgumentParser:
     flags.add_argument("--all", action="store_true", help="print every cell, not only the changed ones")
     add_rows_flag(flags)
     flags.add_argument("--json", metavar="FILE", help="also write every cell")
-    flags.add_argument("--plot", metavar="FILE", help="also draw them (.png, .svg, .pdf)")
-    flags.add_argument(
-        "--html", "--report", dest="report", metavar="FILE", help="also write a page (.html), which opens offline"
-    )
-    add_quiet(flags, "no progress bars")
+    cli.add_plot(flags, "also draw them")
+    cli.add_html(flags)
+    cli.add_quiet(flags, "no progress bars")
     flags.arrange(_GROUPS)
     return flags
 
@@ -110,12 +109,7 @@ def _add_follow_flags(flags: argparse.ArgumentParser) -> None:
         help="with --follow: --fdr is the chance of a false alarm among N comparisons, which share it evenly (default: "
         "among all of them, and later ones find less)",
     )
-    flags.add_argument(
-        "--stop-when-idle",
-        metavar="SECONDS",
-        type=amount,
-        help="with --follow: end when no vote has arrived for this long",
-    )
+    cli.add_idle(flags, "with --follow: end when no vote has arrived for this long")
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
@@ -132,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int | None:
 
     print(drift_text(drift, every=args.all, top=rows_to_print(args.rows)))
     _write(args, drift)
-    for path in (args.json, args.report):
+    for path in (args.json, args.html):
         if path is not None:
             print(f"wrote {path}", file=sys.stderr)
     if args.plot is not None:
@@ -150,11 +144,11 @@ def _write(args: argparse.Namespace, drift: Drift) -> None:
     """Write every cell and the page, where they are asked for."""
     if args.json is not None:
         write_json(args.json, drift.to_dict())
-    if args.report is not None:
+    if args.html is not None:
         from p2l.common.report.reports import save_report
         from p2l.insight.drift_report import drift_report
 
-        save_report(drift_report(drift, Path(args.prompts or args.votes or args.follow).name), args.report)
+        save_report(drift_report(drift, Path(args.prompts or args.votes or args.follow).name), args.html)
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -175,10 +169,10 @@ def _check(args: argparse.Namespace) -> None:
     if args.min_prompts < 2 or not args.least_change >= 0:
         raise ConfigError("--min-prompts must be at least 2, and --least-change not negative")
     check_outputs(args.json, args.plot, args.votes, args.prompts)
-    if args.report is not None:
+    if args.html is not None:
         from p2l.common.report.reports import check_page
 
-        args.report = str(check_page(args.report, args.votes, args.prompts, args.follow))
+        args.html = str(check_page(args.html, args.votes, args.prompts, args.follow))
 
 
 def _check_votes(args: argparse.Namespace) -> None:

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import parser, run
+from p2l.common.cli import add_output, parser, run
 from p2l.common.errors import InputError
 from p2l.common.files import atomic_path
 from p2l.common.program import shipped
@@ -18,7 +18,7 @@ _ROUTER = Path("route") / "example_config.yaml"
 def build_parser() -> argparse.ArgumentParser:
     """Return the flags of `p2l examples`."""
     flags = parser("p2l examples", "Write the configurations and examples that the documentation names.")
-    flags.add_argument("--output", default=".", metavar="DIR", help="folder to write them into")
+    add_output(flags, "folder to write them into", metavar="DIR", default=".")
     return flags
 
 

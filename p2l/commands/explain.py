@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import add_quiet, amount, nearest, need, parser, positive, run, whole
+from p2l.common import cli
+from p2l.common.cli import amount, nearest, need, parser, positive, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
@@ -30,13 +31,13 @@ def build_parser() -> argparse.ArgumentParser:
         "Find kinds of prompts that nobody named, and on which each model is better or worse than overall.",
     )
     source = flags.add_mutually_exclusive_group(required=True)
-    source.add_argument("--model", metavar="DIR", help="a trained P2L model to ask: a folder or a hub id")
+    cli.add_model_flag(source, "a trained P2L model to ask: a folder or a hub id")
     source.add_argument(
         "--answers", metavar="FILE", help="instead: what p2l eval wrote (.json or .parquet); no model is needed"
     )
-    flags.add_argument("--prompts", metavar="FILE", help="with --model: a file with a column `prompt`")
-    flags.add_argument("--limit", type=positive, metavar="N", help="with --model: only the first N rows")
-    flags.add_argument("--likelihood", metavar="NAME", help="with --answers: where nothing beside the file says it")
+    cli.add_prompts(flags, "with --model: a file with a column `prompt`")
+    cli.add_limit(flags, "with --model: only the first N rows")
+    cli.add_likelihood(flags, "with --answers: where nothing beside the file says it")
     flags.add_argument(
         "--model-list", metavar="FILE", help="with --answers: names of its models, if none lie beside it"
     )
@@ -55,17 +56,15 @@ def build_parser() -> argparse.ArgumentParser:
         help="how a measured prompt is assigned to its cluster: by its words alone, or by what was clustered; see the "
         "docs before you trust the second",
     )
-    group.add_argument("--seed", type=whole, default=0, help="of the halves and of the bootstrap")
+    cli.add_seed(group, "of the halves and of the bootstrap")
     group = flags.add_argument_group("findings")
-    group.add_argument("--level", type=float, default=0.95, help="coverage of each interval")
+    cli.add_level(group)
     group.add_argument("--fdr", type=float, default=0.05, help="share of false findings to expect")
     group.add_argument(
         "--least-change", type=amount, default=20.0, metavar="POINTS", help="differences up to this do not count"
     )
     group.add_argument("--min-prompts", type=positive, default=20, metavar="N", help="prompts that a cluster needs")
-    group.add_argument(
-        "--votes", metavar="FILE", help="votes that the model was not trained on, to test the findings with"
-    )
+    cli.add_votes(group, "votes that the model was not trained on, to test the findings with")
     group.add_argument(
         "--min-votes", type=positive, default=20, metavar="N", help="of a model in a cluster, to compare"
     )
@@ -74,12 +73,10 @@ def build_parser() -> argparse.ArgumentParser:
     output.add_argument("--top", type=positive, default=3, metavar="N", help="strengths and weaknesses shown of each")
     add_rows_flag(output, names=["--rows"])
     output.add_argument("--all", action="store_true", help="print every cell, found or not")
-    output.add_argument("--output", metavar="FILE", help="also write everything as JSON")
-    output.add_argument("--html", metavar="FILE", help="also write a page that opens offline")
-    output.add_argument(
-        "--plot", metavar="FILE", help="also draw it (.png, .svg, .pdf): all models as a map, or one with intervals"
-    )
-    add_quiet(output, "no progress bars")
+    cli.add_output(output, "also write everything as JSON")
+    cli.add_html(output, "also write a page that opens offline")
+    cli.add_plot(output, "also draw all models as a map, or one with intervals")
+    cli.add_quiet(output, "no progress bars")
     return flags
 
 

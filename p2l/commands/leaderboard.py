@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import add_drop_bad, add_quiet, need, parser, positive, run, whole
+from p2l.common import cli
+from p2l.common.cli import need, parser, positive, run
 from p2l.common.errors import InputError
 from p2l.common.files import STDOUT, format_of
 from p2l.common.plots import check_outputs
@@ -48,7 +49,7 @@ _GROUPS = {
         "--drop-bad",
     ),
     "intervals": ("--intervals", "--level", "--cluster", "--seed"),
-    "output": ("--top", "--min-votes", "--output", "--format", "--html", "--title", "--plot", "--quiet"),
+    "output": ("--top", "--min-votes", "--output", "--format", "--html", "--plot", "--quiet"),
 }
 
 
@@ -61,20 +62,15 @@ def build_parser() -> argparse.ArgumentParser:
     flags.epilog = " ".join(_SCORES.split())
     flags.add_argument("prompt", nargs="*", help="with --model: print the leaderboard of this prompt; may be repeated")
     source = flags.add_mutually_exclusive_group(required=True)
-    source.add_argument(
-        "--votes", metavar="FILE", help="votes: .parquet, .jsonl, .jsonl.gz, .csv, a lake, a folder or a hub id"
-    )
+    cli.add_votes(source, "votes: .parquet, .jsonl, .jsonl.gz, .csv, a lake, a folder or a hub id")
     source.add_argument(
         "--from-counts", nargs="+", metavar="FILE", help="counts that --counts-only wrote, on any machines; added up"
     )
-    source.add_argument("--model", metavar="DIR", help="a trained P2L model: a folder or a hub id")
-    flags.add_argument(
-        "--prompts", metavar="FILE", help="with --model: aggregate over the `prompt` column of this file"
-    )
-    flags.add_argument(
-        "--likelihood",
-        metavar="NAME",
-        help="with --votes: bt (drops ties), bt-tie, rk, rk-reparam, grk (= bag) or ba; by default the one with the "
+    cli.add_model_flag(source, "a trained P2L model: a folder or a hub id")
+    cli.add_prompts(flags, "with --model: aggregate over the `prompt` column of this file")
+    cli.add_likelihood(
+        flags,
+        "with --votes: bt (drops ties), bt-tie, rk, rk-reparam, grk (= bag) or ba; by default the one with the "
         "outcomes that occur: bt without ties, grk where both answers may be bad, rk else; a model has its own",
     )
     _add_control_flags(flags)
@@ -100,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="with --votes: votes with one value of this column (user, prompt) count as one observation in intervals",
     )
     flags.add_argument("--weighted", action="store_true", help="weight votes by their `weight` column")
-    add_drop_bad(flags)
+    cli.add_drop_bad(flags)
     _add_history_flags(flags)
     _add_output_flags(flags)
     flags.hide_rare("--control-steps", "--time-column", "--seed", "--format", "--from-counts", "--counts-only")
@@ -108,15 +104,8 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_control_flags(flags: argparse.ArgumentParser) -> None:
-    flags.add_argument(
-        "--control",
-        action="append",
-        metavar="NAMES",
-        help="fit what else decides votes together with the coefficients, left out of the scores: "
-        "side (who was shown first), length, format (headers, lists, bold, code), a column of numbers for model_a, "
-        "columns NAME_a and NAME_b, or a column of text such as the judge; several with commas; with --model: print "
-        "the effects that it was trained with",
-    )
+    more = "; with --model: print the effects that it was trained with"
+    cli.add_control(flags, "the coefficients, left out of the scores", more)
     flags.add_argument(
         "--control-steps",
         type=positive,
@@ -157,33 +146,30 @@ def _add_history_flags(flags: argparse.ArgumentParser) -> None:
 
 def _add_output_flags(flags: Parser) -> None:
     flags.add_argument("--intervals", choices=["sandwich", "bootstrap", "none"], default="sandwich", help="which kind")
-    flags.add_argument("--level", type=float, default=0.95, help="coverage of the intervals")
+    cli.add_level(flags)
     flags.add_argument(
         "--min-votes", type=int, default=1, metavar="N", help="list only models with at least this many votes"
     )
     add_rows_flag(flags, "models to print and draw")
-    flags.add_argument("--seed", type=whole, default=0, help="of the bootstrap")
+    cli.add_seed(flags, "of the bootstrap")
     flags.add_argument(
         "--counts-only", action="store_true", help="with --votes: write counts to --output FILE.parquet and fit nothing"
     )
-    flags.add_argument(
-        "--output",
-        metavar="FILE",
-        help="also write all leaderboards to a .csv, .json, .parquet, .md or .xlsx file; - is stdout, in the "
+    cli.add_output(
+        flags,
+        "also write all leaderboards to a .csv, .json, .parquet, .md or .xlsx file; - is stdout, in the "
         "place of the tables",
     )
     flags.add_argument(
         "--format", choices=_FORMATS, help="of --output, in the place of its ending; csv where --output is -"
     )
-    flags.add_argument(
-        "--html",
-        metavar="FILE",
-        help="also write a page that opens offline: who leads and how surely, ranks, intervals, groups side by side, "
+    cli.add_html(
+        flags,
+        "also write a page that opens offline: who leads and how surely, ranks, intervals, groups side by side, "
         "win rates, history",
     )
-    flags.add_argument("--title", metavar="TEXT", help="of the page, of the workbook and of Markdown")
-    flags.add_argument("--plot", metavar="FILE", help="also draw them with their intervals (.png, .svg, .pdf)")
-    add_quiet(flags, "no progress bars")
+    cli.add_plot(flags, "also draw them with their intervals")
+    cli.add_quiet(flags, "no progress bars")
     flags.arrange(_GROUPS)
 
 
@@ -227,7 +213,7 @@ def _leaderboards(args: argparse.Namespace) -> Leaderboards:
 
         boards = boards_of_votes(argparse.Namespace(**vars(args) | {"over": None}))
     unit = "prompts" if args.model is not None else "votes"
-    return Leaderboards(args.title or _title(args), unit, boards, history, args.min_votes)
+    return Leaderboards(_title(args), unit, boards, history, args.min_votes)
 
 
 def _powered(args: argparse.Namespace) -> list[Named]:
@@ -352,9 +338,9 @@ def _write_page(leaderboards: Leaderboards, args: argparse.Namespace) -> None:
     from p2l.common.report.reports import save_report
     from p2l.leaderboard.report import leaderboard_report
 
-    subject, data = args.title or "", Path(args.votes or (args.from_counts or [""])[0]).name
+    subject, data = "", Path(args.votes or (args.from_counts or [""])[0]).name
     if args.model is not None:
-        subject = subject or f"Leaderboard by {Path(args.model).name}"
+        subject = f"Leaderboard by {Path(args.model).name}"
         data = f"{len(args.prompt)} prompts" if args.prompt[1:] else "a prompt" if args.prompt else args.prompts
         data = Path(data).name
     save_report(leaderboard_report(leaderboards, subject, data), args.html)

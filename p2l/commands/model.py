@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from p2l.common.cli import MODEL_FLAG, add_quiet, parser, progress, run
+from p2l.common import cli
+from p2l.common.cli import parser, progress, run
 from p2l.common.errors import ConfigError, InputError
 from p2l.common.files import atomic_path
 from p2l.model.scratch import (
@@ -25,21 +26,20 @@ from p2l.model.scratch import (
 def init_parser() -> ArgumentParser:
     """Return the flags of `p2l init`."""
     flags = parser("p2l init", "Make a small backbone from scratch, to train on without any download.")
-    flags.add_argument("--votes", required=True, help="votes whose prompts the vocabulary is made from")
-    flags.add_argument("--output", required=True, help="folder to make, to be used as pretrain_model_name")
+    cli.add_votes(flags, "votes whose prompts the vocabulary is made from", required=True)
+    cli.add_output(flags, "folder to make, to be used as pretrain_model_name", metavar="DIR", required=True)
     flags.add_argument("--model-type", default="qwen2", help="qwen2, qwen3, llama, bert, modernbert, tfidf or reader")
-    flags.add_argument("--seed", type=int, default=42, help="seed of the weights and of the sample of prompts")
+    cli.add_seed(flags, "seed of the weights and of the sample of prompts", default=42)
     flags.add_argument(
         "--max-prompts", type=int, default=200_000, help="make the vocabulary from a sample of this size"
     )
     flags.add_argument("--hidden-size", type=int, help="width (128; for tfidf the rank: 32)")
     flags.add_argument("--members", type=int, help="reader: networks whose mean it predicts, each of that width (6)")
-    add_quiet(flags)
+    cli.add_quiet(flags)
     group = flags.add_argument_group("transformers only")
     group.add_argument("--vocab-size", type=int, help="tokens, special ones included (4000)")
     group.add_argument("--layers", type=int, help="transformer layers (2)")
     group.add_argument("--heads", type=int, help="attention heads (4)")
-    group.add_argument("--intermediate-size", type=int, help="width of the feed-forward layers (3 x hidden size)")
     group.add_argument("--max-positions", type=int, help="longest input in tokens (2048)")
     group = flags.add_argument_group("tfidf and reader")
     group.add_argument(
@@ -51,10 +51,8 @@ def init_parser() -> ArgumentParser:
     )
     group.add_argument("--max-features", type=int, help="the most frequent n-grams are kept (50000; reader: 20000)")
     group.add_argument("--min-df", type=int, help="prompts that an n-gram must occur in (3)")
-    group.add_argument(
-        "--encoder",
-        metavar="DIR",
-        help="reader: a sentence encoder, folder or hub id, or none (default: MiniLM of p2l[encoder] if installed)",
+    cli.add_encoder(
+        group, "reader: a sentence encoder, folder or hub id, or none (default: MiniLM of p2l[encoder] if installed)"
     )
     return flags
 
@@ -120,10 +118,10 @@ def _options(args: Namespace) -> dict[str, Any]:
 def posterior_parser() -> argparse.ArgumentParser:
     """Return the flags of `p2l posterior`."""
     flags = parser("p2l posterior", "Fit what the votes leave open about a trained model's coefficients.")
-    flags.add_argument(*MODEL_FLAG, metavar="DIR", help="folder of a trained model; the posterior is written into it")
+    cli.add_model_flag(flags, "folder of a trained model; the posterior is written into it")
     flags.add_argument("folder", nargs="?", metavar="DIR", help=argparse.SUPPRESS)  # the spelling of earlier versions
-    flags.add_argument("--votes", required=True, metavar="FILE", help="the votes that it was trained on")
-    flags.add_argument("--device", help="cpu, cuda or cuda:N (default: the GPU if there is one)")
+    cli.add_votes(flags, "the votes that it was trained on", required=True)
+    cli.add_device(flags)
     return flags
 
 

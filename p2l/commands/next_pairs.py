@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import add_quiet, choose, counted, parser, positive, run
+from p2l.common.cli import add_likelihood, add_output, add_quiet, add_votes, choose, counted, parser, positive, run
 from p2l.common.errors import ConfigError
 
 
@@ -16,7 +16,7 @@ def build_parser() -> argparse.ArgumentParser:
         "p2l next-pairs",
         "Choose the pairs of models to show next by what their votes would teach of the leaderboard of some votes.",
     )
-    flags.add_argument("--votes", required=True, metavar="FILE", help="votes so far")
+    add_votes(flags, "votes so far", required=True)
     flags.add_argument("--count", type=positive, default=1000, metavar="N", help="votes to plan")
     flags.add_argument(
         "--models", nargs="+", default=[], metavar="NAME", help="plan for the places of these models (default: all)"
@@ -24,7 +24,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--new", nargs="+", default=[], metavar="NAME", help="plan for these models too, which have no vote yet"
     )
-    flags.add_argument("--likelihood", metavar="NAME", help="of the leaderboard (default: as the votes' outcomes ask)")
+    add_likelihood(flags, "of the leaderboard (default: as the votes' outcomes ask)")
     flags.add_argument(
         "--random-share",
         type=float,
@@ -32,11 +32,10 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SHARE",
         help="share of pairs drawn uniformly, so that every pair has a propensity above zero",
     )
-    flags.add_argument(
-        "--output",
+    add_output(
+        flags,
+        "rows of model_a, model_b, votes, propensity: .csv (for a router), .jsonl, .jsonl.gz or .parquet",
         required=True,
-        metavar="FILE",
-        help="rows of model_a, model_b, votes, propensity: .csv (for a router), .jsonl, .jsonl.gz or .parquet",
     )
     add_quiet(flags)
     return flags

@@ -1,7 +1,7 @@
 """Command: the page of a training run, from its folder.
 
 p2l report outputs/sample
-p2l report outputs/live --output live.html
+p2l report outputs/live --html live.html
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import parser, run
+from p2l.common.cli import add_html, parser, run
 from p2l.common.files import STDOUT
 
 PAGE = "report.html"
@@ -30,10 +30,10 @@ def build_parser(prog: str = "p2l report") -> argparse.ArgumentParser:
         help="folder of a run that p2l train or p2l online-train has made, finished or not, or the served folder that "
         "a live run publishes to",
     )
-    flags.add_argument(
-        "--output",
-        metavar="FILE",
-        help=f"the page, a file that opens without a network; - is stdout (default: {PAGE} in the folder)",
+    add_html(
+        flags,
+        f"the page, a file that opens without a network; - is stdout (default: {PAGE} in the folder)",
+        earlier=("--output",),
     )
     return flags
 
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     folder = Path(args.run).expanduser()
     records = read_run(folder)
-    output = str(folder / PAGE) if args.output is None else args.output
+    output = str(folder / PAGE) if args.html is None else args.html
     if output != STDOUT:
         output = str(check_page(output))
     report = training_report(records)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import add_quiet, parser, positive, run
+from p2l.common.cli import add_backbone, add_encoder, add_output, add_plot, add_quiet, add_votes, parser, positive, run
 from p2l.common.errors import ConfigError
 from p2l.common.files import write_json
 from p2l.common.plots import check_outputs
@@ -35,10 +35,10 @@ def build_parser(prog: str = "p2l scaling") -> argparse.ArgumentParser:
     flags = parser(
         prog, "Train on growing parts of your votes, and say what more votes or another model would be worth."
     )
-    flags.add_argument("--votes", metavar="FILE", required=True, help="votes: a file, folder or hub id")
+    add_votes(flags, "votes: a file, folder or hub id", required=True)
     flags.add_argument("--size", metavar="NAME", help="the model, as in p2l train (default: reader)")
-    flags.add_argument("--encoder", metavar="DIR", help="the reader's sentence encoder, as in p2l train")
-    flags.add_argument("--backbone", metavar="DIR", help="a text model of your own, as in p2l train")
+    add_encoder(flags, "the reader's sentence encoder, as in p2l train")
+    add_backbone(flags, "a text model of your own, as in p2l train")
     flags.add_argument(
         "--also",
         metavar="MODEL",
@@ -53,8 +53,8 @@ def build_parser(prog: str = "p2l scaling") -> argparse.ArgumentParser:
         metavar="DIR",
         help="work folder, where a stopped run goes on (default: outputs/ and the votes' name)",
     )
-    flags.add_argument("--output", metavar="FILE", help="also write everything (.json), or a line per model (.csv)")
-    flags.add_argument("--plot", metavar="FILE", help="also draw the curve (.png, .svg, .pdf)")
+    add_output(flags, "also write everything (.json), or a line per model (.csv)")
+    add_plot(flags, "also draw the curve")
     add_quiet(flags)
     flags.arrange(_GROUPS)
     return flags

@@ -9,18 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from p2l.common.cli import (
-    add_command,
-    add_dataset_split,
-    add_drop_bad,
-    add_quiet,
-    counted,
-    not_votes,
-    parser,
-    positive,
-    run,
-    whole,
-)
+from p2l.common import cli
+from p2l.common.cli import add_command, counted, not_votes, parser, positive, run, whole
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import check_can_write, parse_json
 from p2l.common.program import Parser
@@ -43,29 +33,21 @@ def _add(commands: Any, name: str, about: str) -> Parser:
     """Add a command that reads votes, with the flags of how."""
     flags = add_command(commands, name, about)
     flags.add_argument("source", metavar="VOTES", help=_SOURCE_HELP)
-    add_dataset_split(flags)
-    add_quiet(flags)
+    cli.add_dataset_split(flags)
+    cli.add_quiet(flags)
     return flags
-
-
-def _add_model_list(flags: Parser) -> None:
-    flags.add_argument(
-        "--model-list",
-        metavar="FILE",
-        help="JSON list of names that a labels column refers to, for votes without names",
-    )
 
 
 def _add_check(commands: Any) -> None:
     flags = _add(commands, "check", "Print statistics and problems of votes; exit with 2 when there are problems.")
     flags.add_argument("--limit", type=whole, default=20, metavar="N", help="problems to list; the rest is counted")
-    _add_model_list(flags)
+    cli.add_label_list(flags, "--model-list")
 
 
 def _add_import(commands: Any) -> None:
     flags = _add(commands, "import", "Make votes of a raw arena export (conversation_a, winner, tstamp, ...).")
-    flags.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
-    add_drop_bad(flags)
+    cli.add_output(flags, "votes to write; the ending names the format", required=True)
+    cli.add_drop_bad(flags)
 
 
 def _add_from_scores(commands: Any) -> None:
@@ -73,7 +55,7 @@ def _add_from_scores(commands: Any) -> None:
         commands, "from-scores", "Make votes of graded answers: rows of question (or prompt), model, score."
     )
     flags.add_argument("source", metavar="TABLE", help=".parquet, .jsonl, .jsonl.gz or .csv file")
-    flags.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
+    cli.add_output(flags, "votes to write; the ending names the format", required=True)
     flags.add_argument(
         "--per-question", type=positive, default=30, metavar="N", help="pairs of models drawn for each question"
     )
@@ -83,15 +65,15 @@ def _add_from_scores(commands: Any) -> None:
     )
     flags.add_argument("--only", nargs="+", default=[], metavar="NAME", help="take these categories alone")
     flags.add_argument("--without", nargs="+", default=[], metavar="NAME", help="leave these categories out")
-    flags.add_argument("--seed", type=int, default=42, help="seed of the pairs and their sides")
+    cli.add_seed(flags, "seed of the pairs and their sides", default=42)
 
 
 def _add_sample(commands: Any) -> None:
     flags = add_command(commands, "sample", "Write made-up votes on readable prompts, to try the other commands on.")
-    flags.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
-    flags.add_argument("--votes", type=positive, default=2500, metavar="N", help="votes to draw")
+    cli.add_output(flags, "votes to write; the ending names the format", required=True)
+    cli.add_vote_count(flags, "votes to draw", default=2500)
     flags.add_argument("--scores", metavar="FILE", help="graded answers to the prompts as well, for `p2l eval-routing`")
-    flags.add_argument("--seed", type=int, default=42, help="the same seed and flags give the same files")
+    cli.add_seed(flags, "the same seed and flags give the same files", default=42)
     flags.add_argument("--overwrite", action="store_true", help="replace files that hold something else")
 
 
@@ -110,9 +92,9 @@ def _add_split(commands: Any) -> None:
         metavar="K",
         help="remove models with fewer training votes from both parts",
     )
-    flags.add_argument("--seed", type=int, default=42, help="order in which prompts are taken")
-    add_drop_bad(flags)
-    _add_model_list(flags)
+    cli.add_seed(flags, "order in which prompts are taken", default=42)
+    cli.add_drop_bad(flags)
+    cli.add_label_list(flags, "--model-list")
     flags.arrange({"what is written": ("--train-output", "--val-output", "--min-votes-per-model"), **_READING})
 
 
@@ -123,8 +105,8 @@ def _add_slice(commands: Any) -> None:
         "Cut held-out votes into slices by the time of VOTES, a stream in time order, for `p2l eval-chrono`.",
     )
     flags.add_argument("--held-out", required=True, metavar="VOTES", help="held-out votes of the same time")
-    flags.add_argument("--output", required=True, metavar="DIR", help="folder for validation-N.csv and timestamps.json")
-    flags.add_argument("--batch-size", type=positive, default=512, metavar="N", help="votes of the stream in a batch")
+    cli.add_output(flags, "folder for validation-N.csv and timestamps.json", metavar="DIR", required=True)
+    cli.add_stream_batch_size(flags, "votes of the stream in a batch")
     flags.add_argument("--every", type=positive, default=256, metavar="N", help="batches between slices")
     flags.add_argument("--most", type=positive, metavar="N", help="votes of a slice at most, spread over its time")
     flags.add_argument("--columns", nargs="+", metavar="NAME", help="keep these as well as those of votes")
@@ -136,13 +118,21 @@ def _add_lake(commands: Any) -> None:
         commands, "lake", "Add votes to a lake: Parquet files by day that grow, read wherever votes are."
     )
     flags.add_argument("source", nargs="*", metavar="VOTES", help=f"each once: {_SOURCE_HELP}")
-    flags.add_argument("--output", required=True, metavar="LAKE", help="folder, or s3://BUCKET/PLACE, gs://...")
-    flags.add_argument(
-        "--database", metavar="FILE", help="add what is new in a router's database: a file or a postgresql:// URL"
+    cli.add_output(flags, "folder, or s3://BUCKET/PLACE, gs://...", metavar="LAKE", required=True)
+    _add_router_flags(
+        flags,
+        database="add what is new in a router's database",
+        without_prompts="with --database: every vote, without its prompt",
     )
-    flags.add_argument("--without-prompts", action="store_true", help="with --database: every vote, without its prompt")
-    add_dataset_split(flags)
-    add_drop_bad(flags)
+    cli.add_dataset_split(flags)
+    cli.add_drop_bad(flags)
+
+
+def _add_router_flags(flags: Parser, *, database: str, without_prompts: str, required: bool = False) -> None:
+    """Add which router's votes are read, and whether their prompts are."""
+    about = f"{database}: a file or a postgresql:// URL"
+    flags.add_argument("--database", required=required, metavar="FILE", help=about)
+    flags.add_argument("--without-prompts", action="store_true", help=without_prompts)
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:
@@ -336,14 +326,12 @@ class Exported:
 def export_parser() -> argparse.ArgumentParser:
     """Return the flags of `p2l export-votes`."""
     flags = parser("p2l export-votes", "Write the votes that a router has collected as training data, oldest first.")
-    flags.add_argument(
-        "--database", required=True, metavar="FILE", help="the router's database: a file or a postgresql:// URL"
-    )
-    flags.add_argument("--output", required=True, metavar="FILE", help="votes to write: .parquet, .jsonl(.gz) or .csv")
-    flags.add_argument(
-        "--without-prompts",
-        action="store_true",
-        help="leave the prompts out and write every vote: enough for leaderboards, not for training",
+    cli.add_output(flags, "votes to write: .parquet, .jsonl(.gz) or .csv", required=True)
+    _add_router_flags(
+        flags,
+        database="the router's database",
+        without_prompts="leave the prompts out and write every vote: enough for leaderboards, not for training",
+        required=True,
     )
     flags.add_argument(
         "--categories",

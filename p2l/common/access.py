@@ -10,7 +10,7 @@ import socket
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from p2l.common.cli import number_of
+from p2l.common.cli import Flags, number_of
 from p2l.common.errors import ConfigError
 
 # Keys: only their digests are kept, and those are compared in constant time.
@@ -68,6 +68,12 @@ def is_from_this_machine(peer: str | None, headers: Mapping[str, str], http_vers
 def port(text: str) -> int:
     """Parse a port, for `type=` of a flag."""
     return number_of(text, int, lambda number: 0 < number < 65536, "a whole number from 1 to 65535")
+
+
+def add_address_flags(flags: Flags, *, host: str, port_number: int) -> None:
+    """Add --host and --port, where a server listens."""
+    flags.add_argument("--host", "-H", default=host, help="address to listen on")
+    flags.add_argument("--port", "-p", type=port, default=port_number, help="to listen on")
 
 
 def check_address(host: str, number: int) -> None:

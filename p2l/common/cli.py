@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-_Flags = argparse.ArgumentParser | argparse._ArgumentGroup
+Flags = argparse.ArgumentParser | argparse._ArgumentGroup
 N = TypeVar("N", int, float)
 _EXTRAS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("pandas", "pyarrow", "scipy", "threadpoolctl"), ("data", "train", "coeval")),
@@ -258,24 +258,128 @@ def _report(error: P2LError) -> None:
         print(f"error: {printable(message)}", file=sys.stderr)
 
 
-# Flags that many commands share.
+# Flags that many commands share: one name, type and default each; the help says what a command does with it.
 
 
-def add_quiet(flags: _Flags, without: str = "no progress bar") -> None:
+def add_quiet(flags: Flags, without: str = "no progress bar") -> None:
     """Add --quiet, whose help says what a command leaves out with it."""
     flags.add_argument("--quiet", action="store_true", help=without)
 
 
-def add_drop_bad(flags: _Flags) -> None:
+def add_config(flags: Flags, about: str, *short: str, required: bool = False) -> None:
+    """Add --config, a configuration in YAML."""
+    flags.add_argument("--config", *short, required=required, metavar="FILE", help=about)
+
+
+def add_votes(flags: Flags, about: str, *, required: bool = False) -> None:
+    """Add --votes, votes to read."""
+    flags.add_argument("--votes", required=required, metavar="FILE", help=about)
+
+
+def add_vote_count(flags: Flags, about: str, *, default: int) -> None:
+    """Add --votes of commands that make votes: how many."""
+    flags.add_argument("--votes", type=positive, default=default, metavar="N", help=about)
+
+
+def add_drop_bad(flags: Flags) -> None:
     """Add --drop-bad, for commands that read votes."""
     flags.add_argument("--drop-bad", action="store_true", help="leave out rows that are not votes, and count them")
 
 
-def add_dataset_split(flags: _Flags) -> None:
+def add_dataset_split(flags: Flags, *short: str) -> None:
     """Add --dataset-split, for commands that read data sets."""
     flags.add_argument(
-        "--dataset-split", default="train", metavar="NAME", help="which split of a data set with several"
+        "--dataset-split", *short, default="train", metavar="NAME", help="which split of a data set with several"
     )
+
+
+def add_label_list(flags: Flags, name: str) -> None:
+    """Add the names of models that votes refer to by number, under `name`: commands differ in what they call it."""
+    about = "JSON list of names that a labels column refers to, for votes without names"
+    flags.add_argument(name, metavar="FILE", help=about)
+
+
+def add_prompts(flags: Flags, about: str, *, required: bool = False) -> None:
+    """Add --prompts, a file with a column `prompt`."""
+    flags.add_argument("--prompts", required=required, metavar="FILE", help=about)
+
+
+def add_limit(flags: Flags, about: str, *, default: int | None = None) -> None:
+    """Add --limit, a bound on the rows that are read."""
+    flags.add_argument("--limit", type=positive, default=default, metavar="N", help=about)
+
+
+def add_stream_batch_size(flags: Flags, about: str) -> None:
+    """Add --batch-size of commands about a stream of votes: the global batch of online training."""
+    flags.add_argument("--batch-size", type=positive, default=512, metavar="N", help=about)
+
+
+def add_likelihood(flags: Flags, about: str) -> None:
+    """Add --likelihood, by name."""
+    flags.add_argument("--likelihood", metavar="NAME", help=about)
+
+
+def add_control(flags: Flags, purpose: str, more: str) -> None:
+    """Add --control: `purpose` says what is fitted beside it, `more` what else there is to say."""
+    flags.add_argument(
+        "--control",
+        action="append",
+        metavar="NAMES",
+        help=f"fit what else decides votes together with {purpose}: side (who was shown first), length, format "
+        "(headers, lists, bold, code), a column of numbers for model_a, columns NAME_a and NAME_b, or a column of text "
+        f"such as the judge; several with commas{more}",
+    )
+
+
+def add_encoder(flags: Flags, about: str) -> None:
+    """Add --encoder, a sentence encoder."""
+    flags.add_argument("--encoder", metavar="DIR", help=about)
+
+
+def add_backbone(flags: Flags, about: str) -> None:
+    """Add --backbone, a text model."""
+    flags.add_argument("--backbone", metavar="DIR", help=about)
+
+
+def add_level(flags: Flags) -> None:
+    """Add --level, of intervals."""
+    flags.add_argument("--level", type=float, default=0.95, metavar="P", help="coverage of each interval")
+
+
+def add_seed(flags: Flags, about: str, *, default: int = 0) -> None:
+    """Add --seed, whose help says of what."""
+    flags.add_argument("--seed", type=whole, default=default, metavar="N", help=about)
+
+
+def add_idle(flags: Flags, about: str) -> None:
+    """Add --stop-when-idle, of commands that follow a stream of votes."""
+    flags.add_argument("--stop-when-idle", type=amount, metavar="SECONDS", help=about)
+
+
+def add_output(
+    flags: Flags, about: str, *, metavar: str = "FILE", required: bool = False, default: str | None = None
+) -> None:
+    """Add --output, the file or folder that a command writes."""
+    flags.add_argument("--output", required=required, default=default, metavar=metavar, help=about)
+
+
+def add_html(
+    flags: Flags,
+    about: str = "also write a page (.html), which opens offline",
+    *,
+    metavar: str = "FILE",
+    earlier: Sequence[str] = ("--report",),
+) -> None:
+    """Add --html, a page; `earlier` are spellings of earlier versions, which help leaves out."""
+    flags.add_argument("--html", *earlier, metavar=metavar, help=about)
+
+
+def add_plot(flags: Flags, about: str) -> None:
+    """Add --plot, a picture."""
+    flags.add_argument("--plot", metavar="FILE", help=f"{about} (.png, .svg, .pdf)")
+
+
+# Flags of training, offline and online.
 
 
 def add_local_rank(flags: Parser) -> None:
@@ -284,29 +388,98 @@ def add_local_rank(flags: Parser) -> None:
     flags.hide_rare("--local-rank")
 
 
+def add_checkpoint(flags: Flags, about: str) -> None:
+    """Add --model, earlier --checkpoint: what training goes on from."""
+    flags.add_argument("--model", "--checkpoint", dest="checkpoint", metavar="DIR", help=about)
+
+
+def add_training_flags(
+    flags: Parser, *, eval_steps: int | None, steps_note: str, no_eval_note: str, save_note: str
+) -> None:
+    """Add what both ways of training take; notes say what differs, `eval_steps` is the default."""
+    flags.add_argument("--push-to-hf", action="store_true", help="push the result to the configuration's repo_id")
+    flags.add_argument(
+        "--eval-steps",
+        type=positive,
+        default=eval_steps,
+        metavar="N",
+        help=f"validate after every N steps{steps_note}",
+    )
+    flags.add_argument(
+        "--no-eval", action="store_true", help=f"do not validate: val_data_path is not needed{no_eval_note}"
+    )
+    flags.add_argument(
+        "--save-steps",
+        type=int,
+        metavar="N",
+        help=f"save a checkpoint after every N steps; -1: only at the end ({save_note})",
+    )
+    add_quiet(flags, "no progress bar and no notes")
+    add_local_rank(flags)
+
+
 # Flags of the commands that run models over rows: which model it is, and how it computes.
 
-MODEL_FLAG = ("--model", "--model-path", "--model-repo", "--checkpoint")
-"""The flag of a trained model in every command, and the spellings of earlier versions, which help leaves out."""
+
+def add_model_flag(
+    flags: Flags,
+    about: str,
+    *short: str,
+    dest: str | None = None,
+    metavar: str = "DIR",
+    required: bool = False,
+) -> None:
+    """Add --model, a trained model; earlier versions called it --model-path, --model-repo and --checkpoint."""
+    names = ("--model", "--model-path", "--model-repo", "--checkpoint", *short)
+    flags.add_argument(*names, dest=dest, metavar=metavar, required=required, help=about)
 
 
-def add_model_flags(flags: Parser) -> None:
+def add_device(flags: Flags) -> None:
+    """Add --device."""
+    flags.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
+
+
+def add_kind_flags(flags: Flags) -> None:
+    """Add what a checkpoint says of itself, where it says nothing; the length of prompts, and the device."""
+    flags.add_argument(
+        "--model-type",
+        "-mt",
+        metavar="TYPE",
+        help="qwen2, llama, ... (default: as the checkpoint says, as with the next two)",
+    )
+    flags.add_argument("--head-type", "-ht", metavar="TYPE", help="bt, rk or ba")
+    flags.add_argument("--loss-type", "-lt", metavar="TYPE", help="the likelihood that the model was trained with")
+    flags.add_argument(
+        "--max-length", type=positive, metavar="N", help="tokens per prompt (default: the length of training)"
+    )
+    add_device(flags)
+
+
+def add_inference_flags(flags: Parser) -> None:
     """Add the flags of how a model computes, in a group of their own, `--quiet` and the launcher's `--local-rank`."""
     add_quiet(flags, "no progress bar and no notes")
     add_local_rank(flags)
     group = flags.add_argument_group("model")
-    group.add_argument(
-        "--model-type", "-mt", metavar="TYPE", help="qwen2, llama, ... (default: as the checkpoint says)"
-    )
-    group.add_argument("--head-type", "-ht", metavar="TYPE", help="bt, rk or ba (default: as the checkpoint says)")
-    group.add_argument("--loss-type", "-lt", metavar="TYPE", help="the likelihood (default: as the checkpoint says)")
+    add_kind_flags(group)
     group.add_argument(
         "--batch-size", "-bs", type=positive, metavar="N", help="most prompts per forward pass (default: the engine's)"
     )
     group.add_argument(
-        "--max-length", type=positive, metavar="N", help="tokens per prompt (default: the length of training)"
-    )
-    group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
-    group.add_argument(
         "--dtype", help="float32 or bfloat16 (default: bfloat16 on a GPU that supports it, else float32)"
     )
+
+
+def add_results_flags(flags: Flags, *, folder: str, restart: str) -> None:
+    """Add --output-dir and --restart, of commands that resume what was stopped."""
+    flags.add_argument("--output-dir", "-od", default="outputs", metavar="DIR", help=folder)
+    flags.add_argument("--restart", action="store_true", help=restart)
+
+
+# Flags of servers.
+
+
+def add_server_flags(flags: Flags, *, workers: str, max_body_mb: float) -> None:
+    """Add the processes of a service and its largest request; `p2l.common.access` has the address."""
+    flags.add_argument("--workers", type=positive, default=1, help=workers)
+    flags.add_argument("--reload", action=argparse.BooleanOptionalAction, default=False, help="restart on changed code")
+    flags.add_argument("--max-body-mb", type=above_zero, default=max_body_mb, help="largest request, in MiB")

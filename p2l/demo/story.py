@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from p2l.cli import dispatch
-from p2l.common.cli import need, parser, run
+from p2l.common.cli import add_output, add_vote_count, need, parser, run
 
 if TYPE_CHECKING:
     from p2l.demo.tables import Held
@@ -62,10 +62,8 @@ deepspeed_config_path: zero0.json
 def build_parser() -> argparse.ArgumentParser:
     """Return the flags of `p2l demo`."""
     flags = parser("p2l demo", "Simulate votes, train a prompt-to-leaderboard model on them, and show what it learned.")
-    flags.add_argument("--output", default="demo_output", help="folder for everything that the demo makes")
-    flags.add_argument(
-        "--votes", type=int, default=VOTES, help="training votes; with fewer it is faster and learns less"
-    )
+    add_output(flags, "folder for everything that the demo makes", metavar="DIR", default="demo_output")
+    add_vote_count(flags, "training votes; with fewer it is faster and learns less", default=VOTES)
     return flags
 
 

@@ -39,7 +39,6 @@ TRANSFORMER_DEFAULTS: dict[str, Any] = {
     "hidden_size": 128,
     "layers": 2,
     "heads": 4,
-    "intermediate_size": None,
     "max_positions": 2048,
 }
 _PROMPTS_PER_BATCH = 256
@@ -102,8 +101,8 @@ def make_transformer(
     hidden_size: int,
     layers: int,
     heads: int,
-    intermediate_size: int | None,
     max_positions: int,
+    intermediate_size: int | None = None,
 ) -> str:
     """Write a random transformer and its tokenizer; return its size in words; ConfigError for wrong sizes."""
     from p2l.model import backbones

@@ -74,7 +74,7 @@ class AddedRow:
     """What to expect of its answers to prompts that known models alone have answered, where that was asked."""
 
 
-def row_of_votes(model: str, name: str, votes: str, *, organisation: str | None = None) -> AddedRow:
+def row_of_votes(model: str, name: str, votes: str) -> AddedRow:
     """Fit the row to the votes between a new model and known ones; InputError where there are none."""
     from p2l.votes import open_votes
 
@@ -94,13 +94,11 @@ def row_of_votes(model: str, name: str, votes: str, *, organisation: str | None 
         None if values is None else values.astype(np.float64) for values in (prediction.eta, prediction.gamma)
     )
     observed = votes_on_new(p2l.likelihood, others, is_first, labels[:, 2], eta, gamma)
-    row = fit_row(_prior(p2l, coefs, name, organisation), coefs, observed)
+    row = fit_row(_prior(p2l, coefs, name), coefs, observed)
     return _added(row, coefs, counted(len(ids), "vote"))
 
 
-def row_of_answers(
-    model: str, name: str, answers: str, *, organisation: str | None = None, forecasts: bool = False
-) -> AddedRow:
+def row_of_answers(model: str, name: str, answers: str, *, forecasts: bool = False) -> AddedRow:
     """Fit the row to graded answers, and forecast those to the other prompts of the file where `forecasts`.
 
     InputError where there are no answers of the new model, no other prompts to forecast, or scores outside [0, 1].
@@ -123,7 +121,7 @@ def row_of_answers(
     scale, easier = fit_answer_scale(coefs, scores[rows, :-1])
     answered, unasked = slice(len(graded)), slice(len(graded), None)
     observed = answers_of_new(scale, easier[answered], own[graded])
-    row = fit_row(_prior(p2l, coefs, name, organisation), coefs[answered], observed)
+    row = fit_row(_prior(p2l, coefs, name), coefs[answered], observed)
     known = int((~np.isnan(scores[rows, :-1])).sum())
     added = _added(row, coefs, f"{counted(len(graded), 'graded answer')}, beside {known:,} of known models")
     if not forecasts:
@@ -204,10 +202,8 @@ def _opened(model: str, name: str) -> P2L:
     return p2l
 
 
-def _prior(p2l: P2L, coefs: Floats, name: str, organisation: str | None) -> RowPrior:
-    return fit_row_prior(
-        coefs, [organisation_of(known) for known in p2l.model_list], organisation or organisation_of(name)
-    )
+def _prior(p2l: P2L, coefs: Floats, name: str) -> RowPrior:
+    return fit_row_prior(coefs, [organisation_of(known) for known in p2l.model_list], organisation_of(name))
 
 
 def _added(row: NewRow, coefs: Floats, observations: str) -> AddedRow:

@@ -6,7 +6,8 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import MODEL_FLAG, counted, need, parser, positive, run, whole
+from p2l.common import cli
+from p2l.common.cli import counted, need, parser, positive, run
 from p2l.common.errors import ConfigError, InputError
 
 
@@ -17,10 +18,10 @@ def add_parser() -> argparse.ArgumentParser:
         "Add a new model to a trained P2L, without training: its row is the most probable one given some forty votes "
         "or twenty graded answers, under a prior fitted to the known models.",
     )
-    flags.add_argument(*MODEL_FLAG, required=True, metavar="DIR", help="the folder of a trained model")
+    cli.add_model_flag(flags, "the folder of a trained model", required=True)
     flags.add_argument("--name", required=True, metavar="NAME", help="of the new model, as votes or answers name it")
     source = flags.add_mutually_exclusive_group(required=True)
-    source.add_argument("--votes", metavar="FILE", help="votes between it and known models; others are ignored")
+    cli.add_votes(source, "votes between it and known models; others are ignored")
     source.add_argument(
         "--answers",
         metavar="FILE",
@@ -28,15 +29,12 @@ def add_parser() -> argparse.ArgumentParser:
         "how hard these are, and on further prompts how scores follow from coefficients",
     )
     flags.add_argument(
-        "--organisation", metavar="NAME", help="organisation of the model (default: the first word of its name)"
-    )
-    flags.add_argument(
         "--forecasts",
         metavar="FILE",
         help="with --answers: write the score to expect of each prompt that known models alone have answered (.jsonl, "
         ".csv, .parquet), and print the mean with its interval",
     )
-    flags.add_argument("--output", required=True, metavar="DIR", help="folder of the larger model; must not exist")
+    cli.add_output(flags, "folder of the larger model; must not exist", metavar="DIR", required=True)
     return flags
 
 
@@ -54,11 +52,9 @@ def add_main(argv: Sequence[str] | None = None) -> None:
     if args.forecasts:
         _check_rows(args.forecasts, args.answers)
     if args.votes:
-        added = row_of_votes(args.model, args.name, args.votes, organisation=args.organisation)
+        added = row_of_votes(args.model, args.name, args.votes)
     else:
-        added = row_of_answers(
-            args.model, args.name, args.answers, organisation=args.organisation, forecasts=bool(args.forecasts)
-        )
+        added = row_of_answers(args.model, args.name, args.answers, forecasts=bool(args.forecasts))
     add_model(args.model, args.name, added, output)
     print(
         f"{args.name}: coefficient {added.coef:.2f} on average, 95 % interval {added.lower:.2f} to {added.upper:.2f}, "
@@ -87,20 +83,17 @@ def probes_parser() -> argparse.ArgumentParser:
     flags = parser(
         "p2l probes", "Choose the prompts that say most about a new model, to be answered by it and graded first."
     )
-    flags.add_argument(*MODEL_FLAG, required=True, metavar="DIR", help="the folder of a trained model")
-    flags.add_argument(
-        "--prompts",
-        required=True,
-        metavar="FILE",
-        help="prompts to choose from: a file with `prompt`; graded answers of known models (model, score) say how hard "
+    cli.add_model_flag(flags, "the folder of a trained model", required=True)
+    cli.add_prompts(
+        flags,
+        "prompts to choose from: a file with `prompt`; graded answers of known models (model, score) say how hard "
         "each is",
+        required=True,
     )
     flags.add_argument("--count", type=positive, default=20, metavar="N", help="prompts to choose")
-    flags.add_argument("--limit", type=positive, default=5000, metavar="N", help="use a sample of this many prompts")
-    flags.add_argument("--seed", type=whole, default=0, help="of the sample")
-    flags.add_argument(
-        "--output", required=True, metavar="FILE", help="rows of prompt, most telling first (.jsonl, .csv, .parquet)"
-    )
+    cli.add_limit(flags, "use a sample of this many prompts", default=5000)
+    cli.add_seed(flags, "of the sample")
+    cli.add_output(flags, "rows of prompt, most telling first (.jsonl, .csv, .parquet)", required=True)
     return flags
 
 

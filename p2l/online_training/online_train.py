@@ -15,7 +15,8 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from p2l.common.cli import above_zero, add_local_rank, add_quiet, amount, number_of, parser, positive, run
+from p2l.common import cli
+from p2l.common.cli import above_zero, amount, number_of, parser, positive, run
 from p2l.common.errors import ConfigError
 
 _DEFAULT_HELD_SHARE = 0.02
@@ -38,12 +39,7 @@ def _add_follow_flags(flags: argparse.ArgumentParser) -> None:
         help="train on votes as they arrive in this JSONL file, or in this database of a router; in place of "
         "train_data_path",
     )
-    live.add_argument(
-        "--stop-when-idle",
-        metavar="SECONDS",
-        type=amount,
-        help="end when no vote has arrived for this long (default: never)",
-    )
+    cli.add_idle(live, "end when no vote has arrived for this long (default: never)")
     live.add_argument(
         "--poll", metavar="SECONDS", type=amount, default=1.0, help="pause between two checks for new votes"
     )
@@ -122,18 +118,14 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
         "Train a prompt-to-leaderboard model on votes in the order in which they came; models join as they appear. "
         "docs/train/online.md lists the keys of the configuration.",
     )
-    flags.add_argument(
-        "--config",
-        metavar="FILE",
-        help="configuration (YAML) of the run; by default that of --checkpoint, which p2l train or this command has "
+    cli.add_config(
+        flags,
+        "configuration (YAML) of the run; by default that of --checkpoint, which p2l train or this command has "
         "made, with two ninths of an offline run's learning rate",
     )
-    flags.add_argument(
-        "--model",
-        "--checkpoint",
-        dest="checkpoint",
-        metavar="DIR",
-        help="a folder of this trainer (a run, or its checkpoint-N): everything continues, with votes that have come "
+    cli.add_checkpoint(
+        flags,
+        "a folder of this trainer (a run, or its checkpoint-N): everything continues, with votes that have come "
         "since; or plain weights, a folder or hub id: weights and model list are taken over, the rest starts afresh",
     )
     flags.add_argument(
@@ -149,14 +141,8 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
         "--config: those that the checkpoint records, if they are there and not those that are followed)",
     )
     flags.add_argument("--sort", action="store_true", help="sort the votes by time (tstamp) first")
-    flags.add_argument("--push-to-hf", action="store_true", help="push the result to the configuration's repo_id")
-    flags.add_argument("--eval-steps", type=positive, default=60, metavar="N", help="validate after every N steps")
-    flags.add_argument("--no-eval", action="store_true", help="do not validate: val_data_path is not needed")
-    flags.add_argument(
-        "--save-steps",
-        type=int,
-        metavar="N",
-        help=f"save a checkpoint after every N steps; -1: only at the end (-1; with --follow {_LIVE_SAVE_STEPS})",
+    cli.add_training_flags(
+        flags, eval_steps=60, steps_note="", no_eval_note="", save_note=f"-1; with --follow {_LIVE_SAVE_STEPS}"
     )
     flags.add_argument(
         "--keep",
@@ -165,8 +151,6 @@ def build_parser(prog: str = "p2l online-train") -> argparse.ArgumentParser:
         help=f"keep the newest N checkpoints and remove earlier ones (all stay; with --follow {_LIVE_KEEP})",
     )
     _add_follow_flags(flags)
-    add_quiet(flags, "no progress bar and no notes")
-    add_local_rank(flags)
     flags.arrange(
         {"checkpoints and validation": ("--eval-steps", "--no-eval", "--save-steps", "--keep", "--push-to-hf")}
     )

@@ -20,18 +20,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.common.cli import (
-    add_command,
-    add_dataset_split,
-    add_drop_bad,
-    add_quiet,
-    counted,
-    not_votes,
-    parser,
-    positive,
-    progress,
-    whole,
-)
+from p2l.common import cli
+from p2l.common.cli import add_command, counted, not_votes, parser, progress, whole
 from p2l.common.errors import ConfigError, VoteError
 from p2l.common.files import atomic_path, check_can_write
 from p2l.online_training.buffer import Batches, Buffer, Ids, Lag, NewVotes
@@ -60,9 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
     flags = add_command(commands, "replay", "Write votes with past ones replayed among them, with timestamps and lag.")
     _add_shared(flags)
     flags.add_argument("--epsilon", type=float, default=0.2, help="share of replayed votes in a batch, in (0, 1)")
-    flags.add_argument(
-        "--limit", type=positive, metavar="N", help="most votes ready to be replayed; by default all are"
-    )
+    cli.add_limit(flags, "most votes ready to be replayed; by default all are")
     flags.add_argument("--min-batches", type=whole, default=5, metavar="N", help="batches before the first replay")
     flags.add_argument("--geometric", action="store_true", help="replay on top of the geometric buffer")
     flags.add_argument("--gamma", type=float, help="gamma of the geometric buffer; default 0.995")
@@ -78,16 +66,14 @@ def _add_shared(flags: argparse.ArgumentParser) -> None:
     flags.add_argument(
         "--input", required=True, metavar="VOTES", help="hub id, save_to_disk folder, or a file of votes, oldest first"
     )
-    flags.add_argument("--output", required=True, metavar="FILE", help="votes to write; the ending names the format")
-    flags.add_argument("--batch-size", type=positive, default=512, metavar="N", help="new votes of a batch")
-    flags.add_argument(
-        "--seed", type=whole, default=42, help="of what is drawn; the same gives the same order in training"
-    )
+    cli.add_output(flags, "votes to write; the ending names the format", required=True)
+    cli.add_stream_batch_size(flags, "new votes of a batch")
+    cli.add_seed(flags, "of what is drawn; the same gives the same order in training", default=42)
     flags.add_argument("--sort", action="store_true", help="sort the votes by time first, rather than refuse them")
     flags.add_argument("--drop-tail", action="store_true", help="drop what waits at the end of the stream")
-    add_drop_bad(flags)
-    add_dataset_split(flags)
-    add_quiet(flags)
+    cli.add_drop_bad(flags)
+    cli.add_dataset_split(flags)
+    cli.add_quiet(flags)
 
 
 def main(argv: Sequence[str] | None = None) -> int | None:

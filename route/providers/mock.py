@@ -348,8 +348,6 @@ def server_parser(module: str, description: str) -> Parser:
     line.add_argument("--host", default="127.0.0.1", help="address to listen on")
     line.add_argument("--port", type=int, default=9000, help="port to listen on; 0 takes a free one and prints it")
     line.add_argument("--latency", type=float, default=0.0, metavar="S", help="seconds before an answer begins")
-    line.add_argument("--failure-rate", type=float, default=0.0, help="share of the requests that fail with an error")
-    line.add_argument("--seed", type=int, default=0, help="of the draws of --failure-rate")
     return line
 
 
@@ -366,8 +364,7 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="TROUBLE",
         help="failures of the first requests, such as status:503",
     )
-    line.add_argument("--failure", default="status:500", metavar="TROUBLE", help="how --failure-rate fails")
-    line.arrange({"answers": ("--text", "--tokens", "--token-seconds"), "failures": ("--failures", "--failure")})
+    line.arrange({"answers": ("--text", "--tokens", "--token-seconds")})
     return line
 
 

@@ -342,7 +342,7 @@ def test_every_flag_may_be_written_with_underscores_as_published():
     parsed = build_parser().parse_args(words.split())
     hyphens = words.replace("_", "-").replace("--model-repo", "--model").replace("--report", "--html").split()
     assert build_parser().parse_args(hyphens) == parsed
-    assert (parsed.model_repo, parsed.report, parsed.aggr_scale_metrics) == ("run", "pages", ["L1-Dist-Prob"])
+    assert (parsed.model_repo, parsed.html, parsed.aggr_scale_metrics) == ("run", "pages", ["L1-Dist-Prob"])
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", ""])

@@ -68,8 +68,9 @@ def test_cost_is_price_times_mean_output_tokens(files: Path, capsys: pytest.Capt
     assert (files / "router.yaml").read_text(encoding="utf-8") == CONFIG
 
 
-def test_only_the_costs_of_the_configuration_change(files: Path) -> None:
-    main(words(files, "--output", str(files / "router.yaml"), "--least-answers", "5"))
+def test_only_the_costs_of_the_configuration_change(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("route.costs._MIN_ANSWERS", 5)
+    main(words(files, "--output", str(files / "router.yaml")))
     expected = CONFIG.replace("cost: 0.5 ", "cost: 0.001145 ").replace("cost: '7'", "cost: 0.0025")
     assert (files / "router.yaml").read_text(encoding="utf-8") == expected
 
@@ -116,7 +117,7 @@ def test_prices_that_are_none_are_refused(tmp_path: Path, text: str, message: st
 
 def test_a_price_list_of_other_models_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'ant'"):
-        recompute({"ant": 1.0}, {"ants": 2.0}, {}, least_answers=1)
+        recompute({"ant": 1.0}, {"ants": 2.0}, {})
 
 
 @pytest.mark.parametrize(

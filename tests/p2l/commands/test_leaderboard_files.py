@@ -60,11 +60,13 @@ def test_the_format_overrides_the_ending(votes: Path, tmp_path: Path) -> None:
 def test_markdown_holds_groups_and_history_and_shows_names_as_they_are(votes: Path, tmp_path: Path) -> None:
     parser = pytest.importorskip("markdown_it").MarkdownIt("commonmark").enable("table")
     path = tmp_path / "board.md"
-    run(votes, "--by", "language", "--over", "month", "--title", "A *board*", "--output", str(path))
+    named = tmp_path / "A *board*.parquet"
+    named.write_bytes(votes.read_bytes())
+    run(named, "--by", "language", "--over", "month", "--output", str(path))
     text = path.read_text("utf-8")
     html = parser.render(text)
     headings = re.findall(r"<h[12]>(.*?)</h[12]>", html)
-    assert headings[:3] == ["A *board*", "all", "language = English"]
+    assert headings[:3] == ["Leaderboard of A *board*.parquet", "all", "language = English"]
     assert headings[-1] == "over month (cumulative), 2025-01 to 2025-03"
     shown = "=cmd|' /C x'!A1 &lt;b&gt;[x](javascript:1)&lt;/b&gt; `|` *y* https://example.org[31m"
     assert html.count(f">{shown}</td>") == 5

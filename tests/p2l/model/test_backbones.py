@@ -15,7 +15,7 @@ def test_another_transformer_registers_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr(backbones, "BACKBONES", dict(backbones.BACKBONES))
     backbones.register(backbones.transformer("mistral"))
     sizes = {"vocab_size": 270, "hidden_size": 16, "layers": 1, "heads": 2, "max_positions": 48}
-    make_transformer(tmp_path, [["a b c"]], model_type="mistral", seed=1, intermediate_size=None, **sizes)
+    make_transformer(tmp_path, [["a b c"]], model_type="mistral", seed=1, **sizes)
     tokenizer = load_tokenizer(tmp_path)
     model = P2LModel.create(
         tmp_path, model_type="mistral", head_type="bt", loss_type="bt", model_list=["a", "b"], tokenizer=tokenizer

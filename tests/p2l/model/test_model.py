@@ -54,7 +54,7 @@ def folders(tmp_path_factory):
             make_tfidf(made[name], prompts, hidden_size=4, ngrams=(1, 2), max_features=50, min_df=1)
         else:
             sizes = {"vocab_size": 270, "hidden_size": 16, "layers": 2, "heads": 2, "max_positions": 64}
-            make_transformer(made[name], prompts, model_type=name, seed=1, intermediate_size=None, **sizes)
+            make_transformer(made[name], prompts, model_type=name, seed=1, **sizes)
     return made
 
 

@@ -32,7 +32,7 @@ def encoder(tmp_path_factory):
     """A tiny sentence encoder as sentence-transformers lays one out: mean of the tokens, normalised."""
     folder = tmp_path_factory.mktemp("encoder")
     sizes = {"vocab_size": 300, "hidden_size": 16, "layers": 2, "heads": 2, "max_positions": 64}
-    make_transformer(folder, PROMPTS, model_type="bert", seed=1, intermediate_size=None, **sizes)
+    make_transformer(folder, PROMPTS, model_type="bert", seed=1, **sizes)
     modules = [
         {"path": path, "type": f"sentence_transformers.models.{name}"}
         for path, name in (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))

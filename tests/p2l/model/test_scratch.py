@@ -30,9 +30,9 @@ def test_the_same_seed_makes_the_same_folder(votes_file, tmp_path, capsys):
 
 
 def test_sizes_are_those_asked_for(votes_file, tmp_path):
-    folder = init(votes_file, tmp_path / "x", *SMALL, "--intermediate-size", "24", "--model-type", "llama")
+    folder = init(votes_file, tmp_path / "x", *SMALL, "--model-type", "llama")
     config = json.loads((folder / "config.json").read_text())
-    asked = {"vocab_size": 280, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 24}
+    asked = {"vocab_size": 280, "hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 48}
     assert {name: config[name] for name in asked} == asked
     tokenizer = load_tokenizer(folder)
     assert tokenizer.max_length == 64
