@@ -31,7 +31,8 @@ class ReplyJournal:
     def __init__(self, store: Store, phase: str, model: str, process: str = "") -> None:
         """`process` names one of several that share the work: each writes a file of its own and reads all."""
         self._store = store
-        self._path = store.run.waiting / f"{phase}.{model}{'+' * bool(process)}{process}.jsonl"
+        name = f"{phase}.{model}+{process}" if process else f"{phase}.{model}"
+        self._path = store.run.waiting / f"{name}.jsonl"
         self._waiting: dict[str, dict[str, Reply]] = {}
         paths = sorted({self._path, *store.run.waiting.glob(f"{phase}.{model}+*.jsonl")})
         self._read = paths if not process else [self._path]
@@ -71,29 +72,27 @@ async def each_model(
     Each works in one process at a time; `by_item`: processes that joined the run share its records instead.
     """
     local = [model for model in models if model.interface == "huggingface"]
-    chains = [[model] for model in models if model not in local] + ([local] if local else [])
+    queues = [*([model] for model in models if model not in local), local]
     outcome = Outcome()
-    for part in await together([_one_by_one(stage, phase, part, work, by_item) for part in chains]):
-        outcome.add(part)
-    return outcome
 
+    async def one_by_one(queue: Sequence[Model]) -> None:
+        for model in queue:
+            in_batches = stage.batching is not None and stage.batching.takes(model, phase)
+            if stage.claims is not None and by_item and not model.is_virtual and not in_batches:
+                outcome.add(await _beside_others(stage.claims, f"{phase}+{model.name}", model, work))
+                continue
+            waits = partial(stage.log.info, f"{phase}: {model.name} waits for another process that is at work on it")
+            async with claimed_work(stage.run, phase, model.name, on_wait=waits):
+                try:
+                    # Batch jobs that an earlier process sent; what they lack is asked again as missing.
+                    if stage.batching is not None and not model.is_virtual:
+                        await stage.batching.adopt(phase, model, partial(apply, stage.store))
+                except CallError as error:  # what is in a job must not be asked, and paid for, again
+                    _stop(stage, phase, model, outcome, error)
+                else:
+                    outcome.add(await work(model))
 
-async def _one_by_one(stage: Stage, phase: Phase, models: Sequence[Model], work: Work, by_item: bool) -> Outcome:
-    outcome = Outcome()
-    for model in models:
-        if stage.claims is not None and by_item and not model.is_virtual and not _in_batches(stage, model, phase):
-            outcome.add(await _beside_others(stage.claims, f"{phase}+{model.name}", model, work))
-            continue
-        waits = partial(stage.log.info, f"{phase}: {model.name} waits for another process that is at work on it")
-        async with claimed_work(stage.run, phase, model.name, on_wait=waits):
-            try:
-                # Batch jobs that an earlier process sent; what they lack is asked again as missing.
-                if stage.batching is not None and not model.is_virtual:
-                    await stage.batching.adopt(phase, model, partial(apply, stage.store))
-            except CallError as error:  # what is in a job must not be asked, and paid for, again
-                _stop(stage, phase, model, outcome, error)
-            else:
-                outcome.add(await work(model))
+    await together(map(one_by_one, queues))
     return outcome
 
 
@@ -112,10 +111,6 @@ async def _beside_others(claims: Claims, name: str, model: Model, work: Work) ->
                 return outcome
     finally:
         claims.end(name)
-
-
-def _in_batches(stage: Stage, model: Model, phase: Phase) -> bool:
-    return stage.batching is not None and stage.batching.takes(model, phase)
 
 
 async def in_turn(parts: Iterable[Awaitable[Outcome]]) -> Outcome:
@@ -174,7 +169,7 @@ class _Asker:
         self.stage, self.phase, self.model = stage, phase, model
         self.outcome, self.attempts = outcome, attempts
         self._work = f"{phase}+{model.name}"
-        self._claims = stage.claims if stage.claims is not None and stage.claims.is_begun(self._work) else None
+        self._claims = stage.claims if stage.claims is not None and self._work in stage.claims.begun else None
         self._journal = ReplyJournal(stage.store, phase, model.name, self._claims.name if self._claims else "")
         # More than may be in flight, so that a turn that is free finds a question that is ready.
         self._slots = asyncio.Semaphore(
@@ -186,7 +181,11 @@ class _Asker:
     async def run(self, questions: Iterable[Question]) -> None:
         """Start questions as slots become free; wait for the last."""
         try:
-            for question in self._own(questions):
+            if self._claims is not None:
+                questions = self._claims.take(
+                    self._work, iter(questions), lambda question: question.id, self._leave_out
+                )
+            for question in questions:
                 await self._slots.acquire()
                 if self._is_over:
                     break
@@ -204,16 +203,10 @@ class _Asker:
         if not self._is_over:
             self._journal.clear()
 
-    def _own(self, questions: Iterable[Question]) -> Iterable[Question]:
-        """Yield what this process makes, and take the rest out of what is expected of it."""
-        if self._claims is None:
-            return questions
-
-        def leave_out(count: int) -> None:
-            self.outcome.expected -= count
-            self.stage.progress.expect(-count)
-
-        return self._claims.take(self._work, iter(questions), lambda question: question.id, leave_out)
+    def _leave_out(self, count: int) -> None:
+        """Take what other processes make out of what is expected of this one."""
+        self.outcome.expected -= count
+        self.stage.progress.expect(-count)
 
     @property
     def _is_over(self) -> bool:

@@ -68,16 +68,15 @@ def judge_question(
     }
     first = failures.get(context["id"], 0) * ATTEMPTS
     if task.evaluation_mode == "per_factor":
-        prompts = {factor: _factor_prompt(task, judge, factor, text, texts) for factor, text in rubric.items()}
+        prompts = {}
+        for factor, text in rubric.items():
+            # Each text under the manual's name and a shorter one, for prompts of either kind.
+            texts |= {"rubric_factor_name": factor, "factor": factor}
+            texts |= {"rubric_factor_description": text, "criterion": text}
+            prompts[factor] = render(task, judge.name, "evaluate_per_factor", **texts)
         return Question("factors", PHASE, "judge", judge.name, task.name, context, prompts, first)
     prompt = render(task, judge.name, "evaluate_single", rubric=rubric_text(rubric), **texts)
     return Question("scores", PHASE, "judge", judge.name, task.name, context, {"": prompt}, first)
-
-
-def _factor_prompt(task: Task, judge: Model, factor: str, text: str, texts: Mapping[str, str]) -> str:
-    # Each text under the manual's name and a shorter one, for prompts of either kind.
-    names = {"rubric_factor_name": factor, "factor": factor, "rubric_factor_description": text, "criterion": text}
-    return render(task, judge.name, "evaluate_per_factor", **names, **texts)
 
 
 def _record(context: Mapping[str, Any], answers: Mapping[str, Graded], failures: Mapping[str, str]) -> dict[str, Any]:
@@ -94,8 +93,8 @@ def _record(context: Mapping[str, Any], answers: Mapping[str, Graded], failures:
     if grades:
         record["grades"] = grades
     if any(graded.rationale for graded in answers.values()):
-        rationales = (f"{part}: {one.rationale}" if part else one.rationale for part, one in answers.items())
-        record["rationale"] = "\n".join(rationales)
+        texts = (f"{part}: {graded.rationale}" if part else graded.rationale for part, graded in answers.items())
+        record["rationale"] = "\n".join(texts)
     return {**record, "error": why} if why else record
 
 
@@ -107,7 +106,7 @@ KINDS = {
 
 @dataclass
 class _Scored:
-    """What one judge has scored of a task."""
+    """One judge's scores for a task."""
 
     judge: Model
     factors: tuple[str, ...]
@@ -162,7 +161,14 @@ def _read_scored(stage: Stage, judge: Model, factors: tuple[str, ...], work: Jud
 
 async def evaluate(stage: Stage) -> Outcome:
     """Collect the missing scores and verdicts. Raise RunError if there is none at the end, without a limit."""
-    works = [judged_task(stage, task) for task in stage.config.tasks if _is_scored(stage, task)]
+    works = []
+    for task in stage.config.tasks:
+        # In mode `pairwise` only judges that compute scores score answers; the others compare them.
+        is_scored = task.evaluation_mode != "pairwise" or any(
+            judge.is_virtual for judge in judges_of(stage.config, task)
+        )
+        if is_scored and not is_kept(stage, "evaluation", task.name):
+            works.append(judged_task(stage, task))
     judges = {judge.name: judge for task in stage.config.tasks for judge in judges_of(stage.config, task)}
 
     def work(judge: Model) -> Awaitable[Outcome]:
@@ -172,7 +178,7 @@ async def evaluate(stage: Stage) -> Outcome:
     outcome = await each_model(stage, PHASE, at_work, work, by_item=True)
     pairwise = [task for task in stage.config.tasks if task.evaluation_mode == "pairwise"]
     if pairwise and stage.halted is None:
-        from coeval.phases.pairwise import compare_all
+        from coeval.phases.pairwise import compare_all  # it brings NumPy  # it brings NumPy
 
         outcome.add(await compare_all(stage, pairwise))
     is_whole = not outcome.stopped and not stage.limited and stage.only is None
@@ -181,42 +187,26 @@ async def evaluate(stage: Stage) -> Outcome:
     return outcome
 
 
-def _is_scored(stage: Stage, task: Task) -> bool:
-    """Return whether answers to a task are to be scored; in mode `pairwise` only by judges that compute scores."""
-    if task.evaluation_mode == "pairwise" and not any(judge.is_virtual for judge in judges_of(stage.config, task)):
-        return False
-    return not is_kept(stage, "evaluation", task.name)
-
-
 async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
     """Collect one judge's scores for one task."""
     factors = required_factors(judge, work.task, work.rubric)
     if not factors or (work.task.evaluation_mode == "pairwise" and not judge.is_virtual):
         return Outcome()
     scored = _read_scored(stage, judge, factors, work)
-    missing = sorted(
-        (response for response in work.responses if not _is_skipped(stage, work, response, scored)), key=_by_item
-    )
-    answered = _with_items(stage, work, missing)
+    missing = []
+    for response in work.responses:
+        item, _, student = response.rpartition("__")
+        is_done = response in scored.done or (stage.modes[PHASE] == "Model" and student in scored.students)
+        # An item without any of the labels has no factors: nothing of its answers can be scored.
+        if not is_done and scored.factors_of(work.items.notes.get(item)):
+            missing.append((item.rpartition("__")[2], response))
+    # By the number of the item, so that a judge that a quota stops has scored whole items: all students alike, and
+    # items of all teachers.
+    missing.sort()
+    answered = _with_items(stage, work, [response for _, response in missing])
     if judge.is_virtual:
         return await _compute(stage, work, answered, scored, len(missing))
     return await drive(stage, PHASE, judge, _questions(stage, work, answered, scored), expected=len(missing))
-
-
-def _by_item(response: str) -> tuple[str, str]:
-    """Order answers by the number of their item, then by the item: what a quota stops has scored whole items.
-
-    So a judge that is stopped has scored all students alike, and items of all teachers.
-    """
-    item = response.rpartition("__")[0]
-    return item.rpartition("__")[2], response
-
-
-def _is_skipped(stage: Stage, work: JudgedTask, response: str, scored: _Scored) -> bool:
-    """Return whether nothing is left to score of an answer, or its item has none of the labels."""
-    if response in scored.done or (stage.modes[PHASE] == "Model" and response.rpartition("__")[2] in scored.students):
-        return True
-    return not scored.factors_of(work.items.notes.get(response.rpartition("__")[0]))
 
 
 def _with_items(stage: Stage, work: JudgedTask, responses: Iterable[str]) -> Iterator[Answered]:
@@ -244,9 +234,10 @@ async def _compute(
     """Store scores that are computed, not asked for."""
     outcome, remaining = Outcome(expected), iter(answered)
     stage.progress.expect(expected)
-    while part := list(islice(remaining, _ANSWERS_PER_METRIC_CALL)):
+    while batch := list(islice(remaining, _ANSWERS_PER_METRIC_CALL)):
         try:
-            records = await asyncio.to_thread(_computed, work, part, scored)
+            # In a thread: a metric such as BERTScore takes seconds, in which other judges' answers arrive.
+            records = await asyncio.to_thread(_computed, work, batch, scored)
         except InputError as error:
             stage.log.error(f"{PHASE}: {scored.judge.name}: {error}")
             stage.store.error(PHASE, str(error), task=work.task.name, model=scored.judge.name, role="judge")
@@ -259,12 +250,12 @@ async def _compute(
     return outcome
 
 
-def _computed(work: JudgedTask, part: list[Answered], scored: _Scored) -> list[dict[str, Any]]:
+def _computed(work: JudgedTask, batch: list[Answered], scored: _Scored) -> list[dict[str, Any]]:
     from coeval.judging.metrics import scores_for
 
     records = []
     rubric = {factor: work.rubric[factor] for factor in scored.factors if factor in work.rubric}
-    for (item, response), scores in zip(part, scores_for(scored.judge, work.task, rubric, part), strict=True):
+    for (item, response), scores in zip(batch, scores_for(scored.judge, work.task, rubric, batch), strict=True):
         whole = {**scored.partial.get(response["id"], {}), **scores}
         records.append({**_context(scored.judge.name, item, response, whole), "evaluated_at": now()})
     return records

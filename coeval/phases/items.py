@@ -1,10 +1,4 @@
-"""Phase 3: generate items, each a prompt and a reference answer with the attributes that were drawn for it.
-
-A draw depends on (seed, task, teacher, number of the item) alone, so a run that is continued, or has a larger total,
-draws what it would have drawn undisturbed. With `all`, combinations that items have already are not drawn again before
-the others, whatever the total was when those were made. An item whose prompt repeats another of the same teacher and
-task, exactly or nearly, is refused, and the teacher is asked again: two items with one prompt tell no more than one.
-"""
+"""Phase 3: generate items, each a prompt and a reference answer with the attributes that were drawn for it."""
 
 from __future__ import annotations
 
@@ -15,6 +9,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -61,8 +56,11 @@ def draws(
     Target attributes in `always` belong to every item; `used` has the target attributes of existing items by number,
     which `all` does not draw again.
     """
+    # With `all`, combinations that items have already are not drawn again before the others, whatever the total was
+    # when those were made.
     combinations = _unused(lambda: _combinations(sampling, target, _random(seed, task, teacher, "all")), used or {})
     for number in numbers:
+        # From the number alone: a run that is continued, or has a larger total, draws what it would have undisturbed.
         rng = _random(seed, task, teacher, number)
         chosen = next(combinations) if sampling.target == "all" else _sample(target, sampling.target, rng, always)
         yield Draw(chosen, _sample(nuanced, sampling.nuance, rng))
@@ -80,29 +78,24 @@ def _sample(
     return {name: rng.choice(list(attributes[name])) for name in names if name in chosen}
 
 
-def _combinations_of(attributes: Attributes) -> int:
-    """Return the number of combinations of values."""
-    return math.prod(len(values) for values in attributes.values() if values)
-
-
 def _unused(
     combinations: Callable[[], Iterator[dict[str, Any]]], used: Mapping[int, Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
     """Yield the combinations without those of existing items, skipping each as often as it is used."""
     elsewhere = Counter(map(_key, used.values()))
     in_place = set()  # items that have what their number draws
-    for place, one in zip(range(1, max(used, default=0) + 1), combinations(), strict=False):
-        if place in used and _key(used[place]) == _key(one):
+    for place, combination in zip(range(1, max(used, default=0) + 1), combinations(), strict=False):
+        if place in used and _key(used[place]) == _key(combination):
             in_place.add(place)
-            elsewhere[_key(one)] -= 1
-    elsewhere = +elsewhere
-    for place, one in enumerate(combinations(), start=1):
+            elsewhere[_key(combination)] -= 1
+    elsewhere = +elsewhere  # those above zero
+    for place, combination in enumerate(combinations(), start=1):
         if place in in_place:
             continue
-        if elsewhere and elsewhere[_key(one)] > 0:
-            elsewhere[_key(one)] -= 1
+        if elsewhere and elsewhere[_key(combination)] > 0:
+            elsewhere[_key(combination)] -= 1
         else:
-            yield one
+            yield combination
 
 
 def _key(combination: Mapping[str, Any]) -> str:
@@ -113,28 +106,25 @@ def _combinations(sampling: Sampling, attributes: Attributes, rng: random.Random
     """Yield all combinations over and over, in order; in a random one where there are more than items."""
     names = [name for name, values in attributes.items() if values]
     values = [list(attributes[name]) for name in names]
-    count = _combinations_of(attributes)
+    count = math.prod(map(len, values))
     while True:
         for index in range(count) if sampling.total >= count else _shuffled(count, rng):
-            yield dict(zip(names, _decoded(index, values), strict=True))
-
-
-def _decoded(index: int, values: Sequence[Sequence[Any]]) -> list[Any]:
-    """Return the combination at an index of the product, whose last attribute changes fastest."""
-    chosen = []
-    for options in reversed(values):
-        index, place = divmod(index, len(options))
-        chosen.append(options[place])
-    return chosen[::-1]
+            # The combination at this index of the product, in which the last attribute changes fastest.
+            chosen = []
+            for options in reversed(values):
+                index, place = divmod(index, len(options))
+                chosen.append(options[place])
+            yield dict(zip(names, reversed(chosen), strict=True))
 
 
 def _shuffled(count: int, rng: random.Random) -> Iterator[int]:
     """Yield 0 to count - 1 in a random order, without a list of all: there may be millions of combinations."""
     moved: dict[int, int] = {}
+    # Fisher and Yates: what stands at `place` goes where the drawn number was; only what has moved is noted.
     for place in range(count):
-        other = rng.randrange(place, count)
-        yield moved.get(other, other)
-        moved[other] = moved.get(place, place)
+        drawn = rng.randrange(place, count)
+        yield moved.get(drawn, drawn)
+        moved[drawn] = moved.get(place, place)
 
 
 def _random(*key: object) -> random.Random:
@@ -147,7 +137,15 @@ async def generate_items(stage: Stage) -> Outcome:
     is_kept = stage.modes[PHASE] == "Keep"
     tasks = [task for task in stage.config.tasks if not (is_kept and len(index_of_items(stage, task.name)))]
     teachers = [model for model in stage.models("teacher") if not model.is_virtual]
-    _warn_of_few(stage, tasks)
+    for task in tasks:
+        target = attributes_of(stage.run, task.name, "target") if task.sampling.target == "all" else None
+        count = 0 if target is None else math.prod(len(values) for values in target.values() if values)
+        total = task.sampling.total
+        if 0 < total < count:
+            stage.log.warning(
+                f"{PHASE}: task {task.name!r}: sampling.target is `all`, but there are {count} combinations of "
+                f"attributes and {total} items: {total} are drawn at random; raise sampling.total to have all"
+            )
     outcome = await each_model(stage, PHASE, teachers, lambda teacher: _generate(stage, teacher, tasks))
     if not outcome.stopped and stage.only is None:
         for task in stage.config.tasks:
@@ -156,50 +154,46 @@ async def generate_items(stage: Stage) -> Outcome:
     return outcome
 
 
-def _warn_of_few(stage: Stage, tasks: list[Task]) -> None:
-    """Warn where `all` is asked for but there are more combinations than items."""
-    for task in tasks:
-        target = attributes_of(stage.run, task.name, "target") if task.sampling.target == "all" else None
-        count, total = 0 if target is None else _combinations_of(target), task.sampling.total
-        if 0 < total < count:
-            stage.log.warning(
-                f"{PHASE}: task {task.name!r}: sampling.target is `all`, but there are {count} combinations of "
-                f"attributes and {total} items: {total} are drawn at random; raise sampling.total to have all"
-            )
-
-
 async def _generate(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcome:
-    indexes = {task.name: _index_of_teacher(stage, task, teacher) for task in tasks}
-    missing = {task.name: _missing(stage, task, teacher, indexes[task.name]) for task in tasks}
+    """Generate one teacher's missing items of all tasks."""
+    indexes, missing = dict[str, RecordIndex](), dict[str, list[int]]()
+    for task in tasks:
+        indexes[task.name] = RecordIndex(
+            [stage.run.records("data_generation", task.name, teacher.name)],
+            partial(_is_item_of, task=task.name, teacher=teacher.name),
+            stage.warn_bad_line,
+            _attributes if task.sampling.target == "all" else None,
+        )
+        missing[task.name] = _missing(stage, task, teacher, indexes[task.name])
     failures = stage.store.failures(PHASE)
 
     def questions() -> Iterator[Question]:
         for task in tasks:
             index, numbers = indexes[task.name], missing[task.name]
-            passages = read_passages(task.documents) if task.documents and numbers else []
-            if numbers:
-                for number, draw in zip(numbers, _drawn(stage, task, teacher, numbers, index), strict=True):
-                    key = stage.config.experiment.seed, task.name, teacher.name, "documents"
-                    passage = passage_of(passages, number, _random(*key)) if passages else None
-                    yield _question(task, teacher, number, draw, failures + index.marked, passage)
+            if not numbers:
+                continue
+            passages = read_passages(task.documents) if task.documents else []
+            for number, draw in zip(numbers, _drawn(stage, task, teacher, numbers, index), strict=True):
+                key = stage.config.experiment.seed, task.name, teacher.name, "documents"
+                passage = passage_of(passages, number, _random(*key)) if passages else None
+                yield _question(task, teacher, number, draw, failures + index.marked, passage)
 
-    expected, attempts = sum(map(len, missing.values())), 1 + stage.config.experiment.generation_retries
-    outcome = await drive(stage, PHASE, teacher, questions(), expected=expected, attempts=attempts)
+    outcome = await drive(
+        stage,
+        PHASE,
+        teacher,
+        questions(),
+        expected=sum(map(len, missing.values())),
+        attempts=1 + stage.config.experiment.generation_retries,
+    )
     if outcome.failed:
         stage.log.warning(f"{PHASE}: {teacher.name}: {outcome.failed} items could not be made; see {stage.run.errors}")
     return outcome
 
 
-def _index_of_teacher(stage: Stage, task: Task, teacher: Model) -> RecordIndex:
-    """Return a teacher's items, with their attributes as notes where all combinations are drawn."""
-    path = stage.run.records("data_generation", task.name, teacher.name)
-
-    def is_own(record: Mapping[str, Any]) -> bool:
-        names = record.get("task_id"), record.get("teacher_model_id")
-        return bool(record.get("prompt")) and names == (task.name, teacher.name)
-
-    note = _attributes if task.sampling.target == "all" else None
-    return RecordIndex([path], is_own, stage.warn_bad_line, note)
+def _is_item_of(record: Mapping[str, Any], task: str, teacher: str) -> bool:
+    """Return whether a record is an item of a task by a teacher."""
+    return bool(record.get("prompt")) and (record.get("task_id"), record.get("teacher_model_id")) == (task, teacher)
 
 
 def _attributes(record: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -220,6 +214,11 @@ def _drawn(stage: Stage, task: Task, teacher: Model, numbers: list[int], index: 
     nuanced = attributes_of(stage.run, task.name, "nuanced")
     if target is None or nuanced is None:
         raise RunError(f"{stage.run.folder}: no attributes of task {task.name!r}; run phase attribute_mapping first")
+    used = {}
+    for identity, attributes in index.notes.items():
+        number = identity.rpartition("__")[2]
+        # Benchmarks bring ids of their own, without a number: those count as used, at place 0, which nothing draws.
+        used[int(number) if number.isascii() and number.isdecimal() else 0] = attributes
     return draws(
         task.sampling,
         target,
@@ -230,14 +229,8 @@ def _drawn(stage: Stage, task: Task, teacher: Model, numbers: list[int], index: 
         task=task.name,
         teacher=teacher.name,
         always=task.label_attributes,
-        used={_number(identity): attributes for identity, attributes in index.notes.items()},
+        used=used,
     )
-
-
-def _number(identity: str) -> int:
-    """Return the number in an item's id; 0 if it has none."""
-    number = identity.rpartition("__")[2]
-    return int(number) if number.isascii() and number.isdecimal() else 0
 
 
 def _id(task: Task, teacher: Model, number: int) -> str:
@@ -272,14 +265,15 @@ def _question(
 class TeacherPrompts:
     """The prompts of one teacher's items of one task, by the items that have them."""
 
+    # Two items with one prompt tell no more than one: the second is refused, and the teacher asked again.
+
     def __init__(self, store: Store, task: str, teacher: str) -> None:
         self._store, self._about = store, {"task": task, "teacher": teacher}
         self._index = PromptIndex()
         self._owners: dict[int, str] = {}
         self._refused: set[tuple[str, str]] = set()
         for record in read_records(store.run.records("data_generation", task, teacher)):
-            is_own = (record.get("task_id"), record.get("teacher_model_id")) == (task, teacher)
-            if is_own and record.get("prompt") and not is_failed(record):
+            if _is_item_of(record, task, teacher) and not is_failed(record):
                 self._owners.setdefault(self._index.add(text_in(record["prompt"])), str(record.get("id")))
 
     def claim(self, item: str, prompt: str) -> str | None:
@@ -291,7 +285,7 @@ class TeacherPrompts:
         owner = self._owners[earlier]
         if owner == item:
             return None
-        if (item, prompt) not in self._refused:  # read again once no attempt is left
+        if (item, prompt) not in self._refused:  # an answer is read again once no attempt is left
             self._refused.add((item, prompt))
             self._store.append(self._store.run.repeats, {"id": item, "repeats": owner, **self._about, "at": now()})
         return f"the prompt repeats that of {owner}, exactly or nearly"

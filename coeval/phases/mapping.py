@@ -1,12 +1,9 @@
-"""Phases 1 and 2: the attributes of each task (target and nuanced), and the rubric that its answers are graded by.
-
-Both ask every teacher; one teacher's failure leaves the proposals of the others.
-"""
+"""Phases 1 and 2: the attributes of each task (target and nuanced), and the rubric that its answers are graded by."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -56,6 +53,7 @@ async def _ask_teachers(
 
     answers = await together(ask(teacher) for teacher in teachers)
     proposals, limited = [], []
+    # One teacher's failure leaves the proposals of the others.
     for teacher, answer in zip(teachers, answers, strict=True):
         if not isinstance(answer, (CallError, MalformedAnswerError)):
             proposals.append(answer)
@@ -123,13 +121,13 @@ def any_valid(run: Run, kind: str, task: str | None = None) -> bool:
     return any(not is_failed(record) for path in run.record_files(kind, task) for record in read_records(path))
 
 
-def _warn_of_differences(stage: Stage, phase: Phase, task: str, differences: Iterator[str], then: Phase) -> None:
+def _warn_of_differences(stage: Stage, phase: Phase, task: str, differences: list[str], then: Phase) -> None:
     """Warn where stored attributes or rubrics, which stay in force, differ from the configuration."""
-    text = "; ".join(differences)
-    if text:
+    if differences:
         stage.log.warning(
-            f"{phase}: task {task!r}: what is stored holds, though the configuration says otherwise: {text}. To renew "
-            f"it start without --continue, with the mode of every phase written, New for {phase} and {then}"
+            f"{phase}: task {task!r}: what is stored holds, though the configuration says otherwise: "
+            f"{'; '.join(differences)}. To renew it start without --continue, with the mode of every phase written, "
+            f"New for {phase} and {then}"
         )
 
 
@@ -154,20 +152,16 @@ async def _map(stage: Stage, task: Task, kind: AttributeKind, outcome: Outcome) 
             attributes = union([seed, *proposals])
         else:
             attributes = union([kept or {}, configured])
-            differences = _attribute_differences(kept or {}, configured)
+            differences = []
+            for name, values in (kept or {}).items():
+                gone = [str(value) for value in values if value not in configured.get(name, ())]
+                if name not in configured:
+                    differences.append(f"no {name} any more")
+                elif gone:
+                    differences.append(f"{name} is not {' or '.join(gone)} any more")
             _warn_of_differences(stage, PHASE, task.name, differences, "data_generation")
         if attributes != stored:
             write_json(stage.run.attributes(task.name, kind), attributes)
-
-
-def _attribute_differences(stored: Attributes, configured: Attributes) -> Iterator[str]:
-    """Yield which stored attributes and values are not configured any more."""
-    for name, values in stored.items():
-        gone = [str(value) for value in values if value not in configured.get(name, ())]
-        if name not in configured:
-            yield f"no {name} any more"
-        elif gone:
-            yield f"{name} is not {' or '.join(gone)} any more"
 
 
 def union(maps: Iterable[Attributes]) -> dict[str, list[Any]]:
@@ -209,21 +203,18 @@ async def _map_rubric(stage: Stage, task: Task, outcome: Outcome) -> None:
             proposals = await _ask_teachers(stage, _RUBRIC_PHASE, task, "autorubric", read_rubric, outcome)
             rubric = _merged([base or {}, *proposals])
         else:  # a new factor joins those stored
-            rubric = _merged([kept or {}, task.rubric])
-            differences = _rubric_differences(kept or {}, task.rubric)
+            earlier = kept or {}
+            rubric = _merged([earlier, task.rubric])
+            differences = []
+            changed = [name for name, text in task.rubric.items() if _text(earlier.get(name, text)) != _text(text)]
+            if changed:
+                differences.append(f"another text of {', '.join(changed)}")
+            gone = [name for name in earlier if name not in task.rubric]
+            if gone:
+                differences.append(f"no {', '.join(gone)} any more")
             _warn_of_differences(stage, _RUBRIC_PHASE, task.name, differences, "evaluation")
         if rubric != stored:
             write_json(stage.run.rubric(task.name), rubric)
-
-
-def _rubric_differences(stored: Rubric, configured: Rubric) -> Iterator[str]:
-    """Yield how a stored rubric differs, but for factors that it lacks, which join it."""
-    changed = [name for name in configured if name in stored and _text(stored[name]) != _text(configured[name])]
-    if changed:
-        yield f"another text of {', '.join(changed)}"
-    gone = [name for name in stored if name not in configured]
-    if gone:
-        yield f"no {', '.join(gone)} any more"
 
 
 def _text(definition: str | Mapping[str, Any]) -> dict[str, Any]:

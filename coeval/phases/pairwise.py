@@ -1,13 +1,5 @@
 """Comparisons of two answers: the question in both orders, the verdict, and the schedule of pairs that a judge sees.
 
-A schedule takes all pairs, or works in rounds. Before each round a leaderboard is fitted to the verdicts of the rounds
-before; then pairs of models are taken one by one for which another verdict tells most: p (1 - p) R, with p the chance
-that one beats the other and R the resistance between them in the network of comparisons made and planned, so that 1/R
-counts comparisons of the two and those by way of others. So close models meet most, and none is forgotten. A round
-depends on the seed and on the rounds before it alone, not on the budget: a run that is continued, or has a larger
-budget, goes on as if it had been so from the start. A judge that answers too sees its own answers last: its verdicts on
-them are worth least.
-
 Shapes: M models, P pairs of models.
 """
 
@@ -204,16 +196,19 @@ class Schedule:
         `earlier` has the winners so far, `model_a` standing for the first name. The judge's own answers come last.
         """
         self._judge = judge
-        self._order = sorted(possible, key=lambda one: (judge in (one.first, one.second), draw(seed, "order", one)))
+        # A judge's verdicts on its own answers are worth least, so it sees them last.
+        self._order = sorted(
+            possible, key=lambda meeting: (judge in (meeting.first, meeting.second), draw(seed, "order", meeting))
+        )
         current = set(possible)
-        self._earlier = {one: winner for one, winner in earlier.items() if one in current}
+        self._earlier = {meeting: winner for meeting, winner in earlier.items() if meeting in current}
         self._limit = len(possible) if limit is None else min(limit, len(possible))
         self.left = max(0, self._limit - len(self._earlier))
         """Meetings still to come."""
 
     def everything(self) -> list[Meeting]:
         """Return the meetings still to come, without regard to ratings."""
-        return [one for one in self._order if one not in self._earlier][: self.left]
+        return [meeting for meeting in self._order if meeting not in self._earlier][: self.left]
 
     def rounds(self) -> Rounds:
         """Return the meetings still to come, round after round."""
@@ -228,8 +223,8 @@ class Rounds:
         self._judge = judge
         self._winners = dict(earlier)
         self._waiting: dict[_Couple, list[Meeting]] = {}
-        for one in reversed(order):
-            self._waiting.setdefault((one.first, one.second), []).append(one)
+        for meeting in reversed(order):  # the next one stands last, for `pop`
+            self._waiting.setdefault((meeting.first, meeting.second), []).append(meeting)
         self._models = sorted({name for couple in self._waiting for name in couple})
         self._counted: dict[Meeting, str] = {}
         """Of the winners, those of the rounds so far."""
@@ -237,12 +232,14 @@ class Rounds:
 
     def next(self) -> list[Meeting]:
         """Return the meetings of the next round without a verdict, skipping rounds that have all of theirs."""
+        # A round depends on the seed and on the rounds before it alone, not on the budget: a run that is continued, or
+        # has a larger budget, goes on as if it had been so from the start.
         while self._planned < self._limit:
             size = max(len(self._models), math.ceil(self._planned / _MEETINGS_PER_NEW_ONE))
             planned = self._plan(min(size, self._limit - self._planned))
             self._planned += len(planned)
-            missing = [one for one in planned if one not in self._winners]
-            self._counted.update({one: self._winners[one] for one in planned if one in self._winners})
+            missing = [meeting for meeting in planned if meeting not in self._winners]
+            self._counted.update({meeting: self._winners[meeting] for meeting in planned if meeting in self._winners})
             if missing:
                 # Verdicts of an earlier configuration that no round plans count against the limit as well.
                 return missing[: max(0, self._limit - len(self._winners))]
@@ -257,6 +254,10 @@ class Rounds:
 
     def _plan(self, size: int) -> list[Meeting]:
         """Return the most informative meetings by the verdicts so far."""
+        # A leaderboard is fitted to the verdicts of the rounds before; then pairs of models are taken one by one for
+        # which another verdict tells most: p (1 - p) R, with p the chance that one beats the other and R the resistance
+        # between them in the network of comparisons made and planned, so that 1/R counts comparisons of the two and
+        # those by way of others. So close models meet most, and none is forgotten.
         couples = list(self._waiting)
         place = {name: number for number, name in enumerate(self._models)}
         first, second = (np.array([place[couple[side]] for couple in couples], dtype=np.int64) for side in (0, 1))
@@ -265,7 +266,13 @@ class Rounds:
         close = np.maximum(chance * (1 - chance), 1e-6)  # even a clear pair may meet, if no other is left
         is_open = np.array([bool(self._waiting[couple]) for couple in couples], dtype=np.bool_)
         is_own = np.array([self._judge in couple for couple in couples], dtype=np.bool_)
-        inverse = _inverse(Counter((place[one.first], place[one.second]) for one in self._counted), len(place))
+        counts = Counter((place[meeting.first], place[meeting.second]) for meeting in self._counted)
+        # The inverse (M, M) of the Laplacian of the comparisons made.
+        laplacian = _PRIOR_TIES * np.eye(len(place))
+        for (i, j), count in counts.items():
+            laplacian[[i, j], [i, j]] += count
+            laplacian[[i, j], [j, i]] -= count
+        inverse = np.asarray(np.linalg.inv(laplacian))
         planned: list[Meeting] = []
         while len(planned) < size and is_open.any():
             spread = np.diag(inverse)
@@ -277,23 +284,11 @@ class Rounds:
             waiting = self._waiting[couples[best]]
             planned.append(waiting.pop())
             is_open[best] = bool(waiting)
-            _count(inverse, first[best], second[best])
+            # One comparison more, by the Sherman-Morrison formula: no new inverse for each pair.
+            i, j = first[best], second[best]
+            column = inverse[:, i] - inverse[:, j]
+            inverse -= np.outer(column, column) / (1 + column[i] - column[j])
         return planned
-
-
-def _inverse(counts: Mapping[tuple[int, int], int], models: int) -> Floats:
-    """Return the inverse (M, M) of the Laplacian of the comparisons made."""
-    laplacian = _PRIOR_TIES * np.eye(models)
-    for (one, other), count in counts.items():
-        laplacian[[one, other], [one, other]] += count
-        laplacian[[one, other], [other, one]] -= count
-    return np.asarray(np.linalg.inv(laplacian))
-
-
-def _count(inverse: Floats, one: int, other: int) -> None:
-    """Add one comparison to the inverse, by the Sherman-Morrison formula."""
-    column = inverse[:, one] - inverse[:, other]
-    inverse -= np.outer(column, column) / (1 + column[one] - column[other])
 
 
 def _ratings(winners: Mapping[Meeting, str], models: Sequence[str]) -> Floats:
@@ -304,10 +299,15 @@ def _ratings(winners: Mapping[Meeting, str], models: Sequence[str]) -> Floats:
     if not winners:
         return np.zeros(len(models))
     place = {name: number for number, name in enumerate(models)}
-    codes = np.array([(place[one.first], place[one.second], _CODES[winner]) for one, winner in winners.items()])
-    prior = Prior(sd=_PRIOR_SD)
-    columns = (codes[:, column] for column in range(3))
-    return fit(*columns, models=models, likelihood="bt-tie", intervals=None, prior=prior).coefs
+    return fit(
+        np.array([place[meeting.first] for meeting in winners]),
+        np.array([place[meeting.second] for meeting in winners]),
+        np.array([_CODES[winner] for winner in winners.values()]),
+        models=models,
+        likelihood="bt-tie",
+        intervals=None,
+        prior=Prior(sd=_PRIOR_SD),
+    ).coefs
 
 
 _IsCurrent: TypeAlias = Callable[[Mapping[str, Any]], bool]
@@ -375,14 +375,12 @@ class _Comparison:
         possible, earlier = meetings(answered), self.earlier
         if self.stage.modes[PHASE] == "Model":
             possible = [
-                one for one in possible if (one.first, one.second) not in earlier.couples or one in earlier.winners
+                meeting
+                for meeting in possible
+                if (meeting.first, meeting.second) not in earlier.couples or meeting in earlier.winners
             ]
         seed, limit = self.stage.config.experiment.seed, self.work.task.pairwise.pairs
         return Schedule(possible, earlier.winners, limit, seed, self.judge.name)
-
-    async def ask(self, planned: Iterable[Meeting]) -> Outcome:
-        """Ask for the verdicts on some meetings."""
-        return await drive(self.stage, PHASE, self.judge, self._questions(planned))
 
     async def ask_in_rounds(self, teacher: str, schedule: Schedule) -> Outcome:
         """Ask round after round, each planned by the verdicts of those before."""
@@ -390,12 +388,12 @@ class _Comparison:
         path = self.stage.run.records("pairwise", work.task.name, teacher, self.judge.name)
         is_current = current_verdicts(work.items.notes, work.responses.notes)
         while (planned := rounds.next()) and not outcome.stopped and not outcome.refused and self.stage.halted is None:
-            outcome.add(await self.ask(planned))
+            outcome.add(await drive(self.stage, PHASE, self.judge, self.questions(planned)))
             winners = read_verdicts([path], self.judge.name, is_current).winners
-            rounds.tell({one: winners[one] for one in planned if one in winners})
+            rounds.tell({meeting: winners[meeting] for meeting in planned if meeting in winners})
         return outcome
 
-    def _questions(self, planned: Iterable[Meeting]) -> Iterator[Question]:
+    def questions(self, planned: Iterable[Meeting]) -> Iterator[Question]:
         failures = self.stage.store.failures(PHASE)
         for meeting in planned:
             datapoint = meeting.datapoint
@@ -433,7 +431,8 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
     if work.task.pairwise.schedule == "active":
         outcome = await in_turn(comparison.ask_in_rounds(teacher, schedule) for teacher, schedule in schedules.items())
     else:
-        outcome = await comparison.ask(chain.from_iterable(schedule.everything() for schedule in schedules.values()))
+        planned = chain.from_iterable(schedule.everything() for schedule in schedules.values())
+        outcome = await drive(stage, PHASE, judge, comparison.questions(planned))
     outcome.expected += expected
     return outcome
 

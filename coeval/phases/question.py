@@ -149,20 +149,18 @@ def apply(store: Store, question: Question, answers: Mapping[str, ReplyOrError])
     failures = {part: why for part, (_, why) in read.items() if why is not None}
     record = kind.record(question.context, parsed, failures)
     if record is not None:
+        stored = dict(record)
         replies = [answer for answer in answers.values() if isinstance(answer, Reply)]
-        store.append(store.run.path_of(kind.stored, question.context), {**record, **_usage(replies)})
+        if replies:
+            # The parts of a record are asked at once, so it took as long as the slowest.
+            stored["seconds"] = round(max(reply.seconds for reply in replies), 3)
+            stored["usage"] = {
+                "prompt_tokens": sum(reply.prompt_tokens for reply in replies),
+                "completion_tokens": sum(reply.completion_tokens for reply in replies),
+                "cost_usd": round(sum(reply.cost_usd for reply in replies), 9),
+            }
+        store.append(store.run.path_of(kind.stored, question.context), stored)
     for part, why in failures.items():
         names = {"task": question.task, "model": question.model, "role": question.role, "id": question.id}
         store.error(question.phase, why, **names, **({"part": part} if part else {}))
     return Settled(record, failures)
-
-
-def _usage(replies: list[Reply]) -> dict[str, Any]:
-    if not replies:
-        return {}
-    usage = {
-        "prompt_tokens": sum(reply.prompt_tokens for reply in replies),
-        "completion_tokens": sum(reply.completion_tokens for reply in replies),
-        "cost_usd": round(sum(reply.cost_usd for reply in replies), 9),
-    }
-    return {"seconds": round(max(reply.seconds for reply in replies), 3), "usage": usage}

@@ -23,16 +23,16 @@ PHASE: Phase = "response_collection"
 async def collect_responses(stage: Stage) -> Outcome:
     """Collect the missing answers."""
     is_kept = stage.modes[PHASE] == "Keep"
-    tasks = [task for task in stage.config.tasks if not (is_kept and _has_any(stage, task.name))]
+    tasks = []
+    for task in stage.config.tasks:
+        records = (record for path in stage.run.record_files(PHASE, task.name) for record in read_records(path))
+        if not (is_kept and any(map(_is_answer, records))):
+            tasks.append(task)
     items = {task.name: index_of_items(stage, task.name) for task in tasks}
     students = [model for model in stage.models("student") if not model.is_virtual]
     return await each_model(
         stage, PHASE, students, lambda student: _collect(stage, student, tasks, items), by_item=True
     )
-
-
-def _has_any(stage: Stage, task: str) -> bool:
-    return any(_is_answer(record) for path in stage.run.record_files(PHASE, task) for record in read_records(path))
 
 
 async def _collect(stage: Stage, student: Model, tasks: list[Task], items: Mapping[str, RecordIndex]) -> Outcome:

@@ -33,10 +33,9 @@ _POLL_SECONDS = 0.5  # seconds between two attempts to get a lock
 
 
 class SharedNumber:
-    """A number in a file of fixed width: shared by threads and processes, and whole after a kill at any moment.
+    """A number in a file of fixed width: shared by threads and processes, and whole after a kill at any moment."""
 
-    Changing it takes some 20 us, far less than replacing meta.json at every call.
-    """
+    # Changing it takes some 20 us, far less than replacing meta.json at every call.
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +72,8 @@ def _counted(data: Mapping[str, Any], counter: str) -> int:
 def create_meta(run: Run, experiment: str, resume_from: str | None = None) -> Meta:
     """Write the `meta.json` of a new run."""
     created = now()
-    for path in (*run.locks.glob(f"{_CALLS}*"), run.locks / _SPENT):  # of an earlier run in this folder
+    # Counters of an earlier run in this folder would count against the limits of this one.
+    for path in (*run.locks.glob(f"{_CALLS}*"), run.locks / _SPENT):
         path.unlink(missing_ok=True)
     write_json(
         run.meta,
@@ -106,14 +106,18 @@ class Meta:
     @property
     def quota_used(self) -> Mapping[str, int]:
         """Calls by model, over all starts of the run."""
-        calls = {path.name.removeprefix(_CALLS): _parsed(path.read_bytes()) for path in self._call_files()}
-        counted = {model: number for model, number in calls.items() if number is not None}
-        return {**(self.data.get("quota_used") or {}), **counted}
+        calls = dict(self.data.get("quota_used") or {})
+        for path in self.run.locks.glob(f"{_CALLS}*"):
+            number = _parsed(path.read_bytes())
+            if number is not None:
+                calls[path.name.removeprefix(_CALLS)] = number
+        return calls
 
     @property
     def spent_usd(self) -> float:
         """Dollars, over all starts of the run and by all of its processes."""
-        try:  # without opening it for writing, which who only looks may not do
+        # Not by `_counter`, which opens the file for writing: those who only look may not be allowed to.
+        try:
             number = _parsed((self.run.locks / _SPENT).read_bytes())
         except FileNotFoundError:
             number = None
@@ -155,8 +159,8 @@ class Meta:
         lists = {"phases_completed": complete, "phases_in_progress": not complete, "phases_kept": kept}
         with self._changing() as data:
             for key, belongs in lists.items():
-                others = [one for one in data.get(key) or [] if one != phase]
-                data[key] = [*others, phase] if belongs else others
+                phases = [name for name in data.get(key) or [] if name != phase]
+                data[key] = [*phases, phase] if belongs else phases
 
     def _add(self, counter: str, amount: int, limit: int | None = None) -> bool:
         with self._lock, (number := self._counter(counter)).held():
@@ -164,7 +168,8 @@ class Meta:
             if before is None:
                 before = _counted(self._read(), counter)
             is_granted = limit is None or before + amount <= limit
-            number.put(before + amount * is_granted)  # though nothing is granted: a number that was lost is back then
+            # Written though nothing is granted: a number that a power cut lost is back then.
+            number.put(before + amount if is_granted else before)
         if time.monotonic() - self._written > _MAX_DELAY_SECONDS:
             with self._changing(sync=False):
                 pass
@@ -175,7 +180,8 @@ class Meta:
         """Yield the newest content with the newest counts, to be changed; then write it."""
         with self._lock, locked(self.run.locks / "meta"), contextlib.ExitStack() as stack:
             data = self._read()
-            names = [*sorted(path.name for path in self._call_files()), _SPENT]
+            # In one order, so that two processes never wait for each other.
+            names = [*sorted(path.name for path in self.run.locks.glob(f"{_CALLS}*")), _SPENT]
             counters = {name: self._counter(name) for name in names}
             for counter in counters.values():
                 stack.enter_context(counter.held())
@@ -203,15 +209,13 @@ class Meta:
             self._counters[name] = SharedNumber(self.run.locks / name)
         return self._counters[name]
 
-    def _call_files(self) -> Iterator[Path]:
-        return self.run.locks.glob(f"{_CALLS}*")
-
     def _read(self) -> dict[str, Any]:
         data = read_json(self.run.meta)
-        if not isinstance(data, dict):
-            what = "is not a JSON object" if self.run.meta.exists() else "does not exist: this is not a folder of a run"
-            raise RunInputError(f"{self.run.meta}: {what}")
-        return data
+        if isinstance(data, dict):
+            return data
+        if self.run.meta.exists():
+            raise RunInputError(f"{self.run.meta}: is not a JSON object")
+        raise RunInputError(f"{self.run.meta}: does not exist: this is not a folder of a run")
 
 
 def _replace(path: Path, data: Mapping[str, Any]) -> None:

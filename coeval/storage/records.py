@@ -102,7 +102,16 @@ def repair_tail(path: Path) -> int:
         return 0
     with path.open("r+b") as file:
         size = path.stat().st_size
-        start = _start_of_last_line(file.fileno(), size)
+        # The last newline is looked for backwards: a file may have gigabytes, and it is near the end.
+        start = 0
+        end = size
+        while end:
+            block = max(end - _BLOCK_BYTES, 0)
+            newline = os.pread(file.fileno(), end - block, block).rfind(b"\n")
+            if newline >= 0:
+                start = block + newline + 1
+                break
+            end = block
         file.seek(start)
         if start == size:
             return 0
@@ -116,19 +125,6 @@ def repair_tail(path: Path) -> int:
             aside.write(b"\n")
         file.truncate(start)
         return size - start
-
-
-def _start_of_last_line(descriptor: int, size: int) -> int:
-    """Return the offset after the last newline."""
-    # Backwards: a file may have gigabytes, and its last line is near the end.
-    end = size
-    while end:
-        start = max(end - _BLOCK_BYTES, 0)
-        newline = os.pread(descriptor, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
 
 
 def read_json(path: Path) -> Any:
@@ -271,11 +267,12 @@ def _digest(value: object) -> str:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
-def _is_before(one: str, other: str) -> bool:
+def _is_before(early: str, late: str) -> bool:
     """Return whether a time is before another; False for times that cannot be parsed."""
-    if len(one) == len(other) and one.endswith("Z") and other.endswith("Z"):
-        return one < other
-    first, second = _time(one), _time(other)
+    # Times of `now` can be compared as texts, which matters where a run has millions of records.
+    if len(early) == len(late) and early.endswith("Z") and late.endswith("Z"):
+        return early < late
+    first, second = _time(early), _time(late)
     return first is not None and second is not None and first < second
 
 

@@ -1,16 +1,11 @@
-"""The folder of a run: the paths of its files, reading them without checks, copying and archiving them.
-
-Responses are named `{task}.{student}` in the manual and `{task}.{teacher}.{student}` in earlier runs; attributes
-`{task}_target_attrs.json` and `{task}.target_attrs.json`. We write the first and read both. A task's name has no dot, a
-model's may: so a file's name tells the task, and only the record tells who wrote it.
-"""
+"""The folder of a run: the paths of its files, reading them without checks, copying and archiving them."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from coeval.schema import Mode, Phase
 from coeval.storage.records import now, read_json
@@ -31,7 +26,7 @@ _NAMES = {
     "pairwise": ("task_id", "teacher_model_id", "judge_model_id"),
 }
 """Kind of record -> what the names of its files begin with."""
-_LONGEST_NAMES = 40
+_MAX_LETTERS_OF_MODELS = 40
 
 
 class Run:
@@ -51,7 +46,8 @@ class Run:
 
     def log(self, only: Collection[str] | None = None) -> Path:
         """Return the path of the log, which has its own name for a process that runs only some models."""
-        name = "run" if only is None else f"run_{'_'.join(sorted(only))[:_LONGEST_NAMES]}"
+        # Cut: a dozen models would make a longer name than file systems take.
+        name = "run" if only is None else f"run_{'_'.join(sorted(only))[:_MAX_LETTERS_OF_MODELS]}"
         return self.folder / f"{name}.log"
 
     def attributes(self, task: str, kind: AttributeKind) -> Path:
@@ -73,6 +69,7 @@ class Run:
 
     def find_attributes(self, task: str, kind: AttributeKind) -> Path | None:
         """Return the attributes file of a task in either form; None if there is none."""
+        # The manual says `{task}_target_attrs.json`, which is written; earlier runs have a dot in place of the `_`.
         written = self.attributes(task, kind)
         paths = (written, written.with_name(f"{task}.{kind}_attrs.json"))
         return next((path for path in paths if path.is_file()), None)
@@ -80,7 +77,8 @@ class Run:
     def record_files(self, kind: str, task: str | None = None, model: str | None = None) -> list[Path]:
         """Return the files of one kind of record, sorted by name; those of a model may hold records of others, too."""
         folder, word = RECORD_FOLDERS[kind]
-        # A model's name may have dots, so the file's name only suggests who wrote it; the record is sure.
+        # Responses are `{task}.{student}` in the manual and `{task}.{teacher}.{student}` in earlier runs. A task's name
+        # has no dot, a model's may: so the file's name tells the task, and only the record tells who wrote it.
         ending = f".{word}.jsonl" if model is None else f".{model}.{word}.jsonl"
         paths = sorted(path for path in (self.folder / folder).glob(f"*.{word}.jsonl") if path.name.endswith(ending))
         return [path for path in paths if task is None or path.name.partition(".")[0] == task]
@@ -134,9 +132,17 @@ def copy_run(
     Records of models that the new run lacks are copied, too, for comparison; the rubrics of `extended` tasks become
     the base of theirs.
     """
-    copies = {}
+    copies: dict[Path, Path] = {}
     for task in tasks:
-        copies.update(_maps(source, run, task, modes, is_base=task in extended))
+        for kind in get_args(AttributeKind):
+            attributes = source.find_attributes(task, kind)
+            if attributes is not None and modes["attribute_mapping"] != "New":
+                copies[attributes] = run.attributes(task, kind)
+        rubric = source.rubric(task)
+        if rubric.is_file() and task in extended:
+            copies[rubric] = run.base_rubric(task)
+        elif rubric.is_file() and modes["rubric_mapping"] != "New":
+            copies[rubric] = run.rubric(task)
         for phase, kinds in KINDS_OF.items():
             if phase not in renewed_phases(modes):
                 for path in (path for kind in kinds for path in source.record_files(kind, task)):
@@ -145,18 +151,6 @@ def copy_run(
         with atomic_path(copy) as temporary:
             shutil.copyfile(path, temporary)
     return len(copies)
-
-
-def _maps(source: Run, run: Run, task: str, modes: Mapping[Phase, Mode], *, is_base: bool) -> dict[Path, Path]:
-    copies: dict[Path, Path] = {}
-    for kind in ("target", "nuanced"):
-        path = source.find_attributes(task, kind)
-        if path is not None and modes["attribute_mapping"] != "New":
-            copies[path] = run.attributes(task, kind)
-    rubric = source.rubric(task)
-    if rubric.is_file() and (is_base or modes["rubric_mapping"] != "New"):
-        copies[rubric] = run.base_rubric(task) if is_base else run.rubric(task)
-    return copies
 
 
 def renewed_phases(modes: Mapping[Phase, Mode]) -> list[Phase]:

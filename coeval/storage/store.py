@@ -168,7 +168,15 @@ class Log:
             self._early.append(line)
         else:
             _keep(self.path, line)
-        _show(text if level == "INFO" else f"{level.lower()}: {text}", to_stderr=level in ("WARNING", "ERROR"))
+        if level != "INFO":
+            text = f"{level.lower()}: {text}"
+        stream = sys.stderr if level in ("WARNING", "ERROR") else sys.stdout
+        if sys.stderr.isatty():  # a progress bar may be there, which a plain print would tear
+            from tqdm import tqdm
+
+            tqdm.write(text, file=stream)
+        else:
+            print(text, file=stream, flush=True)
 
     debug = partialmethod(write, "DEBUG")
     """Log what helps to find a fault."""
@@ -184,13 +192,3 @@ def _keep(path: Path, line: str) -> None:
     # Where the disk is full the terminal still has to hear of it.
     with contextlib.suppress(OSError), path.open("a", encoding="utf-8", errors="replace") as file:
         file.write(line)
-
-
-def _show(text: str, *, to_stderr: bool) -> None:
-    stream = sys.stderr if to_stderr else sys.stdout
-    if sys.stderr.isatty():  # a progress bar may be there
-        from tqdm import tqdm
-
-        tqdm.write(text, file=stream)
-    else:
-        print(text, file=stream, flush=True)
