@@ -161,23 +161,23 @@ def _shared(loaded: LoadedRun) -> tuple[_Shared, ...]:
         gap = np.abs(one - other)  # equal numbers of a scale may differ by rounding
         levels = pairs.is_level[rows, a] & pairs.is_level[rows, b]  # 0, 0.5, 1: twice that is a row of the table
         cells = np.where(levels, 3 * np.rint(2 * one) + np.rint(2 * other), -1).astype(np.int64)
-        shared.append(_Shared(a, b, rows, (gap < 1e-9).astype(np.float64), 1.0 - gap, cells))
+        shared.append(_Shared(a=a, b=b, rows=rows, equal=(gap < 1e-9).astype(np.float64), close=1.0 - gap, cells=cells))
     return tuple(shared)
 
 
 def judge_report(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> JudgeReport:
     """Compute the report on judges."""
     return JudgeReport(
-        loaded.header,
-        settings.agreement_metric,
-        is_degenerate(loaded),
-        judge_rows(loaded, settings.agreement_metric),
-        judge_pairs(loaded),
-        breakdown(loaded),
-        reliability(loaded),
-        bias_report(loaded),
-        judge_scales(loaded),
-        bias_tests(loaded),
+        header=loaded.header,
+        metric=settings.agreement_metric,
+        degenerate=is_degenerate(loaded),
+        judges=judge_rows(loaded, settings.agreement_metric),
+        pairs=judge_pairs(loaded),
+        breakdown=breakdown(loaded),
+        reliability=reliability(loaded),
+        bias=bias_report(loaded),
+        scales=judge_scales(loaded),
+        tests=bias_tests(loaded),
     )
 
 
@@ -384,4 +384,15 @@ def _reliability(scope: str, value: str, scores: Floats, clusters: npt.NDArray[A
         alphas = jackknife(clusters, alpha_columns(scores), alpha_of_sums)
         lower, upper = float(alphas.lower[0]), float(alphas.upper[0])
     single, average = icc(scores[scored.all(axis=1)])
-    return Reliability(scope, value, judges, shared, ordinal, alpha, lower, upper, single, average)
+    return Reliability(
+        scope=scope,
+        value=value,
+        judges=judges,
+        pairs=shared,
+        alpha_ordinal=ordinal,
+        alpha_interval=alpha,
+        alpha_lower=lower,
+        alpha_upper=upper,
+        icc_single=single,
+        icc_average=average,
+    )

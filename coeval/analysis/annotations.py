@@ -75,13 +75,13 @@ def read_annotations(path: Path, loaded: LoadedRun) -> Annotations:
     response, factor, annotator = np.array(places, dtype=np.int64).T
     scores = np.array([reader.scores[key] for key in keys])
     return Annotations(
-        response,
-        factor,
-        annotator,
-        scores,
-        annotators,
-        rows,
-        bad,
+        response=response,
+        factor=factor,
+        annotator=annotator,
+        score=scores,
+        annotators=annotators,
+        rows=rows,
+        bad=bad,
     )
 
 

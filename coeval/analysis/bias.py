@@ -268,7 +268,14 @@ def _verbosity(loaded: LoadedRun, judge: str, mask: npt.NDArray[np.bool_]) -> _V
         columns = np.stack([x * y, x * x, y * y], axis=1)
         drawn = jackknife(loaded.clusters[datapoint], columns, lambda s: s[:, 0] / np.sqrt(s[:, 1] * s[:, 2]))
         lower, upper = max(-1.0, float(drawn.lower[0])), min(1.0, float(drawn.upper[0]))
-    return _VerbosityRow(judge, len(scored), pearson(tokens, scores), within, lower, upper)
+    return _VerbosityRow(
+        judge=judge,
+        responses=len(scored),
+        r=pearson(tokens, scores),
+        within_datapoint_r=within,
+        lower=lower,
+        upper=upper,
+    )
 
 
 def _within(values: Floats, groups: npt.NDArray[Any]) -> Floats:

@@ -305,15 +305,15 @@ def _fit(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Fit | None:
     shares = np.repeat(of_items[:, None], table.students, axis=1)
     controlled, moved = _controlled(table, judges, counts, scale)
     return Fit(
-        table,
-        counts,
-        judges,
-        solution,
-        scale,
-        level,
-        score,
-        influence,
-        shares,
+        table=table,
+        counts=counts,
+        judges=judges,
+        solution=solution,
+        scale=scale,
+        level=level,
+        score=score,
+        influence=influence,
+        shares=shares,
         controlled=score - controlled,
         controlled_influence=influence - moved,
     )

@@ -266,7 +266,9 @@ def fit_judges(table: ScoreTable, counts: Mask) -> JudgeFit:
     variance = np.where(variance < 1e-9, 0.0, variance)
     reliability = _loadings(correlations(covariance), products.count.sum(axis=0)) * (variance > 0)
     sharpness, noise = reliability * np.sqrt(variance), variance * np.maximum(1.0 - reliability**2, LEAST_NOISE)
-    judges = JudgeFit(sharpness, noise, reliability, slope, influence, 0.0)
+    judges = JudgeFit(
+        sharpness=sharpness, noise=noise, reliability=reliability, slope=slope, slope_influence=influence, beta=0.0
+    )
     return replace(judges, beta=length_worth(judges))
 
 

@@ -197,16 +197,16 @@ def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
     pairs = _consensus(loaded, annotations)
     judges = list(_judges(loaded, pairs))
     return Calibration(
-        loaded.header,
-        len(annotations),
-        annotations.rows,
-        annotations.annotators,
-        annotations.bad,
-        tuple(name for code, name in enumerate(loaded.judges) if all(one.judge != code for one in judges)),
-        agreement_rows(loaded, annotations),
-        tuple(_summary(loaded, one) for one in judges),
-        tuple(row for one in judges for row in _map_rows(loaded, one)),
-        _students(loaded, pairs, judges),
+        header=loaded.header,
+        annotations=len(annotations),
+        rows_read=annotations.rows,
+        annotators=annotations.annotators,
+        left_out=annotations.bad,
+        without_map=tuple(name for code, name in enumerate(loaded.judges) if all(one.judge != code for one in judges)),
+        agreement=agreement_rows(loaded, annotations),
+        judges=tuple(_summary(loaded, one) for one in judges),
+        maps=tuple(row for one in judges for row in _map_rows(loaded, one)),
+        students=_students(loaded, pairs, judges),
     )
 
 

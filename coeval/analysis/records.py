@@ -131,24 +131,24 @@ def read_run_info(run: Run) -> RunInfo:
     configured = {task["name"]: task for task in entries_of(config, "tasks") if isinstance(task.get("name"), str)}
     stored = {path.name.split(".")[0] for path in (run.folder / "phase2_rubric").glob("[!.]*.rubric.json")}
     return RunInfo(
-        str(meta.get("experiment_id") or _map(config.get("experiment")).get("id") or run.folder.name),
-        str(meta.get("status") or "unknown"),
-        str(meta.get("created_at") or ""),
-        meta,
-        {name: _task(run, name, configured.get(name, {})) for name in sorted({*configured, *stored})},
-        {model["name"]: _interface(model) for model in models},
-        {model["name"]: str(_map(model.get("parameters")).get("model") or model["name"]) for model in models},
-        {
+        experiment_id=str(meta.get("experiment_id") or _map(config.get("experiment")).get("id") or run.folder.name),
+        status=str(meta.get("status") or "unknown"),
+        created_at=str(meta.get("created_at") or ""),
+        meta=meta,
+        tasks={name: _task(run, name, configured.get(name, {})) for name in sorted({*configured, *stored})},
+        interfaces={model["name"]: _interface(model) for model in models},
+        model_ids={model["name"]: str(_map(model.get("parameters")).get("model") or model["name"]) for model in models},
+        role_models={
             (model["name"], str(role)): str(parameters["model"])
             for model in models
             for role, parameters in _map(model.get("role_parameters")).items()
             if _map(parameters).get("model")
         },
-        {
+        roles={
             role: tuple(model["name"] for model in models if role in (model.get("roles") or ()))
             for role in ("teacher", "student", "judge")
         },
-        {
+        own_metrics={
             model["name"]: str(metric)
             for model in models
             if _interface(model) == "metric" and (metric := _map(model.get("parameters")).get("metric"))
@@ -171,12 +171,14 @@ def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskInfo:
     attributes = attributes or _map(configured.get("target_attributes"))
     declared = {key: tuple(map(str, values)) for key, values in attributes.items() if isinstance(values, list)}
     return TaskInfo(
-        str(configured.get("description") or ""),
-        None if rubric is None else {factor: _description(value) for factor, value in rubric.items()},
-        {factor: metric for factor, value in (rubric or {}).items() if (metric := metric_of(value)) is not None},
-        declared,
-        _drawn(_map(configured.get("sampling")).get("target"), len(declared)),
-        tuple(map(str, configured.get("label_attributes") or ())),
+        description=str(configured.get("description") or ""),
+        rubric=None if rubric is None else {factor: _description(value) for factor, value in rubric.items()},
+        metrics={
+            factor: metric for factor, value in (rubric or {}).items() if (metric := metric_of(value)) is not None
+        },
+        attributes=declared,
+        drawn=_drawn(_map(configured.get("sampling")).get("target"), len(declared)),
+        label_attributes=tuple(map(str, configured.get("label_attributes") or ())),
         is_configured=bool(configured),
         is_pairwise=configured.get("evaluation_mode") == "pairwise",
         weights=weights_in(weighed),
@@ -284,7 +286,9 @@ def read_run(run: Run, info: RunInfo) -> Records:
         if judgement.code and not judgement.failed:
             skips.note(judgement.code, f"{judgement.response}__{judgement.judge}")
     verdicts = read_verdicts(run, items, answers, skips.note, counts)
-    return Records(info, items, answers, judgements, verdicts, skips, counts)
+    return Records(
+        info=info, items=items, answers=answers, judgements=judgements, verdicts=verdicts, skips=skips, counts=counts
+    )
 
 
 def _last_valid(
@@ -349,7 +353,14 @@ def _item(record: dict[str, Any], prompts: PromptIndex) -> Item | None:
     named = {str(key): str(value) for key, value in attributes.items()} if isinstance(attributes, Mapping) else {}
     # `repr`, since a prompt may be a list of turns; twelve bytes, since a large run keeps all of these in memory.
     key = hashlib.blake2b(repr(record["prompt"]).encode("utf-8", "replace")).digest()[:12]
-    return Item(task, teacher, named, key, item_mark(record), prompts.add(text_in(record["prompt"])))
+    return Item(
+        task=task,
+        teacher=teacher,
+        attributes=named,
+        prompt_key=key,
+        mark=item_mark(record),
+        cluster=prompts.add(text_in(record["prompt"])),
+    )
 
 
 def _answer(record: dict[str, Any], with_text: set[str]) -> Answer | None:
@@ -402,7 +413,9 @@ def _merge(
         # Interned, as hundreds of thousands of judgements share these names.
         datapoint, task, teacher, student = (sys.intern(text_of(record, key)) for key in keys)
         response, judge = sys.intern(response), sys.intern(judge)
-        before = judgements[response, judge] = Judgement(response, judge, datapoint, task, teacher, student)
+        before = judgements[response, judge] = Judgement(
+            response=response, judge=judge, datapoint=datapoint, task=task, teacher=teacher, student=student
+        )
     elif not before.failed and not is_failed(record):
         skips.note("DUPLICATE_P5", record["id"])
     if is_failed(record):

@@ -132,7 +132,16 @@ def _robust_set(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> _Robu
     fractions = _fractions(pairs.where(candidate), settings)
     least = 1.0 if settings.agreement_threshold is None else settings.agreement_threshold
     robust = tuple(datapoint for datapoint, share in fractions.items() if share >= least - 1e-9)
-    return _RobustSet(judges, chosen, teachers, top, tuple(fractions), robust, fractions, pairs)
+    return _RobustSet(
+        judges=judges,
+        chosen_judges=chosen,
+        teachers=teachers,
+        chosen_teachers=top,
+        candidates=tuple(fractions),
+        kept=robust,
+        fractions=fractions,
+        pairs=pairs,
+    )
 
 
 def _asked(loaded: LoadedRun, judges: Sequence[int]) -> Pairs:
@@ -197,12 +206,12 @@ def robust_summary(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> Ro
         np.isin(chosen.pairs.datapoint, chosen.kept) & ~np.isnan(chosen.pairs.scores).all(axis=1)
     )
     return RobustSummary(
-        loaded.header,
-        settings,
-        chosen.judges,
-        chosen.chosen_judges,
-        _teachers(loaded, chosen, settings.teacher_score_formula),
-        chosen.chosen_teachers,
+        header=loaded.header,
+        settings=settings,
+        judges=chosen.judges,
+        chosen_judges=chosen.chosen_judges,
+        teachers=_teachers(loaded, chosen, settings.teacher_score_formula),
+        chosen_teachers=chosen.chosen_teachers,
         candidates=len(chosen.candidates),
         kept=len(chosen.kept),
         kept_ids=tuple(loaded.datapoints[datapoint] for datapoint in chosen.kept),
@@ -219,10 +228,12 @@ def _teachers(loaded: LoadedRun, chosen: _RobustSet, formula: str) -> tuple[_Rob
     robust = [owners[datapoint] for datapoint in chosen.kept]
     return tuple(
         _RobustTeacher(
-            row.teacher,
-            row.teacher in chosen.chosen_teachers,
-            getattr(row, formula),
-            *(owners.count(row.teacher), candidates.count(row.teacher), robust.count(row.teacher)),
+            teacher=row.teacher,
+            chosen=row.teacher in chosen.chosen_teachers,
+            score=getattr(row, formula),
+            items=owners.count(row.teacher),
+            candidates=candidates.count(row.teacher),
+            kept=robust.count(row.teacher),
         )
         for row in chosen.teachers
     )
@@ -241,9 +252,11 @@ def _students(loaded: LoadedRun, chosen: _RobustSet, pairs: Pairs) -> tuple[_Rob
         delta = robust - float(full.mean[code])
         rows.append(
             _RobustStudent(
-                rank,
-                loaded.students[code],
-                *(robust, lower, upper),
+                rank=rank,
+                student=loaded.students[code],
+                robust=robust,
+                lower=lower,
+                upper=upper,
                 full_rank=full_ranks.index(code) + 1,
                 full=float(full.mean[code]),
                 delta=delta,

@@ -208,17 +208,17 @@ def student_report(loaded: LoadedRun) -> StudentReport:
     labels, values = label_rows(loaded)
     scores = by_datapoint(loaded)
     return StudentReport(
-        loaded.header,
-        student_rows(loaded),
-        student_cells(loaded),
-        student_pairs(loaded, scores),
-        pair_power(loaded, scores),
-        variance_rows(loaded),
-        labels,
-        values,
-        task_rows(loaded),
-        _hamming_rows(labels),
-        overall_reliability(loaded),
+        header=loaded.header,
+        students=student_rows(loaded),
+        cells=student_cells(loaded),
+        pairs=student_pairs(loaded, scores),
+        power=pair_power(loaded, scores),
+        variance=variance_rows(loaded),
+        labels=labels,
+        label_values=values,
+        tasks=task_rows(loaded),
+        hamming=_hamming_rows(labels),
+        reliability=overall_reliability(loaded),
     )
 
 
@@ -300,7 +300,14 @@ def task_rows(loaded: LoadedRun) -> tuple[_TaskFit, ...]:
             np.flatnonzero(np.isfinite(score)).tolist(), key=lambda code: (-score[code], loaded.students[code])
         )
         rows += [
-            _TaskFit(task, rank, loaded.students[code], float(score[code]), float(lower[code]), float(upper[code]))
+            _TaskFit(
+                task=task,
+                rank=rank,
+                student=loaded.students[code],
+                fit=float(score[code]),
+                fit_lower=float(lower[code]),
+                fit_upper=float(upper[code]),
+            )
             for rank, code in enumerate(codes, start=1)
         ]
     return tuple(rows)

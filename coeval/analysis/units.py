@@ -244,11 +244,15 @@ class LoadedRun:
         """What stands above every report."""
         units = self.units
         return Header(
-            self.info.experiment_id,
-            self.info.status,
-            self.info.created_at,
-            self.info.status != "completed",
-            *(self.tasks, self.teachers, self.students, self.judges, self.factors),
+            experiment_id=self.info.experiment_id,
+            status=self.info.status,
+            created_at=self.info.created_at,
+            partial=self.info.status != "completed",
+            tasks=self.tasks,
+            teachers=self.teachers,
+            students=self.students,
+            judges=self.judges,
+            factors=self.factors,
             datapoints=len(self.datapoints),
             responses=len(self.responses),
             evaluations=len(self.evaluations.valid),
@@ -343,9 +347,13 @@ def _loaded(run: Run, records: Records) -> LoadedRun:
     }
     columns = {name: _column(code[getattr(j, name)] for j in judgements) for name, code in codes.items()}
     return LoadedRun(
-        run,
-        info,
-        *(tasks, teachers, students, judges, factors),
+        run=run,
+        info=info,
+        tasks=tasks,
+        teachers=teachers,
+        students=students,
+        judges=judges,
+        factors=factors,
         kinds=_kinds(info, judges, judgements),
         datapoints=tuple(records.items),
         datapoint_task=_column(codes["task"][item.task] for item in items),

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coeval.cli import add_out
-from p2l.common.cli import amount, counted, parser
+from p2l.common.cli import amount, parser
 
 if TYPE_CHECKING:
-    from coeval.analysis.compare import Change, RunComparison
+    from coeval.analysis.compare import RunComparison
 
 
 _FILES = (".json", ".jsonl", ".csv", ".html", ".xlsx", ".txt", ".md")
@@ -65,10 +65,11 @@ def _compare(args: Namespace) -> int:
     from coeval.analysis.compare import compare_runs
     from coeval.analysis.tables import plain, write_tables
     from coeval.analysis.units import load_run
+    from coeval.reports.texts import comparison_text
 
     students = args.students.split(",") if args.students else None
     comparison = _chosen(compare_runs(load_run(args.before), load_run(args.after), args.threshold), students)
-    print(json.dumps(plain(comparison), indent=2) if args.format == "json" else text_of(comparison))
+    print(json.dumps(plain(comparison), indent=2) if args.format == "json" else comparison_text(comparison))
     if args.out is not None:
         write_tables(comparison, args.out)
     return int(any(args.per_task or not change.task for change in comparison.regressions))
@@ -95,36 +96,3 @@ def _chosen(comparison: RunComparison, students: Sequence[str] | None) -> RunCom
 def _why(comparison: RunComparison) -> str:
     only = [f"{row.kind} {row.name}" for row in comparison.left_out[:4]]
     return f"; only one of them has {', '.join(only)}" if only else ""
-
-
-def text_of(comparison: RunComparison) -> str:
-    """Return a table for a terminal."""
-    width = max(len(change.student) for change in comparison.changes)
-    wide = max(len(_where(change)) for change in comparison.changes)
-    lines = [f"{comparison.before} -> {comparison.after}, threshold {comparison.threshold:g}"]
-    for change in comparison.changes:
-        numbers = f"{change.before:.3f} -> {change.after:.3f}  {change.difference:+.3f}"
-        limits = f"[{change.lower:+.3f}, {change.upper:+.3f}]"
-        kind = "paired" if change.paired else "unpaired"
-        lines.append(f"{change.student:{width}}  {_where(change):{wide}}  {numbers} {limits}  {kind}  {change.verdict}")
-    return "\n".join([*lines, *_notes(comparison)])
-
-
-def _where(change: Change) -> str:
-    place = change.task or "all tasks"
-    return place if change.basis == "scores" else f"{place} (wins)"
-
-
-def _notes(comparison: RunComparison) -> Iterator[str]:
-    """Yield what was not compared, and what makes the comparison doubtful."""
-    for name, students in (("before", comparison.only_before), ("after", comparison.only_after)):
-        if students:
-            yield f"only {name}: {', '.join(students)}"
-    for row in comparison.left_out:
-        of = "scores of " if row.kind == "student" else ""
-        number = counted(row.count, row.basis.removesuffix("s"))
-        yield f"left out: {of}{row.kind} {row.name}, {number} that only {row.run} has"
-    for judge in comparison.changed_judges:
-        yield f"warning: judge {judge}: another model judges, and a change may be the judge's"
-    for name, skipped in (("before", comparison.skipped_before), ("after", comparison.skipped_after)):
-        yield from (f"skipped {name}: {row.count} {row.code} ({row.example})" for row in skipped)

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from coeval.cli import add_out, names, run_flags
 from coeval.errors import RunInputError
-from p2l.common.cli import add_seed, amount, counted, number_of, positive
+from p2l.common.cli import add_seed, amount, number_of, positive
 from p2l.common.program import Parser
 from p2l.common.spreadsheets import to_cell
 
 if TYPE_CHECKING:
-    from coeval.analysis.people import Calibration
     from coeval.pairs.preferences import PreferenceFilter, PreferenceSet
 
 _UNIT_FORMATS = ("csv", "parquet")
@@ -238,6 +237,7 @@ def leaderboard_main(argv: Sequence[str] | None = None) -> int:
     arguments = leaderboard_parser().parse_args(argv)
     from coeval.analysis.tables import plain
     from coeval.pairs.board import BoardOptions, boards, rows_of
+    from coeval.reports.texts import boards_text
     from coeval.storage.records import write_json
 
     preferences = _gather(arguments)
@@ -260,7 +260,7 @@ def leaderboard_main(argv: Sequence[str] | None = None) -> int:
         report["against"] = _against(arguments.against, tables)
     write_json(path, report)
     _write_csv(path.with_suffix(".csv"), every)
-    _print(rows, preferences)
+    print(boards_text(rows, preferences.flips))
     if arguments.against is not None:
         figures = [f"{name} {value:.3f}" for name, value in report["against"].items() if isinstance(value, float)]
         print(f"against {arguments.against}: {', '.join(figures)}")
@@ -293,16 +293,6 @@ def _write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer = csv.DictWriter(file, list(rows[0]))
         writer.writeheader()
         writer.writerows({name: to_cell(entry) for name, entry in row.items()} for row in rows)
-
-
-def _print(rows: Sequence[Mapping[str, Any]], preferences: PreferenceSet) -> None:
-    for task in dict.fromkeys(row["task"] for row in rows):
-        print(task)
-        for row in (row for row in rows if row["task"] == task):
-            bounds = "" if row["lower"] is None else f"  [{row['lower']:.0f}, {row['upper']:.0f}]"
-            print(f"  {row['rank']:>2}  {row['model']:<24} {row['score']:7.1f}{bounds}  {row['votes']} votes")
-    for judge in preferences.flips:
-        print(f"{judge.judge}: {judge.flips} of {judge.pairs} pairs flip with the order ({judge.flip_rate:.1%})")
 
 
 def file_of(out: Path, flag: str, form_flag: str | None, formats: Sequence[str], name: str) -> tuple[Path, str]:
@@ -348,6 +338,7 @@ def calibrate_main(argv: Sequence[str] | None = None) -> int:
     from coeval.analysis.tables import write_tables
     from coeval.analysis.units import load_run
     from coeval.reports.judges import write_people
+    from coeval.reports.texts import calibration_text
 
     loaded = load_run(args.run)
     annotations = read_annotations(args.annotations, loaded)
@@ -355,26 +346,6 @@ def calibrate_main(argv: Sequence[str] | None = None) -> int:
         print(f"left out: {row.count} {row.code}: {WHY[row.code]}; such as {row.example}", file=sys.stderr)
     report = calibration(loaded, annotations)
     tables = write_tables(cast("Any", report), args.out)
-    print(_calibration_text(report))
+    print(calibration_text(report))
     print(f"wrote {write_people(report, args.out)} and {len(tables)} tables")
     return 0
-
-
-def _calibration_text(report: Calibration) -> str:
-    """Return the main figures, in lines."""
-    people = counted(len(report.annotators), "annotator")
-    lines = [f"{counted(report.annotations, 'score')} of {people}"]
-    for row in report.agreement:
-        if row.dimension == "all" and row.kind != "annotator":
-            kappa = "-" if row.kappa is None else f"{row.kappa:.3f}"
-            who = row.rater if row.kind == "judge" else "people among themselves"
-            lines.append(
-                f"{who}: equal {row.equal:.3f}, weighted {row.weighted:.3f}, kappa {kappa}, {counted(row.rows, 'row')}"
-            )
-    for one in report.students:
-        lines.append(
-            f"{one.rank}. {one.student}: {one.raw:.3f} -> {one.calibrated:.3f} [{one.lower:.3f}, {one.upper:.3f}]"
-        )
-    if report.without_map:
-        lines.append(f"no map, left out: {', '.join(report.without_map)}")
-    return "\n".join(lines)

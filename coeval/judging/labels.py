@@ -135,7 +135,14 @@ def label_accuracy(labels: Iterable[tuple[object, str | None]]) -> _LabelAccurac
             wrong[next((label for label in truths if matches(prediction, label)), prediction)] += 1
     matched, total = right.total(), len(pairs) - skipped
     per_label = {label: _rates(right[label], wrong[label], missed[label]) for label in truths}
-    return _LabelAccuracy(_share(matched, total), _share(matched, len(pairs)), total, matched, skipped, per_label)
+    return _LabelAccuracy(
+        accuracy=_share(matched, total),
+        strict_accuracy=_share(matched, len(pairs)),
+        n_total=total,
+        n_matched=matched,
+        n_skipped=skipped,
+        per_label=per_label,
+    )
 
 
 def _rates(right: int, wrong: int, missed: int) -> dict[str, float]:

@@ -214,12 +214,12 @@ def pairs_report(loaded: LoadedRun) -> PairsReport:
         why = str(error)
     rows = [row for part, table in tables.items() for row in rows_of(part, table)]
     return PairsReport(
-        loaded.header,
-        _OPTIONS.likelihood,
-        native,
-        derived,
-        int((~fair).sum()) if fair.any() else 0,
-        why,
+        header=loaded.header,
+        likelihood=_OPTIONS.likelihood,
+        native=native,
+        derived=derived,
+        self_judged=int((~fair).sum()) if fair.any() else 0,
+        why_none=why,
         rows=tuple(PairBoardRow(student=row.pop("model"), **row) for row in rows),
         flips=flip_rows(loaded.verdicts),
     )

@@ -69,13 +69,13 @@ def export(run: Run, gathered: PreferenceSet, folder: Path, kind: Format, val_sh
         "val": [row for row, key in zip(rows, hashes, strict=True) if key in validation],
     }
     done = Exported(
-        len(parts["train"]),
-        len(parts["val"]),
-        len(ordered),
-        tuple(sorted({name for row in rows for name in (row["model_a"], row["model_b"])})),
-        len(gathered.preferences) - len(rows),
-        gathered.self_judged,
-        gathered.skipped,
+        train=len(parts["train"]),
+        validation=len(parts["val"]),
+        prompts=len(ordered),
+        models=tuple(sorted({name for row in rows for name in (row["model_a"], row["model_b"])})),
+        without_prompt=len(gathered.preferences) - len(rows),
+        self_judged=gathered.self_judged,
+        skipped=gathered.skipped,
     )
     write = _write_data_set if kind == "hf" else _write_files
     write({name: part for name, part in parts.items() if part}, done, folder, kind)

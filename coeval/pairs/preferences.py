@@ -128,11 +128,13 @@ def derived(loaded: LoadedRun, rule: Rule, without: Iterable[str] = ()) -> list[
     columns = (a, b, outcome(score_a, score_b, rule), score_a - score_b, np.maximum(at[a], at[b]))
     return [
         Preference(
-            loaded.datapoints[units.datapoint[one]],
-            loaded.tasks[units.task[one]],
-            loaded.teachers[units.teacher[one]],
-            *(names[units.student[one]], names[units.student[other]]),
-            *(loaded.responses[units.response[one]], loaded.responses[units.response[other]]),
+            datapoint=loaded.datapoints[units.datapoint[one]],
+            task=loaded.tasks[units.task[one]],
+            teacher=loaded.teachers[units.teacher[one]],
+            model_a=names[units.student[one]],
+            model_b=names[units.student[other]],
+            response_a=loaded.responses[units.response[one]],
+            response_b=loaded.responses[units.response[other]],
             winner=WINNERS[winner],
             judge=loaded.judges[units.judge[one]],
             source="derived",
@@ -192,7 +194,14 @@ def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
     flips = flip_rows(one for one in loaded.verdicts if not selection.judges or one.judge in selection.judges)
     attributes = dict(zip(loaded.datapoints, loaded.attributes, strict=True))
     clusters = dict(zip(loaded.datapoints, loaded.clusters.tolist(), strict=True))
-    return PreferenceSet(rows, len(preferences) - len(counted), loaded.skipped, flips, attributes, clusters)
+    return PreferenceSet(
+        preferences=rows,
+        self_judged=len(preferences) - len(counted),
+        skipped=loaded.skipped,
+        flips=flips,
+        attributes=attributes,
+        clusters=clusters,
+    )
 
 
 def _select(loaded: LoadedRun, selection: PreferenceFilter) -> list[Preference]:

@@ -74,9 +74,27 @@ def judge_question(
             texts |= {"rubric_factor_name": factor, "factor": factor}
             texts |= {"rubric_factor_description": text, "criterion": text}
             prompts[factor] = render(task, judge.name, "evaluate_per_factor", **texts)
-        return Question("factors", PHASE, "judge", judge.name, task.name, context, prompts, first)
+        return Question(
+            kind="factors",
+            phase=PHASE,
+            role="judge",
+            model=judge.name,
+            task=task.name,
+            context=context,
+            prompts=prompts,
+            first_attempt=first,
+        )
     prompt = render(task, judge.name, "evaluate_single", rubric=rubric_text(rubric), **texts)
-    return Question("scores", PHASE, "judge", judge.name, task.name, context, {"": prompt}, first)
+    return Question(
+        kind="scores",
+        phase=PHASE,
+        role="judge",
+        model=judge.name,
+        task=task.name,
+        context=context,
+        prompts={"": prompt},
+        first_attempt=first,
+    )
 
 
 def _record(context: Mapping[str, Any], answers: Mapping[str, Graded], failures: Mapping[str, str]) -> dict[str, Any]:

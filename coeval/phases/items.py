@@ -259,7 +259,16 @@ def _question(
         prompt = render(task, teacher.name, "sample_document", document=passage.document, passage=passage.text, **texts)
     # Items with the same attributes have the same prompt; their numbers keep the cached answers apart.
     first = number * _ATTEMPTS_PER_ITEM + failures.get(identity, 0) * _ATTEMPTS_PER_START
-    return Question("item", PHASE, "teacher", teacher.name, task.name, context, {"": prompt}, first)
+    return Question(
+        kind="item",
+        phase=PHASE,
+        role="teacher",
+        model=teacher.name,
+        task=task.name,
+        context=context,
+        prompts={"": prompt},
+        first_attempt=first,
+    )
 
 
 class TeacherPrompts:

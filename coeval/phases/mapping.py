@@ -44,7 +44,15 @@ async def _ask_teachers(
         text = render(task, teacher.name, prompt, **texts)
         first = stage.store.failures(phase)[_id(task, prompt, teacher)] * ATTEMPTS
         calls = (
-            Call(teacher, "teacher", phase, task.name, (task.name, prompt, teacher.name, str(attempt)), text, attempt)
+            Call(
+                model=teacher,
+                role="teacher",
+                phase=phase,
+                task=task.name,
+                key=(task.name, prompt, teacher.name, str(attempt)),
+                prompt=text,
+                attempt=attempt,
+            )
             for attempt in range(first, first + ATTEMPTS)
         )
         proposal = await _first_readable(stage, calls, read, partial(journal.put, task.name, teacher.name))

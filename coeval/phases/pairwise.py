@@ -91,7 +91,16 @@ def compare_question(
         prompts["ba"] = _prompt(task, judge, rubric, item, b["response"], a["response"])
     prompts = {part: prompt for part, prompt in prompts.items() if part not in context["said"]} or prompts
     first = failures.get(context["id"], 0) * ATTEMPTS
-    return Question("pair", PHASE, "judge", judge.name, task.name, context, prompts, first)
+    return Question(
+        kind="pair",
+        phase=PHASE,
+        role="judge",
+        model=judge.name,
+        task=task.name,
+        context=context,
+        prompts=prompts,
+        first_attempt=first,
+    )
 
 
 def _prompt(

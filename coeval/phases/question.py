@@ -60,7 +60,16 @@ class Question:
         key = (self.task, self.id, part, str(attempt))
         number = self.first_attempt + attempt
         logprobs = bool(self.context.get("grading", {}).get("expected"))
-        return Call(model, self.role, self.phase, self.task, key, self.prompts[part], number, logprobs=logprobs)
+        return Call(
+            model=model,
+            role=self.role,
+            phase=self.phase,
+            task=self.task,
+            key=key,
+            prompt=self.prompts[part],
+            attempt=number,
+            logprobs=logprobs,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return all but the prompts, which are sent before, as JSON; `Question(**columns)` reads it."""

@@ -88,7 +88,16 @@ def _question(task: Task, student: Model, item: Mapping[str, Any], failures: Map
     }
     prompt = render(task, student.name, "test", input=item["prompt"])
     first = failures.get(identity, 0) * ATTEMPTS
-    return Question("response", PHASE, "student", student.name, task.name, context, {"": prompt}, first)
+    return Question(
+        kind="response",
+        phase=PHASE,
+        role="student",
+        model=student.name,
+        task=task.name,
+        context=context,
+        prompts={"": prompt},
+        first_attempt=first,
+    )
 
 
 def _record(context: Mapping[str, Any], answers: Mapping[str, Any], failures: Mapping[str, str]) -> dict[str, Any]:

@@ -1,21 +1,18 @@
-"""Tables for a paper: students, their differences, judges and teachers, as LaTeX (booktabs) or Markdown.
-
-The best of a column is bold. A dagger marks the students that are not told from the best one, a star a difference of
-two: p below 0.05 over prompts after Holm's correction for all pairs of the run.
-"""
+"""Tables for a paper: students, their differences, judges and teachers, as LaTeX (booktabs) or Markdown."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from coeval.analysis.agreement import judge_rows
 from coeval.analysis.judge_tests import judge_scales
-from coeval.analysis.students import StudentPair, by_datapoint, student_pairs, student_rows, task_rows
+from coeval.analysis.students import by_datapoint, student_pairs, student_rows, task_rows
 from coeval.analysis.teachers import teacher_rows
 from coeval.analysis.units import LoadedRun
+from p2l.common.text_table import markdown_text
 
 
 @dataclass(frozen=True)
@@ -25,9 +22,8 @@ class Cell:
     text: str
     lower: float | None = None
     upper: float | None = None
-    is_best: bool = False
-    mark: str = ""
-    """dagger or star."""
+    is_best: bool = False  # of its column: it is set in bold
+    mark: str = ""  # `dagger`: not told from the best; `star`: a difference beyond chance
 
 
 @dataclass(frozen=True)
@@ -40,11 +36,11 @@ class PaperTable:
     rows: tuple[tuple[Cell, ...], ...]
 
 
-Figure: TypeAlias = tuple[float | None, float | None, float | None]
+_Figure: TypeAlias = tuple[float | None, float | None, float | None]
 """A figure with its limits."""
-Columns: TypeAlias = Sequence[tuple[str, Mapping[str, Figure]]]
+_Columns: TypeAlias = Sequence[tuple[str, Mapping[str, _Figure]]]
 """Heading -> name -> figure."""
-_SURE = "95 \\% confidence intervals are over prompts, near duplicates counting once"
+_ABOUT_INTERVALS = "95 \\% confidence intervals are over prompts, near duplicates counting once"
 
 
 def paper_tables(loaded: LoadedRun, digits: int = 3, names: Sequence[str] = ()) -> list[PaperTable]:
@@ -55,13 +51,13 @@ def paper_tables(loaded: LoadedRun, digits: int = 3, names: Sequence[str] = ()) 
 
 def _students(loaded: LoadedRun, digits: int) -> PaperTable:
     students = student_rows(loaded)
-    columns: list[tuple[str, dict[str, Figure]]] = [
-        ("Score", {one.student: (one.fit, one.fit_lower, one.fit_upper) for one in students}),
+    columns: list[tuple[str, dict[str, _Figure]]] = [
+        ("Score", {row.student: (row.fit, row.fit_lower, row.fit_upper) for row in students}),
         (
             "At equal length",
             {
-                one.student: (one.length_controlled, one.length_controlled_lower, one.length_controlled_upper)
-                for one in students
+                row.student: (row.length_controlled, row.length_controlled_lower, row.length_controlled_upper)
+                for row in students
             },
         ),
     ]
@@ -69,22 +65,27 @@ def _students(loaded: LoadedRun, digits: int) -> PaperTable:
     for task in dict.fromkeys(row.task for row in by_task):
         of_task = [row for row in by_task if row.task == task]
         columns.append((task, {row.student: (row.fit, row.fit_lower, row.fit_upper) for row in of_task}))
-    columns.append(("Mean", {one.student: (one.mean, one.lower, one.upper) for one in students}))
+    columns.append(("Mean", {row.student: (row.mean, row.lower, row.upper) for row in students}))
     columns = [
         (head, figures) for head, figures in columns if any(figure[0] is not None for figure in figures.values())
     ]
-    equal = _equal_to_best(loaded, [one.student for one in students]) if students else set()
+    # The dagger marks students that no test puts below the best: p below 0.05 over prompts, after Holm's correction for
+    # all pairs of the run.
+    names = [row.student for row in students]
+    tests = student_pairs(loaded, by_datapoint(loaded)) if names else ()
+    worse = {pair.worse for pair in tests if pair.significant and pair.better == names[0]}
     caption = (
         "Students by the fit of students, judges and items (Score), at equal length of answers, by task, and by the "
-        f"plain mean. {_SURE}; $\\dagger$: not told from the best (Holm, 5 \\%)."
+        f"plain mean. {_ABOUT_INTERVALS}; $\\dagger$: not told from the best (Holm, 5 \\%)."
     )
-    rows = _rows([one.student for one in students], columns, digits, equal)
+    rows = _rows(names, columns, digits, set(names[1:]) - worse)
     return PaperTable("students", caption, ("Student", *(head for head, _ in columns)), rows)
 
 
 def _rows(
-    names: Sequence[str], columns: Columns, digits: int, marked: set[str] | None = None
+    names: Sequence[str], columns: _Columns, digits: int, marked: Collection[str] = ()
 ) -> tuple[tuple[Cell, ...], ...]:
+    # Of figures that are equal as they are printed each is the best.
     best = {
         head: max((round(figure[0], digits) for figure in figures.values() if figure[0] is not None), default=None)
         for head, figures in columns
@@ -94,7 +95,7 @@ def _rows(
         cells = [Cell(name)]
         for place, (head, figures) in enumerate(columns):
             figure, lower, upper = figures.get(name, (None, None, None))
-            mark = "dagger" if not place and name in (marked or ()) else ""
+            mark = "dagger" if not place and name in marked else ""
             is_best = figure is not None and round(figure, digits) == best[head]
             cells.append(Cell(_number(figure, digits), lower, upper, is_best, mark))
         rows.append(tuple(cells))
@@ -105,27 +106,16 @@ def _number(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
-def _equal_to_best(loaded: LoadedRun, order: Sequence[str]) -> set[str]:
-    """Return the students other than the best that no test puts below it."""
-    worse = (
-        {pair.worse for pair in _pairs_of(loaded) if pair.significant and pair.better == order[0]} if order else set()
-    )
-    return set(order[1:]) - worse
-
-
-def _pairs_of(loaded: LoadedRun) -> tuple[StudentPair, ...]:
-    return student_pairs(loaded, by_datapoint(loaded))
-
-
 def _differences(loaded: LoadedRun, digits: int) -> PaperTable:
-    order = [one.student for one in student_rows(loaded)]
+    order = [row.student for row in student_rows(loaded)]
     cells: dict[tuple[str, str], Cell] = {}
-    for pair in _pairs_of(loaded):
-        for sign, names in ((1.0, (pair.better, pair.worse)), (-1.0, (pair.worse, pair.better))):
-            cells[names] = Cell(f"{sign * pair.fit:+.{digits}f}", mark="star" if pair.significant else "")
-    rows = tuple((Cell(one), *(cells.get((one, other), Cell("")) for other in order)) for one in order) if cells else ()
+    for pair in student_pairs(loaded, by_datapoint(loaded)):
+        mark = "star" if pair.significant else ""
+        cells[pair.better, pair.worse] = Cell(f"{pair.fit:+.{digits}f}", mark=mark)
+        cells[pair.worse, pair.better] = Cell(f"{-pair.fit:+.{digits}f}", mark=mark)
+    rows = [(Cell(name), *(cells.get((name, column), Cell("")) for column in order)) for name in order if cells]
     caption = "Differences of scores, row less column. $*$: beyond chance (p below 0.05 after Holm's correction)."
-    return PaperTable("differences", caption, ("", *order), rows)
+    return PaperTable("differences", caption, ("", *order), tuple(rows))
 
 
 def _judges(loaded: LoadedRun, digits: int) -> PaperTable:
@@ -147,12 +137,12 @@ def _judges(loaded: LoadedRun, digits: int) -> PaperTable:
 def _teachers(loaded: LoadedRun, digits: int) -> PaperTable:
     teachers = teacher_rows(loaded)
     columns = [
-        ("Separation", {one.teacher: (one.separation, one.separation_lower, one.separation_upper) for one in teachers}),
-        ("Spread", {one.teacher: (one.spread, one.spread_lower, one.spread_upper) for one in teachers}),
+        ("Separation", {row.teacher: (row.separation, row.separation_lower, row.separation_upper) for row in teachers}),
+        ("Spread", {row.teacher: (row.spread, row.spread_lower, row.spread_upper) for row in teachers}),
     ]
-    rows = _rows([one.teacher for one in teachers], columns, digits)
-    counted = tuple((*cells, Cell(str(one.items))) for cells, one in zip(rows, teachers, strict=True))
-    caption = f"Teachers: how far students differ on their items, the noise of judges taken out. {_SURE}."
+    rows = _rows([row.teacher for row in teachers], columns, digits)
+    counted = tuple((*cells, Cell(str(row.items))) for cells, row in zip(rows, teachers, strict=True))
+    caption = f"Teachers: how far students differ on their items, the noise of judges taken out. {_ABOUT_INTERVALS}."
     return PaperTable("teachers", caption, ("Teacher", "Separation", "Spread", "Items"), counted)
 
 
@@ -175,7 +165,20 @@ def latex(table: PaperTable, digits: int = 3) -> str:
     """Return a table as LaTeX, for the package booktabs."""
     aligned = "l" + "".join("l" if head == "Biases found" else "r" for head in table.head[1:])
     head = " & ".join(map(_latex_text, table.head))
-    rows = [" & ".join(_latex_cell(cell, digits) for cell in cells) for cells in table.rows]
+    rows = []
+    for cells in table.rows:
+        texts = []
+        for cell in cells:
+            text = _latex_text(cell.text)
+            if re.match(r"-\d", cell.text):  # a hyphen in text is no minus
+                text = text.replace("-", "$-$", 1)
+            if cell.is_best:
+                text = rf"\textbf{{{text}}}"
+            text += {"dagger": r"$^{\dagger}$", "star": "$^{*}$", "": ""}[cell.mark]
+            if cell.text and cell.lower is not None and cell.upper is not None:
+                text += rf" {{\scriptsize [{cell.lower:.{digits}f}, {cell.upper:.{digits}f}]}}"
+            texts.append(text)
+        rows.append(" & ".join(texts))
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{table.caption}}}", rf"\label{{tab:coeval-{table.name}}}"]
     lines += [rf"\begin{{tabular}}{{{aligned}}}", r"\toprule", rf"{head} \\", r"\midrule"]
     lines += [rf"{row} \\" for row in rows]
@@ -186,38 +189,23 @@ def _latex_text(text: str) -> str:
     return "".join(_LATEX.get(letter, letter) for letter in text)
 
 
-def _latex_cell(cell: Cell, digits: int) -> str:
-    text = _latex_text(cell.text).replace("-", "$-$", 1) if re.match(r"-\d", cell.text) else _latex_text(cell.text)
-    text = rf"\textbf{{{text}}}" if cell.is_best else text
-    text += {"dagger": r"$^{\dagger}$", "star": "$^{*}$", "": ""}[cell.mark]
-    if cell.lower is None or cell.upper is None or not cell.text:
-        return text
-    return rf"{text} {{\scriptsize [{cell.lower:.{digits}f}, {cell.upper:.{digits}f}]}}"
-
-
 def markdown(table: PaperTable, digits: int = 3) -> str:
     """Return a table as Markdown, its caption below it."""
-    lines = [_markdown_row(map(_markdown_text, table.head)), "|---|" + "---:|" * (len(table.head) - 1)]
-    lines += [_markdown_row(_markdown_cell(cell, digits) for cell in cells) for cells in table.rows]
+    lines = [f"| {' | '.join(map(markdown_text, table.head))} |", "|---|" + "---:|" * (len(table.head) - 1)]
+    for cells in table.rows:
+        texts = []
+        for cell in cells:
+            # Figures keep their sign, which is no mark of a list within a table.
+            text = cell.text if re.fullmatch(r"[-+]?[\d.]+", cell.text) else markdown_text(cell.text)
+            if cell.is_best:
+                text = f"**{text}**"
+            text += {"dagger": "†", "star": "\\*", "": ""}[cell.mark]
+            if cell.text and cell.lower is not None and cell.upper is not None:
+                text += f" [{cell.lower:.{digits}f}, {cell.upper:.{digits}f}]"
+            texts.append(text)
+        lines.append(f"| {' | '.join(texts)} |")
     caption = table.caption.replace("$\\dagger$", "†").replace("$*$", "\\*").replace("\\%", "%")
     return "\n".join([*lines, "", caption]) + "\n"
-
-
-def _markdown_row(cells: Iterator[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _markdown_text(text: str) -> str:
-    return re.sub(r"([\\`*_|<>\[\]])", r"\\\1", text)
-
-
-def _markdown_cell(cell: Cell, digits: int) -> str:
-    text = _markdown_text(cell.text)
-    text = f"**{text}**" if cell.is_best else text
-    text += {"dagger": "†", "star": "\\*", "": ""}[cell.mark]
-    if cell.lower is None or cell.upper is None or not cell.text:
-        return text
-    return f"{text} [{cell.lower:.{digits}f}, {cell.upper:.{digits}f}]"
 
 
 FORMATS: Mapping[str, Callable[[PaperTable, int], str]] = {"latex": latex, "md": markdown}

@@ -227,16 +227,16 @@ class RunItems:
         loaded, record = self.loaded, self._record(item)
         identity = loaded.datapoints[item]
         return ItemView(
-            identity,
-            item_key(identity),
-            loaded.tasks[loaded.datapoint_task[item]],
-            loaded.teachers[loaded.datapoint_teacher[item]],
-            loaded.attributes[item],
-            tuple((role, _cut(text)) for role, text in _turns(record.get("prompt"))),
-            _cut(text_in(record.get("reference_response") or "")),
-            self._answers(item, record),
-            self._verdict_views(item),
-            {key: text_in(record[key]) for key in ("source", "quotes", "benchmark_id") if record.get(key)},
+            identity=identity,
+            key=item_key(identity),
+            task=loaded.tasks[loaded.datapoint_task[item]],
+            teacher=loaded.teachers[loaded.datapoint_teacher[item]],
+            attributes=loaded.attributes[item],
+            turns=tuple((role, _cut(text)) for role, text in _turns(record.get("prompt"))),
+            reference=_cut(text_in(record.get("reference_response") or "")),
+            answers=self._answers(item, record),
+            verdicts=self._verdict_views(item),
+            source={key: text_in(record[key]) for key in ("source", "quotes", "benchmark_id") if record.get(key)},
         )
 
     def _records(self, kind: str, item: int) -> Iterator[dict[str, Any]]:
@@ -347,7 +347,14 @@ def _answer(
     note = f"No answer: {text_of(record, 'error') or 'the call failed'}" if is_failed(record) else ""
     text = "" if note else _cut(text_in(record.get("response") or ""))
     score = sum(means) / len(means) if means else None
-    return _AnswerView(student, text, score, judges, tokens if isinstance(tokens, int) else None, _cut(note))
+    return _AnswerView(
+        student=student,
+        text=text,
+        score=score,
+        judges=judges,
+        tokens=tokens if isinstance(tokens, int) else None,
+        note=_cut(note),
+    )
 
 
 def _judge(
@@ -369,7 +376,14 @@ def _judge(
         text = str(words.get(factor, _score_text(score, is_level)))
         views.append(_GradeView(factor, text, score, ", ".join(far), gap))
     rationale = _cut(text_of(record, "rationale"))
-    return _JudgeView(judge, _mean(grades), tuple(views), rationale, _cut(note), judge == student)
+    return _JudgeView(
+        judge=judge,
+        score=_mean(grades),
+        grades=tuple(views),
+        rationale=rationale,
+        note=_cut(note),
+        is_self=judge == student,
+    )
 
 
 def _score_text(score: float, is_level: bool) -> str:

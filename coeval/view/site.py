@@ -202,7 +202,15 @@ class Site:
             ]
         rows = self._pairs.rows if self._pairs is not None else ()
         return [
-            Standing(row.rank, row.student, row.win_rate, None, None, f"{row.win_rate:.0%}", row.votes)
+            Standing(
+                rank=row.rank,
+                student=row.student,
+                share=row.win_rate,
+                lower=None,
+                upper=None,
+                text=f"{row.win_rate:.0%}",
+                count=row.votes,
+            )
             for row in rows
             if row.task == "overall" and not row.attribute
         ]
