@@ -1,9 +1,6 @@
-"""What each report says in a few sentences, with which its page begins; a page that has nothing to say is not written.
+"""The sentences with which the page of each report begins; a page without any is not written.
 
 Registered in `coeval.reports.registry`. A function returns no sentence where the report has nothing to show.
-
-How far judges agree is read off Krippendorff's alpha: 0.8 is taken as reliable, 0.67 as the least for tentative
-conclusions (Krippendorff 2004); below 0.4 it says that judges hardly agree.
 """
 
 from __future__ import annotations
@@ -18,12 +15,16 @@ from coeval.analysis.people import Calibration
 from coeval.analysis.robust import RobustSummary
 from coeval.analysis.students import StudentPair, StudentReport, StudentRow
 from coeval.analysis.teachers import TeacherReport
-from coeval.analysis.units import Header
 from coeval.pairs.board import PairsReport
 from p2l.common.report.tables import number_text
 
-RELIABLE, TENTATIVE, HARDLY = 0.8, 0.67, 0.4
-"""Krippendorff's alpha from which judges agree well, well enough for tentative conclusions, and only in part."""
+# Krippendorff's alpha, read as he does: 0.8 is reliable, 0.67 the least for tentative conclusions (Krippendorff 2004).
+_MIN_ALPHA_IN_WORDS = (
+    (0.8, "Judges agree well"),
+    (0.67, "Judges agree well enough for tentative conclusions"),
+    (0.4, "Judges agree only in part"),
+    (-math.inf, "Judges hardly agree"),
+)
 _MAX_NAMES_LISTED = 4
 
 
@@ -68,15 +69,8 @@ def agreement_sentences(row: Reliability | None) -> list[str]:
     if row.alpha_interval is None:
         return ["How far judges agree is not known: what they scored in common does not vary."]
     figure = estimate_text(row.alpha_interval, row.alpha_lower, row.alpha_upper, 2)
-    return [f"{_agreement(row.alpha_interval)}: Krippendorff's α of {row.judges} judges is {figure}."]
-
-
-def _agreement(alpha: float) -> str:
-    if alpha >= RELIABLE:
-        return "Judges agree well"
-    if alpha >= TENTATIVE:
-        return "Judges agree well enough for tentative conclusions"
-    return "Judges agree only in part" if alpha >= HARDLY else "Judges hardly agree"
+    words = next(words for least, words in _MIN_ALPHA_IN_WORDS if row.alpha_interval >= least)
+    return [f"{words}: Krippendorff's α of {row.judges} judges is {figure}."]
 
 
 def estimate_text(value: float, lower: float | None, upper: float | None, digits: int = 3) -> str:
@@ -108,7 +102,7 @@ def pairs(report: PairsReport) -> list[str]:
 
 
 def teachers(report: TeacherReport) -> list[str]:
-    """Say whose items tell students apart."""
+    """Say which teacher's items tell students apart best."""
     if not report.teachers:
         return []
     if report.one_student:
@@ -124,10 +118,10 @@ def judges(report: JudgeReport) -> list[str]:
     sentences = agreement_sentences(whole)
     ranked = [row for row in report.judges if row.rank is not None]
     if len(ranked) > 1 and not report.degenerate:
-        one, other = ranked[:2]
-        both = f"{one.judge} and {other.judge} gave equal scores to {one.spa or 0:.0%} of what both scored."
+        best, second = ranked[:2]
+        both = f"{best.judge} and {second.judge} gave equal scores to {best.spa or 0:.0%} of what both scored."
         # Of two judges each is the only peer of the other.
-        sentences.append(both if len(ranked) == 2 else f"Peers agree most with {one.judge}.")
+        sentences.append(both if len(ranked) == 2 else f"Peers agree most with {best.judge}.")
     flagged = [row.judge for row in report.scales if row.flags]
     if flagged:
         sentences.append(f"Biases or faults beyond chance: {_names_text(flagged)}.")
@@ -197,7 +191,10 @@ def coverage(report: CoverageSummary) -> list[str]:
     expected, valid = (int(report.rows.values[name].sum()) for name in ("expected", "valid"))
     if expected:
         return [f"{valid:,} of {expected:,} evaluations that the run calls for are valid ({valid / expected:.0%})."]
-    return [f"The run has {_counted(report.header)}."]
+    header = report.header
+    kinds = (("items", header.datapoints), ("answers", header.responses), ("verdicts on pairs", header.verdicts))
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds if count)
+    return [f"The run has {counts or 'no records that can be used'}."]
 
 
 def people(report: Calibration) -> list[str]:
@@ -213,8 +210,3 @@ def people(report: Calibration) -> list[str]:
         else "The order is that of the scores as they are."
     )
     return [f"{best.student} answers best on people's scale, with {figure}.", order]
-
-
-def _counted(header: Header) -> str:
-    kinds = (("items", header.datapoints), ("answers", header.responses), ("verdicts on pairs", header.verdicts))
-    return ", ".join(f"{count:,} {kind}" for kind, count in kinds if count) or "no records that can be used"

@@ -43,6 +43,11 @@ def judge_context(report: JudgeReport) -> dict[str, Any]:
     header, order = report.header, [report.metric, *(name for name in METRICS if name != report.metric)]
     unranked = [row for row in report.judges if row.rank is None]
     dimensions = ("factor", "task", "teacher", "student")
+    bias = report.bias
+    judge = Computed(
+        Column("judge", number=False),
+        lambda row: name_cell(header, "judge", row.judge) if row.judge else "all judges",
+    )
     return {
         "ranking": agreement_table(report.judges, header),
         "metric": METRICS[report.metric][0],
@@ -63,7 +68,13 @@ def judge_context(report: JudgeReport) -> dict[str, Any]:
         "scales": table(report.scales, header),
         "tests": table(report.tests, header),
         "blunt": [row.judge for row in report.scales if {CONSTANT, RANDOM} & set(row.flags.split(", "))],
-        **_bias(report),
+        "self_preference": table(
+            bias.self_preference, header, ("judge", "preference", "own", "peers", "others_gap", "units")
+        ),
+        "family": table(bias.family, header, ("judge", "family", "students", "preference", "units")),
+        "verbosity": table(bias.verbosity, header, (judge, "within_datapoint_r", "r", "responses")),
+        "flips": flips_table(bias.flips, header),
+        "positions": table(bias.positions, header),
     }
 
 
@@ -88,25 +99,17 @@ def _matrix(report: JudgeReport, metric: str) -> Grid:
 
 def _breakdown(report: JudgeReport, metric: str, across: str) -> Grid:
     origin, ranked = "{n:,} scores in common", [row.judge for row in report.judges]
-    options: dict[str, Any] = {"own": across != "task", "empty": f"{NOTHING}: no two judges scored the same answers."}
-    return grid_across(report.header, "judge", across, report.breakdown, origin, metric, rows=ranked, **options)
-
-
-def _bias(report: JudgeReport) -> dict[str, Table | None]:
-    """Return the tables of bias, None where there is nothing to compare."""
-    header, bias = report.header, report.bias
-    judge = Computed(
-        Column("judge", number=False),
-        lambda row: name_cell(header, "judge", row.judge) if row.judge else "all judges",
+    return grid_across(
+        report.header,
+        "judge",
+        across,
+        report.breakdown,
+        origin,
+        metric,
+        rows=ranked,
+        own=across != "task",
+        empty=f"{NOTHING}: no two judges scored the same answers.",
     )
-    own = ("judge", "preference", "own", "peers", "others_gap", "units")
-    return {
-        "self_preference": table(bias.self_preference, header, own),
-        "family": table(bias.family, header, ("judge", "family", "students", "preference", "units")),
-        "verbosity": table(bias.verbosity, header, (judge, "within_datapoint_r", "r", "responses")),
-        "flips": flips_table(bias.flips, header),
-        "positions": table(bias.positions, header),
-    }
 
 
 def flips_table(flips: Iterable[FlipRow], header: Header) -> Table | None:
@@ -170,14 +173,10 @@ _STUDENT = ("rank", "student", "calibrated", "raw", "raw_rank", "units", "people
 
 def write_people(report: Calibration, folder: Path) -> Path:
     """Write the page as `index.html`. Raise InputError if it cannot be written."""
-    context = {**frame(report.header, "Judges and people", _ABOUT), **_people_context(report)}
-    context["finding"] = people(report)
-    return write_page(render("coeval.reports/people.html", cube="", dimensions=(), **context), folder / "index.html")
-
-
-def _people_context(report: Calibration) -> dict[str, Any]:
     header, factor = report.header, Computed(Column("factor", number=False), lambda row: row.factor or "all")
-    return {
+    context = {
+        **frame(header, "Judges and people", _ABOUT),
+        "finding": people(report),
         "students": table(report.students, header, _STUDENT),
         "agreement": _agreement(report, [row for row in report.agreement if row.dimension == "all"]),
         "narrow": _agreement(report, [row for row in report.agreement if row.dimension != "all"], by_value=True),
@@ -195,6 +194,7 @@ def _people_context(report: Calibration) -> dict[str, Any]:
         ],
         "left_out": [(row.count, WHY.get(row.code, row.code), row.example) for row in report.left_out],
     }
+    return write_page(render("coeval.reports/people.html", cube="", dimensions=(), **context), folder / "index.html")
 
 
 def _agreement(report: Calibration, rows: Iterable[PeopleAgreement], *, by_value: bool = False) -> Table | None:

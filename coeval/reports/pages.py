@@ -1,8 +1,7 @@
-"""Writing reports: a folder with `index.html` for each, and the portal that leads to them and to the workbook.
+"""Writing reports: a folder with `index.html` for each, and the portal that leads to them and to the workbook."""
 
-Pages hold style, script and figures themselves: they open from a disk without a network, so no library of charts lies
-beside them.
-"""
+# Pages hold style, script and figures themselves: they open from a disk without a network, so no library of charts lies
+# beside them.
 
 from __future__ import annotations
 
@@ -61,10 +60,12 @@ def _write(name: str, report: Report, folder: str | Path, sums: str, siblings: S
     """Write a page with the constant that its filters work on."""
     page = PAGES[name]
     if sums and isinstance(report, SummaryReport):
-        sums = joined(sums, choices(report))
+        sums = _joined(sums, _choices(report))
     if sums and isinstance(report, StudentReport) and report.header.weights:
-        sums = joined(sums, {"weights": report.header.weights})
-    links = [(f"../{one}/{PORTAL}", page.title, one == name) for one, page in PAGES.items() if one in siblings]
+        sums = _joined(sums, {"weights": report.header.weights})
+    links = [
+        (f"../{folder}/{PORTAL}", entry.title, folder == name) for folder, entry in PAGES.items() if folder in siblings
+    ]
     links = [(f"../{PORTAL}", "All reports", False), *links] if siblings else []
     context = {**frame(report.header, page.title, page.about, links), **resolve(page.context)(report)}
     context["finding"] = finding(name, report)
@@ -93,33 +94,25 @@ def write_all(
 
 # The portal: what the run shows in a few lines, and the way to every report.
 
-_SPOKEN = (
-    "student_report",
-    "pairs",
-    "teacher_report",
-)  # whose findings the portal begins with; the first has judges too
+# Reports that the portal begins with; the findings of the first tell of judges too.
+_SPOKEN = ("student_report", "pairs", "teacher_report")
 
 
 def _portal(
     reports: Mapping[str, Report], complete: CompleteReport, pages: Sequence[str], *, with_workbook: bool
 ) -> str:
     students = reports.get("student_report")
+    spoken = [name for name in _SPOKEN if name in reports and (name != "pairs" or complete.header.verdicts)]
     context = {
         **frame(complete.header, "Reports", "Students answer what teachers ask; judges score the answers."),
         "ranking": ranking(students) if isinstance(students, StudentReport) else None,
         "models": table(complete.models, complete.header),
-        "finding": _spoken(reports, complete.header),
+        "finding": [sentence for name in spoken for sentence in finding(name, reports[name])],
         "cards": [(f"{name}/{PORTAL}", PAGES[name]) for name in pages],
         "without": [page.title for name, page in PAGES.items() if name in reports and name not in pages],
         "workbook": WORKBOOK if with_workbook else None,
     }
     return render("coeval.reports/portal.html", cube="", dimensions=(), **context)
-
-
-def _spoken(reports: Mapping[str, Report], header: Header) -> list[str]:
-    """Return what the portal begins with."""
-    names = [name for name in _SPOKEN if name in reports and (name != "pairs" or header.verdicts)]
-    return [sentence for name in names for sentence in finding(name, reports[name])]
 
 
 # Summary: a dashboard on which readers choose judges and teachers, and students are ranked anew.
@@ -140,8 +133,8 @@ def summary_context(report: SummaryReport) -> dict[str, Any]:
     }
 
 
-def choices(report: SummaryReport) -> dict[str, Any]:
-    """Return what the script chooses by: scores of teachers and judges, where thresholds begin, ranks on all."""
+def _choices(report: SummaryReport) -> dict[str, Any]:
+    """Return the figures that the script chooses by: scores of teachers and judges, first thresholds, ranks on all."""
     return {
         "teachers": {row.teacher: [getattr(row, name) for name in _TEACHERS] for row in report.teachers},
         "judges": {row.judge: [getattr(row, name) for name in _JUDGES] for row in report.judges},
@@ -160,7 +153,7 @@ _TITLES = {"v1": "V1", "s2": "S2", "r3": "R3", "spa": "SPA", "wpa": "WPA"}
 def write_workbook(complete: CompleteReport, path: str | Path) -> Path:
     """Write the three sheets, or `Raw slices 2` and so on if one has no room. Raise InputError if it fails."""
     raw, whole = complete.raw, complete.aggregated
-    models = [one.name for one in fields(ModelRow)]
+    models = [column.name for column in fields(ModelRow)]
     sheets = [
         *_sheets(SHEETS[0], raw, list(raw.values)),
         *_sheets(SHEETS[1], whole, [name for name in whole.values if name != "factor"]),
@@ -177,9 +170,9 @@ def write_workbook(complete: CompleteReport, path: str | Path) -> Path:
 def _sheets(name: str, table: Columns[Any], columns: Sequence[str]) -> Iterator[Sheet]:
     """Yield the table, on as many sheets as its rows need."""
     for start in range(0, max(len(table), 1), MOST_ROWS):
-        part = table.where(np.arange(start, min(start + MOST_ROWS, len(table))))
+        rows = table.where(np.arange(start, min(start + MOST_ROWS, len(table))))
         number = f" {start // MOST_ROWS + 1}" if start else ""
-        yield Sheet(f"{name}{number}", [_column(part, column) for column in columns])
+        yield Sheet(f"{name}{number}", [_column(rows, column) for column in columns])
 
 
 def _column(table: Columns[Any], name: str) -> SheetColumn:
@@ -238,7 +231,7 @@ def cube(header: Header, slices: Columns[SliceRow], *, with_sums: bool = True) -
     return embedded({"names": names, "notes": notes, **_sums(scored.where(order)), "runs": _runs(place[order])})
 
 
-def joined(constant: str, more: Mapping[str, Any]) -> str:
+def _joined(constant: str, more: Mapping[str, Any]) -> str:
     """Return the constant with further keys."""
     from markupsafe import Markup
 

@@ -36,27 +36,23 @@ def table(
     if not rows:
         return None
     fields = {**shown_fields(type(rows[0])), **changes}
-    columns_of_cells = [_column(rows, header, one, fields) for one in (columns or list(fields))]
-    return Table(
-        [column for column, _ in columns_of_cells], list(zip(*(cells for _, cells in columns_of_cells), strict=True))
-    )
-
-
-def _column(
-    rows: Sequence[Any], header: Header, one: str | Computed, fields: Mapping[str, Shown]
-) -> tuple[Column, list[Value]]:
-    """Return a column with its cells; bars share the range of all of them."""
-    if isinstance(one, Computed):
-        column, cells = one.column, [one.cell(row) for row in rows]
-        barred, zero = one.barred, 0.0 if one.barred else None
-    else:
-        style = fields[one]
-        cells = [_cell(row, one, style, header) for row in rows]
-        is_text = style.is_text or bool(style.kind)
-        column = Column(style.title, style.digits, style.note, number=not is_text, wide=style.wide)
-        barred, zero = style.bar, 0.0 if style.zero else None
-    ends = [end for cell in cells if isinstance(cell, Cell) and cell.bar for end in cell.bar]
-    return (replace(column, scale=Scale.around(ends, zero)) if barred and ends else column), cells
+    columns_of_cells = []
+    for source in columns or list(fields):
+        if isinstance(source, Computed):
+            column, cells = source.column, [source.cell(row) for row in rows]
+            barred, zero = source.barred, 0.0 if source.barred else None
+        else:
+            style = fields[source]
+            cells = [_cell(row, source, style, header) for row in rows]
+            is_text = style.is_text or bool(style.kind)
+            column = Column(style.title, style.digits, style.note, number=not is_text, wide=style.wide)
+            barred, zero = style.bar, 0.0 if style.zero else None
+        # Bars share the range of all cells of their column.
+        ends = [end for cell in cells if isinstance(cell, Cell) and cell.bar for end in cell.bar]
+        if barred and ends:
+            column = replace(column, scale=Scale.around(ends, zero))
+        columns_of_cells.append((column, cells))
+    return Table.of(*columns_of_cells)
 
 
 def _cell(row: Any, name: str, style: Shown, header: Header) -> Value:
@@ -201,12 +197,14 @@ def grid_of(
         )
         for row, column, value, origin in squares
     }
+    row_kind, column_kind = kinds
     return Grid(
-        *kinds,
-        _heads(header, kinds[0], rows, (row for row, _ in cells)),
-        _heads(header, kinds[1], columns, (column for _, column in cells)),
-        cells,
-        empty,
+        row_kind=row_kind,
+        column_kind=column_kind,
+        rows=_heads(header, row_kind, rows, (row for row, _ in cells)),
+        columns=_heads(header, column_kind, columns, (column for _, column in cells)),
+        cells=cells,
+        empty=empty,
     )
 
 
@@ -268,10 +266,20 @@ def levels_of(header: Header, kind: str, rows: Iterable[tuple[str, DistributionR
         groups.setdefault(name, []).append(row)
     sums = []
     for name, group in groups.items():
-        fields = ("units", "high", "medium", "low", "numeric")
-        units, *counts = (sum(getattr(row, field) for row in group) for field in fields)
-        mean = group[0].mean if len(group) == 1 else sum(row.mean * row.units for row in group) / units
-        sums.append(_LevelRow(name, describe(header, kind, name), units, mean, *counts))
+        units = sum(row.units for row in group)
+        sums.append(
+            _LevelRow(
+                name=name,
+                note=describe(header, kind, name),
+                units=units,
+                # The mean of one row as it is: the sum and its quotient would round it.
+                mean=group[0].mean if len(group) == 1 else sum(row.mean * row.units for row in group) / units,
+                high=sum(row.high for row in group),
+                medium=sum(row.medium for row in group),
+                low=sum(row.low for row in group),
+                numeric=sum(row.numeric for row in group),
+            )
+        )
     return sorted(sums, key=lambda row: -row.mean)
 
 
@@ -299,16 +307,16 @@ def drift_lines(rows: Iterable[DriftRow], field: str) -> list[_Spark]:
     judges: dict[str, list[float | None]] = {}
     for row in rows:
         judges.setdefault(row.judge, []).append(getattr(row, field))
-    lines, what = [], "mean score" if field == "mean" else "agreement with peers"
+    lines, subject = [], "mean score" if field == "mean" else "agreement with peers"
     for name, values in judges.items():
         points_at = [(place, value) for place, value in enumerate(values) if value is not None]
         if not points_at:
             continue
-        if len(points_at) == 1:
+        if len(points_at) == 1:  # a line needs two points
             points_at = [(0, points_at[0][1]), (1, points_at[0][1])]
         span = max(1, points_at[-1][0])
         points = tuple((round(100 * place / span, 2), round(20 * (1 - value), 2)) for place, value in points_at)
-        title = f"{what} of {name}, from {points_at[0][1]:.2f} to {points_at[-1][1]:.2f}"
+        title = f"{subject} of {name}, from {points_at[0][1]:.2f} to {points_at[-1][1]:.2f}"
         lines.append(_Spark(name, title, points, points_at[0][1], points_at[-1][1]))
     return lines
 
@@ -357,9 +365,25 @@ def frame(header: Header, title: str, about: str, links: Sequence[tuple[str, str
         "links": links,
         "banner": warning if header.partial else "",
         "repeats": repeats_text(header),
-        "facts": _facts(header),
+        "facts": [
+            ("run", header.experiment_id),
+            ("status", status),
+            ("created", header.created_at or "unknown"),
+            *(
+                (kind, f"{len(getattr(header, kind)):,}")
+                for kind in ("tasks", "teachers", "students", "judges", "factors")
+            ),
+            ("items", f"{header.datapoints:,}"),
+            *([("distinct prompts", f"{header.prompts:,}")] if header.prompts < header.datapoints else []),
+            ("answers", f"{header.responses:,}"),
+            ("evaluations", f"{header.evaluations:,} ({header.valid_evaluations:,} valid)"),
+            ("scores", f"{header.units:,}"),
+            *([("verdicts on pairs", f"{header.verdicts:,}")] if header.verdicts else []),
+            ("self-judging", _count_text(header.self_judging, header.units)),
+            ("self-teaching", _count_text(header.self_teaching, header.units)),
+        ],
         "skipped": table(header.skipped, header, ("code", "count", meaning, "example")),
-        "skipped_count": sum(one.count for one in header.skipped),
+        "skipped_count": sum(row.count for row in header.skipped),
         "words": _words(header),
         "own": len({name for names in roles for name in names}) < sum(map(len, roles)),
     }
@@ -376,26 +400,8 @@ def repeats_text(header: Header) -> str:
     )
 
 
-def _facts(header: Header) -> list[tuple[str, str]]:
-    valid = f"{header.evaluations:,} ({header.valid_evaluations:,} valid)"
-    return [
-        ("run", header.experiment_id),
-        ("status", header.status or "unknown"),
-        ("created", header.created_at or "unknown"),
-        *((kind, f"{len(getattr(header, kind)):,}") for kind in ("tasks", "teachers", "students", "judges", "factors")),
-        ("items", f"{header.datapoints:,}"),
-        *([("distinct prompts", f"{header.prompts:,}")] if header.prompts < header.datapoints else []),
-        ("answers", f"{header.responses:,}"),
-        ("evaluations", valid),
-        ("scores", f"{header.units:,}"),
-        *([("verdicts on pairs", f"{header.verdicts:,}")] if header.verdicts else []),
-        ("self-judging", _part(header.self_judging, header.units)),
-        ("self-teaching", _part(header.self_teaching, header.units)),
-    ]
-
-
-def _part(count: int, of: int) -> str:
-    return f"{count:,} ({count / of:.0%})" if of else f"{count:,}"
+def _count_text(count: int, total: int) -> str:
+    return f"{count:,} ({count / total:.0%})" if total else f"{count:,}"
 
 
 def _words(header: Header) -> list[tuple[str, list[tuple[str, str]]]]:
@@ -420,7 +426,7 @@ def _words(header: Header) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def describe(header: Header, dimension: str, name: str) -> str:
-    """Return what is known of a task, a factor, an attribute's value, or a model."""
+    """Return the description of a task, a factor or an attribute's value, or the roles of a model."""
     if dimension == "task":
         return header.task_descriptions.get(name, "")
     if dimension == "factor":

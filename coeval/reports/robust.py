@@ -12,7 +12,6 @@ import numpy.typing as npt
 from coeval.analysis.coverage import CoverageRow, CoverageSummary
 from coeval.analysis.robust import RobustSummary
 from coeval.analysis.tables import Columns, barred
-from coeval.analysis.units import RobustSettings
 from coeval.reports.judges import agreement_table
 from coeval.reports.pieces import (
     Computed,
@@ -34,19 +33,33 @@ _HISTOGRAM_BINS = 10
 
 def robust_context(report: RobustSummary) -> dict[str, Any]:
     """Return what the page of the robust ranking shows."""
+    header = report.header
     chosen = Computed(Column("chosen", number=False), lambda row: yes_no(row.judge in report.chosen_judges))
+    chosen_teacher = Computed(Column("chosen", number=False), lambda row: yes_no(row.chosen))
+    kept_share = Computed(Column("kept share"), lambda row: percent(row.kept, row.candidates))
+    difference = Computed(
+        Column("difference", note="robust less all; in colour beyond 0.1"),
+        lambda row: Cell(signed_text(row.delta, 3), row.delta, "bad" if row.flagged else ""),
+    )
     return {
         "settings": _settings(report),
         "kept": report.kept,
         "alone": report.chosen_judges[0] if len(report.chosen_judges) == 1 else None,
         "others": sum(row.rank is not None for row in report.judges) > 1,
         "diagnostics": report.diagnostics,
-        "ranking": _ranking(report),
+        "ranking": table(
+            report.students, header, ("rank", "student", "robust", "full", "full_rank", difference, "pairs")
+        ),
         "flagged": [row.student for row in report.students if row.flagged],
         "students": report.students,
         "grids": [(across, _strengths(report, across)) for across in ("task", "factor")],
-        "judges": agreement_table(report.judges, report.header, chosen),
-        "teachers": _teachers(report),
+        "judges": agreement_table(report.judges, header, chosen),
+        "teachers": table(
+            report.teachers,
+            header,
+            (chosen_teacher, "teacher", "score", "items", "candidates", "kept", kept_share),
+            score=barred(report.settings.teacher_score_formula.upper(), "with the chosen judges only"),
+        ),
         "fractions": _fractions(report),
     }
 
@@ -54,43 +67,27 @@ def robust_context(report: RobustSummary) -> dict[str, Any]:
 def _settings(report: RobustSummary) -> list[tuple[str, str]]:
     settings = report.settings
     ranked = sum(row.rank is not None for row in report.judges)
+    # Items are kept by the distance of judges where there is a theta, else by the share of pairs that they agree on.
+    limits = []
+    if settings.theta is not None:
+        limits = [("within", f"{settings.theta:g} of the mean"), ("share of judges", f"{settings.q_fraction:g}")]
+    elif settings.agreement_threshold is not None:
+        limits = [("of one mind on", f"{settings.agreement_threshold:.0%} of pairs")]
     return [
         ("judges", settings.judge_selection.replace("_", " ")),
         ("agreement by", settings.agreement_metric.upper()),
         ("teachers by", settings.teacher_score_formula.upper()),
-        *_limits(settings),
+        *limits,
         ("judges chosen", f"{len(report.chosen_judges)} of {ranked} ranked"),
         ("teachers chosen", f"{len(report.chosen_teachers)} of {len(report.teachers)}"),
         ("items kept", f"{report.kept:,} of {report.candidates:,}"),
     ]
 
 
-def _limits(settings: RobustSettings) -> list[tuple[str, str]]:
-    if settings.theta is not None:
-        return [("within", f"{settings.theta:g} of the mean"), ("share of judges", f"{settings.q_fraction:g}")]
-    threshold = settings.agreement_threshold
-    return [] if threshold is None else [("of one mind on", f"{threshold:.0%} of pairs")]
-
-
-def _ranking(report: RobustSummary) -> Table | None:
-    delta = Computed(
-        Column("difference", note="robust less all; in colour beyond 0.1"),
-        lambda row: Cell(signed_text(row.delta, 3), row.delta, "bad" if row.flagged else ""),
-    )
-    return table(report.students, report.header, ("rank", "student", "robust", "full", "full_rank", delta, "pairs"))
-
-
 def _strengths(report: RobustSummary, across: str) -> Grid:
     origin, ranked = "{lower:.3f} to {upper:.3f}", [row.student for row in report.students]
     empty = "No item was kept."
     return grid_across(report.header, "student", across, report.cells, origin, rows=ranked, empty=empty)
-
-
-def _teachers(report: RobustSummary) -> Table | None:
-    formula = barred(report.settings.teacher_score_formula.upper(), "with the chosen judges only")
-    chosen = Computed(Column("chosen", number=False), lambda row: yes_no(row.chosen))
-    counts = ("candidates", "kept", Computed(Column("kept share"), lambda row: percent(row.kept, row.candidates)))
-    return table(report.teachers, report.header, (chosen, "teacher", "score", "items", *counts), score=formula)
 
 
 def _fractions(report: RobustSummary) -> Table | None:
@@ -164,7 +161,6 @@ def _combinations(report: CoverageSummary) -> Table | None:
 
 def _phases(report: CoverageSummary) -> list[tuple[str, Table | None]]:
     """Return the counts of each phase, over all and by model."""
-
     name = Computed(
         Column("", number=False), lambda row: name_cell(report.header, row.dimension, row.value) if row.value else None
     )
@@ -182,9 +178,9 @@ def _phases(report: CoverageSummary) -> list[tuple[str, Table | None]]:
 def _text(value: Any) -> str:
     """Return a value of meta.json for a reader."""
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_text(one)}" for key, one in value.items())
+        return ", ".join(f"{key}: {_text(entry)}" for key, entry in value.items())
     if isinstance(value, (list, tuple)):
-        return ", ".join(_text(one) for one in value)
+        return ", ".join(map(_text, value))
     if isinstance(value, float):
         return f"{value:,.4g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

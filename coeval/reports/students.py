@@ -25,7 +25,9 @@ from coeval.reports.pieces import (
 )
 from p2l.common.report.tables import Cell, Column, Table
 
-_OPEN, _SHORT = 4, 8  # tables of tasks that may lie open together, rows of one
+_MAX_OPEN_TASKS = 4  # tables of tasks that may lie open together
+_MAX_ROWS_OF_OPEN_TASK = 8
+_ITEMS_OF = {"attribute": " of items with attributes"}
 _P_VALUE = Computed(
     Column("p", 4, note="two-sided"),
     lambda pair: Cell("< 0.0001", pair.p_value) if pair.p_value < 1e-4 else pair.p_value,
@@ -46,7 +48,7 @@ def student_context(report: StudentReport) -> dict[str, Any]:
         "ranking": ranking(report),
         "tasks": [(task, rows) for task, rows in tasks if rows],
         "without_scores": [task for task, rows in tasks if not rows],
-        "crowded": len(tasks) > _OPEN or len(report.students) > _SHORT,
+        "crowded": len(tasks) > _MAX_OPEN_TASKS or len(report.students) > _MAX_ROWS_OF_OPEN_TASK,
         "grids": [
             (across, _strengths(report, across)) for across in ("task", "factor", "judge", "teacher", "attribute")
         ],
@@ -84,12 +86,8 @@ def _task(report: StudentReport, task: str) -> Table | None:
 
 def _strengths(report: StudentReport, across: str) -> Grid:
     origin, ranked = "{lower:.3f} to {upper:.3f}, from {units:,} scores", [row.student for row in report.students]
-    own, empty = across in ("judge", "teacher"), f"{NOTHING}: no valid scores{_of_attributes(across)}."
+    own, empty = across in ("judge", "teacher"), f"{NOTHING}: no valid scores{_ITEMS_OF.get(across, '')}."
     return grid_across(report.header, "student", across, report.cells, origin, rows=ranked, own=own, empty=empty)
-
-
-def _of_attributes(across: str) -> str:
-    return " of items with attributes" if across == "attribute" else ""
 
 
 # Teachers: whose items tell students apart.
@@ -115,8 +113,19 @@ def teacher_context(report: TeacherReport) -> dict[str, Any]:
 
 def _discrimination(report: TeacherReport, formula: str, across: str) -> Grid:
     origin, ranked = "mean {mean:.3f} of {units:,} scores", [row.teacher for row in report.teachers]
-    options: dict[str, Any] = {"digits": 3, "most": None, "empty": f"{NOTHING}: no scores{_of_attributes(across)}."}
-    return grid_across(report.header, "teacher", across, report.cells, origin, formula, rows=ranked, **options)
+    empty = f"{NOTHING}: no scores{_ITEMS_OF.get(across, '')}."
+    return grid_across(
+        report.header,
+        "teacher",
+        across,
+        report.cells,
+        origin,
+        formula,
+        rows=ranked,
+        digits=3,
+        most=None,
+        empty=empty,
+    )
 
 
 # Teachers and students: which students do well on whose items.

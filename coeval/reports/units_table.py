@@ -1,7 +1,4 @@
-"""Every valid score of a run as one row of a flat table, CSV or Parquet, for those who reckon with other tools.
-
-Rows are written some tens of thousands at a time, so a table of millions of scores never lies in memory as a whole.
-"""
+"""Every valid score of a run as one row of a flat table, CSV or Parquet, for those who reckon with other tools."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ from coeval.storage.records import is_failed, read_records
 from p2l.common.files import atomic_path
 from p2l.common.spreadsheets import to_cells
 
-_ROWS_PER_BATCH = 65_536
+_ROWS_PER_BATCH = 65_536  # so that a table of millions of scores never lies in memory as a whole
 _NAMED = ("task", "teacher", "student", "judge", "factor")
 _Column = Callable[[slice], Any]
 """Rows -> their values, as an Arrow array."""
@@ -53,7 +50,14 @@ def _columns(loaded: LoadedRun, attributes: str) -> dict[str, _Column]:
     columns["is_self_judging"] = _plain(loaded.same("judge", "student"))
     columns["is_self_teaching"] = _plain(loaded.same("teacher", "student"))
     columns["evaluated_at"] = _names(loaded.evaluations.at, units.evaluation)
-    return {**columns, **_attributes(loaded, attributes)}
+    items = loaded.attributes
+    if attributes == "json":
+        texts = [json.dumps(item, ensure_ascii=False, sort_keys=True) for item in items]
+        columns["attributes"] = _names(texts, units.datapoint)
+    elif attributes == "columns":
+        for key in sorted({key for item in items for key in item}):
+            columns[f"attribute.{key}"] = _names([item.get(key) for item in items], units.datapoint)
+    return columns
 
 
 def _plain(values: Any) -> _Column:
@@ -69,14 +73,6 @@ def _names(names: Sequence[str | None], codes: Codes) -> _Column:
         [None if name is None else name.encode("utf-8", "replace").decode() for name in names], pa.string()
     )
     return lambda rows: texts.take(pa.array(codes[rows]))
-
-
-def _attributes(loaded: LoadedRun, form: str) -> dict[str, _Column]:
-    items, points = loaded.attributes, loaded.units.datapoint
-    if form == "json":
-        return {"attributes": _names([json.dumps(item, ensure_ascii=False, sort_keys=True) for item in items], points)}
-    keys = sorted({key for item in items for key in item}) if form == "columns" else []
-    return {f"attribute.{key}": _names([item.get(key) for item in items], points) for key in keys}
 
 
 def _raw_scores(loaded: LoadedRun) -> tuple[list[str | None], Codes]:
@@ -97,7 +93,11 @@ def _raw_texts(loaded: LoadedRun, shape: tuple[int, int]) -> tuple[Codes, Floats
     """(response, judge, factor) keys, scores in [0, 1] and places in the texts, by file and line."""
     responses, judges, factors = (codes_of(names) for names in (loaded.responses, loaded.judges, loaded.factors))
     keys, norms, text_codes, texts = array("q"), array("d"), array("q"), dict[str, int]()
-    for record in _evaluations(loaded):
+    records = (record for path in loaded.run.record_files("evaluation") for record in read_records(path))
+    for record in records:
+        is_whole = isinstance(record.get("id"), str) and isinstance(record.get("scores"), Mapping)
+        if not is_whole or is_failed(record):
+            continue
         named_response, _, named_judge = str(record["id"]).rpartition("__")
         response = text_of(record, "response_id") or named_response
         judge = text_of(record, "judge_model_id") or named_judge
@@ -116,21 +116,13 @@ def _raw_texts(loaded: LoadedRun, shape: tuple[int, int]) -> tuple[Codes, Floats
     return np.array(keys, dtype=np.int64), np.array(norms), np.array(text_codes, dtype=np.int64), list(texts)
 
 
-def _evaluations(loaded: LoadedRun) -> Iterator[dict[str, Any]]:
-    for path in loaded.run.record_files("evaluation"):
-        for record in read_records(path):
-            is_whole = isinstance(record.get("id"), str) and isinstance(record.get("scores"), Mapping)
-            if is_whole and not is_failed(record):
-                yield record
-
-
 def _batches(columns: Mapping[str, _Column], rows: int) -> Iterator[Any]:
     """Yield tables of some rows each; a table without rows where there are none, for the names of the columns."""
     import pyarrow as pa
 
     for start in range(0, max(rows, 1), _ROWS_PER_BATCH):
-        part = slice(start, min(start + _ROWS_PER_BATCH, rows))
-        yield pa.table({name: column(part) for name, column in columns.items()})
+        places = slice(start, min(start + _ROWS_PER_BATCH, rows))
+        yield pa.table({name: column(places) for name, column in columns.items()})
 
 
 def _write(path: Path, form: str, columns: Mapping[str, _Column], rows: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coeval.analysis.records import LEVELS
-from coeval.analysis.units import LoadedRun, Units, codes_of, factor_weights
+from coeval.analysis.units import LoadedRun, codes_of, factor_weights
 from coeval.analysis.verdicts import Preference, text_of
 from coeval.duplicates import text_in
 from coeval.storage.records import (
@@ -33,8 +33,7 @@ from coeval.storage.records import (
 from coeval.storage.run import RECORD_FOLDERS, Run
 from p2l.common.report.tables import number_text
 
-_LONGEST_TEXT = 100_000
-"""Characters of one text that a page shows; the rest is in the file of the run."""
+_MAX_CHARACTERS_OF_TEXT = 100_000  # that a page shows; the rest is in the file of the run
 APART = 0.5
 """Distance of two judges' scores that pages point at: a level."""
 _WORDS = {value: name.capitalize() for name, value in LEVELS.items()}
@@ -81,7 +80,7 @@ class _AnswerView:
 
     def by_judge(self, judge: str) -> _JudgeView | None:
         """Return what a judge says; None if it says nothing."""
-        return next((one for one in self.judges if one.judge == judge), None)
+        return next((view for view in self.judges if view.judge == judge), None)
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,7 @@ class _VerdictView:
     model_a: str
     model_b: str
     winner: str
-    orders: str  # what it said in each order
+    orders: str  # its verdict in each order
     is_flip: bool
     rationale: str = ""
 
@@ -115,7 +114,7 @@ class ItemView:
     @property
     def judges(self) -> list[str]:
         """Judges with scores, by name."""
-        return sorted({one.judge for answer in self.answers for one in answer.judges if one.score is not None})
+        return sorted({view.judge for answer in self.answers for view in answer.judges if view.score is not None})
 
     @property
     def is_apart(self) -> bool:
@@ -226,6 +225,9 @@ class RunItems:
         """Read an item with all that was said of it."""
         loaded, record = self.loaded, self._record(item)
         identity = loaded.datapoints[item]
+        rationales = {
+            text_of(verdict, "id"): _cut(text_of(verdict, "rationale")) for verdict in self._records("pairwise", item)
+        }
         return ItemView(
             identity=identity,
             key=item_key(identity),
@@ -235,7 +237,18 @@ class RunItems:
             turns=tuple((role, _cut(text)) for role, text in _turns(record.get("prompt"))),
             reference=_cut(text_in(record.get("reference_response") or "")),
             answers=self._answers(item, record),
-            verdicts=self._verdict_views(item),
+            verdicts=tuple(
+                _VerdictView(
+                    judge=verdict.judge,
+                    model_a=verdict.model_a,
+                    model_b=verdict.model_b,
+                    winner=_winner(verdict, verdict.winner),
+                    orders=_orders(verdict),
+                    is_flip=is_flip(verdict),
+                    rationale=rationales.get(_verdict_id(verdict), ""),
+                )
+                for verdict in self.verdicts(item)
+            ),
             source={key: text_in(record[key]) for key in ("source", "quotes", "benchmark_id") if record.get(key)},
         )
 
@@ -244,25 +257,27 @@ class RunItems:
 
     def _record(self, item: int) -> dict[str, Any]:
         """Return the last valid record of an item itself."""
-        records = (one for one in self._records("data_generation", item) if not is_failed(one))
-        return next(iter([*records][-1:]), {})
+        records = [record for record in self._records("data_generation", item) if not is_failed(record)]
+        return records[-1] if records else {}
 
     def _answers(self, item: int, record: Mapping[str, Any]) -> tuple[_AnswerView, ...]:
         mark = item_mark(record)
         answers: dict[str, dict[str, Any]] = {}
-        for one in self._records("response_collection", item):
-            student = text_of(one, "student_model_id") or text_of(one, "id").rpartition("__")[2]
+        for answer in self._records("response_collection", item):
+            student = text_of(answer, "student_model_id") or text_of(answer, "id").rpartition("__")[2]
             is_better = student not in answers or is_failed(answers[student])
-            if is_answer_to(one, mark) and (is_better or not is_failed(one)):
-                answers[student] = one
+            if is_answer_to(answer, mark) and (is_better or not is_failed(answer)):
+                answers[student] = answer
         judged = self._judged(item, record, answers)
         scores = self._scores(item)
-        views = [_answer(student, one, judged.get(student, ()), scores) for student, one in answers.items()]
+        views = [_answer(student, answer, judged.get(student, {}), scores) for student, answer in answers.items()]
         return tuple(sorted(views, key=lambda view: (view.score is None, -(view.score or 0.0), view.student)))
 
     def _scores(self, item: int) -> dict[tuple[str, str], list[tuple[str, float, bool, float]]]:
         """Return (student, judge) -> (factor, score, whether it is a level, weight), of the scores that count."""
-        loaded, units = self.loaded, self._units_of(item)
+        loaded = self.loaded
+        first, last = np.searchsorted(self._unit_items, [item, item + 1]).tolist()
+        units = loaded.units.where(self._units[first:last])
         weights = factor_weights(loaded)
         scores: dict[tuple[str, str], list[tuple[str, float, bool, float]]] = {}
         for row in range(len(units)):
@@ -273,44 +288,33 @@ class RunItems:
             scores.setdefault((loaded.students[student], loaded.judges[judge]), []).append(score)
         return scores
 
-    def _units_of(self, item: int) -> Units:
-        first, last = np.searchsorted(self._unit_items, [item, item + 1]).tolist()
-        return self.loaded.units.where(self._units[first:last])
-
     def _judged(
         self, item: int, record: Mapping[str, Any], answers: Mapping[str, Mapping[str, Any]]
-    ) -> dict[str, list[tuple[str, Mapping[str, Any]]]]:
-        """Return student -> (judge, its last record of the present answer, failed or not)."""
-        mark, last = item_mark(record), dict[tuple[str, str], dict[str, Any]]()
-        marks = {text_of(one, "id"): (student, answer_mark(one)) for student, one in answers.items()}
-        for one in self._records("evaluation", item):
-            response = text_of(one, "response_id") or text_of(one, "id").rpartition("__")[0]
-            judge = text_of(one, "judge_model_id") or text_of(one, "id").rpartition("__")[2]
+    ) -> dict[str, dict[str, Mapping[str, Any]]]:
+        """Return student -> judge -> the judge's last record of the present answer, failed or not."""
+        mark, judged = item_mark(record), dict[str, dict[str, Mapping[str, Any]]]()
+        marks = {text_of(answer, "id"): (student, answer_mark(answer)) for student, answer in answers.items()}
+        for evaluation in self._records("evaluation", item):
+            response = text_of(evaluation, "response_id") or text_of(evaluation, "id").rpartition("__")[0]
+            judge = text_of(evaluation, "judge_model_id") or text_of(evaluation, "id").rpartition("__")[2]
             if response not in marks:
                 continue
             student, answer = marks[response]
-            earlier = last.get((student, judge))
-            if is_failed(one) and earlier is not None:
-                continue
-            if is_failed(one) or is_judgement_of(one, mark, [answer]):
-                last[student, judge] = one
-        judged: dict[str, list[tuple[str, Mapping[str, Any]]]] = {}
-        for (student, judge), one in sorted(last.items()):
-            judged.setdefault(student, []).append((judge, one))
+            by_judge = judged.setdefault(student, {})
+            # A failure says why there is no score, but takes none away that came before.
+            if is_failed(evaluation):
+                by_judge.setdefault(judge, evaluation)
+            elif is_judgement_of(evaluation, mark, [answer]):
+                by_judge[judge] = evaluation
         return judged
 
-    def _verdict_views(self, item: int) -> tuple[_VerdictView, ...]:
-        rationales = {text_of(one, "id"): _cut(text_of(one, "rationale")) for one in self._records("pairwise", item)}
-        views = []
-        for one in self.verdicts(item):
-            identity = f"{one.datapoint}__{one.model_a}__vs__{one.model_b}__{one.judge}"
-            pair, winner, rationale = (one.model_a, one.model_b), _winner(one, one.winner), rationales.get(identity, "")
-            views.append(_VerdictView(one.judge, *pair, winner, _orders(one), is_flip(one), rationale))
-        return tuple(views)
+
+def _verdict_id(verdict: Preference) -> str:
+    return f"{verdict.datapoint}__{verdict.model_a}__vs__{verdict.model_b}__{verdict.judge}"
 
 
 def _orders(verdict: Preference) -> str:
-    """Return what a judge said in each order in which it saw two answers."""
+    """Return the winners that a judge named in each order in which it saw two answers."""
     winners = verdict.verdicts
     if len(winners) < 2:
         return "seen in one order"
@@ -336,14 +340,13 @@ def _winner(verdict: Preference, winner: str) -> str:
 def _answer(
     student: str,
     record: Mapping[str, Any],
-    judged: Any,
+    judged: Mapping[str, Mapping[str, Any]],
     scores: Mapping[tuple[str, str], list[tuple[str, float, bool, float]]],
 ) -> _AnswerView:
     mine = {judge: grades for (name, judge), grades in scores.items() if name == student}
-    records = dict(judged)
-    judges = tuple(_judge(student, judge, records.get(judge, {}), mine) for judge in sorted({*mine, *records}))
+    judges = tuple(_judge(student, judge, judged.get(judge, {}), mine) for judge in sorted({*mine, *judged}))
     tokens = record.get("token_count")
-    means = [one.score for one in judges if one.score is not None]
+    means = [view.score for view in judges if view.score is not None]
     note = f"No answer: {text_of(record, 'error') or 'the call failed'}" if is_failed(record) else ""
     text = "" if note else _cut(text_in(record.get("response") or ""))
     score = sum(means) / len(means) if means else None
@@ -367,20 +370,24 @@ def _judge(
     if not grades:
         failed = f"No scores: {text_of(record, 'error') or 'the call failed'}"
         note = failed if is_failed(record) else "Its scores do not count: a factor is missing, or has no grade."
-    others = [(name, grade) for name, other in scores.items() if name != judge for grade in other]
+    peers = [(name, *grade) for name, given in scores.items() if name != judge for grade in given]
     views = []
     for factor, score, is_level, _ in grades:
-        same = [(name, other, level) for name, (one, other, level, _) in others if one == factor]
-        far = [f"{name} {_score_text(other, level)}" for name, other, level in same if abs(other - score) >= APART]
-        gap = max((abs(other - score) for _, other, _ in same), default=0.0)
+        far, gap = [], 0.0
+        for name, peer_factor, peer_score, peer_is_level, _ in peers:
+            if peer_factor != factor:
+                continue
+            gap = max(gap, abs(peer_score - score))
+            if abs(peer_score - score) >= APART:
+                far.append(f"{name} {_score_text(peer_score, peer_is_level)}")
         text = str(words.get(factor, _score_text(score, is_level)))
         views.append(_GradeView(factor, text, score, ", ".join(far), gap))
-    rationale = _cut(text_of(record, "rationale"))
+    total = sum(weight for *_, weight in grades)  # 0 where the rubric gives none of these factors a weight
     return _JudgeView(
         judge=judge,
-        score=_mean(grades),
+        score=sum(score * weight for _, score, _, weight in grades) / total if total else None,
         grades=tuple(views),
-        rationale=rationale,
+        rationale=_cut(text_of(record, "rationale")),
         note=_cut(note),
         is_self=judge == student,
     )
@@ -388,12 +395,6 @@ def _judge(
 
 def _score_text(score: float, is_level: bool) -> str:
     return _WORDS[score] if is_level else number_text(score, 2)
-
-
-def _mean(grades: list[tuple[str, float, bool, float]]) -> float | None:
-    """Return the weighted mean of scores; None where there are none, or their weights are zero."""
-    total = sum(weight for *_, weight in grades)
-    return sum(score * weight for _, score, _, weight in grades) / total if total else None
 
 
 def _turns(prompt: object) -> list[tuple[str, str]]:
@@ -407,7 +408,8 @@ def _turns(prompt: object) -> list[tuple[str, str]]:
 
 
 def _cut(text: str) -> str:
-    """Return at most `_LONGEST_TEXT` characters of a text, and how many more there are."""
-    if len(text) <= _LONGEST_TEXT:
+    """Return the first characters of a text, and how many more there are."""
+    more = len(text) - _MAX_CHARACTERS_OF_TEXT
+    if more <= 0:
         return text
-    return f"{text[:_LONGEST_TEXT]}\n\n[{len(text) - _LONGEST_TEXT:,} more characters are in the file of the run]"
+    return f"{text[:_MAX_CHARACTERS_OF_TEXT]}\n\n[{more:,} more characters are in the file of the run]"

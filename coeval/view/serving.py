@@ -1,8 +1,4 @@
-"""The viewer over HTTP, read-only: for browsers of this machine, or for whoever has brought a key.
-
-Without a key it answers browsers of this machine alone, under a name of this machine: a page of another site cannot
-read a run through the browser of somebody who looks at it.
-"""
+"""The viewer over HTTP, read-only: for browsers of this machine, or for whoever has brought a key."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from p2l.common.web import BodyLimit
 
 _KEY_BYTES = 4096
 _BODY_SECONDS, _REQUEST_SECONDS = 10.0, 30.0
-_REMEMBERED = 64  # files, of which the largest is a few megabytes
+_FILES_IN_MEMORY = 64  # of which the largest is a few megabytes
 _HERE_ALONE = "only browsers on this machine may read this run: start `coeval view` with --key for others\n"
 
 
@@ -49,9 +45,13 @@ class _Viewer:
 
     async def file(self, request: Request) -> Response:
         """Respond with a file of the site."""
-        if self._digest is None and not _is_here(request):
-            return Response(_HERE_ALONE, 403, media_type="text/plain")
-        if self._digest is not None and not self._sessions.has(request):
+        if self._digest is None:
+            # Only under a name of this machine, too: a page of another site could otherwise read the run through the
+            # browser of somebody who looks at it.
+            peer = request.client.host if request.client is not None else None
+            if not is_from_this_machine(peer, request.headers, request.scope.get("http_version", "1.1")):
+                return Response(_HERE_ALONE, 403, media_type="text/plain")
+        elif not self._sessions.has(request):
             return self._closed(request)
         file = await self._read(unquote(request.path_params["path"]) or "index.html")
         if file is None:
@@ -74,7 +74,7 @@ class _Viewer:
             if file is None:
                 return None
             self._files[path] = file
-            if len(self._files) > _REMEMBERED:
+            if len(self._files) > _FILES_IN_MEMORY:
                 self._files.popitem(last=False)
         self._files.move_to_end(path)
         return self._files[path]
@@ -90,11 +90,6 @@ class _Viewer:
             note="It is what --key or COEVAL_VIEW_KEY was when the viewer was started.",
             problem=problem,
         )
-
-
-def _is_here(request: Request) -> bool:
-    peer = request.client.host if request.client is not None else None
-    return is_from_this_machine(peer, request.headers, request.scope.get("http_version", "1.1"))
 
 
 def serve(site: Site, host: str, port: int, key_digest: str | None, limits: ConnectionLimits) -> None:

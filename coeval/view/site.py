@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +27,8 @@ import numpy as np
 
 from coeval.analysis.agreement import judge_rows
 from coeval.analysis.statistics import Codes, Floats
-from coeval.analysis.students import StudentCell, StudentReport, student_report
+from coeval.analysis.students import StudentReport, student_report
 from coeval.analysis.units import LoadedRun, codes_of, score_weights
-from coeval.analysis.verdicts import Preference
 from coeval.pairs.board import PairsReport, pairs_report
 from coeval.reports.findings import agreement_sentences, pairs, ranking_sentences
 from coeval.reports.pieces import frame
@@ -39,8 +38,7 @@ from p2l.common.files import claimed
 from p2l.common.pages import asset_content, asset_url, interval_svg, meta_policy
 from p2l.common.report.tables import number_text, render
 
-_LISTED = 50
-"""Items of a page of the list."""
+_LISTED = 50  # items of a page of the list
 PART, TEXTS = 500, 50
 """Items of a file of scores, and of a file of texts."""
 _SNIPPET_LETTERS = 240  # characters of a prompt in a list
@@ -144,7 +142,8 @@ class Site:
     def read(self, path: str) -> File | None:
         """Return the file at a path; None where there is none."""
         if path in self._assets:
-            return File(*asset_content(self._assets[path]))
+            content, media_type = asset_content(self._assets[path])
+            return File(content, media_type)
         for pattern, make in self._pages.items():
             match = pattern.fullmatch(path)
             if match:
@@ -173,7 +172,7 @@ class Site:
         """Return the run's id and what it holds, as one line."""
         header = self.loaded.header
         counts = ((header.units, "scores"), (header.verdicts, "verdicts"), (header.datapoints, "items"))
-        return f"{header.experiment_id}: {', '.join(f'{count:,} {what}' for count, what in counts if count) or 'empty'}"
+        return f"{header.experiment_id}: {', '.join(f'{count:,} {kind}' for count, kind in counts if count) or 'empty'}"
 
     # The ranking.
 
@@ -192,11 +191,13 @@ class Site:
         if self.report.students:
             return [
                 Standing(
-                    row.rank,
-                    row.student,
-                    *((row.mean, row.lower, row.upper) if row.fit is None else (row.fit, row.fit_lower, row.fit_upper)),
-                    number_text(row.mean if row.fit is None else row.fit, 3),
-                    row.responses,
+                    rank=row.rank,
+                    student=row.student,
+                    share=row.mean if row.fit is None else row.fit,
+                    lower=row.lower if row.fit is None else row.fit_lower,
+                    upper=row.upper if row.fit is None else row.fit_upper,
+                    text=number_text(row.mean if row.fit is None else row.fit, 3),
+                    count=row.responses,
                 )
                 for row in self.report.students
             ]
@@ -215,35 +216,31 @@ class Site:
             if row.task == "overall" and not row.attribute
         ]
 
-    def findings(self) -> list[str]:
-        """Return what the ranking says, and how far judges agree."""
-        sentences = ranking_sentences(self.report.students, self.report.pairs)
-        sentences += agreement_sentences(self.report.reliability)
-        return sentences + (pairs(self._pairs) if self._pairs is not None else [])
-
     def _ranking_page(self) -> File:
         header = self.loaded.header
+        finding = [
+            *ranking_sentences(self.report.students, self.report.pairs),
+            *agreement_sentences(self.report.reliability),
+            *(pairs(self._pairs) if self._pairs is not None else []),
+        ]
+        grids = []
+        for across in ("task", "judge", "attribute"):
+            cells = [cell for cell in self.report.cells if cell.dimension == across]
+            values = sorted({cell.value for cell in cells})
+            if len(values) > 1:  # one value alone says no more than the ranking
+                grids.append((across, values, {(cell.student, cell.value): cell for cell in cells}))
         return self._page(
             "coeval.view/index.html",
             ".",
             **frame(header, "Ranking", ""),
-            finding=self.findings() or ["No score and no verdict can be used yet: there is nothing to rank."],
+            finding=finding or ["No score and no verdict can be used yet: there is nothing to rank."],
             standings=self.standings,
             by_scores=bool(self.report.students),
-            grids=[
-                (across, *grid)
-                for across in ("task", "judge", "attribute")
-                if (grid := self._grid([cell for cell in self.report.cells if cell.dimension == across])) is not None
-            ],
+            grids=grids,
             left_out=header.skipped,
             judges=[row for row in judge_rows(self.loaded) if row.units],
             interval_svg=interval_svg,
         )
-
-    def _grid(self, cells: Sequence[StudentCell]) -> tuple[list[str], dict[tuple[str, str], StudentCell]] | None:
-        """Return the values and the cells of a heat map; None where there is one value."""
-        values = list(dict.fromkeys(cell.value for cell in sorted(cells, key=lambda cell: cell.value)))
-        return (values, {(cell.student, cell.value): cell for cell in cells}) if len(values) > 1 else None
 
     # The list of items, and the files of its script.
 
@@ -268,11 +265,13 @@ class Site:
         owner = (pairs.datapoint[row] * students + pairs.student[row]) * judges + judge
         np.maximum.at(gap, np.searchsorted(codes, owner), distance)
         answer, judge = np.divmod(codes, judges)
-        return Cells(*np.divmod(answer, students), judge, mean, gap)
+        item, student = np.divmod(answer, students)
+        return Cells(item=item, student=student, judge=judge, mean=mean, gap=gap)
 
     def rows(self, first: int, last: int) -> list[Row]:
         """Return the items of these numbers, from `first` up to `last`, for a list."""
         loaded, cells = self.loaded, self._cells
+        student, judge = self._codes["student"], self._codes["judge"]
         rows = []
         for number in range(first, min(last, len(self.items))):
             begin, end = np.searchsorted(cells.item, [number, number + 1]).tolist()
@@ -289,15 +288,13 @@ class Site:
                     attributes=tuple(f"{name}={value}" for name, value in sorted(loaded.attributes[number].items())),
                     prompt=prompt if len(prompt) <= _SNIPPET_LETTERS else f"{prompt[:_SNIPPET_LETTERS].rstrip()}…",
                     cells=tuple(zip(*(column.tolist() for column in columns), strict=True)),
-                    verdicts=tuple(self._verdict(verdict) for verdict in self.items.verdicts(number)),
+                    verdicts=tuple(
+                        (student[v.model_a], student[v.model_b], judge[v.judge], int(is_flip(v)))
+                        for v in self.items.verdicts(number)
+                    ),
                 )
             )
         return rows
-
-    def _verdict(self, verdict: Preference) -> tuple[int, int, int, int]:
-        students, judges = self._codes["student"], self._codes["judge"]
-        pair = students[verdict.model_a], students[verdict.model_b]
-        return *pair, judges[verdict.judge], int(is_flip(verdict))
 
     @cached_property
     def _codes(self) -> Mapping[str, Mapping[str, int]]:
@@ -326,7 +323,7 @@ class Site:
             page=number,
             pages=self._list_pages,
             path=_list_path,
-            names=self._choices(),
+            names={name: names for name in _CODED if len(names := self.loaded.names(name)) > 1},
         )
 
     @cached_property
@@ -361,13 +358,7 @@ class Site:
         """The students that a list shows, in the order of the ranking."""
         return [self._codes["student"][line.student] for line in self.standings[:_STUDENTS_LISTED]]
 
-    def _choices(self) -> Mapping[str, Sequence[str]]:
-        """Return what lists are filtered by: dimension -> its names."""
-        names = {name: self.loaded.names(name) for name in _CODED}
-        return {name: values for name, values in names.items() if len(values) > 1}
-
     def _names(self) -> File:
-        names = {name: self.loaded.names(name) for name in _CODED}
         return _json(
             {
                 "run": self.loaded.header.experiment_id,
@@ -375,7 +366,7 @@ class Site:
                 "part": PART,
                 "texts": TEXTS,
                 "listed": _LISTED,
-                "names": names,
+                "names": {name: self.loaded.names(name) for name in _CODED},
                 "shown": self._listed_students,
                 "anchors": [answer_key(student) for student in self.loaded.students],
             }
@@ -468,7 +459,7 @@ def _item_findings(item: ItemView) -> list[str]:
         text = f"{best.student} answers best, with {best.score:.2f}"
         sentences.append(f"{text}; {worst.student} scores {worst.score:.2f}." if len(scored) > 1 else f"{text}.")
     grades = [(answer, judge, grade) for answer in scored for judge in answer.judges for grade in judge.grades]
-    answer, judge, grade = max(grades, key=lambda one: one[2].gap, default=(None, None, None))
+    answer, judge, grade = max(grades, key=lambda entry: entry[2].gap, default=(None, None, None))
     if answer is not None and judge is not None and grade is not None and grade.others:
         sentences.append(
             f"Judges are apart, most on {grade.factor} of the answer of {answer.student}: "
