@@ -277,7 +277,7 @@ class LoadedRun:
     def matching(self, one: str, other: str) -> Codes:
         """Return the code in role `other` of each model of role `one`; -1 where it has not that role."""
         code = codes_of(self.names(other))
-        return _column(code.get(name, -1) for name in self.names(one))
+        return column(code.get(name, -1) for name in self.names(one))
 
     def same(self, one: str, other: str) -> npt.NDArray[np.bool_]:
         """Return whether two roles of a unit are played by one model, (U,)."""
@@ -345,7 +345,7 @@ def _loaded(run: Run, records: Records) -> LoadedRun:
         "student": codes_of(students),
         "judge": codes_of(judges),
     }
-    columns = {name: _column(code[getattr(j, name)] for j in judgements) for name, code in codes.items()}
+    columns = {name: column(code[getattr(j, name)] for j in judgements) for name, code in codes.items()}
     return LoadedRun(
         run=run,
         info=info,
@@ -356,14 +356,14 @@ def _loaded(run: Run, records: Records) -> LoadedRun:
         factors=factors,
         kinds=_kinds(info, judges, judgements),
         datapoints=tuple(records.items),
-        datapoint_task=_column(codes["task"][item.task] for item in items),
-        datapoint_teacher=_column(codes["teacher"][item.teacher] for item in items),
+        datapoint_task=column(codes["task"][item.task] for item in items),
+        datapoint_teacher=column(codes["teacher"][item.teacher] for item in items),
         prompt_keys=tuple(item.prompt_key for item in items),
         attributes=tuple(item.attributes for item in items),
-        clusters=_in_order(_column(item.cluster for item in items)),
+        clusters=_in_order(column(item.cluster for item in items)),
         responses=tuple(records.answers),
-        response_student=_column(codes["student"][answer.student] for answer in answers),
-        response_datapoint=_column(datapoint.get(answer.datapoint, -1) for answer in answers),
+        response_student=column(codes["student"][answer.student] for answer in answers),
+        response_datapoint=column(datapoint.get(answer.datapoint, -1) for answer in answers),
         tokens=np.array([answer.tokens for answer in answers], dtype=np.float64),
         texts={number: answer.text for number, answer in enumerate(answers) if answer.text is not None},
         units=_units(judgements, columns, datapoint, response, codes_of(factors)),
@@ -393,9 +393,9 @@ def _units(
     evaluation = np.repeat(np.array(chosen, dtype=np.int64), repeats)
     return Units(
         **{name: column[evaluation] for name, column in columns.items()},
-        factor=_column(factor[name] for judgement in valid for name in judgement.scores),
-        datapoint=np.repeat(_column(datapoint[judgement.datapoint] for judgement in valid), repeats),
-        response=np.repeat(_column(response[judgement.response] for judgement in valid), repeats),
+        factor=column(factor[name] for judgement in valid for name in judgement.scores),
+        datapoint=np.repeat(column(datapoint[judgement.datapoint] for judgement in valid), repeats),
+        response=np.repeat(column(response[judgement.response] for judgement in valid), repeats),
         evaluation=evaluation,
         norm=np.array([score for judgement in valid for score in judgement.scores.values()], dtype=np.float64),
         is_level=np.array([name in judgement.levels for judgement in valid for name in judgement.scores], dtype=bool),
@@ -437,5 +437,6 @@ def _in_order(codes: Codes) -> Codes:
     return np.argsort(np.argsort(first))[place]
 
 
-def _column(codes: Iterable[int]) -> Codes:
+def column(codes: Iterable[int]) -> Codes:
+    """Return codes as an array."""
     return np.fromiter(codes, dtype=np.int64)

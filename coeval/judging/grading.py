@@ -2,15 +2,16 @@
 
 The expected score weighs each grade's value by the probability of its first token:
 score = sum over grades g of p(g) value(g) / sum of p(g), over the grades among the likeliest tokens.
-
-No error quotes a reply with a rationale: errors go to logs, rationales do not.
 """
+
+# No error quotes a reply with a rationale: errors go to logs, rationales do not.
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import permutations
 from typing import Any
 
 from coeval.parsing import LEVELS, MalformedAnswerError, graded_in, read_level, read_object, read_scores
@@ -44,18 +45,17 @@ def _begun(scale: Scale, token: str) -> list[str]:
     text = token.strip(_MARKS_AROUND_A_GRADE).lower()
     if not text:
         return []
-    if scale.is_range:
+    if scale.is_range:  # the token 1 may not begin 10 as well
         return [grade for grade in scale.grades if grade == text]
     return [grade for grade in scale.grades if grade.lower().startswith(text)]
 
 
 def clashing(scale: Scale) -> tuple[str, str] | None:
     """Return two grades that share a first token, such as 1 and 10 or "very bad" and "very good", if any do."""
-    for one in scale.grades:
-        for other in scale.grades:
-            first, second = one.lower(), other.lower()
-            if first != second and (second.startswith(first) or first.split()[0] == second.split()[0]):
-                return one, other
+    for grade, second_grade in permutations(scale.grades, 2):
+        first, second = grade.lower(), second_grade.lower()
+        if first != second and (second.startswith(first) or first.split()[0] == second.split()[0]):
+            return grade, second_grade
     return None
 
 
@@ -110,7 +110,7 @@ def _graded(grading: Mapping[str, Any], replies: Mapping[str, Any], text: str, r
         try:
             grades[factor] = scale.read(reply)
         except MalformedAnswerError:
-            if not grading["rationale"]:
+            if not grading["rationale"]:  # which the message would quote
                 raise
             raise MalformedAnswerError(f"no grade of the scale for {factor!r}") from None
     scores = {factor: scale.stored(grade) for factor, grade in grades.items()}
@@ -140,7 +140,7 @@ def weighed(context: Mapping[str, Any], graded: Graded, tokens: Any) -> Graded:
 
 
 def is_score(value: object) -> bool:
-    """Whether a stored value is a level, or a number in [0, 1] as text."""
+    """Return whether a stored value is a level, or a number in [0, 1] as text."""
     if not isinstance(value, str):
         return False
     try:

@@ -1,9 +1,4 @@
-"""Labels: the label in an answer, whether it is that of the item, and how often it is.
-
-A label is the value of a target attribute. An answer gives it as a value in a JSON object, after a marker (`#### 42`,
-`Answer: B`), or as its only line. Labels are compared regardless of case, as numbers (`1,000` and `1000.0`), and with
-or without the letter of an option (`B`, `(B)`, `B. a cat`).
-"""
+"""Labels, values of a target attribute: the label in an answer, whether it is that of the item, and how often it is."""
 
 from __future__ import annotations
 
@@ -43,42 +38,38 @@ class _LabelAccuracy:
 
 
 def predicted_label(text: str, attribute: str) -> str | None:
-    """Return the label that an answer gives for an attribute, if it gives one."""
+    """Return the label that an answer gives for an attribute, if it gives one.
+
+    It is a value in a JSON object, stands after a marker such as `#### 42` or `Answer: B`, or is the only line.
+    """
     try:
         named = {str(key).strip().casefold(): value for key, value in read_object(text).items()}
     except MalformedAnswerError:
-        return _marked(text) or _only_line(text)
+        marked = [next(filter(None, groups)).strip() for groups in _MARKED.findall(text)]
+        # The last one counts, since those before may belong to the way to the answer.
+        if marked and 0 < len(marked[-1]) <= _MAX_LABEL_LETTERS:
+            return marked[-1]
+        line = text.strip()
+        return line if line and "\n" not in line and len(line) <= _MAX_LABEL_LETTERS else None
     for key in (attribute.casefold(), *_ALIASES):
         if key in named:
-            return _as_text(named[key])
+            value = named[key]
+            if value is None or isinstance(value, dict | list):
+                return None
+            return value if isinstance(value, str) else json.dumps(value)
     return None
 
 
-def _as_text(value: Any) -> str | None:
-    if value is None or isinstance(value, dict | list):
-        return None
-    return value if isinstance(value, str) else json.dumps(value)
-
-
-def _marked(text: str) -> str | None:
-    """Return the text after the last marker, up to the end of its line."""
-    labels = [next(filter(None, groups)) for groups in _MARKED.findall(text)]
-    return labels[-1].strip() if labels and len(labels[-1].strip()) <= _MAX_LABEL_LETTERS else None
-
-
-def _only_line(text: str) -> str | None:
-    text = text.strip()
-    return text if text and "\n" not in text and len(text) <= _MAX_LABEL_LETTERS else None
-
-
 def matches(prediction: str, truth: object) -> bool:
-    """Whether a label is the right one."""
+    """Return whether a label is the right one, as text, as a number, or with or without the letter of an option."""
     guess, right = _plain(prediction), _plain(truth if isinstance(truth, str) else json.dumps(truth))
     if guess == right:
         return True
-    said_number, right_number = _number(guess), _number(right)
-    if said_number is not None and right_number is not None:
-        return said_number == right_number
+    # `1,000` and `1000.0` are one number.
+    number, right_number = _number(guess), _number(right)
+    if number is not None and right_number is not None:
+        return number == right_number
+    # `B`, `(B)` and `B. a cat` are one option.
     (letter, rest), (right_letter, right_rest) = _option(guess), _option(right)
     if rest and right_rest:
         return rest == right_rest and (letter == right_letter or "" in (letter, right_letter))
@@ -134,7 +125,14 @@ def label_accuracy(labels: Iterable[tuple[object, str | None]]) -> _LabelAccurac
         else:
             wrong[next((label for label in truths if matches(prediction, label)), prediction)] += 1
     matched, total = right.total(), len(pairs) - skipped
-    per_label = {label: _rates(right[label], wrong[label], missed[label]) for label in truths}
+    per_label = {}
+    for label in truths:
+        hits = right[label]
+        per_label[label] = {
+            "precision": _share(hits, hits + wrong[label]),
+            "recall": _share(hits, hits + missed[label]),
+            "f1": _share(2 * hits, 2 * hits + wrong[label] + missed[label]),
+        }
     return _LabelAccuracy(
         accuracy=_share(matched, total),
         strict_accuracy=_share(matched, len(pairs)),
@@ -145,17 +143,8 @@ def label_accuracy(labels: Iterable[tuple[object, str | None]]) -> _LabelAccurac
     )
 
 
-def _rates(right: int, wrong: int, missed: int) -> dict[str, float]:
-    """Return precision, recall and their harmonic mean."""
-    return {
-        "precision": _share(right, right + wrong),
-        "recall": _share(right, right + missed),
-        "f1": _share(2 * right, 2 * right + wrong + missed),
-    }
-
-
-def _share(part: int, whole: int) -> float:
-    return round(part / whole, 4) if whole else 0.0
+def _share(count: int, total: int) -> float:
+    return round(count / total, 4) if total else 0.0
 
 
 def hamming_accuracy(accuracies: Sequence[float | None]) -> float:

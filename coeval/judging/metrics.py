@@ -1,8 +1,7 @@
 """Metrics of an answer against its reference: BLEU-4, exact match, and BERTScore.
 
 BLEU-4 is the sentence form of Papineni et al. (2002): the geometric mean of the n-gram precisions for n = 1 to 4 times
-the brevity penalty, over lower-cased words between spaces, smoothed by "method 1" of Chen and Cherry (2014): a count of
-zero becomes 0.1. An answer that shares no word with the reference has 0.
+the brevity penalty, over lower-cased words between spaces.
 
 BERTScore follows Zhang et al. (2020): the tokens of both texts are embedded by one layer of a language model, as unit
 vectors x_i of the reference and y_j of the answer, and matched greedily:
@@ -14,6 +13,7 @@ There are no idf weights and no rescaling. T tokens, D hidden.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import math
 import threading
@@ -76,7 +76,7 @@ def wrong_definition(definition: Mapping[str, Any]) -> str | None:
 def bleu4(reference: str, response: str) -> float:
     """Compute the smoothed sentence BLEU-4 of an answer."""
     expected, words = reference.lower().split(), response.lower().split()
-    if not set(expected) & set(words):
+    if not set(expected) & set(words):  # smoothing would give it a score all the same
         return 0.0
     logs = (math.log(_precision(expected, words, n)) for n in range(1, _BLEU_ORDER + 1))
     brevity = min(0.0, 1.0 - len(expected) / len(words))
@@ -87,6 +87,7 @@ def _precision(expected: Sequence[str], words: Sequence[str], n: int) -> float:
     """Return the share of an answer's n-grams in the reference, each counted at most as often as there."""
     expected_ngrams, ngrams = _ngrams(expected, n), _ngrams(words, n)
     shared = sum((expected_ngrams & ngrams).values())
+    # A count of zero becomes 0.1: "method 1" of Chen and Cherry (2014), without which short answers have no BLEU.
     return (shared or _SMOOTHED_ZERO) / max(1, ngrams.total())
 
 
@@ -96,8 +97,9 @@ def _ngrams(words: Sequence[str], n: int) -> Counter[tuple[str, ...]]:
 
 def exact_match(reference: str, response: str) -> float:
     """Return 1 if the answer is the reference or one of its alternatives between `|`, regardless of case and space."""
-    answer = _plain(response)  # the whole reference counts too: it may have a `|` of its own
-    return float(any(answer == _plain(one) for one in (reference, *reference.split("|"))))
+    answer = _plain(response)
+    # The whole reference counts too: it may have a `|` of its own.
+    return float(any(answer == _plain(text) for text in (reference, *reference.split("|"))))
 
 
 def _plain(text: str) -> str:
@@ -173,18 +175,14 @@ def _missing_for_bertscore(options: Mapping[str, Any]) -> str | None:
             "metric bertscore needs torch and transformers; `pip install p2l[huggingface]`, or use bleu or exact_match"
         )
     name = str(options.get("model_type") or _USUAL_BERT)
-    if Path(name).is_dir() or _is_cached(name):
+    if Path(name).is_dir():
         return None
-    return f"metric bertscore: {name} is not a folder, nor in the hub's cache; `hf download {name}` first"
-
-
-def _is_cached(name: str) -> bool:
     from huggingface_hub import try_to_load_from_cache
 
-    try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except ValueError:  # not a name that the hub could have
-        return False
+    with contextlib.suppress(ValueError):  # not a name that the hub could have
+        if isinstance(try_to_load_from_cache(name, "config.json"), str):
+            return None
+    return f"metric bertscore: {name} is not a folder, nor in the hub's cache; `hf download {name}` first"
 
 
 def _wrong_bert_options(options: Mapping[str, Any]) -> str | None:
@@ -213,8 +211,11 @@ def bertscore(references: Sequence[str], responses: Sequence[str], options: Mapp
     name = str(options.get("model_type") or _USUAL_BERT)
     with _BERT_LOCK:
         scorer = _scorer(name, options.get("num_layers") or _BERT_LAYERS[name], options.get("device"))
+        # By length, so that texts of a batch need little padding.
         texts = _embedded(scorer, sorted({*references, *responses}, key=len))
-        return [_f1(texts[one], texts[other]) for one, other in zip(references, responses, strict=True)]
+        return [
+            _f1(texts[reference], texts[response]) for reference, response in zip(references, responses, strict=True)
+        ]
 
 
 @lru_cache(maxsize=1)
@@ -223,7 +224,7 @@ def _scorer(name: str, layer: int, device: str | None) -> _Scorer:
     from transformers import AutoModel, AutoTokenizer
     from transformers.utils import logging
 
-    quiet: Any = logging.disable_progress_bar
+    quiet: Any = logging.disable_progress_bar  # it has no types
     quiet()
     place = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -252,9 +253,9 @@ def _embedded(scorer: _Scorer, texts: Sequence[str]) -> dict[str, _Text]:
     ends = (scorer.tokenizer.cls_token_id, scorer.tokenizer.sep_token_id)
     outer = torch.tensor([token for token in ends if token is not None])
     for start in range(0, len(texts), _BERT_BATCH_TEXTS):
-        part = texts[start : start + _BERT_BATCH_TEXTS]
+        batch = texts[start : start + _BERT_BATCH_TEXTS]
         # Tokenizers that mark a word by the space before it need one before the first word too.
-        words = [f" {text.strip()}" if text.strip() else "" for text in part]
+        words = [f" {text.strip()}" if text.strip() else "" for text in batch]
         inputs = scorer.tokenizer(
             words, padding=True, truncation=True, max_length=scorer.longest, return_tensors="pt"
         ).to(scorer.model.device)
@@ -262,7 +263,7 @@ def _embedded(scorer: _Scorer, texts: Sequence[str]) -> dict[str, _Text]:
             hidden = scorer.model(**inputs, output_hidden_states=True).hidden_states[scorer.layer]
         vectors = torch.nn.functional.normalize(hidden, dim=-1).cpu()
         is_token, ids = inputs["attention_mask"].bool().cpu(), inputs["input_ids"].cpu()
-        for row, text in enumerate(part):
+        for row, text in enumerate(batch):
             mask = is_token[row]
             embedded[text] = _Text(vectors[row][mask], ~torch.isin(ids[row][mask], outer))
     return embedded

@@ -2,9 +2,6 @@
 
 Templates are `str.format` texts: a literal brace is doubled. `VARIABLES` lists the variables of each, so that unknown
 ones are errors when the configuration is read.
-
-Judges read texts of others, which may ask for a good grade. In their prompts such texts stand between two lines that
-none of them contains, and are said to be no instructions.
 """
 
 from __future__ import annotations
@@ -23,38 +20,29 @@ _VERDICTS = (
 )
 
 
-def _single(task: Task) -> str:
-    value = task.scale.text
-    if task.rationale:
-        scores = f'then "scores", an object in which each key is the name of a factor above and each value is {value}'
-        return f"Reply with a JSON object alone, with two keys: {_WHY}; {scores}."
-    return f"Reply with a JSON object alone: each key is the name of a factor above, each value is {value}."
-
-
-def _per_factor(task: Task) -> str:
-    scale = task.scale
-    if task.rationale:
-        return f'Reply with a JSON object alone, with two keys: {_WHY}; then "score", which is {scale.text}.'
-    if scale.is_default:
-        return "Reply with one word: High, Medium or Low."
-    value = scale.text.replace("a whole", "one whole", 1) if scale.is_range else scale.text
-    return f"Reply with {value}. Say nothing else."
-
-
-def _compare(task: Task) -> str:
-    if task.rationale:
-        why = 'first "rationale", one or two sentences that compare the answers'
-        return f'Reply with a JSON object alone, with two keys: {why}; then "verdict", one word: {_VERDICTS}'
-    return f"Reply with one word: {_VERDICTS}"
-
-
-_REPLY_LINES = {"evaluate_single": _single, "evaluate_per_factor": _per_factor, "compare": _compare}
-"""Prompt -> its last line: the form of the reply, and the scale."""
-
-
 def _reply_line(task: Task, prompt: str) -> str:
     """Return the last line of a judge's prompt, which demands the form of the reply; empty for other prompts."""
-    return _REPLY_LINES[prompt](task) if prompt in _REPLY_LINES else ""
+    scale = task.scale
+    # The rationale comes first, so that the grade can follow from it.
+    two_keys = "Reply with a JSON object alone, with two keys: "
+    if prompt == "evaluate_single":
+        if task.rationale:
+            scores = "an object in which each key is the name of a factor above and each value is"
+            return f'{two_keys}{_WHY}; then "scores", {scores} {scale.text}.'
+        return f"Reply with a JSON object alone: each key is the name of a factor above, each value is {scale.text}."
+    if prompt == "evaluate_per_factor":
+        if task.rationale:
+            return f'{two_keys}{_WHY}; then "score", which is {scale.text}.'
+        if scale.is_default:
+            return "Reply with one word: High, Medium or Low."
+        value = scale.text.replace("a whole", "one whole", 1) if scale.is_range else scale.text
+        return f"Reply with {value}. Say nothing else."
+    if prompt == "compare":
+        if task.rationale:
+            why = 'first "rationale", one or two sentences that compare the answers'
+            return f'{two_keys}{why}; then "verdict", one word: {_VERDICTS}'
+        return f"Reply with one word: {_VERDICTS}"
+    return ""
 
 
 def grading_text(task: Task) -> str:
@@ -69,9 +57,8 @@ def stored_grading_text(task: Mapping[str, Any]) -> str:
 
 
 def _unusual(scale: Scale, rationale: bool, expected: bool) -> list[str]:
-    words = [] if scale.is_default else [scale.short]
-    words += ["rationale first"] if rationale else []
-    return words + (["expected scores"] if expected else [])
+    parts = ((scale.short, not scale.is_default), ("rationale first", rationale), ("expected scores", expected))
+    return [text for text, is_used in parts if is_used]
 
 
 _PROPOSED = """
@@ -252,8 +239,18 @@ def render(task: Task, model: str, prompt: str, **values: Any) -> str:
     about = {"task_description": task.description, "output_description": task.output_description, "seed": "{}"}
     variables = {**about, "reply": _reply_line(task, prompt), "scale": task.scale.text, **values}
     template = _template_for(task, model, prompt)
+    # Judges read texts of others, which may ask for a good grade. Such texts stand between two lines that none of them
+    # contains, and are said to be no instructions.
     if "fence" in VARIABLES[prompt]:
-        variables |= _fences(template, variables)
+        fence = fence_for(str(variables[name]) for name in sorted(variables))
+        reference = variables.get("reference_response")
+        variables["fence"] = fence
+        variables["reference_block"] = f"\nReference answer:\n{fence}\n{reference}\n{fence}\n" if reference else ""
+        # A template of a user may not know of fences: its answers are fenced all the same.
+        if not any(name == "fence" for _, name, _, _ in string.Formatter().parse(template)):
+            for name in _ANSWERS:
+                if name in variables:
+                    variables[name] = f"\n{fence}\n{variables[name]}\n{fence}\n"
     return template.format(**variables).strip()
 
 
@@ -266,18 +263,6 @@ def fence_for(texts: Iterable[str]) -> str:
         if digest not in searched:
             return f"=== QUOTED TEXT {digest} ==="
         number += 1
-
-
-def _fences(template: str, variables: Mapping[str, Any]) -> dict[str, str]:
-    """Return the variables of a judge's prompt that hold its fence; a template without it gets fenced answers."""
-    fence = fence_for(str(variables[name]) for name in sorted(variables))
-    reference = variables.get("reference_response")
-    block = f"\nReference answer:\n{fence}\n{reference}\n{fence}\n" if reference else ""
-    fenced = {"fence": fence, "reference_block": block}
-    if not any(name == "fence" for _, name, _, _ in string.Formatter().parse(template)):
-        answers = {name: str(variables[name]) for name in _ANSWERS if name in variables}
-        fenced |= {name: f"\n{fence}\n{answer}\n{fence}\n" for name, answer in answers.items()}
-    return fenced
 
 
 def unknown_variables(prompt: str, template: str) -> list[str]:

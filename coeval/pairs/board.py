@@ -1,9 +1,5 @@
 """Leaderboards of students from preferences, overall, by task and by attribute, and a P2L's compared with them.
 
-Intervals are bootstrapped over items: all preferences on one item are drawn together, since they are not independent.
-By attribute, of which there may be hundreds, they come from the sandwich formula over the same items in a hundredth of
-the time. A board has the models that were compared in its slice; a model without a vote has no rank.
-
 Shapes: M models.
 """
 
@@ -90,8 +86,8 @@ def boards(
 ) -> dict[Slice, Leaderboard]:
     """Fit the leaderboards of preferences, as `fitted` does; `attributes` and `clusters` of prompts are of items."""
     columns = ("task", "datapoint", "judge")
-    names = [sorted({getattr(one, column) for one in preferences}) for column in columns]
-    models = sorted({name for one in preferences for name in (one.model_a, one.model_b)})
+    names = [sorted({getattr(vote, column) for vote in preferences}) for column in columns]
+    models = sorted({name for vote in preferences for name in (vote.model_a, vote.model_b)})
     items = [(attributes or {}).get(datapoint, {}) for datapoint in names[1]]
     votes = coded(preferences, *names, models)
     codes = None if clusters is None else np.array([clusters[datapoint] for datapoint in names[1]], dtype=np.int64)
@@ -121,6 +117,7 @@ def fitted(
         for attribute in ("", *(f"{name}={value}" for name, value in items[point].items())):
             parts.setdefault(Slice(tasks[votes.task[rows[0]]], attribute), []).append(rows)
     for key, places in sorted(parts.items(), key=lambda part: part[0]):
+        # There may be hundreds of attributes: the sandwich formula takes a hundredth of the bootstrap's time.
         fast = replace(options, intervals=options.intervals and "sandwich") if key.attribute else options
         with suppress(InputError):  # none of them counts
             leaderboards[key] = _board(votes.where(np.concatenate(places)), models, fast, clusters)
@@ -128,7 +125,7 @@ def fitted(
 
 
 def _board(votes: Votes, models: Sequence[str], options: BoardOptions, clusters: Codes | None) -> Leaderboard:
-    """Fit one leaderboard of the models that were compared."""
+    """Fit one leaderboard of the models that were compared in a slice."""
     compared_models, places = np.unique(np.stack([votes.model_a, votes.model_b]), return_inverse=True)
     model_a, model_b = places.reshape(2, -1)
     return fit(
@@ -137,6 +134,7 @@ def _board(votes: Votes, models: Sequence[str], options: BoardOptions, clusters:
         votes.winner,
         models=[models[code] for code in compared_models.tolist()],
         likelihood=options.likelihood,
+        # All preferences on one item, or on near duplicates, are drawn together, since they are not independent.
         clusters=votes.datapoint if clusters is None else clusters[votes.datapoint],
         intervals=options.intervals,
         seed=options.seed,
@@ -208,8 +206,8 @@ def pairs_report(loaded: LoadedRun) -> PairsReport:
     why = "" if fair.any() else why_none(PreferenceFilter(), len(votes), loaded.skipped)
     try:
         if fair.any():
-            names = (loaded.tasks, loaded.attributes, loaded.students)
-            tables = fitted(votes.where(fair), *names, _OPTIONS, loaded.clusters)
+            votes = votes.where(fair)
+            tables = fitted(votes, loaded.tasks, loaded.attributes, loaded.students, _OPTIONS, loaded.clusters)
     except InputError as error:
         why = str(error)
     rows = [row for part, table in tables.items() for row in rows_of(part, table)]

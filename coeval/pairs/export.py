@@ -1,8 +1,4 @@
-"""Preferences as votes that P2L trains on: a train and a validation part, and the list of models.
-
-The parts are split by a hash of the prompt: all votes on a prompt are in one of them, and a prompt stays in its part
-when the run grows. A kill leaves whole files, never parts of two exports; `export.json` is written last.
-"""
+"""Preferences as votes that P2L trains on: a train and a validation part, and the list of models."""
 
 from __future__ import annotations
 
@@ -58,10 +54,13 @@ def export(run: Run, gathered: PreferenceSet, folder: Path, kind: Format, val_sh
     rows = vote_rows(run, gathered.preferences)
     if not rows:
         raise RunInputError(f"{run.folder}: none of the {len(gathered.preferences)} preferences has its item's prompt")
-    hashes = [_hash(row["prompt"]) for row in rows]
+    from p2l.votes.schema import hash_turns
+
+    # Split by a hash of the prompt: all votes on a prompt are in one part, and stay there when the run grows.
+    hashes = [hash_turns(_turns(row["prompt"])) for row in rows]
     # The lowest hashes are held out: at least one where the share is above 0, never all.
     ordered = sorted({*hashes})
-    validation = {one for one in ordered if one < val_share * 2**64}
+    validation = {key for key in ordered if key < val_share * 2**64}
     if val_share and len(ordered) > 1:
         validation = (validation | {ordered[0]}) - {ordered[-1]}
     parts = {
@@ -87,27 +86,21 @@ def vote_rows(run: Run, preferences: Iterable[Preference]) -> list[dict[str, Any
 
     Their order is drawn, always alike, so that a trainer which takes them as they come does not see task after task.
     """
-    items = _items(run)
-    with_prompt = [one for one in preferences if one.datapoint in items]
-    places = codes_of(sorted({name for one in with_prompt for name in (one.model_a, one.model_b)}))
-    tasks = sorted({one.task for one in with_prompt})
-    configured = entries_of(stored_config(run), "tasks")
-    categories = {str(task.get("name")): str(task.get("category") or "") for task in configured}
-    rows = [_row(one, items[one.datapoint], places, tasks, categories.get(one.task, "")) for one in with_prompt]
-    if any(isinstance(row["prompt"], list) for row in rows):  # a column has one type
-        rows = [{**row, "prompt": _turns(row["prompt"])} for row in rows]
-    return sorted(rows, key=lambda row: draw("row", row["question_id"]))
-
-
-def _items(run: Run) -> dict[str, dict[str, Any]]:
-    """Return the items with a prompt, which is text or a list of the user's turns."""
     items = {}
     for path in run.record_files("data_generation"):
         for record in read_records(path):
             prompt = _prompt(record.get("prompt"))
             if prompt and not is_failed(record):
                 items[str(record.get("id"))] = {**record, "prompt": prompt}
-    return items
+    votes = [vote for vote in preferences if vote.datapoint in items]
+    places = codes_of(sorted({name for vote in votes for name in (vote.model_a, vote.model_b)}))
+    tasks = sorted({vote.task for vote in votes})
+    configured = entries_of(stored_config(run), "tasks")
+    categories = {str(task.get("name")): str(task.get("category") or "") for task in configured}
+    rows = [_row(vote, items[vote.datapoint], places, tasks, categories.get(vote.task, "")) for vote in votes]
+    if any(isinstance(row["prompt"], list) for row in rows):  # a column has one type
+        rows = [{**row, "prompt": _turns(row["prompt"])} for row in rows]
+    return sorted(rows, key=lambda row: draw("row", row["question_id"]))
 
 
 def _prompt(stored: object) -> str | list[str]:
@@ -116,59 +109,45 @@ def _prompt(stored: object) -> str | list[str]:
         return stored if stored.strip() else ""
     if not isinstance(stored, list):
         return ""
-    contents = [one.get("content") for one in stored if isinstance(one, dict) and one.get("role") == "user"]
-    turns = contents if any(isinstance(one, dict) for one in stored) else stored
+    contents = [turn.get("content") for turn in stored if isinstance(turn, dict) and turn.get("role") == "user"]
+    turns = contents if any(isinstance(turn, dict) for turn in stored) else stored
     return [str(turn) for turn in turns] if all(isinstance(turn, str) and turn.strip() for turn in turns) else ""
 
 
 def _row(
-    one: Preference, item: Mapping[str, Any], places: Mapping[str, int], tasks: Sequence[str], category: str
+    vote: Preference, item: Mapping[str, Any], places: Mapping[str, int], tasks: Sequence[str], category: str
 ) -> dict[str, Any]:
-    winner, loser = (one.model_b, one.model_a) if one.winner == "model_b" else (one.model_a, one.model_b)
-    return {
-        "question_id": f"{one.datapoint}__{one.model_a}__vs__{one.model_b}__{one.judge}",
-        "prompt": item["prompt"],
-        "model_a": one.model_a,
-        "model_b": one.model_b,
-        "winner": one.winner,
-        "labels": [places[winner], places[loser], _TIES[one.winner]],
-        "tstamp": one.at or math.nan,
-        "language": _language(item),
-        "is_code": category.lower() in ("code", "coding") or _is_code("\n".join(_turns(item["prompt"]))),
-        "category_tag": {"task": {task: task == one.task for task in tasks}},
-        "weight": 1.0,
-        "judge": one.judge,
-        "task": one.task,
-        "teacher": one.teacher,
-        "datapoint_id": one.datapoint,
-        "source": one.source,
-        "margin": one.margin,
-        "order_consistent": one.order_consistent,
-    }
-
-
-def _is_code(text: str) -> bool:
+    winner, loser = (vote.model_b, vote.model_a) if vote.winner == "model_b" else (vote.model_a, vote.model_b)
+    # The language that the item was made with, if any: nothing is guessed from its text.
+    made_with = (item.get(key) for key in ("sampled_target_attributes", "sampled_nuanced_attributes"))
+    languages = [entry["language"] for entry in made_with if isinstance(entry, dict) and "language" in entry]
+    text = "\n".join(_turns(item["prompt"]))
     query = _SELECT.search(text)
-    return _CODE.search(text) is not None or (query is not None and _FROM.search(text, query.end() + 1) is not None)
-
-
-def _language(item: Mapping[str, Any]) -> str:
-    """Return the attribute `language` that the item was made with; nothing is guessed from its text."""
-    for key in ("sampled_target_attributes", "sampled_nuanced_attributes"):
-        attributes = item.get(key)
-        if isinstance(attributes, dict) and isinstance(attributes.get("language"), str):
-            return str(attributes["language"])
-    return "unknown"
+    is_query = query is not None and _FROM.search(text, query.end() + 1) is not None
+    return {
+        "question_id": f"{vote.datapoint}__{vote.model_a}__vs__{vote.model_b}__{vote.judge}",
+        "prompt": item["prompt"],
+        "model_a": vote.model_a,
+        "model_b": vote.model_b,
+        "winner": vote.winner,
+        "labels": [places[winner], places[loser], _TIES[vote.winner]],
+        "tstamp": vote.at or math.nan,
+        "language": next((name for name in languages if isinstance(name, str)), "unknown"),
+        "is_code": category.lower() in ("code", "coding") or is_query or _CODE.search(text) is not None,
+        "category_tag": {"task": {task: task == vote.task for task in tasks}},
+        "weight": 1.0,
+        "judge": vote.judge,
+        "task": vote.task,
+        "teacher": vote.teacher,
+        "datapoint_id": vote.datapoint,
+        "source": vote.source,
+        "margin": vote.margin,
+        "order_consistent": vote.order_consistent,
+    }
 
 
 def _turns(prompt: str | list[str]) -> list[str]:
     return prompt if isinstance(prompt, list) else [prompt]
-
-
-def _hash(prompt: str | list[str]) -> int:
-    from p2l.votes.schema import hash_turns
-
-    return hash_turns(_turns(prompt))
 
 
 def _write_notes(done: Exported, folder: Path) -> None:
@@ -187,7 +166,7 @@ def _schema(parts: Mapping[str, list[dict[str, Any]]]) -> Any:
 
 
 def _write_files(parts: Mapping[str, list[dict[str, Any]]], done: Exported, folder: Path, kind: Format) -> None:
-    """Write all beside the earlier files, then put it in their place, the note that it is whole last."""
+    """Write all beside the earlier files, then put it in their place."""
     import pyarrow as pa
 
     from p2l.votes.writing import write_votes
@@ -199,6 +178,7 @@ def _write_files(parts: Mapping[str, list[dict[str, Any]]], done: Exported, fold
             write_votes(table.to_batches(), schema, temporary / f"{name}.{kind}")
         _write_notes(done, temporary)
         earlier = (*_FILES, *(_PARTS if _is_data_set(folder) else ())) if _is_export(folder) else ()
+        # A kill leaves whole files, never parts of two exports: the note that all is there goes first, and comes last.
         for path in (folder / name for name in ("export.json", f"val.{kind}", *reversed(earlier))):
             if path.is_dir():
                 shutil.rmtree(path)
@@ -233,7 +213,12 @@ def _write_data_set(parts: Mapping[str, list[dict[str, Any]]], done: Exported, f
         from datasets import Dataset, DatasetDict, Features
     except ImportError:
         raise RunInputError("--format hf needs the package datasets; `pip install datasets`, or use parquet") from None
-    if folder.is_file() or (folder.exists() and not _may_be_replaced(folder)):
+    # Replaced only if it is empty, a data set, or has files of an export and no others: --out may be a wrong folder.
+    names = (
+        {path.name for path in folder.iterdir() if not path.name.startswith(".export.")} if folder.is_dir() else set()
+    )
+    is_export = _is_export(folder) and names <= {*_NOTES, *_FILES}
+    if folder.is_file() or (names and not is_export and not _is_data_set(folder)):
         raise RunInputError(f"{folder}: holds other files; choose an empty or a new folder for --format hf")
     earlier = folder.with_name(f".{folder.name}.{os.getpid()}.old")
     features = Features.from_arrow_schema(_schema(parts))
@@ -246,12 +231,6 @@ def _write_data_set(parts: Mapping[str, list[dict[str, Any]]], done: Exported, f
         if folder.exists():
             os.replace(folder, earlier)
     shutil.rmtree(earlier, ignore_errors=True)
-
-
-def _may_be_replaced(folder: Path) -> bool:
-    """Return whether a folder is empty, a data set, or has files of an export and no others."""
-    names = {path.name for path in folder.iterdir() if not path.name.startswith(".export.")}
-    return not names or _is_data_set(folder) or (_is_export(folder) and names <= {*_NOTES, *_FILES})
 
 
 def _is_data_set(folder: Path) -> bool:

@@ -7,7 +7,7 @@ otherwise it is a tie, and `tie (bothbad)` where both are at most `bad`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -20,6 +20,7 @@ from coeval.analysis.units import (
     ArrayTable,
     LoadedRun,
     codes_of,
+    column,
     factor_weights,
     load_run,
     places_within,
@@ -116,9 +117,10 @@ def derived(loaded: LoadedRun, rule: Rule, without: Iterable[str] = ()) -> list[
             hint = nearest(factor, factors) or f"; there are {', '.join(factors)}"
             raise RunInputError(f"--factor-weight: nobody scored the factor {factor!r}{hint}")
     pairs = _comparisons(loaded, rule, np.flatnonzero(np.isin(loaded.tasks, [*without])))
+    # The sides of a pair are drawn for its item, as for verdicts: a model is not always shown as the first.
     orders = [
-        sides(names[one], names[other], loaded.datapoints[point], rule.seed)[0] == names[one]
-        for one, other, point in zip(
+        sides(names[first], names[second], loaded.datapoints[point], rule.seed)[0] == names[first]
+        for first, second, point in zip(
             units.student[pairs.a], units.student[pairs.b], units.datapoint[pairs.a], strict=True
         )
     ]
@@ -128,21 +130,21 @@ def derived(loaded: LoadedRun, rule: Rule, without: Iterable[str] = ()) -> list[
     columns = (a, b, outcome(score_a, score_b, rule), score_a - score_b, np.maximum(at[a], at[b]))
     return [
         Preference(
-            datapoint=loaded.datapoints[units.datapoint[one]],
-            task=loaded.tasks[units.task[one]],
-            teacher=loaded.teachers[units.teacher[one]],
-            model_a=names[units.student[one]],
-            model_b=names[units.student[other]],
-            response_a=loaded.responses[units.response[one]],
-            response_b=loaded.responses[units.response[other]],
+            datapoint=loaded.datapoints[units.datapoint[first]],
+            task=loaded.tasks[units.task[first]],
+            teacher=loaded.teachers[units.teacher[first]],
+            model_a=names[units.student[first]],
+            model_b=names[units.student[second]],
+            response_a=loaded.responses[units.response[first]],
+            response_b=loaded.responses[units.response[second]],
             winner=WINNERS[winner],
-            judge=loaded.judges[units.judge[one]],
+            judge=loaded.judges[units.judge[first]],
             source="derived",
             margin=round(margin, 4),
             order_consistent=None,
             at=time,
         )
-        for one, other, winner, margin, time in zip(*(column.tolist() for column in columns), strict=True)
+        for first, second, winner, margin, time in zip(*(values.tolist() for values in columns), strict=True)
     ]
 
 
@@ -179,19 +181,23 @@ class PreferenceSet:
 def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
     """Read the preferences of a run. Raise RunInputError if it is none, or has no such judge or no preferences."""
     loaded = load_run(run.folder)
-    preferences = _select(loaded, selection)
-    judging = sorted({one.judge for one in preferences})
+    preferences = list(loaded.verdicts) if selection.source != "derived" else []
+    if selection.source != "native":
+        preferences += derived(loaded, selection.rule, {verdict.task for verdict in preferences})
+    judging = sorted({preference.judge for preference in preferences})
     for judge in selection.judges:
         if judging and judge not in judging:
             hint = nearest(judge, judging) or "; " + ", ".join(judging)
             raise RunInputError(f"--judges: {judge!r} judged nothing{hint}")
-    preferences = [one for one in preferences if not selection.judges or one.judge in selection.judges]
-    counted = [one for one in preferences if selection.keep_self_judged or not one.is_self_judged]
+    preferences = [chosen for chosen in preferences if not selection.judges or chosen.judge in selection.judges]
+    counted = [fair for fair in preferences if selection.keep_self_judged or not fair.is_self_judged]
     if not counted:
         raise RunInputError(f"{run.folder}: {why_none(selection, len(preferences), loaded.skipped)}")
     rows = majority(counted) if selection.rows == "majority" else counted
-    rows.sort(key=lambda one: (one.task, one.key, one.judge))
-    flips = flip_rows(one for one in loaded.verdicts if not selection.judges or one.judge in selection.judges)
+    rows.sort(key=lambda row: (row.task, row.key, row.judge))
+    flips = flip_rows(
+        verdict for verdict in loaded.verdicts if not selection.judges or verdict.judge in selection.judges
+    )
     attributes = dict(zip(loaded.datapoints, loaded.attributes, strict=True))
     clusters = dict(zip(loaded.datapoints, loaded.clusters.tolist(), strict=True))
     return PreferenceSet(
@@ -204,20 +210,13 @@ def gather(run: Run, selection: PreferenceFilter) -> PreferenceSet:
     )
 
 
-def _select(loaded: LoadedRun, selection: PreferenceFilter) -> list[Preference]:
-    verdicts = list(loaded.verdicts) if selection.source != "derived" else []
-    if selection.source == "native":
-        return verdicts
-    return verdicts + derived(loaded, selection.rule, {one.task for one in verdicts})
-
-
 def why_none(selection: PreferenceFilter, self_judged: int, skipped: Iterable[Skipped]) -> str:
     """Return why a run has no preferences, where `self_judged` were left out."""
     if self_judged:
         return (
             f"all {self_judged} preferences are self-judged; use --keep-self-judged, or a judge that is not a student"
         )
-    lost = ", ".join(f"{one.count} {one.code}" for one in skipped)
+    lost = ", ".join(f"{row.count} {row.code}" for row in skipped)
     lost = f" (skipped: {lost})" if lost else ""
     if selection.source == "native":
         return f"no verdicts on pairs{lost}; use --source derived, or a task with `evaluation_mode: pairwise`"
@@ -243,28 +242,28 @@ class Votes(ArrayTable):
 def coded(preferences: Iterable[Preference], *names: Iterable[str]) -> Votes:
     """Return preferences as codes of these names: tasks, datapoints, judges and models."""
     tasks, datapoints, judges, models = map(codes_of, names)
-    rows = [
-        (
-            tasks[one.task],
-            datapoints[one.datapoint],
-            judges[one.judge],
-            models[one.model_a],
-            models[one.model_b],
-            WINNERS.index(one.winner),
-        )
-        for one in preferences
-    ]
-    return Votes(*np.array(rows, dtype=np.int64).reshape(-1, len(fields(Votes))).T)
+    preferences = list(preferences)
+    return Votes(
+        task=column(tasks[vote.task] for vote in preferences),
+        datapoint=column(datapoints[vote.datapoint] for vote in preferences),
+        judge=column(judges[vote.judge] for vote in preferences),
+        model_a=column(models[vote.model_a] for vote in preferences),
+        model_b=column(models[vote.model_b] for vote in preferences),
+        winner=column(WINNERS.index(vote.winner) for vote in preferences),
+    )
 
 
 def votes_of(loaded: LoadedRun, rule: Rule) -> tuple[Votes, npt.NDArray[np.bool_]]:
     """Return verdicts on pairs and, for tasks without them, preferences derived from scores; and which are verdicts."""
     native = coded(loaded.verdicts, loaded.tasks, loaded.datapoints, loaded.judges, loaded.students)
     pairs = _comparisons(loaded, rule, native.task)
-    scored, other = loaded.units.where(pairs.a), loaded.units.student[pairs.b]
-    winner = outcome(pairs.score_a, pairs.score_b, rule)
-    columns = (scored.task, scored.datapoint, scored.judge, scored.student, other, winner)
-    joined = [
-        np.concatenate([getattr(native, one.name), column]) for one, column in zip(fields(Votes), columns, strict=True)
-    ]
-    return Votes(*joined), np.arange(len(joined[0])) < len(native)
+    scored = loaded.units.where(pairs.a)
+    votes = Votes(
+        task=np.concatenate([native.task, scored.task]),
+        datapoint=np.concatenate([native.datapoint, scored.datapoint]),
+        judge=np.concatenate([native.judge, scored.judge]),
+        model_a=np.concatenate([native.model_a, scored.student]),
+        model_b=np.concatenate([native.model_b, loaded.units.student[pairs.b]]),
+        winner=np.concatenate([native.winner, outcome(pairs.score_a, pairs.score_b, rule)]),
+    )
+    return votes, np.arange(len(votes)) < len(native)
