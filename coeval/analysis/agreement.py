@@ -2,10 +2,7 @@
 
 * SPA: share of equal scores. * WPA: mean of 1 - |difference|, which for levels is 1 equal, 0.5 adjacent, 0 opposite.
 * Kappa and quadratic kappa: where both gave levels; numbers of metrics are not categories.
-A judge's score is the mean over its peers: plain, and weighted by |E|. With one judge of its kind there is nobody to
-agree with: its scores are 1.0 and the result is marked degenerate. Judges that scored less than a tenth of what the
-busiest of their kind did are shown without a rank, and are not peers of others: three lucky scores do
-not make the best judge.
+A judge's score is the mean over its peers: plain, and weighted by |E|.
 
 Shapes: P pairs, J judges, V values of a dimension.
 """
@@ -129,6 +126,8 @@ class Reliability:
     icc_average: Annotated[float | None, Shown("ICC of the mean", "ICC(2,k): of the mean of all judges", 3)]
 
 
+# Of the scores of the busiest judge of its kind. Judges with fewer are shown without a rank, and are not peers of
+# others: three lucky scores do not make the best judge.
 LEAST_COVERAGE = 0.1
 METRICS = ("spa", "wpa", "kappa")
 _DIMENSIONS = ("factor", "teacher", "student", "task")
@@ -136,7 +135,7 @@ _DIMENSIONS = ("factor", "teacher", "student", "task")
 
 @dataclass(frozen=True)
 class _Shared:
-    """What two judges both scored."""
+    """The scores that two judges have in common."""
 
     a: int
     b: int
@@ -153,14 +152,14 @@ class _Shared:
 
 @once
 def _shared(loaded: LoadedRun) -> tuple[_Shared, ...]:
-    """Return what every two judges both scored."""
+    """Return the scores that every two judges have in common."""
     pairs, shared = loaded.pairs, []
     for a, b in combinations(range(len(loaded.judges)), 2):
         rows = np.flatnonzero(~np.isnan(pairs.scores[:, a]) & ~np.isnan(pairs.scores[:, b]))
-        one, other = pairs.scores[rows, a], pairs.scores[rows, b]
-        gap = np.abs(one - other)  # equal numbers of a scale may differ by rounding
+        of_a, of_b = pairs.scores[rows, a], pairs.scores[rows, b]
+        gap = np.abs(of_a - of_b)  # equal numbers of a scale may differ by rounding
         levels = pairs.is_level[rows, a] & pairs.is_level[rows, b]  # 0, 0.5, 1: twice that is a row of the table
-        cells = np.where(levels, 3 * np.rint(2 * one) + np.rint(2 * other), -1).astype(np.int64)
+        cells = np.where(levels, 3 * np.rint(2 * of_a) + np.rint(2 * of_b), -1).astype(np.int64)
         shared.append(_Shared(a=a, b=b, rows=rows, equal=(gap < 1e-9).astype(np.float64), close=1.0 - gap, cells=cells))
     return tuple(shared)
 
@@ -198,36 +197,36 @@ def peers(loaded: LoadedRun) -> npt.NDArray[np.bool_]:
 def is_degenerate(loaded: LoadedRun) -> bool:
     """Return whether at most one judge that is a model scored enough."""
     enough = peers(loaded)
-    models = sum(1 for judge, kind in enumerate(loaded.kinds) if kind == "model" and enough[judge])
-    return models <= 1
+    return len([judge for judge, kind in enumerate(loaded.kinds) if kind == "model" and enough[judge]]) <= 1
 
 
 def judge_pairs(loaded: LoadedRun) -> tuple[_JudgePair, ...]:
     """Compute the agreement of every two judges."""
-    return tuple(_judge_pair(loaded, shared) for shared in _shared(loaded))
-
-
-def _judge_pair(loaded: LoadedRun, shared: _Shared) -> _JudgePair:
-    names, n = (loaded.judges[shared.a], loaded.judges[shared.b]), len(shared.rows)
-    if not n:
-        return _JudgePair(*names, 0, None, None, None, None, None, "", None, None, None)
-    pairs = loaded.pairs
-    lower, upper = share_limits(loaded.clusters[pairs.datapoint[shared.rows]], shared.equal)
-    one, other = pairs.scores[shared.rows, shared.a], pairs.scores[shared.rows, shared.b]
-    value = shared.kappa()
-    return _JudgePair(
-        *names,
-        n,
-        spa=float(shared.equal.mean()),
-        spa_lower=lower,
-        spa_upper=upper,
-        wpa=float(shared.close.mean()),
-        kappa=value,
-        kappa_label=kappa_label(value),
-        quadratic_kappa=shared.kappa(quadratic=True),
-        spearman=spearman(one, other),
-        kendall=kendall(one, other),
-    )
+    scores, rows = loaded.pairs.scores, []
+    for shared in _shared(loaded):
+        n = len(shared.rows)
+        lower = upper = None
+        if n:
+            lower, upper = share_limits(loaded.clusters[loaded.pairs.datapoint[shared.rows]], shared.equal)
+        of_a, of_b = scores[shared.rows, shared.a], scores[shared.rows, shared.b]
+        value = shared.kappa()
+        rows.append(
+            _JudgePair(
+                judge_a=loaded.judges[shared.a],
+                judge_b=loaded.judges[shared.b],
+                n=n,
+                spa=float(shared.equal.mean()) if n else None,
+                spa_lower=lower,
+                spa_upper=upper,
+                wpa=float(shared.close.mean()) if n else None,
+                kappa=value,
+                kappa_label=kappa_label(value),
+                quadratic_kappa=shared.kappa(quadratic=True),
+                spearman=spearman(of_a, of_b),
+                kendall=kendall(of_a, of_b),
+            )
+        )
+    return tuple(rows)
 
 
 def judge_rows(loaded: LoadedRun, metric: str = "kappa") -> tuple[JudgeRow, ...]:
@@ -253,6 +252,7 @@ def _unranked(loaded: LoadedRun) -> list[JudgeRow]:
     ones: dict[str, Any] = {f"{weighted}{name}": 1.0 for weighted in ("", "weighted_") for name in METRICS}
     ones["weighted_concordance"] = 1.0
     ones |= {"weighted_spa_lower": None, "weighted_spa_upper": None, "kappa_label": ""}
+    # With one judge of its kind there is nobody to agree with: its scores are 1, and the report says so.
     degenerate = is_degenerate(loaded)
     return [replace(row, **ones) if degenerate and row.kind == "model" and row.units else row for row in rows]
 
@@ -270,7 +270,12 @@ def _judge_row(loaded: LoadedRun, judge: int, units: int, share: float) -> Judge
         "wpa": [float(shared.close.mean()) for shared in with_peers],
         "kappa": [shared.kappa() for shared in with_peers],
     }
-    near = [_concordance(loaded, shared) for shared in with_peers]
+    near = []
+    for shared in with_peers:
+        # 1 - mean squared difference / that of scores dealt anew; None where both give one score alone.
+        of_a, of_b = (loaded.pairs.scores[shared.rows, code] for code in (shared.a, shared.b))
+        expected = float(of_a.var() + of_b.var() + (of_a.mean() - of_b.mean()) ** 2)
+        near.append(1.0 - float(((of_a - of_b) ** 2).mean()) / expected if expected > 1e-12 else None)
     plain = {name: _mean(values, np.ones(len(n))) for name, values in figures.items()}
     weighted = {f"weighted_{name}": _mean(values, n) for name, values in figures.items()}
     lower = upper = None
@@ -293,13 +298,6 @@ def _judge_row(loaded: LoadedRun, judge: int, units: int, share: float) -> Judge
     )
 
 
-def _concordance(loaded: LoadedRun, shared: _Shared) -> float | None:
-    """Return 1 - mean squared difference / that of scores dealt anew; None where both give one score alone."""
-    one, other = (loaded.pairs.scores[shared.rows, judge] for judge in (shared.a, shared.b))
-    expected = float(one.var() + other.var() + (one.mean() - other.mean()) ** 2)
-    return 1.0 - float(((one - other) ** 2).mean()) / expected if expected > 1e-12 else None
-
-
 def _mean(values: list[float | None], weights: Floats) -> float | None:
     pairs = [(value, weight) for value, weight in zip(values, weights, strict=True) if value is not None]
     total = sum(weight for _, weight in pairs)
@@ -314,7 +312,7 @@ def ranked_judges(rows: tuple[JudgeRow, ...]) -> tuple[str, ...]:
 
 def breakdown(loaded: LoadedRun) -> tuple[_AgreementRow, ...]:
     """Compute each judge's weighted agreement by factor, teacher, student and task."""
-    shared = [one for one in _shared(loaded) if len(one.rows)]
+    shared = [pair for pair in _shared(loaded) if len(pair.rows)]
     return tuple(row for dimension in _DIMENSIONS for row in _breakdown(loaded, shared, dimension))
 
 
@@ -323,30 +321,30 @@ def _breakdown(loaded: LoadedRun, shared: list[_Shared], dimension: str) -> Iter
     codes = getattr(loaded.pairs, dimension)
     enough, shape = peers(loaded), (len(loaded.judges), len(names))
     n, equal, close, kappas, weights = (np.zeros(shape) for _ in range(5))
-    for one in shared:
-        values = codes[one.rows]
-        counts, sums = np.bincount(values, minlength=len(names)), _by(values, one, len(names))
-        for judge, peer in ((one.a, one.b), (one.b, one.a)):
+    size = len(names)
+    for pair in shared:
+        values, cells = codes[pair.rows], pair.cells >= 0
+        counts = np.bincount(values, minlength=size)  # (V,), as all sums here
+        tables = np.bincount(9 * values[cells] + pair.cells[cells], minlength=9 * size).reshape(size, 3, 3)
+        agreement = np.array([np.nan if value is None else value for value in map(kappa, tables)])
+        for judge, peer in ((pair.a, pair.b), (pair.b, pair.a)):
             if enough[peer]:
                 n[judge] += counts
-                equal[judge] += sums[0]
-                close[judge] += sums[1]
-                kappas[judge] += np.where(np.isnan(sums[2]), 0.0, sums[2] * counts)
-                weights[judge] += np.where(np.isnan(sums[2]), 0.0, counts)
+                equal[judge] += np.bincount(values, pair.equal, minlength=size)
+                close[judge] += np.bincount(values, pair.close, minlength=size)
+                kappas[judge] += np.where(np.isnan(agreement), 0.0, agreement * counts)
+                weights[judge] += np.where(np.isnan(agreement), 0.0, counts)
     for judge, value in np.argwhere(n > 0):
         total, weight = n[judge, value], weights[judge, value]
-        mean = float(kappas[judge, value] / weight) if weight else None
-        shares = (float(equal[judge, value] / total), float(close[judge, value] / total))
-        yield _AgreementRow(loaded.judges[judge], dimension, names[value], int(total), *shares, mean)
-
-
-def _by(values: npt.NDArray[Any], shared: _Shared, size: int) -> tuple[Any, Any, Floats]:
-    """Return by value, each (V,), the sums of equal and close scores and the kappas, NaN where there is none."""
-    cells = shared.cells >= 0
-    tables = np.bincount(9 * values[cells] + shared.cells[cells], minlength=9 * size).reshape(size, 3, 3)
-    kappas = np.array([value if value is not None else np.nan for value in map(kappa, tables)])
-    equal = np.bincount(values, shared.equal, minlength=size)
-    return equal, np.bincount(values, shared.close, minlength=size), kappas
+        yield _AgreementRow(
+            judge=loaded.judges[judge],
+            dimension=dimension,
+            value=names[value],
+            n=int(total),
+            spa=float(equal[judge, value] / total),
+            wpa=float(close[judge, value] / total),
+            kappa=float(kappas[judge, value] / weight) if weight else None,
+        )
 
 
 def reliability(loaded: LoadedRun) -> tuple[Reliability, ...]:

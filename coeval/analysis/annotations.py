@@ -19,7 +19,7 @@ import numpy as np
 from coeval.analysis.records import LEVELS, Skipped, Skips
 from coeval.analysis.statistics import Codes, Floats, jackknife, mid_ranks
 from coeval.analysis.tables import ItemCount, Shown, estimated
-from coeval.analysis.units import ArrayTable, LoadedRun, codes_of
+from coeval.analysis.units import ArrayTable, LoadedRun, codes_of, column
 from coeval.errors import RunInputError
 from coeval.parsing import MalformedAnswerError
 from coeval.schema import Scale, scale_in
@@ -71,14 +71,11 @@ def read_annotations(path: Path, loaded: LoadedRun) -> Annotations:
     keys = sorted(reader.scores)
     annotators = tuple(sorted({annotator for _, _, annotator in keys}))
     codes = codes_of(annotators)
-    places = [(*pair, codes[name]) for *pair, name in keys]
-    response, factor, annotator = np.array(places, dtype=np.int64).T
-    scores = np.array([reader.scores[key] for key in keys])
     return Annotations(
-        response=response,
-        factor=factor,
-        annotator=annotator,
-        score=scores,
+        response=column(response for response, _, _ in keys),
+        factor=column(factor for _, factor, _ in keys),
+        annotator=column(codes[name] for _, _, name in keys),
+        score=np.array([reader.scores[key] for key in keys]),
         annotators=annotators,
         rows=rows,
         bad=bad,
@@ -137,7 +134,7 @@ class _Reader:
 
     def read(self, place: str, row: Mapping[str, Any] | None) -> None:
         """Keep a row's score, or note what is wrong with it."""
-        if row is None:
+        if row is None:  # the line is not a JSON object
             return self.skips.note("NO_RECORD", place)
         answer, factor, score = _text(row, "response_id"), _text(row, "factor"), row.get("score")
         datapoint, student = _text(row, "datapoint_id"), _text(row, "student") or _text(row, "student_model_id")
@@ -198,8 +195,8 @@ def _text(row: Mapping[str, Any], key: str) -> str:
 # compared: no judge can be expected to agree with people more than they do with each other. Limits draw whole items;
 # ranks are those of all rows. Shapes: N rows, R replicates, V distinct scores.
 
-PEOPLE = "people"
-_MAX_GRADES = 101
+_PEOPLE = "people"
+_MAX_GRADES = 101  # of a scale; scores with more values are measurements, of which kappa says nothing
 
 
 @dataclass(frozen=True)
@@ -231,7 +228,8 @@ class PeopleAgreement:
     bias_upper: float | None
 
 
-_LOWER_BOUNDS = np.array([0.0, 0.0, -1.0, -1.0, -1.0])  # of `_figures`
+_FIGURES = ("equal", "weighted", "kappa", "spearman", "bias")
+_LOWER_BOUNDS = np.array([0.0, 0.0, -1.0, -1.0, -1.0])  # of these
 
 
 @dataclass(frozen=True)
@@ -266,29 +264,32 @@ def _agreement_rows(loaded: LoadedRun, annotations: Annotations, rater: Floats, 
     response, factor = annotations.response[chosen], annotations.factor[chosen]
     point = loaded.response_datapoint[response]
     pair = loaded.pair_keys(response, factor)
-    places = (point, loaded.clusters[point], loaded.datapoint_task[point])
-    return _Rows(rater, annotations.score[chosen], pair, *places, factor)
+    return _Rows(
+        rater=rater,
+        people=annotations.score[chosen],
+        pair=pair,
+        datapoint=point,
+        cluster=loaded.clusters[point],
+        task=loaded.datapoint_task[point],
+        factor=factor,
+    )
 
 
 def _people(loaded: LoadedRun, annotations: Annotations) -> Iterator[PeopleAgreement]:
-    one, other = _both(annotations)
-    if not len(one):
-        return
-    rows = _agreement_rows(loaded, annotations, annotations.score[one], other)
-    for code, name in enumerate(annotations.annotators):
-        mine = np.flatnonzero(annotations.annotator[one] == code)
-        if len(mine):
-            yield _row(name, "annotator", ("all", ""), rows.where(mine))
-    yield from _of(loaded, PEOPLE, PEOPLE, rows)
-
-
-def _both(annotations: Annotations) -> tuple[Codes, Codes]:
-    """Return every two annotations of one (response, factor), both ways round; annotations are sorted by these."""
+    """Yield how far annotators agree with each other, each of them and all together."""
+    # Every two annotations of one (response, factor), by which they are sorted, both ways round.
     starts = np.flatnonzero(np.diff(annotations.response, prepend=-1) | np.diff(annotations.factor, prepend=-1))
     ends = [*starts[1:].tolist(), len(annotations)]
     places = [pair for start, end in zip(starts, ends, strict=True) for pair in permutations(range(start, end), 2)]
-    table = np.array(places, dtype=np.int64).reshape(-1, 2)
-    return table[:, 0], table[:, 1]
+    if not places:
+        return
+    rater, person = np.array(places, dtype=np.int64).T
+    rows = _agreement_rows(loaded, annotations, annotations.score[rater], person)
+    for code, name in enumerate(annotations.annotators):
+        mine = np.flatnonzero(annotations.annotator[rater] == code)
+        if len(mine):
+            yield _row(name, "annotator", ("all", ""), rows.where(mine))
+    yield from _of(loaded, _PEOPLE, _PEOPLE, rows)
 
 
 def _of(loaded: LoadedRun, rater: str, kind: str, rows: _Rows) -> Iterator[PeopleAgreement]:
@@ -304,20 +305,30 @@ def _row(rater: str, kind: str, place: tuple[str, str], rows: _Rows) -> PeopleAg
     figures = _figures(columns.sum(axis=0)[None])[0]
     drawn = jackknife(rows.cluster, columns, _figures)
     lower, upper = np.maximum(drawn.lower, _LOWER_BOUNDS), np.minimum(drawn.upper, 1.0)
-    counts = (len(rows.pair), len(np.unique(rows.pair)), len(np.unique(rows.datapoint)))
     sure = len(np.unique(rows.cluster)) > 1  # one prompt says nothing of others
-    numbers = [
-        float(values[number]) if np.isfinite(figures[number]) and is_defined else None
-        for number in range(len(figures))
-        for values, is_defined in ((figures, True), (lower, sure), (upper, sure))
-    ]
-    return PeopleAgreement(rater, kind, *place, *counts, *numbers)
+    numbers: dict[str, float | None] = {}
+    for number, name in enumerate(_FIGURES):
+        is_defined = bool(np.isfinite(figures[number]))
+        numbers[name] = float(figures[number]) if is_defined else None
+        numbers[f"{name}_lower"] = float(lower[number]) if is_defined and sure else None
+        numbers[f"{name}_upper"] = float(upper[number]) if is_defined and sure else None
+    dimension, value = place
+    return PeopleAgreement(
+        rater=rater,
+        kind=kind,
+        dimension=dimension,
+        value=value,
+        rows=len(rows.pair),
+        answers=len(np.unique(rows.pair)),
+        datapoints=len(np.unique(rows.datapoint)),
+        **numbers,
+    )
 
 
 def _columns(rows: _Rows) -> Floats:
     """Return the columns, (N, 9 + 2 V), whose sums over rows all figures are computed from."""
     x, y = rows.rater, rows.people
-    one, other = (mid_ranks(values) / len(x) - 0.5 for values in (x, y))
+    rank_x, rank_y = (mid_ranks(values) / len(x) - 0.5 for values in (x, y))
     grades = np.unique(np.round(np.concatenate([x, y]), 6))
     if len(grades) > _MAX_GRADES:
         grades = grades[:0]
@@ -327,11 +338,11 @@ def _columns(rows: _Rows) -> Floats:
         np.abs(x - y) < 1e-6,
         1.0 - np.abs(x - y),
         x - y,
-        one,
-        other,
-        one**2,
-        other**2,
-        one * other,
+        rank_x,
+        rank_y,
+        rank_x**2,
+        rank_y**2,
+        rank_x * rank_y,
     ]
     return np.concatenate([np.stack(sums, axis=1), *shares], axis=1).astype(np.float64)
 
@@ -340,11 +351,12 @@ def _figures(sums: Floats) -> Floats:
     """Compute equal, weighted, kappa, spearman and bias (R, 5) from sums (R, 9 + 2 V)."""
     with np.errstate(invalid="ignore", divide="ignore"):
         n = sums[:, 0]
-        equal, weighted, bias, one, other, ones, others, both = (sums[:, 1:9] / n[:, None]).T
+        equal, weighted, bias, rank_x, rank_y, square_x, square_y, product = (sums[:, 1:9] / n[:, None]).T
         shares = (sums[:, 9:] / n[:, None]).reshape(len(sums), 2, -1)
         chance = (shares[:, 0] * shares[:, 1]).sum(axis=1)
         varies = (chance < 1.0 - 1e-9) & (shares.shape[2] > 0)
         kappa = np.where(varies, (equal - chance) / (1.0 - chance), np.nan)
-        spread = (ones - one**2) * (others - other**2)
-        spearman = np.where(spread > 1e-12, (both - one * other) / np.sqrt(np.maximum(spread, 1e-12)), np.nan)
+        spread = (square_x - rank_x**2) * (square_y - rank_y**2)
+        covariance = product - rank_x * rank_y
+        spearman = np.where(spread > 1e-12, covariance / np.sqrt(np.maximum(spread, 1e-12)), np.nan)
     return np.stack([equal, weighted, kappa, spearman, bias], axis=1)

@@ -1,10 +1,9 @@
 """Biases of judges: towards themselves, models of their family, long answers, and the answer shown first.
 
 * Self-preference of judge j: mean over its own answers of (its score - its peers'), less the same mean over answers of
-  others, so that leniency is not mistaken for self-preference. Peers never include a student that judges itself.
+  others, so that leniency is not mistaken for self-preference.
 * Same family: the same, over answers of other models of j's family, with judges of other families as peers.
-* Verbosity: correlation of a response's token count with its mean score, and the same after the datapoint's mean is
-  taken out of both, so that an item that needs long answers plays no part.
+* Verbosity: correlation of a response's token count with its mean score, and the same within datapoints.
 * Position: pairs seen in both orders where the verdict is not the same.
 
 Shapes: P pairs (response, factor), J judges, S students, R responses.
@@ -13,9 +12,9 @@ Shapes: P pairs (response, factor), J judges, S students, R responses.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +27,7 @@ from coeval.analysis.verdicts import Preference
 
 @dataclass(frozen=True)
 class _SelfPreferenceRow:
-    """Whether a judge rates its own answers above what its peers give them."""
+    """How far a judge rates its own answers above its peers' scores of them."""
 
     judge: JudgeName
     units: Annotated[int, Shown("own scores")]  # of answers that a peer scored too
@@ -45,7 +44,7 @@ class _SelfPreferenceRow:
 
 @dataclass(frozen=True)
 class _VerbosityRow:
-    """Whether longer answers score better."""
+    """How far longer answers score better."""
 
     judge: str  # empty: all judges
     responses: Annotated[int, Shown("answers")]
@@ -60,7 +59,7 @@ class _VerbosityRow:
 
 @dataclass(frozen=True)
 class _FamilyRow:
-    """Whether a judge rates other models of its own family above what judges of other families give."""
+    """How far a judge rates models of its own family above the scores of judges of other families."""
 
     judge: JudgeName
     family: Annotated[str, Shown("family")]
@@ -102,7 +101,7 @@ class _PositionRow:
 
 @dataclass(frozen=True)
 class BiasReport:
-    """What may be wrong with judges."""
+    """The biases of all judges."""
 
     self_preference: tuple[_SelfPreferenceRow, ...]
     verbosity: tuple[_VerbosityRow, ...]
@@ -117,19 +116,39 @@ class BiasReport:
 def flip_rows(verdicts: Iterable[Preference]) -> tuple[FlipRow, ...]:
     """Count the flips of each judge that saw pairs in both orders, by name; intervals draw items."""
     by_judge: dict[str, list[Preference]] = {}
-    for one in verdicts:
-        if len(one.verdicts) == 2:
-            by_judge.setdefault(one.judge, []).append(one)
-    return tuple(_flips(judge, preferences) for judge, preferences in sorted(by_judge.items()))
+    for verdict in verdicts:
+        if len(verdict.verdicts) == 2:
+            by_judge.setdefault(verdict.judge, []).append(verdict)
+    rows = []
+    for judge, preferences in sorted(by_judge.items()):
+        # `model_a` is shown first in the first order, `model_b` in the second.
+        pairs = [preference.verdicts for preference in preferences]
+        flips = np.array([{*pair} == {"model_a", "model_b"} for pair in pairs], dtype=np.float64)
+        first = sum((pair[0] == "model_a") + (pair[1] == "model_b") for pair in pairs)
+        second = sum((pair[0] == "model_b") + (pair[1] == "model_a") for pair in pairs)
+        lower, upper = share_limits(np.array([preference.datapoint for preference in preferences]), flips)
+        rows.append(
+            FlipRow(
+                judge=judge,
+                pairs=len(preferences),
+                flips=int(flips.sum()),
+                inconsistent=sum(pair[0] != pair[1] for pair in pairs),
+                flip_rate=float(flips.mean()),
+                lower=lower,
+                upper=upper,
+                first_share=first / (first + second) if first + second else None,
+            )
+        )
+    return tuple(rows)
 
 
 def position_rows(verdicts: Iterable[Preference]) -> tuple[_PositionRow, ...]:
     """Return how often each judge decides for the answer shown first, by name; intervals draw items."""
     first: dict[str, list[tuple[str, float]]] = {}
-    for one in verdicts:
-        for verdict, side in zip(one.verdicts, ("model_a", "model_b"), strict=False):
-            if verdict in ("model_a", "model_b"):
-                first.setdefault(one.judge, []).append((one.datapoint, float(verdict == side)))
+    for preference in verdicts:
+        for winner, side in zip(preference.verdicts, ("model_a", "model_b"), strict=False):
+            if winner in ("model_a", "model_b"):
+                first.setdefault(preference.judge, []).append((preference.datapoint, float(winner == side)))
     rows = []
     for judge, decided in sorted(first.items()):
         points, hits = zip(*decided, strict=True)
@@ -137,25 +156,6 @@ def position_rows(verdicts: Iterable[Preference]) -> tuple[_PositionRow, ...]:
         share = float(np.mean(hits))
         rows.append(_PositionRow(judge, len(hits), share, lower, upper, biased=not lower <= 0.5 <= upper))
     return tuple(rows)
-
-
-def _flips(judge: str, preferences: Sequence[Preference]) -> FlipRow:
-    """Count the flips of one judge; `model_a` is shown first in the first order, `model_b` in the second."""
-    pairs = [one.verdicts for one in preferences]
-    flips = np.array([{*pair} == {"model_a", "model_b"} for pair in pairs], dtype=np.float64)
-    first = sum((pair[0] == "model_a") + (pair[1] == "model_b") for pair in pairs)
-    second = sum((pair[0] == "model_b") + (pair[1] == "model_a") for pair in pairs)
-    lower, upper = share_limits(np.array([one.datapoint for one in preferences]), flips)
-    return FlipRow(
-        judge,
-        len(preferences),
-        flips=int(flips.sum()),
-        inconsistent=sum(pair[0] != pair[1] for pair in pairs),
-        flip_rate=float(flips.mean()),
-        lower=lower,
-        upper=upper,
-        first_share=first / (first + second) if first + second else None,
-    )
 
 
 _FAMILIES = {
@@ -177,9 +177,13 @@ _FAMILIES = {
 
 def bias_report(loaded: LoadedRun) -> BiasReport:
     """Compute all four kinds of bias."""
-    flips = flip_rows(loaded.verdicts)
-    rows = (self_preference_rows(loaded), verbosity_rows(loaded), family_rows(loaded))
-    return BiasReport(*rows, flips, position_rows(loaded.verdicts))
+    return BiasReport(
+        self_preference=self_preference_rows(loaded),
+        verbosity=verbosity_rows(loaded),
+        family=family_rows(loaded),
+        flips=flip_rows(loaded.verdicts),
+        positions=position_rows(loaded.verdicts),
+    )
 
 
 def family_of(model: str) -> str | None:
@@ -195,9 +199,20 @@ def self_preference_rows(loaded: LoadedRun) -> tuple[_SelfPreferenceRow, ...]:
             continue
         own = loaded.pairs.student == loaded.students.index(name)
         others = np.arange(len(loaded.judges)) != judge
-        figures = _preference(loaded, judge, scores[:, others], own, ~own)
-        if figures is not None:
-            rows.append(_SelfPreferenceRow(name, *figures))
+        lead = _preference(loaded, judge, scores[:, others], own, ~own)
+        if lead is not None:
+            rows.append(
+                _SelfPreferenceRow(
+                    judge=name,
+                    units=lead.units,
+                    own=lead.own,
+                    peers=lead.peers,
+                    others_gap=lead.others_gap,
+                    preference=lead.preference,
+                    lower=lead.lower,
+                    upper=lead.upper,
+                )
+            )
     return tuple(rows)
 
 
@@ -210,25 +225,48 @@ def family_rows(loaded: LoadedRun) -> tuple[_FamilyRow, ...]:
         relatives = [student for student in loaded.students if student != name and students[student] == judges[name]]
         if judges[name] is None or not relatives or loaded.kinds[judge] != "model":
             continue
-        strangers = np.array([judges[other] != judges[name] for other in loaded.judges])
+        strangers = np.array([judges[peer] != judges[name] for peer in loaded.judges])
         ours = np.array([students[student] == judges[name] for student in loaded.students])[loaded.pairs.student]
         theirs = np.isin(loaded.pairs.student, [loaded.students.index(student) for student in relatives])
-        figures = _preference(loaded, judge, scores[:, strangers], theirs, ~ours)
-        if figures is not None:
-            rows.append(_FamilyRow(name, judges[name] or "", ", ".join(relatives), figures[0], *figures[4:]))
+        lead = _preference(loaded, judge, scores[:, strangers], theirs, ~ours)
+        if lead is not None:
+            rows.append(
+                _FamilyRow(
+                    judge=name,
+                    family=judges[name] or "",
+                    students=", ".join(relatives),
+                    units=lead.units,
+                    preference=lead.preference,
+                    lower=lead.lower,
+                    upper=lead.upper,
+                )
+            )
     return tuple(rows)
 
 
 def _without_self_peers(loaded: LoadedRun) -> Floats:
     """Return the matrix of scores (P, J) without those that a student gave itself."""
+    # A peer's scores of its own answers may be biased themselves.
     judges = loaded.matching("judge", "student")
     return np.where(loaded.pairs.student[:, None] == judges, np.nan, loaded.pairs.scores)
 
 
+class _Lead(NamedTuple):
+    """How much more a judge gives some answers than its peers do, less the same on other answers."""
+
+    units: int
+    own: float
+    peers: float
+    others_gap: float
+    preference: float
+    lower: float
+    upper: float
+
+
 def _preference(
     loaded: LoadedRun, judge: int, peers: Floats, own: npt.NDArray[np.bool_], others: npt.NDArray[np.bool_]
-) -> tuple[int, float, float, float, float, float, float] | None:
-    """Return (units, own mean, peers' mean, gap on others, preference, lower, upper); None without shared answers."""
+) -> _Lead | None:
+    """Compare a judge's lead over peers' scores (P, J) on its own answers with that on others; None without either."""
     score, scored = loaded.pairs.scores[:, judge], ~np.isnan(peers)
     shared = ~np.isnan(score) & scored.any(axis=1)
     own, others = own & shared, others & shared
@@ -242,8 +280,15 @@ def _preference(
         return sums[:, 0] / sums[:, 1] - sums[:, 2] / sums[:, 3]
 
     lead = jackknife(loaded.clusters[loaded.pairs.datapoint], columns, figure)
-    means = (float(score[own].mean()), float(peer[own].mean()), float(gap[others].mean()))
-    return (int(own.sum()), *means, float(lead.estimate[0]), float(lead.lower[0]), float(lead.upper[0]))
+    return _Lead(
+        units=int(own.sum()),
+        own=float(score[own].mean()),
+        peers=float(peer[own].mean()),
+        others_gap=float(gap[others].mean()),
+        preference=float(lead.estimate[0]),
+        lower=float(lead.lower[0]),
+        upper=float(lead.upper[0]),
+    )
 
 
 def verbosity_rows(loaded: LoadedRun) -> tuple[_VerbosityRow, ...]:
@@ -261,6 +306,7 @@ def _verbosity(loaded: LoadedRun, judge: str, mask: npt.NDArray[np.bool_]) -> _V
     scored = np.flatnonzero(n)
     scores, tokens = sums[scored] / n[scored], loaded.tokens[scored]
     datapoint = loaded.response_datapoint[scored]
+    # An item that needs long answers plays no part: its means are taken out of both.
     x, y = _within(tokens, datapoint), _within(scores, datapoint)
     within = pearson(x, y)
     lower = upper = None

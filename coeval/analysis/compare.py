@@ -1,11 +1,8 @@
 """Two runs beside each other: which students became better or worse, and whether that is more than chance.
 
-Where both runs hold at least half of a student's scores of the same prompts (same id, same prompt, same judge and
-factor), differences are taken datapoint by datapoint, over these scores alone: a score that is missing in one run is
-left out of the other. Otherwise the runs are two independent samples of datapoints. Each datapoint counts once, and
-tests are over prompts. A regression is a drop of more than the threshold whose 95 % interval does not hold 0. Only what
-both runs have is compared: scores, and where there are verdicts on pairs, shares of wins, which are relative: what one
-student wins another loses.
+A regression is a drop of more than the threshold whose 95 % interval does not hold 0. Only what both runs have is
+compared: scores, and where there are verdicts on pairs, shares of wins, which are relative: what one student wins
+another loses. Each datapoint counts once, and tests are over prompts.
 """
 
 from __future__ import annotations
@@ -35,15 +32,14 @@ _Point: TypeAlias = tuple[str, bytes]
 """A datapoint, by id and hash of the prompt."""
 _Side: TypeAlias = dict[_Point, float]
 """A student's mean on each datapoint of one run."""
-_MIN_SHARED_SHARE = (
-    0.5  # share of its scores that both runs must hold for a student to be compared datapoint by datapoint
-)
+# Share of its scores that both runs must hold for a student to be compared datapoint by datapoint.
+_MIN_SHARED_SHARE = 0.5
 _WINS = {"model_a": 1.0, "model_b": 0.0}
 
 
 @dataclass(frozen=True)
 class _LeftOut:
-    """What one run alone has."""
+    """Scores or verdicts of a kind that one run alone has."""
 
     run: str  # before or after
     basis: str  # scores or verdicts
@@ -66,30 +62,42 @@ class _SharedScores:
 
 def _shared_scores(before: LoadedRun, after: LoadedRun) -> tuple[list[_SharedScores], list[_LeftOut]]:
     """Return scores and verdicts of what both runs have, and list what only one has."""
-    tables, left_out = [], []
-    for basis, parts, figures in ((_SCORES, _scored, _scores), (_VERDICTS, _judged_by, _shares)):
-        counts = (parts(before), parts(after))
-        shared = set(counts[0]) & set(counts[1])
-        left_out += [*_left(basis, "before", *counts), *_left(basis, "after", counts[1], counts[0])]
-        if shared:
-            students = set(before.students) & set(after.students)
-            values = [figures(loaded, shared, students) for loaded in (before, after)]
-            common = values
-            if basis == _SCORES:
-                common, missing = _in_both(before, after, shared)
-                left_out += missing
-            tables.append(_SharedScores(basis, tuple(sorted({task for task, _, _ in shared})), *values, *common))
+    tables, left_out = list[_SharedScores](), list[_LeftOut]()
+    students = set(before.students) & set(after.students)
+    for basis in (_SCORES, _VERDICTS):
+        counts, later_counts = _counts(before, basis), _counts(after, basis)
+        shared = set(counts) & set(later_counts)
+        left_out += _left(basis, "before", counts, later_counts)
+        left_out += _left(basis, "after", later_counts, counts)
+        if not shared:
+            continue
+        if basis == _SCORES:
+            values = [_scores(loaded, shared) for loaded in (before, after)]
+            common, missing = _in_both(before, after, shared)
+            left_out += missing
+        else:
+            values = common = [_shares(loaded, shared, students) for loaded in (before, after)]
+        tables.append(
+            _SharedScores(
+                basis=basis,
+                tasks=tuple(sorted({task for task, _, _ in shared})),
+                before=values[0],
+                after=values[1],
+                shared_before=common[0],
+                shared_after=common[1],
+            )
+        )
     return tables, left_out
 
 
 def changed_judges(before: LoadedRun, after: LoadedRun) -> tuple[str, ...]:
-    """Return the judges whose model differs between the runs, as `name: model -> model`."""
+    """Return the judges that are another model in the later run, as `name: model -> model`."""
     models = [
         (name, before.info.model_id(name, "judge"), after.info.model_id(name, "judge"))
         for name in sorted(set(before.judges) & set(after.judges))
         if name in before.info.interfaces and name in after.info.interfaces  # else their models are not known
     ]
-    return tuple(f"{name}: {one} -> {other}" for name, one, other in models if one != other)
+    return tuple(f"{name}: {old} -> {new}" for name, old, new in models if old != new)
 
 
 def _parts(loaded: LoadedRun) -> tuple[list[_Part], Codes]:
@@ -104,17 +112,16 @@ def _parts(loaded: LoadedRun) -> tuple[list[_Part], Codes]:
     return list(zip(task, judge, factor, strict=True)), place
 
 
-def _scored(loaded: LoadedRun) -> Counter[_Part]:
+def _counts(loaded: LoadedRun, basis: str) -> Counter[_Part]:
+    """Return how many scores, or verdicts, a run has of each part."""
+    if basis == _VERDICTS:
+        return Counter((verdict.task, verdict.judge, "") for verdict in loaded.verdicts if not verdict.is_self_judged)
     parts, place = _parts(loaded)
     return Counter(dict(zip(parts, np.bincount(place).tolist(), strict=True)))
 
 
-def _judged_by(loaded: LoadedRun) -> Counter[_Part]:
-    return Counter((one.task, one.judge, "") for one in loaded.verdicts if not one.is_self_judged)
-
-
 def _left(basis: str, run: str, mine: Counter[_Part], theirs: Counter[_Part]) -> Iterator[_LeftOut]:
-    """Yield what the other run lacks, by the widest of task, judge and factor that it lacks."""
+    """Yield the parts that the other run lacks, by the widest of task, judge and factor that it lacks."""
     tasks, judges = {task for task, _, _ in theirs}, {judge for _, judge, _ in theirs}
     factors = {(task, factor) for task, _, factor in theirs}
     counts: Counter[tuple[str, str]] = Counter()
@@ -134,7 +141,7 @@ def _left(basis: str, run: str, mine: Counter[_Part], theirs: Counter[_Part]) ->
         yield _LeftOut(run, basis, kind, name, count)
 
 
-def _scores(loaded: LoadedRun, shared: set[_Part], _: set[str]) -> Floats:
+def _scores(loaded: LoadedRun, shared: set[_Part]) -> Floats:
     parts, place = _parts(loaded)
     is_shared = np.array([part in shared for part in parts], dtype=bool)[place]
     return by_datapoint(loaded.with_units(loaded.units.where(is_shared)))
@@ -153,7 +160,7 @@ def _in_both(before: LoadedRun, after: LoadedRun, shared: set[_Part]) -> tuple[l
         lacking = Counter(
             key[1] for key, is_shared in zip(mine, codes.tolist(), strict=True) if not is_shared and key[0] in points
         )
-        left_out += [_LeftOut(name, _SCORES, "student", *row) for row in sorted(lacking.items())]
+        left_out += [_LeftOut(name, _SCORES, "student", student, count) for student, count in sorted(lacking.items())]
     return tables, left_out
 
 
@@ -176,12 +183,12 @@ def _shares(loaded: LoadedRun, shared: set[_Part], students: set[str]) -> Floats
     """Return each student's share of wins on each datapoint, (D, S)."""
     points, places = codes_of(loaded.datapoints), codes_of(loaded.students)
     wins, n = (np.zeros((len(points), len(places))) for _ in range(2))
-    for one in loaded.verdicts:
-        counts = (one.task, one.judge, "") in shared and {one.model_a, one.model_b} <= students
-        if not counts or one.is_self_judged:
+    for verdict in loaded.verdicts:
+        counts = (verdict.task, verdict.judge, "") in shared and {verdict.model_a, verdict.model_b} <= students
+        if not counts or verdict.is_self_judged:
             continue
-        won, point = _WINS.get(one.winner, 0.5), points[one.datapoint]
-        for model, share in ((one.model_a, won), (one.model_b, 1.0 - won)):
+        won, point = _WINS.get(verdict.winner, 0.5), points[verdict.datapoint]
+        for model, share in ((verdict.model_a, won), (verdict.model_b, 1.0 - won)):
             wins[point, places[model]] += share
             n[point, places[model]] += 1
     return np.where(n > 0, wins / np.maximum(n, 1), np.nan)
@@ -189,7 +196,7 @@ def _shares(loaded: LoadedRun, shared: set[_Part], students: set[str]) -> Floats
 
 @dataclass(frozen=True)
 class Change:
-    """What became of a student."""
+    """How a student's scores, or shares of wins, changed from one run to the other."""
 
     student: str
     task: str  # empty: all tasks that both runs have
@@ -209,7 +216,7 @@ class Change:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Two runs."""
+    """How two runs differ."""
 
     before: str
     after: str
@@ -219,13 +226,13 @@ class RunComparison:
     only_after: tuple[str, ...]
     left_out: tuple[_LeftOut, ...]  # tasks, judges and factors of one run alone
     changed_judges: tuple[str, ...]
-    """Judges whose model is another, as `name: model -> model`: their scores are compared all the same."""
+    """Judges that are another model now, as `name: model -> model`: their scores are compared all the same."""
     skipped_before: tuple[Skipped, ...]
     skipped_after: tuple[Skipped, ...]
 
     @property
     def regressions(self) -> tuple[Change, ...]:
-        """Return the students that became worse."""
+        """The students that became worse."""
         return tuple(change for change in self.changes if change.verdict == "regression")
 
 
@@ -234,10 +241,10 @@ def compare_runs(before: LoadedRun, after: LoadedRun, threshold: float = 0.02) -
     tables, left_out = _shared_scores(before, after)
     names = [_judged(loaded) for loaded in (before, after)]
     return RunComparison(
-        before.info.experiment_id,
-        after.info.experiment_id,
-        threshold,
-        tuple(change for scores in tables for change in _changes(before, after, scores, threshold)),
+        before=before.info.experiment_id,
+        after=after.info.experiment_id,
+        threshold=threshold,
+        changes=tuple(change for scores in tables for change in _changes(before, after, scores, threshold)),
         only_before=tuple(sorted(names[0] - names[1])),
         only_after=tuple(sorted(names[1] - names[0])),
         left_out=tuple(left_out),
@@ -249,7 +256,7 @@ def compare_runs(before: LoadedRun, after: LoadedRun, threshold: float = 0.02) -
 
 def _judged(loaded: LoadedRun) -> set[str]:
     scored = {loaded.students[code] for code in set(loaded.units.student.tolist())}
-    return scored | {model for one in loaded.verdicts for model in (one.model_a, one.model_b)}
+    return scored | {model for verdict in loaded.verdicts for model in (verdict.model_a, verdict.model_b)}
 
 
 def _changes(before: LoadedRun, after: LoadedRun, scores: _SharedScores, threshold: float) -> Iterator[Change]:
@@ -291,7 +298,10 @@ def _change(
     """Yield the change of (student, task, basis), or none where either run has no score."""
     if not sides[0] or not sides[1]:
         return
+    student, task, basis = about
     shared = sorted(common[0].keys() & common[1].keys())
+    # Over the scores that both runs have: one that is missing in one run is left out of the other. With fewer than half
+    # in common the runs are two independent samples of datapoints.
     paired = len(shared) >= _MIN_SHARED_SHARE * max(map(len, sides))
     if paired:
         scores = [np.array([side[key] for key in shared]) for side in common]
@@ -311,19 +321,25 @@ def _change(
     p_value = float(two_sided(difference, variance, freedom))
     lower, upper = (float(limit) for limit in t_limits(difference, variance, freedom))
     yield Change(
-        *about[:2],
-        *(float(scores[0].mean()), float(scores[1].mean()), difference, lower, upper, p_value),
+        student=student,
+        task=task,
+        before=float(scores[0].mean()),
+        after=float(scores[1].mean()),
+        difference=difference,
+        lower=lower,
+        upper=upper,
+        p_value=p_value,
         paired=paired,
         datapoints_before=len(sides[0]),
         datapoints_after=len(sides[1]),
         datapoints_shared=len(shared),
         verdict=changed(difference, p_value, threshold),
-        basis=about[2],
+        basis=basis,
     )
 
 
 def changed(difference: float, p_value: float, threshold: float) -> str:
-    """Return the verdict on a difference."""
+    """Return whether a difference is a `regression`, an `improvement` or, by chance or within the threshold, `same`."""
     if abs(difference) <= threshold or p_value >= SIGNIFICANT:
         return "same"
     return "regression" if difference < 0 else "improvement"

@@ -1,4 +1,4 @@
-"""What a run has and what it lacks, and the slices that the workbook and the live pages are computed from."""
+"""Coverage of a run, and the slices that the workbook and the live pages are computed from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coeval.analysis.agreement import JudgeRow, Reliability, judge_rows, overall
 from coeval.analysis.distribution import level_counts
 from coeval.analysis.records import TaskInfo
 from coeval.analysis.statistics import Codes, Summaries
-from coeval.analysis.students import Figures, StudentRow, student_rows
+from coeval.analysis.students import StudentRow, student_rows
 from coeval.analysis.tables import (
     Columns,
     JudgeName,
@@ -32,7 +32,7 @@ from coeval.analysis.units import LoadedRun, Report, codes_of
 
 @dataclass(frozen=True)
 class CoverageRow:
-    """What there is, and should be, of one combination of models."""
+    """The evaluations of one combination of models: expected, stored, valid and failed."""
 
     task: TaskName
     teacher: TeacherName
@@ -57,7 +57,7 @@ class _CountRow:
 
 @dataclass(frozen=True)
 class _StrataRow:
-    """How much of what a task's target attributes span has items."""
+    """The share of the combinations of a task's target attributes that have items."""
 
     task: TaskName
     strata: Annotated[int, Shown("combinations", "of one value of each declared target attribute")]
@@ -140,7 +140,7 @@ class CompleteReport(Report):
 
 
 _COUNTED = ("task", "teacher", "student", "judge")
-_RARE = 2
+_MAX_ITEMS_OF_RARE = 2
 
 
 def coverage_summary(loaded: LoadedRun) -> CoverageSummary:
@@ -157,8 +157,9 @@ def _counts(loaded: LoadedRun) -> Iterator[_CountRow]:
             if name or dimension == "all":
                 totals[phase, dimension, str(name)] += number
                 failed[phase, dimension, str(name)] += number if is_failed else 0
-    for key in sorted(totals):
-        yield _CountRow(*key, records=totals[key], failed=failed[key])
+    for phase, dimension, name in sorted(totals):
+        key = phase, dimension, name
+        yield _CountRow(phase=phase, dimension=dimension, value=name, records=totals[key], failed=failed[key])
 
 
 def _rows(loaded: LoadedRun) -> Columns[CoverageRow]:
@@ -172,7 +173,7 @@ def _rows(loaded: LoadedRun) -> Columns[CoverageRow]:
     expected_items[np.searchsorted(keys, expected)] = items
     return Columns(
         CoverageRow,
-        _names(loaded),
+        {name: loaded.names(name) for name in _COUNTED},
         {
             **dict(zip(_COUNTED, np.unravel_index(keys, shape), strict=True)),
             "expected": expected_items,
@@ -192,7 +193,12 @@ def _expected(loaded: LoadedRun) -> tuple[Codes, Codes]:
     sizes, points = [len(loaded.names(name)) for name in _COUNTED], (loaded.datapoint_task, loaded.datapoint_teacher)
     counts = [np.zeros(sizes[:2], dtype=np.int64) for _ in range(2)]
     np.add.at(counts[0], points, 1)
-    labelled = _labelled(loaded)
+    # Of a label judge only items that have a label to compare; all of a task of which the run does not tell.
+    labels = [
+        set(loaded.info.tasks[task].label_attributes) if task in loaded.info.tasks else set() for task in loaded.tasks
+    ]
+    attributes = zip(loaded.datapoint_task.tolist(), loaded.attributes, strict=True)
+    labelled = np.array([not labels[task] or bool(labels[task] & set(item)) for task, item in attributes], dtype=bool)
     np.add.at(counts[1], tuple(codes[labelled] for codes in points), 1)
     kinds = list(zip(loaded.judges, loaded.kinds, strict=True))
     configured = set(loaded.info.roles["judge"])
@@ -206,19 +212,6 @@ def _expected(loaded: LoadedRun) -> tuple[Codes, Codes]:
     items = np.where(of_label[judge], counts[1][task, teacher], counts[0][task, teacher])
     due = (items > 0) & np.array(owes, dtype=bool).reshape(sizes[0], sizes[3])[task, judge]
     return np.ravel_multi_index((task, teacher, student, judge), _shape(loaded))[due], items[due]
-
-
-def _labelled(loaded: LoadedRun) -> npt.NDArray[np.bool_]:
-    """Return whether each item has a label to compare, (D,); true where the run does not tell."""
-    labels = [
-        set(loaded.info.tasks[task].label_attributes) if task in loaded.info.tasks else set() for task in loaded.tasks
-    ]
-    items = zip(loaded.datapoint_task.tolist(), loaded.attributes, strict=True)
-    return np.array([not labels[task] or bool(labels[task] & set(item)) for task, item in items], dtype=bool)
-
-
-def _names(loaded: LoadedRun) -> dict[str, Sequence[str]]:
-    return {name: loaded.names(name) for name in _COUNTED}
 
 
 def _strata(loaded: LoadedRun, code: int, task: str) -> _StrataRow:
@@ -239,7 +232,7 @@ def _strata(loaded: LoadedRun, code: int, task: str) -> _StrataRow:
         strata,
         covered,
         coverage=covered / strata if strata else None,
-        rare=sum(number <= _RARE for number in seen.values()) if strata else 0,
+        rare=sum(number <= _MAX_ITEMS_OF_RARE for number in seen.values()) if strata else 0,
         values=values,
         values_covered=len(covered_values),
         value_coverage=len(covered_values) / values if values else None,
@@ -247,9 +240,10 @@ def _strata(loaded: LoadedRun, code: int, task: str) -> _StrataRow:
 
 
 def _drawn(info: TaskInfo, seen: set[int]) -> set[int]:
-    """Return with how many attributes items are made: as configured or, where no item is so, as they are."""
+    """Return the numbers of attributes that items are made with: as configured or, where no item is so, as they are."""
     low, high = info.drawn or (len(info.attributes), len(info.attributes))
     planned = set(range(low, high + 1))
+    # Items of an earlier configuration, or of a benchmark, span other combinations than the present one draws.
     return planned if planned & seen or not seen else seen
 
 
@@ -274,6 +268,7 @@ def slices(loaded: LoadedRun, *, by_factor: bool = True) -> Columns[SliceRow]:
     valid = np.bincount(group[evaluations.valid], minlength=len(keys))
     chosen = np.arange(size)
     if by_factor:
+        # Combinations of which all evaluations failed have no scores: they get a row for each factor that is owed.
         lost = _owed(loaded, np.unravel_index(keys, shape)) & (valid == 0)[:, None]
         chosen = np.flatnonzero((means.n > 0) | lost.ravel())
     owner, factor = np.divmod(chosen, max(len(factors), 1))
@@ -284,7 +279,7 @@ def slices(loaded: LoadedRun, *, by_factor: bool = True) -> Columns[SliceRow]:
     has_scores = means.n[chosen] > 0
     return Columns(
         SliceRow,
-        {**_names(loaded), "factor": factors},
+        {**{name: loaded.names(name) for name in _COUNTED}, "factor": factors},
         {
             **codes,
             "factor": factor,
@@ -318,10 +313,21 @@ def complete_report(loaded: LoadedRun) -> CompleteReport:
     rows = []
     for model in sorted({*loaded.students, *loaded.teachers, *loaded.judges}):
         student, teacher, judge = students.get(model), teachers.get(model), judges.get(model)
-        means: Figures = (student.mean, student.lower, student.upper) if student else (None,) * 3
-        spread: Figures = (teacher.v1, teacher.s2, teacher.r3) if teacher else (None,) * 3
-        agreement: Figures = (judge.weighted_spa, judge.weighted_wpa, judge.weighted_kappa) if judge else (None,) * 3
-        rows.append(ModelRow(model, *means, student.valid_evals if student else 0, *spread, *agreement))
+        rows.append(
+            ModelRow(
+                model=model,
+                student_mean=student.mean if student else None,
+                student_lower=student.lower if student else None,
+                student_upper=student.upper if student else None,
+                student_evals=student.valid_evals if student else 0,
+                v1=teacher.v1 if teacher else None,
+                s2=teacher.s2 if teacher else None,
+                r3=teacher.r3 if teacher else None,
+                spa=judge.weighted_spa if judge else None,
+                wpa=judge.weighted_wpa if judge else None,
+                kappa=judge.weighted_kappa if judge else None,
+            )
+        )
     return CompleteReport(loaded.header, slices(loaded), slices(loaded, by_factor=False), tuple(rows))
 
 

@@ -111,25 +111,24 @@ class DriftRow:
     started: str  # time of its first evaluation
 
 
-_ROLES = ("student", "teacher", "judge")
-_FLAGGED = 0.9
+_EVALUATIONS_PER_WINDOW = 20
+_UNITS_PER_WINDOW = 50
+_MAX_SHARE_OF_LEVEL = 0.9  # a judge that gives High, or Low, more often is flagged
 
 
 def score_distribution(loaded: LoadedRun) -> ScoreDistribution:
     """Compute the report on the distribution of scores."""
-    rows = [row for role in _ROLES for row in _panel(loaded, role)]
-    windows = _evaluation_ranks(loaded)[loaded.units.evaluation] // 20
-    return ScoreDistribution(loaded.header, tuple(rows), tuple(_windows(loaded, windows)))
-
-
-def _panel(loaded: LoadedRun, role: str) -> Iterator[DistributionRow]:
-    units = loaded.units
-    yield from _rows(loaded, role, "all", getattr(units, role), np.arange(len(units)), ("",))
-    for dimension in DIMENSIONS:
-        if dimension != role:
-            names = loaded.names(dimension)
-            rows, values = loaded.grouped(units, dimension)
-            yield from _rows(loaded, role, dimension, getattr(units, role)[rows] * len(names) + values, rows, names)
+    units, table = loaded.units, list[DistributionRow]()
+    for role in ("student", "teacher", "judge"):
+        models = getattr(units, role)
+        table += _rows(loaded, role, "all", models, np.arange(len(units)), ("",))
+        for dimension in DIMENSIONS:
+            if dimension != role:
+                names = loaded.names(dimension)
+                rows, values = loaded.grouped(units, dimension)
+                table += _rows(loaded, role, dimension, models[rows] * len(names) + values, rows, names)
+    windows = _evaluation_ranks(loaded)[units.evaluation] // _EVALUATIONS_PER_WINDOW
+    return ScoreDistribution(loaded.header, tuple(table), tuple(_windows(loaded, windows)))
 
 
 def _rows(
@@ -141,8 +140,20 @@ def _rows(
     counts = level_counts(loaded, cells, rows, size)
     for cell in np.flatnonzero(means.n):
         model, value = divmod(int(cell), len(names))
-        numbers = (int(means.n[cell]), float(means.mean[cell]), float(means.sd[cell]))
-        yield DistributionRow(role, models[model], dimension, names[value], *numbers, *map(int, counts[cell]))
+        high, medium, low, numeric = counts[cell].tolist()
+        yield DistributionRow(
+            role=role,
+            model=models[model],
+            dimension=dimension,
+            value=names[value],
+            units=int(means.n[cell]),
+            mean=float(means.mean[cell]),
+            sd=float(means.sd[cell]),
+            high=high,
+            medium=medium,
+            low=low,
+            numeric=numeric,
+        )
 
 
 def level_counts(loaded: LoadedRun, cells: Codes, rows: Codes, size: int) -> Codes:
@@ -166,17 +177,23 @@ def _cells(loaded: LoadedRun, *, by_factor: bool) -> Iterator[_InteractionCell]:
     means = Summaries(units.teacher * width + inner, units.norm, len(loaded.teachers) * width)
     for cell in np.flatnonzero(means.n):
         teacher, rest = divmod(int(cell), width)
-        names = (loaded.teachers[teacher], loaded.students[rest // len(factors)])
+        student = loaded.students[rest // len(factors)]
         mean = float(means.mean[cell])
-        deviation = mean - float(of_student.mean[rest])
-        n = int(means.n[cell])
-        yield _InteractionCell(*names, factors[rest % len(factors)], mean, deviation, n, names[0] == names[1])
+        yield _InteractionCell(
+            teacher=loaded.teachers[teacher],
+            student=student,
+            factor=factors[rest % len(factors)],
+            mean=mean,
+            deviation=mean - float(of_student.mean[rest]),
+            units=int(means.n[cell]),
+            is_self=loaded.teachers[teacher] == student,
+        )
 
 
 def judge_consistency(loaded: LoadedRun) -> JudgeConsistency:
     """Compute the report on how each judge uses the scale."""
     units, spread = loaded.units, tuple(_spread(loaded))
-    windows = places_within(units.judge, units.factor, _evaluation_ranks(loaded)[units.evaluation]) // 50
+    windows = places_within(units.judge, units.factor, _evaluation_ranks(loaded)[units.evaluation]) // _UNITS_PER_WINDOW
     return JudgeConsistency(loaded.header, tuple(_calibration(loaded)), spread, tuple(_windows(loaded, windows)))
 
 
@@ -186,8 +203,16 @@ def _calibration(loaded: LoadedRun) -> Iterator[_CalibrationRow]:
     counts = level_counts(loaded, units.judge, np.arange(len(units)), size)
     for judge in np.flatnonzero(means.n):
         high, medium, low = (float(share) for share in counts[judge, :3] / means.n[judge])
-        numbers = (int(means.n[judge]), float(means.mean[judge]), float(means.sd[judge]))
-        yield _CalibrationRow(loaded.judges[judge], *numbers, high, medium, low, max(high, low) > _FLAGGED)
+        yield _CalibrationRow(
+            judge=loaded.judges[judge],
+            units=int(means.n[judge]),
+            mean=float(means.mean[judge]),
+            sd=float(means.sd[judge]),
+            high=high,
+            medium=medium,
+            low=low,
+            flagged=max(high, low) > _MAX_SHARE_OF_LEVEL,
+        )
 
 
 def _spread(loaded: LoadedRun) -> Iterator[_SpreadRow]:
@@ -201,9 +226,20 @@ def _spread(loaded: LoadedRun) -> Iterator[_SpreadRow]:
     for cell, scores in zip(owners, np.split(loaded.units.norm[rows][order], starts[1:]), strict=False):
         judge, value = divmod(int(cell), len(names))
         attribute, _, text = names[value].partition("=")
-        box = (float(quantile) for quantile in np.quantile(scores, [0.0, 0.25, 0.5, 0.75, 1.0]))
-        variance = float(scores.var(ddof=1)) if len(scores) > 1 else 0.0
-        yield _SpreadRow(loaded.judges[judge], attribute, text, len(scores), float(scores.mean()), variance, *box)
+        minimum, lower, median, upper, maximum = np.quantile(scores, [0.0, 0.25, 0.5, 0.75, 1.0]).tolist()
+        yield _SpreadRow(
+            judge=loaded.judges[judge],
+            attribute=attribute,
+            value=text,
+            units=len(scores),
+            mean=float(scores.mean()),
+            variance=float(scores.var(ddof=1)) if len(scores) > 1 else 0.0,
+            minimum=minimum,
+            lower_quartile=lower,
+            median=median,
+            upper_quartile=upper,
+            maximum=maximum,
+        )
 
 
 def _evaluation_ranks(loaded: LoadedRun) -> Codes:
@@ -218,7 +254,14 @@ def _windows(loaded: LoadedRun, window: Codes) -> Iterator[DriftRow]:
     """Yield windows of each judge's units, numbered from 0 in the order of the times of evaluation."""
     units, width = loaded.units, int(window.max(initial=0)) + 1
     cells, size = units.judge * width + window, len(loaded.judges) * width
-    means, agreement = Summaries(cells, units.norm, size), _peer_share(loaded)
+    means = Summaries(cells, units.norm, size)
+    # The share of other judges of a unit's pair that gave the same score; NaN without others.
+    pair = np.unique(loaded.pair_keys(units.response, units.factor), return_inverse=True)[1]
+    score = np.rint(units.norm * 10_000).astype(np.int64)  # records hold four places
+    n = np.bincount(pair)[pair] if len(pair) else pair
+    _, same, counts = np.unique(pair * 10_001 + score, return_inverse=True, return_counts=True)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        agreement: Floats = (counts[same] - 1) / (n - 1)
     has_peers = ~np.isnan(agreement)
     shared = Summaries(cells[has_peers], agreement[has_peers], size)
     first = np.full(size, len(loaded.evaluations.at))
@@ -227,18 +270,11 @@ def _windows(loaded: LoadedRun, window: Codes) -> Iterator[DriftRow]:
     at = sorted(loaded.evaluations.at)
     for cell in np.flatnonzero(means.n):
         judge, number = divmod(int(cell), width)
-        spa = float(shared.mean[cell]) if shared.n[cell] else None
-        numbers = (number + 1, int(means.n[cell]), float(means.mean[cell]))
-        yield DriftRow(loaded.judges[judge], *numbers, spa, at[first[cell]])
-
-
-def _peer_share(loaded: LoadedRun) -> Floats:
-    """Return the share of other judges of a unit's pair that gave the same score; NaN without others."""
-    units = loaded.units
-    pair = np.unique(loaded.pair_keys(units.response, units.factor), return_inverse=True)[1]
-    score = np.rint(units.norm * 10_000).astype(np.int64)  # records hold four places
-    n = np.bincount(pair)[pair] if len(pair) else pair
-    _, same, counts = np.unique(pair * 10_001 + score, return_inverse=True, return_counts=True)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share: Floats = (counts[same] - 1) / (n - 1)
-    return share
+        yield DriftRow(
+            judge=loaded.judges[judge],
+            window=number + 1,
+            units=int(means.n[cell]),
+            mean=float(means.mean[cell]),
+            spa=float(shared.mean[cell]) if shared.n[cell] else None,
+            started=at[first[cell]],
+        )

@@ -37,7 +37,7 @@ from coeval.analysis.judge_fit import (
     length_worth,
     score_table,
 )
-from coeval.analysis.statistics import Codes, Floats
+from coeval.analysis.statistics import Floats
 from coeval.analysis.units import LoadedRun, once
 
 _EM_STEPS = 12
@@ -58,7 +58,7 @@ class _Solution:
 
 
 def solve(table: ScoreTable, judges: JudgeFit, counts: Mask, variance: float) -> _Solution:
-    """Return the solution for answers whose quality varies by `variance` about that of student and item."""
+    """Solve for answers with a quality that varies by `variance` about that of student and item."""
     scores = np.where(counts, table.scores - table.length[:, None] * judges.excess, 0.0)
     safe = np.where(judges.noise > 0, judges.noise, 1.0)
     w = np.where(judges.noise > 0, 1.0 / safe, 0.0)
@@ -78,8 +78,8 @@ class _Task:
         scaled = g_judge * inverse[:, None]
         cc = np.diag(whole.w * mask.sum(axis=0)) - np.outer(b, b) * (mask.T @ (kappa[:, None] * mask))
         cc -= scaled.T @ g_judge
-        said = psi[:, None] * mask * b
-        cross = np.stack([np.bincount(table.student[rows], column, minlength=table.students) for column in said.T])
+        weighted = psi[:, None] * mask * b
+        cross = np.stack([np.bincount(table.student[rows], column, minlength=table.students) for column in weighted.T])
         self.cross = cross - scaled.T @ whole.g_student[self.items]
         self.right = whole.w * y.sum(axis=0) - b * (mask.T @ (kappa * by)) - scaled.T @ whole.right_item[self.items]
         self.inverse = np.linalg.pinv(cc, rcond=1e-9, hermitian=True)
@@ -100,8 +100,8 @@ class _Equations:
         self.inverse = np.divide(1.0, weight, out=np.zeros(items), where=weight > 0)
         cells = np.bincount(table.item * students + table.student, self.phi, minlength=items * students)
         self.g_student = cells.reshape(items, students)
-        said = self.psi[:, None] * self.mask * self.b
-        self.g_judge = np.stack([np.bincount(table.item, column, minlength=items) for column in said.T], axis=1)
+        weighted = self.psi[:, None] * self.mask * self.b
+        self.g_judge = np.stack([np.bincount(table.item, column, minlength=items) for column in weighted.T], axis=1)
         self.right_item = np.bincount(table.item, self.psi * self.by, minlength=items)
         rows = (np.flatnonzero(table.task == task) for task in range(table.tasks))
         self.tasks = [_Task(self, chosen) if len(chosen) else None for chosen in rows]
@@ -112,13 +112,15 @@ class _Equations:
         scaled = self.g_student * self.inverse[:, None]
         matrix = np.diag(np.bincount(table.student, self.phi, minlength=students)) - scaled.T @ self.g_student
         right = np.bincount(table.student, self.psi * self.by, minlength=students) - scaled.T @ self.right_item
-        for one in (task for task in self.tasks if task is not None):
-            matrix -= one.cross.T @ one.inverse @ one.cross
-            right -= one.cross.T @ (one.inverse @ one.right)
+        for task in self.tasks:
+            if task is not None:
+                matrix -= task.cross.T @ task.inverse @ task.cross
+                right -= task.cross.T @ (task.inverse @ task.right)
         present = np.bincount(table.student, self.phi, minlength=students) > 0
         values, vectors = np.linalg.eigh(matrix)
-        told = values > 1e-7 * max(float(self.phi.sum()) / max(students, 1), 1e-12)  # what comparisons there are
-        inverse = (vectors[:, told] / values[told]) @ vectors[:, told].T
+        # Directions that no comparison tells apart have an eigenvalue of zero; the mean of all students is one.
+        is_compared = values > 1e-7 * max(float(self.phi.sum()) / max(students, 1), 1e-12)
+        inverse = (vectors[:, is_compared] / values[is_compared]) @ vectors[:, is_compared].T
         theta = inverse @ right
         severity = np.full((table.tasks, table.judges), np.nan)
         for number, task in enumerate(self.tasks):
@@ -132,20 +134,20 @@ class _Equations:
         theta = np.where(present, theta - theta[present].mean() if present.any() else theta, np.nan)
         never = np.stack([self.mask[table.task == task].sum(axis=0) == 0 for task in range(table.tasks)])
         severity[never] = np.nan
-        return _Solution(theta, severity, item, influence, int(told.sum()) >= int(present.sum()) - 1)
+        return _Solution(theta, severity, item, influence, int(is_compared.sum()) >= int(present.sum()) - 1)
 
     def _influence(self, theta: Floats, severity: Floats, item: Floats) -> Floats:
-        """Return what each cluster adds to the equations of students, (C, S), severities being eliminated."""
+        """Return the share of each cluster in the equations of students, (C, S), severities being eliminated."""
         table, clusters = self.table, int(self.table.cluster.max(initial=-1)) + 1
         quality = theta[table.student] + item[table.item]
         rest = self.mask * (self.y - severity[table.task] - self.sharpness * quality[:, None])
-        told = rest @ self.b
+        evidence = rest @ self.b
         cluster = table.cluster[table.item]
         cells = np.bincount(
-            cluster * table.students + table.student, self.psi * told, minlength=clusters * table.students
+            cluster * table.students + table.student, self.psi * evidence, minlength=clusters * table.students
         )
         scores: Floats = cells.reshape(clusters, table.students).astype(np.float64)
-        of_judge = self.w * rest - self.b * self.mask * (self.kappa * told)[:, None]
+        of_judge = self.w * rest - self.b * self.mask * (self.kappa * evidence)[:, None]
         for number, task in enumerate(self.tasks):
             if task is None:
                 continue
@@ -206,8 +208,9 @@ def task_fits(loaded: LoadedRun) -> dict[str, Fit]:
         return {}
     for code, name in enumerate(loaded.tasks):
         rows = whole.table.task == code
-        if rows.any() and (one := _fit(whole.table.where(rows), whole.counts[rows], whole.judges)) is not None:
-            fits[name] = one
+        fit = _fit(whole.table.where(rows), whole.counts[rows], whole.judges) if rows.any() else None
+        if fit is not None:
+            fits[name] = fit
     return fits
 
 
@@ -216,19 +219,16 @@ def fit_table(table: ScoreTable) -> Fit | None:
     if not len(table.item):
         return None
     given = ~np.isnan(table.scores)
-    for counts in (_without_own(table, given), given):
-        judges = refined(table, fit_judges(table, counts), counts)
+    # A judge's scores of its own answers do not count, but of students that nobody else scored.
+    others = given & ~table.own
+    scored = np.bincount(table.student[others.any(axis=1)], minlength=table.students) > 0
+    without_own = np.where(scored[table.student][:, None], others, given)
+    for counts in (without_own, given):
+        judges = _refined(table, fit_judges(table, counts), counts)
         fit = _fit(table, counts, judges)
         if fit is not None:
             return fit
     return None
-
-
-def _without_own(table: ScoreTable, given: Mask) -> Mask:
-    """Leave out a judge's scores of its own answers, of students that others scored."""
-    others = given & ~table.own
-    scored = np.bincount(table.student[others.any(axis=1)], minlength=table.students) > 0
-    return np.where(scored[table.student][:, None], others, given)
 
 
 def _spread(solution: _Solution) -> float:
@@ -237,7 +237,7 @@ def _spread(solution: _Solution) -> float:
     return float(np.clip(1.0 - theta.var(ddof=1), 0.05, 1.0)) if len(theta) > 1 else 1.0
 
 
-def refined(table: ScoreTable, judges: JudgeFit, counts: Mask) -> JudgeFit:
+def _refined(table: ScoreTable, judges: JudgeFit, counts: Mask) -> JudgeFit:
     """Return sharpness and noise after some steps of EM, which holds where scores are missing by student."""
     if (judges.information > 0).sum() < 2:
         return judges
@@ -275,9 +275,9 @@ def _posterior(
     prior = np.nan_to_num(solution.theta)[table.student] + solution.item[table.item]
     severity = np.nan_to_num(solution.severity)[table.task]
     expected = severity + judges.sharpness * prior[:, None] + table.length[:, None] * judges.excess
-    told = np.where(counts, table.scores - expected, 0.0) @ b
+    evidence = np.where(counts, table.scores - expected, 0.0) @ b
     doubt = 1.0 / (1.0 / variance + counts @ (b * judges.sharpness))
-    return prior + doubt * told, doubt
+    return prior + doubt * evidence, doubt
 
 
 def _fit(table: ScoreTable, counts: Mask, judges: JudgeFit) -> Fit | None:
@@ -326,18 +326,14 @@ def _controlled(table: ScoreTable, judges: JudgeFit, counts: Mask, scale: float)
     clusters = int(table.cluster.max(initial=-1)) + 1
     if np.ptp(x) < 1e-9 or not (judges.information > 0).any():
         return np.full(table.students, np.nan), np.zeros((clusters, table.students))
-    effects = _student_effects(x, table.item[rows], table.student[rows], (len(table.items), table.students))
+    # The effects of students (S,) on lengths, items being fixed effects; about their mean.
+    item, student, sizes = table.item[rows], table.student[rows], (len(table.items), table.students)
+    cells = np.bincount(item * sizes[1] + student, minlength=sizes[0] * sizes[1]).reshape(sizes).astype(np.float64)
+    scaled = cells / np.maximum(cells.sum(axis=1, keepdims=True), 1.0)
+    matrix = np.diag(cells.sum(axis=0)) - scaled.T @ cells
+    right = np.bincount(student, x, minlength=sizes[1]) - scaled.T @ np.bincount(item, x, minlength=sizes[0])
+    effects: Floats = np.linalg.pinv(matrix, rcond=1e-9, hermitian=True) @ right
     safe = np.where(judges.sharpness > 0, judges.sharpness, 1.0)
     weight = judges.information / judges.information.sum()
     of_beta = judges.slope_influence if len(judges.slope_influence) == clusters else np.zeros((clusters, table.judges))
     return scale * judges.beta * effects, np.outer(of_beta @ (weight / safe), scale * effects)
-
-
-def _student_effects(values: Floats, item: Codes, student: Codes, sizes: tuple[int, int]) -> Floats:
-    """Return the effects of students (S,) on values (N,), items being fixed effects; about their mean."""
-    cells = np.bincount(item * sizes[1] + student, minlength=sizes[0] * sizes[1]).reshape(sizes).astype(np.float64)
-    scaled = cells / np.maximum(cells.sum(axis=1, keepdims=True), 1.0)
-    matrix = np.diag(cells.sum(axis=0)) - scaled.T @ cells
-    right = np.bincount(student, values, minlength=sizes[1]) - scaled.T @ np.bincount(item, values, minlength=sizes[0])
-    effects: Floats = np.linalg.pinv(matrix, rcond=1e-9, hermitian=True) @ right
-    return effects

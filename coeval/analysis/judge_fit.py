@@ -1,4 +1,4 @@
-"""What judges' scores of answers say of the judges: how sharp they are, how noisy, and what length is worth to them.
+"""Sharpness and noise of judges, and the worth of length to them, from their scores of answers.
 
 Steps 1 and 2 of the fit of students, judges and items, whose model is at the head of `coeval.analysis.fit`:
 
@@ -6,8 +6,7 @@ Steps 1 and 2 of the fit of students, judges and items, whose model is at the he
    is what length is worth. Most judges are taken not to favour length for its own sake: beta is the median of
    gamma_j / l_j, weighted by what judges can tell.
 2. l and sigma. Within an item two judges' scores covary by l_j l_k: the loadings of one factor (minres), which a judge
-   that says the same of all, or anything, does not have. With one judge or two it cannot be told which is sharper:
-   both count alike.
+   that says the same of all, or anything, does not have.
 
 Shapes: R answers, J judges, S students, D items, T tasks, C clusters.
 """
@@ -23,13 +22,12 @@ from coeval.analysis.statistics import Codes, Floats
 from coeval.analysis.units import LoadedRun, factor_weights, once
 
 Mask = npt.NDArray[np.bool_]
+# Observations that say that judges are equally reliable: with one judge or two it cannot be told which is sharper.
 PRIOR = 5.0
-"""Observations that say that judges are equally reliable."""
-LEAST_NOISE = 0.05
-"""Of a judge's variance within items."""
+LEAST_NOISE = 0.05  # as a share of a judge's variance within items: none is so sure that the others do not count
 _MINRES_STEPS = 200
 _MAX_RELIABILITY = 0.98  # correlation with quality
-_PRODUCTS_IN_MEMORY = 2_000_000  # products in memory
+_PRODUCTS_IN_MEMORY = 2_000_000
 
 
 @dataclass(frozen=True)
@@ -80,13 +78,20 @@ def score_table(loaded: LoadedRun) -> ScoreTable:
         np.divide(sums, total, out=scores[:, judge], where=total > 0)
     items, item = np.unique(pairs.datapoint[first], return_inverse=True)
     student = pairs.student[first]
+    # log2 of tokens about its mean, 0 where they are not known.
+    tokens = loaded.tokens[responses]
+    is_known = np.isfinite(tokens) & (tokens > 0)
+    length = np.zeros(len(tokens))
+    if is_known.any():
+        logs = np.log2(np.where(is_known, tokens, 1.0))
+        length = np.where(is_known, logs - logs[is_known].mean(), 0.0)
     return ScoreTable(
-        student,
-        item,
-        pairs.task[first],
-        scores,
+        student=student,
+        item=item,
+        task=pairs.task[first],
+        scores=scores,
         own=student[:, None] == loaded.matching("judge", "student"),
-        length=_log_length(loaded.tokens[responses]),
+        length=length,
         cluster=np.unique(loaded.clusters[items], return_inverse=True)[1],
         items=items,
         students=len(loaded.students),
@@ -94,21 +99,12 @@ def score_table(loaded: LoadedRun) -> ScoreTable:
     )
 
 
-def _log_length(tokens: Floats) -> Floats:
-    """Return log2 of tokens about its mean, 0 where they are not known."""
-    is_known = np.isfinite(tokens) & (tokens > 0)
-    if not is_known.any():
-        return np.zeros(len(tokens))
-    logs = np.log2(np.where(is_known, tokens, 1.0))
-    return np.where(is_known, logs - logs[is_known].mean(), 0.0)
-
-
 # Judges: how sharp they are, how noisy, and what length is worth to them.
 
 
 @dataclass(frozen=True)
 class JudgeFit:
-    """What the fit knows of judges, each (J,) unless said otherwise."""
+    """Estimates of judges, each (J,) unless another shape is given."""
 
     sharpness: Floats  # l: score for one standard deviation of quality within items
     noise: Floats  # sigma^2
@@ -119,7 +115,7 @@ class JudgeFit:
 
     @property
     def information(self) -> Floats:
-        """What a score says of quality."""
+        """Information on quality in one score, (J,)."""
         safe = np.where(self.noise > 0, self.noise, 1.0)
         return np.where(self.noise > 0, self.sharpness**2 / safe, 0.0)
 
@@ -130,7 +126,7 @@ class JudgeFit:
 
 
 @dataclass(frozen=True)
-class Products:
+class _Products:
     """Products of judges' scores about their means within items, (D, J, J), with their expectation in variances."""
 
     cross: Floats
@@ -138,17 +134,11 @@ class Products:
 
     def covariance(self) -> Floats:
         """Return the covariances within items, (J, J), NaN where two judges share nothing."""
-        return covariances(self.cross.sum(axis=0), self.count.sum(axis=0))
+        cross, count = self.cross.sum(axis=0), self.count.sum(axis=0)
+        return np.where(count > 1e-9, cross / np.where(count > 1e-9, count, 1.0), np.nan)
 
 
-def covariances(cross: Floats, count: Floats) -> Floats:
-    """Return cross / count, NaN where there is nothing to divide by."""
-    with np.errstate(invalid="ignore", divide="ignore"):
-        result: Floats = np.where(count > 1e-9, cross / np.where(count > 1e-9, count, 1.0), np.nan)
-    return result
-
-
-def item_products(table: ScoreTable, scores: Floats, counts: Mask) -> Products:
+def item_products(table: ScoreTable, scores: Floats, counts: Mask) -> _Products:
     """Return the products of scores (R, J) that count, by item.
 
     Judges who scored other answers of an item have other means there: the expectation of a product is the covariance
@@ -167,12 +157,12 @@ def item_products(table: ScoreTable, scores: Floats, counts: Mask) -> Products:
         last = min(first + step, items)
         rows = order[starts[first] : starts[last] if last < items else len(order)]
         places = starts[first:last] - starts[first]
-        part, mask = centred[rows], counts[rows].astype(np.float64)
-        cross[first:last] = np.add.reduceat(part[:, :, None] * part[:, None, :], places)
+        values, mask = centred[rows], counts[rows].astype(np.float64)
+        cross[first:last] = np.add.reduceat(values[:, :, None] * values[:, None, :], places)
         shared[first:last] = np.add.reduceat(mask[:, :, None] * mask[:, None, :], places)
     n = np.maximum(np.einsum("djj->dj", shared), 1.0)
-    one, other = n[:, :, None], n[:, None, :]
-    return Products(cross, shared * (1.0 - 1.0 / one - 1.0 / other + shared / (one * other)))
+    n_j, n_k = n[:, :, None], n[:, None, :]
+    return _Products(cross, shared * (1.0 - 1.0 / n_j - 1.0 / n_k + shared / (n_j * n_k)))
 
 
 def about_means(values: Floats, groups: Codes, size: int) -> Floats:
@@ -236,7 +226,7 @@ def _loadings(correlation: Floats, count: Floats) -> Floats:
     return r
 
 
-def correlations(covariance: Floats) -> Floats:
+def _correlations(covariance: Floats) -> Floats:
     """Return correlations of covariances (..., J, J), NaN where a judge does not vary."""
     sd = np.sqrt(np.maximum(np.einsum("...jj->...j", covariance), 0.0))
     scale = sd[..., :, None] * sd[..., None, :]
@@ -245,26 +235,15 @@ def correlations(covariance: Floats) -> Floats:
     return result
 
 
-def _weighted_median(values: Floats, weights: Floats) -> float:
-    """Return the median of values by weights, between two that share it; 0 without any weight."""
-    chosen = weights > 0
-    if not chosen.any():
-        return 0.0
-    order = np.argsort(values[chosen], kind="stable")
-    values, weights = values[chosen][order], weights[chosen][order]
-    places = (np.cumsum(weights) - 0.5 * weights) / weights.sum()
-    return float(np.interp(0.5, places, values))
-
-
 def fit_judges(table: ScoreTable, counts: Mask) -> JudgeFit:
-    """Return what the scores that count say of judges (steps 1 and 2)."""
+    """Estimate the judges from the scores that count (steps 1 and 2)."""
     slope, influence = _length_slopes(table, counts)
     rest = table.scores - table.length[:, None] * slope
     products = item_products(table, rest, counts)
     covariance = products.covariance()
     variance = np.nan_to_num(np.maximum(np.diagonal(covariance), 0.0))
     variance = np.where(variance < 1e-9, 0.0, variance)
-    reliability = _loadings(correlations(covariance), products.count.sum(axis=0)) * (variance > 0)
+    reliability = _loadings(_correlations(covariance), products.count.sum(axis=0)) * (variance > 0)
     sharpness, noise = reliability * np.sqrt(variance), variance * np.maximum(1.0 - reliability**2, LEAST_NOISE)
     judges = JudgeFit(
         sharpness=sharpness, noise=noise, reliability=reliability, slope=slope, slope_influence=influence, beta=0.0
@@ -276,4 +255,12 @@ def length_worth(judges: JudgeFit, without: int = -1) -> float:
     """Return beta by the median of judges, without one of them where that is given."""
     weights = judges.information * (np.arange(len(judges.slope)) != without)
     safe = np.where(judges.sharpness > 0, judges.sharpness, 1.0)
-    return _weighted_median(judges.slope / safe, np.where(judges.sharpness > 0, weights, 0.0))
+    values = judges.slope / safe
+    # The weighted median, between two that share it: most judges are taken not to favour length for its own sake.
+    chosen = np.where(judges.sharpness > 0, weights, 0.0) > 0
+    if not chosen.any():
+        return 0.0
+    order = np.argsort(values[chosen], kind="stable")
+    values, weights = values[chosen][order], weights[chosen][order]
+    places = (np.cumsum(weights) - 0.5 * weights) / weights.sum()
+    return float(np.interp(0.5, places, values))

@@ -1,4 +1,4 @@
-"""What is wrong with a judge, tested against its own sharpness and severity.
+"""Biases and faults of judges, tested against their own sharpness and severity.
 
 A sharp judge gives a good student more than its peers do, and a severe one a weak student less; neither is a bias. So
 preference is tested on the table of judges and students: with z_js the normal quantile of a judge's mean score of a
@@ -30,16 +30,16 @@ import numpy.typing as npt
 
 from coeval.analysis.fit import Fit, fit_run
 from coeval.analysis.judge_fit import item_products, length_worth
-from coeval.analysis.statistics import Floats, Jackknifed, grouped, holm, jackknifed, t_limits, two_sided
+from coeval.analysis.statistics import Floats, grouped, holm, jackknifed, t_limits, two_sided
 from coeval.analysis.tables import JudgeName, Shown, barred, toned
 from coeval.analysis.units import LoadedRun, once
 
 Mask = npt.NDArray[np.bool_]
-SIGNIFICANT = 0.05
+_SIGNIFICANT = 0.05
 SELF, FAMILY, VERBOSITY, CONSTANT, RANDOM = "self-preference", "family-preference", "verbosity", "constant", "random"
-_BLUNT = 1.0 / 3.0  # of the others' sharpness
+_BLUNT = 1.0 / 3.0  # of the others' sharpness, below which a judge is constant or random
 _ONE_SCORE = 0.95  # share of one score that makes a judge constant
-_LEAST_CLUSTERS = 3  # of prompts, for a test
+_MIN_CLUSTERS_FOR_TEST = 3  # of prompts
 _ALS_STEPS = 60
 
 
@@ -98,11 +98,18 @@ def judge_scales(loaded: LoadedRun) -> tuple[JudgeScale, ...]:
         if row.flagged:
             flags[row.judge].append(row.bias)
     given = ~np.isnan(fit.table.scores)
-    expected = _expected_level(fit)
+    task = np.zeros(len(fit.level), dtype=np.int64)
+    task[fit.table.item] = fit.table.task
+    # What each judge would give an average answer to each item (D, J), against the level of the same items: a judge may
+    # have tasks of its own.
+    each = fit.solution.severity[task] + np.outer(fit.solution.item, fit.judges.sharpness)
+    scored = np.isfinite(each)
+    gap = np.where(scored, each - fit.level[:, None], 0.0).sum(axis=0) / np.maximum(scored.sum(axis=0), 1)
+    expected = gap + fit.level.mean()
     return tuple(
         JudgeScale(
             name,
-            severity=_finite(expected[code] - float(fit.level.mean())),
+            severity=float(expected[code] - float(fit.level.mean())) if scored[:, code].any() else None,
             sharpness=float(judges.sharpness[code]) / typical if typical else None,
             reliability=float(judges.reliability[code] ** 2),
             weight=float(weight[code]),
@@ -113,22 +120,6 @@ def judge_scales(loaded: LoadedRun) -> tuple[JudgeScale, ...]:
         for code, name in enumerate(loaded.judges)
         if given[:, code].any()
     )
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
-
-
-def _expected_level(fit: Fit) -> Floats:
-    """Return what each judge would give an average answer to the average item of its tasks, (J,)."""
-    task = np.zeros(len(fit.level), dtype=np.int64)
-    task[fit.table.item] = fit.table.task
-    each = fit.solution.severity[task] + np.outer(fit.solution.item, fit.judges.sharpness)
-    scored = np.isfinite(each)
-    # Against the level of the same items: a judge may have tasks of its own.
-    gap = np.where(scored, each - fit.level[:, None], 0.0).sum(axis=0) / np.maximum(scored.sum(axis=0), 1)
-    result: Floats = np.where(scored.any(axis=0), gap + fit.level.mean(), np.nan)
-    return result
 
 
 def most_common(loaded: LoadedRun, judge: int) -> float | None:
@@ -147,7 +138,13 @@ def bias_tests(loaded: LoadedRun) -> tuple[BiasTest, ...]:
     corrected = holm([test.p_value for test in tests])
     rows = [
         BiasTest(
-            loaded.judges[test.judge], test.bias, test.effect, *test.limits, test.p_value, bool(p_value < SIGNIFICANT)
+            judge=loaded.judges[test.judge],
+            bias=test.bias,
+            effect=test.effect,
+            lower=test.limits[0],
+            upper=test.limits[1],
+            p_value=test.p_value,
+            flagged=bool(p_value < _SIGNIFICANT),
         )
         for test, p_value in zip(tests, corrected, strict=True)
     ]
@@ -158,27 +155,24 @@ def bias_tests(loaded: LoadedRun) -> tuple[BiasTest, ...]:
 
 
 def _preferences(loaded: LoadedRun, fit: Fit) -> Iterator[_Test]:
+    from coeval.analysis.bias import family_of
+
     own = loaded.matching("judge", "student")[:, None] == np.arange(len(loaded.students))
     yield from _of_cells(fit, own, own, SELF)
-    relatives = _relatives(loaded) & ~own
+    judges = [family_of(loaded.info.model_id(name, "judge")) for name in loaded.judges]
+    students = [family_of(loaded.info.model_id(name, "student")) for name in loaded.students]
+    same = [[judge is not None and judge == student for student in students] for judge in judges]
+    relatives = np.array(same, dtype=bool).reshape(own.shape) & ~own
     if relatives.any():
         yield from _of_cells(fit, relatives, own | relatives, FAMILY)
 
 
-def _relatives(loaded: LoadedRun) -> Mask:
-    """Return which students are of a judge's family, (J, S)."""
-    from coeval.analysis.bias import family_of
-
-    judges = [family_of(loaded.info.model_id(name, "judge")) for name in loaded.judges]
-    students = [family_of(loaded.info.model_id(name, "student")) for name in loaded.students]
-    rows = [[judge is not None and judge == student for student in students] for judge in judges]
-    return np.array(rows, dtype=bool).reshape(len(judges), len(students))
-
-
 def _of_cells(fit: Fit, tested: Mask, left_out: Mask, bias: str) -> Iterator[_Test]:
     """Test the cells (J, S) of each judge against a fit of the table without those left out."""
+    from scipy.special import ndtr, ndtri
+
     sums, counts = _cell_sums(fit)
-    if len(sums) < _LEAST_CLUSTERS:
+    if len(sums) < _MIN_CLUSTERS_FOR_TEST:
         return
     total, number = sums.sum(axis=0), counts.sum(axis=0)
     used = (number > 0) & ~left_out
@@ -192,14 +186,25 @@ def _of_cells(fit: Fit, tested: Mask, left_out: Mask, bias: str) -> Iterator[_Te
         """Return z less its expectation, and the same in scores, (..., J, S)."""
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(counts > 0, sums / np.maximum(counts, 1e-9), 0.5)
-        z = _quantile(mean, counts)
+        least = 0.5 / (np.maximum(counts, 1.0) + 1.0)  # a mean of 0 or 1 has no quantile
+        z = ndtri(np.clip(mean, least, 1.0 - least))
         expected = _rank_one(z, used, weights)
-        return z - expected, mean - _share(expected)
+        return z - expected, mean - ndtr(expected)
 
     rest, scores = (part[0] for part in figures(total[None], number[None]))
     left_rest, left_scores = figures(total - sums, number - counts)
     cells = jackknifed(rest.ravel(), left_rest.reshape(len(sums), -1))
-    taste, freedom = _taste(rest, cells, used & enough[:, None])
+    # By how much judges and students differ anyway, beyond the choice of prompts: the median of judges, since one with
+    # a bias must not hide its own.
+    sampling = np.nan_to_num(cells.variance.reshape(rest.shape), posinf=0.0)
+    compared = used & enough[:, None]
+    spare = compared.sum(axis=1) - 2
+    several = spare > 0
+    taste, freedom = 0.0, 1.0
+    if several.any():
+        squares = np.where(compared, rest**2 - sampling, 0.0)
+        taste = max(0.0, float(np.median(squares.sum(axis=1)[several] / spare[several])))
+        freedom = float(spare[several].sum())
     for judge in np.flatnonzero(tested.any(axis=1)).tolist():
         chosen = tested[judge]
         both = np.array([rest[judge, chosen].mean(), scores[judge, chosen].mean()])
@@ -209,16 +214,17 @@ def _of_cells(fit: Fit, tested: Mask, left_out: Mask, bias: str) -> Iterator[_Te
         variance = float(mine.variance[0]) + more
         by_taste = more / variance if variance > 0 else 0.0
         free = 1.0 / (by_taste**2 / max(freedom, 1.0) + (1.0 - by_taste) ** 2 / float(mine.freedom[0]))
+        # Limits in scores are those of quantiles by the slope between the two.
         scale = float(mine.variance[1] / mine.variance[0]) if mine.variance[0] > 0 else 0.0
-        yield _test(judge, bias, both, variance, free, scale)
-
-
-def _test(judge: int, bias: str, both: Floats, variance: float, freedom: float, scale: float) -> _Test:
-    """Return the one-sided test of an effect as a quantile and in scores; `scale` is the square of its slope."""
-    two = float(two_sided(both[0], variance, freedom))
-    low, high = t_limits(float(both[1]), scale * variance, freedom)
-    p_value = two / 2 if both[0] > 0 else 1.0 - two / 2  # for itself, not against
-    return _Test(judge, bias, float(both[1]), (float(max(low, -1.0)), float(min(high, 1.0))), p_value)
+        low, high = t_limits(float(both[1]), scale * variance, free)
+        two = float(two_sided(both[0], variance, free))
+        yield _Test(
+            judge=judge,
+            bias=bias,
+            effect=float(both[1]),
+            limits=(float(max(low, -1.0)), float(min(high, 1.0))),
+            p_value=two / 2 if both[0] > 0 else 1.0 - two / 2,  # one-sided: for itself, not against
+        )
 
 
 def _cell_sums(fit: Fit) -> tuple[Floats, Floats]:
@@ -238,21 +244,6 @@ def _cell_sums(fit: Fit) -> tuple[Floats, Floats]:
     shape = (len(given.T), clusters, table.students)
     parts = [np.stack(part).reshape(shape).transpose(1, 0, 2) for part in (sums, counts)]
     return grouped(parts[0].astype(np.float64)), grouped(parts[1].astype(np.float64))
-
-
-def _quantile(mean: Floats, counts: Floats) -> Floats:
-    from scipy.special import ndtri
-
-    least = 0.5 / (np.maximum(counts, 1.0) + 1.0)
-    result: Floats = ndtri(np.clip(mean, least, 1.0 - least))
-    return result
-
-
-def _share(z: Floats) -> Floats:
-    from scipy.special import ndtr
-
-    result: Floats = ndtr(z)
-    return result
 
 
 def _rank_one(z: Floats, used: Mask, weights: Floats) -> Floats:
@@ -278,49 +269,30 @@ def _rank_one(z: Floats, used: Mask, weights: Floats) -> Floats:
     return result
 
 
-def _taste(rest: Floats, cells: Jackknifed, used: Mask) -> tuple[float, float]:
-    """Return by how much judges and students differ anyway, beyond the choice of prompts, and its freedom.
-
-    The median of judges: one with a bias does not hide its own.
-    """
-    sampling = np.nan_to_num(cells.variance.reshape(rest.shape), posinf=0.0)
-    free = used.sum(axis=1) - 2
-    several = free > 0
-    if not several.any():
-        return 0.0, 1.0
-    squares = np.where(used, rest**2 - sampling, 0.0)
-    each = squares.sum(axis=1)[several] / free[several]
-    return max(0.0, float(np.median(each))), float(free[several].sum())
-
-
 # Length, and scores that say nothing.
 
 
 def _verbosity(fit: Fit) -> Iterator[_Test]:
     judges = fit.judges
-    if int(judges.slope_influence.any(axis=1).sum()) < _LEAST_CLUSTERS:
+    if int(judges.slope_influence.any(axis=1).sum()) < _MIN_CLUSTERS_FOR_TEST:
         return
     informative = judges.information > 0
     safe = np.where(informative, judges.sharpness, 1.0)
     weight = judges.information / max(float(judges.information.sum()), 1e-300)
-    slopes = _jackknife_influence(judges.slope_influence)
+    # Slopes are sums over clusters: their variances (J,) by the jackknife, and its degrees of freedom.
+    clusters = max(2, int(judges.slope_influence.any(axis=1).sum()))
+    variances, freedom = (judges.slope_influence**2).sum(axis=0) * clusters / (clusters - 1), float(clusters - 1)
     for judge in np.flatnonzero(judges.slope_influence.any(axis=0)).tolist():
         others = weight * (np.arange(len(weight)) != judge)
         if not others.any():
             continue
         others = others / others.sum()
         effect = float(judges.slope[judge] - judges.sharpness[judge] * length_worth(judges, without=judge))
-        worth = float(((others / safe) ** 2 * slopes[0]).sum()) * float(judges.sharpness[judge]) ** 2
-        variance = float(slopes[0][judge]) + worth
-        p_value = float(two_sided(effect, variance, slopes[1]))
-        low, high = t_limits(effect, variance, slopes[1])
+        worth = float(((others / safe) ** 2 * variances).sum()) * float(judges.sharpness[judge]) ** 2
+        variance = float(variances[judge]) + worth
+        p_value = float(two_sided(effect, variance, freedom))
+        low, high = t_limits(effect, variance, freedom)
         yield _Test(judge, VERBOSITY, effect, (float(low), float(high)), p_value)
-
-
-def _jackknife_influence(influence: Floats) -> tuple[Floats, float]:
-    """Return the variances of estimates (J,) that are sums over clusters (C, J), and their degrees of freedom."""
-    clusters = max(2, int(influence.any(axis=1).sum()))
-    return (influence**2).sum(axis=0) * clusters / (clusters - 1), float(clusters - 1)
 
 
 def _blunt(loaded: LoadedRun, fit: Fit) -> Iterator[_Test]:
@@ -332,7 +304,7 @@ def _blunt(loaded: LoadedRun, fit: Fit) -> Iterator[_Test]:
     np.add.at(cross, fit.table.cluster, products.cross)
     np.add.at(count, fit.table.cluster, products.count)
     cross, count = grouped(cross), grouped(count)
-    if len(cross) < _LEAST_CLUSTERS:
+    if len(cross) < _MIN_CLUSTERS_FOR_TEST:
         return
     safe = np.where(judges.noise > 0, judges.noise, 1.0)
     b = np.where(judges.noise > 0, judges.sharpness / safe, 0.0)

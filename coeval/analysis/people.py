@@ -1,8 +1,5 @@
 """Judges calibrated by people's scores of some answers, and the students' calibrated scores on all answers.
 
-A judge that is a model has one map for all factors, since it uses one scale; one that computes has one for each factor.
-Limits of calibrated means add up two variances: which items the run has, and which of them people scored.
-
 Shapes: P annotated (answer, factor) pairs, U units, S students, B draws.
 """
 
@@ -32,24 +29,25 @@ _FOLDS = 5
 
 def monotone(values: Floats, weights: Floats) -> Floats:
     """Return the non-decreasing sequence nearest to `values` (V,), by weighted squares (pool adjacent violators)."""
-    blocks: list[list[float]] = []  # mean, weight, how many
+    blocks: list[list[float]] = []  # mean, weight, number of values
     for value, weight in zip(values.tolist(), weights.tolist(), strict=True):
         blocks.append([value, weight, 1])
         while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
-            mean, heavy, many = blocks.pop()
+            mean, heavy, count = blocks.pop()
             last = blocks[-1]
             last[0] = (last[0] * last[1] + mean * heavy) / (last[1] + heavy)
-            last[1], last[2] = last[1] + heavy, last[2] + many
+            last[1] += heavy
+            last[2] += count
     return np.repeat([block[0] for block in blocks], [int(block[2]) for block in blocks])
 
 
 @dataclass(frozen=True)
-class Map:
-    """What each of a judge's scores is worth."""
+class _Map:
+    """The worth of each of a judge's scores on people's scale."""
 
     scores: Floats  # (V,) those that the judge gave to what people scored too
-    means: Floats  # (V,) what people gave on average
-    counts: Codes  # (V,) of how many pairs
+    means: Floats  # (V,) people's mean score of the same
+    counts: Codes  # (V,) of pairs
     fitted: Floats  # (V,) `means` made non-decreasing
 
     def __call__(self, scores: Floats) -> Floats:
@@ -57,26 +55,11 @@ class Map:
         return np.interp(scores, self.scores, self.fitted)
 
 
-def fit_map(judge: Floats, people: Floats) -> Map:
+def fit_map(judge: Floats, people: Floats) -> _Map:
     """Fit a map to pairs (N,), at least one."""
     scores, place, counts = np.unique(judge, return_inverse=True, return_counts=True)
-    return _map(scores, counts, np.bincount(place, people) / counts)
-
-
-def _drawn_maps(judge: Floats, people: Floats, items: Codes, draws: Floats) -> list[Map | None]:
-    """Fit a map for each draw (B, items) of how often an item was drawn; None for a draw without the judge's."""
-    scores, place = np.unique(judge, return_inverse=True)
-    cells, shape = items * len(scores) + place, (draws.shape[1], len(scores))
-    counts = draws @ np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
-    sums = draws @ np.bincount(cells, people, minlength=shape[0] * shape[1]).reshape(shape)
-    return [
-        _map(scores[drawn], count[drawn].astype(np.int64), total[drawn] / count[drawn]) if drawn.any() else None
-        for drawn, count, total in zip(counts > 0, counts, sums, strict=True)
-    ]
-
-
-def _map(scores: Floats, counts: Codes, means: Floats) -> Map:
-    return Map(scores, means, counts, monotone(means, counts.astype(np.float64)))
+    means = np.bincount(place, people) / counts
+    return _Map(scores, means, counts, monotone(means, counts.astype(np.float64)))
 
 
 def cross_validated(judge: Floats, people: Floats, items: Codes) -> Floats | None:
@@ -87,13 +70,13 @@ def cross_validated(judge: Floats, people: Floats, items: Codes) -> Floats | Non
     # Folds of items, not of scores: what people gave other answers to an item would tell of this one.
     fold = np.random.default_rng(0).permutation(len(different))[item] % _FOLDS
     worth = np.empty(len(judge))
-    for one in np.unique(fold):
-        mine = fold == one
+    for number in np.unique(fold):
+        mine = fold == number
         worth[mine] = fit_map(judge[~mine], people[~mine])(judge[mine])
     return worth
 
 
-FEW = 10
+_MIN_ITEMS_OF_MAP = 10  # a map of fewer is a guess
 _CALIBRATED = "mean of what the judges' scores are worth, on all answers; 95 % interval"
 _DRAWS = 200
 _NORMAL_QUANTILE = 1.959964
@@ -102,7 +85,7 @@ _WORDS = {value: word.capitalize() for word, value in LEVELS.items()}
 
 @dataclass(frozen=True)
 class _JudgeCalibration:
-    """What a judge's map is fitted to, and how much closer to people it brings the judge."""
+    """The basis of a judge's map, and the judge's distance from people without it and with it."""
 
     judge: JudgeName
     factor: str  # empty: all factors
@@ -116,7 +99,7 @@ class _JudgeCalibration:
 
 @dataclass(frozen=True)
 class _MapRow:
-    """What one score of a judge is worth."""
+    """The worth of one score of a judge."""
 
     judge: JudgeName
     factor: str
@@ -181,11 +164,14 @@ class _Consensus:
 
 @dataclass(frozen=True)
 class _Judge:
-    """A judge's map with the scores that it is fitted to; factor -1: all."""
+    """A judge's map with the scores that it is fitted to and the units that it applies to."""
 
-    judge: int
-    factor: int
-    map: Map
+    code: int
+    name: str
+    factor: int  # -1: all
+    factor_name: str  # empty: all
+    units: Units
+    map: _Map
     scores: Floats
     people: Floats
     item: Codes
@@ -194,7 +180,17 @@ class _Judge:
 
 def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
     """Compute agreement with people, maps, and calibrated scores of students."""
-    pairs = _consensus(loaded, annotations)
+    # One score for each pair: the mean over annotators.
+    place = loaded.pair_places(annotations.response, annotations.factor)
+    scored = place >= 0
+    places, pair = np.unique(place[scored], return_inverse=True)
+    point = loaded.pairs.datapoint[places]
+    pairs = _Consensus(
+        people=Summaries(pair, annotations.score[scored], len(places)).mean,
+        place=places,
+        datapoint=point,
+        item=np.unique(point, return_inverse=True)[1],
+    )
     judges = list(_judges(loaded, pairs))
     return Calibration(
         header=loaded.header,
@@ -202,79 +198,73 @@ def calibration(loaded: LoadedRun, annotations: Annotations) -> Calibration:
         rows_read=annotations.rows,
         annotators=annotations.annotators,
         left_out=annotations.bad,
-        without_map=tuple(name for code, name in enumerate(loaded.judges) if all(one.judge != code for one in judges)),
+        without_map=tuple(
+            name for code, name in enumerate(loaded.judges) if all(judge.code != code for judge in judges)
+        ),
         agreement=agreement_rows(loaded, annotations),
-        judges=tuple(_summary(loaded, one) for one in judges),
-        maps=tuple(row for one in judges for row in _map_rows(loaded, one)),
+        judges=tuple(_summary(judge) for judge in judges),
+        maps=tuple(row for judge in judges for row in _map_rows(judge)),
         students=_students(loaded, pairs, judges),
     )
 
 
-def _consensus(loaded: LoadedRun, annotations: Annotations) -> _Consensus:
-    """Return one score for each pair: the mean over annotators."""
-    place = loaded.pair_places(annotations.response, annotations.factor)
-    scored = place >= 0
-    places, pair = np.unique(place[scored], return_inverse=True)
-    people = Summaries(pair, annotations.score[scored], len(places)).mean
-    point = loaded.pairs.datapoint[places]
-    return _Consensus(people, places, point, np.unique(point, return_inverse=True)[1])
-
-
 def _judges(loaded: LoadedRun, pairs: _Consensus) -> Iterator[_Judge]:
-    factors = loaded.pairs.factor[pairs.place]
+    factors, units = loaded.pairs.factor[pairs.place], loaded.units
     for code, kind in enumerate(loaded.kinds):
         scores = loaded.pairs.scores[pairs.place, code]
+        # A judge that is a model uses one scale for all factors; each of those that compute has a scale of its own.
         for factor in [-1] if kind == "model" else np.unique(factors).tolist():
             mine = ~np.isnan(scores) & ((factors == factor) | (factor < 0))
             if mine.any():
-                people = pairs.people[mine]
-                places = (pairs.item[mine], loaded.clusters[pairs.datapoint[mine]])
-                yield _Judge(code, factor, fit_map(scores[mine], people), scores[mine], people, *places)
+                yield _Judge(
+                    code=code,
+                    name=loaded.judges[code],
+                    factor=factor,
+                    factor_name="" if factor < 0 else loaded.factors[factor],
+                    units=units.where((units.judge == code) & ((units.factor == factor) | (factor < 0))),
+                    map=fit_map(scores[mine], pairs.people[mine]),
+                    scores=scores[mine],
+                    people=pairs.people[mine],
+                    item=pairs.item[mine],
+                    cluster=loaded.clusters[pairs.datapoint[mine]],
+                )
 
 
-def _summary(loaded: LoadedRun, one: _Judge) -> _JudgeCalibration:
-    worth = cross_validated(one.scores, one.people, one.item)
+def _summary(judge: _Judge) -> _JudgeCalibration:
+    worth = cross_validated(judge.scores, judge.people, judge.item)
+    items = len(np.unique(judge.item))
     return _JudgeCalibration(
-        *_named(loaded, one),
-        len(one.scores),
-        len(np.unique(one.item)),
-        float(np.abs(one.scores - one.people).mean()),
-        None if worth is None else float(np.abs(worth - one.people).mean()),
-        few=len(np.unique(one.item)) < FEW,
+        judge=judge.name,
+        factor=judge.factor_name,
+        pairs=len(judge.scores),
+        datapoints=items,
+        mae_raw=float(np.abs(judge.scores - judge.people).mean()),
+        mae_calibrated=None if worth is None else float(np.abs(worth - judge.people).mean()),
+        few=items < _MIN_ITEMS_OF_MAP,
     )
 
 
-def _named(loaded: LoadedRun, one: _Judge) -> tuple[str, str]:
-    return loaded.judges[one.judge], "" if one.factor < 0 else loaded.factors[one.factor]
-
-
-def _own(loaded: LoadedRun, one: _Judge) -> Units:
-    """Return the units that a map applies to."""
-    units = loaded.units
-    return units.where((units.judge == one.judge) & ((units.factor == one.factor) | (one.factor < 0)))
-
-
-def _map_rows(loaded: LoadedRun, one: _Judge) -> Iterator[_MapRow]:
+def _map_rows(judge: _Judge) -> Iterator[_MapRow]:
     """Yield a row for each score that people met; of a judge that gives levels, for each that it gave."""
-    units = _own(loaded, one)
-    used, uses = np.unique(units.norm, return_counts=True)
-    levels = bool(units.is_level.all())
-    listed = np.union1d(one.map.scores, used) if levels else one.map.scores
-    place = np.searchsorted(one.map.scores, one.scores)
-    means = group_means(place, one.people, one.cluster, len(one.map.scores))
+    used, uses = np.unique(judge.units.norm, return_counts=True)
+    levels = bool(judge.units.is_level.all())
+    listed = np.union1d(judge.map.scores, used) if levels else judge.map.scores
+    place = np.searchsorted(judge.map.scores, judge.scores)
+    means = group_means(place, judge.people, judge.cluster, len(judge.map.scores))
     for score in listed.tolist():
-        at = np.flatnonzero(one.map.scores == score)
+        at = np.flatnonzero(judge.map.scores == score)
         met = len(at) > 0
-        sure = met and len(np.unique(one.cluster[place == at[0]])) > 1
+        sure = met and len(np.unique(judge.cluster[place == at[0]])) > 1  # one prompt says nothing of others
         yield _MapRow(
-            *_named(loaded, one),
-            score,
-            _WORDS.get(score, "") if levels else "",
-            pairs=int(one.map.counts[at[0]]) if met else 0,
-            people=float(one.map.means[at[0]]) if met else None,
+            judge=judge.name,
+            factor=judge.factor_name,
+            score=score,
+            level=_WORDS.get(score, "") if levels else "",
+            pairs=int(judge.map.counts[at[0]]) if met else 0,
+            people=float(judge.map.means[at[0]]) if met else None,
             lower=float(means.lower[at[0]]) if sure else None,
             upper=float(means.upper[at[0]]) if sure else None,
-            calibrated=float(one.map(np.array([score]))[0]),
+            calibrated=float(judge.map(np.array([score]))[0]),
             units=int(uses[used == score].sum()),
         )
 
@@ -283,62 +273,75 @@ def _students(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tup
     size = len(loaded.students)
     if not judges:
         return ()
-    parts = [_own(loaded, one) for one in judges]
-    student, point, norm = (
-        np.concatenate([getattr(part, name) for part in parts]) for name in ("student", "datapoint", "norm")
-    )
-    worth = np.concatenate([one.map(part.norm) for one, part in zip(judges, parts, strict=True)])
+    student = np.concatenate([judge.units.student for judge in judges])
+    point = np.concatenate([judge.units.datapoint for judge in judges])
+    norm = np.concatenate([judge.units.norm for judge in judges])
+    worth = np.concatenate([judge.map(judge.units.norm) for judge in judges])
     cluster = loaded.clusters[point]
     raw, calibrated = group_means(student, norm, cluster, size), group_means(student, worth, cluster, size)
-    widths = np.hypot(
-        (calibrated.upper - calibrated.lower) / 2, _NORMAL_QUANTILE * _map_errors(pairs, judges, parts, size)
-    )
+    # Two variances add up: which items the run has, and which of them people scored.
+    widths = np.hypot((calibrated.upper - calibrated.lower) / 2, _NORMAL_QUANTILE * _map_errors(pairs, judges, size))
     people, gaps = _beside_people(loaded, pairs, judges)
     raw_ranks = ranked(loaded, raw)
     rows = []
-    for rank, one in enumerate(ranked(loaded, calibrated), start=1):
-        mean, half = float(calibrated.mean[one]), float(widths[one])
+    for rank, code in enumerate(ranked(loaded, calibrated), start=1):
+        mean, half = float(calibrated.mean[code]), float(widths[code])
+        raw_mean, raw_lower, raw_upper = raw.estimate(code)
         rows.append(
             _StudentCalibration(
-                rank,
-                loaded.students[one],
-                raw_ranks.index(one) + 1,
-                *raw.estimate(one),
-                *(mean, max(0.0, mean - half), min(1.0, mean + half)),
-                units=int(calibrated.n[one]),
-                people=float(people.mean[one]) if people.n[one] else None,
-                people_pairs=int(people.n[one]),
-                gap=float(gaps.mean[one]) if gaps.n[one] else None,
-                gap_lower=float(gaps.lower[one]) if gaps.n[one] > 1 else None,
-                gap_upper=float(gaps.upper[one]) if gaps.n[one] > 1 else None,
+                rank=rank,
+                student=loaded.students[code],
+                raw_rank=raw_ranks.index(code) + 1,
+                raw=raw_mean,
+                raw_lower=raw_lower,
+                raw_upper=raw_upper,
+                calibrated=mean,
+                lower=max(0.0, mean - half),
+                upper=min(1.0, mean + half),
+                units=int(calibrated.n[code]),
+                people=float(people.mean[code]) if people.n[code] else None,
+                people_pairs=int(people.n[code]),
+                gap=float(gaps.mean[code]) if gaps.n[code] else None,
+                gap_lower=float(gaps.lower[code]) if gaps.n[code] > 1 else None,
+                gap_upper=float(gaps.upper[code]) if gaps.n[code] > 1 else None,
             )
         )
     return tuple(rows)
 
 
-def _map_errors(pairs: _Consensus, judges: list[_Judge], parts: list[Units], size: int) -> Floats:
+def _map_errors(pairs: _Consensus, judges: list[_Judge], size: int) -> Floats:
     """Return the standard error of each student's calibrated mean from the choice of annotated items, (S,)."""
     items = int(pairs.item.max(initial=-1)) + 1
     draws = np.random.default_rng(0).multinomial(items, np.full(items, 1.0 / items), size=_DRAWS).astype(np.float64)
     sums, counts = np.zeros((_DRAWS, size)), np.zeros(size)
-    for one, part in zip(judges, parts, strict=True):
-        scores, place = np.unique(part.norm, return_inverse=True)
-        table = np.bincount(part.student * len(scores) + place, minlength=size * len(scores)).reshape(size, -1)
+    for judge in judges:
+        given, place = np.unique(judge.units.norm, return_inverse=True)
+        table = np.bincount(judge.units.student * len(given) + place, minlength=size * len(given)).reshape(size, -1)
         counts += table.sum(axis=1)
-        for draw, drawn_map in enumerate(_drawn_maps(one.scores, one.people, one.item, draws)):
-            sums[draw] += table @ (drawn_map or one.map)(scores)
+        # A map for each draw (B, items) of how often an item was drawn.
+        scores, place = np.unique(judge.scores, return_inverse=True)
+        cells, shape = judge.item * len(scores) + place, (items, len(scores))
+        drawn_counts = draws @ np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
+        drawn_sums = draws @ np.bincount(cells, judge.people, minlength=shape[0] * shape[1]).reshape(shape)
+        for draw, (n, total) in enumerate(zip(drawn_counts, drawn_sums, strict=True)):
+            drawn = n > 0
+            if drawn.any():
+                fitted = monotone(total[drawn] / n[drawn], n[drawn])
+                sums[draw] += table @ np.interp(given, scores[drawn], fitted)
+            else:  # none of the judge's items
+                sums[draw] += table @ judge.map(given)
     errors: Floats = (sums / np.maximum(counts, 1)).std(axis=0, ddof=1)
     return errors
 
 
 def _beside_people(loaded: LoadedRun, pairs: _Consensus, judges: list[_Judge]) -> tuple[Summaries, Summaries]:
-    """Return by student what people gave on annotated pairs, and how far that is from the judges' worth."""
+    """Return by student people's scores of annotated pairs, and how far these are from the judges' worth."""
     factors, student = loaded.pairs.factor[pairs.place], loaded.pairs.student[pairs.place]
     total, n = np.zeros(len(pairs.place)), np.zeros(len(pairs.place))
-    for one in judges:
-        scores = loaded.pairs.scores[pairs.place, one.judge]
-        mine = np.flatnonzero(~np.isnan(scores) & ((factors == one.factor) | (one.factor < 0)))
-        total[mine] += one.map(scores[mine])
+    for judge in judges:
+        scores = loaded.pairs.scores[pairs.place, judge.code]
+        mine = np.flatnonzero(~np.isnan(scores) & ((factors == judge.factor) | (judge.factor < 0)))
+        total[mine] += judge.map(scores[mine])
         n[mine] += 1
     both = np.flatnonzero(n)
     gaps = pairs.people[both] - total[both] / n[both]

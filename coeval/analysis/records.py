@@ -1,6 +1,6 @@
 """The records of a run as they can be used: joined by id, one for each id, and what was left out and why.
 
-What the codes of records left out mean is said in `coeval.reports.pieces`; of a DUPLICATE the last valid one counts.
+`coeval.reports.pieces` explains the codes of records that are left out; of a DUPLICATE the last valid one counts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """A task, as far as the run tells."""
+    """A task, from whichever files of the run can be read."""
 
     description: str = ""
     rubric: Mapping[str, str] | None = None
@@ -86,7 +86,7 @@ class RunInfo:
     """Metric judge -> the one metric that it computes, where it does not compute all."""
 
     def model_id(self, model: str, role: str) -> str:
-        """Return what a model's provider calls it in a role; its own name where the run does not tell."""
+        """Return the id of a model at its provider, in a role; its own name where the run does not tell."""
         return self.role_models.get((model, role)) or self.model_ids.get(model, model)
 
     def kind(self, judge: str, task: str, factors: Iterable[str]) -> str:
@@ -127,7 +127,13 @@ def read_run_info(run: Run) -> RunInfo:
             f"{run.folder} holds no run: neither meta.json nor phase5_evaluations is there; check --run"
         )
     meta, config = _map(read_json(run.meta)), stored_config(run)
-    models = [model for model in entries_of(config, "models") if isinstance(model.get("name"), str)]
+    models = {model["name"]: model for model in entries_of(config, "models") if isinstance(model.get("name"), str)}
+    parameters = {name: _map(model.get("parameters")) for name, model in models.items()}
+    interfaces = {
+        # `auto` was resolved when the run started.
+        name: str(_map(model.get("resolved")).get("interface") or model.get("interface") or "")
+        for name, model in models.items()
+    }
     configured = {task["name"]: task for task in entries_of(config, "tasks") if isinstance(task.get("name"), str)}
     stored = {path.name.split(".")[0] for path in (run.folder / "phase2_rubric").glob("[!.]*.rubric.json")}
     return RunInfo(
@@ -136,29 +142,24 @@ def read_run_info(run: Run) -> RunInfo:
         created_at=str(meta.get("created_at") or ""),
         meta=meta,
         tasks={name: _task(run, name, configured.get(name, {})) for name in sorted({*configured, *stored})},
-        interfaces={model["name"]: _interface(model) for model in models},
-        model_ids={model["name"]: str(_map(model.get("parameters")).get("model") or model["name"]) for model in models},
+        interfaces=interfaces,
+        model_ids={name: str(entries.get("model") or name) for name, entries in parameters.items()},
         role_models={
-            (model["name"], str(role)): str(parameters["model"])
-            for model in models
-            for role, parameters in _map(model.get("role_parameters")).items()
-            if _map(parameters).get("model")
+            (name, str(role)): str(entries["model"])
+            for name, model in models.items()
+            for role, entries in _map(model.get("role_parameters")).items()
+            if _map(entries).get("model")
         },
         roles={
-            role: tuple(model["name"] for model in models if role in (model.get("roles") or ()))
+            role: tuple(name for name, model in models.items() if role in (model.get("roles") or ()))
             for role in ("teacher", "student", "judge")
         },
         own_metrics={
-            model["name"]: str(metric)
-            for model in models
-            if _interface(model) == "metric" and (metric := _map(model.get("parameters")).get("metric"))
+            name: str(entries["metric"])
+            for name, entries in parameters.items()
+            if interfaces[name] == "metric" and entries.get("metric")
         },
     )
-
-
-def _interface(model: Mapping[str, Any]) -> str:
-    resolved = _map(model.get("resolved")).get("interface")
-    return str(resolved or model.get("interface") or "")
 
 
 def _task(run: Run, name: str, configured: Mapping[str, Any]) -> TaskInfo:
@@ -190,7 +191,7 @@ def _drawn(target: object, declared: int) -> tuple[int, int] | None:
     """Return with how many attributes, at least and at most, `sampling.target` has items made."""
     if target == "all":
         return declared, declared
-    bounds = target if isinstance(target, list) else [target]
+    bounds = target if isinstance(target, list) else [target]  # one number is both bounds
     if not bounds or not all(isinstance(bound, int) for bound in bounds):
         return None
     return min(min(bounds), declared), min(max(bounds), declared)
@@ -205,7 +206,7 @@ def _map(value: object) -> Mapping[str, Any]:
 
 
 LEVELS = {"high": 1.0, "medium": 0.5, "low": 0.0}
-"""What a level is worth."""
+"""Level -> score."""
 _PHASES = {"data_generation": "P3", "response_collection": "P4", "evaluation": "P5"}
 _MAX_TOKENS = 10**9  # no answer is longer, and `1e400` is infinite
 _Parsed = TypeVar("_Parsed")
@@ -224,7 +225,7 @@ class Skips:
         self.examples[code] = min(example, self.examples.get(code, example))
 
     def rows(self) -> tuple[Skipped, ...]:
-        """Return what was left out, by code."""
+        """Return the counts of records that were left out, by code."""
         return tuple(Skipped(code, count, self.examples[code]) for code, count in sorted(self.counts.items()))
 
 
@@ -239,7 +240,7 @@ class Judgement:
     teacher: str
     student: str  # empty where the record does not tell
     scores: dict[str, float] = field(default_factory=dict)
-    levels: frozenset[str] = frozenset()  # factors whose score is a level
+    levels: frozenset[str] = frozenset()  # factors with a level as score
     invalid: frozenset[str] = frozenset()
     at: str = ""  # when it was last evaluated
     failed: bool = True
@@ -248,7 +249,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Records:
-    """What a run holds."""
+    """The records of a run, joined."""
 
     info: RunInfo
     items: Mapping[str, Item]
@@ -391,17 +392,15 @@ def _judgements(
             continue
         if is_failed(record):
             skips.note("FAILED_P5", record["id"])
-        elif _is_stale(record, items, answers.get(response)):
-            skips.note("STALE_P5", record["id"])
-            continue
+        else:
+            answer = answers.get(response)
+            item = None if answer is None else items.get(answer.datapoint)
+            # Scores of texts that have changed since.
+            if answer is not None and item is not None and not is_judgement_of(record, item.mark, [answer.mark]):
+                skips.note("STALE_P5", record["id"])
+                continue
         _merge(judgements, record, response, judge, skips)
     return tuple(judgements[key] for key in sorted(judgements))
-
-
-def _is_stale(record: Mapping[str, Any], items: Mapping[str, Item], answer: Answer | None) -> bool:
-    """Return whether scores belong to texts that have changed since."""
-    item = None if answer is None else items.get(answer.datapoint)
-    return answer is not None and item is not None and not is_judgement_of(record, item.mark, [answer.mark])
 
 
 def _merge(

@@ -103,7 +103,7 @@ _UNDEFINED = {
 
 @dataclass(frozen=True)
 class _RobustSet:
-    """What was chosen, and the pairs of the candidates with the scores of J*."""
+    """The chosen judges, teachers and items, with the scores of J*."""
 
     judges: tuple[JudgeRow, ...]
     chosen_judges: tuple[str, ...]
@@ -268,44 +268,29 @@ def _students(loaded: LoadedRun, chosen: _RobustSet, pairs: Pairs) -> tuple[_Rob
 
 
 def _diagnostics(loaded: LoadedRun, chosen: _RobustSet, settings: RobustSettings) -> tuple[str, ...]:
-    metric, formula = _metric(chosen, settings), settings.teacher_score_formula
+    formula = settings.teacher_score_formula
+    metric = settings.agreement_metric
+    ranked = [row for row in chosen.judges if row.rank is not None]
+    if metric == "kappa" and all(_agreement(row, metric) is None for row in ranked):
+        metric = "spa"  # by which they are ranked where none has a kappa
     judges = ", ".join(
-        f"{row.judge} {_number(_agreement(row, metric))}" + ("" if row.rank else " (no rank)") for row in chosen.judges
+        f"{row.judge} {_number(_agreement(row, metric))}{'' if row.rank else ' (no rank)'}" for row in chosen.judges
     )
     clean = "spread" if formula == "s2" else "separation"
     teachers = ", ".join(f"{row.teacher} {_number(getattr(row, clean))}" for row in chosen.teachers)
     least = max(1, math.ceil(settings.q_fraction * len(chosen.chosen_judges) - 1e-9))
-    found_valid = int(loaded.evaluations.valid.sum())
+    valid = loaded.evaluations.valid
     lines = [
-        f"scores: {len(loaded.units)}, from {found_valid} of {len(loaded.evaluations.valid)} evaluations",
+        f"scores: {len(loaded.units)}, from {int(valid.sum())} of {len(valid)} evaluations",
         f"judges by weighted {metric}: {judges or 'none'}",
         f"J* ({settings.judge_selection}): {', '.join(chosen.chosen_judges) or 'none'}; at least {least} for each pair",
         f"teachers by {clean} ({formula} without judges' noise), with J* alone: {teachers or 'none'}",
         f"T*: {', '.join(chosen.chosen_teachers) or 'none'}",
         f"candidates: {len(chosen.candidates)} items; kept: {len(chosen.kept)}",
     ]
-    lines += _doubts(loaded, chosen, settings)
-    if not chosen.kept:
-        lines.append(_advice(chosen, settings))
-    return tuple(lines)
-
-
-def _metric(chosen: _RobustSet, settings: RobustSettings) -> str:
-    """Return what the judges are ranked by: SPA where no judge has a kappa."""
-    metric = settings.agreement_metric
-    ranked = [row for row in chosen.judges if row.rank is not None]
-    return "spa" if metric == "kappa" and all(_agreement(row, metric) is None for row in ranked) else metric
-
-
-def _agreement(row: JudgeRow, metric: str) -> float | None:
-    value: float | None = getattr(row, f"weighted_{metric}")
-    return row.weighted_concordance if value is None and metric == "kappa" else value
-
-
-def _doubts(loaded: LoadedRun, chosen: _RobustSet, settings: RobustSettings) -> Iterator[str]:
-    """Yield why the chosen judges may be the wrong ones."""
-    if _metric(chosen, settings) != settings.agreement_metric:
-        yield "kappa has no value, as the judges gave one score alone: they are ranked by SPA"
+    # Why the chosen judges may be the wrong ones.
+    if metric != settings.agreement_metric:
+        lines.append("kappa has no value, as the judges gave one score alone: they are ranked by SPA")
     blunt = [
         row.judge
         for row in judge_scales(loaded)
@@ -313,7 +298,15 @@ def _doubts(loaded: LoadedRun, chosen: _RobustSet, settings: RobustSettings) -> 
     ]
     if blunt:
         why = _REWARDS[settings.agreement_metric]
-        yield f"warning: {', '.join(blunt)} in J* tells answers apart no better than chance: {why}"
+        lines.append(f"warning: {', '.join(blunt)} in J* tells answers apart no better than chance: {why}")
+    if not chosen.kept:
+        lines.append(_advice(chosen, settings))
+    return tuple(lines)
+
+
+def _agreement(row: JudgeRow, metric: str) -> float | None:
+    value: float | None = getattr(row, f"weighted_{metric}")
+    return row.weighted_concordance if value is None and metric == "kappa" else value
 
 
 def _advice(chosen: _RobustSet, settings: RobustSettings) -> str:
@@ -338,7 +331,7 @@ def _number(value: float | None) -> str:
 # The robust set as a benchmark for others: items, rubric, and each student's level on each factor, which is that which
 # most judges of J* gave (of two that tie the lower), or the mean of a metric's numbers.
 
-SCHEMA = "coeval-benchmark-v1"
+_SCHEMA = "coeval-benchmark-v1"
 _LEVELS = {0.0: "Low", 0.5: "Medium", 1.0: "High"}
 _NESTED = ("sampled_target_attributes", "rubric", "student_scores", "judge_set")
 
@@ -366,7 +359,7 @@ def _benchmark_records(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -
         identity, task = loaded.datapoints[point], loaded.tasks[loaded.datapoint_task[point]]
         stored = read_json(loaded.run.rubric(task))
         yield {
-            "schema_version": SCHEMA,
+            "schema_version": _SCHEMA,
             "experiment_id": loaded.info.experiment_id,
             "datapoint_id": identity,
             "task_id": task,
@@ -432,5 +425,5 @@ def _write_parquet(records: list[dict[str, Any]], path: Path) -> None:
         return json.dumps(value, ensure_ascii=False) if nested else value
 
     rows = [{key: flat(key, value) for key, value in record.items()} for record in records]
-    table = pa.Table.from_pylist(rows).replace_schema_metadata({"coeval_schema_version": SCHEMA})
+    table = pa.Table.from_pylist(rows).replace_schema_metadata({"coeval_schema_version": _SCHEMA})
     pq.write_table(table, path)

@@ -242,11 +242,11 @@ def cluster_variance(sums: Floats, counts: Floats) -> Variance:
         mean = sums.sum(axis=0) / total
         shares = counts / total
         influence = (sums - mean * counts) / total
-    return Variance(mean, *influence_variance(influence, shares))
+    return influence_variance(mean, influence, shares)
 
 
-def influence_variance(influence: Floats, shares: Floats) -> tuple[Floats, Floats]:
-    """Return variance and degrees of freedom (G,) of estimates that are sums of what each cluster adds, (C, G).
+def influence_variance(estimate: Floats, influence: Floats, shares: Floats) -> Variance:
+    """Return estimates (G,) with their variance and degrees of freedom, by what each cluster adds to them, (C, G).
 
     `shares` (C, G) are the clusters' shares of what each estimate rests on; they add up to 1.
     """
@@ -258,7 +258,7 @@ def influence_variance(influence: Floats, shares: Floats) -> tuple[Floats, Float
         scale = (shares**2).sum(axis=0) / trace
         freedom = np.maximum(trace**2 / squared, 1.0)
     alone = ~np.isfinite(d).all(axis=0) | ~np.isfinite(scale)
-    return np.where(alone, np.inf, raw * scale), np.where(alone, 1.0, freedom)
+    return Variance(mean=estimate, variance=np.where(alone, np.inf, raw * scale), freedom=np.where(alone, 1.0, freedom))
 
 
 def _traces(d: Floats, p: Floats) -> tuple[Floats, Floats]:
@@ -346,8 +346,8 @@ def difference_limits(difference: float, variance: float, freedom: float, spread
     correlation = min(max(shared, -1.0), 1.0) * freedom / (freedom + 1.0)
     (down, other_down), (up, other_up) = spread.mean - lower, upper - spread.mean
     reaches = [
-        np.sqrt(max(0.0, one**2 + other**2 - 2.0 * correlation * one * other))
-        for one, other in ((down, other_up), (up, other_down))
+        np.sqrt(max(0.0, first**2 + second**2 - 2.0 * correlation * first * second))
+        for first, second in ((down, other_up), (up, other_down))
     ]
     return max(difference - float(reaches[0]), -1.0), min(difference + float(reaches[1]), 1.0)
 
@@ -401,7 +401,8 @@ def jackknifed(estimate: Floats, left: Floats) -> Jackknifed:
     moved = squares > 1e-24
     freedom = np.maximum(moved.sum(axis=0) - 1.0, 1.0)
     variance = np.where(number > 1, variance, np.inf)
-    return Jackknifed(estimate, variance, freedom, *t_limits(estimate, variance, freedom))
+    lower, upper = t_limits(estimate, variance, freedom)
+    return Jackknifed(estimate=estimate, variance=variance, freedom=freedom, lower=lower, upper=upper)
 
 
 def grouped(sums: Floats) -> Floats:

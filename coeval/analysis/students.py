@@ -1,10 +1,7 @@
 """How good students are: overall, by task, factor, judge, teacher and attribute, and against each other.
 
-Students are ranked by the fit of students, judges and items (`coeval.analysis.fit`), whose tests compare like with like
-where scores are missing; where nothing connects the students, by the mean. The means describe what was scored: that of
-all units, weighted by factor where the rubric says so; `macro`, the mean over tasks of the task's mean, which does not
-let a task with more factors or judges count for more. Limits and tests are over prompts, near duplicates being one;
-Holm's correction is for the number of pairs.
+Limits and tests are over prompts, near duplicates being one. The means describe what was scored: that of all units,
+weighted by factor where the rubric says so, and `macro`, the mean over tasks of the task's mean.
 
 Shapes: U units, D datapoints, C clusters of them, S students, K tasks, Q pairs of students.
 """
@@ -99,7 +96,7 @@ class StudentCell:
 
 @dataclass(frozen=True)
 class StudentPair:
-    """Whether one student is better than another, on the datapoints that both answered."""
+    """A test of two students on the datapoints that both answered."""
 
     better: Annotated[str, named("student", "better")]
     worse: Annotated[str, named("student", "worse")]
@@ -200,7 +197,7 @@ def ranked(loaded: LoadedRun, students: Summaries) -> list[int]:
 
 
 SIGNIFICANT = 0.05
-Figures: TypeAlias = tuple[float | None, float | None, float | None]
+_Figures: TypeAlias = tuple[float | None, float | None, float | None]
 
 
 def student_report(loaded: LoadedRun) -> StudentReport:
@@ -230,9 +227,10 @@ def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
     overall = weighted_means(loaded, units, units.student, size)
     others = units.where(~loaded.same("judge", "student"))
     without_self = weighted_means(loaded, others, others.student, size)
-    macro = _macro(loaded, weights)
+    macro = _macro(loaded, weights)  # in which a task with more factors or judges does not count for more
     fitted, controlled = _fitted_scores(fit_run(loaded), size)
     order = ranked(loaded, overall)
+    # The fit compares like with like where scores are missing; where nothing connects the students there is the mean.
     if np.isfinite(fitted[0][order]).all():
         order.sort(key=lambda code: (-fitted[0][code], loaded.students[code]))
     by_length = sorted((code for code in order if np.isfinite(controlled[0][code])), key=lambda c: -controlled[0][c])
@@ -240,12 +238,12 @@ def student_rows(loaded: LoadedRun) -> tuple[StudentRow, ...]:
     for rank, code in enumerate(order, start=1):
         mine = units.student == code
         mean, lower, upper = overall.estimate(code)
-        fair: Figures = without_self.estimate(code) if without_self.n[code] else (None, None, None)
+        fair: _Figures = without_self.estimate(code) if without_self.n[code] else (None, None, None)
         rows.append(
             StudentRow(
-                rank,
-                loaded.students[code],
-                **dict(zip(_FITTED, (_number(part[code]) for part in (*fitted, *controlled)), strict=True)),
+                rank=rank,
+                student=loaded.students[code],
+                **{name: _number(values[code]) for name, values in zip(_FITTED, (*fitted, *controlled), strict=True)},
                 length_rank=by_length.index(code) + 1 if code in by_length else None,
                 mean=mean,
                 lower=lower,
@@ -273,21 +271,21 @@ def _number(value: float) -> float | None:
     return float(value) if math.isfinite(value) else None
 
 
-Scores: TypeAlias = tuple[Floats, Floats, Floats]
+_Scores: TypeAlias = tuple[Floats, Floats, Floats]
 """Scores of students with their limits, each (S,)."""
 
 
-def _fitted_scores(fit: Fit | None, size: int) -> tuple[Scores, Scores]:
+def _fitted_scores(fit: Fit | None, size: int) -> tuple[_Scores, _Scores]:
     """Return the students' fitted scores and those at equal length, with limits; NaN where there is none."""
     none = (np.full(size, np.nan),) * 3
     if fit is None:
         return none, none
     estimates = []
     for score, influence in ((fit.score, fit.influence), (fit.controlled, fit.controlled_influence)):
-        spread = Variance(np.clip(score, 0.0, 1.0), *influence_variance(influence, fit.shares))
+        spread = influence_variance(np.clip(score, 0.0, 1.0), influence, fit.shares)
         lower, upper = score_limits(spread)
         is_there = np.isfinite(score)
-        estimates.append(tuple(np.where(is_there, part, np.nan) for part in (spread.mean, lower, upper)))
+        estimates.append(tuple(np.where(is_there, values, np.nan) for values in (spread.mean, lower, upper)))
     return estimates[0], estimates[1]  # type: ignore[return-value]
 
 
@@ -313,7 +311,7 @@ def task_rows(loaded: LoadedRun) -> tuple[_TaskFit, ...]:
     return tuple(rows)
 
 
-def _macro(loaded: LoadedRun, weights: Floats | None) -> Scores:
+def _macro(loaded: LoadedRun, weights: Floats | None) -> _Scores:
     """Return the mean over tasks of the student's mean in each, with limits; each (S,)."""
     units, shape = loaded.units, (len(loaded.students), len(loaded.tasks))
     size = shape[0] * shape[1]
@@ -349,8 +347,15 @@ def cells_of(loaded: LoadedRun, table: Units | Pairs, dimension: str) -> Iterato
     means = weighted_means(loaded, scores, scores.student * len(names) + values, len(loaded.students) * len(names))
     for cell in np.flatnonzero(means.n).tolist():
         student, value = divmod(cell, len(names))
+        mean, lower, upper = means.estimate(cell)
         yield StudentCell(
-            loaded.students[student], dimension, names[value], *means.estimate(cell), units=int(means.n[cell])
+            student=loaded.students[student],
+            dimension=dimension,
+            value=names[value],
+            mean=mean,
+            lower=lower,
+            upper=upper,
+            units=int(means.n[cell]),
         )
 
 
@@ -374,25 +379,33 @@ def student_pairs(loaded: LoadedRun, scores: Floats) -> tuple[StudentPair, ...]:
     """
     fit = fit_run(loaded)
     fitted = {} if fit is None else {(a, b): pair for a, b, pair in _fitted_pairs(fit)}
-    pairs = [(a, b) for a, b in combinations(range(scores.shape[1]), 2) if _common(scores, a, b) > 1]
+    has_score = (~np.isnan(scores)).astype(np.int64)
+    common = has_score.T @ has_score  # (S, S) items that both answered
+    pairs = [(a, b) for a, b in combinations(range(scores.shape[1]), 2) if common[a, b] > 1]
     if not pairs:
         return ()
     plain = [_plain_difference(loaded, scores, a, b) for a, b in pairs]
-    tests = [fitted.get(pair, other) for pair, other in zip(pairs, plain, strict=True)]
+    tests = [fitted.get(pair, means) for pair, means in zip(pairs, plain, strict=True)]
     corrected = holm([test.p_value for test, _ in tests])
     rows = []
     for (a, b), (test, of), (means, of_means), chance in zip(pairs, tests, plain, corrected.tolist(), strict=True):
         sign = 1.0 if test.difference >= 0 else -1.0
         better, worse = (a, b) if sign > 0 else (b, a)
+        fit_lower, fit_upper = test.limits(of, sign)
+        lower, upper = means.limits(of_means, sign)
         rows.append(
             StudentPair(
-                loaded.students[better],
-                loaded.students[worse],
-                *test.limited(of, sign),
-                *means.limited(of_means, sign),
+                better=loaded.students[better],
+                worse=loaded.students[worse],
+                fit=sign * test.difference,
+                fit_lower=fit_lower,
+                fit_upper=fit_upper,
+                difference=sign * means.difference,
+                lower=lower,
+                upper=upper,
                 p_value=test.p_value,
                 significant=bool(chance < SIGNIFICANT),
-                datapoints=_common(scores, a, b),
+                datapoints=int(common[a, b]),
                 prompts=test.prompts,
             )
         )
@@ -413,11 +426,10 @@ class Difference:
         """Two-sided; 1 where one prompt says nothing."""
         return float(two_sided(self.difference, self.variance, self.freedom))
 
-    def limited(self, spread: Variance, sign: float) -> tuple[float, float, float]:
-        """Return the difference in this direction, with limits, given the means (2,) that it is of."""
-        limits = difference_limits(self.difference, self.variance, self.freedom, spread)
-        lower, upper = limits if sign > 0 else (-limits[1], -limits[0])
-        return sign * self.difference, lower, upper
+    def limits(self, spread: Variance, sign: float) -> tuple[float, float]:
+        """Return limits of the difference in this direction, given the means (2,) that it is of."""
+        lower, upper = difference_limits(self.difference, self.variance, self.freedom, spread)
+        return (lower, upper) if sign > 0 else (-upper, -lower)
 
 
 def mean_difference(gaps: Floats, clusters: Codes) -> Difference:
@@ -443,16 +455,16 @@ def _fitted_pairs(fit: Fit) -> Iterator[tuple[int, int, tuple[Difference, Varian
     for a, b, items in fit.shared():
         if items.sum() > 1:
             influence, shares = fit.influence[:, [a, b]], (items / items.sum())[:, None]
-            variance, freedom = influence_variance(influence[:, :1] - influence[:, 1:], shares)
-            difference = float(fit.scale * (fit.solution.theta[a] - fit.solution.theta[b]))
+            difference = np.array([fit.scale * (fit.solution.theta[a] - fit.solution.theta[b])])
+            gap = influence_variance(difference, influence[:, :1] - influence[:, 1:], shares)
             means = np.clip(fit.score[[a, b]], 0.0, 1.0)
-            spread = Variance(means, *influence_variance(influence, np.repeat(shares, 2, axis=1)))
-            test = Difference(difference, float(variance[0]), float(freedom[0]), int((items > 0).sum()))
-            yield a, b, (test, spread)
-
-
-def _common(scores: Floats, a: int, b: int) -> int:
-    return int((~np.isnan(scores[:, a]) & ~np.isnan(scores[:, b])).sum())
+            test = Difference(
+                difference=float(difference[0]),
+                variance=float(gap.variance[0]),
+                freedom=float(gap.freedom[0]),
+                prompts=int((items > 0).sum()),
+            )
+            yield a, b, (test, influence_variance(means, influence, np.repeat(shares, 2, axis=1)))
 
 
 # Labels: how often students name the one that an item was made with; no judge is asked.
@@ -463,15 +475,34 @@ _Labels = dict[tuple[str, str, str], list[tuple[object, str | None]]]
 def label_rows(loaded: LoadedRun) -> tuple[tuple[_LabelRow, ...], tuple[_LabelValueRow, ...]]:
     """Compute accuracy by (student, task, attribute), and by label."""
     rows, values = [], []
-    for key, labels in sorted(_labels_by_task(loaded).items()):
+    for (student, task, attribute), labels in sorted(_labels_by_task(loaded).items()):
         accuracies = label_accuracy(labels)
-        accuracy = accuracies.accuracy if accuracies.n_total else None
-        counts = (accuracies.n_total, accuracies.n_matched, accuracies.n_skipped)
-        rows.append(_LabelRow(*key, accuracy, accuracies.strict_accuracy, *counts))
+        rows.append(
+            _LabelRow(
+                student=student,
+                task=task,
+                attribute=attribute,
+                accuracy=accuracies.accuracy if accuracies.n_total else None,
+                strict_accuracy=accuracies.strict_accuracy,
+                n_total=accuracies.n_total,
+                n_matched=accuracies.n_matched,
+                n_skipped=accuracies.n_skipped,
+            )
+        )
         support = [str(truth) for truth, _ in labels]
         for label, rates in sorted(accuracies.per_label.items()):
-            numbers = (rates["precision"], rates["recall"], rates["f1"])
-            values.append(_LabelValueRow(*key, label, *numbers, support=support.count(label)))
+            values.append(
+                _LabelValueRow(
+                    student=student,
+                    task=task,
+                    attribute=attribute,
+                    label=label,
+                    precision=rates["precision"],
+                    recall=rates["recall"],
+                    f1=rates["f1"],
+                    support=support.count(label),
+                )
+            )
     return tuple(rows), tuple(values)
 
 
@@ -482,10 +513,13 @@ def _hamming_rows(rows: Iterable[_LabelRow]) -> tuple[_HammingRow, ...]:
         groups[row.student, row.task].append(row)
     return tuple(
         _HammingRow(
-            *(*key, len(group), hamming_accuracy([row.accuracy for row in group])),
-            round(mean(row.strict_accuracy for row in group), 4),
+            student=student,
+            task=task,
+            attributes=len(group),
+            hamming_accuracy=hamming_accuracy([row.accuracy for row in group]),
+            strict_hamming_accuracy=round(mean(row.strict_accuracy for row in group), 4),
         )
-        for key, group in groups.items()
+        for (student, task), group in groups.items()
         if len(group) > 1
     )
 

@@ -78,9 +78,9 @@ def shown_fields(row: type) -> Mapping[str, Shown]:
     """Return the fields of a row that pages show, in order."""
     fields = {}
     for name, hint in get_type_hints(row, include_extras=True).items():
-        for one in getattr(hint, "__metadata__", ()):
-            if isinstance(one, Shown):
-                fields[name] = dataclasses.replace(one, is_text=hint.__origin__ is str)
+        for style in getattr(hint, "__metadata__", ()):
+            if isinstance(style, Shown):
+                fields[name] = dataclasses.replace(style, is_text=hint.__origin__ is str)
     return fields
 
 

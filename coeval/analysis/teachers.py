@@ -6,12 +6,12 @@ mu(s; t, k, a) is the mean over datapoints of student s's judge-mean score, for 
   square root of V1, a different quantity that also goes by that name, is given beside it.
 What fewer than two students answered is left out; where nothing is left all are 0.
 
-All three grow with the noise of judges: scores dealt at random spread most. So teachers are ranked by what is left
-without it, in scores on the average judge's scale, judges counting by what they can tell (`coeval.analysis.fit`):
+All three grow with the noise of judges. So teachers are ranked by what is left without it, in scores on the average
+judge's scale, judges counting by what they can tell (`coeval.analysis.fit`):
 * separation: the standard deviation of the students' true means on the teacher's items, from products of different
   prompts, in which neither the noise of judges nor that of single answers is; it takes the place of V1 and R3.
 * spread: that of the quality of the answers to one item, from products of different judges; it takes the place of S2.
-Each is the square root of a variance that may come out below 0, and is 0 then; limits are jackknifed by prompt.
+Limits are jackknifed by prompt.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TeacherReport(Report):
     cells: tuple[_TeacherCell, ...]
 
 
-Numbers = npt.NDArray[Any]
+_Numbers = npt.NDArray[Any]
 
 
 def teacher_report(loaded: LoadedRun, settings: RobustSettings = DEFAULTS) -> TeacherReport:
@@ -96,6 +96,7 @@ def teacher_rows(loaded: LoadedRun, formula: str = "v1") -> tuple[TeacherRow, ..
     units = np.bincount(loaded.units.teacher, minlength=size)
     clean = _without_noise(loaded)
     present = [teacher for teacher in range(size) if units[teacher]]
+    # By figures without noise: scores that are dealt at random spread most.
     ranking = clean["spread" if formula == "s2" else "separation"][:, 0]
     values = ranking if np.isfinite(ranking[present]).all() else figures[formula]
     order = sorted(
@@ -103,9 +104,14 @@ def teacher_rows(loaded: LoadedRun, formula: str = "v1") -> tuple[TeacherRow, ..
     )
     return tuple(
         TeacherRow(
-            rank,
-            loaded.teachers[teacher],
-            **_noiseless(clean, teacher),
+            rank=rank,
+            teacher=loaded.teachers[teacher],
+            separation=_number(clean["separation"][teacher, 0]),
+            separation_lower=_number(clean["separation"][teacher, 1]),
+            separation_upper=_number(clean["separation"][teacher, 2]),
+            spread=_number(clean["spread"][teacher, 0]),
+            spread_lower=_number(clean["spread"][teacher, 1]),
+            spread_upper=_number(clean["spread"][teacher, 2]),
             **{name: float(values[teacher]) for name, values in figures.items()},
             root_v1=float(np.sqrt(figures["v1"][teacher])),
             items=int(items[teacher]),
@@ -116,13 +122,10 @@ def teacher_rows(loaded: LoadedRun, formula: str = "v1") -> tuple[TeacherRow, ..
 
 
 _CLEAN = ("separation", "spread")
-_ENDS = ("", "_lower", "_upper")
 
 
-def _noiseless(clean: dict[str, Floats], teacher: int) -> dict[str, Any]:
-    """Return a teacher's separation and spread with limits, by the names of their columns."""
-    values = {f"{name}{end}": float(clean[name][teacher, place]) for name in _CLEAN for place, end in enumerate(_ENDS)}
-    return {name: value if np.isfinite(value) else None for name, value in values.items()}
+def _number(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 @once
@@ -141,12 +144,12 @@ def _without_noise(loaded: LoadedRun) -> dict[str, Floats]:
         for name in _CLEAN:
             sums = np.zeros((int(cluster.max()) + 1, columns[name].shape[1]))
             np.add.at(sums, cluster, columns[name][mine])
-            if (
-                name == "separation"
-            ):  # products of different clusters: what a cluster's items have in common is left out
+            # Products of different clusters: what a cluster's items have in common is left out.
+            if name == "separation":
                 sums = np.concatenate([sums, sums**2], axis=1)
             variance = jackknife_sums(sums, measures[name])
             limits = np.array([variance.estimate[0], variance.lower[0], variance.upper[0]])
+            # A variance that is estimated without bias may come out below 0.
             if len(sums) > 1 and np.isfinite(limits).all():
                 figures[name][teacher] = fit.scale * np.sqrt(np.maximum(limits, 0.0))
     return figures
@@ -226,7 +229,7 @@ def _teacher_cells(loaded: LoadedRun, dimension: str) -> list[_TeacherCell]:
     ]
 
 
-def _discrimination(pairs: Pairs, strata: Numbers, rows: Numbers, size: int) -> dict[str, Floats]:
+def _discrimination(pairs: Pairs, strata: _Numbers, rows: _Numbers, size: int) -> dict[str, Floats]:
     """Compute V1, S2 and R3 of strata, each (size,); a row of pairs may be in several."""
     factor, student, scores = pairs.factor[rows], pairs.student[rows], pairs.mean[rows]
     spread, stretch, stratum = _spread(np.stack([strata, pairs.task[rows], factor, student], axis=1), scores)
@@ -238,7 +241,7 @@ def _discrimination(pairs: Pairs, strata: Numbers, rows: Numbers, size: int) -> 
     }
 
 
-def _codes(keys: Numbers) -> tuple[Numbers, Numbers]:
+def _codes(keys: _Numbers) -> tuple[_Numbers, _Numbers]:
     """Return the distinct rows of keys (N, K), and which of them each row is."""
     codes = np.zeros(len(keys), dtype=np.int64)
     for column in keys.T:  # made dense after each: the product of all sizes could overflow
@@ -247,7 +250,7 @@ def _codes(keys: Numbers) -> tuple[Numbers, Numbers]:
     return keys[first], codes
 
 
-def _spread(keys: Numbers, scores: Floats) -> tuple[Floats, Floats, Numbers]:
+def _spread(keys: _Numbers, scores: Floats) -> tuple[Floats, Floats, _Numbers]:
     """Return variance and range of the students' means in each cell with two or more students, and its stratum.
 
     `keys` (N, 4) are the stratum, two more of the cell, and the student.

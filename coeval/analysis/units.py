@@ -25,7 +25,7 @@ from coeval.storage.run import Run
 
 @dataclass(frozen=True)
 class Header:
-    """What stands above every report."""
+    """The head of every report: the run, its models, its counts, and what names mean."""
 
     experiment_id: str
     status: str
@@ -68,7 +68,7 @@ DIMENSIONS = ("task", "factor", "judge", "teacher", "student", "attribute")
 
 @dataclass(frozen=True)
 class Report:
-    """What all reports have; the tables of one are tuples of rows, or `Columns` of them where they may be very many.
+    """A report: its header and tables, which are tuples of rows, or `Columns` where there may be very many.
 
     Scores lie in [0, 1] (High 1, Medium 0.5, Low 0). `lower` and `upper` are 95 % limits over clusters of items with
     one prompt (`coeval.analysis.statistics`). None is what cannot be computed (no data, one judge, no variance), never
@@ -124,7 +124,7 @@ class Units(ArrayTable):
 
 @dataclass(frozen=True)
 class Pairs(ArrayTable):
-    """What judges were asked of each (response, factor) pair, and a matrix of their scores."""
+    """The (response, factor) pairs that judges scored, with the matrix of their scores."""
 
     task: Codes
     teacher: Codes
@@ -188,7 +188,7 @@ class LoadedRun:
     cache: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # of `once`
 
     def names(self, dimension: str) -> tuple[str, ...]:
-        """Return what the codes of a dimension stand for."""
+        """Return the names that the codes of a dimension stand for."""
         if dimension == "attribute":
             return self.attribute_names
         names: tuple[str, ...] = getattr(self, f"{dimension}s")
@@ -241,7 +241,7 @@ class LoadedRun:
 
     @cached_property
     def header(self) -> Header:
-        """What stands above every report."""
+        """The head of every report."""
         units = self.units
         return Header(
             experiment_id=self.info.experiment_id,

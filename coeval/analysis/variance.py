@@ -6,7 +6,7 @@ finds it with power Phi(|d| sqrt(n) / sd - 1.96); 80 % needs n = ((1.960 + 0.842
 Variance components: y = mu + student + teacher + item + judge + factor + student x item + residual, all random, by
 Henderson's first method: T_f = sum over levels l of f of (sum of y in l)^2 / n_l has expectation
 N mu^2 + sum over g of sigma_g^2 sum_l sum_m n_lm^2 / n_l + levels(f) sigma_e^2, a linear system in the variances that
-needs no balance. Estimates below 0 are shown as 0.
+needs no balance.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class PairPower:
 
 @dataclass(frozen=True)
 class VarianceRow:
-    """What part of the variance of scores a source has."""
+    """The variance of scores that comes from one source."""
 
     source: Annotated[str, Shown("source")]  # student, item, judge, teacher, factor, student x item, residual
     variance: Annotated[float, Shown("variance", digits=5)]
@@ -78,9 +78,18 @@ def pair_power(loaded: LoadedRun, scores: Floats) -> tuple[PairPower, ...]:
         if len(gaps) < 2:
             continue
         mean, sd = float(gaps.mean()), float(gaps.std(ddof=1))
-        names = (loaded.students[a], loaded.students[b]) if mean >= 0 else (loaded.students[b], loaded.students[a])
-        power = test_power(mean, sd, len(gaps))
-        rows.append(PairPower(*names, abs(mean), sd, len(gaps), needed_items(mean, sd), power))
+        better, worse = (a, b) if mean >= 0 else (b, a)
+        rows.append(
+            PairPower(
+                better=loaded.students[better],
+                worse=loaded.students[worse],
+                difference=abs(mean),
+                sd=sd,
+                datapoints=len(gaps),
+                needed=needed_items(mean, sd),
+                power=test_power(mean, sd, len(gaps)),
+            )
+        )
     return tuple(sorted(rows, key=lambda row: (row.needed or math.inf, row.better, row.worse)))
 
 
@@ -105,7 +114,15 @@ def variance_components(values: Floats, sources: Mapping[str, Codes]) -> dict[st
     if len(values) < 2:
         return {}
     values = values - values.mean()
-    levels = _distinct({name: np.unique(codes, return_inverse=True)[1] for name, codes in sources.items()})
+    levels: dict[str, Codes] = {}
+    for name, source in sources.items():
+        codes = np.unique(source, return_inverse=True)[1]
+        size = int(codes.max()) + 1
+        # A source that is another under a new name, or tells all values or none apart, would make the system singular.
+        same_size = [earlier for earlier in levels.values() if int(earlier.max()) + 1 == size]
+        alike = any(len(np.unique(codes * size + earlier)) == size for earlier in same_size)
+        if 1 < size < len(codes) and not alike:
+            levels[name] = codes
     names, n = list(levels), len(values)
     matrix, right = np.zeros((len(names) + 1, len(names) + 1)), np.zeros(len(names) + 1)
     base = np.array([float((np.bincount(levels[name]) ** 2).sum()) / n for name in names] + [1.0])
@@ -116,19 +133,8 @@ def variance_components(values: Floats, sources: Mapping[str, Codes]) -> dict[st
     matrix[-1] = n
     right[-1] = float((values**2).sum())
     solved = np.linalg.lstsq(matrix - base, right, rcond=None)[0]
+    # An estimate without bias may come out below 0, where a source hardly varies.
     return dict(zip([*names, "residual"], np.maximum(solved, 0.0).tolist(), strict=True))
-
-
-def _distinct(levels: Mapping[str, Codes]) -> dict[str, Codes]:
-    """Return the sources with more than one level and fewer than values, each different from those before."""
-    distinct: dict[str, Codes] = {}
-    for name, codes in levels.items():
-        size = int(codes.max()) + 1
-        same_size = [other for other in distinct.values() if int(other.max()) + 1 == size]
-        alike = any(len(np.unique(codes * size + other)) == size for other in same_size)
-        if 1 < size < len(codes) and not alike:
-            distinct[name] = codes
-    return distinct
 
 
 def _shared(codes: Codes, counts: Codes, other: Codes) -> float:

@@ -1,6 +1,6 @@
 """The verdicts of judges on pairs of answers as they can be used, and why the others cannot.
 
-What the codes mean is said in `coeval.reports.pieces`; of a DUPLICATE_PAIR the last sound verdict counts.
+`coeval.reports.pieces` explains the codes; of a DUPLICATE_PAIR the last sound verdict counts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OTHER = {"model_a": "model_b", "model_b": "model_a"}
 
 @dataclass(frozen=True)
 class Preference:
-    """Who won."""
+    """A judge's preference between two answers to one item."""
 
     datapoint: str
     task: str
@@ -45,7 +45,7 @@ class Preference:
 
     @property
     def is_self_judged(self) -> bool:
-        """Whether the judge is one of the two."""
+        """Return whether the judge is one of the two."""
         return self.judge in (self.model_a, self.model_b)
 
     @property
@@ -67,37 +67,41 @@ def seconds(timestamp: str) -> float:
 def majority(preferences: Iterable[Preference]) -> list[Preference]:
     """Return one preference for each compared pair: the most frequent outcome, a tie where none leads."""
     groups: dict[tuple[str, str, str], list[Preference]] = {}
-    for one in preferences:
-        groups.setdefault(one.key, []).append(one)
-    return [_together(group) for group in groups.values()]
-
-
-def _together(group: list[Preference]) -> Preference:
-    first = group[0]
-    winners = [one.winner if one.model_a == first.model_a else _OTHER.get(one.winner, one.winner) for one in group]
-    (winner, most), *others = Counter(winners).most_common()
-    leads = not others or most > others[0][1]
-    margins = [one.margin if one.model_a == first.model_a or one.margin is None else -one.margin for one in group]
-    stated = [margin for margin in margins if margin is not None]
-    return replace(
-        first,
-        winner=winner if leads else "tie",
-        judge=_MAJORITY,
-        margin=round(sum(stated) / len(stated), 4) if stated else None,
-        order_consistent=None,
-        at=max(one.at for one in group),
-    )
+    for preference in preferences:
+        groups.setdefault(preference.key, []).append(preference)
+    rows = []
+    for group in groups.values():
+        first = group[0]
+        winners, margins = [], []
+        for vote in group:
+            # Judges may have seen the two on other sides than the first one did.
+            is_turned = vote.model_a != first.model_a
+            winners.append(_OTHER.get(vote.winner, vote.winner) if is_turned else vote.winner)
+            if vote.margin is not None:
+                margins.append(-vote.margin if is_turned else vote.margin)
+        (winner, count), *others = Counter(winners).most_common()
+        rows.append(
+            replace(
+                first,
+                winner=winner if not others or count > others[0][1] else "tie",
+                judge=_MAJORITY,
+                margin=round(sum(margins) / len(margins), 4) if margins else None,
+                order_consistent=None,
+                at=max(vote.at for vote in group),
+            )
+        )
+    return rows
 
 
 _NEEDED = ("id", "datapoint_id", "model_a", "model_b", "judge_model_id")
-Note = Callable[[str, str], None]
+_Note = Callable[[str, str], None]
 
 
 def read_verdicts(
     run: Run,
     items: Mapping[str, Item],
     answers: Mapping[str, Answer],
-    note: Note,
+    note: _Note,
     counts: Counter[tuple[str, str, str, str, str, bool]],
 ) -> tuple[Preference, ...]:
     """Read one verdict for each item, pair of models and judge, in that order.
@@ -112,14 +116,14 @@ def read_verdicts(
         if code:
             note(code, record["id"])
             continue
-        one = _verdict(record, items[record["datapoint_id"]])
-        if (one.key, one.judge) in latest:
+        verdict = _verdict(record, items[record["datapoint_id"]])
+        if (verdict.key, verdict.judge) in latest:
             note("DUPLICATE_PAIR", record["id"])
-        latest[one.key, one.judge] = one
+        latest[verdict.key, verdict.judge] = verdict
     return tuple(latest[key] for key in sorted(latest))
 
 
-def _records(run: Run, note: Note) -> Iterator[dict[str, Any]]:
+def _records(run: Run, note: _Note) -> Iterator[dict[str, Any]]:
     """Yield the records that have every required key."""
 
     def on_bad(path: Path, line: int, _why: str) -> None:
@@ -162,19 +166,22 @@ def _fault(record: Mapping[str, Any], items: Mapping[str, Item], answers: Mappin
     item = items.get(record["datapoint_id"])
     if item is None:
         return "MISSING_DATAPOINT_PAIR"
-    return "" if is_judgement_of(record, item.mark, [one.mark for one in pair if one is not None]) else "STALE_PAIR"
+    marks = [answer.mark for answer in pair if answer is not None]
+    return "" if is_judgement_of(record, item.mark, marks) else "STALE_PAIR"
 
 
 def _verdict(record: Mapping[str, Any], item: Item) -> Preference:
     verdicts, consistent = record.get("verdicts"), record.get("order_consistent")
-    by_order = verdicts if isinstance(verdicts, list) and all(one in WINNERS for one in verdicts) else ()
+    by_order = verdicts if isinstance(verdicts, list) and all(winner in WINNERS for winner in verdicts) else ()
+    response_a, response_b = _answers_of(record)
     return Preference(
-        record["datapoint_id"],
-        item.task,
-        item.teacher,
-        record["model_a"],
-        record["model_b"],
-        *_answers_of(record),
+        datapoint=record["datapoint_id"],
+        task=item.task,
+        teacher=item.teacher,
+        model_a=record["model_a"],
+        model_b=record["model_b"],
+        response_a=response_a,
+        response_b=response_b,
         winner=record["winner"],
         judge=record["judge_model_id"],
         source="native",

@@ -45,7 +45,7 @@ def predicted_label(text: str, attribute: str) -> str | None:
     try:
         named = {str(key).strip().casefold(): value for key, value in read_object(text).items()}
     except MalformedAnswerError:
-        marked = [next(filter(None, groups)).strip() for groups in _MARKED.findall(text)]
+        marked: list[str] = [next(filter(None, groups)).strip() for groups in _MARKED.findall(text)]
         # The last one counts, since those before may belong to the way to the answer.
         if marked and 0 < len(marked[-1]) <= _MAX_LABEL_LETTERS:
             return marked[-1]

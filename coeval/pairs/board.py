@@ -61,7 +61,7 @@ OVERALL = "overall"
 
 
 class Slice(NamedTuple):
-    """What a board is of."""
+    """The preferences that a leaderboard is fitted to: of a task, or of all, and of an attribute's value, or of all."""
 
     task: str  # OVERALL, or a task
     attribute: str = ""  # `name=value`; empty: all items

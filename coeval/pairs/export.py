@@ -34,7 +34,7 @@ _SELECT, _FROM = re.compile(r"\bSELECT\b"), re.compile(r"\bFROM\b")
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written; also in `export.json`."""
+    """Counts of an export; also in `export.json`."""
 
     train: int
     validation: int

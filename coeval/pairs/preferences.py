@@ -32,8 +32,7 @@ from coeval.storage.run import Run
 from p2l.common.cli import nearest
 
 MARGIN, BAD = 0.1, 0.25
-ROUNDING = 1e-9
-"""What sums of scores may be off by."""
+ROUNDING = 1e-9  # of sums of scores
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ class Rule:
     bad: float = BAD  # two that tie with no more than this are both bad
     weights: Mapping[str, float] = field(default_factory=dict)
     """Factor -> weight; others have that of the rubric, 1 by default."""
-    kind: str = "model"  # whose scores: those of judges that are models, of `metric` or of `label` judges
+    kind: str = "model"  # of the judges that count: models, `metric` or `label` judges
     seed: int = 0  # of the sides
 
 
@@ -93,7 +92,7 @@ def _comparisons(loaded: LoadedRun, rule: Rule, without: Codes) -> _Comparisons:
 
 
 def _counts(loaded: LoadedRun, rule: Rule) -> npt.NDArray[np.bool_]:
-    """Return whether each unit is of a judge whose scores count, (U,)."""
+    """Return whether each unit counts by the kind of its judge, (U,)."""
     return np.array([kind == rule.kind for kind in loaded.kinds], dtype=bool)[loaded.units.judge]
 
 
@@ -155,7 +154,7 @@ Source = Literal["auto", "native", "derived"]
 
 @dataclass(frozen=True)
 class PreferenceFilter:
-    """Which preferences."""
+    """The preferences that a user selects."""
 
     source: Source = "auto"  # `auto`: verdicts on pairs for tasks that have them, scores for the others
     rows: Literal["judge", "majority"] = "judge"

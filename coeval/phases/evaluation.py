@@ -22,18 +22,18 @@ from coeval.schema import LABEL_PREFIX, Model, Phase, Task, description_of, judg
 from coeval.storage.records import ItemMark, is_failed, is_judgement_of, is_marked, judged, now, read_records
 from p2l.common.errors import InputError
 
-PHASE: Phase = "evaluation"
+_PHASE: Phase = "evaluation"
+# Judges see it where an item has no reference answer.
 _NO_REFERENCE = "There is none: go by the task and the rubric alone."
-"""What judges see where an item has no reference answer."""
 _ANSWERS_PER_METRIC_CALL = 64  # answers that a metric scores in one call
-Answered: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
+_Answered: TypeAlias = tuple[dict[str, Any], dict[str, Any]]
 """An item and an answer to it."""
 
 
 def _context(
     judge: str, item: Mapping[str, Any], response: Mapping[str, Any], scores: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return what a record needs besides the judge's answer; `scores` are earlier ones."""
+    """Return the parts of a record besides the judge's answer; `scores` are earlier ones."""
     return {
         "id": f"{response['id']}__{judge}",
         "response_id": response["id"],
@@ -76,7 +76,7 @@ def judge_question(
             prompts[factor] = render(task, judge.name, "evaluate_per_factor", **texts)
         return Question(
             kind="factors",
-            phase=PHASE,
+            phase=_PHASE,
             role="judge",
             model=judge.name,
             task=task.name,
@@ -87,7 +87,7 @@ def judge_question(
     prompt = render(task, judge.name, "evaluate_single", rubric=rubric_text(rubric), **texts)
     return Question(
         kind="scores",
-        phase=PHASE,
+        phase=_PHASE,
         role="judge",
         model=judge.name,
         task=task.name,
@@ -128,7 +128,7 @@ class _Scored:
 
     judge: Model
     factors: tuple[str, ...]
-    """What it has to score."""
+    """The factors that the judge has to score."""
     done: set[str] = field(default_factory=set)
     """Responses with a score for every required factor."""
     partial: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -162,7 +162,7 @@ class _Scored:
 def _read_scored(stage: Stage, judge: Model, factors: tuple[str, ...], work: JudgedTask) -> _Scored:
     """Read the scores of a judge; those of texts that have changed do not count."""
     task, scored = work.task.name, _Scored(judge, factors)
-    for path in stage.run.record_files(PHASE, task, judge.name):
+    for path in stage.run.record_files(_PHASE, task, judge.name):
         for record in read_records(path, stage.warn_bad_line):
             if record.get("judge_model_id") != judge.name or record.get("task_id") != task:
                 continue
@@ -193,7 +193,7 @@ async def evaluate(stage: Stage) -> Outcome:
         return in_turn(_judge(stage, judge, part) for part in works if judge in judges_of(stage.config, part.task))
 
     at_work = [judge for judge in judges.values() if stage.only is None or judge.name in stage.only]
-    outcome = await each_model(stage, PHASE, at_work, work, by_item=True)
+    outcome = await each_model(stage, _PHASE, at_work, work, by_item=True)
     pairwise = [task for task in stage.config.tasks if task.evaluation_mode == "pairwise"]
     if pairwise and stage.halted is None:
         from coeval.phases.pairwise import compare_all  # it brings NumPy  # it brings NumPy
@@ -201,7 +201,7 @@ async def evaluate(stage: Stage) -> Outcome:
         outcome.add(await compare_all(stage, pairwise))
     is_whole = not outcome.stopped and not stage.limited and stage.only is None
     if is_whole and not any(any_valid(stage.run, kind) for kind in ("evaluation", "pairwise")):
-        raise RunError(f"{PHASE}: no judge gave any score; see {stage.run.errors}")
+        raise RunError(f"{_PHASE}: no judge gave any score; see {stage.run.errors}")
     return outcome
 
 
@@ -214,7 +214,7 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
     missing = []
     for response in work.responses:
         item, _, student = response.rpartition("__")
-        is_done = response in scored.done or (stage.modes[PHASE] == "Model" and student in scored.students)
+        is_done = response in scored.done or (stage.modes[_PHASE] == "Model" and student in scored.students)
         # An item without any of the labels has no factors: nothing of its answers can be scored.
         if not is_done and scored.factors_of(work.items.notes.get(item)):
             missing.append((item.rpartition("__")[2], response))
@@ -224,22 +224,22 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
     answered = _with_items(stage, work, [response for _, response in missing])
     if judge.is_virtual:
         return await _compute(stage, work, answered, scored, len(missing))
-    return await drive(stage, PHASE, judge, _questions(stage, work, answered, scored), expected=len(missing))
+    return await drive(stage, _PHASE, judge, _questions(stage, work, answered, scored), expected=len(missing))
 
 
-def _with_items(stage: Stage, work: JudgedTask, responses: Iterable[str]) -> Iterator[Answered]:
-    """Yield each answer with its item; skip and report an answer whose item is missing."""
+def _with_items(stage: Stage, work: JudgedTask, responses: Iterable[str]) -> Iterator[_Answered]:
+    """Yield each answer with its item; skip and report an answer without its item."""
     for identity in responses:
         response = work.responses.get(identity)
         item = None if response is None else work.items.get(str(response.get("datapoint_id")))
         if response is not None and item is not None:
             yield item, response
         else:
-            stage.log.warning(f"{PHASE}: {identity} is not judged: its item is missing")
+            stage.log.warning(f"{_PHASE}: {identity} is not judged: its item is missing")
 
 
-def _questions(stage: Stage, work: JudgedTask, answered: Iterable[Answered], scored: _Scored) -> Iterator[Question]:
-    failures = stage.store.failures(PHASE) + scored.marked
+def _questions(stage: Stage, work: JudgedTask, answered: Iterable[_Answered], scored: _Scored) -> Iterator[Question]:
+    failures = stage.store.failures(_PHASE) + scored.marked
     for item, response in answered:
         scores = scored.partial.get(response["id"], {})
         rubric = {factor: description_of(work.rubric[factor]) for factor in scored.factors if factor not in scores}
@@ -247,7 +247,7 @@ def _questions(stage: Stage, work: JudgedTask, answered: Iterable[Answered], sco
 
 
 async def _compute(
-    stage: Stage, work: JudgedTask, answered: Iterable[Answered], scored: _Scored, expected: int
+    stage: Stage, work: JudgedTask, answered: Iterable[_Answered], scored: _Scored, expected: int
 ) -> Outcome:
     """Store scores that are computed, not asked for."""
     outcome, remaining = Outcome(expected), iter(answered)
@@ -257,8 +257,8 @@ async def _compute(
             # In a thread: a metric such as BERTScore takes seconds, in which other judges' answers arrive.
             records = await asyncio.to_thread(_computed, work, batch, scored)
         except InputError as error:
-            stage.log.error(f"{PHASE}: {scored.judge.name}: {error}")
-            stage.store.error(PHASE, str(error), task=work.task.name, model=scored.judge.name, role="judge")
+            stage.log.error(f"{_PHASE}: {scored.judge.name}: {error}")
+            stage.store.error(_PHASE, str(error), task=work.task.name, model=scored.judge.name, role="judge")
             outcome.refused[scored.judge.name] = str(error)
             return outcome
         for record in records:
@@ -268,7 +268,7 @@ async def _compute(
     return outcome
 
 
-def _computed(work: JudgedTask, batch: list[Answered], scored: _Scored) -> list[dict[str, Any]]:
+def _computed(work: JudgedTask, batch: list[_Answered], scored: _Scored) -> list[dict[str, Any]]:
     from coeval.judging.metrics import scores_for
 
     records = []

@@ -26,7 +26,7 @@ from coeval.schema import Attributes, Model, Phase, Sampling, Task
 from coeval.storage.records import RecordIndex, is_failed, item_mark, now, read_records
 from coeval.storage.store import Store
 
-PHASE: Phase = "data_generation"
+_PHASE: Phase = "data_generation"
 _ATTEMPTS_PER_ITEM = 1000  # of attempts that one item may take
 _ATTEMPTS_PER_START = 10  # of those, however many attempts a start makes: the next one must not repeat them
 
@@ -134,7 +134,7 @@ def _random(*key: object) -> random.Random:
 
 async def generate_items(stage: Stage) -> Outcome:
     """Generate the missing items. Raise RunError if a task has no item, and no limit is the reason."""
-    is_kept = stage.modes[PHASE] == "Keep"
+    is_kept = stage.modes[_PHASE] == "Keep"
     tasks = [task for task in stage.config.tasks if not (is_kept and len(index_of_items(stage, task.name)))]
     teachers = [model for model in stage.models("teacher") if not model.is_virtual]
     for task in tasks:
@@ -143,14 +143,14 @@ async def generate_items(stage: Stage) -> Outcome:
         total = task.sampling.total
         if 0 < total < count:
             stage.log.warning(
-                f"{PHASE}: task {task.name!r}: sampling.target is `all`, but there are {count} combinations of "
+                f"{_PHASE}: task {task.name!r}: sampling.target is `all`, but there are {count} combinations of "
                 f"attributes and {total} items: {total} are drawn at random; raise sampling.total to have all"
             )
-    outcome = await each_model(stage, PHASE, teachers, lambda teacher: _generate(stage, teacher, tasks))
+    outcome = await each_model(stage, _PHASE, teachers, lambda teacher: _generate(stage, teacher, tasks))
     if not outcome.stopped and stage.only is None:
         for task in stage.config.tasks:
             if not len(index_of_items(stage, task.name)):
-                raise RunError(f"{PHASE}: task {task.name!r} has no items; see {stage.run.errors}")
+                raise RunError(f"{_PHASE}: task {task.name!r} has no items; see {stage.run.errors}")
     return outcome
 
 
@@ -165,7 +165,7 @@ async def _generate(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcome:
             _attributes if task.sampling.target == "all" else None,
         )
         missing[task.name] = _missing(stage, task, teacher, indexes[task.name])
-    failures = stage.store.failures(PHASE)
+    failures = stage.store.failures(_PHASE)
 
     def questions() -> Iterator[Question]:
         for task in tasks:
@@ -180,14 +180,14 @@ async def _generate(stage: Stage, teacher: Model, tasks: list[Task]) -> Outcome:
 
     outcome = await drive(
         stage,
-        PHASE,
+        _PHASE,
         teacher,
         questions(),
         expected=sum(map(len, missing.values())),
         attempts=1 + stage.config.experiment.generation_retries,
     )
     if outcome.failed:
-        stage.log.warning(f"{PHASE}: {teacher.name}: {outcome.failed} items could not be made; see {stage.run.errors}")
+        stage.log.warning(f"{_PHASE}: {teacher.name}: {outcome.failed} items could not be made; see {stage.run.errors}")
     return outcome
 
 
@@ -203,7 +203,7 @@ def _attributes(record: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _missing(stage: Stage, task: Task, teacher: Model, index: RecordIndex) -> list[int]:
     """Return the numbers of the items to generate: the lowest that are free, as many as the total lacks."""
-    if stage.modes[PHASE] == "Model" and len(index):
+    if stage.modes[_PHASE] == "Model" and len(index):
         return []
     free = (number for number in range(1, task.sampling.total + 1) if _id(task, teacher, number) not in index)
     return list(islice(free, max(task.sampling.total - len(index), 0)))
@@ -261,7 +261,7 @@ def _question(
     first = number * _ATTEMPTS_PER_ITEM + failures.get(identity, 0) * _ATTEMPTS_PER_START
     return Question(
         kind="item",
-        phase=PHASE,
+        phase=_PHASE,
         role="teacher",
         model=teacher.name,
         task=task.name,
@@ -302,9 +302,10 @@ class TeacherPrompts:
 
 def _conflict(store: Store, context: Mapping[str, Any], item: tuple[str, str, list[str]]) -> str | None:
     """Return why an item cannot stand beside the others of its teacher."""
-    key = ("prompts", context["task_id"], context["teacher_model_id"])
+    task, teacher = context["task_id"], context["teacher_model_id"]
+    key = ("prompts", task, teacher)
     if key not in store.shared:
-        store.shared[key] = TeacherPrompts(store, *key[1:])
+        store.shared[key] = TeacherPrompts(store, task, teacher)
     reason: str | None = store.shared[key].claim(str(context["id"]), item[0])
     return reason
 

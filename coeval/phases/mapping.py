@@ -19,7 +19,7 @@ from coeval.storage.records import is_failed, read_json, read_records, write_jso
 from coeval.storage.run import AttributeKind, Run
 
 T = TypeVar("T")
-PHASE: Phase = "attribute_mapping"
+_PHASE: Phase = "attribute_mapping"
 _RUBRIC_PHASE: Phase = "rubric_mapping"
 _PROMPTS: Mapping[AttributeKind, str] = {"target": "map_target_attrs", "nuanced": "map_nuanced_attrs"}
 
@@ -99,7 +99,7 @@ async def _until_halted(works: Iterable[Awaitable[None]]) -> None:
 async def _first_readable(
     stage: Stage, calls: Iterable[Call], read: Callable[[str], T], keep: Callable[[Reply], None]
 ) -> T | CallError | MalformedAnswerError:
-    """Return what the first readable reply says, once it is kept; else why there is none."""
+    """Return the proposal of the first readable reply, once it is kept; else why there is none."""
     last: CallError | MalformedAnswerError = CallError(Reason.FAILED, "not asked")
     for call in calls:
         try:
@@ -149,14 +149,14 @@ async def map_attributes(stage: Stage) -> Outcome:
 async def _map(stage: Stage, task: Task, kind: AttributeKind, outcome: Outcome) -> None:
     configured = task.target_attributes if kind == "target" else task.nuanced_attributes
     seed = task.target_attributes_seed if kind == "target" else task.nuanced_attributes_seed
-    async with claimed_work(stage.run, PHASE, f"{task.name}.{kind}"):
+    async with claimed_work(stage.run, _PHASE, f"{task.name}.{kind}"):
         stored = attributes_of(stage.run, task.name, kind)
-        kept = None if stage.modes[PHASE] == "New" else stored
+        kept = None if stage.modes[_PHASE] == "New" else stored
         if isinstance(configured, str):
             if kept is not None:
                 return
             text = json.dumps(seed, ensure_ascii=False, default=list)
-            proposals = await _ask_teachers(stage, PHASE, task, _PROMPTS[kind], read_attributes, outcome, seed=text)
+            proposals = await _ask_teachers(stage, _PHASE, task, _PROMPTS[kind], read_attributes, outcome, seed=text)
             attributes = union([seed, *proposals])
         else:
             attributes = union([kept or {}, configured])
@@ -167,7 +167,7 @@ async def _map(stage: Stage, task: Task, kind: AttributeKind, outcome: Outcome) 
                     differences.append(f"no {name} any more")
                 elif gone:
                     differences.append(f"{name} is not {' or '.join(gone)} any more")
-            _warn_of_differences(stage, PHASE, task.name, differences, "data_generation")
+            _warn_of_differences(stage, _PHASE, task.name, differences, "data_generation")
         if attributes != stored:
             write_json(stage.run.attributes(task.name, kind), attributes)
 

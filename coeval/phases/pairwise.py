@@ -34,7 +34,7 @@ from coeval.storage.records import AnswerMark, ItemMark, OnBad, is_failed, is_ju
 # One comparison. Which model is `model_a` is drawn, evenly and always alike for the same pair and item. Part `ab` shows
 # its answer as A, part `ba` as B. Where the two verdicts differ it is a tie: one that depends on the order is none.
 
-PHASE: Phase = "evaluation"
+_PHASE: Phase = "evaluation"
 _WORDS = {"A": "model_a", "B": "model_b", "TIE": "tie", "BAD": "tie (bothbad)"}
 _SWAPPED = {"model_a": "model_b", "model_b": "model_a"}
 _BARE = re.compile(r"\W*(?:(?:verdict|answer|winner)\b\W*)?(.*\w)?", re.IGNORECASE | re.DOTALL)
@@ -46,9 +46,9 @@ def draw(*about: object) -> float:
     return (int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") + 0.5) / 2**64
 
 
-def sides(one: str, other: str, datapoint: str, seed: int) -> tuple[str, str]:
+def sides(student: str, rival: str, datapoint: str, seed: int) -> tuple[str, str]:
     """Return (model_a, model_b): the two models in an order drawn for this item."""
-    first, second = sorted((one, other))
+    first, second = sorted((student, rival))
     return (first, second) if draw(seed, datapoint, first, second) < 0.5 else (second, first)
 
 
@@ -93,7 +93,7 @@ def compare_question(
     first = failures.get(context["id"], 0) * ATTEMPTS
     return Question(
         kind="pair",
-        phase=PHASE,
+        phase=_PHASE,
         role="judge",
         model=judge.name,
         task=task.name,
@@ -178,7 +178,7 @@ _CODES = {"model_a": 0, "model_b": 1, "tie": 2, "tie (bothbad)": 3}
 
 @dataclass(frozen=True, order=True)
 class Meeting:
-    """Two models, whose names are in order, and an item that both have answered."""
+    """Two models, their names in order, and an item that both have answered."""
 
     datapoint: str
     first: str
@@ -219,12 +219,12 @@ class Schedule:
         """Return the meetings still to come, without regard to ratings."""
         return [meeting for meeting in self._order if meeting not in self._earlier][: self.left]
 
-    def rounds(self) -> Rounds:
+    def rounds(self) -> _Rounds:
         """Return the meetings still to come, round after round."""
-        return Rounds(self._order, self._earlier, self._limit, self._judge)
+        return _Rounds(self._order, self._earlier, self._limit, self._judge)
 
 
-class Rounds:
+class _Rounds:
     """The rounds of an active schedule: `next()`, then `tell()` the verdicts."""
 
     def __init__(self, order: Sequence[Meeting], earlier: Mapping[Meeting, str], limit: int, judge: str) -> None:
@@ -380,9 +380,9 @@ class _Comparison:
     earlier: Verdicts
 
     def schedule(self, answered: Mapping[str, Iterable[str]]) -> Schedule:
-        """Return what the judge still has to compare of the items of one teacher."""
+        """Return the judge's schedule of the items of one teacher."""
         possible, earlier = meetings(answered), self.earlier
-        if self.stage.modes[PHASE] == "Model":
+        if self.stage.modes[_PHASE] == "Model":
             possible = [
                 meeting
                 for meeting in possible
@@ -397,13 +397,13 @@ class _Comparison:
         path = self.stage.run.records("pairwise", work.task.name, teacher, self.judge.name)
         is_current = current_verdicts(work.items.notes, work.responses.notes)
         while (planned := rounds.next()) and not outcome.stopped and not outcome.refused and self.stage.halted is None:
-            outcome.add(await drive(self.stage, PHASE, self.judge, self.questions(planned)))
+            outcome.add(await drive(self.stage, _PHASE, self.judge, self.questions(planned)))
             winners = read_verdicts([path], self.judge.name, is_current).winners
             rounds.tell({meeting: winners[meeting] for meeting in planned if meeting in winners})
         return outcome
 
     def questions(self, planned: Iterable[Meeting]) -> Iterator[Question]:
-        failures = self.stage.store.failures(PHASE)
+        failures = self.stage.store.failures(_PHASE)
         for meeting in planned:
             datapoint = meeting.datapoint
             a, b = sides(meeting.first, meeting.second, datapoint, self.stage.config.experiment.seed)
@@ -424,7 +424,7 @@ async def compare_all(stage: Stage, tasks: Sequence[Task]) -> Outcome:
     judges = [judge for judge in stage.models("judge") if not judge.is_virtual]
     # What is compared next depends on all verdicts so far where the schedule is active.
     by_item = all(task.pairwise.schedule == "all" for task in tasks)
-    return await each_model(stage, PHASE, judges, work, by_item=by_item)
+    return await each_model(stage, _PHASE, judges, work, by_item=by_item)
 
 
 async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
@@ -441,7 +441,7 @@ async def _judge(stage: Stage, judge: Model, work: JudgedTask) -> Outcome:
         outcome = await in_turn(comparison.ask_in_rounds(teacher, schedule) for teacher, schedule in schedules.items())
     else:
         planned = chain.from_iterable(schedule.everything() for schedule in schedules.values())
-        outcome = await drive(stage, PHASE, judge, comparison.questions(planned))
+        outcome = await drive(stage, _PHASE, judge, comparison.questions(planned))
     outcome.expected += expected
     return outcome
 

@@ -27,10 +27,9 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 _SECONDS_BETWEEN_LINES = 60.0
-"""Seconds between two lines."""
 _BAR = "{desc} |{bar}| {n_fmt}/{total_fmt}{postfix}"
 """Without share, speed and time of the phase, so that those of the run fit beside it into 80 columns."""
-_MIN_SHARE_FOR_TIME_LEFT = 0.005  # of the run, of which the time left is told
+_MIN_SHARE_FOR_TIME_LEFT = 0.005  # of the run, below which the time left is not shown
 
 
 class Progress:
@@ -108,10 +107,10 @@ class Progress:
         notes += [f"{time_text(left)} left"] if left is not None else []
         return notes + ([f"{self._failed} failed"] if self._failed else [])
 
-    async def log_lines(self, log: Callable[[str], None], pause: float = _SECONDS_BETWEEN_LINES) -> None:
-        """Log a line after each pause, where no bar can be shown; until cancelled."""
+    async def log_lines(self, log: Callable[[str], None]) -> None:
+        """Log a line each minute, where no bar can be shown; until cancelled."""
         while not sys.stderr.isatty():
-            await asyncio.sleep(pause)
+            await asyncio.sleep(_SECONDS_BETWEEN_LINES)
             if self._phase and self._expected:
                 log(self.line())
 
@@ -142,7 +141,7 @@ class Stage:
     batching: Batching | None = None
     progress: Progress = field(default_factory=Progress)
     claims: Claims | None = None
-    """What this process makes of a run that others have joined."""
+    """Claims of this process on records of a run that others have joined."""
     halted: str | None = None
     """Why no model may be asked any more: the budget is used up."""
     limited: bool = False
@@ -190,10 +189,10 @@ class Outcome:
         """Return whether something went wrong, other than a limit that was set."""
         return bool(self.failed or self.refused)
 
-    def add(self, other: Outcome) -> None:
+    def add(self, outcome: Outcome) -> None:
         """Add the outcome of another part."""
-        self.expected += other.expected
-        self.stored += other.stored
-        self.failed += other.failed
-        self.stopped.update(other.stopped)
-        self.refused.update(other.refused)
+        self.expected += outcome.expected
+        self.stored += outcome.stored
+        self.failed += outcome.failed
+        self.stopped.update(outcome.stopped)
+        self.refused.update(outcome.refused)

@@ -38,7 +38,7 @@ class Question:
     model: str
     task: str
     context: Mapping[str, Any]
-    """What the record needs besides the answers; `id` is the record's."""
+    """The parts of the record besides the answers; `id` is the record's."""
     prompts: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Part -> prompt; the only part of most questions is `""`."""
     first_attempt: int = 0
@@ -78,7 +78,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Settled:
-    """What a question's answers became."""
+    """The outcome of a question."""
 
     record: dict[str, Any] | None
     """The stored record, if any."""
@@ -107,7 +107,7 @@ Apply: TypeAlias = Callable[[Question, Mapping[str, ReplyOrError]], Settled]
 
 
 class Batching(Protocol):
-    """What phases hand questions to that may be answered within a day."""
+    """Batch jobs, to which phases hand questions that may be answered within a day."""
 
     def takes(self, model: Model, phase: Phase) -> bool:
         """Return whether this model's questions in this phase go through batch jobs."""

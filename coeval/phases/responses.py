@@ -17,27 +17,27 @@ from coeval.phases.question import Kind, Question
 from coeval.schema import Model, Phase, Rubric, Task
 from coeval.storage.records import RecordIndex, answer_mark, is_answer_to, is_failed, is_marked, now, read_records
 
-PHASE: Phase = "response_collection"
+_PHASE: Phase = "response_collection"
 
 
 async def collect_responses(stage: Stage) -> Outcome:
     """Collect the missing answers."""
-    is_kept = stage.modes[PHASE] == "Keep"
+    is_kept = stage.modes[_PHASE] == "Keep"
     tasks = []
     for task in stage.config.tasks:
-        records = (record for path in stage.run.record_files(PHASE, task.name) for record in read_records(path))
+        records = (record for path in stage.run.record_files(_PHASE, task.name) for record in read_records(path))
         if not (is_kept and any(map(_is_answer, records))):
             tasks.append(task)
     items = {task.name: index_of_items(stage, task.name) for task in tasks}
     students = [model for model in stage.models("student") if not model.is_virtual]
     return await each_model(
-        stage, PHASE, students, lambda student: _collect(stage, student, tasks, items), by_item=True
+        stage, _PHASE, students, lambda student: _collect(stage, student, tasks, items), by_item=True
     )
 
 
 async def _collect(stage: Stage, student: Model, tasks: list[Task], items: Mapping[str, RecordIndex]) -> Outcome:
     missing = {task.name: _missing(stage, task.name, student, items[task.name]) for task in tasks}
-    failures = stage.store.failures(PHASE)
+    failures = stage.store.failures(_PHASE)
 
     def questions() -> Iterator[Question]:
         for task in tasks:
@@ -47,13 +47,13 @@ async def _collect(stage: Stage, student: Model, tasks: list[Task], items: Mappi
                     yield _question(task, student, item, failures + marked)
 
     expected = sum(len(identities) for identities, _ in missing.values())
-    return await drive(stage, PHASE, student, questions(), expected=expected)
+    return await drive(stage, _PHASE, student, questions(), expected=expected)
 
 
 def _missing(stage: Stage, task: str, student: Model, items: RecordIndex) -> tuple[list[str], Counter[str]]:
     """Return the items without an answer to their present prompt, and how often each answer was marked as failed."""
     done, marked = set(), Counter[str]()
-    for path in stage.run.record_files(PHASE, task, student.name):
+    for path in stage.run.record_files(_PHASE, task, student.name):
         for record in read_records(path, stage.warn_bad_line):
             if record.get("student_model_id") != student.name:
                 continue
@@ -61,7 +61,7 @@ def _missing(stage: Stage, task: str, student: Model, items: RecordIndex) -> tup
                 done.add(record.get("datapoint_id"))
             elif is_marked(record):
                 marked[str(record.get("id"))] += 1
-    if stage.modes[PHASE] == "Model" and done:
+    if stage.modes[_PHASE] == "Model" and done:
         return [], marked
     return [item for item in items if item not in done], marked
 
@@ -90,7 +90,7 @@ def _question(task: Task, student: Model, item: Mapping[str, Any], failures: Map
     first = failures.get(identity, 0) * ATTEMPTS
     return Question(
         kind="response",
-        phase=PHASE,
+        phase=_PHASE,
         role="student",
         model=student.name,
         task=task.name,
@@ -111,7 +111,7 @@ KINDS = {"response": Kind(lambda _context, _part, text: text, _record, "response
 
 @dataclass
 class JudgedTask:
-    """What all judges of a task look at: its rubric, its items, and the answers to them as they are now."""
+    """A task as its judges see it: its rubric, its items, and the present answers to them."""
 
     task: Task
     rubric: Rubric

@@ -39,7 +39,7 @@ METRICS = {
 
 
 def judge_context(report: JudgeReport) -> dict[str, Any]:
-    """Return what the page of judges shows."""
+    """Return the context of the page of judges."""
     header, order = report.header, [report.metric, *(name for name in METRICS if name != report.metric)]
     unranked = [row for row in report.judges if row.rank is None]
     dimensions = ("factor", "task", "teacher", "student")
@@ -73,7 +73,7 @@ def judge_context(report: JudgeReport) -> dict[str, Any]:
         ),
         "family": table(bias.family, header, ("judge", "family", "students", "preference", "units")),
         "verbosity": table(bias.verbosity, header, (judge, "within_datapoint_r", "r", "responses")),
-        "flips": flips_table(bias.flips, header),
+        "flips": _flips_table(bias.flips, header),
         "positions": table(bias.positions, header),
     }
 
@@ -112,7 +112,7 @@ def _breakdown(report: JudgeReport, metric: str, across: str) -> Grid:
     )
 
 
-def flips_table(flips: Iterable[FlipRow], header: Header) -> Table | None:
+def _flips_table(flips: Iterable[FlipRow], header: Header) -> Table | None:
     """Return how often judges change their verdict with the order of the answers."""
     return table(flips, header, ("judge", "flip_rate", "flips", "inconsistent", "pairs", "first_share"))
 
@@ -121,7 +121,7 @@ def flips_table(flips: Iterable[FlipRow], header: Header) -> Table | None:
 
 
 def consistency_context(report: JudgeConsistency) -> dict[str, Any]:
-    """Return what the page of judges' consistency shows."""
+    """Return the context of the page of judges' consistency."""
     spread = [
         (row.judge, f"{row.attribute}={row.value}", row.variance, f"mean {row.mean:.3f} of {row.units:,} scores")
         for row in report.spread
@@ -143,7 +143,7 @@ def consistency_context(report: JudgeConsistency) -> dict[str, Any]:
 
 
 def pairs_context(report: PairsReport) -> dict[str, Any]:
-    """Return what the page of pairs shows."""
+    """Return the context of the page of pairs."""
     header = report.header
     boards: dict[tuple[str, str], list[PairBoardRow]] = {}
     for row in report.rows:
@@ -161,7 +161,7 @@ def pairs_context(report: PairsReport) -> dict[str, Any]:
             ("model", get(report.likelihood).title),
         ],
         "why_none": report.why_none,
-        "flips": flips_table(report.flips, header),
+        "flips": _flips_table(report.flips, header),
     }
 
 

@@ -122,7 +122,7 @@ _JUDGES = ("weighted_spa", "weighted_wpa", "weighted_kappa")
 
 
 def summary_context(report: SummaryReport) -> dict[str, Any]:
-    """Return what the summary shows."""
+    """Return the context of the page of the summary."""
     return {
         "ranking": ranking(report),
         "teachers": len(report.teachers),

@@ -109,7 +109,7 @@ _LONG_NAME_LETTERS, _CUT_NAME_LETTERS = 14, 18  # letters of a long name, and of
 
 
 @dataclass(frozen=True)
-class Head:
+class _Head:
     """The name of a row or column, and what is shown when the pointer rests on it."""
 
     name: str
@@ -133,12 +133,12 @@ class _GridCell:
 
 @dataclass(frozen=True)
 class Grid:
-    """A heat map; `row_kind` and `column_kind` are the dimensions whose filters hide rows and columns."""
+    """A heat map; filters of the dimensions `row_kind` and `column_kind` hide its rows and columns."""
 
     row_kind: str
     column_kind: str
-    rows: Sequence[Head]
-    columns: Sequence[Head]
+    rows: Sequence[_Head]
+    columns: Sequence[_Head]
     cells: Mapping[tuple[str, str], _GridCell]
     empty: str
 
@@ -149,7 +149,7 @@ class Grid:
 
     @property
     def turned(self) -> bool:
-        """Whether the heads of columns stand upright, so that many or long names find room."""
+        """Return whether the heads of columns stand upright, so that many or long names find room."""
         names = [head.name for head in self.columns]
         longest = max(map(len, names), default=0)
         return (
@@ -158,7 +158,7 @@ class Grid:
             or (len(names) > _MAX_FLAT_LONG_COLUMNS and longest > _LONG_NAME_LETTERS)
         )
 
-    def at(self, row: Head, column: Head) -> _GridCell | None:
+    def at(self, row: _Head, column: _Head) -> _GridCell | None:
         """Return the square where they meet, if there is one."""
         return self.cells.get((row.name, column.name))
 
@@ -221,11 +221,11 @@ def grid_across(
     return grid_of(header, (kind, across), values, **options)
 
 
-def _heads(header: Header, kind: str, order: Sequence[str] | None, names: Iterable[str]) -> list[Head]:
+def _heads(header: Header, kind: str, order: Sequence[str] | None, names: Iterable[str]) -> list[_Head]:
     first = getattr(header, f"{kind}s", ()) if order is None else order
     used = dict.fromkeys(names)
     ordered = [name for name in first if name in used] + [name for name in used if name not in set(first)]
-    return [Head(name, describe(header, kind, name)) for name in ordered]
+    return [_Head(name, describe(header, kind, name)) for name in ordered]
 
 
 def signed_text(value: float, digits: int | None = None) -> str:
@@ -351,7 +351,7 @@ _CODES = {
 
 
 def frame(header: Header, title: str, about: str, links: Sequence[tuple[str, str, bool]] = ()) -> dict[str, Any]:
-    """Return what `report.html` shows at the head and the foot of a page.
+    """Return the context of `report.html` for the head and the foot of a page.
 
     `links` lead to other pages: (target, text, whether it is this one).
     """

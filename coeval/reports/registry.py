@@ -27,7 +27,7 @@ class ReportEntry:
     finding: str = ""  # function that returns the sentences a page begins with; none: it has nothing to show
     dimensions: str = "student teacher judge task factor"  # that the page is filtered by
     live: bool = False
-    """Whether filters compute figures anew, from sums of scores in the page; else they hide rows alone."""
+    """Filters compute figures anew, from sums of scores in the page; else they hide rows alone."""
     takes_settings: bool = False  # whether `build` takes `RobustSettings` too
 
     @property

@@ -32,7 +32,7 @@ _HISTOGRAM_BINS = 10
 
 
 def robust_context(report: RobustSummary) -> dict[str, Any]:
-    """Return what the page of the robust ranking shows."""
+    """Return the context of the page of the robust ranking."""
     header = report.header
     chosen = Computed(Column("chosen", number=False), lambda row: yes_no(row.judge in report.chosen_judges))
     chosen_teacher = Computed(Column("chosen", number=False), lambda row: yes_no(row.chosen))
@@ -111,7 +111,7 @@ _COMBINATIONS_SHOWN = 300
 
 
 def coverage_context(report: CoverageSummary) -> dict[str, Any]:
-    """Return what the page of coverage shows."""
+    """Return the context of the page of coverage."""
     header = report.header
     sums = [int(report.rows.values[name].sum()) for name in ("expected", "actual", "valid", "failed")]
     return {

@@ -1,4 +1,4 @@
-"""Pages on students and whose items they answered: ranking, teachers, teachers by students, spread of scores."""
+"""Pages on students and teachers: rankings, teachers by students, spread of scores."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SIGNIFICANT = Computed(
 
 
 def student_context(report: StudentReport) -> dict[str, Any]:
-    """Return what the page of students shows."""
+    """Return the context of the page of students."""
     header = report.header
     tasks = [(task, _task(report, task)) for task in header.tasks]
     pairs = ("better", "worse", "fit", _P_VALUE, _SIGNIFICANT, "difference", "datapoints", "prompts")
@@ -90,11 +90,11 @@ def _strengths(report: StudentReport, across: str) -> Grid:
     return grid_across(report.header, "student", across, report.cells, origin, rows=ranked, own=own, empty=empty)
 
 
-# Teachers: whose items tell students apart.
+# Teachers: how well their items tell students apart.
 
 
 def teacher_context(report: TeacherReport) -> dict[str, Any]:
-    """Return what the page of teachers shows."""
+    """Return the context of the page of teachers."""
     fields = shown_fields(TeacherRow)
     order = [report.formula, *(name for name in ("v1", "s2", "r3") if name != report.formula)]
     dimensions = ("factor", "task", "attribute")
@@ -128,11 +128,11 @@ def _discrimination(report: TeacherReport, formula: str, across: str) -> Grid:
     )
 
 
-# Teachers and students: which students do well on whose items.
+# Teachers and students: which students do well on which teacher's items.
 
 
 def interaction_context(report: InteractionMatrix) -> dict[str, Any]:
-    """Return what the page of teachers and students shows."""
+    """Return the context of the page of teachers and students."""
     factors = [name for name in report.header.factors if any(cell.factor == name for cell in report.cells)]
     return {
         "means": _interactions(report, ""),
@@ -159,7 +159,7 @@ _ROLES = ("student", "teacher", "judge")
 
 
 def distribution_context(report: ScoreDistribution) -> dict[str, Any]:
-    """Return what the page of the distribution of scores shows."""
+    """Return the context of the page of the distribution of scores."""
     header, dimensions = report.header, ("task", "factor", "student", "teacher", "judge", "attribute")
     return {
         "panels": [

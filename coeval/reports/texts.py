@@ -34,7 +34,7 @@ def comparison_text(comparison: RunComparison) -> str:
 
 
 def _doubts(comparison: RunComparison) -> Iterator[str]:
-    """Yield what was not compared, and whose judges are not the same."""
+    """Yield a line for each part that was not compared, and for each judge that is another model."""
     for run, students in (("before", comparison.only_before), ("after", comparison.only_after)):
         if students:
             yield f"only {run}: {', '.join(students)}"

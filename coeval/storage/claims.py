@@ -1,4 +1,4 @@
-"""Which of several processes makes which record, on one machine or on several that share the run's folder.
+"""Claims of several processes on the records to be made, on one machine or on several that share the run's folder.
 
 Every process that joined a run has a name, a lock that it holds while it lives, and files of its own that say what it
 is at: a line `+ID` where it takes a record, `=ID` once that is settled, stored or failed, `-ID` where it gives it back.

@@ -63,7 +63,7 @@ def _parsed(text: bytes) -> int | None:
 
 
 def _counted(data: Mapping[str, Any], counter: str) -> int:
-    """Return what meta.json says of a counter."""
+    """Return the value of a counter in meta.json."""
     if counter == _SPENT:
         return round(float(data.get("spent_usd") or 0.0) * _UNITS_PER_DOLLAR)
     return int((data.get("quota_used") or {}).get(counter.removeprefix(_CALLS), 0))

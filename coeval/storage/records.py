@@ -212,7 +212,7 @@ class ItemMark(NamedTuple):
 
     prompt: str
     seen: str
-    """What a judge sees of it: prompt, reference answer, attributes."""
+    """Digest of the texts that a judge sees: prompt, reference answer, attributes."""
     attributes: tuple[str, ...]
     """Names of the target attributes that it was made with."""
 

@@ -38,7 +38,7 @@ class Run:
         self.config = folder / "config.yaml"  # of the last start, without keys
         self.probe = folder / "probe_results.json"
         self.estimate = folder / "cost_estimate.json"
-        self.pending = folder / "pending_batches.json"  # batch jobs whose answers are not stored yet
+        self.pending = folder / "pending_batches.json"  # batch jobs with answers that are not stored yet
         self.errors = folder / "run_errors.jsonl"  # one line for each piece of work that failed
         self.repeats = folder / "run_repeats.jsonl"  # one line for each item that was refused as it repeats another
         self.waiting = folder / ".parts"  # replies that wait for others of their record
@@ -154,7 +154,7 @@ def copy_run(
 
 
 def renewed_phases(modes: Mapping[Phase, Mode]) -> list[Phase]:
-    """Return the phases whose records start empty: those in mode `New`, and all that build on them."""
+    """Return the phases with records that start empty: those in mode `New`, and all that build on them."""
     phases = list(KINDS_OF)
     first = next((number for number, phase in enumerate(phases) if modes[phase] == "New"), len(phases))
     return phases[first:]

@@ -36,7 +36,7 @@ class Store:
         self.stored = 0
         """Of the appended records, those that are on the disk."""
         self.shared: dict[Any, Any] = {}
-        """What the records of this start share, such as the prompts of a teacher's items."""
+        """State that the records of this start share, such as the prompts of a teacher's items."""
         self._files: OrderedDict[Path, int] = OrderedDict()
         self._dirty: set[Path] = set()
         self._lock = threading.Lock()

@@ -52,7 +52,7 @@ class _GradeView:
 
 @dataclass(frozen=True)
 class _JudgeView:
-    """What a judge says of an answer."""
+    """A judge's scores of an answer, with its rationale."""
 
     judge: str
     score: float | None  # weighted mean over factors; None where it has no score that counts
@@ -79,7 +79,7 @@ class _AnswerView:
         return answer_key(self.student)
 
     def by_judge(self, judge: str) -> _JudgeView | None:
-        """Return what a judge says; None if it says nothing."""
+        """Return a judge's view of the answer; None if there is none."""
         return next((view for view in self.judges if view.judge == judge), None)
 
 
@@ -98,7 +98,7 @@ class _VerdictView:
 
 @dataclass(frozen=True)
 class ItemView:
-    """An item with all that was said of it."""
+    """An item with its answers, scores and verdicts."""
 
     identity: str
     key: str
@@ -118,7 +118,7 @@ class ItemView:
 
     @property
     def is_apart(self) -> bool:
-        """Whether two judges lie at least `APART` from each other."""
+        """Return whether two judges lie at least `APART` from each other."""
         return any(grade.others for answer in self.answers for judge in answer.judges for grade in judge.grades)
 
     def pairs(self) -> list[tuple[tuple[str, str], list[_VerdictView]]]:
@@ -130,7 +130,7 @@ class ItemView:
 
     @property
     def flips(self) -> int:
-        """Verdicts whose winner changed with the order of the answers."""
+        """Number of verdicts that changed with the order of the answers."""
         return sum(verdict.is_flip for verdict in self.verdicts)
 
 
@@ -222,7 +222,7 @@ class RunItems:
         return self._verdicts.get(self.loaded.datapoints[item], [])
 
     def read(self, item: int) -> ItemView:
-        """Read an item with all that was said of it."""
+        """Read an item with its answers, scores and verdicts."""
         loaded, record = self.loaded, self._record(item)
         identity = loaded.datapoints[item]
         rationales = {

@@ -68,7 +68,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Cells:
+class _Cells:
     """Scores by (item, student, judge), sorted by item; (C,) each."""
 
     item: Codes
@@ -245,7 +245,7 @@ class Site:
     # The list of items, and the files of its script.
 
     @cached_property
-    def _cells(self) -> Cells:
+    def _cells(self) -> _Cells:
         """Scores by item, student and judge."""
         loaded, units = self.loaded, self.loaded.units
         students, judges = max(len(loaded.students), 1), max(len(loaded.judges), 1)
@@ -266,7 +266,7 @@ class Site:
         np.maximum.at(gap, np.searchsorted(codes, owner), distance)
         answer, judge = np.divmod(codes, judges)
         item, student = np.divmod(answer, students)
-        return Cells(item=item, student=student, judge=judge, mean=mean, gap=gap)
+        return _Cells(item=item, student=student, judge=judge, mean=mean, gap=gap)
 
     def rows(self, first: int, last: int) -> list[Row]:
         """Return the items of these numbers, from `first` up to `last`, for a list."""
