@@ -276,15 +276,12 @@ def _teller(args: argparse.Namespace) -> Callable[[str], None]:
 
 def _followed(args: argparse.Namespace) -> LiveVotes:
     from p2l.online_training.live_votes import LiveVotes, Waiting
-    from p2l.online_training.router_votes import RouterVotes, copy_of, is_database
+    from p2l.online_training.router_votes import growing_file
 
     tell = _teller(args)
     waiting = Waiting(idle_seconds=args.stop_when_idle, tell=tell)
     waiting.stop_on_signals()
-    lines, gather = Path(args.follow).expanduser(), None
-    if is_database(lines):
-        router = RouterVotes(lines, copy_of(lines), tell)
-        lines, gather = router.copy, router.gather
+    lines, gather = growing_file(Path(args.follow).expanduser(), tell)
     return LiveVotes(lines, waiting=waiting, gather=gather, name=args.follow)
 
 

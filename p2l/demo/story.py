@@ -152,16 +152,12 @@ def _report(shell: Shell, votes: int) -> None:
     for text in leaderboards(held):
         print(f"\n{text}")
     print("\n6. The evaluation suite on the held-out votes, as a report; and what each model is good at.")
-    shell.run(
-        *("p2l", "auto-evals", "--model", "models/p2l", "--train-path", "votes.parquet"),
-        *("--output-dir", "metrics", "--html", "report"),
-    )
+    pages = ("--output-dir", "metrics", "--html", "report")
+    shell.run("p2l", "auto-evals", "--model", "models/p2l", "--train-path", "votes.parquet", *pages)
     # Clusters of prompts are named by their words; nobody told the command the topics.
-    shell.run(
-        *("p2l", "explain", "--answers", "models/p2l/eval_output.jsonl", "--likelihood", "grk"),
-        *("--model-list", "models/p2l/model_list.json", "--votes", "held_out.parquet"),
-        *("--output", "strengths.json", "--plot", "strengths.png"),
-    )
+    answers = ("--answers", "models/p2l/eval_output.jsonl", "--model-list", "models/p2l/model_list.json")
+    files = ("--votes", "held_out.parquet", "--output", "strengths.json", "--plot", "strengths.png")
+    shell.run("p2l", "explain", *answers, "--likelihood", "grk", *files)
     place = os.path.relpath(shell.folder)
     print(f"  Open {place}/report/index.html (it works offline) and {place}/strengths.png.")
     print("\n7. The same model as a service, for programs in any language.")

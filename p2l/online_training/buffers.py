@@ -386,6 +386,7 @@ class _Pool:
         """Add the new votes of a batch; a full pool takes a sample of them, see `ReplayBuffer`."""
         free = len(new) if self._limit is None else self._limit - self._size
         if len(new) > free:
+            # As many of the batch as a uniform sample of all past votes would hold, the new ones among them.
             share = self._random.hypergeometric(len(new), min(self._past, _LARGEST_HYPERGEOMETRIC), self._size + free)
             entering = min(max(int(share), free), len(new))
             chosen = self._random.choice(new, entering, replace=False)

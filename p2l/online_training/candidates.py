@@ -157,5 +157,6 @@ def one_leaderboard(arrived: ArrivedVotes, forecast: Forecast, likelihood: str, 
     # Under ba a leaderboard's gamma is zero: all is measured from it.
     grounded = forecast.coefs if forecast.gamma is None else forecast.coefs - forecast.gamma[:, None]
     eta = None if forecast.eta is None else float(forecast.eta.mean())
+    # An LLM with few votes stays near its own mean forecast, rather than near zero.
     prior = Prior(sd=CATEGORY_SD, coefs=grounded.mean(axis=0), eta=eta)
     return marginal_board(arrived, likelihood, weighted=weighted, prior=prior)

@@ -18,7 +18,7 @@ from p2l.online_training.live_votes import LiveVotes, Waiting
 from p2l.online_training.online_config import OnlineConfig
 from p2l.online_training.publishing import FolderPublisher, make_folder
 from p2l.online_training.retraining import Retraining, RetrainingState
-from p2l.online_training.router_votes import RouterVotes, copy_of, is_database
+from p2l.online_training.router_votes import growing_file
 from p2l.online_training.stream import VoteStream, hold_out, in_time_order
 from p2l.training import loop
 from p2l.training.forecasts import check_counted
@@ -59,10 +59,7 @@ class LiveRun:
             stream, self._held = hold_out(open_data_set(config, known_models), share)
             return stream
         self._waiting.stop_on_signals()
-        lines, gather = path.expanduser(), None
-        if is_database(lines):
-            router = RouterVotes(lines, copy_of(lines), self._tell)
-            lines, gather = router.copy, router.gather
+        lines, gather = growing_file(path.expanduser(), self._tell)
         if share:
             self._tell(f"{path}: votes on {share:.1%} of the prompts are kept out of training, to judge models by")
         self._followed = LiveVotes(

@@ -40,7 +40,7 @@ def is_held_out(prompt: list[str], share: float) -> bool:
     return share > 0 and hash_turns(prompt, _HELD_SEED) < share * 2.0**64
 
 
-class LineVote(NamedTuple):
+class _LineVote(NamedTuple):
     """The vote of one line."""
 
     prompt: list[str]
@@ -54,7 +54,7 @@ class LineVote(NamedTuple):
     """Seconds since 1970; NaN: not stated."""
 
 
-def parse_line(line: bytes) -> LineVote:
+def parse_line(line: bytes) -> _LineVote:
     """Parse one line of a growing file; VoteError, which says why but not where, if it is not a vote.
 
     The rules are those of `p2l votes check`.
@@ -79,7 +79,7 @@ def parse_line(line: bytes) -> LineVote:
     weight = 1.0 if row.get("weight") is None else _number(row["weight"])
     if not (math.isfinite(weight) and weight >= 0):
         raise VoteError(f"weight is {row['weight']!r}; it must be a finite number, zero or more")
-    return LineVote(
+    return _LineVote(
         prompt=turns,
         model_a=model_a,
         model_b=model_b,
@@ -264,7 +264,7 @@ class LineVotes:
         self._record = np.empty(0, dtype=_RECORD)
         self._spool.close()
 
-    def append(self, vote: LineVote, at: int, size: int, place: int) -> None:
+    def append(self, vote: _LineVote, at: int, size: int, place: int) -> None:
         """Add a vote whose line is `size` bytes at `at`, readable after `finish`; `place` never falls (see `up_to`)."""
         a, b = (self._codes.setdefault(name, len(self._codes)) for name in (vote.model_a, vote.model_b))
         self._new.append((at, size, a, b, vote.winner, vote.weight, vote.tstamp, place))
@@ -490,6 +490,7 @@ class LiveVotes(LineVotes):
                         "out and counted, `p2l votes check` lists them"
                     )
                 continue
+            # The place of a held-out vote is the number of votes to train on before it.
             is_held = is_held_out(vote.prompt, self.held_share)
             (self.held if is_held else self).append(vote, line.at, len(line.text), there)
             there += not is_held

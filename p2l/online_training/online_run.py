@@ -3,10 +3,10 @@
 The trainer, its steps, packing and engine are those of offline training; what differs is where votes come from, that
 models join on the way, and what a checkpoint holds besides.
 
-The head holds more rows than there are models. A spare row is zero and stays zero: no vote gives it a gradient, and
-decay of zero is zero. When a model's first vote arrives its row is set; from then on it trains like any other. When the
-rows run out, weights and optimizer state are written out uncut, a model with twice the rows is built, and the engine
-starts again with it. Nothing else changes, so a run that had to grow ends where one with more room does.
+The head holds more rows than there are models. When a model's first vote arrives its row is set; from then on it trains
+like any other. When the rows run out, weights and optimizer state are written out uncut, a model with twice the rows is
+built, and the engine starts again with it. Nothing else changes, so a run that had to grow ends where one with more
+room does.
 """
 
 from __future__ import annotations
@@ -242,6 +242,7 @@ def train_online(config_path: str, options: OnlineOptions) -> Path:
             began_with = int(read_stream_state(start.resume, model.model_list)[0]["began_with"])
         past = open_past(config.past_data_path, model.model_list[:began_with])
     schedule, rows = _schedule(config, options, start, stream, model, 0 if past is None else len(past))
+    # Spare rows are zero and stay so: no vote gives them a gradient, and decay of zero is zero.
     model.widen(_room_for(len(model.model_list), rows))
     votes: Any = stream if past is None else StreamWithPast(past, stream)
     values = _covariates(config, model, stream, votes)
@@ -471,6 +472,7 @@ def _take_over(run: _OnlineRun, folder: Path) -> None:
     if rows is not None:
         rows.resume(run.schedule.arrived)
         rows.renew()
+    # The new model was trained on the first `tried` votes.
     run.schedule.repeat(np.arange(retraining.state.tried, run.schedule.arrived))
     run.unsaved = True
     if run.publisher is not None:

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from p2l.votes import VoteStore
 
 
-_CHUNK_VOTES = 1 << 16  # that enter the buffer together
-_BLOCK_ROWS = 1 << 14  # that are written together
+_CHUNK_VOTES = 1 << 16  # that enter the buffer together, ids and times alone
+_BLOCK_ROWS = 1 << 14  # that are in memory whole, and written together
 _READING = {"how votes are read": ("--sort", "--drop-tail", "--drop-bad", "--dataset-split")}
 
 
@@ -179,8 +179,8 @@ class EndTimes:
 
     def by_batch(self) -> dict[str, dict[str, float]]:
         """Return the end of each batch, also of a last one that is not full."""
-        ends = self._ends + [self._newest] * (self._seen % self._size > 0)
-        return {str(batch): {"end_tstamp": end} for batch, end in enumerate(ends)}
+        last = [self._newest] if self._seen % self._size else []
+        return {str(batch): {"end_tstamp": end} for batch, end in enumerate([*self._ends, *last])}
 
 
 def reorder(store: VoteStore, buffer: Buffer, output: Path, *, sort: bool = False, quiet: bool = True) -> _Reordered:
@@ -228,7 +228,7 @@ def batches_of(store: VoteStore, buffer: Buffer, order: Ids | None = None) -> It
 
 
 def _blocks(batches: Iterator[Ids]) -> Iterator[Batches]:
-    """Yield batches, as many together as make a block."""
+    """Yield lists of batches with the rows of a block."""
     block: Batches = []
     rows = 0
     for batch in batches:

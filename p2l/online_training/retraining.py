@@ -337,14 +337,14 @@ def arrange(model: P2LModel, names: Sequence[str], rows: int) -> None:
     A model that it does not know has the mean row.
     """
     place = {name: row for row, name in enumerate(model.model_list)}
-    known = len(place)
-    model.widen(max(rows, known))
+    num_models = len(place)
+    model.widen(max(rows, num_models))
     order = torch.tensor([place.get(name, -1) for name in names])
     with torch.no_grad():
         for name in model.row_names:
             weight = model.get_parameter(name)
             arranged = torch.where(
-                (order < 0).view(-1, *[1] * (weight.ndim - 1)), weight[:known].mean(0), weight[order]
+                (order < 0).view(-1, *[1] * (weight.ndim - 1)), weight[:num_models].mean(0), weight[order]
             )
             weight.zero_()
             weight[: len(names)] = arranged

@@ -98,10 +98,10 @@ class Pseudonyms:
 
     def __init__(self, connection: Any) -> None:
         """Read the database's secret; one that no router has opened since there are voters gets one for this time."""
-        known: Any = True
+        has_table: Any = True
         if isinstance(connection, sqlite3.Connection):
-            known = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'voters'").fetchone()
-        row = connection.execute("SELECT secret FROM voters").fetchone() if known else None
+            has_table = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'voters'").fetchone()
+        row = connection.execute("SELECT secret FROM voters").fetchone() if has_table else None
         self._secret: bytes = row[0] if row else os.urandom(32)
         self._names: dict[str, str] = {}
 
@@ -153,9 +153,12 @@ def is_database(path: Path) -> bool:
     return start == _SQLITE_MAGIC or (not start and path.suffix in {".sqlite", ".sqlite3", ".db"})
 
 
-def copy_of(database: Path) -> Path:
-    """Return the path that the votes of a database are copied to."""
-    return database.with_name(f"{database.name}.votes.jsonl")
+def growing_file(path: Path, tell: Callable[[str], None]) -> tuple[Path, Callable[[], None] | None]:
+    """Return the file of lines to follow; for a database its copy, and a function that appends what has come."""
+    if not is_database(path):
+        return path, None
+    router = RouterVotes(path, path.with_name(f"{path.name}.votes.jsonl"), tell)
+    return router.copy, router.gather
 
 
 class RouterVotes:
@@ -263,8 +266,8 @@ class RouterVotes:
                 copied.append(hash(json.loads(line)["question_id"]))
                 self._indexed += len(line)
         if copied or self._copied is None:
-            known = () if self._copied is None else self._copied
-            self._copied = np.union1d(np.asarray(known, dtype=np.int64), np.array(copied, dtype=np.int64))
+            before = np.zeros(0, np.int64) if self._copied is None else self._copied
+            self._copied = np.union1d(before, np.array(copied, dtype=np.int64))
         hashes = np.fromiter((hash(vote["question_id"]) for vote in votes), np.int64, len(votes))
         repeated = np.isin(hashes, self._copied)
         return [vote for vote, is_there in zip(votes, repeated, strict=True) if not is_there]

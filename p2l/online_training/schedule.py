@@ -70,6 +70,7 @@ class OnlineSchedule:
             lag = {name: value for name, value in self.buffer.lag.as_dict().items() if value is not None}
             self._facts[self.done] = StepFacts(arrived=self.arrived, waiting=self.waiting, models=self._models, lag=lag)
             self._facts.pop(self.done - _STEPS_REMEMBERED, None)
+            # Training reads ahead: by the time of the checkpoint the buffer has moved on.
             if self._is_saved(self.done):
                 self._kept[self.done] = self._state()
             yield ids
@@ -107,6 +108,7 @@ class OnlineSchedule:
         self.began_with = int(state["began_with"])
         self.done = int(state["done"])
         ends = np.cumsum(state["ready_sizes"])[:-1]
+        # Of no sizes `np.split` makes one batch, without votes.
         self._ready = deque(np.split(state["ready"], ends)) if len(state["ready_sizes"]) else deque()
 
     def _state(self) -> dict[str, Any]:

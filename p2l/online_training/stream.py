@@ -56,13 +56,14 @@ def in_time_order(votes: VoteStore, vote_order: str, known_models: Sequence[str]
     hint = "; add the time of each vote, or set 'vote_order: given' if the rows are in the order to learn in"
     order = None if vote_order == "given" else time_order(votes, sort=vote_order == "sort", hint=hint)
     stream = votes if order is None else votes.subset(order)
-    known = set(known_models)
+    first_models = set(known_models)
     newcomers: dict[str, None] = {}  # in order of first appearance, model_a before model_b
     for start in range(0, len(stream), _CHUNK_VOTES):
         pairs = stream.pairs(np.arange(start, min(start + _CHUNK_VOTES, len(stream)))).ravel()
         codes, first = np.unique(pairs, return_index=True)
         names = [stream.model_list[code] for code in codes[np.argsort(first)]]
-        newcomers |= dict.fromkeys(name for name in names if name not in known)
+        newcomers |= dict.fromkeys(name for name in names if name not in first_models)
+    # Labels are positions in this list, and stay what they are as more models come.
     stream.relist([*known_models, *newcomers])
     return stream
 
@@ -83,6 +84,7 @@ def time_order(votes: VoteStore, *, sort: bool, hint: str = "") -> NDArray[np.in
         if len(missing):
             number = start + missing[0] + 1
             raise VoteError(f"{votes.name}: vote {number} has no tstamp; add its time in seconds since 1970")
+        # The last time of the chunk before counts too.
         late = np.flatnonzero(np.diff(times, prepend=last) < 0)
         if len(late) and not sort:
             raise VoteError(

@@ -62,8 +62,7 @@ class BatchLimits:
     wait: float
     """Seconds that the oldest prompt may wait for company; 0 takes what is there."""
     company: float = 0.0
-    """Seconds that the oldest prompt may wait for company while another thread computes: clients that were answered
-    together come back together, and some prompts at once take less time each."""
+    """Seconds that the oldest prompt may wait for company while another thread computes."""
     threads: int | None = None
     """OpenMP threads of a pass that is alone; None leaves torch's number."""
     streams: int = 1
@@ -167,13 +166,14 @@ class JobQueue:
             self._changed.notify_all()
 
     def _left_to_wait(self) -> float | None:
-        """Seconds until the next batch is due; None while there is nothing."""
+        """Return the seconds until the next batch is due; None while there is nothing."""
         if not self._jobs:
             return None
         limits = self.limits
         if self._closed or self._tokens >= limits.tokens or len(self._jobs) >= limits.prompts:
             return 0.0
         wait = limits.wait
+        # Clients that were answered together come back together, and some prompts at once take less time each.
         if self._busy and self._tokens < _FULL_PASS_TOKENS:
             wait = max(wait, limits.company)
         return next(iter(self._jobs)).since + wait - time.monotonic()
@@ -423,6 +423,7 @@ class Batcher:
         try:
             for job in jobs.values():
                 job.waiting += 1
+            # Shielded: a client that leaves must not cancel what others wait for.
             answers = await asyncio.gather(*(asyncio.shield(job.future) for job in jobs.values()))
         finally:
             for key, job in jobs.items():
@@ -464,6 +465,7 @@ class Batcher:
         if any(isinstance(outcome, Answer) for _, outcome in outcomes):
             self._last_answer = time.monotonic()
         for job, outcome in outcomes:
+            # An error that nobody waits for would be logged as never retrieved.
             if job.future.done() or job.waiting == 0:
                 continue
             if isinstance(outcome, Answer):

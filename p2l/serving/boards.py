@@ -273,6 +273,7 @@ def _resembled(coefs: Floats, reference: Reference) -> list[tuple[str, float]]:
     shift = _centred(coefs - reference.coefs)
     if np.abs(shift).max(initial=0.0) < _FAINT_SHIFT:
         return []
+    # A cluster that shifts nothing has length zero, and resembles nothing.
     lengths = np.linalg.norm(reference.clusters.shifts, axis=1) * np.linalg.norm(shift)
     cosines = reference.clusters.shifts @ shift / np.maximum(lengths, 1e-12)
     best = np.argsort(-cosines, kind="stable")[:_CLUSTERS_SHOWN]

@@ -267,7 +267,7 @@ def describe_faults(faults: Sequence[Mapping[str, Any]], keys: Collection[str]) 
     `keys` are those that the body may have. Nothing of a prompt is shown, of whatever type it is.
     """
     fault = min(faults, key=lambda fault: fault["type"] != "extra_forbidden")  # the first of those that are equal
-    kind, value, (part, *place) = fault["type"], fault["input"], fault["loc"]
+    kind, value, (section, *place) = fault["type"], fault["input"], fault["loc"]
     if kind == "json_invalid":
         return "the body is not valid JSON"
     if kind == "extra_forbidden":
@@ -285,7 +285,7 @@ def describe_faults(faults: Sequence[Mapping[str, Any]], keys: Collection[str]) 
     expected = levels[min(len(place), len(levels)) - 1]
     if kind == "missing" and len(place) == 1:
         return f"{where}: is missing; it must be {expected}"
-    is_shown = part == "header" or (isinstance(value, int | float) and not name.startswith("prompt"))
+    is_shown = section == "header" or (isinstance(value, int | float) and not name.startswith("prompt"))
     return f"{where}: must be {expected}, got {listed([json.dumps(value)]) if is_shown else _kind_of(value)}"
 
 

@@ -129,7 +129,13 @@ class _Forwarder:
         seconds = _RELOAD_SECONDS if request.path == RELOAD else self._seconds
         try:
             async with alive(receive, Deadline.after(seconds), TimeoutError()):
-                response = await self._ask(self._models[scope.get("model", "")], request)
+                ask = self._models[scope.get("model", "")]
+                try:
+                    response = await ask(request)
+                except ReplicaLostError as error:
+                    self._lost()
+                    _log.warning("%s; its request goes to another", error)
+                    response = await ask(request)
         except ClientGoneError:
             return
         except TimeoutError:
@@ -140,14 +146,6 @@ class _Forwarder:
             response = _problem(503, "the workers of this model are starting again; try again in a moment")
         await send({"type": "http.response.start", "status": response.status, "headers": response.headers})
         await send({"type": "http.response.body", "body": response.body})
-
-    async def _ask(self, ask: Ask, request: ForwardedRequest) -> ForwardedResponse:
-        try:
-            return await ask(request)
-        except ReplicaLostError as error:
-            self._lost()
-            _log.warning("%s; its request goes to another", error)
-            return await ask(request)
 
 
 def _problem(status: int, detail: str) -> ForwardedResponse:

@@ -29,7 +29,6 @@ from p2l.inference import P2L
 from p2l.serving.batcher import Batcher, BusyError, TooLargeError
 from p2l.serving.boards import (
     Reference,
-    Row,
     board_of,
     global_board,
     moves,
@@ -203,7 +202,9 @@ class Page:
         """Every name that the templates use: one that is missing is an error there."""
         names = ("boards", "rows", "moved", "reference", "revision", "total", "asked")
         return dict.fromkeys(names) | {
-            "rate_svg": _rate_svg,
+            "rate_svg": lambda row, has_mark: interval_svg(
+                row.rate, row.lower, row.upper, row.global_rate if has_mark else None
+            ),
             "change": _change,
             "share_svg": share_svg,
             "is_shown": lambda _: True,
@@ -213,7 +214,12 @@ class Page:
 
     async def _shown(self, request: Request, form: _Form) -> dict[str, Any]:
         """Return what the board's template needs."""
-        reference, model, answers = await self._answers(request, form.prompts)
+        model, answers = await self._ask(request, form.prompts)
+        reference = self._reference
+        if reference is None or reference.revision != model.revision:
+            reference = self._reference = await self._make_reference(request)
+            if reference.revision != model.revision:  # another model came meanwhile
+                model, answers = await self._ask(request, form.prompts)
         boards = [board_of(model, answer, reference) for answer in answers] or [global_board(model, reference)]
         # Each row of the first board with the same model's row of the second.
         seconds = {row.model: row for row in boards[1].rows} if len(boards) == 2 else {}
@@ -228,14 +234,6 @@ class Page:
             "is_shown": lambda name: all(word in name.casefold() for word in words),
             "asked": bool(answers),
         }
-
-    async def _answers(self, request: Request, prompts: list[list[str]]) -> tuple[Reference, P2L, list[Answer]]:
-        model, answers = await self._ask(request, prompts)
-        if self._reference is None or self._reference.revision != model.revision:
-            self._reference = await self._make_reference(request)
-            if self._reference.revision != model.revision:  # another model came meanwhile
-                model, answers = await self._ask(request, prompts)
-        return self._reference, model, answers
 
     async def _make_reference(self, request: Request) -> Reference:
         """Ask for all examples, which the limits of what others send do not count."""
@@ -260,10 +258,6 @@ def _problem(error: Exception) -> tuple[int, str]:
         return 504, "the deadline passed before the answer was there"
     status = 503 if isinstance(error, BusyError) else 413 if isinstance(error, TooLargeError) else 422
     return status if isinstance(error, InputError | BusyError) else 500, str(error)
-
-
-def _rate_svg(row: Row, has_mark: bool) -> str:
-    return interval_svg(row.rate, row.lower, row.upper, row.global_rate if has_mark else None)
 
 
 def _change(gain: int, before: int) -> str:

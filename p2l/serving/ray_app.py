@@ -83,7 +83,15 @@ class Replica:
 
     def __serve_build_asgi_app__(self) -> Callable[..., Any]:
         """Return the application for requests that Ray Serve's own HTTP brings, without a front."""
-        return _Later(self)
+
+        async def application(scope: Any, receive: Any, send: Any) -> None:
+            if scope["type"] == "lifespan":
+                # That of the service is entered by `reconfigure`.
+                await front({}, Settings(""), lambda: None)(scope, receive, send)
+            else:
+                await self._ready()(scope, receive, send)
+
+        return application
 
     async def __del__(self) -> None:
         """Answer what was accepted, then end; Ray Serve waits for it."""
@@ -123,19 +131,6 @@ class Replica:
         app = build_app(settings, served, generation)
         await self._running.enter_async_context(app.router.lifespan_context(app))
         return app
-
-
-class _Later:
-    """The application of a replica, which has none before it is configured."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "lifespan":
-            await front({}, Settings(""), lambda: None)(scope, receive, send)
-        else:
-            await self._replica._ready()(scope, receive, send)
 
 
 class Front:
@@ -259,7 +254,10 @@ def serve_on_ray(
     """
     settings, made_key = with_key(settings, host)
     with control_folder("p2l-endpoint-", shared=True) as control, contextlib.ExitStack() as stack:
-        settings = replace(settings, model_path=first_model(settings), cores=_share(scaling.least), in_turn=True)
+        cores = len(os.sched_getaffinity(0))
+        most_cores = os.environ.get("OMP_NUM_THREADS", "")
+        share = min(cores // scaling.least, int(most_cores) if most_cores.isdigit() else cores)
+        settings = replace(settings, model_path=first_model(settings), cores=max(1, share), in_turn=True)
         every = {"": settings} | {
             name: replace(settings, model_path=path, watch=None, page_secret=settings.page_secret)
             for name, path in models.items()
@@ -290,13 +288,6 @@ def serve_on_ray(
             log_level="info",
         )
     return None
-
-
-def _share(replicas: int) -> int:
-    """Return how many cores each replica computes with, OMP_NUM_THREADS at most."""
-    cores = len(os.sched_getaffinity(0))
-    most = os.environ.get("OMP_NUM_THREADS", "")
-    return max(1, min(cores // replicas, int(most) if most.isdigit() else cores))
 
 
 @contextlib.contextmanager

@@ -125,6 +125,7 @@ def _read(file: Path) -> Any:
 
 
 def _write(file: Path, content: Any) -> None:
+    # Others read at any time, and find the file whole.
     temporary = file.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(json.dumps(content), "utf-8")
     temporary.replace(file)
@@ -343,6 +344,7 @@ class Follower:
         self._report(problem)
 
     def _load(self, path: str) -> Served:
+        # Workers that load at once would need the memory of a model each, beside what they serve.
         with self._control.loading() if self._settings.in_turn else contextlib.nullcontext():
             return load(self._settings, path)
 

@@ -99,7 +99,7 @@ class ScoreCache:
         """Store answers, by the keys of encoded prompts, without waiting for it."""
         if answers and time.monotonic() >= self._away_until:
             task = asyncio.ensure_future(self._put(dict(answers)))
-            self._tasks.add(task)
+            self._tasks.add(task)  # asyncio itself holds tasks by weak references
             task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
@@ -141,6 +141,7 @@ def unpack(block: bytes, revision: str, form: Form) -> Answer | None:
     if len(block) != _HEAD.size + 4 * (form.coefs + form.variances):
         return None
     mark, flags, eta, gamma, *counts = _HEAD.unpack_from(block)
+    # Redis may hold anything under this key; what is not an answer is computed again.
     numbers = np.frombuffer(block, np.float32, offset=_HEAD.size)
     if mark != _MARK or counts != [form.coefs, form.variances] or not np.isfinite([eta, gamma, *numbers]).all():
         return None

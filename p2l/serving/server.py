@@ -106,10 +106,8 @@ def first_model(settings: Settings) -> str:
 
 
 def check_elsewhere(*every: Settings) -> list[Settings]:
-    """Load each model once in a process of its own, so that a fault is told once and measuring is not disturbed.
-
-    Returns the settings with what was measured, for the workers to take over.
-    """
+    """Load each model once, and return the settings with what was measured, for the workers to take over."""
+    # In a process of its own: a fault is told once, and no worker disturbs what is measured.
     checked = []
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         for settings in every:
