@@ -16,7 +16,7 @@ from p2l.inference import P2L, Prediction, free_memory, is_out_of_memory
 
 @dataclass
 class Predictor:
-    """A model that predicts within the memory that there is; `print_note` tells the user of smaller forward passes."""
+    """A model that predicts within the available memory; `print_note` tells the user of smaller forward passes."""
 
     model: P2L
     print_note: Callable[[str], None]
@@ -134,8 +134,7 @@ class EvalOptions(ModelOptions):
     restart: bool = False
     quiet: bool = False
     ray: bool = False
-    workers: int | None = None
-    """Of Ray; None: one for each GPU, else core."""
+    workers: int | None = None  # of Ray; None: one for each GPU, else for each core
 
 
 def load_model(path: str | Path, options: ModelOptions, processes: Processes) -> P2L:

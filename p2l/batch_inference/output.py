@@ -51,14 +51,13 @@ _CHUNKS = b"chunks"
 
 @dataclass(frozen=True)
 class InferenceJob:
-    """What the numbers depend on: two runs with the same job may share their parts."""
+    """Everything that the numbers depend on: two runs with the same job may share their parts."""
 
     model: str
     revision: str
     head_type: str
     dtype: str
-    max_length: list[int]
-    """A list of one, as earlier versions wrote it: a run that was stopped goes on."""
+    max_length: list[int]  # a list of one, as earlier versions wrote it: a run that was stopped goes on
     hidden: bool
     dataset: str
     fingerprint: str
@@ -94,7 +93,13 @@ class PartFolder:
         """Look up which chunks are saved now; return their numbers and how many rows they hold."""
         self._saved = {}
         for path in sorted(self.folder.glob("part-*.arrow")):
-            for place, (chunk, rows) in enumerate(_chunks_of(path)):
+            try:
+                with pa.memory_map(str(path)) as file:
+                    metadata = pa.ipc.open_file(file).schema.metadata or {}
+                chunks = [(int(chunk), int(rows)) for chunk, rows in json.loads(metadata[_CHUNKS])]
+            except (pa.ArrowException, OSError, KeyError, ValueError):
+                continue  # the file is damaged: its chunks are computed again
+            for place, (chunk, rows) in enumerate(chunks):
                 if rows >= self._saved.get(chunk, (path, 0, 0))[2]:
                     self._saved[chunk] = (path, place, rows)
         return {chunk: rows for chunk, (_, _, rows) in self._saved.items()}
@@ -118,7 +123,7 @@ class PartFolder:
         return sum(int(path.stem.rpartition("-")[2]) for path in self.folder.glob("part-*.arrow"))
 
     def sweep(self, *, everything: bool) -> None:
-        """Delete what a killed run has left unfinished, or everything that a run may leave."""
+        """Delete the unfinished files of a killed run, or everything that a run may leave."""
         for pattern in (".*.tmp", "output.*", *(["part-*.arrow", _JOB_FILE] if everything else [])):
             for path in self.folder.glob(pattern):
                 path.unlink(missing_ok=True)
@@ -184,16 +189,6 @@ def discard_parts(folder: Path, job: InferenceJob) -> None:
         PartFolder(folder).remove()
 
 
-def _chunks_of(path: Path) -> list[tuple[int, int]]:
-    """Return (chunk, rows) of a part; nothing if the file is damaged, so that its chunks are computed again."""
-    try:
-        with pa.memory_map(str(path)) as file:
-            metadata = pa.ipc.open_file(file).schema.metadata or {}
-        return [(int(chunk), int(rows)) for chunk, rows in json.loads(metadata[_CHUNKS])]
-    except (pa.ArrowException, OSError, KeyError, ValueError):
-        return []
-
-
 def as_batch(predictions: Prediction) -> Any:
     """Return predictions as a record batch: coefs (n, M), hidden (n, D) as lists, eta, gamma, truncated."""
     columns = {"coefs": _matrix(predictions.coefs)}
@@ -237,13 +232,10 @@ class OutputFiles:
         """The folder of parts saved on the way."""
         return self.folder / f"{self.name}.parts"
 
-    def is_complete(self, info: dict[str, Any]) -> bool:
-        """Whether all files exist and are of this very run, however model and data set are spelled."""
-        return set(self.files) <= set(self.whole_files(info))
-
     def whole_files(self, info: dict[str, Any]) -> list[Path]:
         """Return the files, in any format, that already hold the rows of this very run."""
         before = read_json(self.info_file, missing={})
+        # Model and data set may be spelled in several ways.
         settings = {key: value for key, value in info.items() if key not in ("model", "dataset")}
         if not isinstance(before, dict) or any(before.get(key) != value for key, value in settings.items()):
             return []
@@ -277,7 +269,11 @@ def write_output(
             for file in paths:
                 make = _json if file.suffix == ".json" else _parquet
                 writers.append(stack.enter_context(make(file, survey.schema, info)))
-            for rows, predictions in _joined(data, parts):
+            before, start = -1, 0
+            for chunk, rows in data.tables():
+                start = start if chunk == before else 0  # a chunk may come in several pieces
+                predictions = parts.read(chunk).slice(start, len(rows))
+                before, start = chunk, start + len(rows)
                 for write in writers:
                     write(rows, predictions)
                 counts["truncated"] += pc.sum(predictions.column("truncated")).as_py()
@@ -294,15 +290,6 @@ def write_output(
     except OSError as error:
         raise InputError(f"{output.folder}: cannot be written: {error.strerror or error}") from error
     return whole
-
-
-def _joined(data: PromptSet, parts: PartFolder) -> Iterator[tuple[Any, Any]]:
-    """Yield pieces of the data set with the predictions for their rows."""
-    before, start = -1, 0
-    for chunk, rows in data.tables():
-        start = start if chunk == before else 0
-        yield rows, parts.read(chunk).slice(start, len(rows))
-        before, start = chunk, start + len(rows)
 
 
 @contextlib.contextmanager

@@ -23,24 +23,19 @@ from p2l.votes.schema import is_one_text, normalise
 from p2l.votes.sources import open_source
 from p2l.votes.spool import common_schema
 
-ROWS = 512
-"""Prompts in a chunk: encoded and sorted by length together, and saved as a whole."""
-RESULTS = ("coefs", "eta", "gamma", "truncated", "last_hidden_state")
-"""Columns that the model adds."""
+ROWS = 512  # prompts in a chunk: encoded and sorted by length together, and saved as a whole
+RESULTS = ("coefs", "eta", "gamma", "truncated", "last_hidden_state")  # columns that the model adds
 _BATCH_ROWS = 1024  # rows of the source that are in memory at once
-_BLOCK_BYTES = 1 << 20  # bytes
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What one pass over a data set tells.
-
-    `schema` has all columns, the prompt as `PromptSet.tables` gives it; `fingerprint` is of the data set without limit.
-    """
+    """Size, columns and fingerprint of a data set, after one pass over it."""
 
     rows: int
-    schema: Any
-    fingerprint: str
+    schema: Any  # of all columns, the prompt as `PromptSet.tables` gives it
+    fingerprint: str  # of the data set without limit
 
     @property
     def chunks(self) -> range:
@@ -77,24 +72,28 @@ class PromptSet:
                 raise InputError(
                     f"{self.source.name}: has a column {name!r}, which the model writes; rename or drop it"
                 )
-        return Survey(rows, _with_prompt_type(schema, list(schemas)), _fingerprint(self.path, self.source))
+        # Text where the prompts of all batches are texts, else lists.
+        is_text = all(pa.types.is_string(batch_schema.field("prompt").type) for batch_schema in schemas)
+        prompt = pa.field("prompt", pa.string() if is_text else pa.list_(pa.string()))
+        schema = schema.set(schema.get_field_index("prompt"), prompt)
+        return Survey(rows, schema, _fingerprint(self.path, self.source))
 
     def chunks(self) -> Iterator[Any]:
         """Yield the prompts, chunk by chunk, as Arrow lists of user turns; all hold `ROWS` but the last."""
-        parts: list[Any] = []
+        pieces: list[Any] = []
         held = 0
         for batch, _ in self._batches(["prompt"]):
             turns = as_turns(batch.column("prompt"))
             while len(turns):
                 chunk = turns.slice(0, ROWS - held)
                 turns = turns.slice(len(chunk))
-                parts.append(chunk)
+                pieces.append(chunk)
                 held += len(chunk)
                 if held == ROWS:
-                    yield pa.concat_arrays(parts)
-                    parts, held = [], 0
-        if parts:
-            yield pa.concat_arrays(parts)
+                    yield pa.concat_arrays(pieces)
+                    pieces, held = [], 0
+        if pieces:
+            yield pa.concat_arrays(pieces)
 
     def tables(self) -> Iterator[tuple[int, Any]]:
         """Yield (chunk, rows of it with all columns) in order; a chunk may come in several pieces.
@@ -116,7 +115,12 @@ class PromptSet:
         for raw in self.source.stream(columns, _BATCH_ROWS):
             batch = raw.batch if left is None else raw.batch.slice(0, left)
             if len(batch):
-                yield _readable(self.source, batch), raw.first_row
+                place = batch.schema.get_field_index("prompt")
+                if place < 0:  # a block of JSON lines none of which has the key
+                    batch = batch.append_column("prompt", pa.nulls(len(batch), pa.string()))
+                else:
+                    batch = batch.set_column(place, "prompt", _prompts(self.source, batch.column(place)))
+                yield batch, raw.first_row
             if left is not None:
                 left -= len(batch)
                 if not left:
@@ -139,15 +143,8 @@ def as_turns(column: Any) -> Any:
     return pa.ListArray.from_arrays(offsets, column, mask=column.is_null() if column.null_count else None)
 
 
-def _readable(source: Source, batch: Any) -> Any:
-    """Return the batch, each prompt a text where the source has texts."""
-    place = batch.schema.get_field_index("prompt")
-    if place < 0:  # a block of JSON lines none of which has the key
-        return batch.append_column("prompt", pa.nulls(len(batch), pa.string()))
-    return batch.set_column(place, "prompt", _prompts(source, batch.column(place)))
-
-
 def _prompts(source: Source, column: Any) -> Any:
+    """Return a column of prompts as texts where the source has texts, else as lists of turns."""
     kind = column.type
     if pa.types.is_struct(kind) or (hasattr(kind, "value_type") and pa.types.is_struct(kind.value_type)):
         raise InputError(
@@ -163,13 +160,6 @@ def _check_prompts(source: Source, batch: Any, first_row: int) -> None:
     problem = first_problem(find_problems(turns))
     if problem:
         raise InputError(f"{source.place(first_row + problem[0])}: {problem[1]}")
-
-
-def _with_prompt_type(schema: Any, arrow_schema: list[Any]) -> Any:
-    """Set the type of prompts: text where all are texts, else lists."""
-    texts = all(pa.types.is_string(one.field("prompt").type) for one in arrow_schema)
-    kind = pa.string() if texts else pa.list_(pa.string())
-    return schema.set(schema.get_field_index("prompt"), pa.field("prompt", kind))
 
 
 def _fingerprint(path: str, source: Source) -> str:

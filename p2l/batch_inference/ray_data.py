@@ -66,7 +66,8 @@ def predict_chunks(model: str, options: EvalOptions, chunks: Sequence[int]) -> I
     if not chunks:
         return
     workers = options.workers
-    with any_cluster(1 + (workers or _cores())) as ray:  # one core for Ray Data itself
+    cores = len(os.sched_getaffinity(0))
+    with any_cluster(1 + (workers or cores)) as ray:  # one core for Ray Data itself
         resources = ray.cluster_resources()
         gpus = 0 if options.device == "cpu" else int(resources.get("GPU", 0))
         count = min(workers or gpus or max(1, int(resources.get("CPU", 1)) - 1), len(chunks))
@@ -75,7 +76,7 @@ def predict_chunks(model: str, options: EvalOptions, chunks: Sequence[int]) -> I
         context.execution_options.preserve_order = False
         predictions = ray.data.from_items([{"id": chunk} for chunk in chunks]).map_batches(
             _RayWorker,
-            fn_constructor_args=(model, options, max(1, _cores() // count)),
+            fn_constructor_args=(model, options, max(1, cores // count)),
             batch_size=1,
             batch_format="numpy",
             compute=ray.data.ActorPoolStrategy(size=count),
@@ -84,27 +85,16 @@ def predict_chunks(model: str, options: EvalOptions, chunks: Sequence[int]) -> I
         )
         try:
             for table in predictions.iter_batches(batch_size=None, batch_format="pyarrow"):
-                yield from _by_chunk(table)
+                # Ray may have joined several chunks; a chunk is never in two tables.
+                start = 0
+                for number, rows in groupby(table.column(_CHUNK).to_pylist()):
+                    size = len(list(rows))
+                    chunk = table.slice(start, size).drop_columns([_CHUNK]).combine_chunks()
+                    yield number, chunk.to_batches()[0]
+                    start += size
         except ray.exceptions.RayError as error:
-            raise _own_fault(error) or error from None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
-
-
-def _by_chunk(table: Any) -> Iterator[tuple[int, Any]]:
-    """Split what Ray has joined; a chunk is never in two tables."""
-    start = 0
-    for number, rows in groupby(table.column(_CHUNK).to_pylist()):
-        size = len(list(rows))
-        part = table.slice(start, size).drop_columns([_CHUNK]).combine_chunks()
-        yield number, part.to_batches()[0]
-        start += size
-
-
-def _own_fault(error: BaseException | None) -> InputError | None:
-    """The mistake of a user that a worker has told of, if that is what ended it."""
-    while error is not None and not isinstance(error, InputError):
-        error = getattr(error, "cause", None) or error.__cause__
-    return error
+            # Ray wraps the error of a worker; a user's mistake is raised as such.
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, InputError):
+                cause = getattr(cause, "cause", None) or cause.__cause__
+            raise cause or error from None

@@ -38,8 +38,7 @@ from p2l.common.files import check_can_write
 from p2l.inference import P2L
 from p2l.model.checkpoint import MODEL_LIST_FILE, local_folder
 
-SAVE_AFTER_SECONDS = 5.0
-"""Work, or one chunk if that takes longer, that a kill may cost each process."""
+SAVE_AFTER_SECONDS = 5.0  # work, or one chunk if that takes longer, that a kill may cost each process
 
 
 def evaluate(options: EvalOptions) -> list[Path]:
@@ -56,7 +55,15 @@ def evaluate(options: EvalOptions) -> list[Path]:
             if number:
                 gc.collect()  # the memory of one model before the next is loaded
             output = _output(options, model)
-            _evaluate_one(_InferenceRun(options, processes, data, survey, model, output))
+            run = _InferenceRun(
+                options=options,
+                processes=processes,
+                data=data,
+                survey=survey,
+                path=model,
+                output=output,
+            )
+            _evaluate_one(run)
             written += output.files
         return written
 
@@ -77,7 +84,10 @@ def _look(options: EvalOptions) -> tuple[list[str], Survey]:
 
 
 def _output(options: EvalOptions, model: str) -> OutputFiles:
-    return OutputFiles(Path(options.output_dir).expanduser(), _name_of(model), options.formats)
+    # The last part of a path or hub id; of `.` or a link, that of the folder itself.
+    path = Path(model).expanduser()
+    name = path.resolve().name if path.is_dir() else path.name
+    return OutputFiles(Path(options.output_dir).expanduser(), name, options.formats)
 
 
 def _checkpoints(folder: str | None) -> list[str]:
@@ -88,17 +98,12 @@ def _checkpoints(folder: str | None) -> list[str]:
     folders = [path for path in root.iterdir() if (path / MODEL_LIST_FILE).is_file() and not path.name.startswith(".")]
     if not folders:
         raise CheckpointError(f"{root}: holds no checkpoints (folders with {MODEL_LIST_FILE}); evaluate it by --model")
-    return [str(path) for path in sorted(folders, key=lambda path: _natural(path.name))]
 
+    def numbers_and_words(path: Path) -> list[tuple[int, str]]:
+        words = re.split(r"(\d+)", path.name)
+        return [(int(word), "") if word.isdigit() else (-1, word) for word in words]
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
-
-
-def _name_of(model: str) -> str:
-    """Return the last part of a path or hub id."""
-    path = Path(model).expanduser()
-    return path.resolve().name if path.is_dir() else path.name
+    return [str(path) for path in sorted(folders, key=numbers_and_words)]
 
 
 @dataclass(frozen=True)
@@ -112,20 +117,6 @@ class _InferenceRun:
     path: str
     output: OutputFiles
 
-    def job(self, model: P2L) -> InferenceJob:
-        """Return what the numbers depend on."""
-        first = model.model
-        return InferenceJob(
-            model=self.path,
-            revision=model.revision,
-            head_type=first.record.head_type,
-            dtype=str(next(first.parameters()).dtype).removeprefix("torch."),
-            max_length=[model.tokenizer.max_length],
-            hidden=self.options.hidden,
-            dataset=self.options.dataset,
-            fingerprint=self.survey.fingerprint,
-        )
-
     def print_note(self, text: str) -> None:
         """Print a note, from one process."""
         if self.processes.is_first and not self.options.quiet:
@@ -134,14 +125,24 @@ class _InferenceRun:
 
 def _evaluate_one(run: _InferenceRun) -> None:
     model = load_model(run.path, run.options, run.processes)
-    job = run.job(model)
+    job = InferenceJob(
+        model=run.path,
+        revision=model.revision,
+        head_type=model.model.record.head_type,
+        dtype=str(next(model.model.parameters()).dtype).removeprefix("torch."),
+        max_length=[model.tokenizer.max_length],
+        hidden=run.options.hidden,
+        dataset=run.options.dataset,
+        fingerprint=run.survey.fingerprint,
+    )
     info = asdict(job) | {
         "split": run.options.split,
         "rows": run.survey.rows,
         "loss_type": model.likelihood.name,
         "model_list": model.model_list,
     }
-    if run.processes.on_first(lambda: not run.options.restart and run.output.is_complete(info)):
+    files = set(run.output.files)
+    if run.processes.on_first(lambda: not run.options.restart and files <= set(run.output.whole_files(info))):
         run.print_note(f"{run.output.files[0]}: complete already; --restart runs the model again")
         if run.processes.is_first:
             discard_parts(run.output.parts_folder, job)
@@ -159,7 +160,14 @@ def _predict_and_join(run: _InferenceRun, model: P2L, job: InferenceJob, info: d
         parts.lock = None  # the number of a file that is open in the first process
     with closing(parts):
         saved = parts.refresh()
-        predicted = _predicted_on_ray(run, saved) if run.options.ray else _predicted_here(run, model, saved)
+        if run.options.ray:
+            from p2l.batch_inference.ray_data import predict_chunks
+
+            sizes = {chunk: min(ROWS, run.survey.rows - chunk * ROWS) for chunk in run.survey.chunks}
+            missing = [chunk for chunk, size in sizes.items() if saved.get(chunk) != size]
+            predicted = predict_chunks(run.path, run.options, missing)
+        else:
+            predicted = _predicted_here(run, model, saved)
         _save(run, parts, predicted, sum(saved.values()))
         run.processes.wait()
         if run.processes.is_first:
@@ -224,12 +232,3 @@ def _predicted_here(run: _InferenceRun, model: P2L, saved: dict[int, int]) -> It
     for chunk, turns in enumerate(run.data.chunks()):
         if chunk % run.processes.count == run.processes.rank and saved.get(chunk) != len(turns):
             yield chunk, as_batch(predictor.predict(turns.to_pylist(), hidden=run.options.hidden))
-
-
-def _predicted_on_ray(run: _InferenceRun, saved: dict[int, int]) -> Iterator[tuple[int, Any]]:
-    """Yield the chunks that are not saved whole, with the predictions of Ray's workers."""
-    from p2l.batch_inference.ray_data import predict_chunks
-
-    rows = run.survey.rows
-    missing = [chunk for chunk in run.survey.chunks if saved.get(chunk) != min(ROWS, rows - chunk * ROWS)]
-    return predict_chunks(run.path, run.options, missing)

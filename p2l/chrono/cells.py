@@ -36,7 +36,7 @@ _ROWS_AT_A_TIME = 1024  # that are formatted together
 
 @dataclass(frozen=True)
 class CellInputs:
-    """What the numbers of a cell depend on: revision of the checkpoint, fingerprint of the slice, and flags."""
+    """Everything that the numbers of a cell depend on: checkpoint, slice and flags."""
 
     revision: str
     fingerprint: str
@@ -111,7 +111,14 @@ def write_cell(
     that list, and `predictions` are for the prompt of each of the N votes.
     """
     cell.info_file.unlink(missing_ok=True)  # it is of the rows that are replaced now
-    _write_rows(cell.rows_file, votes, ids, labels, predictions)
+    batch = as_batch(predictions)
+    with json_array(cell.rows_file) as write:
+        for start in range(0, len(ids), _ROWS_AT_A_TIME):
+            places = slice(start, start + _ROWS_AT_A_TIME)
+            rows = votes.votes.rows(ids[places])
+            labelled = [row | {"labels": label} for row, label in zip(rows, labels[places].tolist(), strict=True)]
+            for record in json_records(labelled, batch.slice(start, _ROWS_AT_A_TIME)):
+                write(record)
     info = about | {
         "source": asdict(source),
         "checkpoint": cell.checkpoint,
@@ -124,18 +131,12 @@ def write_cell(
         "metrics": dict.fromkeys(METRICS),
     }
     if len(labels):
-        columns = (predictions.coefs, labels, predictions.eta, predictions.gamma)
-        info["metrics"] = simple_metrics(*columns, likelihood=about["loss_type"])
+        info["metrics"] = simple_metrics(
+            predictions.coefs,
+            labels,
+            predictions.eta,
+            predictions.gamma,
+            likelihood=about["loss_type"],
+        )
     write_json(cell.info_file, info, indent=2)
     return info
-
-
-def _write_rows(path: Path, votes: ValidationSlice, ids: IntArray, labels: IntArray, predictions: Prediction) -> None:
-    batch = as_batch(predictions)
-    with json_array(path) as write:
-        for start in range(0, len(ids), _ROWS_AT_A_TIME):
-            part = slice(start, start + _ROWS_AT_A_TIME)
-            rows = votes.votes.rows(ids[part])
-            named = [row | {"labels": label} for row, label in zip(rows, labels[part].tolist(), strict=True)]
-            for record in json_records(named, batch.slice(start, _ROWS_AT_A_TIME)):
-                write(record)

@@ -31,19 +31,15 @@ _LOSS_TYPE = "grk"  # of outputs that do not record theirs
 
 @dataclass(frozen=True)
 class Matrix:
-    """One metric of one run, over checkpoints and slices (C, S).
-
-    `values` are NaN where a checkpoint was not asked or no vote counts, `votes` where their number is unknown; `later`:
-    whether the slice is later than the checkpoint.
-    """
+    """One metric of one run, over checkpoints and slices."""
 
     run: str
     metric: str
     checkpoints: list[int]
     slices: list[int]
-    values: Floats
-    votes: Floats
-    later: NDArray[np.bool_]
+    values: Floats  # (C, S), NaN where a checkpoint was not asked or no vote counts
+    votes: Floats  # (C, S), NaN where their number is unknown
+    later: NDArray[np.bool_]  # (C, S) whether the slice is later than the checkpoint
 
     def to_dict(self) -> dict[str, dict[str, float | None]]:
         """Return {checkpoint: {slice: value}} of the cells that exist."""
@@ -77,7 +73,15 @@ def read_matrix(folder: Path, metric: str, *, run: str, loss_type: str | None = 
     for (checkpoint, number), cell in cells.items():
         place = checkpoints.index(checkpoint), slices.index(number)
         values[place], votes[place], later[place] = cell
-    return Matrix(run, metric, checkpoints, slices, values, votes, later)
+    return Matrix(
+        run=run,
+        metric=metric,
+        checkpoints=checkpoints,
+        slices=slices,
+        values=values,
+        votes=votes,
+        later=later,
+    )
 
 
 def _cells(
@@ -152,11 +156,9 @@ def write_matrix(matrix: Matrix, folder: Path) -> list[Path]:
 # The slices that a checkpoint is evaluated on.
 #
 # By number: those up to its own. By time: a checkpoint c of a run that saves every f batches is asked about the slices
-# that ended before T, the latest time of a vote in its last f batches (those numbered c - f to c - 1, from 0): a buffer
-# may have trained on votes that are older, or newer, than the batch number says.
+# that ended before T, the latest time of a vote in its last f batches (those numbered c - f to c - 1, from 0).
 
-Plan = dict[int, list[int]]
-"""Checkpoint: the numbers of its slices, both in order."""
+Plan = dict[int, list[int]]  # checkpoint: the numbers of its slices, both in order
 
 
 def by_number(checkpoints: Sequence[int], slices: Sequence[int], *, all_slices: bool = False) -> Plan:
@@ -182,15 +184,16 @@ def by_time(
     missing = next((number for number in slices if number not in val), None)
     if missing is not None:
         raise InputError(f"--val-time: has no time of slice {missing}")
-    until = {c: _latest(train, c - spacing, c) for c in checkpoints}
-    return _checked({c: [v for v in slices if val[v] < until[c]] for c in checkpoints}, slices)
-
-
-def _latest(train: Mapping[int, float], first: int, end: int) -> float:
-    missing = next((batch for batch in range(first, end) if batch not in train), None)
-    if missing is not None:
-        raise InputError(f"--train-time: has no time of batch {missing}, which checkpoint {end} was trained on")
-    return max(train[batch] for batch in range(first, end))
+    plan: Plan = {}
+    for end in checkpoints:
+        # A buffer may have trained on votes that are older, or newer, than the number of the batch says.
+        batches = range(end - spacing, end)
+        missing = next((batch for batch in batches if batch not in train), None)
+        if missing is not None:
+            raise InputError(f"--train-time: has no time of batch {missing}, which checkpoint {end} was trained on")
+        latest = max(train[batch] for batch in batches)
+        plan[end] = [number for number in slices if val[number] < latest]
+    return _checked(plan, slices)
 
 
 def _checked(plan: Plan, slices: Sequence[int]) -> Plan:
@@ -258,12 +261,12 @@ def measure_run(matrix: Matrix) -> dict[str, float | None]:
     last_before = np.array([_first(column[::-1]) for column in ahead.T])
     is_asked_again = (~np.isnan(ahead)).sum(axis=0) > 1
     measures = {
-        "final": _mean(matrix.values[-1]),
+        "final": known_mean(matrix.values[-1]),
         "newest": float(matrix.values[-1, -1]),
-        "so_far": _mean(np.array([_mean(row) for row in behind])),
-        "next": _mean(np.array([_first(row) for row in ahead])),
-        "backward": _mean(gains_again(matrix)),
-        "forward": _mean(_gain(matrix.metric, ahead[0], last_before)[is_asked_again]),
+        "so_far": known_mean(np.array([known_mean(row) for row in behind])),
+        "next": known_mean(np.array([_first(row) for row in ahead])),
+        "backward": known_mean(gains_again(matrix)),
+        "forward": known_mean(_gain(matrix.metric, ahead[0], last_before)[is_asked_again]),
     }
     return {name: _plain(value) for name, value in measures.items()}
 
@@ -281,23 +284,18 @@ def compare_runs(
         for ending, is_absolute in (("", False), ("_absolute", True)):
             table[name][f"gap{ending}"] = _plain(gap_to(by_name[oracle], matrix, absolute=is_absolute))
             if naive is not None:
-                closed = _gap_closed(by_name[oracle], matrix, by_name[naive], absolute=is_absolute)
-                table[name][f"closed{ending}"] = _plain(closed)
+                ends = by_name[oracle], by_name[naive]
+                whole = gap_to(*ends, matrix, absolute=is_absolute)
+                left = gap_to(ends[0], matrix, ends[1], absolute=is_absolute)
+                is_stated = whole != 0.0 and not is_noise(ends[0], matrix, ends[1])
+                table[name][f"closed{ending}"] = _plain(1.0 - left / whole) if is_stated else None
     return table
-
-
-def _gap_closed(oracle: Matrix, run: Matrix, naive: Matrix, *, absolute: bool) -> float:
-    """Return the share of the naive run's gap that is closed; NaN where that gap is none, or noise."""
-    whole = gap_to(oracle, naive, run, absolute=absolute)
-    if not whole or is_noise(oracle, run, naive):
-        return np.nan
-    return 1.0 - gap_to(oracle, run, naive, absolute=absolute) / whole
 
 
 def gap_to(oracle: Matrix, run: Matrix, *others: Matrix, absolute: bool = False) -> float:
     """Return the mean loss of the run's last checkpoint against the oracle's, over the slices of these and `others`."""
     worse = last_gaps(oracle, run, *others)
-    return _mean(np.abs(worse) if absolute else worse)
+    return known_mean(np.abs(worse) if absolute else worse)
 
 
 def gap_error(oracle: Matrix, run: Matrix, *others: Matrix) -> float:
@@ -313,8 +311,7 @@ def gap_error(oracle: Matrix, run: Matrix, *others: Matrix) -> float:
     return math.sqrt(float((scatter**2).sum()) / (len(worse) - 2) / len(worse))
 
 
-# Standard errors within which a gap is noise.
-_NOISE_ERRORS = 2.0
+_NOISE_ERRORS = 2.0  # standard errors within which a gap is noise
 
 
 def is_noise(oracle: Matrix, run: Matrix, naive: Matrix) -> bool:
@@ -337,7 +334,8 @@ def _gain(metric: str, before: Floats, after: Floats) -> Floats:
     return after - before if more_is_better(metric) else before - after
 
 
-def _mean(values: Floats) -> float:
+def known_mean(values: Floats) -> float:
+    """Return the mean of the values that are not NaN; NaN without any."""
     numbers = values[~np.isnan(values)]
     return float(numbers.mean()) if len(numbers) else np.nan
 

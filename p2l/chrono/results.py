@@ -32,6 +32,7 @@ from p2l.chrono.matrix import (
     gap_error,
     gap_to,
     is_noise,
+    known_mean,
     last_gaps,
     more_is_better,
     write_matrix,
@@ -99,20 +100,20 @@ def chrono_report(
         ),
     ]
     return Report(
-        "Online runs over time",
-        runs[0] if len(runs) == 1 else f"{len(runs)} runs",
-        data,
-        today(),
-        _verdict(matrices, oracle, naive),
-        _picture(matrices, oracle, naive),
-        sections,
-        [
+        kind="Online runs over time",
+        subject=runs[0] if len(runs) == 1 else f"{len(runs)} runs",
+        data=data,
+        made=today(),
+        verdict=_verdict(matrices, oracle, naive),
+        picture=_picture(matrices, oracle, naive),
+        sections=sections,
+        facts=[
             ("metric", metric.title),
             ("runs", ", ".join(runs)),
             ("checkpoints", f"{max(len(matrix.checkpoints) for matrix in matrices):,}"),
             ("slices", f"{len({number for matrix in matrices for number in matrix.slices}):,}"),
         ],
-        [*_notes(matrices), *_noise(matrices, oracle, naive)],
+        notes=_notes(matrices, oracle, naive),
     )
 
 
@@ -157,7 +158,7 @@ def _verdict(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) 
 def _ranked(matrices: Sequence[Matrix]) -> list[Matrix]:
     """Return runs by the mean of their last checkpoint, the best first."""
     sign = -1.0 if more_is_better(matrices[0].metric) else 1.0
-    means = {matrix.run: _mean(matrix.values[-1]) for matrix in matrices}
+    means = {matrix.run: known_mean(matrix.values[-1]) for matrix in matrices}
     return sorted(matrices, key=lambda matrix: (math.isnan(means[matrix.run]), sign * means[matrix.run]))
 
 
@@ -165,12 +166,13 @@ def _forgetting(run: Matrix) -> Verdict:
     """Return what the last checkpoint has gained or lost on slices whose time an earlier one had behind it."""
     gains = gains_again(run)
     last, text = f"checkpoint {run.checkpoints[-1]}", about(run.metric).text
-    title, end = about(run.metric).title.lower(), text(_mean(run.values[-1]))
+    title, end = about(run.metric).title.lower(), text(known_mean(run.values[-1]))
     basis = f"The mean {title} of {last} over {len(run.slices)} slices is {end}."
     if not len(gains):
         return Verdict(f"{run.run} ends with a mean {title} of {end}.", "", "No slice was asked about twice.")
     interval = _mean_interval(gains)
-    change = f"{text(abs(interval.estimate))} {_better(run.metric, interval.estimate)}"
+    is_lower = (interval.estimate >= 0) != more_is_better(run.metric)
+    change = f"{text(abs(interval.estimate))} {'lower' if is_lower else 'higher'}"
     ends = _ends(interval, text, len(gains))
     words, tone = "does not show that it forgets", ""
     if interval.lower > 0:
@@ -182,11 +184,6 @@ def _forgetting(run: Matrix) -> Verdict:
         f"one that had seen their time ({ends})."
     )
     return Verdict(sentence, tone, basis)
-
-
-def _better(metric: str, gain: float) -> str:
-    lower = (gain >= 0) != more_is_better(metric)
-    return "lower" if lower else "higher"
 
 
 def _against_oracle(oracle: Matrix, best: Matrix, naive: Matrix | None) -> Verdict:
@@ -216,7 +213,7 @@ def _against_oracle(oracle: Matrix, best: Matrix, naive: Matrix | None) -> Verdi
 def _first_and_second(first: Matrix, second: Matrix) -> Verdict:
     """Return by how much the best run ends better than the next, over the slices of both."""
     text = about(first.metric).text
-    means = [text(_mean(run.values[-1])) for run in (first, second)]
+    means = [text(known_mean(run.values[-1])) for run in (first, second)]
     gains = last_gaps(first, second)
     title = about(first.metric).title.lower()
     head = f"{first.run} ends with the best {title}, {means[0]}; {second.run} follows with {means[1]}"
@@ -261,11 +258,6 @@ def _quantile(freedom: int) -> float:
     return float(stdtrit(freedom, 0.5 + _LEVEL / 2))
 
 
-def _mean(values: Floats) -> float:
-    numbers = values[~np.isnan(values)]
-    return float(numbers.mean()) if len(numbers) else math.nan
-
-
 # Picture and tables.
 
 
@@ -274,7 +266,10 @@ def _picture(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) 
     metric = matrices[0].metric
     entry = about(metric)
     if len(matrices) == 1:
-        series, title = _checkpoint_lines(matrices[0]), "Checkpoints over the slices"
+        run, title = matrices[0], "Checkpoints over the slices"
+        shown = np.linspace(0, len(run.checkpoints) - 1, _DRAWN_CHECKPOINTS).tolist()
+        rows = sorted({round(place) for place in shown}, reverse=True)
+        series = [_line(run, f"checkpoint {run.checkpoints[row]}", row) for row in rows]
         caption = "A line is a checkpoint; where later ones lie on the worse side of earlier ones, the run forgot."
     else:
         drawn = [run for run in _ranked(matrices) if run.run not in (oracle, naive)][: _MAX_LINES - 2]
@@ -290,11 +285,6 @@ def _picture(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) 
     axes = Axes("slice, by the batch of the stream at its end", unit, y_text=text)
     caption = f"{entry.better.capitalize()} is better. {caption}" if entry.better else caption
     return Figure.of(series, axes, f"{entry.title}: {title[0].lower()}{title[1:]}", caption)
-
-
-def _checkpoint_lines(run: Matrix) -> list[Series]:
-    places = sorted({round(place) for place in np.linspace(0, len(run.checkpoints) - 1, _DRAWN_CHECKPOINTS).tolist()})
-    return [_line(run, f"checkpoint {run.checkpoints[place]}", place) for place in reversed(places)]
 
 
 def _line(run: Matrix, name: str, row: int, *, is_quiet: bool = False) -> Series:
@@ -350,7 +340,16 @@ def heat_figure(run: Matrix) -> Figure:
     labels = [["" if np.isnan(value) else text(value) for value in row] for row in run.values.tolist()]
     title = f"{run.run}: {about(run.metric).title.lower()} of checkpoints (down) on slices, against the slice's mean"
     names, slices = [str(number) for number in run.checkpoints], [str(number) for number in run.slices]
-    return Figure(Heat(names, _differences(run), title, 0.0, _signed(text), slices, labels), title)
+    heat = Heat(
+        names=names,
+        values=_differences(run),
+        title=title,
+        middle=0.0,
+        text=_signed(text),
+        across=slices,
+        labels=labels,
+    )
+    return Figure(heat, title)
 
 
 def _matrix(run: Matrix, *, is_open: bool) -> Part:
@@ -385,22 +384,7 @@ def data_of(folder: str | Path) -> str:
     return "/".join(Path(folder).resolve().parts[-2:])
 
 
-def _noise(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) -> list[str]:
-    """Return a note where the naive run's gap is noise, so that no share of it is stated."""
-    by_name = {matrix.run: matrix for matrix in matrices}
-    if oracle is None or naive is None or oracle == naive:
-        return []
-    ends = by_name[oracle], by_name[naive]
-    if not is_noise(*ends, ends[1]):
-        return []
-    gap, error = gap_to(*ends), gap_error(*ends)
-    return [
-        f"The gap of {naive} to {oracle}, {gap:+.4f} with a standard error of {error:.4f}, is within its noise: "
-        "no share of it is stated (more votes a slice, or more slices, would tell)."
-    ]
-
-
-def _notes(matrices: Sequence[Matrix]) -> list[str]:
+def _notes(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) -> list[str]:
     """Return what a reader who compares runs must know."""
     notes = []
     if len({tuple(matrix.slices) for matrix in matrices}) > 1:
@@ -410,4 +394,13 @@ def _notes(matrices: Sequence[Matrix]) -> list[str]:
     counts = [{by_slice[number] for by_slice in votes if not np.isnan(by_slice[number])} for number in shared]
     if any(len(different) > 1 for different in counts):
         notes.append("The runs know different models, so that slices hold different votes for each of them.")
+    if oracle is not None and naive not in (None, oracle):
+        [of_oracle] = [matrix for matrix in matrices if matrix.run == oracle]
+        [of_naive] = [matrix for matrix in matrices if matrix.run == naive]
+        if is_noise(of_oracle, of_naive, of_naive):
+            gap, error = gap_to(of_oracle, of_naive), gap_error(of_oracle, of_naive)
+            notes.append(
+                f"The gap of {naive} to {oracle}, {gap:+.4f} with a standard error of {error:.4f}, is within its "
+                "noise: no share of it is stated (more votes a slice, or more slices, would tell)."
+            )
     return notes

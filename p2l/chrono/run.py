@@ -48,8 +48,7 @@ class ChronoOptions(ModelOptions):
     all_slices: bool = False
     label_list: str | None = None
     restart: bool = False
-    html: str | None = None
-    """A page to write when all is done."""
+    html: str | None = None  # a page to write when all is done
     quiet: bool = False
 
 
@@ -70,20 +69,22 @@ def evaluate_chrono(options: ChronoOptions) -> None:
                 run.evaluate(checkpoint, [slices[number] for number in plan[checkpoint.number]])
         processes.wait()
         if options.html is not None and processes.is_first and len(run.broken) < len(mine):
-            run.say(_write_page(options))
-        _report_broken(run.broken, len(mine))
+            from p2l.chrono.results import chrono_report, data_of
+            from p2l.common.report.reports import save_report
 
-
-def _write_page(options: ChronoOptions) -> str:
-    """Write the page on the losses of all cells that are there; return what to say of it."""
-    from p2l.chrono.results import chrono_report, data_of
-    from p2l.common.report.reports import save_report
-
-    assert options.html is not None
-    folder = Path(options.output_dir).expanduser()
-    matrix = read_matrix(folder, "Loss", run=data_of(options.model_repo))
-    path = save_report(chrono_report([matrix], data_of(options.val_dir)), Path(options.html).expanduser())
-    return f"wrote {path}"
+            # Of all cells that are there, those of earlier runs too.
+            folder = Path(options.output_dir).expanduser()
+            matrix = read_matrix(folder, "Loss", run=data_of(options.model_repo))
+            path = save_report(chrono_report([matrix], data_of(options.val_dir)), Path(options.html).expanduser())
+            run.say(f"wrote {path}")
+        if run.broken:
+            names, reason = ", ".join(run.broken), next(iter(run.broken.values()))
+            if len(run.broken) == len(mine) and isinstance(reason, InputError):
+                raise InputError(f"no checkpoint can be used; the first: {reason}")
+            raise P2LError(
+                f"{len(run.broken)} of {len(mine)} checkpoints cannot be used and are left out: {names}; "
+                f"the first: {reason}"
+            )
 
 
 def _look(options: ChronoOptions) -> tuple[list[Checkpoint], Plan, dict[int, Path]]:
@@ -120,17 +121,6 @@ def _check_flags(options: ChronoOptions) -> None:
         raise ConfigError("--all-slices and --time-align exclude each other: one asks about all slices, one about some")
 
 
-def _report_broken(broken: dict[str, P2LError], tried: int) -> None:
-    if not broken:
-        return
-    names, reason = ", ".join(broken), next(iter(broken.values()))
-    if len(broken) == tried and isinstance(reason, InputError):
-        raise InputError(f"no checkpoint can be used; the first: {reason}")
-    raise P2LError(
-        f"{len(broken)} of {tried} checkpoints cannot be used and are left out: {names}; the first: {reason}"
-    )
-
-
 class _NotFiniteError(P2LError):
     """A checkpoint predicts NaN or infinity."""
 
@@ -153,7 +143,12 @@ class _ChronoRun:
                 sources = self._sources(revision_of(place), slices)
                 numbers = [votes.number for votes in slices]
                 cells = {number: CellFiles(folder, checkpoint.name, number) for number in numbers}
-                infos = {} if self.options.restart else _complete_cells(cells, sources)
+                old = (
+                    {}
+                    if self.options.restart
+                    else {number: cell.info(sources[number]) for number, cell in cells.items()}
+                )
+                infos = {number: info for number, info in old.items() if info is not None}
                 predictor = self._load(place) if len(infos) < len(slices) else None
         except InputError as error:
             self._leave_out(checkpoint, error)
@@ -231,12 +226,6 @@ class _ChronoRun:
         """Print a note for the user."""
         if not self.options.quiet:
             print(text, file=sys.stderr)
-
-
-def _complete_cells(cells: dict[int, CellFiles], sources: dict[int, CellInputs]) -> dict[int, dict[str, Any]]:
-    """Return the descriptions of the cells that are complete."""
-    infos = {number: cell.info(sources[number]) for number, cell in cells.items()}
-    return {number: info for number, info in infos.items() if info is not None}
 
 
 def _known(votes: ValidationSlice, names: Sequence[str]) -> tuple[IntArray, IntArray, list[str]]:

@@ -10,7 +10,7 @@ import itertools
 import json
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,13 +66,13 @@ def open_slices(files: dict[int, Path], label_list: str | None = None) -> Iterat
     where a row is not a vote, or the list cannot be read.
     """
     names = _read_names(label_list)
-    own = json.dumps(names).encode() if names else b""
+    list_bytes = json.dumps(names).encode() if names else b""
     slices = {}
     with contextlib.ExitStack() as stack:
         for number, file in files.items():
             votes = stack.enter_context(open_votes(file, label_list=names))
             hashes = np.asarray(hash_prompts(votes))
-            slices[number] = ValidationSlice(number, file, votes, file_digest(file, own), hashes)
+            slices[number] = ValidationSlice(number, file, votes, file_digest(file, list_bytes), hashes)
         yield slices
 
 
@@ -90,7 +90,14 @@ def _read_names(path: str | None) -> list[str] | None:
 
 # The checkpoints of a run, by number: folders `checkpoint-N` in a local folder or in a repository on the hub.
 
-_OF_ALL = (MODEL_LIST_FILE, "training_config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+# Files that may lie beside the checkpoints, for all that have none of their own.
+_SHARED_FILES = (
+    MODEL_LIST_FILE,
+    "training_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+)
 _HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 
 
@@ -108,9 +115,16 @@ def find_checkpoints(repo: str, prefix: str) -> list[Checkpoint]:
     """Return the checkpoints of a run's folder or hub repository, by number; InputError where there are none."""
     folder = Path(repo).expanduser()
     if folder.is_dir():
-        names: Iterable[str] = [path.name for path in folder.iterdir() if path.is_dir()]
+        names = {path.name for path in folder.iterdir() if path.is_dir()}
     elif _HUB_ID.fullmatch(repo):
-        names = _folders_on_hub(repo)
+        from huggingface_hub import HfApi
+
+        try:
+            files = HfApi().list_repo_files(repo)
+        except Exception as error:  # network, authorisation, no such repository: every client error ends here
+            problem = f"neither a local folder nor a hub id that can be reached ({hub_reason(error)})"
+            raise InputError(f"{repo}: {problem}") from error
+        names = {file.split("/")[0] for file in files if "/" in file}
     else:
         raise CheckpointError(f"{repo}: no such folder; --model is the folder, or hub id, with the checkpoints")
     root = str(folder) if folder.is_dir() else repo
@@ -123,17 +137,6 @@ def find_checkpoints(repo: str, prefix: str) -> list[Checkpoint]:
         if before.number == after.number:
             raise CheckpointError(f"{repo}: {before.name} and {after.name} have one number; remove one of them")
     return checkpoints
-
-
-def _folders_on_hub(repo: str) -> set[str]:
-    from huggingface_hub import HfApi
-
-    try:
-        files = HfApi().list_repo_files(repo)
-    except Exception as error:  # network, authorisation, no such repository: every client error ends here
-        problem = f"neither a local folder nor a hub id that can be reached ({hub_reason(error)})"
-        raise InputError(f"{repo}: {problem}") from error
-    return {file.split("/")[0] for file in files if "/" in file}
 
 
 @contextlib.contextmanager
@@ -155,7 +158,7 @@ def open_checkpoint(checkpoint: Checkpoint) -> Iterator[Path]:
         )
     with tempfile.TemporaryDirectory(prefix="p2l-checkpoint-") as temporary:
         together = Path(temporary)
-        shared = [root / name for name in _OF_ALL if (root / name).is_file() and not (folder / name).exists()]
+        shared = [root / name for name in _SHARED_FILES if (root / name).is_file() and not (folder / name).exists()]
         for file in [*(path for path in folder.iterdir() if path.is_file()), *shared]:
             (together / file.name).symlink_to(file.resolve())
         yield together

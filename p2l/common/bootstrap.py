@@ -2,9 +2,7 @@
 
 Votes on one prompt are not independent: an interval that draws single votes is too narrow. A replicate draws as many
 clusters as there are, with replacement. A mean needs only the clusters' sums, so a replicate costs the number of
-clusters, not of votes; beyond 2,048 clusters these are first dealt at random into 2,048 groups which are drawn
-in their place: the interval's width changes by about 1 / sqrt(2 * 2048) = 1.6 %, less than the noise of 1,000
-replicates, and a million votes take a tenth of a second.
+clusters, not of votes.
 
 Shapes: N votes, C metrics measured on the same votes, G clusters or groups, R replicates.
 """
@@ -19,6 +17,8 @@ import numpy.typing as npt
 from p2l.common.errors import ConfigError
 
 Floats: TypeAlias = npt.NDArray[np.float64]
+# More clusters are dealt at random into as many groups, which are drawn in their place: the interval's width changes by
+# about 1 / sqrt(2 * 2048) = 1.6 %, less than the noise of 1,000 replicates; a million votes take a tenth of a second.
 MAX_GROUPS = 2048
 
 
@@ -69,7 +69,12 @@ def bootstrap_skill(
     counts = ~(np.isnan(losses) | np.isnan(reference))
     above, below = np.where(counts, losses * scale, 0.0), np.where(counts, reference * scale, 0.0)
     ratio = bootstrap_ratio(above, below, clusters=clusters, level=level, replicates=replicates, seed=seed)
-    return Interval(1.0 - ratio.estimate, 1.0 - ratio.upper, 1.0 - ratio.lower, ratio.standard_error)
+    return Interval(
+        estimate=1.0 - ratio.estimate,
+        lower=1.0 - ratio.upper,
+        upper=1.0 - ratio.lower,
+        standard_error=ratio.standard_error,
+    )
 
 
 def bootstrap_ratio(
@@ -84,7 +89,13 @@ def bootstrap_ratio(
     """Return sum(numerator) / sum(denominator) with its interval; both (N,) or both (N, C), without NaN."""
     check_draws(level, replicates)
     columns = np.concatenate([values.reshape(len(values), -1) for values in (numerator, denominator)], axis=1)
-    sums, draws = _drawn_sums(columns, clusters=clusters, replicates=replicates, rng=np.random.default_rng(seed))
+    rng = np.random.default_rng(seed)
+    groups = _groups(clusters, len(columns), rng)
+    sums: Floats = np.stack([np.bincount(groups, column) for column in columns.T], axis=1)  # (G, 2 C)
+    number = len(sums)
+    drawn = rng.integers(0, number, size=(replicates, number)) + number * np.arange(replicates)[:, None]
+    # How often each replicate draws each group (R, G): times the sums, these are the sums of R samples.
+    draws = np.bincount(drawn.ravel(), minlength=replicates * number).reshape(replicates, number).astype(np.float64)
     above, below = np.split(sums, 2, axis=1)
     if not (np.abs(below.sum(axis=0)) > 0).all():
         raise ConfigError("no vote counts towards this metric: there is nothing to draw an interval from")
@@ -92,8 +103,16 @@ def bootstrap_ratio(
         ratios = (draws @ above) / (draws @ below)
     # With few clusters a draw can miss every vote that counts.
     ratios = np.where(np.isfinite(ratios), ratios, np.nan)
-    parts = (above.sum(axis=0) / below.sum(axis=0), *limits(ratios, level), np.nanstd(ratios, axis=0, ddof=1))
-    return Interval(*(part if np.ndim(numerator) > 1 else float(part[0]) for part in parts))
+    lower, upper = limits(ratios, level)
+    interval = Interval(
+        estimate=above.sum(axis=0) / below.sum(axis=0),
+        lower=lower,
+        upper=upper,
+        standard_error=np.nanstd(ratios, axis=0, ddof=1),
+    )
+    if np.ndim(numerator) > 1:
+        return interval
+    return Interval._make(float(values[0]) for values in interval)
 
 
 def check_draws(level: float, replicates: int) -> None:
@@ -102,16 +121,6 @@ def check_draws(level: float, replicates: int) -> None:
         raise ConfigError(f"level {level} is not a coverage; use a number between 0 and 1, such as 0.95")
     if replicates < 2:
         raise ConfigError(f"{replicates} bootstrap replicates are too few; use 100 or more")
-
-
-def _drawn_sums(columns: Floats, *, clusters: Any, replicates: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return sums (G, C) of columns over groups and how often each is drawn (R, G): their product is R samples."""
-    groups = _groups(clusters, len(columns), rng)
-    sums: Floats = np.stack([np.bincount(groups, column) for column in columns.T], axis=1)
-    number = len(sums)
-    drawn = rng.integers(0, number, size=(replicates, number)) + number * np.arange(replicates)[:, None]
-    counts = np.bincount(drawn.ravel(), minlength=replicates * number).reshape(replicates, number)
-    return sums, counts.astype(np.float64)
 
 
 def limits(draws: Floats, level: float = 0.95) -> tuple[Floats, Floats]:

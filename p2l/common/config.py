@@ -1,9 +1,10 @@
-"""What the YAML configurations of p2l, route and coeval share: reading, numbers, the line and the model of each key."""
+"""Kit for the YAML configurations of p2l, route and coeval: reading, numbers, the line and the model of each key."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias, get_args
 
@@ -12,8 +13,7 @@ from pydantic import BaseModel, BeforeValidator
 
 from p2l.common.errors import ConfigError
 
-Where: TypeAlias = tuple[str | int, ...]
-"""The keys and positions that lead to a value of a file."""
+Where: TypeAlias = tuple[str | int, ...]  # the keys and positions that lead to a value of a file
 
 
 def lines_of(node: yaml.Node, where: Where = ()) -> Iterator[tuple[Where, int, bool]]:
@@ -47,7 +47,7 @@ def line_of(path: str | Path, place: Sequence[str]) -> int | None:
 
 
 def kind_of(value: object) -> str:
-    """Return what a value is, in the words of somebody who writes YAML."""
+    """Name the kind of a value in the words of somebody who writes YAML."""
     if value is None:
         return "empty"
     if isinstance(value, bool):
@@ -63,8 +63,8 @@ def kind_of(value: object) -> str:
 
 def owner_of(kind: type[BaseModel], where: Where) -> type[BaseModel]:
     """Return the pydantic model that the last key of `where` belongs to, starting from the model of the whole."""
-    for part in where[:-1]:
-        field = kind.model_fields.get(str(part))
+    for key in where[:-1]:
+        field = kind.model_fields.get(str(key))
         kind = (_model_in(field.annotation) if field else None) or kind
     return kind
 
@@ -96,19 +96,15 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     try:
         raw, _ = parse_yaml(text, _Loader)
     except (yaml.YAMLError, ValueError) as error:
-        raise ConfigError(_no_yaml(path, error)) from error
+        # What is wrong and where, but not the text that is wrong, which may be a secret.
+        mark = getattr(error, "problem_mark", None)
+        where = f"{path}:{mark.line + 1}" if mark is not None else f"{path}"
+        problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "a value cannot be read"
+        raise ConfigError(f"{where}: not valid YAML: {' '.join(str(problem).split())}") from error
     if not isinstance(raw, dict):
         problem = "is empty; write" if raw is None else f"is {kind_of(raw):.80}, and must have"
         raise ConfigError(f"{path}: {problem} 'key: value' lines")
     return {key: value for key, value in raw.items() if value is not None}
-
-
-def _no_yaml(path: str | Path, error: Exception) -> str:
-    """Return what is wrong, and where; not the text that is wrong, which may be a secret."""
-    mark = getattr(error, "problem_mark", None)
-    where = f"{path}:{mark.line + 1}" if mark is not None else f"{path}"
-    problem = getattr(error, "problem", None) or getattr(error, "reason", None) or "a value cannot be read"
-    return f"{where}: not valid YAML: {' '.join(str(problem).split())}"
 
 
 # What a YAML text stands for is counted on its events, before anything of it is built: a few lines of aliases of
@@ -144,7 +140,7 @@ def read_limited(path: Path) -> bytes:
 
 
 def parse_yaml(text: str, loader_type: Any = YamlLoader) -> tuple[Any, yaml.Node | None]:
-    """Return what a YAML text says, and its nodes.
+    """Return the content of a YAML text, and its nodes.
 
     Raise YAMLError where it is not YAML, nests too deep, or stands for too many values, and ValueError for a value that
     cannot be built.
@@ -155,17 +151,13 @@ def parse_yaml(text: str, loader_type: Any = YamlLoader) -> tuple[Any, yaml.Node
     return loader_type(text).get_single_data(), node
 
 
+@dataclass
 class _Extent:
-    """How many values a node stands for, and how deep they nest."""
+    """Number of values that a node stands for, and the levels on which they nest."""
 
-    def __init__(self, anchor: str | None = None) -> None:
-        self.anchor = anchor
-        self.values = 1
-        self.depth = 1
-
-    def add(self, inner: _Extent) -> None:
-        self.values += inner.values
-        self.depth = max(self.depth, inner.depth + 1)
+    anchor: str | None = None
+    values: int = 1
+    depth: int = 1
 
 
 def _check_extent(events: Iterator[Any]) -> None:
@@ -179,7 +171,8 @@ def _check_extent(events: Iterator[Any]) -> None:
         elif isinstance(event, yaml.NodeEvent | yaml.CollectionEndEvent):
             extent = _extent(event, above, anchors)
             anchors[extent.anchor or ""] = extent
-            above[-1].add(extent)
+            above[-1].values += extent.values
+            above[-1].depth = max(above[-1].depth, extent.depth + 1)
         else:
             continue
         if above[-1].values > _MAX_VALUES:
@@ -189,7 +182,7 @@ def _check_extent(events: Iterator[Any]) -> None:
 
 
 def _extent(event: Any, above: list[_Extent], anchors: dict[str, _Extent | None]) -> _Extent:
-    """Return what an event ends: the innermost collection, a scalar, or what an alias stands for."""
+    """Return the extent of the node that an event ends: the innermost collection, a scalar, or an alias's target."""
     if isinstance(event, yaml.CollectionEndEvent):
         return above.pop()
     if isinstance(event, yaml.AliasEvent):

@@ -29,7 +29,7 @@ _ENOUGH_FILES = 65536
 _FLUSH_SECONDS = 5.0  # that the end of an answer may stand still in our buffer
 _REPORT_SECONDS = 10.0
 _BURST_CONNECTIONS = 500  # connections whose memory is worth giving back
-_BYTES_AT_REST = 2**16  # since the last look: the service is at rest
+_BYTES_AT_REST = 2**16  # received since the last look: the service is at rest
 _BYTES_WORTH_TRIMMING = 2**22  # of requests, likewise: what they become in Python can be a hundred times as large
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of malloc.h
 _MAX_FREE_HEAP_BYTES = 2**20  # bytes
@@ -42,8 +42,7 @@ class ConnectionLimits:
     header_seconds: float
     idle_seconds: float
     total: int
-    peer: int
-    """Of one address; 0: no cap but the total."""
+    peer: int  # from one address; 0: no limit but the total
 
 
 def add_connection_flags(group: argparse._ArgumentGroup, *, idle_seconds: float) -> None:
@@ -82,7 +81,10 @@ def limits_of(flags: argparse.Namespace) -> ConnectionLimits:
         )
     peer = flags.max_peer_connections
     return ConnectionLimits(
-        flags.header_seconds, flags.idle_seconds, total, max(1, total * 3 // 4) if peer is None else peer
+        header_seconds=flags.header_seconds,
+        idle_seconds=flags.idle_seconds,
+        total=total,
+        peer=max(1, total * 3 // 4) if peer is None else peer,
     )
 
 
@@ -123,10 +125,8 @@ class Connection(Protocol):
 
     peer: str
     state: State
-    since: float
-    """When it came into its state, by `time.monotonic`."""
-    unsent: int
-    """Bytes of an answer at the last look."""
+    since: float  # when it came into its state, by `time.monotonic`
+    unsent: int  # bytes of an answer at the last look
 
     def unsent_now(self) -> int:
         """Return how many bytes of an answer the client has not taken yet."""
@@ -141,20 +141,14 @@ class Connection(Protocol):
         ...
 
 
-# Which requests begin in which turn of the event loop, which runs whatever is ready before it looks for anything new:
-# hundreds that arrive together would all be worked on up to their first wait, for half a second, before a connection of
-# somebody else is accepted. So few of them begin in one turn, and those that wait begin address by address.
-
-_REQUESTS_PER_TURN = 4
-"""Requests that begin in one turn: with a millisecond each, others wait some milliseconds."""
-
-
-_ARRIVALS_PER_TURN = 16
-"""Connections of a burst that are set up in one turn, at a quarter of a millisecond each."""
+# The event loop runs whatever is ready before it looks for anything new: hundreds of requests that arrive together
+# would all be worked on up to their first wait, for half a second, before a connection of somebody else is accepted.
+_REQUESTS_PER_TURN = 4  # begin together: with a millisecond each, others wait some milliseconds
+_ARRIVALS_PER_TURN = 16  # connections of a burst that are set up together, at a quarter of a millisecond each
 
 
 class Turns:
-    """The requests of one process that wait for their turn; without any they can be pickled."""
+    """The requests of one process that wait for their turn, address by address; without any they can be pickled."""
 
     def __init__(self, at_once: int = _REQUESTS_PER_TURN) -> None:
         """Begin `at_once` requests in one turn of the event loop."""
@@ -202,8 +196,7 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits) -> None:
         """Start with none."""
-        self.are_last = False
-        """Whether the service ends, so that none is kept after its next answer."""
+        self.are_last = False  # the service ends: no connection is kept after its next answer
         self.turns = Turns()
         self.arrivals = Turns(_ARRIVALS_PER_TURN)
         self.limits = limits
@@ -213,18 +206,16 @@ class Connections:
         self._tick = min(1.0, limits.header_seconds / 5, limits.idle_seconds / 5)
         self._swept = False
         self._peak = 0
-        self._bytes = 0
-        """Received since memory was last given back."""
-        self._has_garbage = False
-        """Whether there was much work since garbage was last collected."""
+        self.received_bytes = 0  # of requests, since memory was last given back
+        self._has_garbage = False  # there was much work since garbage was last collected
         self._reported: dict[str, tuple[float, int]] = {}
 
     def admit(self, connection: Connection) -> bool:
         """Count a connection whose client may send now; return False if it must be refused."""
         peer, limits = connection.peer, self.limits
-        own = self._peers.get(peer, 0)
-        if 0 < limits.peer <= own and not self._evict(peer):
-            self.report("--max-peer-connections", f"refused a connection of {peer}: {own} are open")
+        open_of_peer = self._peers.get(peer, 0)
+        if 0 < limits.peer <= open_of_peer and not self._evict(peer):
+            self.report("--max-peer-connections", f"refused a connection of {peer}: {open_of_peer} are open")
             return False
         if self._count >= limits.total and not self._evict():
             self.report("--max-connections", f"refused a connection of {peer}: {self._count} are open")
@@ -237,10 +228,6 @@ class Connections:
             self._swept = True
             _loop().call_later(self._tick, self._sweep)
         return True
-
-    def count_bytes(self, count: int) -> None:
-        """Note bytes of requests, for whose work memory was taken."""
-        self._bytes += count
 
     def move(self, connection: Connection, state: State) -> None:
         """Note what a connection waits for now; its time begins anew only with another state."""
@@ -284,32 +271,30 @@ class Connections:
                 self.move(oldest, State.CLOSING)
         closing = queues[State.CLOSING]
         while closing and (oldest := next(iter(closing))).since + _FLUSH_SECONDS <= now:
-            self._abort_if_stuck(oldest, now)
+            unsent = oldest.unsent_now()
+            if 0 < unsent < oldest.unsent:  # its client reads, though slowly
+                oldest.unsent, oldest.since = unsent, now
+                closing.move_to_end(oldest)
+            else:
+                oldest.abort()
         self._peak = max(self._peak, self._count)
         waiting = sum(map(len, queues.values()))
         is_over = self._peak >= _BURST_CONNECTIONS and self._count < self._peak // 8
-        if is_over or (self._bytes >= _BYTES_WORTH_TRIMMING and waiting == self._count):
-            self._peak = self._bytes = 0
+        if is_over or (self.received_bytes >= _BYTES_WORTH_TRIMMING and waiting == self._count):
+            self._peak = 0
+            self.received_bytes = 0
             self._has_garbage = True
             _loop().run_in_executor(None, _give_memory_back)
         elif self._has_garbage:
-            if self._bytes < _BYTES_AT_REST and waiting == self._count:
+            if self.received_bytes < _BYTES_AT_REST and waiting == self._count:
                 # What refers to itself in a circle: looking for it takes a moment, for which nobody waits now.
                 self._has_garbage = False
                 gc.collect()
                 _loop().run_in_executor(None, _give_memory_back)
-            self._bytes = 0
+            self.received_bytes = 0
         self._swept = self._count > 0 or self._has_garbage
         if self._swept:
             _loop().call_later(self._tick, self._sweep)
-
-    def _abort_if_stuck(self, connection: Connection, now: float) -> None:
-        unsent = connection.unsent_now()
-        if not 0 < unsent < connection.unsent:
-            connection.abort()
-            return
-        connection.unsent, connection.since = unsent, now
-        self._queues[State.CLOSING].move_to_end(connection)
 
     def report(self, flag: str, text: str) -> None:
         """Log a line, and further ones of the same flag or kind at most every ten seconds."""
@@ -322,12 +307,12 @@ class Connections:
         more = f" ({left_out} more since the last such line)" if left_out else ""
         import logging
 
-        # Both services write their other lines there.
+        # Both services write their other lines to this logger.
         logging.getLogger("uvicorn.error").warning("%s: %s%s", flag, text, more)
 
 
 def _give_memory_back() -> None:
-    """Return the memory of what is gone to the system, which glibc does not do by itself."""
+    """Return free memory to the system, which glibc does not do by itself."""
     with contextlib.suppress(OSError, AttributeError):  # other systems have no such call, or need none
         import ctypes
 
@@ -335,11 +320,9 @@ def _give_memory_back() -> None:
 
 
 def keep_little_memory() -> None:
-    """Let glibc keep all in one heap, of which it returns what is free at its end once it is a megabyte.
-
-    By itself it gives each thread a heap of its own, whose holes `malloc_trim` cannot return and no other thread fills,
-    and keeps twice the largest block that was ever freed, up to 64 MB, in each. Call it before there are other threads.
-    """
+    """Let glibc keep one heap and return a free megabyte at its end; call it before there are other threads."""
+    # By itself it gives each thread a heap of its own, with holes that `malloc_trim` cannot return and no other thread
+    # fills, and keeps twice the largest block that was ever freed, up to 64 MB, in each.
     with contextlib.suppress(OSError, AttributeError):
         import ctypes
 

@@ -24,8 +24,7 @@ _HIDDEN = re.compile(
     "]"
 )
 _UP = "\x1b[A"
-_RETURN = re.compile(r"\r(?!\n)")
-"""What would write over the beginning of a line."""
+_RETURN = re.compile(r"\r(?!\n)")  # would write over the beginning of a line
 _BLANKS = "\t\n\x0b\x0c\r\x85\u2028\u2029"  # become a space, so that words stay apart
 
 
@@ -43,13 +42,14 @@ def printable(text: str, keep: str = "") -> str:
 
 def columns_of(text: str) -> int:
     """Return the columns that a text takes in a terminal: two for wide letters, such as Chinese ones and emoji."""
-    return len(text) if text.isascii() else sum(map(_columns_of_mark, text))
-
-
-def _columns_of_mark(mark: str) -> int:
-    if unicodedata.category(mark) in ("Mn", "Me", "Cf") or "\u1160" <= mark <= "\u11ff":  # stand on the letter before
-        return 0
-    return 2 if unicodedata.east_asian_width(mark) in "WF" else 1
+    if text.isascii():
+        return len(text)
+    columns = 0
+    for mark in text:
+        stands_on_letter_before = unicodedata.category(mark) in ("Mn", "Me", "Cf") or "\u1160" <= mark <= "\u11ff"
+        if not stands_on_letter_before:
+            columns += 2 if unicodedata.east_asian_width(mark) in "WF" else 1
+    return columns
 
 
 class _PrintableStream:

@@ -46,15 +46,14 @@ def atomic_path(path: str | Path, *, directory: bool = False) -> Iterator[Path]:
                 temporary.unlink()
 
 
-STDOUT = "-"
-"""What a user names as an output to have it on stdout."""
+STDOUT = "-"  # the output that users name for stdout
 _BINARY = ("parquet", "xlsx")
 
 
 def format_of(path: str, name: str | None, formats: Sequence[str]) -> str:
-    """Return the format of an output: `name`, or what the ending of `path` says, or the first of all for stdout.
+    """Return the format of an output: `name`, else the ending of `path`, else the first of `formats` for stdout.
 
-    Raise InputError where the ending names none of them, or for what is not text on a terminal.
+    Raise InputError for an unknown ending, or for a binary format on a terminal.
     """
     kind = name or (formats[0] if path == STDOUT else Path(path).suffix.lower().removeprefix("."))
     if kind not in formats:
@@ -66,10 +65,7 @@ def format_of(path: str, name: str | None, formats: Sequence[str]) -> str:
 
 @contextlib.contextmanager
 def output_path(path: str | Path) -> Iterator[Path]:
-    """Give a path to write an output to, as `atomic_path` does; what becomes of `-` goes to stdout when it is whole.
-
-    A terminal gets the text as the program prints texts of others, a pipe or a file the bytes as they are.
-    """
+    """Give a path to write an output to, as `atomic_path` does; the output `-` goes to stdout when it is whole."""
     if str(path) != STDOUT:
         with atomic_path(path) as temporary:
             yield temporary
@@ -78,6 +74,7 @@ def output_path(path: str | Path) -> Iterator[Path]:
         whole = Path(folder) / "output"
         yield whole
         sys.stdout.flush()
+        # A terminal gets text through the program's filter of control characters, a pipe or a file the very bytes.
         if sys.stdout.isatty():
             sys.stdout.write(whole.read_text(encoding="utf-8"))
         else:
@@ -92,11 +89,11 @@ def write_json(path: str | Path, value: Any, *, indent: int = 1) -> None:
         temporary.write_text(text + "\n", encoding="utf-8")
 
 
-DEEPEST_JSON = 200
+DEEPEST_JSON = 200  # levels: functions that walk through JSON call themselves for each
 
 
 def parse_json(text: str | bytes, **options: Any) -> Any:
-    """Return what a JSON text holds; ValueError where it is none, or nests too deep for what walks through it."""
+    """Parse JSON; raise ValueError for text that is not JSON, or nests deeper than `DEEPEST_JSON`."""
     try:
         content = json.loads(text, **options)
     except RecursionError:
@@ -108,7 +105,7 @@ def parse_json(text: str | bytes, **options: Any) -> Any:
 
 
 def json_reason(error: ValueError) -> str:
-    """Return why one line is no JSON, and at which of its letters: its number in the file is told beside this."""
+    """Return why a line is not JSON, and at which of its letters; callers name the line."""
     return f"{error.msg} at letter {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
@@ -123,12 +120,11 @@ _JSON_NAMES = {
 
 
 def no_object(value: Any) -> str:
-    """Return what a line of JSON holds in the place of an object."""
+    """Return a phrase for a line of JSON that is not an object: `holds a list`."""
     return f"holds {_JSON_NAMES.get(type(value), 'something else')}"
 
 
-MAX_LINE_BYTES = 16 << 20
-"""Bytes of a line of JSON that somebody hands in."""
+MAX_LINE_BYTES = 16 << 20  # of a line of JSON in the input of users
 _PIECE_BYTES = 1 << 20
 
 
@@ -147,24 +143,25 @@ _CONTAINERS = (list, dict)
 
 
 def is_deeper(content: Any, levels: int) -> bool:
-    """Whether lists and objects of JSON nest deeper than this."""
-    inner = [content] if isinstance(content, _CONTAINERS) else []
+    """Return whether lists and objects of JSON nest deeper than this."""
+    # Level by level and not by recursion, which ends where Python's stack does.
+    containers = [content] if isinstance(content, _CONTAINERS) else []
     for _ in range(levels):
-        inner = [
-            part
-            for outer in inner
-            for part in (outer.values() if isinstance(outer, dict) else outer)
-            if isinstance(part, _CONTAINERS)
+        containers = [
+            element
+            for container in containers
+            for element in (container.values() if isinstance(container, dict) else container)
+            if isinstance(element, _CONTAINERS)
         ]
-    return any(inner)
+    return any(containers)
 
 
 def no_nan(value: Any) -> Any:
     """Return `value` as JSON can hold it: null for NaN and infinities at any depth, plain numbers for NumPy's."""
     if isinstance(value, dict):
-        return {key: no_nan(part) for key, part in value.items()}
+        return {key: no_nan(element) for key, element in value.items()}
     if isinstance(value, list | tuple):
-        return [no_nan(part) for part in value]
+        return [no_nan(element) for element in value]
     value = value.item() if hasattr(value, "item") else value
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -185,8 +182,8 @@ def check_can_write(path: str | Path, *inputs: str | Path | None) -> Path:
 
 def sync_tree(path: Path) -> None:
     """Wait until a file, or everything below a folder, is on the disk."""
-    for part in [*path.rglob("*"), path] if path.is_dir() else [path]:
-        sync_path(part)
+    for place in [*path.rglob("*"), path] if path.is_dir() else [path]:
+        sync_path(place)
 
 
 def sync_path(path: Path) -> None:
@@ -201,12 +198,8 @@ def sync_path(path: Path) -> None:
 # Locks between processes. The system frees a lock when its process ends, by a kill at the latest.
 
 
-def try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int, mode: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> bool:
     """Lock an open file or folder until it is closed, by a kill at the latest; False when another process has it."""
-    return _flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def _flock(descriptor: int, mode: int) -> bool:
     try:
         fcntl.flock(descriptor, mode)
     except BlockingIOError:
@@ -225,10 +218,16 @@ def locked(target: Path | int, *, shared: bool = False, wait: bool = True) -> It
         shared: whether other shared holders may be inside too.
         wait: whether to wait for another process; without waiting, the block is entered with False.
     """
-    descriptor = target if isinstance(target, int) else _open_to_lock(target)
+    if isinstance(target, int):
+        descriptor = target
+    elif target.is_dir():
+        descriptor = os.open(target, os.O_RDONLY)
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
     try:
-        yield _flock(descriptor, mode)
+        yield try_lock(descriptor, mode)
     finally:
         if descriptor is target:
             with contextlib.suppress(OSError):
@@ -237,22 +236,11 @@ def locked(target: Path | int, *, shared: bool = False, wait: bool = True) -> It
             os.close(descriptor)
 
 
-def _open_to_lock(path: Path) -> int:
-    if path.is_dir():
-        return os.open(path, os.O_RDONLY)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-
-
-# A new folder that one process at a time fills, under a hidden name until it is whole.
-#
-# The hidden name is the same for all processes, and a lock on it says whether its process still lives. So of two that
-# start at once one gets the folder, and what a kill has left there is removed by the next.
-
-
 @contextlib.contextmanager
 def claimed(folder: Path) -> Iterator[Path | None]:
     """Yield where to write what becomes `folder` when the block ends without an error; None if another process does."""
+    # All processes use the same hidden name, and a lock on it says whether its process still lives: of two that start
+    # at once one gets the folder, and the next removes what a kill has left there.
     hidden = folder.with_name(f".{folder.name}.unfinished")
     descriptor = None
     try:
@@ -294,7 +282,7 @@ def _claim(hidden: Path) -> int | None:
 
 
 def _is_open(descriptor: int, path: Path) -> bool:
-    """Whether what is open is what has this name now."""
+    """Return whether the open file or folder still has this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -302,9 +290,6 @@ def _is_open(descriptor: int, path: Path) -> bool:
 
 
 # Whether an error means that the disk refused to write, and what to do about it.
-#
-# Python's own errors have a number. safetensors and tokenizers put it into their text; torch puts the words there that
-# belong to it, or says only that fewer bytes arrived than it wrote.
 
 _NUMBER = re.compile(r"\(os error (\d+)\)")
 _OF_TORCH = re.compile(r"inline_container|iostream error|fd \d+ failed with|Parent directory .* does not exist")
@@ -335,17 +320,18 @@ class _DiskError:
 
 def disk_error(error: BaseException) -> _DiskError | None:
     """Return the disk's reason when `error`, or what it was raised from, is its refusal to write; else None."""
-    if isinstance(error, OSError) and error.errno is not None:
-        return _numbered(error.errno)
     text = str(error)
-    if match := _NUMBER.search(text):
-        return _numbered(int(match[1]))
-    if isinstance(error, RuntimeError) and _OF_TORCH.search(text):
+    number: int | None
+    if isinstance(error, OSError) and error.errno is not None:
+        number = error.errno
+    elif match := _NUMBER.search(text):  # safetensors and tokenizers put the number into their text
+        number = int(match[1])
+    elif isinstance(error, RuntimeError) and _OF_TORCH.search(text):
+        # torch puts the system's words for the number there, or says only that fewer bytes arrived than it wrote.
         named = (number for number in errno.errorcode if os.strerror(number) in text)
         number = errno.ENOENT if "Parent directory" in text else next(named, None)
-        return _DiskError("the file was cut short", _FREE) if number is None else _numbered(number)
-    return disk_error(error.__cause__) if error.__cause__ else None
-
-
-def _numbered(number: int) -> _DiskError:
+        if number is None:
+            return _DiskError("the file was cut short", _FREE)
+    else:
+        return disk_error(error.__cause__) if error.__cause__ else None
     return _DiskError(os.strerror(number), _ADVICE.get(number, "see to the disk that it lies on"))

@@ -1,8 +1,4 @@
-"""Work on long texts in a service: off the event loop, and without holding the interpreter for long.
-
-Python's parser and writer of JSON in C let no other thread run until they are done, which takes 100 ms for a string of
-15 MB. So long strings go through C a piece at a time; bodies of more values than a service takes are refused unparsed.
-"""
+"""Work on long texts in a service: off the event loop, and without holding the interpreter for long."""
 
 from __future__ import annotations
 
@@ -23,18 +19,17 @@ from typing import Any, TypeVar
 from p2l.common.errors import P2LError
 
 T = TypeVar("T")
-LONG = 32_000
-"""Characters, or bytes, of a request that take more than a few milliseconds to work through."""
-MANY = 20_000
-"""Values of JSON that take more than a few milliseconds to walk through."""
-_PIECE_CHARS = 2**15
-"""Characters, or bytes, that take less than a millisecond to go through in one call of C."""
-_PIECE_VALUES = 2**12  # likewise
+LONG = 32_000  # characters, or bytes, of a request that take more than a few milliseconds to work through
+MANY = 20_000  # values of JSON that take more than a few milliseconds to walk through
+# Python's parser and writer of JSON in C let no other thread run until they are done, which takes 100 ms for a string
+# of 15 MB. So long strings go through C in pieces that take less than a millisecond each.
+_PIECE_CHARS = 2**15  # or bytes
+_PIECE_VALUES = 2**12
 _LONG_FOR_ONE_CALL = 2**18  # characters that take some milliseconds in one call
 _FIRST_PIECE_CHARS = 2**8
 _MAX_WAITING_CHARS = 2**26  # of the texts that wait for the threads: at most 256 MB
+# An escape that goes on after the end, or half of a character, of which the other half may follow.
 _ESCAPE_AT_END = re.compile(r"(?:\\u[dD][89abAB][0-9a-fA-F]{2})?(?:\\(?:u[0-9a-fA-F]{0,3})?)?\Z")
-"""An escape that goes on after the end, or half a character whose other half may follow."""
 _LONGEST_ESCAPE = 12
 
 
@@ -70,7 +65,9 @@ def count_values(body: bytes, most: float) -> int:
     """Return how many strings, or lists and elements, JSON holds, without making any; counting ends above `most`."""
     quotes = separators = start = 0
     while start < len(body) and max(quotes // 2, separators) <= most:
-        piece = _piece(body, start)
+        piece = body[start : start + _PIECE_CHARS]
+        if (len(piece) - len(piece.rstrip(b"\\"))) % 2:  # the piece ends within an escape, which is not cut
+            piece = body[start : start + len(piece) + 1]
         start += len(piece)
         plain = piece.replace(b"\\\\", b"").replace(b'\\"', b"")  # now every quotation mark begins or ends a string
         parts = plain.split(b'"')
@@ -89,13 +86,6 @@ def bound_values(body: bytes, most: float) -> int:
         separators += body.count(b",", start, end) + body.count(b"[", start, end) + body.count(b"{", start, end)
     bound = max((quotes + 1) // 2, separators)
     return bound if bound <= most else count_values(body, most)
-
-
-def _piece(body: bytes, start: int) -> bytes:
-    """Return the next bytes, so few that other threads need not wait; no escape is cut."""
-    piece = body[start : start + _PIECE_CHARS]
-    ends_in_escape = (len(piece) - len(piece.rstrip(b"\\"))) % 2
-    return body[start : start + len(piece) + 1] if ends_in_escape else piece
 
 
 def decode(body: bytes, errors: str = "strict") -> str:
@@ -145,7 +135,12 @@ def _scan_string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
         return scanstring(text, begin, strict)  # type: ignore[no-any-return]
     pieces = []
     while begin + size < len(text):
-        cut = _before_escape(text, begin, begin + size)
+        # Cut at the end of the piece or a little before it, so that no escape is cut.
+        end_of_piece = begin + size
+        escape = _ESCAPE_AT_END.search(text, max(begin, end_of_piece - _LONGEST_ESCAPE), end_of_piece)
+        cut = end_of_piece if escape is None else escape.start()
+        plain = text[begin:cut]
+        cut -= (len(plain) - len(plain.rstrip("\\"))) % 2
         piece, end = scanstring(text[begin:cut] + '"', 0, strict)
         pieces.append(piece)
         if end <= cut - begin:
@@ -153,14 +148,6 @@ def _scan_string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
         begin, size = cut, min(2 * size, _PIECE_CHARS)
     piece, end = scanstring(text, begin, strict)
     return "".join([*pieces, piece]), end
-
-
-def _before_escape(text: str, begin: int, end: int) -> int:
-    """Return where to cut a string of JSON, at `end` or a little before it, so that no escape is cut."""
-    rest = _ESCAPE_AT_END.search(text, max(begin, end - _LONGEST_ESCAPE), end)
-    cut = end if rest is None else rest.start()
-    before = text[begin:cut]
-    return cut - (len(before) - len(before.rstrip("\\"))) % 2
 
 
 def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
@@ -218,9 +205,8 @@ class TooManyValuesError(ValueError):
     """JSON holds more values than anybody needs."""
 
 
+# One thread for all of it: each holds the interpreter for moments, for which the event loop has to wait in turn.
 _thread = LongWork(threads=1)
-# One for all of it: it holds the interpreter for moments, and with each thread that waits for that the event loop waits
-# longer.
 
 
 async def patiently(function: Callable[[], T]) -> T:

@@ -105,17 +105,27 @@ def _set_fallback_fonts(figure: Figure) -> None:
 
 def fonts_for(text: str) -> list[str]:
     """Return the names of installed fonts that have the letters of a text which the usual font lacks, few of them."""
-    from matplotlib.font_manager import findfont, fontManager
+    from matplotlib.font_manager import findfont, findSystemFonts, fontManager
 
     missing = {ord(letter) for letter in text if not letter.isspace()} - _letters_of(findfont(_FONT))
     if not missing:
         return []
+    # matplotlib keeps a list of fonts; some may have been installed since it was written.
+    paths = {font.fname for font in fontManager.ttflist}
+    for path in findSystemFonts():
+        if path not in paths:
+            with contextlib.suppress(Exception):  # of whatever is wrong with a font file
+                fontManager.addfont(path)
     fonts: list[str] = []
     # Upright sans-serif fonts of usual weight first: a name of many families may come in many styles.
-    entries = sorted(
-        _installed(fontManager), key=lambda font: (font.style != "normal", font.weight != 400, _is_serif(font.name))
-    )
-    for font in entries:
+    for font in sorted(
+        fontManager.ttflist,
+        key=lambda font: (
+            font.style != "normal",
+            font.weight != 400,
+            "serif" in font.name.lower() and "sans" not in font.name.lower(),
+        ),
+    ):
         covered = missing & _letters_of(font.fname)
         if covered:
             fonts.append(font.name)
@@ -123,22 +133,6 @@ def fonts_for(text: str) -> list[str]:
         if not missing:
             break
     return fonts
-
-
-def _installed(manager: Any) -> list[Any]:
-    """Return the fonts that matplotlib knows, with those that came after it has looked for the last time."""
-    from matplotlib.font_manager import findSystemFonts
-
-    known = {font.fname for font in manager.ttflist}
-    for path in findSystemFonts():
-        if path not in known:
-            with contextlib.suppress(Exception):  # of whatever is wrong with a font file
-                manager.addfont(path)
-    return list(manager.ttflist)
-
-
-def _is_serif(name: str) -> bool:
-    return "serif" in name.lower() and "sans" not in name.lower()
 
 
 @lru_cache(maxsize=1024)

@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from multiprocessing import parent_process
 from pathlib import Path
 from socket import socket
@@ -34,20 +35,19 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 _log = logging.getLogger("uvicorn.error")
-_SETTINGS = "P2L_SERVICE_SETTINGS"
-"""Environment variable with the path of a worker's settings."""
-_WORKER_SECONDS = 30
-"""For a worker to say that it lives, before its supervisor takes it for hung: it says nothing yet while it imports."""
-_ORPHAN_SECONDS = 1.0
+_SETTINGS = "P2L_SERVICE_SETTINGS"  # environment variable with the path of a worker's settings
+_WORKER_SECONDS = 30  # of silence before a worker counts as hung: it says nothing yet while it imports
+_ORPHAN_SECONDS = 1.0  # between two looks at whether the supervisor lives
+# After which a thread that runs Python lets the event loop run, which needs the interpreter some times for an answer:
+# Python's own 5 ms each time make 30 ms.
 _SWITCH_SECONDS = 0.0005
-"""After which a thread that runs Python lets the event loop run, which needs the interpreter some times for an answer:
-Python's own 5 ms each time make 30 ms."""
 
 
 @contextlib.contextmanager
 def control_folder(prefix: str, *, shared: bool) -> Iterator[Path]:
     """Make the folder of one service, and remove it when the service ends; `shared` by several processes or not."""
-    signal.signal(signal.SIGTERM, _exit)  # uvicorn hands the signal on when it has shut down
+    # Uvicorn hands the signal on when it has shut down: a service that was told to stop has done its work.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     folder = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         if shared:
@@ -56,11 +56,6 @@ def control_folder(prefix: str, *, shared: bool) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _exit(*_: object) -> None:
-    """A service that is told to stop has done its work: exit with 0."""
-    sys.exit(0)
 
 
 def write_settings(settings: Any, control: Path) -> None:
@@ -118,10 +113,14 @@ def run_server(
         uvicorn.run(app, **options)
         return
     config = uvicorn.Config(app, **options)
-    if workers == 1:
-        _serve_here(config)
-    else:
+    if workers > 1:
         _Supervisor(config, [config.bind_socket()], reloads=takes_hangups).run()
+        return
+    server = _DrainingServer(config)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)  # as uvicorn's own command does where the application does not start
 
 
 def hold_hangups() -> None:
@@ -143,7 +142,7 @@ class _DrainingServer(uvicorn.Server):
         """Begin to listen."""
         sys.setswitchinterval(_SWITCH_SECONDS)
         await super().startup(sockets)
-        self._arrivals.take_from(self._copies())
+        self._arrivals.listeners = self._copies()
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Stop listening, take the connections that wait, and end when all are answered."""
@@ -153,11 +152,17 @@ class _DrainingServer(uvicorn.Server):
         copies = self._copies()
         for server in self.servers:
             server.close()
-        for each in copies:
-            with each:  # closed before anything is awaited: who comes meanwhile would be cut off instead of refused
-                connections = [connection for connection, _ in waiting_at(each, sys.maxsize)]
+        make = partial(
+            self._arrivals,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        for listener in copies:
+            with listener:  # closed before anything is awaited: who comes meanwhile would be cut off, not refused
+                connections = [connection for connection, _ in waiting_at(listener, sys.maxsize)]
             for connection in connections:
-                await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+                await asyncio.get_running_loop().connect_accepted_socket(make, connection)
         await super().shutdown(sockets)
 
     @property
@@ -169,18 +174,6 @@ class _DrainingServer(uvicorn.Server):
     def _copies(self) -> list[socket]:
         """Return copies of the sockets that it listens at."""
         return [socket(fileno=os.dup(each.fileno())) for server in self.servers for each in server.sockets]
-
-    def _protocol(self) -> asyncio.Protocol:
-        return self._arrivals(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
-
-
-def _serve_here(config: uvicorn.Config) -> None:
-    """Serve in this process until it is told to stop; exit as uvicorn does if the application does not start."""
-    server = _DrainingServer(config)
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run()
-    if not server.started:
-        sys.exit(STARTUP_FAILURE)
 
 
 class _WorkerProcess(multiprocess.Process):
@@ -257,26 +250,20 @@ def exposition(registry: CollectorRegistry) -> bytes:
 def over_workers(registry: CollectorRegistry) -> CollectorRegistry:
     """Return a registry that counts over all workers of a service: `registry` itself where there is only one."""
     from prometheus_client import CollectorRegistry
-    from prometheus_client.multiprocess import MultiProcessCollector
+    from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
     folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
     if folder is None:
         return registry
-    _forget_the_dead(Path(folder))
-    everything = CollectorRegistry()
-    MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
-    return everything
-
-
-def _forget_the_dead(folder: Path) -> None:
-    """Drop the gauges of workers that were killed and replaced: nothing waits in them."""
-    from prometheus_client.multiprocess import mark_process_dead
-
-    for file in folder.glob("gauge_live*_*.db"):
+    # Workers that were killed and replaced leave their gauges behind, in which nothing waits any more.
+    for file in Path(folder).glob("gauge_live*_*.db"):
         pid = int(file.stem.rsplit("_", 1)[1])
         if not is_alive(pid):
             with contextlib.suppress(FileNotFoundError):  # another worker was faster
-                mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
+                mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
+    everything = CollectorRegistry()
+    MultiProcessCollector(everything)  # type: ignore[no-untyped-call]
+    return everything
 
 
 def is_alive(pid: int) -> bool:

@@ -10,10 +10,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-MAX_TURNS = 10_000
-"""Turns of a request that an endpoint takes by default, those of all its prompts together."""
-MAX_CHARS = 1_000_000
-"""Characters of a prompt that an endpoint takes by default."""
+MAX_TURNS = 10_000  # turns of a request that an endpoint takes by default, those of all its prompts together
+MAX_CHARS = 1_000_000  # characters of a prompt that an endpoint takes by default
 MAX_MARKS = 30
 """Combining marks in a row, as in Unicode's stream-safe text format (UAX #15); no language writes as many."""
 
@@ -77,8 +75,7 @@ _NO_SPACES = (
 )
 # \w leaves out combining marks, without which words of Indic, Arabic and Hebrew scripts fall apart.
 _MARKS = "\u0300-\u036f\u0483-\u0489\u0591-\u05c7\u0610-\u061a\u064b-\u065f\u0670\u0900-\u0dff"
-SPACELESS = re.compile(f"[{_NO_SPACES}]")
-"""A character of a script that is written without spaces."""
+SPACELESS = re.compile(f"[{_NO_SPACES}]")  # a character of a script that is written without spaces
 _WORD = re.compile(rf"[{_NO_SPACES}]|\d|(?:(?![{_NO_SPACES}\d])[\w{_MARKS}'’])+|[^\w\s]")
 
 
@@ -94,17 +91,14 @@ def split_words(text: str) -> list[str]:
 
 def newest_words(text: str) -> Iterator[list[str]]:
     """Yield the words of one turn piece by piece, the last piece first."""
-    for piece in _pieces(repair(text)):
-        yield _WORD.findall(unicodedata.normalize("NFKC", cut_marks(piece)).casefold())
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Yield a text in pieces, the last one first; only a word that is longer than a piece is cut."""
-    end = len(text)
-    while end > _PIECE_CHARS:
-        first = end - _PIECE_CHARS
-        border = _START_OF_PIECE.search(text, first, end)
-        start = border.start() if border else first
-        yield text[start:end]
+    text = repair(text)
+    start = len(text)
+    while True:
         end = start
-    yield text[:end]
+        start = max(0, end - _PIECE_CHARS)
+        # Only a word that is longer than a piece is cut.
+        border = _START_OF_PIECE.search(text, start, end) if start else None
+        start = border.start() if border else start
+        yield _WORD.findall(unicodedata.normalize("NFKC", cut_marks(text[start:end])).casefold())
+        if not start:
+            return

@@ -1,9 +1,4 @@
-"""HTTP/1.1 on one connection: uvicorn's protocol within the limits of `p2l.common.connections`.
-
-Uvicorn itself bounds neither the time nor the size of a request's headers, nor how many requests a client may send
-ahead of their answers, and it takes the body of a request that offers another protocol (as Java's client does)
-for a request of its own.
-"""
+"""HTTP/1.1 on one connection: uvicorn's protocol within the limits of `p2l.common.connections`."""
 
 from __future__ import annotations
 
@@ -27,6 +22,7 @@ from p2l.common.connections import Connections, State
 _errors = logging.getLogger("uvicorn.error.connection")
 _errors.setLevel(logging.ERROR)  # uvicorn would warn of every faulty request, as often as somebody likes to send one
 
+# Uvicorn itself bounds neither the time nor the size of headers, nor how many requests a client sends ahead of answers.
 _MAX_HEADER_BYTES = 65536
 _MAX_HEADERS = 128
 _MAX_QUEUED_REQUESTS = 16  # requests that wait for the answer to an earlier one
@@ -64,8 +60,7 @@ class _JoinedWrites:
         self._loop = loop
         self._pieces: list[bytes] = []
         self._size = 0
-        self._has_begun = False
-        """Whether the head of the answer is sent."""
+        self._has_begun = False  # whether the head of the answer is sent
         # Every request asks for these: finding out first that this class has none takes longer than calling them.
         self.is_closing = transport.is_closing
         self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
@@ -87,8 +82,8 @@ class _JoinedWrites:
         pieces, self._pieces = self._pieces, []
         self._has_begun = True
         is_large, self._size = self._size > _MAX_JOINED_BYTES, 0
-        if self.is_closing():
-            return  # the client has left since
+        if self.is_closing():  # the client has left since
+            return
         if is_large:
             self._transport.writelines(pieces)  # joined they would take twice their memory
         else:
@@ -134,8 +129,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._refusal = HTTPStatus.BAD_REQUEST
         self._ignored: int | None = None
         """Bytes that came after those that were not requests; None before there are such."""
-        self._is_last = False
-        """Whether the connection ends with the next answer, since the service ends."""
+        self._is_last = False  # whether the connection ends with the next answer, since the service ends
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See asyncio.Protocol."""
@@ -168,7 +162,7 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._ignored > _MAX_IGNORED_BYTES:
                 self.abort()
             return
-        self._all.count_bytes(len(data))
+        self._all.received_bytes += len(data)
         was_in_head = self._in_head
         self._parse(data)
         # What is left of a header that is not whole yet is in the parser, which calls nobody about it.
@@ -181,28 +175,27 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _parse(self, data: bytes) -> None:
         self._unset_keepalive_if_required()
-        try:
-            while True:
-                try:
-                    self.parser.feed_data(data)
-                    return
-                except httptools.HttpParserUpgrade as offer:
-                    # The parser takes what follows for another protocol, even the body of the request.
-                    data = self._head_without_offer() + data[offer.args[0] :]
-                    self.parser = httptools.HttpRequestParser(self)
-        except httptools.HttpParserError:
-            self.send_400_response("")
-
-    def _head_without_offer(self) -> bytes:
-        """Return the head of the request under way, which says no more that its client speaks another protocol too."""
-        version = self.parser.get_http_version().encode()
-        lines = [b" ".join((self.parser.get_method(), self.url, b"HTTP/" + version))]
-        for name, value in self.headers:
-            if name == b"connection":
-                value = b", ".join(token for token in value.split(b",") if token.strip().lower() != b"upgrade")
-            if name != b"upgrade":
-                lines.append(name + b": " + value)
-        return b"\r\n".join(lines) + b"\r\n\r\n"
+        while True:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                rest = data[offer.args[0] :]
+            except httptools.HttpParserError:
+                self.send_400_response("")
+                return
+            # Java's client offers another protocol in each request. The parser takes all that follows for that
+            # protocol, even the body, and uvicorn would take the body for a request of its own. So the request is
+            # parsed again, without the offer in its head.
+            version = self.parser.get_http_version().encode()
+            lines = [b" ".join((self.parser.get_method(), self.url, b"HTTP/" + version))]
+            for name, value in self.headers:
+                if name == b"connection":
+                    value = b", ".join(token for token in value.split(b",") if token.strip().lower() != b"upgrade")
+                if name != b"upgrade":
+                    lines.append(name + b": " + value)
+            data = b"\r\n".join(lines) + b"\r\n\r\n" + rest
+            self.parser = httptools.HttpRequestParser(self)
 
     def on_message_begin(self) -> None:
         """Begin a request."""
@@ -247,22 +240,18 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         self._note()
         if self._is_last and not self._answers() and not self.transport.is_closing():
-            self._end_soon()
+            self.loop.call_later(_LAST_SECONDS, self._end)
 
     def shutdown(self) -> None:
-        """End the connection without breaking a request, since the service ends.
-
-        The next answer that begins says `Connection: close`, after those to requests that came before. A connection
-        without a request is closed after a second: one may be on its way, whose client would meet a closed connection.
-        """
-        self._is_last = self._all.are_last = True
+        """End the connection without breaking a request, since the service ends."""
+        self._is_last = True
+        self._all.are_last = True
         if not self._answers():
-            self._end_soon()
+            # A request may be on its way: its client would meet a closed connection.
+            self.loop.call_later(_LAST_SECONDS, self._end)
         elif not self.cycle.response_started:
+            # The next answer that begins says `Connection: close`, after those to requests that came before.
             self.cycle.keep_alive = False
-
-    def _end_soon(self) -> None:
-        self.loop.call_later(_LAST_SECONDS, self._end)
 
     def _end(self) -> None:
         # A request whose headers are not whole is waited for, within the time that any has.
@@ -275,16 +264,13 @@ class BoundedProtocol(HttpToolsProtocol):
             return  # both the parser's error and too long a header report the same bytes
         self._all.report("no request", f"refused what {self.peer} sent with status {self._refusal.value}")
         self._ignored = 0
-        if self._answers():
-            self._end_after_answers()
-        else:
+        if not self._answers():
             self._refuse(self._refusal)
-
-    def _end_after_answers(self) -> None:
-        """Let the requests that are whole be answered, refuse one whose body cannot be read, and close."""
-        self.cycle.keep_alive = False
-        if not self.cycle.more_body:
             return
+        self.cycle.keep_alive = False
+        if not self.cycle.more_body:  # the requests before are whole, and are answered
+            return
+        # What cannot be read is the body of the newest request.
         if self.pipeline:
             self.pipeline[0] = (self.cycle, self._refuse_body)
         elif self.cycle.response_started:
@@ -368,13 +354,14 @@ class Arrivals:
         """Hand these to every protocol; without listeners it can be pickled, for uvicorn's workers."""
         self._all = connections
         self._error_body = error_body
-        self._listeners: list[socket] = []
+        self.listeners: list[socket] = []
+        """Copies of the sockets that the event loop listens at; connections are taken from these too."""
         self._arriving: set[asyncio.Task[None]] = set()
 
     def __call__(self, **options: Any) -> BoundedProtocol:
         """Return the protocol of a connection; `options` are uvicorn's."""
         # Most come alone, and looking whether others wait takes less than trying to take one.
-        waits_at = select(self._listeners, (), (), 0)[0] if self._listeners else ()
+        waits_at = select(self.listeners, (), (), 0)[0] if self.listeners else ()
         for listener in waits_at:
             make = partial(BoundedProtocol, self._all, self._error_body, **options)
             loop = asyncio.get_running_loop()
@@ -385,15 +372,11 @@ class Arrivals:
                 task.add_done_callback(self._arriving.discard)
         return BoundedProtocol(self._all, self._error_body, **options)
 
-    def take_from(self, listeners: list[socket]) -> None:
-        """Take connections from these too, which are copies of those that the event loop listens at."""
-        self._listeners = listeners
-
     async def stop(self) -> None:
         """Take no more, and wait until those that were taken are set up."""
-        for listener in self._listeners:
+        for listener in self.listeners:
             listener.close()
-        self._listeners = []
+        self.listeners = []
         await asyncio.gather(*self._arriving)
 
     async def _set_up(self, connection: socket, peer: str, make: Callable[[], BoundedProtocol]) -> None:

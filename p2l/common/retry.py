@@ -27,16 +27,11 @@ _MAX_DOUBLINGS = 60  # 2.0 ** 1024 would overflow
 class RetryPolicy:
     """How often to try and how long to pause between two attempts, in seconds."""
 
-    attempts: int = 6
-    """Attempts at most, the first one included."""
-    base: float = 1.0
-    """The first pause, before its random part is taken away."""
-    cap: float = 60.0
-    """The longest pause, unless the server asks for more."""
-    jitter: float = 0.5
-    """The share of a pause that is random."""
-    longest_retry_after: float = math.inf
-    """A server that asks for a longer pause is not tried again."""
+    attempts: int = 6  # attempts at most, the first one included
+    base: float = 1.0  # the first pause, before its random part is taken away
+    cap: float = 60.0  # the longest pause, unless the server asks for more
+    jitter: float = 0.5  # the share of a pause that is random
+    longest_retry_after: float = math.inf  # in seconds; a server that asks for a longer pause is not tried again
     uniform: Callable[[float, float], float] = random.uniform
 
     def pause(

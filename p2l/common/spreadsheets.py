@@ -1,11 +1,4 @@
-"""Rows of CSV files within bounds, cells that a spreadsheet would take for formulas, and workbooks (XLSX).
-
-Such cells are written with a quote mark before, and read without.
-
-A model called `=HYPERLINK(...)`, or a note that begins with `@`, is run and not shown by whoever opens the file. A
-quote mark before it makes it text. A cell that begins with quote marks and then like a formula gets one more, so that
-what is read is what was written. Numbers stay numbers, negative ones too.
-"""
+"""Rows of CSV files within bounds, cells that a spreadsheet would take for formulas, and workbooks (XLSX)."""
 
 from __future__ import annotations
 
@@ -25,19 +18,22 @@ if TYPE_CHECKING:
     import pandas as pd
     from xlsxwriter.worksheet import Worksheet
 
-# Both patterns are also given to Arrow, whose regular expressions look neither ahead nor back.
+# A spreadsheet runs a model called `=HYPERLINK(...)`, or a note that begins with `@`, where it should show it. A quote
+# mark before it, which is left out in reading, makes it text. A cell that begins with quote marks and then like a
+# formula gets one more, so that what is read is what was written. Numbers stay numbers, negative ones too.
+# Arrow takes both patterns as well; its regular expressions look neither ahead nor back.
 _FORMULA = "^'*(?:[\\x00-\\x20\\x7f-\xa0\u200b\u3000\ufeff]*[=+\\-@\uff1d\uff0b\uff0d\uff20]|[\\t\\r\\n])"
 _HARMLESS = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)?(?:[eE][+-]?[0-9]+)?%?"
 _formula, _harmless = re.compile(_FORMULA), re.compile(_HARMLESS)
 
 
 def is_formula(text: str) -> bool:
-    """Return whether a spreadsheet may run a text, or it looks like a quoted one that it would."""
+    """Return whether a spreadsheet may run a text, or would without the quote marks before it."""
     return bool(_formula.match(text)) and not _harmless.fullmatch(text)
 
 
 def to_cell(entry: Any) -> Any:
-    """Return what to write for an entry: a text that a spreadsheet would run is quoted, all else is as it is."""
+    """Return the cell of an entry: a text that a spreadsheet would run is quoted, everything else stays."""
     return f"'{entry}" if isinstance(entry, str) and is_formula(entry) else entry
 
 
@@ -67,7 +63,7 @@ def of_cells(cells: Any) -> Any:
 
 
 def formulas(texts: Any) -> Any:
-    """Return which entries of an Arrow array of text are formulas, as `is_formula` says of each."""
+    """Return which entries (N,) of an Arrow array of text are formulas, as `is_formula` does."""
     import pyarrow.compute as pc
 
     begins_formula = pc.match_substring_regex(texts, _FORMULA)
@@ -80,8 +76,7 @@ def frame_to_cells(frame: pd.DataFrame) -> pd.DataFrame:
     return cells
 
 
-MOST_COLUMNS = 1_000
-"""Of a table that somebody hands in."""
+MOST_COLUMNS = 1_000  # of a table that somebody hands in
 _MAX_ROW_CHARS = 16 << 20  # a cell has at most 131,072 by the csv module
 
 
@@ -97,7 +92,6 @@ class CellReader:
         self._size = 0  # of the row so far
         self._reader = csv.reader(self._lines())
         self.names: list[str] = next(self._reader, [])
-        """Of the columns."""
         if len(self.names) > MOST_COLUMNS:
             raise csv.Error(f"it has {len(self.names):,} columns, of at most {MOST_COLUMNS:,}")
 
@@ -125,8 +119,7 @@ class CellReader:
 
 # Workbooks: sheets of large tables, a row at a time. Shapes: N rows, V distinct values of a column.
 
-MOST_ROWS = 1_048_575
-"""Of a sheet, below its head."""
+MOST_ROWS = 1_048_575  # of a sheet, below its head
 _MAX_COLUMN_WIDTH = 40  # characters
 _MAX_CELL_CHARS = 32_000  # Excel takes 767 more
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -137,13 +130,17 @@ _Write: TypeAlias = "Callable[[int, int, Any], object]"
 
 @dataclass(frozen=True)
 class SheetColumn:
-    """A column by its different values."""
+    """A column by its different values; `form` is Excel's format of numbers, such as `0.0%`."""
 
     title: str
     values: Sequence[Any]  # (V,) text, numbers, booleans, or None for an empty cell
     places: Sequence[int]  # (N,) which of them each row has
     form: str = ""
-    """How Excel shows its numbers, such as `0.0%`; by default with thousands, or with four decimals."""
+
+    @property
+    def shown_as(self) -> str:
+        """The format of its numbers, by default with thousands, or with four decimals."""
+        return self.form or ("0.0000" if any(isinstance(value, float) for value in self.values) else "#,##0")
 
 
 @dataclass(frozen=True)
@@ -160,8 +157,9 @@ class Sheet:
 
 
 def column_of(title: str, values: Iterable[Any], form: str = "") -> SheetColumn:
-    """Return a column of plain values; NaN, the one that is not itself, becomes an empty cell."""
+    """Return a column of plain values; NaN becomes an empty cell."""
     different: dict[Any, int] = {}
+    # NaN alone is not equal to itself; math.isnan would refuse text.
     places = [different.setdefault(None if value != value else value, len(different)) for value in values]
     return SheetColumn(title, list(different), places, form)
 
@@ -182,7 +180,7 @@ def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str)
     book = Workbook(buffer, _OPTIONS)
     book.set_properties({"title": _allowed(title), "comments": _allowed(about)})
     head = book.add_format({"bold": True})
-    forms = {column.form or _usual_form(column) for sheet in sheets for column in sheet.columns}
+    forms = {column.shown_as for sheet in sheets for column in sheet.columns}
     formats = {form: book.add_format({"num_format": form}) for form in sorted(forms)}
     for sheet in sheets:
         page = book.add_worksheet(sheet.name)
@@ -191,7 +189,7 @@ def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str)
         for place, column in enumerate(sheet.columns):
             longest = max((len(value) + 2 for value in column.values if isinstance(value, str)), default=0)
             width = min(_MAX_COLUMN_WIDTH, max(9, len(column.title) + 4, longest))
-            page.set_column(place, place, width, formats[column.form or _usual_form(column)])
+            page.set_column(place, place, width, formats[column.shown_as])
         for place, column in enumerate(sheet.columns):
             page.write_string(0, place, _allowed(column.title), head)
         cells = [_cells(page, column) for column in sheet.columns]
@@ -204,10 +202,6 @@ def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str)
     except FileCreateError as error:
         raise error.args[0] from None
     path.write_bytes(buffer.getbuffer())
-
-
-def _usual_form(column: SheetColumn) -> str:
-    return "0.0000" if any(isinstance(value, float) for value in column.values) else "#,##0"
 
 
 def _cells(page: Worksheet, column: SheetColumn) -> list[tuple[_Write, Any]]:

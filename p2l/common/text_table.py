@@ -10,8 +10,7 @@ from collections.abc import Collection, Sequence
 from p2l.common.cli import whole
 from p2l.common.display import columns_of, printable
 
-FIRST_ROWS = 10
-"""Rows of a table on a terminal, unless `--top` says otherwise."""
+FIRST_ROWS = 10  # rows of a table on a terminal, unless `--top` says otherwise
 
 
 def align(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), indent: str = "") -> list[str]:
@@ -24,16 +23,12 @@ def align(rows: Sequence[Sequence[str]], *, left: Collection[int] = (0,), indent
     widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
     lines = []
     for row in rows:
-        cells = [
-            _padded(cell, width, column in left) for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
+        cells = []
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            blanks = " " * (width - columns_of(cell))
+            cells.append(cell + blanks if column in left else blanks + cell)
         lines.append((indent + "  ".join(cells)).rstrip())
     return lines
-
-
-def _padded(cell: str, width: int, is_left: bool) -> str:
-    blanks = " " * (width - columns_of(cell))
-    return cell + blanks if is_left else blanks + cell
 
 
 def text_table(
@@ -57,7 +52,8 @@ def text_table(
         columns = zip(header, *first_rows, strict=True)
         rule = "  ".join("-" * max(columns_of(printable(cell)) for cell in column) for column in columns)
     left_out = len(rows) - len(first_rows)
-    return [lines[0], rule, *lines[1:], *([f"... and {left_out:,} more ({flag} 0 lists all)"] if left_out else [])]
+    end = [f"... and {left_out:,} more ({flag} 0 lists all)"] if left_out else []
+    return [lines[0], rule, *lines[1:], *end]
 
 
 def add_rows_flag(

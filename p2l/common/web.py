@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -42,11 +41,9 @@ class Deadline:
 
 
 class _Cancellation:
-    """Runs a block in the current task, which is cancelled for a reason; other cancellations stay what they are.
+    """Runs a block in the current task, which is cancelled for a reason; other cancellations stay what they are."""
 
-    Every request enters some, so that this is a class: a generator, or a cancel scope of anyio, takes several times as
-    long.
-    """
+    # A class, since every request enters some: a generator, or a cancel scope of anyio, takes several times as long.
 
     def __init__(self) -> None:
         task = asyncio.current_task()
@@ -78,7 +75,9 @@ _cancellations: Callable[[asyncio.Task[Any]], int] = getattr(asyncio.Task, "canc
 """How often a task was asked to end; known from Python 3.11 on."""
 
 
-class _TimeLimit(_Cancellation):
+class time_limit(_Cancellation):  # noqa: N801 - in lower case, as the standard library's context managers are
+    """Run the block, or raise `late` when it takes longer."""
+
     def __init__(self, seconds: float, late: Exception) -> None:
         super().__init__()
         self._timer = asyncio.get_running_loop().call_later(seconds, self.cancel, late)
@@ -88,18 +87,21 @@ class _TimeLimit(_Cancellation):
         super().__exit__(kind, error, trace)
 
 
-def time_limit(seconds: float, late: Exception) -> AbstractContextManager[None]:
-    """Run the block, or raise `late` when it takes longer."""
-    return _TimeLimit(seconds, late)
+class alive(_Cancellation):  # noqa: N801 - likewise
+    """Run the block, or raise ClientGoneError soon after the client has left, or `late` at the deadline.
 
+    The body must have been read: what arrives after it can only be the end of the connection.
+    """
 
-class _Life(_Cancellation):
     def __init__(self, receive: Receive, deadline: Deadline, late: Exception) -> None:
         super().__init__()
         self._receive = receive
         self._listener: asyncio.Future[None] | None = None
         loop = asyncio.get_running_loop()
-        self._timers = loop.call_at(deadline.at, self.cancel, late), loop.call_later(_UNHEARD_SECONDS, self._listen)
+        self._timers = (
+            loop.call_at(deadline.at, self.cancel, late),
+            loop.call_later(_UNHEARD_SECONDS, self._listen),
+        )
 
     def _listen(self) -> None:
         self._listener = asyncio.ensure_future(_disconnected(self._receive))
@@ -114,14 +116,6 @@ class _Life(_Cancellation):
         if self._listener is not None:
             self._listener.cancel()
         self.__exit__(kind, error, trace)
-
-
-def alive(receive: Receive, deadline: Deadline, late: Exception) -> AbstractAsyncContextManager[None]:
-    """Run the block, or raise ClientGoneError soon after the client has left, or `late` at the deadline.
-
-    The body must have been read: what arrives after it can only be the end of the connection.
-    """
-    return _Life(receive, deadline, late)
 
 
 async def within(request: Request, seconds: float, work: Awaitable[T]) -> T:
@@ -201,17 +195,12 @@ class BodyLimit:
         except ClientGoneError:
             pass
         else:
-            await self.app(scope, _replay(body, receive), send)
+            messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
+            async def replayed() -> Message:
+                return messages.pop() if messages else await receive()
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Receive `body` once, then what comes after it."""
-    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replayed() -> Message:
-        return messages.pop() if messages else await receive()
-
-    return replayed
+            await self.app(scope, replayed, send)
 
 
 def bearer_of(headers: Headers) -> str | None:

@@ -1,14 +1,11 @@
-"""Calibration: of the votes that were said to end in some way with probability p, do a share p end so?
+"""Calibration: do votes that are forecast with probability p come true in a share p of cases?
 
-Every vote is counted from both sides with half its weight, (A, B) and (B, A): `win` means "this one of the two wins",
-and `loss` is its mirror image and not reported.
+Every vote is counted from both sides with half its weight, (A, B) and (B, A): `win` means that the first of the two
+wins, and `loss` is its mirror image and not reported.
 
 The expected calibration error of an outcome is the mean over bins of |mean probability - share|, weighted by votes; the
 overall one is the mean over the K outcomes (win and loss alike). It falls with the number of votes even for a perfect
 model: about 1 / sqrt(votes per bin), so compare it at equal numbers only.
-
-For the eye there are points: neighbouring bins joined until each has 30 votes, with the interval of the share that came
-true.
 
 Shapes: N votes, K outcomes, C outcomes reported, S bins.
 """
@@ -24,7 +21,7 @@ import numpy.typing as npt
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 DEFAULT_BINS = 15
-_LEAST_VOTES = 30  # of a point
+_LEAST_VOTES = 30  # of a point, for which neighbouring bins are joined: fewer scatter too much for the eye
 
 
 class Point(NamedTuple):
@@ -38,7 +35,7 @@ class Point(NamedTuple):
     upper: float
     """Ends of the interval of `observed`."""
     votes: int
-    """Different ones: of both sides of a vote, each may lie at another point."""
+    """Different votes: the two sides of a vote may lie at two points."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +85,21 @@ def reliability(
     rows = []
     for name in names:
         predicted, truth, sides = _columns(probs, targets, outcomes, name)
-        rows.append(_bin(predicted, truth, np.tile(scale, sides), bins))
+        votes = np.tile(scale, sides)
+        used = votes > 0
+        predicted, truth, votes = predicted[used], truth[used], votes[used]
+        place = _places(predicted, bins)
+        size, forecast, seen = (np.bincount(place, w, bins) for w in (votes, votes * predicted, votes * truth))
+        with np.errstate(invalid="ignore"):  # an empty bin has no means
+            rows.append((forecast / size, seen / size, size / size.sum()))
     predicted, observed, mass = (np.stack(column) for column in zip(*rows, strict=True))
-    return Reliability(names, np.linspace(0.0, 1.0, bins + 1), predicted, observed, mass)
+    return Reliability(
+        outcomes=names,
+        edges=np.linspace(0.0, 1.0, bins + 1),
+        predicted=predicted,
+        observed=observed,
+        mass=mass,
+    )
 
 
 def joined_points(
@@ -115,16 +124,19 @@ def joined_points(
     for name in (name for name in outcomes if name != "loss"):
         predicted, truth, sides = _columns(probs, targets, outcomes, name)
         used = np.tile(scale, sides) > 0
-        rows = _PointRows(
-            predicted=predicted[used],
-            truth=truth[used],
-            weights=np.tile(scale, sides)[used],
-            codes=np.tile(codes, sides)[used],
-            votes=np.tile(np.arange(len(scale)), sides)[used],
-        )
-        groups = _joined(_places(rows.predicted, bins), rows.votes, bins, least)
-        masks = [groups == group for group in range(int(groups.max(initial=-1)) + 1)]
-        by_outcome.append(tuple(rows.of(mask).point(width) for mask in masks))
+        rows: dict[str, Any] = {
+            "predicted": predicted[used],
+            "truth": truth[used],
+            "weights": np.tile(scale, sides)[used],
+            "codes": np.tile(codes, sides)[used],
+            "votes": np.tile(np.arange(len(scale)), sides)[used],
+        }
+        groups = _joined(_places(rows["predicted"], bins), rows["votes"], bins, least)
+        points = []
+        for group in range(int(groups.max(initial=-1)) + 1):
+            mask = groups == group
+            points.append(_point(width, **{name: column[mask] for name, column in rows.items()}))
+        by_outcome.append(tuple(points))
     return tuple(by_outcome)
 
 
@@ -142,39 +154,29 @@ def _joined(places: Any, votes: Any, bins: int, least: int) -> Any:
     return group_of[places]
 
 
-@dataclass(frozen=True)
-class _PointRows:
-    """Sides of votes (n,): probability, truth and weight, the code of the prompt, and the number of the vote."""
+def _point(width: float, *, predicted: Floats, truth: Floats, weights: Floats, codes: Any, votes: Any) -> Point:
+    """Return a point of the diagram with Wilson's interval, `width` standard errors to each side.
 
-    predicted: Any
-    truth: Any
-    weights: Any
-    codes: Any
-    votes: Any
-
-    def of(self, mask: Any) -> _PointRows:
-        """Return some of the rows."""
-        return _PointRows(**{name: column[mask] for name, column in vars(self).items()})
-
-    def point(self, width: float) -> Point:
-        """Return a point with Wilson's interval for the number of votes that would vary as the clusters do."""
-        total = float(self.weights.sum())
-        share = float(self.weights @ self.truth) / total
-        clusters = np.unique(self.codes, return_inverse=True)[1]
-        residuals = np.bincount(clusters, self.weights * (self.truth - share))
-        number, votes = len(residuals), len(np.unique(self.votes))
-        variance = float((residuals**2).sum()) / total**2 * number / max(1, number - 1)
-        # Votes on one prompt are not independent: as many votes count as would vary as much as the clusters do.
-        size = min(votes, share * (1.0 - share) / variance) if variance > 0 else min(votes, number)
-        middle = (share + width**2 / (2 * size)) / (1 + width**2 / size)
-        half = width / (1 + width**2 / size) * (share * (1 - share) / size + width**2 / (4 * size**2)) ** 0.5
-        return Point(
-            predicted=float(self.weights @ self.predicted) / total,
-            observed=share,
-            lower=max(0.0, middle - half),
-            upper=min(1.0, middle + half),
-            votes=votes,
-        )
+    All arrays are (n,), one entry for each side of a vote: `codes` are those of the prompts, `votes` number the votes.
+    """
+    total = float(weights.sum())
+    share = float(weights @ truth) / total
+    clusters = np.unique(codes, return_inverse=True)[1]
+    residuals = np.bincount(clusters, weights * (truth - share))
+    number_of_prompts, number_of_votes = len(residuals), len(np.unique(votes))
+    variance = float((residuals**2).sum()) / total**2 * number_of_prompts / max(1, number_of_prompts - 1)
+    # Votes on one prompt are not independent: the interval is that of as many independent votes as would vary as much
+    # as the prompts do.
+    size = min(number_of_votes, share * (1.0 - share) / variance if variance > 0 else number_of_prompts)
+    middle = (share + width**2 / (2 * size)) / (1 + width**2 / size)
+    half = width / (1 + width**2 / size) * (share * (1 - share) / size + width**2 / (4 * size**2)) ** 0.5
+    return Point(
+        predicted=float(weights @ predicted) / total,
+        observed=share,
+        lower=max(0.0, middle - half),
+        upper=min(1.0, middle + half),
+        votes=number_of_votes,
+    )
 
 
 def _weights_of(probs: Floats, targets: Floats, weights: Floats | None) -> Floats:
@@ -202,16 +204,6 @@ def expected_calibration_error(
 ) -> dict[str, float]:
     """Return the expected calibration error of each outcome and `overall`; arguments as for `reliability`."""
     return reliability(probs, targets, outcomes, weights=weights, bins=bins).errors()
-
-
-def _bin(predicted: Floats, truth: Floats, weights: Floats, bins: int) -> tuple[Floats, Floats, Floats]:
-    """Return the mean prediction, mean truth and share of the weight in each bin, all (S,)."""
-    used = weights > 0
-    predicted, truth, weights = predicted[used], truth[used], weights[used]
-    place = _places(predicted, bins)
-    mass, forecast, seen = (np.bincount(place, w, bins) for w in (weights, weights * predicted, weights * truth))
-    with np.errstate(invalid="ignore"):
-        return forecast / mass, seen / mass, mass / mass.sum()
 
 
 def _places(predicted: Floats, bins: int) -> Any:

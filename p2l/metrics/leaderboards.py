@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -64,28 +64,14 @@ class Comparison:
         return truth, model
 
 
-_Measure: TypeAlias = Callable[[Comparison], Any]
-LEADERBOARD_METRICS: dict[str, _Measure] = {}
-
-
-def _leaderboard_metric(name: str) -> Callable[[_Measure], _Measure]:
-    """Register a comparison of two leaderboards."""
-
-    def add(function: _Measure) -> _Measure:
-        LEADERBOARD_METRICS[name] = function
-        return function
-
-    return add
-
-
 def compare(name: str, comparison: Comparison) -> Any:
     """Return the value of a metric, a number or a dictionary of numbers; None where it means nothing."""
-    if name not in LEADERBOARD_METRICS:
-        metrics = LEADERBOARD_METRICS
+    metrics = LEADERBOARD_METRICS
+    if name not in metrics:
         raise ConfigError(
             f"unknown leaderboard metric {name!r}{nearest(name, metrics)}; use some of {', '.join(metrics)}"
         )
-    return LEADERBOARD_METRICS[name](comparison)
+    return metrics[name](comparison)
 
 
 def leaderboard_metrics(
@@ -100,7 +86,14 @@ def leaderboard_metrics(
 ) -> dict[str, Any]:
     """Return the metrics of two leaderboards of the same M models, all of `LEADERBOARD_METRICS` by default."""
     outcome_model = get(likelihood) if isinstance(likelihood, str) else likelihood
-    comparison = Comparison(outcome_model, truth, model, models, labels, weights)
+    comparison = Comparison(
+        likelihood=outcome_model,
+        truth=truth,
+        model=model,
+        models=models,
+        labels=labels,
+        weights=weights,
+    )
     return {name: compare(name, comparison) for name in (LEADERBOARD_METRICS if names is None else names)}
 
 
@@ -108,34 +101,32 @@ def _two(truth: Any, model: Any) -> dict[str, Any]:
     return {"ground-truth": truth, "model-aggr": model}
 
 
-@_leaderboard_metric("Leaderboard")
 def _leaderboard(comparison: Comparison) -> dict[str, list[str]]:
     names = [comparison.models[index] for index in comparison.shared]
     orders = [(coefs, np.argsort(-coefs, kind="stable")) for coefs in comparison.coefs]
     return _two(*([f"{names[index]}: {coefs[index]:.4f}" for index in order] for coefs, order in orders))
 
 
-def _aggregate_metric(name: str) -> None:
-    @_leaderboard_metric(f"Aggr_{name}")
-    def _both(comparison: Comparison) -> dict[str, float | None] | None:
-        if comparison.labels is None:
-            return None
-        return _two(*(_simple(comparison, side, name) for side in (comparison.truth, comparison.model)))
+def _aggregate(name: str, comparison: Comparison) -> dict[str, float | None] | None:
+    """Return a metric of votes for both leaderboards, on the votes between models that both have."""
+    if comparison.labels is None:
+        return None
+    values = []
+    for side in (comparison.truth, comparison.model):
+        coefs = np.full(len(comparison.models), np.nan)
+        coefs[comparison.shared] = np.asarray(side.coefs, dtype=np.float64)[comparison.shared]
+        votes = ScoredVotes(
+            likelihood=comparison.likelihood,
+            coefs=coefs,
+            labels=np.asarray(comparison.labels),
+            eta=side.eta,
+            gamma=side.gamma,
+            weights=comparison.weights,
+        )
+        values.append(evaluate(name, votes))
+    return _two(values[0], values[1])
 
 
-for _name in ("Loss", "BCELoss", "Tie_Loss", "Tie_Accuracy", "Tie_bb_Loss", "Tie_bb_Accuracy"):
-    _aggregate_metric(_name)
-
-
-def _simple(comparison: Comparison, side: Standing, name: str) -> float | None:
-    """Return a simple metric of one leaderboard on the votes between models that both leaderboards have."""
-    coefs = np.full(len(comparison.models), np.nan)
-    coefs[comparison.shared] = np.asarray(side.coefs, dtype=np.float64)[comparison.shared]
-    labels = np.asarray(comparison.labels)
-    return evaluate(name, ScoredVotes(comparison.likelihood, coefs, labels, side.eta, side.gamma, comparison.weights))
-
-
-@_leaderboard_metric("L1-Dist-Prob")
 def _l1_distance(comparison: Comparison) -> float | None:
     # The mean of |p - p'| over unordered pairs of different models and over the K outcomes, for every likelihood alike.
     # Published `bt` values average over ordered pairs and count the zeros of the diagonal: (n - 1) / n of these.
@@ -153,23 +144,20 @@ def _l1_distance(comparison: Comparison) -> float | None:
     return float(np.abs(truth - model).mean())
 
 
-@_leaderboard_metric("Spearman-lbs")
 def _spearman(comparison: Comparison) -> float | None:
-    return _correlation(*(_average_ranks(side) for side in comparison.coefs))
+    ranks = []
+    for side in comparison.coefs:
+        # Equal values share the mean of their ranks.
+        _, place, counts = np.unique(side, return_inverse=True, return_counts=True)
+        ranks.append(np.asarray((np.cumsum(counts) - (counts - 1) / 2.0)[place], dtype=np.float64))
+    return _correlation(ranks[0], ranks[1])
 
 
-@_leaderboard_metric("Kendall-lbs")
 def _kendall(comparison: Comparison) -> float | None:
     # Over signs of all pairs the product-moment correlation without centring is tau-b.
     first, second = np.triu_indices(len(comparison.shared), 1)
     truth, model = (np.sign(side[first] - side[second]) for side in comparison.coefs)
     return _correlation(truth, model, centred=False)
-
-
-def _average_ranks(values: Floats) -> Floats:
-    """Return ranks (n,); equal values share the mean of theirs."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return np.asarray((np.cumsum(counts) - (counts - 1) / 2.0)[place], dtype=np.float64)
 
 
 def _correlation(truth: Floats, model: Floats, *, centred: bool = True) -> float | None:
@@ -180,23 +168,31 @@ def _correlation(truth: Floats, model: Floats, *, centred: bool = True) -> float
     return float(truth @ model) / scale**0.5 if scale > 0 else None
 
 
-def _spread_metric(name: str, measure: Callable[[Floats], Any], least: int = 1) -> None:
-    @_leaderboard_metric(name)
-    def _of_both(comparison: Comparison) -> dict[str, float | None]:
-        return _two(*(float(measure(coefs)) if len(coefs) >= least else None for coefs in comparison.coefs))
+def _spread(measure: Callable[[Floats], Any], least: int, comparison: Comparison) -> dict[str, float | None]:
+    """Return a measure of the coefficients of both leaderboards, None for fewer models than `least`."""
+    return _two(*(float(measure(coefs)) if len(coefs) >= least else None for coefs in comparison.coefs))
 
 
-_spread_metric("IQR-BT", lambda coefs: np.subtract(*np.quantile(coefs, [0.75, 0.25])))
-_spread_metric("Std-BT", lambda coefs: coefs.std(ddof=1), least=2)
-_spread_metric("Spread-BT", np.ptp)
+def _per_top(measure: Callable[[Any, Any, int], Any], comparison: Comparison) -> dict[int, float | None]:
+    """Return a measure of the ranks for the top k models, for every k."""
+    truth, model = comparison.ranks
+    return {k: float(measure(truth, model, min(k, len(truth)))) if len(truth) else None for k in _TOPS}
 
 
-def _top_metric(name: str, measure: Callable[[Any, Any, int], Any]) -> None:
-    @_leaderboard_metric(name)
-    def _per_top(comparison: Comparison) -> dict[int, float | None]:
-        truth, model = comparison.ranks
-        return {k: float(measure(truth, model, min(k, len(truth)))) if len(truth) else None for k in _TOPS}
-
-
-_top_metric("Top-k-fraction", lambda truth, model, k: ((truth < k) & (model < k)).sum() / k)
-_top_metric("Top-k-displace", lambda truth, model, k: np.abs(model - truth)[truth < k].mean())
+LEADERBOARD_METRICS: dict[str, Callable[[Comparison], Any]] = {
+    "Leaderboard": _leaderboard,
+    "Aggr_Loss": partial(_aggregate, "Loss"),
+    "Aggr_BCELoss": partial(_aggregate, "BCELoss"),
+    "Aggr_Tie_Loss": partial(_aggregate, "Tie_Loss"),
+    "Aggr_Tie_Accuracy": partial(_aggregate, "Tie_Accuracy"),
+    "Aggr_Tie_bb_Loss": partial(_aggregate, "Tie_bb_Loss"),
+    "Aggr_Tie_bb_Accuracy": partial(_aggregate, "Tie_bb_Accuracy"),
+    "L1-Dist-Prob": _l1_distance,
+    "Spearman-lbs": _spearman,
+    "Kendall-lbs": _kendall,
+    "IQR-BT": partial(_spread, lambda coefs: np.subtract(*np.quantile(coefs, [0.75, 0.25])), 1),
+    "Std-BT": partial(_spread, lambda coefs: coefs.std(ddof=1), 2),
+    "Spread-BT": partial(_spread, np.ptp, 1),
+    "Top-k-fraction": partial(_per_top, lambda truth, model, k: ((truth < k) & (model < k)).sum() / k),
+    "Top-k-displace": partial(_per_top, lambda truth, model, k: np.abs(model - truth)[truth < k].mean()),
+}

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -72,8 +72,13 @@ class ScoredVotes:
     @cached_property
     def raw_pair(self) -> tuple[Floats, Floats]:
         """Coefficients (N,) of the winners and of the losers, NaN where there are none."""
-        winner, loser = (self._column(self.labels[:, side]).astype(np.float64) for side in (0, 1))
-        return (winner, loser) if self.shift is None else (winner + self.shift[:, 0], loser + self.shift[:, 1])
+        pair: list[Any] = []
+        for side in (0, 1):
+            models = self.labels[:, side]
+            column = self.coefs[models] if self.coefs.ndim == 1 else self.coefs[np.arange(len(models)), models]
+            column = column.astype(np.float64)
+            pair.append(column if self.shift is None else column + self.shift[:, side])
+        return pair[0], pair[1]
 
     @cached_property
     def known(self) -> npt.NDArray[np.bool_]:
@@ -129,9 +134,6 @@ class ScoredVotes:
             return np.asarray(np.log(mass))
         return np.asarray(np.logaddexp.reduce(self.log_probs[:, self._places(outcomes)], axis=1))
 
-    def _column(self, models: Ints) -> npt.NDArray[np.floating[Any]]:
-        return self.coefs[models] if self.coefs.ndim == 1 else self.coefs[np.arange(len(models)), models]
-
     def _places(self, outcomes: tuple[str, ...]) -> list[int]:
         return [self.likelihood.outcomes.index(name) for name in outcomes if name in self.likelihood.outcomes]
 
@@ -151,8 +153,7 @@ class Metric:
     per_vote: Callable[[ScoredVotes], Floats] | None = None
     whole: Callable[[ScoredVotes], float] | None = None
     outcomes: tuple[str, ...] = ()
-    apart: bool = False
-    """Whether it also needs ties that are apart from votes of which both answers are bad."""
+    apart: bool = False  # whether it also needs ties that are apart from votes of which both answers are bad
 
     def applies(self, likelihood: Likelihood) -> bool:
         """Whether the metric means something under this likelihood."""
@@ -214,7 +215,14 @@ def simple_metrics(
     or likelihood, or a missing eta or gamma.
     """
     model = get(likelihood) if isinstance(likelihood, str) else likelihood
-    votes = ScoredVotes(model, np.asarray(coefs), np.asarray(labels), eta, gamma, weights)
+    votes = ScoredVotes(
+        likelihood=model,
+        coefs=np.asarray(coefs),
+        labels=np.asarray(labels),
+        eta=eta,
+        gamma=gamma,
+        weights=weights,
+    )
     return {name: evaluate(name, votes) for name in (METRICS if names is None else names)}
 
 
@@ -326,31 +334,18 @@ def _tie_bb_accuracy(votes: ScoredVotes) -> Floats:
     return np.asarray(predicted == (votes.ties == 2), dtype=np.float64)
 
 
-def _calibration_metric(name: str, outcome: str, *outcomes: str) -> None:
-    def error(votes: ScoredVotes) -> float:
-        return np.nan if votes.reliability is None else votes.reliability.errors()[outcome]
-
-    METRICS[name] = Metric(name, whole=error, outcomes=outcomes)
-
-
-_calibration_metric("ECE", "overall")
-_calibration_metric("ECE-win", "win")
-_calibration_metric("ECE-tie", "tie", "win", "tie")
-_calibration_metric("ECE-bothbad", "bothbad", "win", "bothbad")
+def _calibration_error(outcome: str, votes: ScoredVotes) -> float:
+    return np.nan if votes.reliability is None else votes.reliability.errors()[outcome]
 
 
 # Metrics of the coefficients: functions of the rows (N, M) that have any, and of how many votes one row stands for.
 _Coefs: TypeAlias = npt.NDArray[np.floating[Any]]
 
 
-def _coef_metric(name: str, measure: Callable[[_Coefs, int], float]) -> None:
-    """Register a metric of the coefficients; one leaderboard (M,) stands for N equal rows."""
-
-    def whole(votes: ScoredVotes) -> float:
-        rows, copies = votes.coef_rows, len(votes.labels) if votes.coefs.ndim == 1 else 1
-        return measure(rows, copies) if rows.size and copies else np.nan
-
-    METRICS[name] = Metric(name, whole=whole)
+def _of_coefs(measure: Callable[[_Coefs, int], float], votes: ScoredVotes) -> float:
+    # One leaderboard (M,) stands for N equal rows.
+    rows, copies = votes.coef_rows, len(votes.labels) if votes.coefs.ndim == 1 else 1
+    return measure(rows, copies) if rows.size and copies else np.nan
 
 
 def _mean(rows: Any) -> float:
@@ -368,9 +363,10 @@ def _mean_std(rows: _Coefs, _copies: int) -> float:
 
 
 def _quartiles(rows: _Coefs) -> Any:
-    """Return the upper and the lower quartile (N,) of rows; to sort them is ten times faster than numpy.quantile."""
+    """Return the upper and the lower quartile (N,) of rows."""
     if np.isnan(rows).any():
         return np.nanquantile(rows, (0.75, 0.25), axis=1)
+    # To sort the rows is ten times as fast as numpy.quantile.
     ordered, quartiles = np.sort(rows, axis=1), []
     for share in (0.75, 0.25):
         position = share * (rows.shape[1] - 1)
@@ -380,9 +376,19 @@ def _quartiles(rows: _Coefs) -> Any:
     return quartiles
 
 
-_coef_metric("Mean-BT", lambda rows, _: float(np.nanmean(rows, dtype=np.float64)))
-_coef_metric("Std-BT", _std)
-_coef_metric("Spread-BT", lambda rows, _: float(np.nanmax(rows)) - float(np.nanmin(rows)))
-_coef_metric("Mean-Spread-BT", lambda rows, _: _mean(np.nanmax(rows, axis=1) - np.nanmin(rows, axis=1)))
-_coef_metric("Mean-IQR-BT", lambda rows, _: _mean(np.subtract(*_quartiles(rows))))
-_coef_metric("Mean-Std-BT", _mean_std)
+_WHOLE: dict[str, Callable[[ScoredVotes], float]] = {
+    "ECE": partial(_calibration_error, "overall"),
+    "ECE-win": partial(_calibration_error, "win"),
+    "ECE-tie": partial(_calibration_error, "tie"),
+    "ECE-bothbad": partial(_calibration_error, "bothbad"),
+    "Mean-BT": partial(_of_coefs, lambda rows, _: float(np.nanmean(rows, dtype=np.float64))),
+    "Std-BT": partial(_of_coefs, _std),
+    "Spread-BT": partial(_of_coefs, lambda rows, _: float(np.nanmax(rows)) - float(np.nanmin(rows))),
+    "Mean-Spread-BT": partial(_of_coefs, lambda rows, _: _mean(np.nanmax(rows, axis=1) - np.nanmin(rows, axis=1))),
+    "Mean-IQR-BT": partial(_of_coefs, lambda rows, _: _mean(np.subtract(*_quartiles(rows)))),
+    "Mean-Std-BT": partial(_of_coefs, _mean_std),
+}
+_NEEDED_OUTCOMES = {"ECE-tie": ("win", "tie"), "ECE-bothbad": ("win", "bothbad")}
+METRICS |= {
+    name: Metric(name, whole=measure, outcomes=_NEEDED_OUTCOMES.get(name, ())) for name, measure in _WHOLE.items()
+}

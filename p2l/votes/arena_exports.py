@@ -38,16 +38,14 @@ _MARKDOWN = {
     "lists": re.compile(r"^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+\S", re.MULTILINE),
     "bold": re.compile(r"\*\*[^*\n]+\*\*|__[^_\n]+__"),
 }
-_MEASURES = ("length", *_MARKDOWN, "code")
-"""What is counted in the answers of each side."""
+_MEASURES = ("length", *_MARKDOWN, "code")  # counted in the answers of each side
 
 
 class Imported(NamedTuple):
     """Result of an import."""
 
     votes: int
-    dropped: int
-    """Rows left out because they were not votes."""
+    dropped: int  # rows left out because they were not votes
 
 
 def import_votes(
@@ -129,21 +127,20 @@ def _winners(column: Any) -> Any:
     return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(spelled, pa.string())).dictionary_decode()
 
 
-def _measure_answers(text: str) -> list[int]:
-    """Return the `_MEASURES` of a model's answers; Markdown inside fenced code does not count."""
-    prose, blocks = _FENCED.subn("", text)
-    return [len(text), *(len(pattern.findall(prose)) for pattern in _MARKDOWN.values()), blocks]
-
-
 def _measures(places: Sequence[str], conversations: Sequence[Any], side: str) -> dict[str, Any]:
     """Return the columns of the measures of one side."""
-    rows: list[list[int | None]] = []
+    rows: list[list[int] | list[None]] = []
     for place, conversation in zip(places, conversations, strict=True):
         turns = None
         # An answer that is not text (an image, say) has no measures, but its vote counts.
         with contextlib.suppress(VoteError):
             turns = _turns_of(place, conversation, f"conversation_{side}", "assistant")
-        rows.append([None] * len(_MEASURES) if turns is None else [*_measure_answers("\n\n".join(turns))])
+        if turns is None:
+            rows.append([None] * len(_MEASURES))
+            continue
+        text = "\n\n".join(turns)
+        prose, blocks = _FENCED.subn("", text)  # Markdown inside of fenced code does not count
+        rows.append([len(text), *(len(pattern.findall(prose)) for pattern in _MARKDOWN.values()), blocks])
     return {
         f"{measure}_{side}": pa.array([counts[number] for counts in rows], pa.int64())
         for number, measure in enumerate(_MEASURES)
@@ -159,7 +156,7 @@ def _turns_of(place: str, conversation: Any, name: str, role: str) -> list[str] 
             raise VoteError(f"{place}: {name} is text that is not JSON: {error}") from error
     if conversation is None:
         return None
-    if not isinstance(conversation, list) or not all(isinstance(part, dict) for part in conversation):
+    if not isinstance(conversation, list) or not all(isinstance(message, dict) for message in conversation):
         raise VoteError(f"{place}: {name} must be a list of {{role, content}} messages")
     return [_content(place, message.get("content"), name) for message in conversation if message.get("role") == role]
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from p2l.common.cli import counted, nearest, progress
 from p2l.common.text_table import align
-from p2l.votes.reading import Finding, VoteBatch, check_columns, model_codes, scan, without_bad
+from p2l.votes.reading import VoteBatch, check_columns, model_codes, scan, without_bad
 from p2l.votes.rows import Source
 from p2l.votes.schema import WINNERS, IntArray, hash_turns, numbers
 from p2l.votes.sources import open_source
@@ -28,8 +28,8 @@ from p2l.votes.spool import RecordFile
 
 _HASH_FILES = 64  # the prompt hashes are spread over them, so that those of one fit in memory
 _MIN_VOTES, _MIN_VOTES_ON_MODEL = 20, 10  # of a voter, below which nothing is concluded
-_MAX_PER_MINUTE = 20
-_FALSE_DISCOVERIES = 0.01
+_MAX_PER_MINUTE = 20  # votes, faster than anybody reads
+_FALSE_DISCOVERIES = 0.01  # the rate of voters who are named by chance
 _POINTS = np.array([1.0, 0.0, 0.5, 0.5])  # of the first model, by the position in WINNERS
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -70,8 +70,12 @@ class _VoterCounts:
         voter, first, second, winner, times = (np.concatenate(column) for column in zip(*self.parts, strict=True))
         votes = np.bincount(voter, minlength=len(self.names))
         tests = [*_sides(voter, winner, votes), *_models(voter, first, second, _POINTS[winner], votes, models)]
+        # Many voters and models are compared, so that some look odd by chance: Benjamini and Hochberg's procedure.
+        ranked = sorted(tests, key=lambda test: test[2])
+        step = _FALSE_DISCOVERIES / len(tests) if tests else 0.0
+        last = max((rank for rank, test in enumerate(ranked, 1) if test[2] <= step * rank), default=0)
         reasons: dict[int, list[str]] = {}
-        for code, reason in [*_bursts(voter, times), *_discoveries(tests)]:
+        for code, reason in [*_bursts(voter, times), *(test[:2] for test in ranked[:last])]:
             reasons.setdefault(code, []).append(reason)
         names = list(self.names)
         odd = [_OddVoter(names[code], int(votes[code]), ", ".join(texts)) for code, texts in reasons.items()]
@@ -88,24 +92,16 @@ class _VoteReport:
     winners: Counter[str] = field(default_factory=Counter)
     turns: Counter[int] = field(default_factory=Counter)
     languages: Counter[str] = field(default_factory=Counter)
-    models: dict[str, int] = field(default_factory=dict)
-    """Votes of each model."""
-    prompts: int | None = None
-    """Distinct prompts; None without a prompt column."""
+    models: dict[str, int] = field(default_factory=dict)  # votes of each model
+    prompts: int | None = None  # distinct prompts; None without a prompt column
     times: tuple[float, float] | None = None
     time_sorted: bool = True
-    weights: tuple[float, float, float] | None = None
-    """Least, sum and greatest weight."""
-    problems: list[str] = field(default_factory=list)
-    """The first problems, each with its row."""
-    kinds: Counter[str] = field(default_factory=Counter)
-    """Rows by kind of problem."""
-    notes: list[str] = field(default_factory=list)
-    """Observations that are not faults."""
-    voters: int | None = None
-    """Different voters; None without a column `voter`."""
-    odd_voters: list[_OddVoter] = field(default_factory=list)
-    """Those who do not vote like people."""
+    weights: tuple[float, float, float] | None = None  # least, sum and greatest weight
+    problems: list[str] = field(default_factory=list)  # the first problems, each with its row
+    kinds: Counter[str] = field(default_factory=Counter)  # rows by kind of problem
+    notes: list[str] = field(default_factory=list)  # observations that are not faults
+    voters: int | None = None  # different voters; None without a column `voter`
+    odd_voters: list[_OddVoter] = field(default_factory=list)  # voters who do not vote like people
 
     @property
     def is_fit(self) -> bool:
@@ -127,11 +123,17 @@ def check_votes(
     """
     opened = open_source(source, split=split)
     check_columns(opened, None, need_prompt=False, label_list=label_list)
-    builder = _ReportBuilder(_VoteReport(opened), limit)
+    report = _VoteReport(opened)
+    builder = _ReportBuilder(report)
     try:
         with progress(description=f"check {opened.name}", total=opened.rows, unit="votes", quiet=quiet) as bar:
             for batch, findings in scan(opened, None, 65536, label_list):
-                builder.note_problems(batch, findings)
+                faults = ((int(row), finding) for finding in findings for row in finding.rows[:limit])
+                listed = sorted(faults, key=lambda fault: fault[0])
+                for row, finding in listed[: limit - len(report.problems)]:
+                    report.problems.append(f"{batch.source.unit} {batch.first_row + row}: {finding.describe(row)}")
+                for finding in findings:
+                    report.kinds[finding.kind] += len(finding.rows)
                 builder.count(without_bad(batch, findings))
                 bar.update(len(batch))
         return builder.finish()
@@ -143,21 +145,13 @@ def check_votes(
 class _ReportBuilder:
     """The report as it grows, with what it needs only while it does."""
 
-    def __init__(self, report: _VoteReport, limit: int) -> None:
-        self.report, self.limit = report, limit
+    def __init__(self, report: _VoteReport) -> None:
+        self.report = report
         self.codes: dict[str, int] = {}
         self.counts: IntArray = np.zeros(0, dtype=np.int64)
         self.hashes = [RecordFile(np.dtype("<u8")) for _ in range(_HASH_FILES)]
         self.last_time = -np.inf
         self.voters = _VoterCounts()
-
-    def note_problems(self, batch: VoteBatch, findings: list[Finding]) -> None:
-        faults = ((int(row), finding) for finding in findings for row in finding.rows[: self.limit])
-        listed = sorted(faults, key=lambda fault: fault[0])
-        for row, finding in listed[: self.limit - len(self.report.problems)]:
-            self.report.problems.append(f"{batch.source.unit} {batch.first_row + row}: {finding.describe(row)}")
-        for finding in findings:
-            self.report.kinds[finding.kind] += len(finding.rows)
 
     def count(self, batch: VoteBatch) -> None:
         report, columns = self.report, batch.batch
@@ -172,7 +166,12 @@ class _ReportBuilder:
         self.counts = grown
         names = columns.schema.names
         if "prompt" in names:
-            self._count_prompts(columns.column("prompt"))
+            prompts = columns.column("prompt")
+            report.turns.update(_value_counts(pc.list_value_length(prompts)))
+            hashes = np.array([hash_turns(turns) for turns in prompts.to_pylist()], dtype="<u8")
+            bucket = hashes >> np.uint64(58)  # the upper 6 bits number the 64 buckets
+            for number in np.unique(bucket):
+                self.hashes[int(number)].append(hashes[bucket == number])
         if "language" in names and pa.types.is_string(columns.schema.field("language").type):
             report.languages.update(_value_counts(columns.column("language")))
         if "tstamp" in names:
@@ -186,13 +185,6 @@ class _ReportBuilder:
             low, total, high = report.weights or (np.inf, 0.0, 0.0)
             total += float(weights.sum())
             report.weights = (min(low, float(weights.min())), total, max(high, float(weights.max())))
-
-    def _count_prompts(self, column: Any) -> None:
-        self.report.turns.update(_value_counts(pc.list_value_length(column)))
-        hashes = np.array([hash_turns(turns) for turns in column.to_pylist()], dtype="<u8")
-        bucket = hashes >> np.uint64(58)  # the upper 6 bits number the 64 buckets
-        for number in np.unique(bucket):
-            self.hashes[int(number)].append(hashes[bucket == number])
 
     def _see_times(self, times: IntArray) -> None:
         report = self.report
@@ -249,20 +241,10 @@ def _notes(report: _VoteReport) -> list[str]:
 #
 #     z = sum (points - p) / sqrt(sum p (1 - p) (1 + n / m)),
 #
-# where p is known from m votes of others beside the voter's n; votes with which no others compare tell nothing. Since
-# many voters and models are compared, Benjamini and Hochberg's procedure decides, at a false discovery rate of 1 %.
-# Nobody is accused by a few votes. A voter who differs need not mean ill: an unusual taste looks the same.
+# where p is known from m votes of others beside the voter's n; votes with which no others compare tell nothing.
+# A voter who differs need not mean ill: an unusual taste looks the same.
 
-_Test = tuple[int, str, float]
-"""A voter, what there is to say, and how likely it is by chance."""
-
-
-def _discoveries(tests: list[_Test]) -> list[tuple[int, str]]:
-    """Return voter and reason of the tests that Benjamini and Hochberg's procedure finds."""
-    ranked = sorted(tests, key=lambda test: test[2])
-    step = _FALSE_DISCOVERIES / len(tests) if tests else 0.0
-    last = max((rank for rank, test in enumerate(ranked, 1) if test[2] <= step * rank), default=0)
-    return [(voter, reason) for voter, reason, _ in ranked[:last]]
+_Test = tuple[int, str, float]  # a voter, the reason to look at the votes, and its probability by chance
 
 
 def _sides(voter: NDArray[Any], winner: NDArray[Any], votes: Ints) -> list[_Test]:
@@ -333,14 +315,23 @@ def _bursts(voter: NDArray[Any], times: Floats) -> list[tuple[int, str]]:
     return [(code, f"{number} votes within a minute") for code, number in busiest.items()]
 
 
-# What `p2l votes check` prints.
+_LISTED_VOTERS = 20
 
 
 def render(report: _VoteReport) -> str:
-    """Render the report as lines of two columns, then notes and problems."""
+    """Render the report of `p2l votes check`: lines of two columns, then notes and problems."""
     lines = [report.source.name, *align(_statistics(report), left=(0, 1), indent="  ")]
     lines += [f"note: {note}" for note in report.notes]
-    lines += _odd_voters(report)
+    odd = report.odd_voters
+    if odd:
+        votes = sum(voter.votes for voter in odd)
+        lines.append(
+            f"note: {len(odd):,} of {report.voters:,} voters, with {_share(votes, report.votes)} of the votes, do not "
+            "vote like people; look at them, and leave out whom you do not trust:"
+        )
+        lines += [f"  {voter.voter}, {voter.votes:,} votes: {voter.reason}" for voter in odd[:_LISTED_VOTERS]]
+    if len(odd) > _LISTED_VOTERS:
+        lines.append(f"  ... and {len(odd) - _LISTED_VOTERS:,} more")
     if report.is_fit:
         return "\n".join([*lines, "no problems"])
     kinds = ", ".join(f"{kind} {count:,}" for kind, count in report.kinds.most_common())
@@ -349,28 +340,12 @@ def render(report: _VoteReport) -> str:
     return "\n".join([*lines, f"  ... and {more:,} more"] if more else lines)
 
 
-_LISTED_VOTERS = 20
-
-
-def _odd_voters(report: _VoteReport) -> list[str]:
-    odd = report.odd_voters
-    if not odd:
-        return []
-    votes = sum(voter.votes for voter in odd)
-    lines = [
-        f"note: {len(odd):,} of {report.voters:,} voters, with {_share(votes, report.votes)} of the votes, do not vote "
-        "like people; look at them, and leave out whom you do not trust:"
-    ]
-    lines += [f"  {voter.voter}, {voter.votes:,} votes: {voter.reason}" for voter in odd[:_LISTED_VOTERS]]
-    return [*lines, f"  ... and {len(odd) - _LISTED_VOTERS:,} more"] if len(odd) > _LISTED_VOTERS else lines
-
-
 def _share(count: int, total: int) -> str:
     return f"{count:,} ({count / total:.1%})" if total else f"{count:,}"
 
 
 def _statistics(report: _VoteReport) -> list[tuple[str, str]]:
-    """Return what the votes are, in rows of two texts."""
+    """Return the statistics in rows of two texts."""
     rows = [("votes", f"{report.votes:,}")]
     counts = sorted(report.models.values())
     if counts:
@@ -401,8 +376,8 @@ def _statistics(report: _VoteReport) -> list[tuple[str, str]]:
     return rows
 
 
-def _top(counts: Counter[Any], total: int, limit: int = 5) -> str:
-    names = [f"{name} {_share(count, total)}" for name, count in counts.most_common(limit)]
+def _top(counts: Counter[Any], total: int) -> str:
+    names = [f"{name} {_share(count, total)}" for name, count in counts.most_common(5)]
     rest = len(counts) - len(names)
     return ", ".join(names) + (f", {rest} more" if rest else "")
 

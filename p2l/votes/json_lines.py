@@ -86,12 +86,7 @@ def _check_length(path: Path, number: int, length: int) -> None:
 
 
 class _ArrowParser:
-    """Parses blocks with Arrow, where they give one row a line with the types of JSON.
-
-    Arrow makes a column of every key that a block has, with a place for every object of the block, and ends the process
-    where values nest too deep. So whether a block has other keys or deeper values than those before is asked of Arrow
-    itself, and only where it has, they are counted, which takes as long as parsing.
-    """
+    """Parses blocks with Arrow, where they give one row a line with the types of JSON."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -104,29 +99,30 @@ class _ArrowParser:
 
         read = pj.ReadOptions(use_threads=False, block_size=2 * len(block))
         lines, objects = block.count(b"\n"), block.count(b"{")
+        table: Any = None
         if self._schema is not None and objects * self._fields <= _MAX_CELLS:
             options = pj.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="error")
             with contextlib.suppress(pa.ArrowException):
-                return _one_row_per_line(pj.read_json(io.BytesIO(block), read, options), lines, line)
-        keys, is_object_per_line = _check_shape(self._path, block, line)
-        if objects * keys > _MAX_CELLS:
-            lines_of_block = f"lines {line} to {line + lines - 1}"
-            raise VoteError(f"{self._path}: {lines_of_block}: hold {keys:,} different keys; write them as a list")
-        if not is_object_per_line:
-            return None
-        try:
-            table = pj.read_json(io.BytesIO(block), read)
-            str(table.schema)  # Arrow reads half of a surrogate pair in a key too, and fails when it shows that key
-        except (pa.ArrowException, UnicodeDecodeError):
-            return None
-        if any(_holds_timestamp(kind) for kind in table.schema.types):
-            return None
-        self._schema, self._fields = table.schema, keys
-        return _one_row_per_line(table, lines, line)
-
-
-def _one_row_per_line(table: Any, lines: int, line: int) -> list[RawBatch] | None:
-    return [RawBatch(table.combine_chunks().to_batches()[0], line)] if len(table) == lines else None
+                table = pj.read_json(io.BytesIO(block), read, options)
+        if table is None:
+            # The block has other keys or deeper values than those before. They are counted only now, since that takes
+            # as long as parsing: Arrow makes a column of every key, with a place for every object of the block, and
+            # ends the process where values nest too deep.
+            keys, is_object_per_line = _check_shape(self._path, block, line)
+            if objects * keys > _MAX_CELLS:
+                lines_of_block = f"lines {line} to {line + lines - 1}"
+                raise VoteError(f"{self._path}: {lines_of_block}: hold {keys:,} different keys; write them as a list")
+            if not is_object_per_line:
+                return None
+            try:
+                table = pj.read_json(io.BytesIO(block), read)
+                str(table.schema)  # Arrow reads half of a surrogate pair in a key too, and fails when it shows that key
+            except (pa.ArrowException, UnicodeDecodeError):
+                return None
+            if any(_holds_timestamp(kind) for kind in table.schema.types):
+                return None
+            self._schema, self._fields = table.schema, keys
+        return [RawBatch(table.combine_chunks().to_batches()[0], line)] if len(table) == lines else None
 
 
 def _check_shape(path: Path, block: bytes, line: int) -> tuple[int, bool]:

@@ -3,8 +3,8 @@
     LAKE/day=2025-06-01/NAME-0.parquet     votes of a day (UTC) of one source; day=none: those without a time
     LAKE/_commits/NAME.json                what a source added: its files, and how far it was read
 
-What no commit names is not there: a run that is killed leaves files that nobody reads, and writes them again. So each
-vote of a source is in the lake once. Columns are those of the source; names are stored as dictionaries, with zstd.
+Files that no commit names are not part of the lake: a run that is killed leaves such files, and writes them again. So
+each vote of a source is in the lake once. Columns are those of the source.
 """
 
 from __future__ import annotations
@@ -27,16 +27,13 @@ import pyarrow.fs as pafs
 
 from p2l.common.errors import InputError, VoteError
 from p2l.common.files import parse_json
-from p2l.votes.rows import RawBatch, Source, numbered
+from p2l.votes.rows import Source, numbered
 from p2l.votes.schema import numbers
 
-DAY = 86_400
-"""Seconds."""
-NO_DAY = -1
-"""The day of votes without a time."""
+DAY = 86_400  # seconds
+NO_DAY = -1  # of votes without a time
 _MARK = "_lake.json"
-_NEW = ".new"
-"""What the name of a file ends with until it is complete."""
+_NEW = ".new"  # ends the name of a file until it is complete
 _COMMITS = "_commits"
 _WAITING_BYTES = 128 << 20  # of votes that wait to be written together
 _GROUP_ROWS = 1 << 20
@@ -47,30 +44,21 @@ _EARLIEST, _LATEST = 0, 2_932_896  # days from 1970 to 9999
 class Part(NamedTuple):
     """One file of a day."""
 
-    day: int
-    """Since 1970, or NO_DAY."""
+    day: int  # since 1970, or NO_DAY
     path: str
     rows: int
 
 
 @dataclass(frozen=True)
 class Commit:
-    """What one run added from one source."""
+    """The votes that one run added from one source."""
 
     name: str
-    source: str
-    """Who gave the votes: a path or a database, for messages."""
-    identity: str
-    """Tells sources apart: of the content of a file, or of a database."""
-    cursor: list[Any] | None = None
-    """How far a database was read."""
+    source: str  # a path or a database, for messages
+    identity: str  # a digest of the content of a file, or a name of the database, that tells sources apart
+    cursor: list[Any] | None = None  # the place up to which a database was read
     parts: tuple[Part, ...] = ()
     columns: tuple[str, ...] = ()
-
-    def text(self) -> str:
-        """Return it as JSON."""
-        parts = [[part.day, part.path, part.rows] for part in self.parts]
-        return json.dumps({**self.__dict__, "parts": parts, "columns": list(self.columns)}, indent=1)
 
 
 def is_lake(location: str | Path) -> bool:
@@ -88,9 +76,14 @@ class Lake:
 
     def __init__(self, location: str | Path, *, create: bool = False) -> None:
         """Open a lake, or begin one with `create`; raise InputError for a place that is none."""
-        self.name = _without_secrets(str(location))
+        self.name = str(location)
+        is_uri = "://" in self.name
+        if is_uri:
+            # A URI may carry keys of a store, which no message shows.
+            parts = urlsplit(self.name)
+            self.name = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
         try:
-            if "://" in str(location):
+            if is_uri:
                 self.files, self.root = pafs.FileSystem.from_uri(str(location))
                 self.root = self.root.rstrip("/")
             else:
@@ -119,17 +112,16 @@ class Lake:
         """Everything that was committed when this was asked first, in the order of names."""
         selector = pafs.FileSelector(f"{self.root}/{_COMMITS}", allow_not_found=True)
         files = self.files.get_file_info(selector)
-        names = sorted(file.base_name for file in files if file.base_name.endswith(".json"))
-        return [self._commit(name) for name in names]
-
-    def _commit(self, name: str) -> Commit:
-        try:
-            about = parse_json(self.read(f"{_COMMITS}/{name}"))
-            parts = tuple(Part(int(day), str(path), int(rows)) for day, path, rows in about.pop("parts"))
-            columns = tuple(map(str, about.pop("columns")))
-            return Commit(**about, parts=parts, columns=columns)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise VoteError(f"{self.name}: {_COMMITS}/{name} is not a commit of a lake: {_line(error)}") from error
+        commits = []
+        for name in sorted(file.base_name for file in files if file.base_name.endswith(".json")):
+            try:
+                about = parse_json(self.read(f"{_COMMITS}/{name}"))
+                parts = tuple(Part(int(day), str(path), int(rows)) for day, path, rows in about.pop("parts"))
+                columns = tuple(map(str, about.pop("columns")))
+                commits.append(Commit(**about, parts=parts, columns=columns))
+            except (ValueError, TypeError, KeyError, AttributeError) as error:
+                raise VoteError(f"{self.name}: {_COMMITS}/{name} is not a commit of a lake: {_line(error)}") from error
+        return commits
 
     @property
     def parts(self) -> list[Part]:
@@ -212,11 +204,13 @@ class Lake:
                         batch = batch.append_column("weight", pa.array(np.ones(len(batch))))
                     yield batch
 
-        def read(columns: Sequence[str] | None, rows: int) -> Iterator[RawBatch]:
-            return numbered(batches(columns, rows))
-
-        version = hashlib.sha256(repr(self.parts).encode()).hexdigest()
-        return Source(self.name, self.columns, read, rows=self.rows, version=version)
+        return Source(
+            name=self.name,
+            columns=self.columns,
+            read=lambda columns, rows: numbered(batches(columns, rows)),
+            rows=self.rows,
+            version=hashlib.sha256(repr(self.parts).encode()).hexdigest(),
+        )
 
     def add(self, batches: Iterable[Any], *, name: str, source: str, identity: str, cursor: Any = None) -> Commit:
         """Write batches of votes and commit them under a name; a commit of the same name is replaced."""
@@ -239,7 +233,8 @@ class Lake:
             parts=tuple(writer.parts),
             columns=tuple(writer.columns),
         )
-        self.write(f"{_COMMITS}/{name}.json", commit.text().encode())
+        content = json.dumps({**vars(commit), "parts": list(map(list, commit.parts))}, indent=1)
+        self.write(f"{_COMMITS}/{name}.json", content.encode())
         self.__dict__.pop("commits", None)
         return commit
 
@@ -258,7 +253,12 @@ class _PartWriter:
 
     def add(self, batch: Any) -> None:
         self.columns.update(dict.fromkeys(batch.schema.names))
-        days = _days(batch)
+        days = np.full(len(batch), NO_DAY, dtype=np.int64)
+        if "tstamp" in batch.schema.names:
+            with np.errstate(invalid="ignore"):  # a vote without a time
+                day = np.floor(numbers(batch.column("tstamp")) / DAY)
+                is_day = (day >= _EARLIEST) & (day <= _LATEST)
+            days = np.where(is_day, day, NO_DAY).astype(np.int64)
         if len(days) and (days == days[0]).all():
             self._waiting[int(days[0])].append(batch)
         else:
@@ -276,9 +276,10 @@ class _PartWriter:
         import pyarrow.parquet as pq
 
         for day, batches in sorted(self._waiting.items()):
+            date = "none" if day == NO_DAY else f"{datetime.fromtimestamp(day * DAY, timezone.utc):%Y-%m-%d}"
             for schema in dict.fromkeys(batch.schema for batch in batches):
                 table = _with_fields(pa.Table.from_batches([batch for batch in batches if batch.schema == schema]))
-                path = f"day={_day_text(day)}/{self.name}-{self._numbers[day]}.parquet"
+                path = f"day={date}/{self.name}-{self._numbers[day]}.parquet"
                 self._numbers[day] += 1
                 with self.lake.output(path) as file:
                     pq.write_table(table, file, compression="zstd", row_group_size=_GROUP_ROWS)
@@ -294,29 +295,6 @@ def _with_fields(rows: Any, *, nullable: bool = False) -> Any:
         for kind, column in zip(rows.schema, rows.columns, strict=True)
     ]
     return type(rows).from_arrays(rows.columns, schema=pa.schema(fields, rows.schema.metadata))
-
-
-def _days(batch: Any) -> Any:
-    if "tstamp" not in batch.schema.names:
-        return np.full(len(batch), NO_DAY, dtype=np.int64)
-    seconds = numbers(batch.column("tstamp"))
-    with np.errstate(invalid="ignore"):
-        days = np.floor(seconds / DAY)
-        is_day = (days >= _EARLIEST) & (days <= _LATEST)
-    return np.where(is_day, days, NO_DAY).astype(np.int64)
-
-
-def _day_text(day: int) -> str:
-    """Return a day as in the names of folders."""
-    return "none" if day == NO_DAY else datetime.fromtimestamp(day * DAY, timezone.utc).strftime("%Y-%m-%d")
-
-
-def _without_secrets(location: str) -> str:
-    """Return a URI without keys of a store, which it may carry."""
-    if "://" not in location:
-        return location
-    parts = urlsplit(location)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
 
 
 def _line(error: BaseException) -> str:

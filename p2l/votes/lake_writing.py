@@ -26,10 +26,8 @@ class Added(NamedTuple):
 
     votes: int
     days: int
-    dropped: int
-    """Rows that are not votes, left out."""
-    is_new: bool
-    """Whether the source was not there before."""
+    dropped: int  # rows that are not votes, left out
+    is_new: bool  # whether the source was not there before
 
 
 def add_file(lake: Lake, name: str, *, drop_bad: bool = False, split: str = "train") -> Added:

@@ -54,7 +54,7 @@ def _read(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterato
 
 
 class _Size(NamedTuple):
-    """What a row group, or a column of one, unpacks to: bytes in all, and of its longest row as far as is known."""
+    """Bytes that a row group, or a column of it, unpacks to: in all, and of its longest row as far as is known."""
 
     unpacked: float = 0.0
     longest_row: float = 0.0
@@ -96,20 +96,16 @@ def _chunk_size(file: Any, group: int, chunk: Any, rows: int) -> _Size:
         return _Size(plain, plain / max(rows, 1), 0.0, chunk.path_in_schema)
     if stored > _SMALL_BYTES and stored > _MAX_EXPANSION * chunk.total_compressed_size:
         return _Size(stored, stored, 0.0, chunk.path_in_schema)
-    lengths = _dictionary_lengths(file, group, chunk.path_in_schema)
+    # The bytes of each text that the column holds once and refers to.
+    batch = next(file.iter_batches(1, row_groups=[group], columns=[chunk.path_in_schema]), None)
+    texts = batch.column(0) if batch is not None else pa.nulls(0, pa.string())
+    while pa.types.is_nested(texts.type) and not pa.types.is_dictionary(texts.type):
+        texts = texts.field(0) if pa.types.is_struct(texts.type) else texts.values
+    lengths = pc.binary_length(texts.dictionary if pa.types.is_dictionary(texts.type) else texts)
     mean, longest = (pc.mean(lengths).as_py() or 0.0, pc.max(lengths).as_py() or 0.0) if len(lengths) else (0.0, 0.0)
     repeated = mean * chunk.num_values + _BYTES_PER_LEVEL * values
     per_row = max(1.0, values / max(rows, 1))
     return _Size(max(plain, repeated), max(plain / max(rows, 1), longest * per_row), longest, chunk.path_in_schema)
-
-
-def _dictionary_lengths(file: Any, group: int, column: str) -> Any:
-    """Return the bytes of each text that a column of a row group holds once and refers to."""
-    batch = next(file.iter_batches(1, row_groups=[group], columns=[column]), None)
-    texts = batch.column(0) if batch is not None else pa.nulls(0, pa.string())
-    while pa.types.is_nested(texts.type) and not pa.types.is_dictionary(texts.type):
-        texts = texts.field(0) if pa.types.is_struct(texts.type) else texts.values
-    return pc.binary_length(texts.dictionary if pa.types.is_dictionary(texts.type) else texts)
 
 
 def _check_size(path: Path, sizes: Sequence[_Size]) -> None:

@@ -26,10 +26,7 @@ from p2l.votes.schema import (
 from p2l.votes.sources import open_source
 from p2l.votes.spool import as_type, common_type
 
-# What can be wrong with a vote, found for a whole batch at once.
-#
-# `find_problems` returns every fault of a batch as a `Finding`; reading stops at the first row that has one, checking
-# lists them all. Rows are positions in the batch.
+# Faults of votes, looked for in a whole batch at once: reading stops at the first row that has one, checking lists all.
 
 
 class Finding(NamedTuple):
@@ -40,25 +37,11 @@ class Finding(NamedTuple):
     describe: Callable[[int], str]
 
 
-class _LabelNames:
-    """Model name of each label index so far: an index whose name changes betrays a mix of model lists."""
+def find_problems(batch: Any, label_names: dict[int, str] | None = None) -> list[Finding]:
+    """Return every fault in the columns of a batch in schema form.
 
-    def __init__(self) -> None:
-        self.names: dict[int, str] = {}
-
-    def clashes(self, index: IntArray, name: Any) -> Iterator[tuple[int, str]]:
-        """Yield the places where (index, name) contradicts an earlier pair, with the earlier name."""
-        encoded = name.dictionary_encode()
-        codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        pairs, rows = np.unique(np.stack([index, codes], axis=1), axis=0, return_index=True)
-        for (position, code), row in sorted(zip(pairs.tolist(), rows.tolist(), strict=True), key=lambda item: item[1]):
-            model = encoded.dictionary[code].as_py() if code >= 0 else None
-            if model is not None and self.names.setdefault(position, model) != model:
-                yield row, self.names[position]
-
-
-def find_problems(batch: Any, labels: _LabelNames | None = None) -> list[Finding]:
-    """Return every fault in the columns of a batch in schema form."""
+    `label_names` are the names of label indices in earlier batches; those of this one are added.
+    """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     findings: list[Finding] = []
     if "prompt" in columns:
@@ -79,7 +62,7 @@ def find_problems(batch: Any, labels: _LabelNames | None = None) -> list[Finding
         findings.append(_finding("winner", unknown, lambda row: unknown_winner(winner[row].as_py())))
     findings += [_number_problem(name, columns[name]) for name in NUMBER_COLUMNS if name in columns]
     if "labels" in columns:
-        findings += _label_problems(batch, labels)
+        findings += _label_problems(batch, label_names)
     return [finding for finding in findings if len(finding.rows)]
 
 
@@ -124,7 +107,7 @@ def _number_problem(name: str, column: Any) -> Finding:
     return _finding(name, wrong, lambda row: f"{name} is {column[row].as_py()!r}; it must be {must}")
 
 
-def _label_problems(batch: Any, names: _LabelNames | None) -> list[Finding]:
+def _label_problems(batch: Any, names: dict[int, str] | None) -> list[Finding]:
     column = batch.column("labels")
     labels = parse_labels(column)
     winner, loser, flag = labels.triples.T
@@ -149,17 +132,25 @@ def _label_problems(batch: Any, names: _LabelNames | None) -> list[Finding]:
     return findings
 
 
-def _index_problems(batch: Any, pairs: IntArray, names: _LabelNames, show: Callable[[int], str]) -> list[Finding]:
+def _index_problems(batch: Any, pairs: IntArray, names: dict[int, str], show: Callable[[int], str]) -> list[Finding]:
     """Check that every index stands for one model throughout: the winner's (model_a's in a tie), then the other's."""
+    # An index with a name that changes betrays a mix of model lists.
     b_won = pc.equal(batch.column("winner"), "model_b")
     first, second = batch.column("model_a"), batch.column("model_b")
     sides = pa.concat_arrays([pc.if_else(b_won, second, first), pc.if_else(b_won, first, second)])
     # Row by row, as a reader would meet them: winner, loser, next winner, ...
     name = sides.take(pa.array(np.arange(len(sides)).reshape(2, -1).T.ravel()))
     index = pairs.ravel()
+    encoded = name.dictionary_encode()
+    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    distinct, places = np.unique(np.stack([index, codes], axis=1), axis=0, return_index=True)
     findings = []
-    for place, before in names.clashes(index, name):
-        text = f"place {name[place].as_py()!r} at {index[place]}, where an earlier row has {before!r}"
+    in_order = sorted(zip(distinct.tolist(), places.tolist(), strict=True), key=lambda item: item[1])
+    for (position, code), place in in_order:
+        model = encoded.dictionary[code].as_py() if code >= 0 else None
+        if model is None or names.setdefault(position, model) == model:
+            continue
+        text = f"place {model!r} at {position}, where an earlier row has {names[position]!r}"
         text += "; labels and names contradict each other, or the rows come from several model lists"
         row = place // 2
         findings.append(_finding("labels", np.arange(len(batch)) == row, f"{show(row)} {text}"))
@@ -275,7 +266,7 @@ def scan(
     source: Source, columns: Sequence[str] | None, batch_size: int, label_list: Sequence[str] | None
 ) -> Iterator[tuple[VoteBatch, list[Finding]]]:
     """Stream batches in the form of the schema together with their faults."""
-    names = _LabelNames()
+    label_names: dict[int, str] = {}
     for raw in source.stream(columns, batch_size):
         # A block of JSON lines may lack keys that others have.
         for name in columns if columns is not None else source.columns:
@@ -286,7 +277,7 @@ def scan(
         findings: list[Finding] = []
         if columns is None and not set(_NAMED) <= set(batch.schema.names) and label_list is not None:
             batch, findings = _named(batch, label_list)
-        yield VoteBatch(batch, source, raw.first_row, is_text), findings or find_problems(batch, names)
+        yield VoteBatch(batch, source, raw.first_row, is_text), findings or find_problems(batch, label_names)
 
 
 def _named(batch: Any, label_list: Sequence[str]) -> tuple[Any, list[Finding]]:

@@ -36,20 +36,14 @@ Read = Callable[[Sequence[str] | None, int], Iterator[RawBatch]]
 class Source:
     """A place votes are read from, any number of times; VoteError where it has too many columns, or one twice."""
 
-    name: str
-    """Name in messages: the path, the hub id, or `table`."""
-    columns: list[str]
-    """Column names; for JSON lines those of the first lines."""
+    name: str  # name in messages: the path, the hub id, or `table`
+    columns: list[str]  # column names; for JSON lines those of the first lines
     read: Read
     """(columns or None for all, rows per batch) -> batches in order, as they come; `stream` is what to read by."""
-    unit: str = "row"
-    """Word for a row: `line` for JSON lines, else `row`."""
-    rows: int | None = None
-    """Number of rows, where it is known before reading."""
-    text_lists: bool = False
-    """Whether text may stand for a list, as in CSV."""
-    version: str | None = None
-    """Fingerprint of the rows, where the source keeps one (files do not)."""
+    unit: str = "row"  # word for a row: `line` for JSON lines, else `row`
+    rows: int | None = None  # number of rows, where it is known before reading
+    text_lists: bool = False  # whether text may stand for a list, as in CSV
+    version: str | None = None  # fingerprint of the rows, where the source keeps one (files do not)
 
     def __post_init__(self) -> None:
         check_number_of_columns(self.name, len(self.columns))
@@ -65,7 +59,10 @@ class Source:
         """Yield batches in order, without dictionaries; VoteError where text is too much, or not UTF-8."""
         for raw in self.read(columns, batch_size):
             names = raw.batch.schema.names
-            arrays = [self._guarded(raw.first_row, *column) for column in zip(names, raw.batch.columns, strict=True)]
+            arrays = [
+                self._guarded(raw.first_row, name, column)
+                for name, column in zip(names, raw.batch.columns, strict=True)
+            ]
             yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), raw.first_row)
 
     def _guarded(self, first_row: int, name: str, column: Any) -> Any:
@@ -85,8 +82,9 @@ class Source:
         return column
 
 
-def numbered(batches: Iterable[Any], row: int = 1) -> Iterator[RawBatch]:
+def numbered(batches: Iterable[Any]) -> Iterator[RawBatch]:
     """Yield batches, without any row left out between them, with the number of their first row."""
+    row = 1
     for batch in batches:
         yield RawBatch(batch, row)
         row += len(batch)

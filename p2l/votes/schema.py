@@ -32,9 +32,8 @@ from p2l.votes.rows import Source, is_text
 
 # Votes as integers: model names and winners to codes, labels from one model list to another.
 #
-# Shapes: N votes, M models. Strings are hashed once by Arrow's dictionary encoding, so that 2.2 million votes between
-# 130 models take about a tenth of a second, whether they come from a NumPy object array, a pandas column or an Arrow
-# one; everything after that is arithmetic on the few distinct names.
+# Shapes: N votes, M models. Arrow's dictionary encoding hashes strings once, so that 2.2 million votes between 130
+# models take about a tenth of a second; everything after that is arithmetic on the few distinct names.
 
 WINNERS = ("model_a", "model_b", "tie", "tie (bothbad)")
 """The four outcomes of a vote; a winner code is the position in this tuple."""
@@ -179,23 +178,21 @@ def normalise(source: Source, batch: Any) -> Any:
 def _turns(source: Source, column: Any) -> Any:
     kind = column.type
     if is_text(kind) or pa.types.is_null(kind):
-        return _texts_as_turns(column.cast(pa.string()), lists_in_text=source.text_lists)
+        texts = column.cast(pa.string())
+        # In CSV a text may itself be a list.
+        if source.text_lists and pc.any(pc.match_substring_regex(texts, r"(?s)^\s*\[.*\]\s*$")).as_py():
+            return pa.array([_parse_turns(text) for text in texts.to_pylist()], pa.list_(pa.string()))
+        # Each text is a list of one turn; the text itself is not copied.
+        filled = texts.is_valid().to_numpy(zero_copy_only=False)
+        offsets = np.concatenate([[0], np.cumsum(filled)]).astype(np.int32)
+        mask = pa.array(~filled) if texts.null_count else None
+        return pa.ListArray.from_arrays(pa.array(offsets), texts.drop_null(), mask=mask)
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     if is_list and (is_text(kind.value_type) or pa.types.is_null(kind.value_type)):
         return column.cast(pa.list_(pa.string()))
     if is_list and pa.types.is_struct(kind.value_type):
         raise VoteError(f"{source.name}: column 'prompt' holds messages; `p2l votes import` turns them into user turns")
     raise VoteError(f"{source.name}: column 'prompt' holds {kind}; it must hold text or a list of the user's turns")
-
-
-def _texts_as_turns(column: Any, *, lists_in_text: bool) -> Any:
-    """Make each text a list of one turn, without copying the text; in CSV a text may itself be a list."""
-    if lists_in_text and pc.any(pc.match_substring_regex(column, r"(?s)^\s*\[.*\]\s*$")).as_py():
-        return pa.array([_parse_turns(text) for text in column.to_pylist()], pa.list_(pa.string()))
-    filled = column.is_valid().to_numpy(zero_copy_only=False)
-    offsets = np.concatenate([[0], np.cumsum(filled)]).astype(np.int32)
-    mask = pa.array(~filled) if column.null_count else None
-    return pa.ListArray.from_arrays(pa.array(offsets), column.drop_null(), mask=mask)
 
 
 def is_one_text(raw: Any, turns: Any) -> bool:

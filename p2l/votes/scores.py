@@ -31,15 +31,11 @@ _MAX_CELLS = 100_000_000  # questions by models
 class ScoreOptions:
     """How scores become votes."""
 
-    per_question: int = 30
-    """Pairs of models drawn for each question, all where there are fewer."""
+    per_question: int = 30  # pairs of models drawn for each question, all where there are fewer
     margin: float = 0.0
-    passed: float = 0.5
-    """Score from which an answer is usable."""
-    only: tuple[str, ...] = ()
-    """Categories to take; none: all."""
-    without: tuple[str, ...] = ()
-    """Categories to leave out."""
+    passed: float = 0.5  # score from which an answer is usable
+    only: tuple[str, ...] = ()  # categories to take; none: all
+    without: tuple[str, ...] = ()  # categories to leave out
     seed: int = 42
 
 

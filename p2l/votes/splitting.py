@@ -36,8 +36,7 @@ class Split(NamedTuple):
 
     train: int
     val: int
-    removed_models: list[str]
-    """Models with too few votes in the train part, whose votes are in neither."""
+    removed_models: list[str]  # models with too few votes in the train part, whose votes are in neither
     removed_votes: int
 
 
@@ -158,8 +157,7 @@ _TIMES_FILE = "timestamps.json"
 class _VoteSlice:
     """Some held-out votes, by their ids in the store."""
 
-    number: int
-    """Number of batches of the stream before its last vote."""
+    number: int  # number of batches of the stream before its last vote
     ids: IntArray
 
 

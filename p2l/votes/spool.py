@@ -90,10 +90,8 @@ class RowFile(_SpoolFile):
     """Rows as Arrow batches: append all, then take any."""
 
     def __init__(self, file: Any = None, offsets: Sequence[int] = (), starts: Sequence[int] = (0,)) -> None:
-        self.offsets = list(offsets)
-        """First byte of each batch."""
-        self.starts = list(starts)
-        """First row of each batch, and the number of rows."""
+        self.offsets = list(offsets)  # first byte of each batch
+        self.starts = list(starts)  # first row of each batch, and the number of rows
         self._buffer: Any = None
         self._cache: dict[int, Any] = {}
         super().__init__(file)

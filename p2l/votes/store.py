@@ -49,7 +49,7 @@ _CHUNK_VOTES = 1 << 20  # in a pass over the records
 
 
 class _Shard(NamedTuple):
-    """The part of the prompts that a node holds, of a launch on several: by the remainder of their hash."""
+    """The share of the prompts that a node holds, of a launch on several: by the remainder of their hash."""
 
     part: int
     parts: int
@@ -120,33 +120,36 @@ class _VoteSpool:
     name: str
     rows: RowFile
     records: RecordFile
-    models: list[str] = field(default_factory=list)
-    """In the order of their codes."""
+    models: list[str] = field(default_factory=list)  # in the order of their codes
     weights: bool = False
     tstamps: bool = False
-    prompt_is_text: list[bool] = field(default_factory=list)
-    """Of each batch."""
+    prompt_is_text: list[bool] = field(default_factory=list)  # of each batch
     dropped_bad: int = 0
     shard: _Shard | None = None
     """Of the prompts whose rows are here; there is a record of every vote. None: all rows are."""
     is_lake: bool = False
-    on_close: Callable[[], None] = lambda: None
-    """Called by `close`, before the files are closed."""
+    on_close: Callable[[], None] = lambda: None  # called by `close`, before the files are closed
 
     def __del__(self) -> None:
         self.close()
 
     def append(self, batch: VoteBatch, codes: dict[str, int]) -> None:
         """Write a batch; `codes` grows as models come."""
-        record, rows = _record(batch, codes), batch.batch
+        rows, names = batch.batch, batch.batch.schema.names
+        record = np.empty(len(batch), dtype=RECORD)
+        record["a"] = model_codes(rows.column("model_a"), codes)
+        record["b"] = model_codes(rows.column("model_b"), codes)
+        record["winner"] = pc.index_in(rows.column("winner"), value_set=pa.array(WINNERS)).to_numpy()
+        record["weight"] = numbers(rows.column("weight")) if "weight" in names else 1.0
+        record["tstamp"] = numbers(rows.column("tstamp")) if "tstamp" in names else np.nan
         if self.shard is not None:
             hashes = np.array([hash_turns(turns) for turns in rows.column("prompt").to_pylist()], dtype="<u8")
             record = append_fields(record, "prompt", hashes, usemask=False)
             rows = rows.filter(pa.array(self.shard.holds(hashes)))
         self.rows.append(rows)
         self.records.append(record)
-        self.weights |= "weight" in batch.batch.schema.names
-        self.tstamps |= "tstamp" in batch.batch.schema.names
+        self.weights |= "weight" in names
+        self.tstamps |= "tstamp" in names
         self.prompt_is_text.append(batch.prompt_is_text)
         self.dropped_bad += batch.dropped
 
@@ -157,17 +160,6 @@ class _VoteSpool:
         self.records.close()
 
 
-def _record(batch: VoteBatch, codes: dict[str, int]) -> np.ndarray[Any, Any]:
-    columns, names = batch.batch, batch.batch.schema.names
-    record = np.empty(len(batch), dtype=RECORD)
-    record["a"] = model_codes(columns.column("model_a"), codes)
-    record["b"] = model_codes(columns.column("model_b"), codes)
-    record["winner"] = pc.index_in(columns.column("winner"), value_set=pa.array(WINNERS)).to_numpy()
-    record["weight"] = numbers(columns.column("weight")) if "weight" in names else 1.0
-    record["tstamp"] = numbers(columns.column("tstamp")) if "tstamp" in names else np.nan
-    return record
-
-
 class VoteStore:
     """Votes by row id, 0 to len - 1, in the order of the source; ids come in any order, None means all.
 
@@ -176,8 +168,7 @@ class VoteStore:
     Use it in a `with` block, or `close` it: its temporary files go then, and at exit.
     """
 
-    grows = False
-    """Whether more votes may come, as they do in a stream that is followed."""
+    grows = False  # whether more votes may come, as they do in a stream that is followed
 
     def __init__(self, spool: _VoteSpool, model_list: Sequence[str] | None, drop_unknown: bool) -> None:
         self.name = spool.name

@@ -37,7 +37,7 @@ _HEADERS = {
     "cache-control": "no-store",
     "vary": "accept-encoding",
 }
-_YEAR = "public, max-age=31536000, immutable"
+_YEAR = "public, max-age=31536000, immutable"  # the address of a file changes with its content
 _MIN_COMPRESSED_BYTES = 1_000  # bytes; fewer travel in one packet anyway
 
 
@@ -85,10 +85,8 @@ def meta_policy() -> str:
 
 
 async def send_asset(request: Request) -> Response:
-    """Respond with the file of `static` that `{digest}/{name}` of the path names; 404 where there is none.
-
-    Async, so that it takes no thread.
-    """
+    """Respond with the file of `static` that `{digest}/{name}` of the path names; 404 where there is none."""
+    # Async although it waits for nothing, or starlette would run it in a thread.
     asset = _assets().get(request.path_params["name"])
     if asset is None or request.path_params["digest"] != asset.digest:
         return Response("no such file", 404, media_type="text/plain")

@@ -2,8 +2,7 @@
 
 A browser cannot send a key in a header when it opens a page. So the page asks for the key, compares it with the digest
 that the service knows, and sets a cookie: the time at which it ends, and a signature under a random secret that the
-workers of one service share and that a restart forgets. Scripts cannot read the cookie, other sites cannot cause it to
-be sent (`SameSite=Strict`), and what changes something asks `is_same_origin` besides.
+workers of one service share and that a restart forgets.
 """
 
 from __future__ import annotations
@@ -33,6 +32,8 @@ class Sessions:
     def start(self, request: Request, response: Response) -> None:
         """Set the cookie of a session that begins now."""
         text = f"{int(self._clock()) + _SESSION_SECONDS}.{secrets.token_urlsafe(9)}"
+        # Scripts cannot read the cookie, and other sites cannot cause it to be sent; requests that change something are
+        # checked by `is_same_origin` besides.
         response.set_cookie(
             self._name,
             f"{text}.{self._signature(text)}",

@@ -1,7 +1,6 @@
 """Charts of reports: lines, bands and dots between two axes, as SVG that takes its colours from the page's style.
 
-The element itself is the plot; ticks and the names of the axes stand in the margin that the style gives it. Series
-differ by dash and mark as well as by colour.
+Series differ by dash and mark as well as by colour.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from markupsafe import Markup, escape
 
 from p2l.common.report.drawing import Axis
 from p2l.common.report.labels import Label, Point, Room
-from p2l.common.report.tables import Scale, number_text
+from p2l.common.report.tables import number_text
 
-_STYLES = 8
-"""Combinations of colour, dash and mark that the page's style has."""
+_STYLES = 8  # combinations of colour, dash and mark in the page's style
 _PIXELS = (560.0, 260.0)  # pixels of a chart, for the room that the names of dots need
 Text = Callable[[float], str]
 
@@ -131,30 +129,13 @@ def keys_of(series: Sequence[Series]) -> list[tuple[str, str]]:
     """Return swatch and name of each series, for the key below a chart; nothing for a single one."""
     if len(series) < 2:
         return []
-    return [(_swatch(line, style), line.name) for line, style in zip(series, _styles(series), strict=True)]
-
-
-def range_svg(scale: Scale, lower: float, value: float, upper: float) -> str:
-    """Return a row of a forest plot: the interval, its estimate, and the line at the scale's zero."""
-    parts = []
-    if scale.zero is not None:
-        parts.append(f'<line class="zero" x1="{scale.place(scale.zero)}%" x2="{scale.place(scale.zero)}%" y2="20"/>')
-    if math.isfinite(lower) and math.isfinite(upper):
-        ends = f'x1="{scale.place(lower)}%" x2="{scale.place(upper)}%"'
-        parts.append(f'<line class="whisker" {ends} y1="10" y2="10"/>')
-    parts.append(f'<circle class="dot" cx="{scale.place(value)}%" cy="10" r="4"/>')
-    return Markup(f'<svg class="forest" width="100%" height="20" aria-hidden="true">{"".join(parts)}</svg>')
-
-
-def ticks_svg(scale: Scale, text: Text) -> str:
-    """Return the axis below the rows of a forest plot."""
-    axis = Axis(scale.low, scale.high, 0.0, 100.0, False)
-    parts = ['<line class="axis" x2="100%"/>']
-    for tick in axis.ticks():
-        at = f"{axis.place(tick):.2f}%"
-        parts.append(f'<line class="axis" x1="{at}" x2="{at}" y2="4"/>')
-        parts.append(f'<text class="tick" x="{at}" y="17" text-anchor="middle">{escape(text(tick))}</text>')
-    return Markup(f'<svg class="forest" width="100%" height="20" aria-hidden="true">{"".join(parts)}</svg>')
+    keys: list[tuple[str, str]] = []
+    for line, style in zip(series, _styles(series), strict=True):
+        parts = [f'<line class="line {style}" x2="28" y1="6" y2="6"/>'] if line.has_line else []
+        parts += [_mark(style, "14", "6")] if line.has_dots else []
+        swatch = Markup(f'<svg class="swatch" width="28" height="12" aria-hidden="true">{"".join(parts)}</svg>')
+        keys.append((swatch, line.name))
+    return keys
 
 
 def thinned(x: Sequence[float], y: Sequence[float], most: int = 200) -> Series:
@@ -193,6 +174,8 @@ def _axis(values: Iterable[float], start: float, end: float, is_log: bool, *, ti
 
 def _frame(across: Axis, up: Axis, axes: Axes) -> list[str]:
     """Return grid, ticks, names of the axes and the lines of reference."""
+    # The element itself is the plot; ticks and names stand in the margin that the style gives it, so some offsets are
+    # below zero.
     parts = []
     for tick in up.ticks():
         at = f"{up.place(tick):.2f}%"
@@ -292,9 +275,3 @@ def _mark(style: str, x: str, y: str, inner: str = "") -> str:
         place = f'x="{x}" y="{y}" width="8" height="8" transform="translate(-4 -4)"'
         return f'<rect class="dot {style}" {place}>{inner}</rect>'
     return f'<circle class="dot {style}" cx="{x}" cy="{y}" r="4">{inner}</circle>'
-
-
-def _swatch(series: Series, style: str) -> str:
-    parts = [f'<line class="line {style}" x2="28" y1="6" y2="6"/>'] if series.has_line else []
-    parts += [_mark(style, "14", "6")] if series.has_dots else []
-    return Markup(f'<svg class="swatch" width="28" height="12" aria-hidden="true">{"".join(parts)}</svg>')

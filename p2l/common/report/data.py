@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -84,20 +83,13 @@ def table_rows(table: Table) -> list[dict[str, Any]]:
     return [dict(zip(fields, row, strict=True)) for row in _data(table)]
 
 
-def _table_csv(table: Table) -> str:
-    """Return a table as CSV: numbers as they are under the `key` of each column, texts safe in spreadsheets."""
-    file = io.StringIO()
-    # A name such as =cmd() must not run where the file is opened in a spreadsheet.
-    writer = csv.writer(file, lineterminator="\n")
-    writer.writerow([to_cell(column.field) for column in table.columns])
-    writer.writerows([to_cell(value) for value in row] for row in _data(table))
-    return file.getvalue()
-
-
 def write_csv(table: Table, path: str | Path) -> Path:
-    """Write a table as CSV, whole or not at all, and return its path."""
-    with atomic_path(path) as temporary:
-        temporary.write_text(_table_csv(table), encoding="utf-8")
+    """Write a table as CSV, whole or not at all: numbers as they are, by the `key` of each column; return its path."""
+    with atomic_path(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        # A name such as =cmd() must not run where the file is opened in a spreadsheet.
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow([to_cell(column.field) for column in table.columns])
+        writer.writerows([to_cell(value) for value in row] for row in _data(table))
     return Path(path)
 
 

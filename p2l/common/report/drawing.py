@@ -1,6 +1,6 @@
 """Small pictures of pages, as SVG that takes its colours from the page's style and its width from its place.
 
-Lengths across are in percent, so that a picture needs no script to fit; nothing is said in colour alone.
+Nothing is said in colour alone.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class Dot:
     is_corner: bool = False
 
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 9.0, 97.0, 6.0, 84.0  # percent of the picture that the axes span
+# Lengths across are in percent, so that a picture needs no script to fit.
+_LEFT, _RIGHT, _TOP, _BOTTOM = 9.0, 97.0, 6.0, 84.0  # ends of the axes
 _PIXELS = (420.0, 320.0)  # pixels of the picture, for the room that names need
 _STEPS_PER_EDGE = 12  # of a curve between two corners
 
@@ -76,7 +77,17 @@ def frontier_svg(dots: Sequence[Dot], mark: tuple[float, float] | None, *, x: st
     for start, end in pairwise(path):
         ends = f'x1="{start[0]:.2f}%" y1="{start[1]:.2f}%" x2="{end[0]:.2f}%" y2="{end[1]:.2f}%"'
         parts.append(f'<line class="edge" {ends}/>')
-    parts += _named_dots(dots, across, up, room)
+    places = {dot: (across.place(dot.x), up.place(dot.y)) for dot in dots}
+    for place in places.values():
+        room.keep_point(place)
+    # Names of corners find room first, then those of high points.
+    for dot in sorted(dots, key=lambda dot: (not dot.is_corner, -dot.y)):
+        left, top = places[dot]
+        kind = "corner" if dot.is_corner else "dot"
+        about = f"<title>{escape(dot.name)}</title>"
+        parts.append(f'<circle class="{kind}" cx="{left:.2f}%" cy="{top:.2f}%" r="5">{about}</circle>')
+        label = room.place(places[dot], dot.name)
+        parts += [] if label is None else [label.svg(kind)]
     if mark is not None:
         parts.append(f'<circle class="mark" cx="{across.place(mark[0]):.2f}%" cy="{up.place(mark[1]):.2f}%" r="8"/>')
     parts.append(f'<text class="tick" x="{_RIGHT}%" y="98%" text-anchor="end">{escape(x)} →</text>')
@@ -95,22 +106,6 @@ def _frontier(dots: Sequence[Dot], across: Axis, up: Axis) -> list[Point]:
         for left, right in pairwise(corners)
         for step in range(steps + 1)
     ]
-
-
-def _named_dots(dots: Sequence[Dot], across: Axis, up: Axis, room: Room) -> list[str]:
-    """Return the points, with the names that find room, those of corners and of high points first."""
-    places = {dot: (across.place(dot.x), up.place(dot.y)) for dot in dots}
-    for place in places.values():
-        room.keep_point(place)
-    parts: list[str] = []
-    for dot in sorted(dots, key=lambda dot: (not dot.is_corner, -dot.y)):
-        left, top = places[dot]
-        kind = "corner" if dot.is_corner else "dot"
-        title = f"<title>{escape(dot.name)}</title>"
-        parts.append(f'<circle class="{kind}" cx="{left:.2f}%" cy="{top:.2f}%" r="5">{title}</circle>')
-        label = room.place(places[dot], dot.name)
-        parts += [] if label is None else [label.svg(kind)]
-    return parts
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""Heat maps of reports: a matrix as an image of one pixel a cell, stretched beside the names of its rows.
-
-A table of 130 by 130 cells would be a megabyte of HTML; the image is some ten thousand bytes, and lies within the page.
-"""
+"""Heat maps of reports: a matrix as an image of one pixel a cell, stretched beside the names of its rows."""
 
 from __future__ import annotations
 
@@ -56,13 +53,14 @@ class Heat:
     def ticks(self) -> list[tuple[float, int]]:
         """Where (in percent) the numbers of some columns stand, counted from one."""
         number = len(self.names)
-        step = next((one for one in (1, 2, 5, 10, 20, 50, 100) if number <= one * _MAX_TICKS), 200)
+        step = next((size for size in (1, 2, 5, 10, 20, 50, 100) if number <= size * _MAX_TICKS), 200)
         places = dict.fromkeys((1, *range(step, number + 1, step)))
         return [(round(100 * (place - 0.5) / number, 2), place) for place in places]
 
     @property
     def address(self) -> str:
         """The image as an address that holds it."""
+        # As a table, 130 by 130 cells would be a megabyte of HTML; the image is some ten thousand bytes.
         far, gaps = self.farthest, self.values - self.middle
         steps = np.clip(np.ceil(_SHADES * np.abs(gaps) / far), 0, _SHADES)
         codes = np.where(np.isnan(gaps), 0, steps + np.where(gaps > 0, _SHADES, 0) * (steps > 0))
@@ -72,21 +70,21 @@ class Heat:
         """Return swatches of both ends and of the middle, with their values."""
         far = self.farthest
         ends = [(_FALL, self.middle - far), (None, self.middle), (_RISE, self.middle + far)]
-        return [(_swatch(colour), self.text(round(value, 2))) for colour, value in ends]
+        keys: list[tuple[str, str]] = []
+        for colour, value in ends:
+            fill = "none" if colour is None else f"rgba({', '.join(map(str, colour))}, {_STRONGEST / 255:.2f})"
+            swatch = Markup(
+                '<svg class="swatch" width="16" height="12" aria-hidden="true">'
+                f'<rect class="cell" width="16" height="12" style="fill: {escape(fill)}"/></svg>'
+            )
+            keys.append((swatch, self.text(round(value, 2))))
+        return keys
 
     @property
     def farthest(self) -> float:
         """The largest distance from the middle: that of the strongest colour."""
         gaps = np.abs(self.values - self.middle)
         return float(np.nanmax(gaps, initial=0.0, where=~np.isnan(gaps))) or 1.0
-
-
-def _swatch(colour: tuple[int, int, int] | None) -> str:
-    fill = "none" if colour is None else f"rgba({', '.join(map(str, colour))}, {_STRONGEST / 255:.2f})"
-    return Markup(
-        '<svg class="swatch" width="16" height="12" aria-hidden="true">'
-        f'<rect class="cell" width="16" height="12" style="fill: {escape(fill)}"/></svg>'
-    )
 
 
 def _png(codes: npt.NDArray[np.uint8]) -> bytes:

@@ -31,14 +31,28 @@ def draw(*figures: Figure, width: float = 8.6) -> Picture:
 
     Raise ValueError for a figure that has nothing but SVG.
     """
-    panels = [(figure, title, picture) for figure in figures for title, picture in _pictures(figure)]
+    panels: list[tuple[Figure, str, Chart | Forest | Heat]] = []
+    for figure in figures:
+        for title, content in figure.pictures:
+            if isinstance(content, str):
+                raise ValueError(f"figure {figure.title!r} has no data to draw")
+            panels.append((figure, title, content))
     columns = min(_MAX_COLUMNS, len(panels))
     rows = ceil(len(panels) / columns)
-    height = max(_height(picture) for _, _, picture in panels)
+    height = max(_height(content) for _, _, content in panels)
     picture = new_figure(max(width, 4.8 * columns), height * rows)
     grid = picture.subplots(rows, columns, squeeze=False).ravel()
     for axis, (figure, title, content) in zip(grid, panels, strict=False):
-        _draw_panel(picture, axis, content)
+        axis.tick_params(labelsize=8)
+        axis.set_axisbelow(True)
+        if isinstance(content, Heat):
+            _draw_heat(picture, axis, content)
+        else:
+            axis.spines[["top", "right"]].set_visible(False)
+            if isinstance(content, Forest):
+                _draw_forest(axis, content)
+            else:
+                _draw_chart(axis, content)
         axis.set_title(plain(title or figure.title, _TITLE_LENGTH // columns), loc="left", fontsize=10)
     for axis in grid[len(panels) :]:
         axis.set_visible(False)
@@ -53,34 +67,13 @@ def save_picture(paths: Path | str | Sequence[Path], *figures: Figure, width: fl
     save_figure(draw(*figures, width=width), *([Path(paths)] if isinstance(paths, str | Path) else paths))
 
 
-def _pictures(figure: Figure) -> list[tuple[str, Chart | Forest | Heat]]:
-    pictures: list[tuple[str, Chart | Forest | Heat]] = []
-    for title, picture in figure.pictures:
-        if isinstance(picture, str):
-            raise ValueError(f"figure {figure.title!r} has no data to draw")
-        pictures.append((title, picture))
-    return pictures
-
-
 def _height(picture: Chart | Forest | Heat) -> float:
+    """Return the height of a panel in inches."""
     if isinstance(picture, Forest):
         return max(2.0, 1.1 + 0.24 * len(picture.rows))
     if isinstance(picture, Heat):
         return min(12.0, max(3.0, 1.9 + 0.3 * len(picture.names)))
     return 4.6
-
-
-def _draw_panel(figure: Picture, axis: Any, content: Chart | Forest | Heat) -> None:
-    axis.tick_params(labelsize=8)
-    axis.set_axisbelow(True)
-    if isinstance(content, Heat):
-        _draw_heat(figure, axis, content)
-        return
-    axis.spines[["top", "right"]].set_visible(False)
-    if isinstance(content, Forest):
-        _draw_forest(axis, content)
-    else:
-        _draw_chart(axis, content)
 
 
 def _draw_chart(axis: Any, chart: Chart) -> None:
@@ -90,7 +83,7 @@ def _draw_chart(axis: Any, chart: Chart) -> None:
         axis.set_xscale("log")
     for series, number in zip(chart.series, style_numbers(chart.series), strict=True):
         _draw_series(axis, series, number)
-    # The ticks of the page: those of matplotlib would say other numbers.
+    # The ticks of the page: matplotlib would choose other numbers.
     axis.minorticks_off()
     axis.set_xticks(across.ticks(), [plain((axes.x_text or short_number)(tick)) for tick in across.ticks()])
     axis.set_yticks(up.ticks(), [plain((axes.y_text or short_number)(tick)) for tick in up.ticks()])

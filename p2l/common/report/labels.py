@@ -14,15 +14,12 @@ from markupsafe import escape
 
 from p2l.common.display import columns_of
 
-Point: TypeAlias = "tuple[float, float]"
-"""Across and down, in percent of the picture."""
-_Box: TypeAlias = "tuple[float, float, float, float]"
-"""Left, top, right and bottom, in pixels."""
-_LETTER_PIXELS, _LINE_PIXELS = 6.8, 14.0  # pixels of a letter and of a line
-# The whole name is shown when the pointer rests on its point.
-_MAX_LETTERS = 28
+Point: TypeAlias = "tuple[float, float]"  # across and down, in percent of the picture
+_Box: TypeAlias = "tuple[float, float, float, float]"  # left, top, right and bottom, in pixels
+_LETTER_PIXELS, _LINE_PIXELS = 6.8, 14.0  # mean width of a letter, height of a line
+_MAX_LETTERS = 28  # the whole name is shown when the pointer rests on its point
+# Places of a name beside its point, the best first: its anchor, and pixels across and down.
 _PLACES = (("start", 9, 4), ("end", -9, 4), ("start", 7, 15), ("end", -7, -7), ("start", 7, -7), ("end", -7, 15))
-"""Of a name beside its point, the best first: its anchor, and pixels across and down."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Label:
 
 
 class Room:
-    """What is free of a picture of some pixels."""
+    """The free space of a picture, in pixels."""
 
     def __init__(self, width: float, height: float) -> None:
         """Begin with nothing in it."""
@@ -70,9 +67,15 @@ class Room:
         # Off lines where there is room, else on them: a name helps more than it hides.
         for obstacles in ([*self._taken, *self._lines], self._taken):
             for anchor, across, down in _PLACES:
-                box = self._box(point, width, anchor, across, down)
-                if box[0] > 0 and box[2] < self.width and not any(_meet(box, obstacle) for obstacle in obstacles):
-                    self._taken.append(box)
+                left = point[0] * self.width / 100 + across - (width if anchor == "end" else 0.0)
+                baseline = point[1] * self.height / 100 + down
+                right, top, bottom = left + width, baseline - _LINE_PIXELS + 3, baseline + 3
+                is_covered = any(
+                    left < obstacle[2] and obstacle[0] < right and top < obstacle[3] and obstacle[1] < bottom
+                    for obstacle in obstacles
+                )
+                if left > 0 and right < self.width and not is_covered:
+                    self._taken.append((left, top, right, bottom))
                     return Label(point, short, anchor, across, down)
         return None
 
@@ -84,13 +87,3 @@ class Room:
     def _around(self, point: Point, reach: float) -> _Box:
         left, top = point[0] * self.width / 100, point[1] * self.height / 100
         return left - reach, top - reach, left + reach, top + reach
-
-    def _box(self, point: Point, width: float, anchor: str, across: int, down: int) -> _Box:
-        left, top = point[0] * self.width / 100, point[1] * self.height / 100
-        start = left + across - (width if anchor == "end" else 0.0)
-        return start, top + down - _LINE_PIXELS + 3, start + width, top + down + 3
-
-
-def _meet(first: _Box, second: _Box) -> bool:
-    left, top, right, bottom = first
-    return left < second[2] and second[0] < right and top < second[3] and second[1] < bottom

@@ -1,9 +1,5 @@
 """Reports: a title with model, data and date, a verdict in one sentence, its picture, a leaderboard, then metrics.
 
-    sections = [Section("Leaderboard", [table]), Section("Metrics", [MetricTable(rows)])]
-    report = Report("Evaluation", "my-model", "held_out.parquet", today(), Verdict("It wins."), picture, sections)
-    save_report(report, "report.html")
-
 Every report of the commands is such an object, and one template shows all of them: a report is built, never laid out.
 The page holds its style, its one script and its figures. Figures are numbered in the order of the page.
 """
@@ -17,8 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timezone
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
+from markupsafe import Markup, escape
+
+from p2l.common.bootstrap import Interval
 from p2l.common.cli import need
 from p2l.common.errors import InputError
 from p2l.common.files import check_can_write, output_path
@@ -30,33 +29,16 @@ from p2l.common.report.charts import (
     chart_svg,
     keys_of,
     percent,
-    range_svg,
     short_number,
-    ticks_svg,
 )
+from p2l.common.report.drawing import Axis
 from p2l.common.report.heat import Heat
 from p2l.common.report.tables import Scale, Table, page_policy, render, template_text
 
 
-class _IntervalLike(Protocol):
-    """An estimate with the ends of its interval, such as `p2l.metrics.Interval`."""
-
-    @property
-    def estimate(self) -> float:
-        """The middle."""
-
-    @property
-    def lower(self) -> float:
-        """The lower end."""
-
-    @property
-    def upper(self) -> float:
-        """The upper end."""
-
-
 @dataclass(frozen=True)
 class Verdict:
-    """One sentence that says what was learned, with its interval.
+    """The result in one sentence, with its interval.
 
     Attributes:
         sentence: the verdict.
@@ -153,12 +135,27 @@ class Forest:
         object.__setattr__(self, "scale", Scale.around(ends, self.zero))
 
     def row_svg(self, row: ForestRow) -> str:
-        """Return the picture of a row."""
-        return range_svg(self.scale, row.lower, row.value, row.upper)
+        """Return the picture of a row: the interval, its estimate, and the line at the scale's zero."""
+        scale = self.scale
+        parts = []
+        if scale.zero is not None:
+            zero = f"{scale.place(scale.zero)}%"
+            parts.append(f'<line class="zero" x1="{zero}" x2="{zero}" y2="20"/>')
+        if math.isfinite(row.lower) and math.isfinite(row.upper):
+            ends = f'x1="{scale.place(row.lower)}%" x2="{scale.place(row.upper)}%"'
+            parts.append(f'<line class="whisker" {ends} y1="10" y2="10"/>')
+        parts.append(f'<circle class="dot" cx="{scale.place(row.value)}%" cy="10" r="4"/>')
+        return Markup(f'<svg class="forest" width="100%" height="20" aria-hidden="true">{"".join(parts)}</svg>')
 
     def axis_svg(self) -> str:
-        """Return the axis."""
-        return ticks_svg(self.scale, self.text)
+        """Return the axis below the rows."""
+        axis = Axis(self.scale.low, self.scale.high, 0.0, 100.0, False)
+        parts = ['<line class="axis" x2="100%"/>']
+        for tick in axis.ticks():
+            at = f"{axis.place(tick):.2f}%"
+            parts.append(f'<line class="axis" x1="{at}" x2="{at}" y2="4"/>')
+            parts.append(f'<text class="tick" x="{at}" y="17" text-anchor="middle">{escape(self.text(tick))}</text>')
+        return Markup(f'<svg class="forest" width="100%" height="20" aria-hidden="true">{"".join(parts)}</svg>')
 
     def value_text(self, row: ForestRow) -> str:
         """Return the estimate with its interval."""
@@ -307,13 +304,13 @@ def day_of(path: Path) -> date:
     return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).date()
 
 
-def with_interval(value: _IntervalLike | ForestRow, text: Text) -> str:
+def with_interval(value: Interval | ForestRow, text: Text) -> str:
     """Return `48.1% (46.0% to 50.2%)`, or the number alone where there is no interval."""
     middle = value.value if isinstance(value, ForestRow) else value.estimate
     return f"{text(middle)} ({span(value, text)})" if math.isfinite(value.lower) else text(middle)
 
 
-def span(value: _IntervalLike | ForestRow, text: Text) -> str:
+def span(value: Interval | ForestRow, text: Text) -> str:
     """Return the ends of an interval: `46.0% to 50.2%`."""
     return f"{text(value.lower)} to {text(value.upper)}"
 

@@ -37,7 +37,12 @@ def _part_text(part: Part, top: int | None) -> Iterator[str]:
     if isinstance(part, Table):
         yield from table_text(part, top)
     elif isinstance(part, Figure) and isinstance(part.picture, Forest):
-        yield from (part.title, *_forest_text(part.picture, top))
+        forest = part.picture
+        cells = [[row.name, forest.value_text(row).translate(_PLAIN), row.note] for row in forest.rows]
+        columns = 3 if any(row.note for row in forest.rows) else 2
+        header = [forest.name, forest.unit, ""]
+        yield part.title
+        yield from text_table(header[:columns], [row[:columns] for row in cells], left={0, 2}, most=top)
     elif isinstance(part, MetricTable):
         rows = [[measure.name, measure.value, measure.interval] for measure in part.rows]
         yield from align(rows) if rows else []
@@ -51,13 +56,6 @@ def _part_text(part: Part, top: int | None) -> Iterator[str]:
         yield part.title
         for inner in part.parts:
             yield from _part_text(inner, top)
-
-
-def _forest_text(forest: Forest, top: int | None) -> list[str]:
-    rows = [[row.name, forest.value_text(row).translate(_PLAIN), row.note] for row in forest.rows]
-    columns = 3 if any(row.note for row in forest.rows) else 2
-    header = [forest.name, forest.unit, ""]
-    return text_table(header[:columns], [row[:columns] for row in rows], left={0, 2}, most=top)
 
 
 def notes_text(notes: Sequence[str]) -> list[str]:

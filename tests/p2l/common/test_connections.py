@@ -64,7 +64,7 @@ def served(
         arrivals: Any = partial(protocol, Connections(limits), error_body)
         if protocol is BoundedProtocol:
             arrivals = Arrivals(Connections(limits), error_body)
-            arrivals.take_from([stack.enter_context(listener.dup())])
+            arrivals.listeners = [stack.enter_context(listener.dup())]
         config = uvicorn.Config(
             hello, http=arrivals, ws="none", lifespan="off", log_config=None, timeout_graceful_shutdown=1
         )
