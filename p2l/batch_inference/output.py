@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from p2l.batch_inference.prompts import PromptSet, Survey, as_turns
-from p2l.common.errors import InputError
+from p2l.common.errors import InputError, first_line
 from p2l.common.files import atomic_path, no_nan, sync_path, try_lock, write_json
 from p2l.model.checkpoint import MODEL_LIST_FILE, read_json, read_object
 from p2l.votes.writing import as_text, open_writer
@@ -250,7 +250,7 @@ def check_parquet(name: str, schema: Any) -> None:
     try:
         pq.write_table(schema.empty_table(), pa.BufferOutputStream())
     except pa.ArrowException as error:
-        reason = str(error).splitlines()[0]
+        reason = first_line(error)
         raise InputError(f"{name}: Parquet cannot hold its columns ({reason}); use --format json") from error
 
 

@@ -27,6 +27,7 @@ ROWS = 512  # prompts in a chunk: encoded and sorted by length together, and sav
 RESULTS = ("coefs", "eta", "gamma", "truncated", "last_hidden_state")  # columns that the model adds
 _BATCH_ROWS = 1024  # rows of the source that are in memory at once
 _BLOCK_BYTES = 1 << 20
+_DIGEST_BYTES = 12
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,12 @@ class PromptSet:
         is_text = all(pa.types.is_string(batch_schema.field("prompt").type) for batch_schema in schemas)
         prompt = pa.field("prompt", pa.string() if is_text else pa.list_(pa.string()))
         schema = schema.set(schema.get_field_index("prompt"), prompt)
-        return Survey(rows, schema, _fingerprint(self.path, self.source))
+        # It changes with the data: with a file's bytes, or with the version that the source records.
+        file = Path(self.path).expanduser()
+        if file.is_file():
+            return Survey(rows, schema, file_digest(file))
+        text = f"{self.source.version or self.source.name} {self.source.rows} {self.source.columns}"
+        return Survey(rows, schema, hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest())
 
     def chunks(self) -> Iterator[Any]:
         """Yield the prompts, chunk by chunk, as Arrow lists of user turns; all hold `ROWS` but the last."""
@@ -162,18 +168,9 @@ def _check_prompts(source: Source, batch: Any, first_row: int) -> None:
         raise InputError(f"{source.place(first_row + problem[0])}: {problem[1]}")
 
 
-def _fingerprint(path: str, source: Source) -> str:
-    """Return 24 hex digits that change with the data: of a file's bytes, or of the version that the source records."""
-    file = Path(path).expanduser()
-    if file.is_file():
-        return file_digest(file)
-    text = f"{source.version or source.name} {source.rows} {source.columns}"
-    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
-
-
 def file_digest(file: Path, start: bytes = b"") -> str:
     """Return 24 hex digits of the bytes of a file, after those of `start`."""
-    digest = hashlib.blake2b(start, digest_size=12)
+    digest = hashlib.blake2b(start, digest_size=_DIGEST_BYTES)
     with file.open("rb") as stream:
         while block := stream.read(_BLOCK_BYTES):
             digest.update(block)

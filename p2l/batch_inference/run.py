@@ -11,7 +11,7 @@ import gc
 import re
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -70,7 +70,22 @@ def evaluate(options: EvalOptions) -> list[Path]:
 
 def _look(options: EvalOptions) -> tuple[list[str], Survey]:
     """Check models, output and the whole data set, before anything expensive; return models and survey."""
-    models = [options.model] if options.model is not None else _checkpoints(options.training_output_dir)
+    if options.model is not None:
+        models = [options.model]
+    else:
+        root = Path(options.training_output_dir or "").expanduser()
+        if not root.is_dir():
+            raise CheckpointError(
+                f"{root}: no such folder; --training-output-dir is the folder that holds the checkpoints"
+            )
+        folders = [path for path in root.iterdir() if (path / MODEL_LIST_FILE).is_file() and path.name[:1] != "."]
+        if not folders:
+            raise CheckpointError(
+                f"{root}: holds no checkpoints (folders with {MODEL_LIST_FILE}); evaluate it by --model"
+            )
+        # Texts and numbers take turns, so that `checkpoint-9` comes before `checkpoint-10`.
+        folders.sort(key=lambda path: [int(w) if w.isdecimal() else w for w in re.split(r"(\d+)", path.name)])
+        models = [str(path) for path in folders]
     if options.output_hf_path is not None:
         check_can_push(options.output_hf_path)
     data = open_prompts(options.dataset, split=options.split, limit=options.limit)
@@ -88,22 +103,6 @@ def _output(options: EvalOptions, model: str) -> OutputFiles:
     path = Path(model).expanduser()
     name = path.resolve().name if path.is_dir() else path.name
     return OutputFiles(Path(options.output_dir).expanduser(), name, options.formats)
-
-
-def _checkpoints(folder: str | None) -> list[str]:
-    """Return every model in a folder, `checkpoint-9` before `checkpoint-10`."""
-    root = Path(folder or "").expanduser()
-    if not root.is_dir():
-        raise CheckpointError(f"{root}: no such folder; --training-output-dir is the folder that holds the checkpoints")
-    folders = [path for path in root.iterdir() if (path / MODEL_LIST_FILE).is_file() and not path.name.startswith(".")]
-    if not folders:
-        raise CheckpointError(f"{root}: holds no checkpoints (folders with {MODEL_LIST_FILE}); evaluate it by --model")
-
-    def numbers_and_words(path: Path) -> list[tuple[int, str]]:
-        words = re.split(r"(\d+)", path.name)
-        return [(int(word), "") if word.isdigit() else (-1, word) for word in words]
-
-    return [str(path) for path in sorted(folders, key=numbers_and_words)]
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,12 @@ def _predict_and_join(run: _InferenceRun, model: P2L, job: InferenceJob, info: d
             missing = [chunk for chunk, size in sizes.items() if saved.get(chunk) != size]
             predicted = predict_chunks(run.path, run.options, missing)
         else:
-            predicted = _predicted_here(run, model, saved)
+            predictor = Predictor(model, run.print_note, run.options.batch_size)
+            predicted = (
+                (chunk, as_batch(predictor.predict(turns.to_pylist(), hidden=run.options.hidden)))
+                for chunk, turns in enumerate(run.data.chunks())
+                if chunk % run.processes.count == run.processes.rank and saved.get(chunk) != len(turns)
+            )
         _save(run, parts, predicted, sum(saved.values()))
         run.processes.wait()
         if run.processes.is_first:
@@ -224,11 +228,3 @@ def _save(run: _InferenceRun, parts: PartFolder, predicted: Iterable[tuple[int, 
                 save()
                 since = time.monotonic()
         save()
-
-
-def _predicted_here(run: _InferenceRun, model: P2L, saved: dict[int, int]) -> Iterator[tuple[int, Any]]:
-    """Yield this process's chunks, but those that are saved whole, with their predictions."""
-    predictor = Predictor(model, run.print_note, run.options.batch_size)
-    for chunk, turns in enumerate(run.data.chunks()):
-        if chunk % run.processes.count == run.processes.rank and saved.get(chunk) != len(turns):
-            yield chunk, as_batch(predictor.predict(turns.to_pylist(), hidden=run.options.hidden))

@@ -237,7 +237,7 @@ def read_times(path: str) -> dict[int, float]:
 #                 time behind it, mean over slices but the newest; negative: it has forgotten
 #     forward     forward transfer: what the last checkpoint before a slice gained on it over the first checkpoint
 #
-# Measures whose cells are missing are None (`next` and `forward` need `--all-slices`).
+# Measures without their cells are None (`next` and `forward` need `--all-slices`).
 #
 # Against an oracle run (shuffled data), over the slices that both final checkpoints were asked about:
 #
@@ -250,7 +250,7 @@ def read_times(path: str) -> dict[int, float]:
 
 
 def more_is_better(metric: str) -> bool:
-    """Whether larger values are better."""
+    """Return whether larger values are better."""
     return metric.endswith("Accuracy")
 
 
@@ -315,7 +315,7 @@ _NOISE_ERRORS = 2.0  # standard errors within which a gap is noise
 
 
 def is_noise(oracle: Matrix, run: Matrix, naive: Matrix) -> bool:
-    """Whether the naive run's gap, over the slices of all three, is too small for shares of it to mean anything."""
+    """Return whether the naive run's gap, over the slices of all three, is too small for shares of it to mean much."""
     return abs(gap_to(oracle, naive, run)) <= _NOISE_ERRORS * gap_error(oracle, naive, run)
 
 

@@ -62,6 +62,7 @@ from p2l.metrics import Interval, about
 _MAX_LINES = 8  # that colours and dashes tell apart
 _DRAWN_CHECKPOINTS = 5  # of one run in the picture
 _LEVEL = 0.95
+# Head and meaning of each measure, by its name in files.
 _MEASURES = {
     "final": ("At the end", "Mean over the slices of the last checkpoint."),
     "newest": ("Newest slice", "The last checkpoint on the newest slice."),
@@ -79,7 +80,6 @@ _MEASURES = {
     "closed": ("Closed", "The share of the naive run's gap that is closed."),
     "closed_absolute": ("Closed, absolute", "The same, of absolute differences."),
 }
-"""Head and meaning of each measure, by the name that files have."""
 
 
 def chrono_report(
@@ -163,9 +163,10 @@ def _ranked(matrices: Sequence[Matrix]) -> list[Matrix]:
 
 
 def _forgetting(run: Matrix) -> Verdict:
-    """Return what the last checkpoint has gained or lost on slices whose time an earlier one had behind it."""
+    """Return the gain or loss of the last checkpoint on slices that an earlier one was asked about as past."""
     gains = gains_again(run)
-    last, text = f"checkpoint {run.checkpoints[-1]}", about(run.metric).text
+    last = f"checkpoint {run.checkpoints[-1]}"
+    text = about(run.metric).text
     title, end = about(run.metric).title.lower(), text(known_mean(run.values[-1]))
     basis = f"The mean {title} of {last} over {len(run.slices)} slices is {end}."
     if not len(gains):
@@ -266,7 +267,8 @@ def _picture(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) 
     metric = matrices[0].metric
     entry = about(metric)
     if len(matrices) == 1:
-        run, title = matrices[0], "Checkpoints over the slices"
+        run = matrices[0]
+        title = "Checkpoints over the slices"
         shown = np.linspace(0, len(run.checkpoints) - 1, _DRAWN_CHECKPOINTS).tolist()
         rows = sorted({round(place) for place in shown}, reverse=True)
         series = [_line(run, f"checkpoint {run.checkpoints[row]}", row) for row in rows]

@@ -78,7 +78,8 @@ def evaluate_chrono(options: ChronoOptions) -> None:
             path = save_report(chrono_report([matrix], data_of(options.val_dir)), Path(options.html).expanduser())
             run.say(f"wrote {path}")
         if run.broken:
-            names, reason = ", ".join(run.broken), next(iter(run.broken.values()))
+            names = ", ".join(run.broken)
+            reason = next(iter(run.broken.values()))
             if len(run.broken) == len(mine) and isinstance(reason, InputError):
                 raise InputError(f"no checkpoint can be used; the first: {reason}")
             raise P2LError(
@@ -140,7 +141,19 @@ class _ChronoRun:
         folder = Path(self.options.output_dir).expanduser() / checkpoint.name
         try:
             with open_checkpoint(checkpoint) as place:
-                sources = self._sources(revision_of(place), slices)
+                revision = revision_of(place)
+                sources = {
+                    votes.number: CellInputs(
+                        revision=revision,
+                        fingerprint=votes.fingerprint,
+                        model_type=self.options.model_type,
+                        head_type=self.options.head_type,
+                        loss_type=self.options.loss_type,
+                        max_length=self.options.max_length,
+                        dtype=self.options.dtype,
+                    )
+                    for votes in slices
+                }
                 numbers = [votes.number for votes in slices]
                 cells = {number: CellFiles(folder, checkpoint.name, number) for number in numbers}
                 old = (
@@ -157,7 +170,7 @@ class _ChronoRun:
         try:
             if predictor is not None:
                 with claimed(folder):
-                    remove_others(folder, checkpoint.name, sources[slices[0].number].revision)
+                    remove_others(folder, checkpoint.name, revision)
                     write_json(folder / MODEL_LIST_FILE, predictor.model.model_list, indent=2)
                     todo = [votes for votes in slices if votes.number not in infos]
                     infos |= self._fill(predictor, checkpoint.number, todo, cells, sources)
@@ -169,21 +182,6 @@ class _ChronoRun:
     def _leave_out(self, checkpoint: Checkpoint, error: P2LError) -> None:
         self.broken[checkpoint.name] = error
         self.say(f"{checkpoint.name}: left out: {error}")
-
-    def _sources(self, revision: str, slices: Sequence[ValidationSlice]) -> dict[int, CellInputs]:
-        options = self.options
-        return {
-            votes.number: CellInputs(
-                revision=revision,
-                fingerprint=votes.fingerprint,
-                model_type=options.model_type,
-                head_type=options.head_type,
-                loss_type=options.loss_type,
-                max_length=options.max_length,
-                dtype=options.dtype,
-            )
-            for votes in slices
-        }
 
     def _load(self, place: Path) -> Predictor:
         if self.loaded is not None and self.loaded() is not None:

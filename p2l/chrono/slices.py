@@ -1,4 +1,4 @@
-"""Validation slices: files of votes whose names contain a number, read once for all checkpoints.
+"""Validation slices: files of votes with a number in their names, read once for all checkpoints.
 
 Shapes: N votes of a slice.
 """

@@ -13,8 +13,6 @@ from urllib.parse import urlsplit
 from p2l.common.cli import Flags, number_of
 from p2l.common.errors import ConfigError
 
-# Keys: only their digests are kept, and those are compared in constant time.
-
 
 def digest_of(key: str | bytes) -> str:
     """Return the SHA-256 of a key in hexadecimal: enough to recognise the key, too little to use it."""
@@ -22,7 +20,8 @@ def digest_of(key: str | bytes) -> str:
 
 
 def matches(key: str | bytes | None, digest: str) -> bool:
-    """Return whether a request's key has this digest; the time it takes depends on neither."""
+    """Return whether a request's key has this digest."""
+    # In constant time: how long a comparison takes tells nothing of the key.
     return hmac.compare_digest(digest_of(key or b""), digest) and key is not None
 
 
@@ -43,21 +42,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+# A proxy adds at least one of these headers; then the peer is the proxy, and not the client.
 _FORWARDED = (
     *("forwarded", "x-forwarded-for", "x-forwarded-host", "x-forwarded-proto", "x-real-ip", "via"),
     *("cf-connecting-ip", "true-client-ip", "x-client-ip"),
 )
-"""Headers of which a proxy adds at least one; then the peer is the proxy, and not who asks."""
 
 
 def is_from_this_machine(peer: str | None, headers: Mapping[str, str], http_version: str = "1.1") -> bool:
-    """Return whether a request comes from this machine, as far as it can be known; `headers` by their small names.
-
-    The name that the client asked for must be of this machine too, or a page in a browser here could ask for others.
-    HTTP/1.0 is what nginx speaks to those behind it, without a header of its own, where nobody configures it.
-    """
+    """Return whether a request comes from this machine, as far as can be told; names of `headers` are in lower case."""
+    # nginx speaks HTTP/1.0 to services behind it, and adds no header, unless it is configured to.
     if http_version == "1.0":
         return False
+    # The host that the client asked for must be this machine too, or a page in a browser here could ask for others.
     try:
         name = urlsplit(f"//{headers.get('host', '')}").hostname or ""
     except ValueError:  # brackets without an address

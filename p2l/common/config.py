@@ -186,7 +186,8 @@ def _extent(event: Any, above: list[_Extent], anchors: dict[str, _Extent | None]
     if isinstance(event, yaml.CollectionEndEvent):
         return above.pop()
     if isinstance(event, yaml.AliasEvent):
-        extent = anchors.get(event.anchor or "", _Extent(event.anchor))  # one that is unknown is refused with the rest
+        # An anchor that is unknown is refused later, with the other mistakes of YAML.
+        extent = anchors.get(event.anchor or "", _Extent(event.anchor))
         if extent is None:
             raise _refusal(event, f"*{event.anchor} stands within what it refers to")
         return extent

@@ -1,7 +1,7 @@
 """Limits of an HTTP service's connections: how long each may send a request or do nothing, and how many may be open.
 
-A connection is in one state, and the states in which it waits for its client are queues in the order of arrival. So the
-ones whose time is up, and the one that makes room at a cap, are always the first of a queue, or a peer's first in it.
+A connection is in one state, and the states in which it waits for its client are queues in the order of arrival. So a
+connection that is out of time, or that makes room at a cap, is always the first of a queue, or a peer's first in it.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
 
 _DEFAULT_CONNECTIONS = 1024  # connections a process by default: some 7 MB
-_FILES_PER_CONNECTION = 3  # one to a provider of the router's, and another connection waits to be set up
+_FILES_PER_CONNECTION = 3  # itself, the router's to a provider, and another that waits to be set up
 _OTHER_FILES = 128
 _ENOUGH_FILES = 65536
 _FLUSH_SECONDS = 5.0  # that the end of an answer may stand still in our buffer
 _REPORT_SECONDS = 10.0
-_BURST_CONNECTIONS = 500  # connections whose memory is worth giving back
+_BURST_CONNECTIONS = 500  # connections with memory that is worth giving back
 _BYTES_AT_REST = 2**16  # received since the last look: the service is at rest
 _BYTES_WORTH_TRIMMING = 2**22  # of requests, likewise: what they become in Python can be a hundred times as large
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8  # of malloc.h
@@ -104,7 +104,7 @@ def _raise_file_limit() -> int:
 
 
 class State(enum.Enum):
-    """What a connection waits for."""
+    """The next event that a connection waits for."""
 
     HEAD = "the headers of a request"
     BODY = "the body of a request"
@@ -115,13 +115,13 @@ class State(enum.Enum):
     __hash__ = object.__hash__  # in C: every connection is put into some queues
 
 
+# Connections that make room at a cap, in this order, and the seconds that they must have stood still for: the request
+# of a new connection is most likely on its way.
 _EVICTION = ((State.HEAD, 0.2), (State.CLOSING, 1.0), (State.IDLE, 0.2), (State.BODY, 5.0))
-"""What makes room at a cap, in this order, and the seconds that it has stood still for: a connection of a moment ago is
-most likely one whose request is on its way."""
 
 
 class Connection(Protocol):
-    """What the limits need of a connection."""
+    """A connection as the limits see it."""
 
     peer: str
     state: State
@@ -211,8 +211,9 @@ class Connections:
         self._reported: dict[str, tuple[float, int]] = {}
 
     def admit(self, connection: Connection) -> bool:
-        """Count a connection whose client may send now; return False if it must be refused."""
-        peer, limits = connection.peer, self.limits
+        """Count a new connection; return False if it must be refused."""
+        peer = connection.peer
+        limits = self.limits
         open_of_peer = self._peers.get(peer, 0)
         if 0 < limits.peer <= open_of_peer and not self._evict(peer):
             self.report("--max-peer-connections", f"refused a connection of {peer}: {open_of_peer} are open")
@@ -230,7 +231,7 @@ class Connections:
         return True
 
     def move(self, connection: Connection, state: State) -> None:
-        """Note what a connection waits for now; its time begins anew only with another state."""
+        """Put a connection into a state; its time begins anew only with another state."""
         if state is connection.state:
             return
         if connection.state is not State.BUSY:
@@ -260,7 +261,7 @@ class Connections:
         return False
 
     def _sweep(self) -> None:
-        """End the connections whose time is up."""
+        """End the connections that are out of time."""
         now, queues = time.monotonic(), self._queues
         for state, seconds in ((State.HEAD, self.limits.header_seconds), (State.IDLE, self.limits.idle_seconds)):
             while queues[state] and (oldest := next(iter(queues[state]))).since + seconds <= now:
@@ -287,7 +288,7 @@ class Connections:
             _loop().run_in_executor(None, _give_memory_back)
         elif self._has_garbage:
             if self.received_bytes < _BYTES_AT_REST and waiting == self._count:
-                # What refers to itself in a circle: looking for it takes a moment, for which nobody waits now.
+                # Looking for circles of references takes a moment, for which nobody waits now.
                 self._has_garbage = False
                 gc.collect()
                 _loop().run_in_executor(None, _give_memory_back)

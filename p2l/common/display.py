@@ -32,12 +32,7 @@ def printable(text: str, keep: str = "") -> str:
     """Return a text of one line without control, direction and zero-width characters, except those to `keep`."""
     if text.isprintable():  # most are
         return text
-
-    def shown(match: re.Match[str]) -> str:
-        mark = match[0]
-        return mark if mark in keep else " " if mark in _BLANKS else ""
-
-    return _HIDDEN.sub(shown, text)
+    return _HIDDEN.sub(lambda match: match[0] if match[0] in keep else " " if match[0] in _BLANKS else "", text)
 
 
 def columns_of(text: str) -> int:

@@ -69,6 +69,11 @@ class MalformedAnswerError(P2LClientError):
     """The response is not that of a P2L endpoint: the URL may be that of another service."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or its kind where it has none; other libraries write pages."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 _HUB_REASONS = {
     "GatedRepoError": "its owner has to grant access on the hub",
     "RepositoryNotFoundError": "the hub has none of this name, or it is private: `hf auth login` lets you in",
@@ -78,12 +83,13 @@ _HUB_DEBRIS = re.compile(r"^Got: |\w+(Error|Exception): |\[Errno -?\d+\] | ?\(Re
 
 
 def hub_reason(error: Exception) -> str:
-    """Return in plain words why the hub's client failed, whose kinds of errors are told apart by their names."""
+    """Return in plain words why the hub's client failed."""
+    # Errors are told apart by name: to import their classes would load the client, and they move between versions.
     kinds = [kind.__name__ for kind in type(error).__mro__]
     named = next((_HUB_REASONS[kind] for kind in kinds if kind in _HUB_REASONS), None)
     if named is not None:
         return named
-    line = _HUB_DEBRIS.sub("", (str(error).strip().splitlines() or [kinds[0]])[0])
+    line = _HUB_DEBRIS.sub("", first_line(error))
     is_network = {"LocalEntryNotFoundError", "ConnectionError", "TransportError", "Timeout"} & {
         *kinds,
         *(kind.__name__ for kind in type(error.__cause__).__mro__),

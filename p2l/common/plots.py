@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
 
 ENDINGS = (".png", ".svg", ".pdf")
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8A6D00", "#5E4FA2")
-"""Of lines, in this order."""
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8A6D00", "#5E4FA2")  # of lines
 RISE, FALL = "#0072B2", "#D55E00"
 """Blue for better, vermilion for worse."""
 # Text of an SVG stays text, for the fonts of the reader; its ids are random without a salt.
@@ -46,7 +45,7 @@ def check_outputs(table: str | None, plot: str | None, *inputs: str | None) -> N
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure, inches wide and high, whose parts make room for each other; notebooks show it."""
+    """Return an empty figure of this size in inches, with a layout that keeps labels apart; notebooks show it."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     figure = _figure_class()(figsize=(width, height), layout="constrained")
@@ -86,7 +85,7 @@ def save_figure(figure: Figure, *paths: Path) -> None:
     with _settings():
         for path in sorted(paths, key=lambda path: path.suffix.lower() != ".svg"):
             ending = path.suffix.lower()
-            if ending != ".svg":  # whose text the reader's program draws, with its own fonts
+            if ending != ".svg":  # the reader's program draws the text of an SVG, with its own fonts
                 _set_fallback_fonts(figure)
             with atomic_path(path) as temporary:
                 figure.savefig(temporary, format=ending[1:], dpi=140, metadata=_NO_DATE[ending])

@@ -136,7 +136,7 @@ def take_hangups() -> None:
 
 
 class _DrainingServer(uvicorn.Server):
-    """A server that answers whoever has connected before it ends, and whose event loop waits little for its threads."""
+    """A server that answers every client that has connected before it ends."""
 
     async def startup(self, sockets: list[socket] | None = None) -> None:
         """Begin to listen."""
@@ -192,7 +192,7 @@ class _WorkerProcess(multiprocess.Process):
         return self._server
 
 
-multiprocess.Process = _WorkerProcess  # type: ignore[misc]  # uvicorn's supervisor knows no other way to say what it starts
+multiprocess.Process = _WorkerProcess  # type: ignore[misc]  # uvicorn's supervisor has no option for its processes
 
 
 class _Supervisor(multiprocess.Multiprocess):
@@ -206,7 +206,7 @@ class _Supervisor(multiprocess.Multiprocess):
 
     def terminate_all(self) -> None:
         """Stop listening, then tell every worker to end when its requests are answered."""
-        # Uvicorn keeps its copy of the socket until the workers have ended, so that connections would wait in vain.
+        # Uvicorn keeps its copy of the socket until the workers have ended: connections would wait there in vain.
         for listener in self.sockets:
             listener.close()
         super().terminate_all()
@@ -237,11 +237,8 @@ async def end_when_orphaned(log: logging.Logger) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-# What Prometheus reads, and which processes are there to be counted.
-
-
 def exposition(registry: CollectorRegistry) -> bytes:
-    """Return what a registry counts, in Prometheus' text format, summed over all workers of a service."""
+    """Return the counts of a registry in Prometheus' text format, summed over all workers of a service."""
     from prometheus_client import generate_latest
 
     return generate_latest(over_workers(registry))

@@ -12,8 +12,7 @@ from functools import lru_cache
 
 MAX_TURNS = 10_000  # turns of a request that an endpoint takes by default, those of all its prompts together
 MAX_CHARS = 1_000_000  # characters of a prompt that an endpoint takes by default
-MAX_MARKS = 30
-"""Combining marks in a row, as in Unicode's stream-safe text format (UAX #15); no language writes as many."""
+MAX_MARKS = 30  # combining marks in a row, as in Unicode's stream-safe text format; no language writes as many
 
 
 def newest_turns(turns: Sequence[str], *, max_turns: int, max_chars: int) -> Sequence[str]:
@@ -34,10 +33,8 @@ def newest_turns(turns: Sequence[str], *, max_turns: int, max_chars: int) -> Seq
 
 
 def cut_marks(text: str) -> str:
-    """Return the text with at most `MAX_MARKS` combining marks in a row; text that people write is returned as it is.
-
-    Normalising a run of marks takes Python the square of its length: 20 s for 80,000.
-    """
+    """Return the text with at most `MAX_MARKS` combining marks in a row; text that people write stays as it is."""
+    # Normalising a run of marks takes Python a time that grows with the square of its length: 20 s for 80,000.
     if len(text) <= MAX_MARKS or text.isascii():
         return text
     coarse, exact = _long_runs()

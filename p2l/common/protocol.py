@@ -20,16 +20,16 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from p2l.common.connections import Connections, State
 
 _errors = logging.getLogger("uvicorn.error.connection")
-_errors.setLevel(logging.ERROR)  # uvicorn would warn of every faulty request, as often as somebody likes to send one
+_errors.setLevel(logging.ERROR)  # uvicorn would warn of every faulty request, however many a client sends
 
 # Uvicorn itself bounds neither the time nor the size of headers, nor how many requests a client sends ahead of answers.
 _MAX_HEADER_BYTES = 65536
 _MAX_HEADERS = 128
 _MAX_QUEUED_REQUESTS = 16  # requests that wait for the answer to an earlier one
-_MAX_IGNORED_BYTES = 2**20  # bytes after those that were not requests, while earlier requests are answered
+_MAX_IGNORED_BYTES = 2**20  # bytes after a refusal, while earlier requests are answered
 _MAX_JOINED_BYTES = 2**16  # bytes: joining more takes longer than writing them apart
 _CONNECTIONS_PER_ACCEPT = 256  # connections at once: some milliseconds
-_LAST_SECONDS = 1.0  # that a connection stays open at the end of the service, for a request that is on its way
+_LAST_SECONDS = 1.0  # a connection stays open at the end of the service, for a request that is on its way
 _SENTENCES = {
     HTTPStatus.BAD_REQUEST: "this is not an HTTP request that can be read",
     HTTPStatus.REQUEST_TIMEOUT: "the request did not arrive in time",
@@ -38,8 +38,7 @@ _SENTENCES = {
     HTTPStatus.SERVICE_UNAVAILABLE: "too many connections are open; try again later",
 }
 
-ErrorBody: TypeAlias = Callable[[int, str], dict[str, Any]]
-"""Returns the body of a service's errors, for a status and a sentence."""
+ErrorBody: TypeAlias = Callable[[int, str], dict[str, Any]]  # the body of a service's error, of status and sentence
 
 
 def detail_body(_status: int, sentence: str) -> dict[str, Any]:
@@ -48,22 +47,20 @@ def detail_body(_status: int, sentence: str) -> dict[str, Any]:
 
 
 class _JoinedWrites:
-    """A transport that sends what is written together in one piece.
+    """A transport that joins writes: the head of an answer with the beginning of its body, later pieces of one turn."""
 
-    Each write of its own is a system call that wakes the client: a sizeable part of what a short answer costs. So the
-    head of an answer waits for the beginning of its body, and each later piece for others of this turn of the event
-    loop.
-    """
+    # Each write is a system call that wakes the client: a sizeable part of the time that a short answer takes.
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         self._transport = transport
         self._loop = loop
         self._pieces: list[bytes] = []
         self._size = 0
-        self._has_begun = False  # whether the head of the answer is sent
-        # Every request asks for these: finding out first that this class has none takes longer than calling them.
+        self.has_begun = False  # whether the head of the answer is sent
+        # Every request asks for these: a look-up that ends in `__getattr__` takes longer than the call.
         self.is_closing = transport.is_closing
-        self.pause_reading, self.resume_reading = transport.pause_reading, transport.resume_reading
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
         self.get_extra_info = transport.get_extra_info
 
     def write(self, data: bytes) -> None:
@@ -72,7 +69,7 @@ class _JoinedWrites:
             self._loop.call_soon(self.flush)
         self._pieces.append(data)
         self._size += len(data)
-        if self._size > _MAX_JOINED_BYTES or (len(self._pieces) == 2 and not self._has_begun):
+        if self._size > _MAX_JOINED_BYTES or (len(self._pieces) == 2 and not self.has_begun):
             self.flush()
 
     def flush(self) -> None:
@@ -80,7 +77,7 @@ class _JoinedWrites:
         if not self._pieces:
             return
         pieces, self._pieces = self._pieces, []
-        self._has_begun = True
+        self.has_begun = True
         is_large, self._size = self._size > _MAX_JOINED_BYTES, 0
         if self.is_closing():  # the client has left since
             return
@@ -88,11 +85,6 @@ class _JoinedWrites:
             self._transport.writelines(pieces)  # joined they would take twice their memory
         else:
             self._transport.write(b"".join(pieces))
-
-    def end_answer(self) -> None:
-        """Send what is left of an answer."""
-        self.flush()
-        self._has_begun = False
 
     def close(self) -> None:
         """Send what was written, then close."""
@@ -127,8 +119,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         self._header_bytes = 0
         self._refusal = HTTPStatus.BAD_REQUEST
-        self._ignored: int | None = None
-        """Bytes that came after those that were not requests; None before there are such."""
+        self._ignored: int | None = None  # bytes received after a refusal; None before it
         self._is_last = False  # whether the connection ends with the next answer, since the service ends
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -149,8 +140,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """See asyncio.Protocol."""
         self._forget()
         super().connection_lost(exc)
-        # Nothing refers in a circle any more, so that memory is freed before the collector looks for it.
-        self.app, self.cycle = self._app, None  # type: ignore[assignment]
+        # Break the circles of references, so that memory is freed before the garbage collector looks for it.
+        self.app = self._app
+        self.cycle = None  # type: ignore[assignment]
         self.pipeline.clear()
 
     def data_received(self, data: bytes) -> None:
@@ -165,7 +157,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._all.received_bytes += len(data)
         was_in_head = self._in_head
         self._parse(data)
-        # What is left of a header that is not whole yet is in the parser, which calls nobody about it.
+        # The parser keeps the rest of a header that is not whole yet, and reports none of its bytes.
         if was_in_head and self._in_head:
             self._header_bytes += len(data)
             if self._header_bytes > _MAX_HEADER_BYTES:
@@ -236,7 +228,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Turn to the next request."""
-        self._joined.end_answer()
+        self._joined.flush()
+        self._joined.has_begun = False
         super().on_response_complete()
         self._note()
         if self._is_last and not self._answers() and not self.transport.is_closing():
@@ -254,7 +247,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def _end(self) -> None:
-        # A request whose headers are not whole is waited for, within the time that any has.
+        # A request with headers that are not whole yet has the usual time for them.
         if not self._answers() and not self._in_message:
             self.transport.close()
 
@@ -270,9 +263,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cycle.keep_alive = False
         if not self.cycle.more_body:  # the requests before are whole, and are answered
             return
-        # What cannot be read is the body of the newest request.
+        # The bytes that cannot be read are the body of the newest request.
         if self.pipeline:
-            self.pipeline[0] = (self.cycle, self._refuse_body)
+            status = HTTPStatus.BAD_REQUEST
+            refusal: Any = JSONResponse(self._error_body(status.value, _SENTENCES[status]), status.value)
+            self.pipeline[0] = (self.cycle, refusal)
         elif self.cycle.response_started:
             self.abort()  # a second answer would be taken for a part of the first
         else:
@@ -335,32 +330,24 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write(head.encode() + body)
         self.transport.close()
 
-    async def _refuse_body(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request whose body is not a body."""
-        status = HTTPStatus.BAD_REQUEST
-        response = JSONResponse(self._error_body(status.value, _SENTENCES[status]), status.value)
-        await response(scope, receive, send)
-
 
 class Arrivals:
-    """Makes the protocol of each new connection, and takes what has arrived with it from the system's queue.
+    """Makes the protocol of each new connection, and takes what has arrived with it from the system's queue."""
 
-    The event loop takes one connection each time it looks around, so that somebody behind a thousand of another address
-    would wait until each has been set up and has begun a request. Taking one is cheap; what has been taken is set up
-    address by address.
-    """
+    # The event loop takes one connection a turn: a client behind a thousand connections of another address would wait
+    # until each has been set up and has begun a request. Taking a connection is cheap; they are set up address by
+    # address.
 
     def __init__(self, connections: Connections, error_body: ErrorBody = detail_body) -> None:
         """Hand these to every protocol; without listeners it can be pickled, for uvicorn's workers."""
         self._all = connections
         self._error_body = error_body
-        self.listeners: list[socket] = []
-        """Copies of the sockets that the event loop listens at; connections are taken from these too."""
+        self.listeners: list[socket] = []  # copies of the sockets that the event loop listens at
         self._arriving: set[asyncio.Task[None]] = set()
 
     def __call__(self, **options: Any) -> BoundedProtocol:
         """Return the protocol of a connection; `options` are uvicorn's."""
-        # Most come alone, and looking whether others wait takes less than trying to take one.
+        # Most connections come alone, and looking whether others wait takes less time than trying to take one.
         waits_at = select(self.listeners, (), (), 0)[0] if self.listeners else ()
         for listener in waits_at:
             make = partial(BoundedProtocol, self._all, self._error_body, **options)
@@ -389,10 +376,8 @@ class Arrivals:
 
 
 def waiting_at(listener: socket, most: int) -> Iterator[tuple[socket, str]]:
-    """Take connections that wait at a socket, with their addresses; the event loop makes them non-blocking.
-
-    Each call of the system lets other threads have the interpreter, so that there is but one for each.
-    """
+    """Take connections that wait at a socket, with their addresses; the event loop makes them non-blocking."""
+    # One system call for each connection: each call lets other threads have the interpreter.
     with contextlib.suppress(OSError):  # BlockingIOError: there is none any more
         for _ in range(most):
             connection, address = listener.accept()

@@ -1,4 +1,4 @@
-"""Whether to try again, and after which pause: the one policy of clients, router and evaluation.
+"""Retries: one policy of clients, router and evaluation for their number and the pauses between them.
 
     low = max(Retry-After, (1 - jitter) * e)  with  e = min(cap, base * 2^(failures - 1))
     pause = low + uniform(0, min(jitter * e, max(base, cap - Retry-After)))
@@ -25,7 +25,7 @@ _MAX_DOUBLINGS = 60  # 2.0 ** 1024 would overflow
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How often to try and how long to pause between two attempts, in seconds."""
+    """The number of attempts and the pauses between them, in seconds."""
 
     attempts: int = 6  # attempts at most, the first one included
     base: float = 1.0  # the first pause, before its random part is taken away

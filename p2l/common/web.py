@@ -1,4 +1,4 @@
-"""What the HTTP services share: when a request ends, how large its body may be, how long it may take to arrive."""
+"""Kit of the HTTP services: deadlines of requests, clients that leave, limits of the size and time of bodies."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 T = TypeVar("T")
-_UNHEARD_SECONDS = 0.05  # for which a client that leaves is not noticed: what is over by then needs no listener
+_UNHEARD_SECONDS = 0.05  # before a listener notices a client that leaves: most requests are over by then
 
-# A request lives as long as its client is connected and its deadline has not passed. Its own task does the work: a
-# timer and a listener for the end of the connection cancel that task, so nothing else has to be cleaned up.
+# A request lives as long as its client is connected and its deadline has not passed. Its task does the work: a timer
+# and a listener for the end of the connection cancel that task, so nothing else has to be cleaned up.
 
 
 class ClientGoneError(Exception):
@@ -26,7 +26,7 @@ class ClientGoneError(Exception):
 
 @dataclass(frozen=True)
 class Deadline:
-    """When a request has to be over, by the clock of the event loop."""
+    """The time at which a request has to be over, by the clock of the event loop."""
 
     at: float
 
@@ -71,8 +71,8 @@ class _Cancellation:
             raise self._reason from None
 
 
+# The number of requests to end a task; counted from Python 3.11 on.
 _cancellations: Callable[[asyncio.Task[Any]], int] = getattr(asyncio.Task, "cancelling", lambda _: 0)
-"""How often a task was asked to end; known from Python 3.11 on."""
 
 
 class time_limit(_Cancellation):  # noqa: N801 - in lower case, as the standard library's context managers are
@@ -130,7 +130,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class _Bodies:
-    """Bytes of bodies that are not whole yet, of all requests of the process."""
+    """Bytes of all bodies of the process that are not whole yet."""
 
     size = 0
     max_bytes = 2**30
@@ -144,9 +144,10 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
     """
     # The rest of a refused body is never read, so the connection cannot be used again.
     close = {"connection": "close"}
+    too_large = HTTPException(413, f"the request is larger than {max_bytes / 2**20:g} MiB; send less at once", close)
     declared = headers.get("content-length", "")
     if declared.isdigit() and int(declared) > max_bytes:
-        raise _too_large(max_bytes, close)
+        raise too_large
     chunks: list[bytes] = []
     size = 0
     try:
@@ -159,7 +160,7 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
                 size += len(chunks[-1])
                 _Bodies.size += len(chunks[-1])
                 if size > max_bytes:
-                    raise _too_large(max_bytes, close)
+                    raise too_large
                 if not message.get("more_body", False):
                     return b"".join(chunks)
                 if _Bodies.size > _Bodies.max_bytes:
@@ -167,10 +168,6 @@ async def read_body(headers: Headers, receive: Receive, max_bytes: int, seconds:
                     raise HTTPException(503, text, {**close, "retry-after": "1"})
     finally:
         _Bodies.size -= size
-
-
-def _too_large(max_bytes: int, headers: dict[str, str]) -> HTTPException:
-    return HTTPException(413, f"the request is larger than {max_bytes / 2**20:g} MiB; send less at once", headers)
 
 
 class BodyLimit:

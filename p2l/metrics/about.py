@@ -1,4 +1,4 @@
-"""What each metric means, in one sentence for readers of reports, and how its values are written.
+"""The meaning of each metric, in one sentence for readers of reports, and the form of its values.
 
 Shares are percentages wherever people read them, in terminals and on pages; files hold the plain number. Spreads of
 coefficients are written in points of an arena score, of which 400 are odds of 10 to 1 and 174 are one unit of a file.
@@ -40,6 +40,7 @@ class About:
         return f"{self.meaning} {self.better.capitalize()} is better." if self.better else self.meaning
 
 
+# Every metric of votes and leaderboards, by its name in files.
 ABOUT: dict[str, About] = {
     "Loss": About(
         "Loss",
@@ -198,7 +199,6 @@ ABOUT: dict[str, About] = {
     ),
     "Leaderboard": About("Leaderboard", "", "", "Both leaderboards, model by model."),
 }
-"""Of every metric of votes and leaderboards, by the name that files have."""
 
 
 def about(name: str) -> About:

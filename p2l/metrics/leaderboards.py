@@ -27,7 +27,7 @@ _TOPS = (1, 3, 5, 10)
 
 @dataclass(frozen=True)
 class Standing:
-    """One leaderboard: coefs (M,), NaN for models it does not know, and eta, gamma where the likelihood has them."""
+    """A leaderboard: coefs (M,), NaN for models it does not know, and eta, gamma where the likelihood has them."""
 
     coefs: Any
     eta: float | None = None

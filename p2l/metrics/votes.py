@@ -156,7 +156,7 @@ class Metric:
     apart: bool = False  # whether it also needs ties that are apart from votes of which both answers are bad
 
     def applies(self, likelihood: Likelihood) -> bool:
-        """Whether the metric means something under this likelihood."""
+        """Return whether the metric means something under this likelihood."""
         return {*self.outcomes} <= {*likelihood.outcomes} and not (self.apart and likelihood.merges_ties)
 
 
@@ -344,7 +344,8 @@ _Coefs: TypeAlias = npt.NDArray[np.floating[Any]]
 
 def _of_coefs(measure: Callable[[_Coefs, int], float], votes: ScoredVotes) -> float:
     # One leaderboard (M,) stands for N equal rows.
-    rows, copies = votes.coef_rows, len(votes.labels) if votes.coefs.ndim == 1 else 1
+    rows = votes.coef_rows
+    copies = len(votes.labels) if votes.coefs.ndim == 1 else 1
     return measure(rows, copies) if rows.size and copies else np.nan
 
 

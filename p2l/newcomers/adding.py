@@ -42,7 +42,7 @@ from p2l.newcomers.rows import (
 from p2l.people.voters import organisation_of
 from p2l.training.run_records import RECORD_FILE
 from p2l.votes.schema import hash_turns
-from p2l.votes.sources import file_kind, read_columns
+from p2l.votes.sources import file_kind, read_frame
 from p2l.votes.writing import write_votes
 
 Floats = npt.NDArray[np.float64]
@@ -145,7 +145,7 @@ def read_answers(path: str, models: Sequence[str]) -> tuple[list[list[str]], Flo
     A model that was asked a prompt several times has the mean of its scores there.
     """
     file = Path(path).expanduser()
-    table = read_columns(file, {"prompt", "model", "score"})
+    table = read_frame(file, {"prompt", "model", "score"})
     first = 2 if file_kind(file) == ".csv" else 1  # a CSV file's header is row 1
     for column in ("prompt", "model", "score"):
         if column not in table:
@@ -283,7 +283,7 @@ def choose_probes(model: str, prompts: str, count: int, *, limit: int = 5000, se
 
 def _prompts_of(path: str, models: Sequence[str]) -> tuple[list[list[str]], Floats]:
     """Return the different prompts (P) of a file, and what scores (P, M) of known models it holds, else NaN."""
-    table = read_columns(Path(path).expanduser(), {"prompt", "model", "score"})
+    table = read_frame(Path(path).expanduser(), {"prompt", "model", "score"})
     if "prompt" not in table or not len(table):
         raise InputError(f"{path}: holds no prompts; a column 'prompt' is needed")
     if {"model", "score"} <= {*table}:

@@ -108,7 +108,14 @@ def _as_votes(source: Source, raw: RawBatch, sides: Sequence[str]) -> Any:
         ]
         columns = {"prompt": pa.array(turns, pa.list_(pa.string())), **columns}
     if "winner" in columns:
-        columns["winner"] = _winners(columns["winner"])
+        # Each different spelling is looked at once.
+        encoded = columns["winner"].cast(pa.string()).dictionary_encode()
+        winners = []
+        for text in encoded.dictionary.to_pylist():
+            word = (text or "").strip().lower()
+            winners.append("tie (bothbad)" if word in _BOTH_BAD else word if word in WINNERS else text)
+        spelled = pa.DictionaryArray.from_arrays(encoded.indices, pa.array(winners, pa.string()))
+        columns["winner"] = spelled.dictionary_decode()
     if "timestamp" in columns and "tstamp" not in columns:
         # Null where there is no time; not a number, which is refused, where one cannot be read.
         times = columns["timestamp"]
@@ -116,15 +123,6 @@ def _as_votes(source: Source, raw: RawBatch, sides: Sequence[str]) -> Any:
         is_none = times.is_null().to_numpy(zero_copy_only=False) if is_text(times.type) else np.isnan(seconds)
         columns["tstamp"] = pa.array(seconds, mask=is_none)
     return pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-
-
-def _winners(column: Any) -> Any:
-    encoded = column.cast(pa.string()).dictionary_encode()
-    spelled = []
-    for text in encoded.dictionary.to_pylist():
-        word = (text or "").strip().lower()
-        spelled.append("tie (bothbad)" if word in _BOTH_BAD else word if word in WINNERS else text)
-    return pa.DictionaryArray.from_arrays(encoded.indices, pa.array(spelled, pa.string())).dictionary_decode()
 
 
 def _measures(places: Sequence[str], conversations: Sequence[Any], side: str) -> dict[str, Any]:
@@ -169,8 +167,10 @@ def _content(place: str, content: Any, name: str) -> str:
         return content
     if isinstance(content, dict):
         content = [content]
-    parts = content if isinstance(content, list) else [None]
-    texts = [part if isinstance(part, str) else part.get("text") for part in parts if isinstance(part, str | dict)]
-    if len(texts) < len(parts):
+    pieces = content if isinstance(content, list) else [None]
+    texts = [
+        piece if isinstance(piece, str) else piece.get("text") for piece in pieces if isinstance(piece, str | dict)
+    ]
+    if len(texts) < len(pieces):
         raise VoteError(f"{place}: a message of {name} holds neither text nor parts with text")
     return "\n".join(text for text in texts if text)

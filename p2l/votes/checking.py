@@ -28,6 +28,7 @@ from p2l.votes.spool import RecordFile
 
 _HASH_FILES = 64  # the prompt hashes are spread over them, so that those of one fit in memory
 _MIN_VOTES, _MIN_VOTES_ON_MODEL = 20, 10  # of a voter, below which nothing is concluded
+_LATEST_SECONDS = 1e11  # since 1970, in the year 5138
 _MAX_PER_MINUTE = 20  # votes, faster than anybody reads
 _FALSE_DISCOVERIES = 0.01  # the rate of voters who are named by chance
 _POINTS = np.array([1.0, 0.0, 0.5, 0.5])  # of the first model, by the position in WINNERS
@@ -154,7 +155,8 @@ class _ReportBuilder:
         self.voters = _VoterCounts()
 
     def count(self, batch: VoteBatch) -> None:
-        report, columns = self.report, batch.batch
+        report = self.report
+        columns = batch.batch
         report.votes += len(batch)
         report.bad_rows += batch.dropped
         if not len(batch):
@@ -207,31 +209,25 @@ class _ReportBuilder:
         if not report.votes:
             report.problems.append("holds no votes")
             report.kinds["no votes"] += 1
-        report.notes = _notes(report)
+        if report.prompts is None:
+            near = nearest("prompt", report.source.columns)
+            report.notes.append(f"no prompt column{near}: good for leaderboards, not for training")
+        if report.times is None:
+            report.notes.append("no times: cannot be split by time or replayed as a stream")
+        elif report.times[1] > _LATEST_SECONDS:
+            report.notes.append("tstamp is beyond the year 5000: milliseconds? seconds since 1970 are expected")
+        elif not report.time_sorted:
+            report.notes.append("votes are not sorted by time")
+        unused = [name for name in WINNERS if report.votes and not report.winners[name]]
+        if unused:
+            report.notes.append(f"no vote is {' or '.join(repr(name) for name in unused)}")
+        if report.weights is not None and report.weights[1] == 0 and report.votes:
+            report.notes.append("all weights are zero")
         return report
 
 
 def _value_counts(column: Any) -> dict[Any, int]:
     return {item["values"]: item["counts"] for item in column.drop_null().value_counts().to_pylist()}
-
-
-def _notes(report: _VoteReport) -> list[str]:
-    notes = []
-    if report.prompts is None:
-        near = nearest("prompt", report.source.columns)
-        notes.append(f"no prompt column{near}: good for leaderboards, not for training")
-    if report.times is None:
-        notes.append("no times: cannot be split by time or replayed as a stream")
-    elif report.times[1] > 1e11:
-        notes.append("tstamp is beyond the year 5000: milliseconds? seconds since 1970 are expected")
-    elif not report.time_sorted:
-        notes.append("votes are not sorted by time")
-    unused = [name for name in WINNERS if report.votes and not report.winners[name]]
-    if unused:
-        notes.append(f"no vote is {' or '.join(repr(name) for name in unused)}")
-    if report.weights is not None and report.weights[1] == 0 and report.votes:
-        notes.append("all weights are zero")
-    return notes
 
 
 # Voters who do not vote like people: always for one model, always for one side, or faster than anybody reads.
@@ -278,12 +274,12 @@ def _models(
     def others(values: Floats) -> Floats:
         return np.asarray(np.bincount(pair, values)[pair] - np.bincount(voter_pair, values)[voter_pair])
 
-    known = others(np.ones(len(pair))) + 2.0
-    expected = (others(of_low) + 1.0) / known
-    spread = expected * (1.0 - expected) * (1.0 + np.bincount(voter_pair)[voter_pair] / known)
-    told = np.flatnonzero(known > 2.5)
+    votes_of_others = others(np.ones(len(pair))) + 2.0
+    expected = (others(of_low) + 1.0) / votes_of_others
+    spread = expected * (1.0 - expected) * (1.0 + np.bincount(voter_pair)[voter_pair] / votes_of_others)
+    compared = np.flatnonzero(votes_of_others > 2.5)  # beside the two that are assumed, one for each model
     voter, low, high, of_low, expected, spread = (
-        column[told] for column in (voter, low, high, of_low, expected, spread)
+        column[compared] for column in (voter, low, high, of_low, expected, spread)
     )
     tests = []
     keys = np.concatenate([voter.astype(np.int64) * size + low, voter.astype(np.int64) * size + high])
@@ -302,8 +298,8 @@ def _models(
 
 def _bursts(voter: NDArray[Any], times: Floats) -> list[tuple[int, str]]:
     """Return the voters with many votes within one minute."""
-    known = np.flatnonzero(np.isfinite(times))
-    order = known[np.lexsort((times[known], voter[known]))]
+    timed = np.flatnonzero(np.isfinite(times))
+    order = timed[np.lexsort((times[timed], voter[timed]))]
     busiest: dict[int, int] = {}  # most votes within a minute
     start = 0
     who, when = voter[order].tolist(), times[order].tolist()

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pc_csv
 
-from p2l.common.errors import VoteError
+from p2l.common.errors import VoteError, first_line
 from p2l.common.files import parse_json
 from p2l.common.spreadsheets import of_cells
 from p2l.votes.json_lines import has_too_many_keys
@@ -85,7 +85,7 @@ def _text_batches(path: Path, names: Sequence[str], columns: Sequence[str]) -> I
     except pa.ArrowInvalid as error:
         if str(error).startswith("Empty CSV file") or not names:
             raise VoteError(f"{path}: is empty") from error
-        raise VoteError(f"{path}: is not CSV as it should be: {str(error).splitlines()[0]}") from error
+        raise VoteError(f"{path}: is not CSV as it should be: {first_line(error)}") from error
 
 
 def _kinds(path: Path, names: Sequence[str], columns: Sequence[str]) -> dict[str, str]:

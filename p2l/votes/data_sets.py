@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from p2l.common.errors import VoteError, hub_reason
+from p2l.common.errors import VoteError, first_line, hub_reason
 from p2l.common.files import parse_json
 from p2l.votes.rows import RawBatch, Source, numbered
 
@@ -101,7 +101,7 @@ def _check_unpacked(path: Path) -> None:
             messages = pa.ipc.MessageReader.open_stream(file)
             unpacked = sum(_message_size(message.metadata.to_pybytes(), message.body) for message in messages)
     except (pa.ArrowException, OSError, struct.error, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = first_line(error)
         raise VoteError(f"{path}: cannot be read as an Arrow stream: {reason}") from error
     if unpacked > max(_SMALL_BYTES, _MAX_EXPANSION * stored):
         raise VoteError(
@@ -138,7 +138,8 @@ class _Table:
     """A table of a flatbuffer."""
 
     def __init__(self, buffer: bytes, start: int) -> None:
-        self._buffer, self._start = buffer, start
+        self._buffer = buffer
+        self._start = start
         self._vtable = start - _number(buffer, start, "<i")
 
     def field(self, number: int) -> int | None:

@@ -121,16 +121,17 @@ class _ArrowParser:
                 return None
             if any(_holds_timestamp(kind) for kind in table.schema.types):
                 return None
-            self._schema, self._fields = table.schema, keys
+            self._schema = table.schema
+            self._fields = keys
         return [RawBatch(table.combine_chunks().to_batches()[0], line)] if len(table) == lines else None
 
 
 def _check_shape(path: Path, block: bytes, line: int) -> tuple[int, bool]:
-    """Return how many different keys a block has, at any depth, and whether each line may be an object of its own.
+    """Return the number of different keys of a block, at any depth, and whether each line may be a whole object.
 
-    VoteError where a line nests too deep. Where not every line begins and ends an object, values may go on in the next
-    line for Arrow, and nest deeper than any line.
+    Raise VoteError where a line nests too deep.
     """
+    # For Arrow, values may go on in the next line where not every line begins and ends an object, and nest deeper.
     keys = set[bytes]()
     is_object_per_line = True
     plain = _without_escapes(block)
@@ -149,13 +150,13 @@ def _without_escapes(text: bytes) -> bytes:
 
 
 def has_too_many_keys(texts: Sequence[str]) -> bool:
-    """Whether a column of these JSON texts would have a place for more keys by objects than fits."""
+    """Return whether a column of these JSON texts would have too many keys by objects for Arrow."""
     keys = {match[1] for text in texts for match in _STRING.finditer(_without_escapes(text.encode())) if match[2]}
     return len(keys) * sum(text.count("{") for text in texts) > _MAX_CELLS
 
 
 def _holds_timestamp(kind: Any) -> bool:
-    """Whether the parser took text for a time somewhere: JSON has no times, so such text must stay text."""
+    """Return whether the parser took text for a time somewhere: JSON has no times, so such text must stay text."""
     if pa.types.is_struct(kind):
         return any(_holds_timestamp(field.type) for field in kind)
     if pa.types.is_list(kind):
@@ -207,5 +208,5 @@ def _has_surrogate(value: Any) -> bool:
     if isinstance(value, str):
         return not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value)
     if isinstance(value, dict):
-        return any(_has_surrogate(part) for pair in value.items() for part in pair)
-    return isinstance(value, list) and any(_has_surrogate(part) for part in value)
+        return any(_has_surrogate(key) or _has_surrogate(element) for key, element in value.items())
+    return isinstance(value, list) and any(map(_has_surrogate, value))

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from p2l.common.errors import InputError, VoteError
+from p2l.common.errors import InputError, VoteError, first_line
 from p2l.common.files import parse_json
 from p2l.votes.rows import Source, numbered
 from p2l.votes.schema import numbers
@@ -90,7 +90,7 @@ class Lake:
                 self.files, self.root = pafs.LocalFileSystem(), str(Path(location).expanduser().absolute())
             self._check(create=create)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise InputError(f"{self.name}: cannot be used as a lake: {_line(error)}") from error
+            raise InputError(f"{self.name}: cannot be used as a lake: {first_line(error)}") from error
 
     def _check(self, *, create: bool) -> None:
         if self.files.get_file_info(f"{self.root}/{_MARK}").is_file:
@@ -109,7 +109,7 @@ class Lake:
 
     @cached_property
     def commits(self) -> list[Commit]:
-        """Everything that was committed when this was asked first, in the order of names."""
+        """All commits at the first look, in the order of their names."""
         selector = pafs.FileSelector(f"{self.root}/{_COMMITS}", allow_not_found=True)
         files = self.files.get_file_info(selector)
         commits = []
@@ -120,7 +120,9 @@ class Lake:
                 columns = tuple(map(str, about.pop("columns")))
                 commits.append(Commit(**about, parts=parts, columns=columns))
             except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise VoteError(f"{self.name}: {_COMMITS}/{name} is not a commit of a lake: {_line(error)}") from error
+                raise VoteError(
+                    f"{self.name}: {_COMMITS}/{name} is not a commit of a lake: {first_line(error)}"
+                ) from error
         return commits
 
     @property
@@ -147,7 +149,7 @@ class Lake:
 
     @property
     def rows(self) -> int:
-        """How many votes there are."""
+        """The number of votes."""
         return sum(part.rows for part in self.parts)
 
     def read(self, path: str) -> bytes:
@@ -191,7 +193,7 @@ class Lake:
                 for batch in votes.iter_batches(rows, columns=chosen):
                     yield _with_fields(batch, nullable=True)  # so that the votes of all files are of one schema
         except (OSError, pa.ArrowException) as error:
-            raise VoteError(f"{self.name}: {part.path}: cannot be read: {_line(error)}") from error
+            raise VoteError(f"{self.name}: {part.path}: cannot be read: {first_line(error)}") from error
 
     def source(self) -> Source:
         """Return its votes as a source, the oldest days first."""
@@ -289,13 +291,10 @@ class _PartWriter:
 
 
 def _with_fields(rows: Any, *, nullable: bool = False) -> Any:
-    """Return a table or a batch whose fields may be null, or may not where none is: those are read twice as fast."""
+    """Return a table or a batch with fields that may be null, or, without `nullable`, only where some are."""
+    # Fields that may not be null are read twice as fast.
     fields = [
         kind.with_nullable(nullable or column.null_count > 0 or pa.types.is_nested(kind.type))
         for kind, column in zip(rows.schema, rows.columns, strict=True)
     ]
     return type(rows).from_arrays(rows.columns, schema=pa.schema(fields, rows.schema.metadata))
-
-
-def _line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,8 +1,4 @@
-"""What fills a lake: files of votes, each once. `p2l.online_training.router_votes` adds those of a router.
-
-A file is known by its content and taken once; one that has changed since it was added is refused, since nobody can tell
-which of its votes are there already.
-"""
+"""Add files of votes to a lake, each once. `p2l.online_training.router_votes` adds those of a router."""
 
 from __future__ import annotations
 
@@ -39,6 +35,7 @@ def add_file(lake: Lake, name: str, *, drop_bad: bool = False, split: str = "tra
         if commit.identity == identity:
             return Added(votes=0, days=0, dropped=0, is_new=False)
         if commit.source == place:
+            # Nobody can tell which of its votes are in the lake already.
             raise InputError(
                 f"{name}: has changed since it was added to {lake.name}; write the votes that are new to another file"
             )

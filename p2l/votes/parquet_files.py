@@ -1,4 +1,4 @@
-"""Votes out of Parquet files, in batches whose size is known before they are read.
+"""Votes out of Parquet files, in batches of a size that is known before they are read.
 
 A few bytes of a Parquet file may stand for gigabytes: pages are compressed, a text that repeats is stored once, a run
 of equal rows is a count. So what a file unpacks to is estimated from its metadata and its dictionaries, and a batch has
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from p2l.common.errors import VoteError
+from p2l.common.errors import VoteError, first_line
 from p2l.votes.rows import RawBatch, Source, check_number_of_columns
 
 _BATCH_BYTES = 64 << 20
@@ -50,7 +50,7 @@ def _read(path: Path, columns: Sequence[str] | None, batch_size: int) -> Iterato
                     yield RawBatch(batch, row)
                     row += len(batch)
     except (OSError, pa.ArrowException) as error:
-        raise VoteError(f"{path}: row {row}: cannot be read: {str(error).splitlines()[0]}") from error
+        raise VoteError(f"{path}: row {row}: cannot be read: {first_line(error)}") from error
 
 
 class _Size(NamedTuple):
@@ -90,7 +90,8 @@ def _group_sizes(path: Path, columns: Sequence[str] | None) -> list[_Size]:
 
 def _chunk_size(file: Any, group: int, chunk: Any, rows: int) -> _Size:
     """Return the size of one column of a row group."""
-    stored, values = chunk.total_uncompressed_size, chunk.num_values + rows
+    stored = chunk.total_uncompressed_size
+    values = chunk.num_values + rows
     plain = stored + _BYTES_PER_LEVEL * values
     if chunk.physical_type != "BYTE_ARRAY" or not chunk.has_dictionary_page or values * stored <= _BATCH_BYTES:
         return _Size(plain, plain / max(rows, 1), 0.0, chunk.path_in_schema)

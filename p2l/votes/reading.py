@@ -45,7 +45,14 @@ def find_problems(batch: Any, label_names: dict[int, str] | None = None) -> list
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     findings: list[Finding] = []
     if "prompt" in columns:
-        findings += _prompt_problems(columns["prompt"])
+        prompts = columns["prompt"]
+        empty = pc.equal(pc.list_value_length(prompts), 0)
+        findings.append(_finding("prompt", prompts.is_null(), "prompt is missing"))
+        findings.append(_finding("prompt", empty, "prompt has no turns"))
+        if prompts.flatten().null_count:
+            parents = pc.list_parent_indices(prompts).filter(prompts.flatten().is_null())
+            rows = np.unique(parents.to_numpy(zero_copy_only=False))
+            findings.append(Finding("prompt", rows, lambda _: "prompt holds a turn that is missing"))
     for name in ("model_a", "model_b"):
         if name in columns:
             is_empty = pc.equal(pc.utf8_trim_whitespace(columns[name]), "")
@@ -79,19 +86,6 @@ def _finding(kind: str, wrong: Any, sentence: Callable[[int], str] | str) -> Fin
     if not isinstance(wrong, np.ndarray):
         wrong = pc.fill_null(wrong, False).to_numpy(zero_copy_only=False)
     return Finding(kind, np.flatnonzero(wrong), (lambda _: sentence) if isinstance(sentence, str) else sentence)
-
-
-def _prompt_problems(column: Any) -> list[Finding]:
-    empty = pc.equal(pc.list_value_length(column), 0)
-    findings = [
-        _finding("prompt", column.is_null(), "prompt is missing"),
-        _finding("prompt", empty, "prompt has no turns"),
-    ]
-    if column.flatten().null_count:
-        parents = pc.list_parent_indices(column).filter(column.flatten().is_null())
-        rows = np.unique(parents.to_numpy(zero_copy_only=False))
-        findings.append(Finding("prompt", rows, lambda _: "prompt holds a turn that is missing"))
-    return findings
 
 
 def _number_problem(name: str, column: Any) -> Finding:
@@ -265,7 +259,7 @@ def check_columns(
 def scan(
     source: Source, columns: Sequence[str] | None, batch_size: int, label_list: Sequence[str] | None
 ) -> Iterator[tuple[VoteBatch, list[Finding]]]:
-    """Stream batches in the form of the schema together with their faults."""
+    """Stream batches in the form of the schema, each with its faults."""
     label_names: dict[int, str] = {}
     for raw in source.stream(columns, batch_size):
         # A block of JSON lines may lack keys that others have.
@@ -322,25 +316,18 @@ def _other_models(batch: Any, labelled: dict[str, Any], swapped: Any) -> list[Fi
     return [Finding("labels", np.flatnonzero(wrong), describe)] if wrong.any() else []
 
 
-class Columns(dict[str, Any]):
-    """Arrow arrays by column name; `dropped` counts faulty rows that were left out."""
-
-    dropped = 0
-
-
-def read_columns(source: Any, columns: Sequence[str], *, split: str = "train", drop_bad: bool = False) -> Columns:
+def read_columns(source: Any, columns: Sequence[str], *, split: str = "train") -> dict[str, Any]:
     """Read some columns of all votes as Arrow arrays, checked as by `read_votes`; text is dictionary-encoded.
 
     This is the cheap way to what a leaderboard needs: `encode_votes(c["model_a"], c["model_b"], c["winner"])`.
-    Four bytes a vote and text column stay in memory. With `drop_bad`, `dropped` of the result counts the rows left out.
+    Four bytes a vote and text column stay in memory.
     """
     chunks: dict[str, list[Any]] = {name: [] for name in columns}
-    joined = Columns()
-    for batch in read_votes(source, columns=columns, split=split, drop_bad=drop_bad):
-        joined.dropped += batch.dropped
+    for batch in read_votes(source, columns=columns, split=split):
         for name in columns:
             values = batch.batch.column(name)
             chunks[name].append(values.dictionary_encode() if values.type == pa.string() else values)
+    joined: dict[str, Any] = {}
     for name, arrays in chunks.items():
         # JSON lines may change the type of a column as they go.
         kind = common_type([array.type for array in arrays])

@@ -59,27 +59,24 @@ class Source:
         """Yield batches in order, without dictionaries; VoteError where text is too much, or not UTF-8."""
         for raw in self.read(columns, batch_size):
             names = raw.batch.schema.names
-            arrays = [
-                self._guarded(raw.first_row, name, column)
-                for name, column in zip(names, raw.batch.columns, strict=True)
-            ]
+            arrays = []
+            for name, column in zip(names, raw.batch.columns, strict=True):
+                if pa.types.is_dictionary(column.type):
+                    # A text that is stored once may be referred to by every row.
+                    size = 0
+                    if is_text(column.type.value_type):
+                        size = pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0
+                    if size > _MAX_COLUMN_BYTES:
+                        raise VoteError(
+                            f"{self.place(raw.first_row)}: {name}: this and the next {len(column):,} rows hold "
+                            f"{size / 1e9:,.1f} GB of text, which votes do not; leave out what repeats"
+                        )
+                    column = column.dictionary_decode()
+                if not is_valid(column):
+                    rows = (row for row in range(len(column)) if not is_valid(pa.concat_arrays([column.slice(row, 1)])))
+                    raise VoteError(f"{self.place(raw.first_row + next(rows, 0))}: {name} is not UTF-8 text")
+                arrays.append(column)
             yield RawBatch(pa.RecordBatch.from_arrays(arrays, names=names), raw.first_row)
-
-    def _guarded(self, first_row: int, name: str, column: Any) -> Any:
-        if pa.types.is_dictionary(column.type):
-            # A text that is stored once may be referred to by every row.
-            if is_text(column.type.value_type):
-                size = pc.sum(pc.binary_length(column.dictionary).take(column.indices)).as_py() or 0
-                if size > _MAX_COLUMN_BYTES:
-                    raise VoteError(
-                        f"{self.place(first_row)}: {name}: this and the next {len(column):,} rows hold "
-                        f"{size / 1e9:,.1f} GB of text, which votes do not; leave out what repeats"
-                    )
-            column = column.dictionary_decode()
-        if not is_valid(column):
-            rows = (row for row in range(len(column)) if not is_valid(pa.concat_arrays([column.slice(row, 1)])))
-            raise VoteError(f"{self.place(first_row + next(rows, 0))}: {name} is not UTF-8 text")
-        return column
 
 
 def numbered(batches: Iterable[Any]) -> Iterator[RawBatch]:
@@ -91,12 +88,12 @@ def numbered(batches: Iterable[Any]) -> Iterator[RawBatch]:
 
 
 def is_text(kind: Any) -> bool:
-    """Whether an Arrow type is text of any width."""
+    """Return whether an Arrow type is text of any width."""
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def is_valid(column: Any) -> bool:
-    """Whether all text of a column is UTF-8."""
+    """Return whether all text of a column is UTF-8."""
     try:
         column.validate(full=True)
     except pa.ArrowInvalid:

@@ -196,7 +196,7 @@ def _turns(source: Source, column: Any) -> Any:
 
 
 def is_one_text(raw: Any, turns: Any) -> bool:
-    """Whether the source holds each of these prompts as one text, rather than a list or the text of one."""
+    """Return whether the source holds each of these prompts as a text, rather than a list or the text of a list."""
     if not is_text(raw.type) or len(turns.flatten()) != len(raw) - raw.null_count:
         return False
     return pc.all(pc.equal(turns.flatten(), raw.drop_null().cast(pa.string()))).as_py() is not False
@@ -230,9 +230,10 @@ def parse_labels(column: Any) -> Labels:
     if is_text(column.type):
         matches = pc.extract_regex(column, _LABEL)
         valid = matches.is_valid().to_numpy(zero_copy_only=False)
-        parts = [pc.struct_field(matches, index) for index in range(3)]
-        parts = [pc.if_else(matches.is_valid(), part, "0").cast(pa.int64()) for part in parts]
-        return Labels(np.stack([part.to_numpy(zero_copy_only=False) for part in parts], axis=1), valid)
+        columns = [
+            pc.if_else(matches.is_valid(), pc.struct_field(matches, place), "0").cast(pa.int64()) for place in range(3)
+        ]
+        return Labels(np.stack([labels.to_numpy(zero_copy_only=False) for labels in columns], axis=1), valid)
     triples = np.zeros((len(column), 3), dtype=np.int64)
     if not hasattr(column.type, "value_type") or not pa.types.is_integer(column.type.value_type):
         return Labels(triples, np.zeros(len(column), dtype=bool))

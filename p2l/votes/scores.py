@@ -1,7 +1,7 @@
 """Votes of graded answers: a table with one row for each answer, as LiveBench and other benchmarks publish them.
 
-Two models that answered the same question make a vote. The one whose score is higher by more than `margin` wins; of two
-that are as good it is a tie where both pass, and a tie (both bad) where neither does.
+Two models that answered the same question make a vote. A score that is higher by more than `margin` wins; between equal
+answers it is a tie where they pass, and a tie (both bad) where they do not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from p2l.common.errors import InputError
 from p2l.votes.schema import WINNERS
-from p2l.votes.sources import read_columns
+from p2l.votes.sources import read_frame
 from p2l.votes.writing import open_writer
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class _ScoreVotes:
 
 def votes_of_scores(source: str | Path, output: str | Path, options: ScoreOptions) -> _ScoreVotes:
     """Write the votes of a table of graded answers; InputError for a table that cannot be used."""
-    answers = _chosen(_checked(read_columns(Path(source).expanduser(), COLUMNS), str(source)), str(source), options)
+    answers = _chosen(_checked(read_frame(Path(source).expanduser(), COLUMNS), str(source)), str(source), options)
     if (cells := answers["question_id"].nunique() * answers["model"].nunique()) > _MAX_CELLS:
         raise InputError(f"{source}: questions by models are {cells:,}, too many; cut the table")
     table = answers.pivot(index="question_id", columns="model", values="score")
@@ -120,10 +120,10 @@ def _checked(answers: pd.DataFrame, name: str) -> pd.DataFrame:
 
 def _chosen(answers: pd.DataFrame, name: str, options: ScoreOptions) -> pd.DataFrame:
     """Return the answers of the chosen categories; InputError for a category that the table does not have."""
-    known = sorted(set(answers["category"]))
+    categories = sorted(set(answers["category"]))
     for category in (*options.only, *options.without):
-        if category not in known:
-            raise InputError(f"{name}: has no category {category!r}; it has {', '.join(known[:20])}")
+        if category not in categories:
+            raise InputError(f"{name}: has no category {category!r}; it has {', '.join(categories[:20])}")
     is_chosen = ~answers["category"].isin(list(options.without))
     if options.only:
         is_chosen &= answers["category"].isin(list(options.only))

@@ -1,7 +1,7 @@
-"""Open what votes are read from: a data set on the hub, a `save_to_disk` folder, a lake, a file, a table in memory.
+"""Open a source of votes: a data set on the hub, a `save_to_disk` folder, a lake, a file, a table in memory.
 
-Each kind of file has one function in `FORMATS`, which names its columns and yields its rows as Arrow batches; the guard
-at the door of every source is `p2l.votes.rows`.
+Each kind of file has one function in `FORMATS`, by the ending of its name, which names its columns and yields its rows
+as Arrow batches; the guard at the door of every source is `p2l.votes.rows`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from p2l.common.errors import VoteError
+from p2l.common.errors import VoteError, first_line
 from p2l.votes.csv_files import open_csv
 from p2l.votes.data_sets import open_folder, open_hub
 from p2l.votes.json_lines import open_jsonl
@@ -33,7 +33,6 @@ FORMATS: dict[str, Callable[[Path], Source]] = {
     ".jsonl.gz": open_jsonl,
     ".csv": open_csv,
 }
-"""How a file is opened, by the ending of its name."""
 FILE_ENDINGS = tuple(FORMATS)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 _DATASET_MARKS = ("dataset_info.json", "dataset_dict.json", "state.json")
@@ -67,7 +66,7 @@ def open_source(source: Any, *, split: str = "train", from_disk: bool = False) -
     raise VoteError(f"{path}: no such file{_nearest_file(path)}")
 
 
-def read_columns(file: Path, columns: Container[str]) -> pd.DataFrame:
+def read_frame(file: Path, columns: Container[str]) -> pd.DataFrame:
     """Return those of `columns` that a file has, all of its rows at once, within the bounds of files of votes."""
     import pandas as pd
 
@@ -82,8 +81,9 @@ def read_columns(file: Path, columns: Container[str]) -> pd.DataFrame:
 
 
 def _nearest_file(path: Path) -> str:
-    """Return a hint at a file whose name is near without its ending, too: endings are long, and most are alike."""
+    """Return a hint at the file with the most similar name; empty where none is near."""
     names = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    # Similar without their endings too: endings are long, and most are alike.
     stem = path.name.partition(".")[0]
     near = [name for name in names if difflib.SequenceMatcher(None, stem, name.partition(".")[0]).ratio() >= _NEAR]
     match = next(iter(difflib.get_close_matches(path.name, near, n=1, cutoff=_NEAR)), None)
@@ -107,7 +107,7 @@ def _open_file(path: Path) -> Source:
     except UnicodeDecodeError as error:  # of a Parquet file's footer, say
         raise VoteError(f"{path}: the name of a column is not UTF-8 text; write the file anew") from error
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise VoteError(f"{path}: cannot be read: {str(error).splitlines()[0]}") from error
+        raise VoteError(f"{path}: cannot be read: {first_line(error)}") from error
 
 
 def _open_table(table: Any) -> Source:
@@ -117,7 +117,7 @@ def _open_table(table: Any) -> Source:
         try:
             table = pa.Table.from_pandas(table, preserve_index=False)
         except (pa.ArrowException, UnicodeEncodeError) as error:
-            raise VoteError(f"table: cannot be read: {str(error).splitlines()[0]}") from error
+            raise VoteError(f"table: cannot be read: {first_line(error)}") from error
 
     def read(columns: Sequence[str] | None, batch_size: int) -> Any:
         chosen = table if columns is None else table.select(list(columns))

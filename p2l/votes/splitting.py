@@ -62,8 +62,10 @@ def split_votes(
     if Path(train_output).resolve() == Path(val_output).resolve():
         raise VoteError(f"{train_output}: both parts would be written there; name two files")
     if not 0 < val < len(store):
-        wanted, there = counted(val, "validation vote"), counted(len(store), "vote")
-        raise VoteError(f"{store.name}: {wanted} cannot be taken from {there}; ask for 1 to {len(store) - 1:,}")
+        raise VoteError(
+            f"{store.name}: {counted(val, 'validation vote')} cannot be taken from {counted(len(store), 'vote')}; "
+            f"ask for 1 to {len(store) - 1:,}"
+        )
     chosen = split_by_prompt(store, val, seed, quiet=quiet) if by == "prompt" else newest(store, val)
     is_val = np.zeros(len(store), dtype=bool)
     is_val[chosen] = True
@@ -128,9 +130,9 @@ def _models_to_keep(store: VoteStore, pairs: IntArray, is_val: IntArray, least: 
         stays = alive[pairs].all(axis=1)
         train, val = (np.bincount(pairs[stays & side].ravel(), minlength=len(alive)) for side in (~is_val, is_val))
         if not train.any() or not val.any():
-            part = "validation" if train.any() else "train"
+            empty = "validation" if train.any() else "train"
             raise VoteError(
-                f"{store.name}: no {part} vote is left; lower the votes needed per model, or split otherwise"
+                f"{store.name}: no {empty} vote is left; lower the votes needed per model, or split otherwise"
             )
         few = alive & (train < max(least, 1))
         if not few.any():
@@ -147,10 +149,10 @@ def _models_to_keep(store: VoteStore, pairs: IntArray, is_val: IntArray, least: 
 # to n, since the slice before, and only those between models that the stream has shown by then. So a checkpoint made
 # after n batches is of the same time as slice n.
 
+# Columns that a slice keeps, where the votes have them.
 COLUMNS = ("question_id", "tstamp", "prompt", "model_a", "model_b", "winner", "labels")
-"""Columns that a slice keeps, where the votes have them."""
+# Slice number: {"end_tstamp": seconds of its last vote}, which `p2l eval-chrono --val-time` reads.
 _TIMES_FILE = "timestamps.json"
-"""Slice number: {"end_tstamp": seconds of its last vote}; what `p2l eval-chrono --val-time` reads."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +184,7 @@ def cut_slices(
     held_times = _times(held_out, "slice")
     order = np.argsort(held_times, kind="stable")
     place = np.searchsorted(ends, held_times[order], side="left")
-    # The slice at whose end the stream has shown a model; a model that it never shows is in none.
+    # The first slice at the end of which the stream has shown a model; a model that it never shows is in none.
     models, rows = np.unique(stream.labels()[:, :2].ravel(), return_index=True)
     first = {stream.model_list[model]: row // 2 // step for model, row in zip(models, rows.tolist(), strict=True)}
     first_slice = np.array([first.get(name, len(ends)) for name in held_out.model_list])

@@ -43,8 +43,8 @@ from p2l.votes.spool import RecordFile, RowFile, conform
 
 Ids = Sequence[int] | IntArray | None
 RECORD = np.dtype([("a", "<i4"), ("b", "<i4"), ("winner", "i1"), ("weight", "<f8"), ("tstamp", "<f8")])
+# Rows of a lake may be spread over nodes; then each record has `hash_turns` of the prompt too.
 _HASHED_RECORD = np.dtype([*RECORD.descr, ("prompt", "<u8")])
-"""Of votes whose rows are spread over nodes: with `hash_turns` of the prompt."""
 _CHUNK_VOTES = 1 << 20  # in a pass over the records
 
 
@@ -125,8 +125,7 @@ class _VoteSpool:
     tstamps: bool = False
     prompt_is_text: list[bool] = field(default_factory=list)  # of each batch
     dropped_bad: int = 0
-    shard: _Shard | None = None
-    """Of the prompts whose rows are here; there is a record of every vote. None: all rows are."""
+    shard: _Shard | None = None  # of the prompts with rows here; None: all. There is a record of every vote
     is_lake: bool = False
     on_close: Callable[[], None] = lambda: None  # called by `close`, before the files are closed
 
@@ -135,7 +134,8 @@ class _VoteSpool:
 
     def append(self, batch: VoteBatch, codes: dict[str, int]) -> None:
         """Write a batch; `codes` grows as models come."""
-        rows, names = batch.batch, batch.batch.schema.names
+        rows = batch.batch
+        names = batch.batch.schema.names
         record = np.empty(len(batch), dtype=RECORD)
         record["a"] = model_codes(rows.column("model_a"), codes)
         record["b"] = model_codes(rows.column("model_b"), codes)
@@ -176,7 +176,8 @@ class VoteStore:
         self.dropped_bad = spool.dropped_bad
         self.is_lake = spool.is_lake
         self.model_list = sorted(spool.models) if model_list is None else list(model_list)
-        self._spool, self._rows = spool, spool.rows
+        self._spool = spool
+        self._rows = spool.rows
         self._turns: dict[int, tuple[IntArray, Any]] = {}
         try:
             self._record = spool.records.mapped()
@@ -190,7 +191,7 @@ class VoteStore:
         self.dropped = 0 if self._kept is None else len(self._record) - len(self._kept)
 
     def _choose(self, drop_unknown: bool) -> IntArray | None:
-        """Return the rows whose models are in the list, or None when those are all."""
+        """Return the rows with both models in the list, or None when those are all."""
         names = self._spool.models
         unknown = [name for name, code in zip(names, self._lookup, strict=True) if code < 0]
         if not unknown:
@@ -207,7 +208,7 @@ class VoteStore:
         return rows
 
     def _rows_where(self, is_chosen: Callable[[Any], NDArray[np.bool_]]) -> IntArray:
-        """Return the rows that are chosen by their records, in a file."""
+        """Return the rows with records that `is_chosen` selects, mapped from a file."""
         chosen = RecordFile(np.dtype("<i8"))
         for start in range(0, len(self._record), _CHUNK_VOTES):
             chosen.append(np.flatnonzero(is_chosen(self._record[start : start + _CHUNK_VOTES])) + start)
@@ -326,12 +327,13 @@ class VoteStore:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Hash of names, winners, weights and times of all votes, and of 1,000 prompts: tells them from others."""
+        """A hash of names, winners, weights and times of all votes, and of 1,000 prompts."""
         digest = hashlib.blake2b(json.dumps([len(self), self._spool.models]).encode(), digest_size=16)
         names = list(RECORD.names or ())
         for start in range(0, len(self._record), _CHUNK_VOTES):
-            part = self._record[start : start + _CHUNK_VOTES]
-            digest.update((part if self._here is None else repack_fields(part[names])).tobytes())
+            records = self._record[start : start + _CHUNK_VOTES]
+            # On one node and on several the same: the hashes of prompts are left out.
+            digest.update((records if self._here is None else repack_fields(records[names])).tobytes())
         sample = np.unique(np.linspace(0, len(self) - 1, 1000).astype(np.int64))
         prompts: list[Any]
         if self._here is not None:
@@ -371,7 +373,8 @@ class VoteStore:
 
     def batches(self) -> Iterator[tuple[IntArray, Any]]:
         """Yield all votes as (ids, pyarrow.RecordBatch) in the order and form of the source, mapped from disk."""
-        self._check_all_here()
+        if self._here is not None:
+            raise LookupError("rows of these votes are on other nodes")
         order = None if self._kept is None else np.argsort(self._kept, kind="stable")
         row = first = 0
         for batch in self._rows.batches():
@@ -383,10 +386,6 @@ class VoteStore:
             ids = order[first:last]
             yield ids, batch.take(self._kept[ids] - start)
             first = last
-
-    def _check_all_here(self) -> None:
-        if self._here is not None:
-            raise LookupError("rows of these votes are on other nodes")
 
     def take(self, ids: Ids) -> Any:
         """Return some votes, in any order, as a pyarrow.RecordBatch in the form of the schema."""
@@ -401,7 +400,8 @@ class VoteStore:
         """Return one column of all votes as a NumPy array, in memory."""
         if name not in self.columns:
             raise VoteError(f"{self.name}: no column {name!r}; columns: {listed(self.columns)}")
-        self._check_all_here()
+        if self._here is not None:
+            raise LookupError("rows of these votes are on other nodes")
         schema = pa.schema([self.schema.field(name)])
         parts = [conform(batch, schema) for batch in self._rows.batches()]
         values = pa.Table.from_batches(parts, schema).column(0).to_numpy()
@@ -412,9 +412,8 @@ class VoteStore:
 #
 # Eight processes that train together need the same votes; read eight times they cost eight times the disk and the time.
 # The process that first takes a name (an abstract Unix socket, which goes with the process, however it ends) reads the
-# votes; the others connect to it and are given its two open files, which have no name on the disk. No ranks are needed,
-# and a kill leaves nothing behind: if the reading process goes, another one reads. Where there are no such
-# sockets each process reads for itself.
+# votes; the others connect to it and receive its two open files, which have no name on the disk. If the reading process
+# is killed, another one reads. Where there are no such sockets each process reads for itself.
 
 _SHARED = ("name", "models", "weights", "tstamps", "prompt_is_text", "dropped_bad", "shard", "is_lake")
 
@@ -422,7 +421,6 @@ _SHARED = ("name", "models", "weights", "tstamps", "prompt_is_text", "dropped_ba
 def open_votes_together(
     source: str,
     *,
-    split: str = "train",
     model_list: Sequence[str] | None = None,
     drop_unknown: bool = False,
     from_disk: bool = False,
@@ -436,11 +434,11 @@ def open_votes_together(
     shard = _Shard.of_node() if spread and of_lake else None
 
     def read() -> _VoteSpool:
-        spool = _spool(open_source(source, split=split, from_disk=from_disk), label_list=model_list, shard=shard)
+        spool = _spool(open_source(source, from_disk=from_disk), label_list=model_list, shard=shard)
         spool.is_lake = of_lake
         return spool
 
-    address = _address(source, [split, from_disk, model_list, shard])
+    address = _address(source, [from_disk, model_list, shard])
     return VoteStore(read() if address is None else _spool_together(address, read), model_list, drop_unknown)
 
 
@@ -534,7 +532,7 @@ def _received(reader: socket.socket) -> _VoteSpool:
             text = stream.read()
         try:
             about = json.loads(text)
-        except ValueError as error:  # the other process ended before it had said all
+        except ValueError as error:  # the other process ended before it had sent everything
             raise EOFError from error
         if "error" in about:
             raise getattr(errors, about["kind"])(about["error"])
@@ -546,6 +544,6 @@ def _received(reader: socket.socket) -> _VoteSpool:
 
 
 def _is_ours(peer: socket.socket) -> bool:
-    """Whether the process at the other end belongs to this user: anyone may take or ask for such a name."""
+    """Return whether the process at the other end belongs to this user: anyone may take or ask for such a name."""
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", credentials)[1] == os.getuid())

@@ -40,7 +40,7 @@ def write_votes(batches: Iterable[Any], schema: Any, path: str | Path) -> int:
 
 
 def holds(path: str | Path, batch: Any) -> bool:
-    """Whether a file holds the very rows of an Arrow batch and nothing else, as `write_votes` would write them."""
+    """Return whether a file holds the very rows of an Arrow batch and nothing else, as `write_votes` writes them."""
     import pyarrow.parquet as pq
 
     kind = file_kind(path)

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from p2l.common.cli import nearest
 from p2l.common.errors import InputError
-from p2l.votes.sources import read_columns
+from p2l.votes.sources import read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -166,9 +166,7 @@ def read_table(
     smaller share of the questions than `min_coverage` are left out.
     """
     file = Path(path).expanduser()
-    return table_of(
-        read_columns(file, COLUMNS), str(file), prices=prices, one_price=one_price, min_coverage=min_coverage
-    )
+    return table_of(read_frame(file, COLUMNS), str(file), prices=prices, one_price=one_price, min_coverage=min_coverage)
 
 
 def table_of(

@@ -110,7 +110,7 @@ def _frontier(dots: Sequence[Dot], across: Axis, up: Axis) -> list[Point]:
 
 @dataclass(frozen=True)
 class Axis:
-    """Where values lie between two percentages of the picture.
+    """An axis, which places values between two percentages of the picture.
 
     Attributes:
         low, high: the ends of the values.

@@ -51,7 +51,7 @@ class Heat:
 
     @property
     def ticks(self) -> list[tuple[float, int]]:
-        """Where (in percent) the numbers of some columns stand, counted from one."""
+        """Places (in percent) and numbers, from one, of the columns that are numbered."""
         number = len(self.names)
         step = next((size for size in (1, 2, 5, 10, 20, 50, 100) if number <= size * _MAX_TICKS), 200)
         places = dict.fromkeys((1, *range(step, number + 1, step)))
@@ -61,7 +61,8 @@ class Heat:
     def address(self) -> str:
         """The image as an address that holds it."""
         # As a table, 130 by 130 cells would be a megabyte of HTML; the image is some ten thousand bytes.
-        far, gaps = self.farthest, self.values - self.middle
+        far = self.farthest
+        gaps = self.values - self.middle
         steps = np.clip(np.ceil(_SHADES * np.abs(gaps) / far), 0, _SHADES)
         codes = np.where(np.isnan(gaps), 0, steps + np.where(gaps > 0, _SHADES, 0) * (steps > 0))
         return f"data:image/png;base64,{base64.b64encode(_png(codes.astype(np.uint8))).decode()}"

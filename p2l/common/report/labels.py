@@ -1,7 +1,4 @@
-"""Where names stand in a picture: beside their points, off other names and points, and off lines where they can.
-
-Room is reckoned for a picture of a usual width.
-"""
+"""Places of names in a picture: beside their points, off other names and points, and off lines where they can."""
 
 from __future__ import annotations
 
@@ -39,11 +36,12 @@ class Label:
 
 
 class Room:
-    """The free space of a picture, in pixels."""
+    """The free space of a picture, in pixels of its usual size."""
 
     def __init__(self, width: float, height: float) -> None:
         """Begin with nothing in it."""
-        self.width, self.height = width, height
+        self.width = width
+        self.height = height
         self._taken: list[_Box] = []
         self._lines: list[_Box] = []
 
@@ -69,7 +67,9 @@ class Room:
             for anchor, across, down in _PLACES:
                 left = point[0] * self.width / 100 + across - (width if anchor == "end" else 0.0)
                 baseline = point[1] * self.height / 100 + down
-                right, top, bottom = left + width, baseline - _LINE_PIXELS + 3, baseline + 3
+                right = left + width
+                top = baseline - _LINE_PIXELS + 3
+                bottom = baseline + 3
                 is_covered = any(
                     left < obstacle[2] and obstacle[0] < right and top < obstacle[3] and obstacle[1] < bottom
                     for obstacle in obstacles

@@ -101,7 +101,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class ForestRow:
-    """One estimate of a forest plot: `tone` is `good`, `bad` or empty."""
+    """An estimate of a forest plot: `tone` is `good`, `bad` or empty."""
 
     name: str
     lower: float
@@ -164,7 +164,7 @@ class Forest:
 
 @dataclass(frozen=True)
 class Measure:
-    """One metric: its name, its value with the interval as text, and what it means."""
+    """A metric: its name, its value and interval as text, and its meaning."""
 
     name: str
     value: str
@@ -217,8 +217,7 @@ class Fold:
     is_open: bool = False
 
 
-Part: TypeAlias = "Figure | Table | MetricTable | Prose | Notes | Links | Fold | None"
-"""What a section consists of; None is left out."""
+Part: TypeAlias = "Figure | Table | MetricTable | Prose | Notes | Links | Fold | None"  # of a section; None: left out
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ class Cell:
     """One cell.
 
     Attributes:
-        text: what it says.
-        sort: what it sorts by; the text if None.
+        text: shown in the cell.
+        sort: key of the order; the text if None.
         tone: `good`, `bad` or `quiet`: its colour.
         note: shown when the pointer rests on it.
         bar: (lower, value, upper), drawn on the column's scale; ends that are NaN are not drawn.
@@ -70,7 +70,7 @@ class Cell:
 
     @property
     def key(self) -> str | None:
-        """What it sorts by, where that is not its text."""
+        """The sort key, where that is not its text."""
         if self.sort is None:
             return None
         # Twelve digits sort as well as all, and much of a page is tables.
@@ -181,8 +181,8 @@ def number_text(value: float | None, digits: int | None = None) -> str:
 # a package keeps its pages beside its code and shares style, macros and filters. A name that a template uses and nobody
 # gave is an error, not a gap on the page.
 
+# No HTML page may hold these characters, even escaped.
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
-"""Characters that no HTML page may hold, even escaped."""
 
 
 def render(template_name: str, **data: Any) -> str:

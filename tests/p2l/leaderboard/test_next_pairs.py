@@ -10,7 +10,7 @@ from p2l.commands.next_pairs import main
 from p2l.common.errors import ConfigError, InputError
 from p2l.leaderboard.fitting import fit
 from p2l.leaderboard.next_pairs import plan_pairs
-from p2l.votes.sources import read_columns
+from p2l.votes.sources import read_frame
 from tests.conftest import write_votes
 
 COLUMNS = ["model_a", "model_b", "votes", "propensity"]
@@ -90,7 +90,7 @@ def test_the_ending_names_the_format(tmp_path: Path) -> None:
     for ending in ("csv", "jsonl", "parquet"):
         output = tmp_path / f"pairs.{ending}"
         main(["--votes", str(source), "--output", str(output), "--quiet", "--count", "10"])
-        tables.append(read_columns(output, COLUMNS))
+        tables.append(read_frame(output, COLUMNS))
     assert [*tables[0].columns] == COLUMNS
     assert tables[0].equals(tables[1])
     assert tables[0].equals(tables[2])

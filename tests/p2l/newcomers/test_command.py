@@ -17,7 +17,7 @@ from p2l.newcomers.adding import read_answers
 from p2l.newcomers.command import add_main, probes_main
 from p2l.training.posterior import write_posterior
 from p2l.votes import open_votes
-from p2l.votes.sources import read_columns
+from p2l.votes.sources import read_frame
 from tests.conftest import write_votes
 from tests.p2l.eval_helpers import NAMES, make_model
 
@@ -118,7 +118,7 @@ def test_scores_of_prompts_that_it_was_not_asked_are_forecast(
     answers, forecasts = tmp_path / "answers.jsonl", tmp_path / f"forecasts{ending}"
     answers.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     add(model, tmp_path / "larger", "--answers", answers, "--forecasts", forecasts)
-    written = read_columns(forecasts, {"prompt", "model", "expected"})
+    written = read_frame(forecasts, {"prompt", "model", "expected"})
     assert len(written) == 50
     assert {*written["model"]} == {"bison"}
     expected = written["expected"].astype(float).to_numpy()
