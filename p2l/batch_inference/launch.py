@@ -59,7 +59,7 @@ class Processes:
         return self.rank == 0
 
     def on_first(self, make: Callable[[], T]) -> T:
-        """Return what `make` returns in the first process, in all; PeerError if that process ended."""
+        """Call `make` in the first process and return its result in all; PeerError if that process ended."""
         if self.count == 1:
             return make()
         from p2l.training.engine import on_first

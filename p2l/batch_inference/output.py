@@ -119,7 +119,7 @@ class PartFolder:
                 out.write_batch(batch)
 
     def saved_rows(self) -> int:
-        """Return how many rows all processes have saved, by the names of the parts."""
+        """Return the number of rows that all processes have saved, by the names of the parts."""
         return sum(int(path.stem.rpartition("-")[2]) for path in self.folder.glob("part-*.arrow"))
 
     def sweep(self, *, everything: bool) -> None:

@@ -241,7 +241,7 @@ def read_times(path: str) -> dict[int, float]:
 #
 # Against an oracle run (shuffled data), over the slices that both final checkpoints were asked about:
 #
-#     gap         mean of what the run is worse by; gap_absolute: mean of the absolute differences
+#     gap         mean by which the run is worse; gap_absolute: mean of the absolute differences
 #     gap_error   standard error of the gap, from the scatter around a straight line over the slices
 #     closed      1 - gap / gap of a naive run, over the slices of all three; closed_absolute: of the absolute ones;
 #                 None where the naive run's gap is within two of its standard errors
@@ -320,7 +320,7 @@ def is_noise(oracle: Matrix, run: Matrix, naive: Matrix) -> bool:
 
 
 def last_gaps(oracle: Matrix, run: Matrix, *others: Matrix) -> Floats:
-    """Return what the run's last checkpoint is worse by than the oracle's, on each slice that all were asked about."""
+    """Return by how much the run's last checkpoint is worse than the oracle's, on each slice that all have."""
     by_slice = [
         {number: value for number, value in zip(matrix.slices, matrix.values[-1], strict=True) if not np.isnan(value)}
         for matrix in (oracle, run, *others)
@@ -345,7 +345,7 @@ def _plain(value: float) -> float | None:
 
 
 def gains_again(matrix: Matrix) -> Floats:
-    """Return what the last checkpoint gained on each slice that an earlier one had behind it too; the newest apart."""
+    """Return the gains of the last checkpoint on slices that an earlier one had behind it too, without the newest."""
     behind = np.where(matrix.later, np.nan, matrix.values)[:, :-1]
     first = np.array([_first(column) for column in behind.T])
     asked_again = (~np.isnan(behind)).sum(axis=0) > 1

@@ -188,7 +188,7 @@ def _forgetting(run: Matrix) -> Verdict:
 
 
 def _against_oracle(oracle: Matrix, best: Matrix, naive: Matrix | None) -> Verdict:
-    """Return how far the best run is from one on shuffled votes."""
+    """Return the verdict on the distance of the best run from a run on shuffled votes."""
     worse, text = last_gaps(oracle, best), about(best.metric).text
     if not len(worse):
         return Verdict(f"{best.run} and {oracle.run} were asked about no slice in common.")
@@ -387,7 +387,7 @@ def data_of(folder: str | Path) -> str:
 
 
 def _notes(matrices: Sequence[Matrix], oracle: str | None, naive: str | None) -> list[str]:
-    """Return what a reader who compares runs must know."""
+    """Return sentences that a reader who compares runs must know."""
     notes = []
     if len({tuple(matrix.slices) for matrix in matrices}) > 1:
         notes.append("The runs were asked about different slices; gaps are over those that two runs share.")

@@ -122,7 +122,7 @@ class YamlLoader(_SafeLoader):  # type: ignore[misc]
     """Refuse a value that is not what its tag says (`!!timestamp soon`) with its line, whatever PyYAML raises then."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Return what a node stands for; raise ConstructorError, with its place, where that cannot be built."""
+        """Return the value of a node; raise ConstructorError, with its place, where that cannot be built."""
         try:
             return super().construct_object(node, deep)
         except (AttributeError, IndexError, KeyError, ValueError) as error:

@@ -129,7 +129,7 @@ class Connection(Protocol):
     unsent: int  # bytes of an answer at the last look
 
     def unsent_now(self) -> int:
-        """Return how many bytes of an answer the client has not taken yet."""
+        """Return the number of bytes of an answer that the client has not taken yet."""
         ...
 
     def expire(self) -> None:

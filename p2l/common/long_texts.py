@@ -62,7 +62,7 @@ class LongWork:
 
 
 def count_values(body: bytes, most: float) -> int:
-    """Return how many strings, or lists and elements, JSON holds, without making any; counting ends above `most`."""
+    """Count the strings, or lists and elements, of JSON without parsing it; counting ends above `most`."""
     quotes = separators = start = 0
     while start < len(body) and max(quotes // 2, separators) <= most:
         piece = body[start : start + _PIECE_CHARS]
@@ -78,8 +78,9 @@ def count_values(body: bytes, most: float) -> int:
 
 
 def bound_values(body: bytes, most: float) -> int:
-    """Return what `count_values` does or, at most `most`, something above it: marks inside of strings are counted."""
+    """Return the count of `count_values`, or an upper bound of it that is at most `most`."""
     quotes = separators = 0
+    # Marks inside of strings are counted too: an upper bound needs no copy of what is outside of them.
     for start in range(0, len(body), _PIECE_CHARS):
         end = start + _PIECE_CHARS
         quotes += body.count(b'"', start, end)
@@ -152,7 +153,7 @@ def _scan_string(text: str, begin: int, strict: bool = True) -> tuple[str, int]:
 
 def holds_more(content: Any, values: float, chars: float = math.inf) -> bool:
     """Return whether parsed JSON holds more values, or characters in them, without looking at the rest."""
-    # A loop over a list of what is left, since every request, and each token of a stream, comes here.
+    # A loop and no recursion, since every request, and each token of a stream, comes here.
     left = [content] if isinstance(content, (list, dict)) else [[content]]
     values -= isinstance(content, (list, dict))
     while left:
@@ -225,7 +226,7 @@ async def apart(content: Any, function: Callable[[], T]) -> T:
 
 
 async def from_json(text: str) -> Any:
-    """Return what JSON of our own holds, read in a thread where it is long."""
+    """Parse JSON that we have written, in a thread where it is long."""
     if len(text) <= LONG:
         return json.loads(text)
     return await patiently(lambda: PatientDecoder().decode(text))

@@ -64,7 +64,7 @@ class _JoinedWrites:
         self.get_extra_info = transport.get_extra_info
 
     def write(self, data: bytes) -> None:
-        """Send `data`, with what is written in this turn."""
+        """Send `data`, joined with the other writes of this turn."""
         if not self._pieces:
             self._loop.call_soon(self.flush)
         self._pieces.append(data)
@@ -96,7 +96,7 @@ class _JoinedWrites:
         return self._size + self._transport.get_write_buffer_size()
 
     def __getattr__(self, name: str) -> Any:
-        """Return what else a transport has."""
+        """Return any other attribute of the transport."""
         return getattr(self._transport, name)
 
 
@@ -104,7 +104,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """A connection that ends when its client sends nothing, too slowly or too much."""
 
     def __init__(self, connections: Connections, error_body: ErrorBody = detail_body, **options: Any) -> None:
-        """Wait for the connection; `error_body` is for what is refused early, `options` are uvicorn's."""
+        """Wait for the connection; `error_body` answers early refusals, `options` are uvicorn's."""
         super().__init__(**options)
         self._app, self.app = self.app, self._in_turn
         self._error_body = error_body
@@ -378,7 +378,7 @@ class Arrivals:
 def waiting_at(listener: socket, most: int) -> Iterator[tuple[socket, str]]:
     """Take connections that wait at a socket, with their addresses; the event loop makes them non-blocking."""
     # One system call for each connection: each call lets other threads have the interpreter.
-    with contextlib.suppress(OSError):  # BlockingIOError: there is none any more
+    with contextlib.suppress(OSError):  # BlockingIOError: no other connection waits
         for _ in range(most):
             connection, address = listener.accept()
             yield connection, str(address[0]) if isinstance(address, tuple) else "a local socket"

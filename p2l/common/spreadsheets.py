@@ -145,7 +145,7 @@ class SheetColumn:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table with a head that stays in sight and filters."""
+    """A table with filters, and a head that stays in sight."""
 
     name: str
     columns: Sequence[SheetColumn]
@@ -205,7 +205,7 @@ def write_sheets(path: Path, sheets: Sequence[Sheet], *, title: str, about: str)
 
 
 def _cells(page: Worksheet, column: SheetColumn) -> list[tuple[_Write, Any]]:
-    """Return how each value of a column is written, and as what."""
+    """Return a method of the page and its argument for each value of a column."""
     writers: list[tuple[_Write, Any]] = []
     for value in column.values:
         content = {True: "yes", False: "no"}[value] if isinstance(value, bool) else value

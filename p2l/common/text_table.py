@@ -74,7 +74,7 @@ def rows_to_print(flag: int | None) -> int | None:
 
 
 def formatted(value: float, form: str) -> str:
-    """Return a number in a format such as `+.0f` or `.1%`, without the sign of what rounds to zero."""
+    """Return a number in a format such as `+.0f` or `.1%`, without the sign of a number that rounds to zero."""
     text = f"{value:{form}}"
     return text if re.search("[1-9a-z]", text) else text.lstrip("+-")
 
@@ -84,7 +84,7 @@ _MARKS = re.compile(r"[\\`*_\[\]|~<>&$#@]|(?<=[A-Za-z]):(?=\S)|(?<=[wW]{3})\.|^[
 
 
 def markdown_text(text: str) -> str:
-    """Return a text of one line as Markdown that shows it as it is: no markup, HTML or link in it counts."""
+    """Escape a text of one line so that Markdown shows it literally: no markup, HTML or link in it counts."""
     return _MARKS.sub(lambda match: f"\\{match[0]}", printable(text).strip())
 
 

@@ -202,5 +202,5 @@ ABOUT: dict[str, About] = {
 
 
 def about(name: str) -> About:
-    """Return what a metric means; one that has no entry speaks for itself."""
+    """Return the entry of a metric; a metric without one speaks for itself."""
     return ABOUT.get(name) or About(name, "", "", "")

@@ -141,7 +141,7 @@ def joined_points(
 
 
 def _joined(places: Any, votes: Any, bins: int, least: int) -> Any:
-    """Return the group of each row: runs of bins with at least `least` votes, the last one with what is left."""
+    """Return the group of each row: runs of bins with at least `least` votes, the last one with the rest."""
     counts = np.bincount(np.unique(np.stack([places, votes]), axis=1)[0], minlength=bins)
     group_of, group, held = np.zeros(bins, dtype=np.intp), 0, 0
     for place, count in enumerate(counts.tolist()):

@@ -117,7 +117,7 @@ def _as_votes(source: Source, raw: RawBatch, sides: Sequence[str]) -> Any:
         spelled = pa.DictionaryArray.from_arrays(encoded.indices, pa.array(winners, pa.string()))
         columns["winner"] = spelled.dictionary_decode()
     if "timestamp" in columns and "tstamp" not in columns:
-        # Null where there is no time; not a number, which is refused, where one cannot be read.
+        # Null where there is no time; NaN, which is refused, where a time cannot be read.
         times = columns["timestamp"]
         seconds = numbers(times)
         is_none = times.is_null().to_numpy(zero_copy_only=False) if is_text(times.type) else np.isnan(seconds)
@@ -160,7 +160,7 @@ def _turns_of(place: str, conversation: Any, name: str, role: str) -> list[str] 
 
 
 def _content(place: str, content: Any, name: str) -> str:
-    """Return text as it is, and the texts of a list of parts joined by line feeds."""
+    """Return the text of a message; the texts of a list of parts are joined by line feeds."""
     if content is None:
         return ""
     if isinstance(content, str):

@@ -40,7 +40,7 @@ _PATTERNS = {
 def open_csv(path: Path) -> Source:
     """Open a CSV file; VoteError for a header that names no columns."""
     try:
-        # Bytes that are not UTF-8 may lie anywhere in what is read ahead; the rows are checked one by one later.
+        # Bytes that are not UTF-8 may lie in the rows that are read ahead; these are checked one by one later.
         with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
             text = io.StringIO(file.read(_MAX_HEADER_CHARS), newline="")
         names = next(csv.reader(text), [])

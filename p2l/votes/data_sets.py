@@ -143,7 +143,7 @@ class _Table:
         self._vtable = start - _number(buffer, start, "<i")
 
     def field(self, number: int) -> int | None:
-        """Return where a field is; None for one that is left out."""
+        """Return the place of a field; None for a field that is left out."""
         place = 4 + 2 * number
         if place >= _number(self._buffer, self._vtable, "<H"):
             return None

@@ -75,7 +75,7 @@ class Lake:
     """Votes by day, as they are committed now."""
 
     def __init__(self, location: str | Path, *, create: bool = False) -> None:
-        """Open a lake, or begin one with `create`; raise InputError for a place that is none."""
+        """Open a lake, or begin a new one with `create`; raise InputError for a place that holds no lake."""
         self.name = str(location)
         is_uri = "://" in self.name
         if is_uri:

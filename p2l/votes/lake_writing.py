@@ -53,7 +53,7 @@ def add_file(lake: Lake, name: str, *, drop_bad: bool = False, split: str = "tra
 
 
 def added_by(commit: Commit, dropped: int = 0) -> Added:
-    """Return what a commit has added."""
+    """Return the number of votes and days of a commit."""
     return Added(
         votes=sum(part.rows for part in commit.parts),
         days=len({part.day for part in commit.parts}),

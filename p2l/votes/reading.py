@@ -114,7 +114,7 @@ def _label_problems(batch: Any, names: dict[int, str] | None) -> list[Finding]:
     findings = [_finding("labels", wrong, lambda row: f"{show(row)} {text}")]
     if not {"model_a", "model_b", "winner"} <= set(batch.schema.names):
         return findings
-    # A flag of 1 also fits `tie (bothbad)`, which some losses do not tell apart. A winner that is none of the four has
+    # A flag of 1 also fits `tie (bothbad)`, which some losses do not tell apart. An unknown winner has
     # code -1, the last entry of both tables: it is a fault of its own, and any flag fits it.
     outcome = batch.column("winner")
     code = pc.index_in(outcome, value_set=pa.array(WINNERS)).fill_null(-1).to_numpy(zero_copy_only=False)

@@ -115,7 +115,7 @@ def encode_votes(model_a: Any, model_b: Any, winner: Any) -> VoteCodes:
 
 
 def unknown_winner(value: str | None) -> str:
-    """Return the sentence about a winner that is none of the four."""
+    """Return the sentence about a winner that is not one of the four."""
     if value is None:
         return f"winner is missing; it must be one of {', '.join(WINNERS)}"
     return f"unknown winner {value!r}; it must be one of {', '.join(WINNERS)}{nearest(value, WINNERS)}"
@@ -247,7 +247,7 @@ def parse_labels(column: Any) -> Labels:
 def numbers(column: Any) -> IntArray:
     """Return numbers, numbers as text, or times (seconds since 1970, UTC without a zone) as float64.
 
-    What is null or no number is NaN.
+    Nulls, and values that are not numbers, become NaN.
     """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()

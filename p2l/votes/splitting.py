@@ -124,7 +124,7 @@ def _times(store: VoteStore, purpose: str) -> Floats:
 
 
 def _models_to_keep(store: VoteStore, pairs: IntArray, is_val: IntArray, least: int) -> IntArray:
-    """Return which models (M,) have at least `least` train votes against models that stay."""
+    """Return a mask (M,) of the models with at least `least` train votes against models that stay."""
     alive = np.ones(len(store.model_list), dtype=bool)
     while True:
         stays = alive[pairs].all(axis=1)

@@ -48,7 +48,7 @@ class _SpoolFile:
             raise _disk_full(error) from error
 
     def mapping(self) -> mmap.mmap | bytes:
-        """Map what is written; the map outlives the file object, and the space is free when both are gone."""
+        """Map the content; the map outlives the file object, and the space is free when both are gone."""
         try:
             number = self.file.fileno()
             return mmap.mmap(number, 0, access=mmap.ACCESS_READ) if os.fstat(number).st_size else b""
@@ -123,7 +123,7 @@ class RowFile(_SpoolFile):
         return common_schema(list(dict.fromkeys(batch.schema for batch in self.batches())))
 
     def locate(self, row: int) -> tuple[int, int]:
-        """Number of the batch that holds a row, and its position there."""
+        """Return the number of the batch that holds a row, and its position there."""
         number = bisect_right(self.starts, row) - 1
         return number, row - self.starts[number]
 
@@ -132,7 +132,7 @@ class RowFile(_SpoolFile):
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         numbers = np.searchsorted(self.starts, ordered, side="right") - 1
-        pieces = [pa.RecordBatch.from_pylist([], schema)]  # what is taken has columns even without rows
+        pieces = [pa.RecordBatch.from_pylist([], schema)]  # the result has columns even without rows
         for number in np.unique(numbers).tolist():
             within = ordered[numbers == number] - self.starts[number]
             pieces.append(conform(self.batch(number).take(pa.array(within)), schema))

@@ -63,7 +63,7 @@ class _Shard(NamedTuple):
         return None
 
     def holds(self, hashes: Any) -> NDArray[np.bool_]:
-        """Return which prompts (n,) are in it, by their hashes."""
+        """Return a mask (n,) of the prompts, by their hashes, that belong to this share."""
         return np.asarray(hashes % np.uint64(self.parts) == self.part)
 
 
@@ -243,7 +243,7 @@ class VoteStore:
         return rows if self._kept is None else self._kept[rows]
 
     def held(self, ids: Ids = None) -> NDArray[np.bool_] | None:
-        """Return which votes have their row on this node; None where all have."""
+        """Return a mask of the votes with their row on this node; None where all have it here."""
         if self._spool.shard is None:
             return None
         return self._spool.shard.holds(self._record["prompt"][self._source_rows(ids)])
@@ -254,7 +254,7 @@ class VoteStore:
         return None if self._spool.shard is None else np.array(self._record["prompt"][self._source_rows(None)])
 
     def _places(self, ids: Ids) -> IntArray:
-        """Return where the rows of votes are among those of this node."""
+        """Return the places of the rows of votes among the rows of this node."""
         rows = self._source_rows(ids)
         if self._here is None:
             return rows

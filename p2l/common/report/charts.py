@@ -222,7 +222,7 @@ def _lines(series: Sequence[Series], across: Axis, up: Axis) -> list[str]:
 
 
 def _places(series: Series, across: Axis, up: Axis) -> list[Point]:
-    """Return where the points lie, in percent; NaN for those that the axis has no place for."""
+    """Return the places of the points, in percent; NaN for those that the axis has no place for."""
     return [
         (across.place(x) if x > 0 or not across.is_log else math.nan, up.place(y))
         for x, y in zip(series.x, series.y, strict=True)

@@ -134,7 +134,7 @@ class Axis:
         return cls(low - room, high + room, start, end, False)
 
     def place(self, value: float) -> float:
-        """Return where a value lies."""
+        """Return the place of a value."""
         low, high, at = (math.log(end) if self.is_log else end for end in (self.low, self.high, value))
         return self.start + (self.end - self.start) * (at - low) / (high - low)
 

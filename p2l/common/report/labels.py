@@ -59,7 +59,7 @@ class Room:
                 self._lines.append(self._around(place, 2.0))
 
     def place(self, point: Point, name: str) -> Label | None:
-        """Return where the name of a point stands, a place that it takes; None where there is no room."""
+        """Take a place for the name of a point and return it; None where there is no room."""
         short = name if len(name) <= _MAX_LETTERS else f"{name[: _MAX_LETTERS - 1]}…"
         width = columns_of(short) * _LETTER_PIXELS
         # Off lines where there is room, else on them: a name helps more than it hides.

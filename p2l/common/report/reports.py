@@ -86,7 +86,7 @@ class Figure:
 
     @property
     def legend(self) -> Sequence[tuple[str, str]]:
-        """Swatch and name of what the picture shows."""
+        """Swatches and names for the key of the picture."""
         picture = self.pictures[0][1]
         if self.keys or not isinstance(picture, Chart | Heat):
             return self.keys
@@ -199,7 +199,7 @@ class Notes:
 
 @dataclass(frozen=True)
 class Links:
-    """A list of pages: (address, name, what is said beside it)."""
+    """A list of pages: (address, name, words beside it)."""
 
     kind: ClassVar[str] = "links"
     rows: Sequence[tuple[str, str, str]]
@@ -294,12 +294,12 @@ def report_page(report: Report) -> str:
 
 
 def today() -> date:
-    """Return the date in UTC, for reports of what has just been measured."""
+    """Return the date in UTC, for reports of fresh results."""
     return datetime.now(timezone.utc).date()
 
 
 def day_of(path: Path) -> date:
-    """Return the date in UTC at which a file was written, for reports of what it holds."""
+    """Return the date in UTC at which a file was written, for reports of its content."""
     return datetime.fromtimestamp(path.stat().st_mtime, timezone.utc).date()
 
 

@@ -1,4 +1,4 @@
-"""Tables of a page: columns that sort by what they mean, cells that show a number, a text, or an interval as a bar."""
+"""Tables of a page: columns that sort by their values, cells that show a number, a text, or an interval as a bar."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Scale:
         return cls(low - room, high + room, zero)
 
     def place(self, value: float) -> float:
-        """Return where a value lies, in percent of the range."""
+        """Return the place of a value, in percent of the range."""
         return round(min(100.0, max(0.0, 100.0 * (value - self.low) / (self.high - self.low))), 2)
 
 
@@ -120,7 +120,7 @@ class Column:
         return Cell(number_text(value, self.digits), float(value))
 
     def data(self, value: Value) -> float | str | None:
-        """Return what CSV and JSON hold of a value: of a cell the number that it sorts by, else its text."""
+        """Return a value as CSV and JSON hold it: of a cell the number that it sorts by, else its text."""
         if isinstance(value, Cell):
             return value.sort if isinstance(value.sort, int | float) else value.text
         return None if isinstance(value, float) and math.isnan(value) else value
