@@ -23,12 +23,12 @@ from p2l.common.errors import P2LError
 from p2l.common.long_texts import to_json
 from p2l.common.processes import end_when_orphaned
 from p2l.common.web import ClientGoneError
-from route.application import admin
-from route.application.admin import Operation, why_not_operator
+from route.application.admin import operate, why_not_operator
 from route.application.arena import Arena
 from route.application.chat import ChatEndpoint, read_chat
 from route.application.console import Console
 from route.application.decide import decide
+from route.application.feed import Feed
 from route.application.forwarding import PassedEndpoint
 from route.application.live import Live
 from route.application.openapi import document
@@ -38,7 +38,6 @@ from route.config import ROUTER_ALIAS, ROUTER_NAME, SERVED, RouterConfig
 from route.keep.database import DatabaseError
 from route.keep.feedback import NoVoteError, parse_vote
 from route.keep.ledger import KeyRecord, Refusal
-from route.keep.stored_responses import StoredResponse
 from route.observability.logs import LOGGER
 from route.providers.base import JSON
 from route.request.api_errors import (
@@ -129,23 +128,23 @@ class _Pages:
             await self._app(scope, receive, send)
             return
         origins = scope["app"].state.live.service.config.cors_origins
-        if origins != self._origins:
-            self._origins, self._open = origins, self._opened(origins) if origins else self._app
+        if origins != self._origins:  # a reload has changed them
+            self._origins = origins
+            self._open = self._app
+            if origins:
+                self._open = CORSMiddleware(
+                    self._app,
+                    allow_origins=origins,
+                    allow_methods=["GET", "POST", "DELETE"],
+                    allow_headers=["*"],
+                    expose_headers=list(_EXPOSED),
+                    max_age=_PREFLIGHT_SECONDS,
+                )
         await self._open(scope, receive, send)
-
-    def _opened(self, origins: list[str]) -> ASGIApp:
-        return CORSMiddleware(
-            self._app,
-            allow_origins=origins,
-            allow_methods=["GET", "POST", "DELETE"],
-            allow_headers=["*"],
-            expose_headers=list(_EXPOSED),
-            max_age=_PREFLIGHT_SECONDS,
-        )
 
 
 def _routes(live: Live) -> list[Route]:
-    def operation(path: str, handle: Operation, *methods: str) -> Route:
+    def operation(path: str, handle: Callable[[Live, Request], Awaitable[Response]], *methods: str) -> Route:
         async def endpoint(request: Request) -> Response:
             try:
                 return await handle(live, request)
@@ -164,9 +163,8 @@ def _routes(live: Live) -> list[Route]:
         Route("/v1/messages", ChatEndpoint(live, Messages), methods=["POST"]),
         plain("/v1/messages/count_tokens", _count_tokens, "POST"),
         Route("/v1/responses", ChatEndpoint(live, Responses), methods=["POST"]),
-        plain("/v1/responses/{response_id}", _response, "GET"),
-        plain("/v1/responses/{response_id}", _delete_response, "DELETE"),
-        plain("/v1/responses/{response_id}/input_items", _response_input, "GET"),
+        plain("/v1/responses/{response_id}", _response, "GET", "DELETE"),
+        plain("/v1/responses/{response_id}/input_items", _response, "GET"),
         *(
             Route(f"/v1/{path}", PassedEndpoint(live, kind, path), methods=["POST"])
             for kind, paths in SERVED.items()
@@ -180,12 +178,10 @@ def _routes(live: Live) -> list[Route]:
         plain("/ready", _ready, "GET"),
         plain("/metrics", _metrics, "GET"),
         plain("/openapi.json", _openapi, "GET"),
-        operation("/admin/reload", admin.reload, "POST"),
-        operation("/admin/keys", admin.list_keys, "GET"),
-        operation("/admin/keys", admin.add_key, "POST"),
-        operation("/admin/keys/{name}", admin.limit_key, "PATCH"),
-        operation("/admin/keys/{name}", admin.revoke_key, "DELETE"),
-        *Console.of(live).routes(),
+        operation("/admin/reload", operate, "POST"),
+        operation("/admin/keys", operate, "GET", "POST"),
+        operation("/admin/keys/{name}", operate, "PATCH", "DELETE"),
+        *Console(live, Feed(live)).routes(),
         *Arena(live).routes(),
     ]
 
@@ -216,37 +212,21 @@ async def _count_tokens(service: Service, request: Request) -> Response:
     return JSONResponse({"input_tokens": chat.prompt_tokens})
 
 
-async def _kept_response(service: Service, request: Request) -> tuple[KeyRecord, StoredResponse]:
-    key = await service.authenticate(request.headers)
+async def _response(service: Service, request: Request) -> Response:
+    """Answer with a response that is kept, or with the input of its request; or forget it."""
+    key, identifier = await service.authenticate(request.headers), request.path_params["response_id"]
     check_responses(service.responses.enabled, "responses")
     try:
-        row = await service.responses.get(key.name, request.path_params["response_id"])
+        row = await service.responses.get(key.name, identifier)
+        if row is None:
+            raise response_not_found(identifier)
+        if request.method == "DELETE":
+            await service.responses.delete(key.name, identifier)
+            return JSONResponse({"id": identifier, "object": "response", "deleted": True})
     except DatabaseError as error:
         raise responses_unreadable() from error
-    if row is None:
-        raise response_not_found(request.path_params["response_id"])
-    return key, row
-
-
-async def _response(service: Service, request: Request) -> Response:
-    """Answer with a response that is kept."""
-    _, row = await _kept_response(service, request)
-    return Response(await to_json(row.response), media_type="application/json")
-
-
-async def _delete_response(service: Service, request: Request) -> Response:
-    """Forget a response."""
-    key, row = await _kept_response(service, request)
-    try:
-        await service.responses.delete(key.name, row.response["id"])
-    except DatabaseError as error:
-        raise responses_unreadable() from error
-    return JSONResponse({"id": row.response["id"], "object": "response", "deleted": True})
-
-
-async def _response_input(service: Service, request: Request) -> Response:
-    """Answer with the input of the request that a response belongs to."""
-    _, row = await _kept_response(service, request)
+    if not request.url.path.endswith("/input_items"):
+        return Response(await to_json(row.response), media_type="application/json")
     items = row.items[:_LISTED_ITEMS]
     if request.query_params.get("order") != "asc":
         items = items[::-1]  # the newest first, as OpenAI lists them

@@ -32,7 +32,6 @@ from route.application.live import Live
 from route.application.record import keep, remember
 from route.application.service import Service
 from route.application.views import models
-from route.config import ArenaConfig
 from route.keep.database import DatabaseError
 from route.keep.feedback import Vote
 from route.keep.ledger import KeyRecord, Refusal
@@ -169,11 +168,6 @@ class Arena:
             raise ApiError(
                 413, "too_long", f"the prompt has {len(prompt):,} characters; send at most {arena.max_chars:,}"
             )
-        self._count(request, arena)
-        return prompt
-
-    def _count(self, request: Request, arena: ArenaConfig) -> None:
-        """Raise `ApiError` 429 for an address that has asked as often as it may within a minute."""
         address, now = request.client.host if request.client else "", time.time()
         windows = self.prompts.get(address) or Windows()
         self.prompts.put(address, windows)
@@ -182,6 +176,7 @@ class Arena:
             message = f"at most {arena.per_minute} prompts a minute; try again in {wait:.0f} s"
             raise ApiError(429, "rate_limit_exceeded", message, retry_after=wait)
         windows.add("", int(now), 1)
+        return prompt
 
     def key(self) -> KeyRecord:
         """Return the key of the arena."""
@@ -241,11 +236,7 @@ class _Battle:
     async def _begin(self) -> float:
         """Choose both models; return the probability that just these two are shown."""
         answer, service = self.answer, self.service
-        answer.key = self.arena.key()
-        refusal = service.ledger.enter(answer.key)
-        if refusal is not None:
-            raise of_refusal(refusal)
-        answer.is_counted = True
+        service.enter(answer, self.arena.key())
         body: JSON = {"messages": [{"role": "user", "content": self.prompt}], "compare": True}
         request = parse_chat(json.dumps(body).encode(), {}, service.chat_models, by_name=False)
         answer.deadline = Deadline.after(service.config.timeouts.total)

@@ -22,7 +22,7 @@ from route.application.live import Live
 from route.application.record import headers_of, keep, remember
 from route.application.service import Service
 from route.providers.base import JSON
-from route.request.api_errors import ApiError, of_refusal
+from route.request.api_errors import ApiError
 from route.request.chat import MOST_VALUES, ChatRequest, Dialect, parse_chat, parse_long, read_body
 from route.request.fields import mark_answer
 from route.send.dispatch import Answer, ask_whole, open_stream
@@ -59,33 +59,40 @@ class ChatEndpoint:
         except ClientGoneError:
             answer.status, answer.code = 499, "client_gone"
         except ApiError as error:
-            await _fail(answer, error, reply)
+            await reply.fail(answer, error)
         except Exception:
             _log.exception("request %s failed", answer.request_id)
-            await _fail(answer, ApiError(500, "internal_error", "an error of the router; its log says more"), reply)
+            await reply.fail(answer, ApiError(500, "internal_error", "an error of the router; its log says more"))
         finally:
             service.metrics.running.dec()
             keep(service, answer)  # after the answer: it is sent when its end is written
 
 
 async def _answer(service: Service, answer: Answer, headers: Headers, receive: Receive, reply: _Reply) -> None:
-    answer.key = await service.authenticate(headers)
-    refusal = service.ledger.enter(answer.key)
-    if refusal is not None:
-        raise of_refusal(refusal)
-    answer.is_counted = True
+    # Read.
+    key = await service.authenticate(headers)
+    service.enter(answer, key)
     request = await read_chat(service, headers, receive, reply.dialect)
     max_bytes = service.settings.max_body_mb * 2**20
-    request = await reply.dialect.prepare(request, service.responses, answer.key.name, max_bytes)
+    request = await reply.dialect.prepare(request, service.responses, key.name, max_bytes)
     answer.deadline = Deadline.after(service.config.timeouts.total)
     late = ApiError(504, "deadline_exceeded", "the time of this request was up before its answer was complete")
     whole: JSON | None = None
     async with alive(receive, answer.deadline, late):
+        # Decide.
         conversation = await decide(service, answer, request, headers)
+        # Send.
         if request.compare:
             whole = await answer_of_two(service, answer)
         elif request.stream:
-            await _stream(service, answer, reply)
+            deployment, opened = await service.dispatcher.run(answer, open_stream)
+            answer.first_token = time.perf_counter() - answer.started
+            answer.shown.append(answer.charges[-1])
+            # Not before the first token: until then another model may answer, and the head names the model.
+            answer.status = 200
+            await reply.start(headers_of(answer))
+            await service.dispatcher.relay(answer, deployment, opened, reply.write)
+            remember(service, answer)
         else:
             deployment, completion = await service.dispatcher.run(answer, ask_whole)
             answer.shown.append(answer.charges[-1])
@@ -97,6 +104,7 @@ async def _answer(service: Service, answer: Answer, headers: Headers, receive: R
         await reply.end()
     else:
         await reply.answer(whole, headers_of(answer))
+    # Keep; `ChatEndpoint` charges and logs every request, also one that failed.
     if conversation is not None:
         service.sticky.remember(conversation, answer.shown[0].model)
 
@@ -113,26 +121,6 @@ async def read_chat(service: Service, headers: Headers, receive: Receive, dialec
     return await parse_long(raw, parse, MOST_VALUES)
 
 
-async def _stream(service: Service, answer: Answer, reply: _Reply) -> None:
-    deployment, opened = await service.dispatcher.run(answer, open_stream)
-    answer.first_token = time.perf_counter() - answer.started
-    answer.shown.append(answer.charges[-1])
-    answer.status = 200
-    await reply.start(headers_of(answer))
-    await service.dispatcher.relay(answer, deployment, opened, reply.write)
-    remember(service, answer)
-
-
-async def _fail(answer: Answer, error: ApiError, reply: _Reply) -> None:
-    """Send an error, as a response or as the last event of a stream that has begun."""
-    answer.code = error.code
-    if reply.has_begun:
-        await reply.fail(error)
-    else:
-        answer.status = error.status
-        await reply.refuse(error, headers_of(answer))
-
-
 @dataclass
 class _Reply:
     """The response under way, in the client's dialect."""
@@ -146,12 +134,18 @@ class _Reply:
         translated = self.dialect.answer(completion)
         await self.dialect.keep()
         text = await to_json(translated)
-        await self._whole(Response(text, 200, headers, media_type="application/json"))
+        await self._send_whole(Response(text, 200, headers, media_type="application/json"))
 
-    async def refuse(self, error: ApiError, headers: dict[str, str]) -> None:
-        await self._whole(error.response(headers, self.dialect.error(error)))
+    async def fail(self, answer: Answer, error: ApiError) -> None:
+        """Send an error, as a response or as the last event of a stream that has begun."""
+        answer.code = error.code
+        if self.has_begun:  # its status is sent, and stays 200 in the log
+            await self.send({"type": "http.response.body", "body": self.dialect.fail(error)})
+        else:
+            answer.status = error.status
+            await self._send_whole(error.response(headers_of(answer), self.dialect.error(error)))
 
-    async def _whole(self, response: Response) -> None:
+    async def _send_whole(self, response: Response) -> None:
         self.has_begun = True
         head = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
         await self.send(head)
@@ -174,6 +168,3 @@ class _Reply:
     async def end(self) -> None:
         await self.dialect.keep()
         await self.send({"type": "http.response.body", "body": self.dialect.end()})
-
-    async def fail(self, error: ApiError) -> None:
-        await self.send({"type": "http.response.body", "body": self.dialect.fail(error)})

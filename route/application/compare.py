@@ -27,7 +27,19 @@ _random = random.SystemRandom()
 async def answer_of_two(service: Service, answer: Answer) -> JSON:
     """Return one answer with two choices, each with its `model`; with one choice if only one model answered."""
     propensity = begin_sides(service, answer)
-    completions = await _ask(service, answer)
+    runs = (service.dispatcher.run(side, ask_whole) for side in answer.sides)
+    outcomes = await asyncio.gather(*runs, return_exceptions=True)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    # An answer of one model is shown alone; the request fails with both, or with an error of the router itself.
+    unexpected = next((error for error in errors if not isinstance(error, ApiError)), None)
+    if unexpected is not None or len(errors) == len(outcomes):
+        raise unexpected or errors[0]
+    completions = []
+    for side, outcome in zip(answer.sides, outcomes, strict=True):
+        if not isinstance(outcome, BaseException):
+            deployment, completion = outcome
+            answer.shown.append(side.charges[-1])
+            completions.append(mark_answer(completion, deployment.name, None, []))
     remember(service, answer, propensity if len(completions) == 2 else None)
     usages = [completion.get("usage") or {} for completion in completions]
     counts = ("prompt_tokens", "completion_tokens", "total_tokens")
@@ -78,25 +90,7 @@ def propensity_of(
         explored = explore / len(candidates) if name in candidates else 0.0
         return (1 - explore) * decision.probabilities.get(name, 0.0) + explored
 
-    def drawn_second(name: str, first: str) -> float:
-        return shares.seconds(first, candidates).get(name, 0.0)
-
     a, b = pair
-    return first_choice(a) * drawn_second(b, a) + first_choice(b) * drawn_second(a, b)
-
-
-async def _ask(service: Service, answer: Answer) -> list[JSON]:
-    """Ask both models; return the answers that came, in the order of the sides."""
-    runs = (service.dispatcher.run(side, ask_whole) for side in answer.sides)
-    outcomes = await asyncio.gather(*runs, return_exceptions=True)
-    errors = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
-    unexpected = next((error for error in errors if not isinstance(error, ApiError)), None)
-    if unexpected is not None or len(errors) == len(outcomes):
-        raise unexpected or errors[0]
-    completions = []
-    for side, outcome in zip(answer.sides, outcomes, strict=True):
-        if not isinstance(outcome, BaseException):
-            deployment, completion = outcome
-            answer.shown.append(side.charges[-1])
-            completions.append(mark_answer(completion, deployment.name, None, []))
-    return completions
+    b_after_a = shares.seconds(a, candidates).get(b, 0.0)
+    a_after_b = shares.seconds(b, candidates).get(a, 0.0)
+    return first_choice(a) * b_after_a + first_choice(b) * a_after_b

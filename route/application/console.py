@@ -8,6 +8,8 @@ server-sent events.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -49,19 +51,14 @@ class Console:
     live: Live
     feed: Feed
 
-    @classmethod
-    def of(cls, live: Live) -> Console:
-        """Return the console of a service."""
-        return cls(live, Feed(live))
-
     def routes(self) -> list[Route]:
         """Return its routes."""
         return [
-            self._route("/console", _whole, "GET"),
+            self._route("/console", _page, "GET"),
             self._route("/console/events", _events, "GET"),
             self._route("/console/frontier", _frontier, "POST"),
-            self._route("/console/keys", _make_key, "POST"),
-            self._route("/console/key", _change_key, "POST"),
+            self._route("/console/keys", _change_keys, "POST"),
+            self._route("/console/key", _change_keys, "POST"),
             self._route("/console/reload", _reload, "POST"),
             self._route("/console/sign-out", _sign_out, "POST"),
             Route("/console/session", self.sign_in, methods=["POST"], include_in_schema=False),
@@ -124,17 +121,13 @@ async def _fields(request: Request) -> list[tuple[str, str]]:
         return []
 
 
-async def _whole(console: Console, request: Request) -> Response:
-    return await _page(console, request)
-
-
 async def _page(console: Console, request: Request, *, status: int = 200, **more: Any) -> Response:
     service = console.service
     names = sorted(service.keys.valid)  # those of the configuration change there
     settings = {
         "title": "Router console",
         "parts": await console.feed.whole(),
-        "series": views.series(service.recent),
+        "series": json.dumps(views.chart_points(service.recent)),
         "lines": views.lines(service.recent),
         "limits": _NUMBERS,
         "teams": sorted(service.config.teams),
@@ -207,17 +200,13 @@ def _slider(decision: Any, prompt: str, step: int, trouble: str = "") -> dict[st
     }
 
 
-async def _make_key(console: Console, request: Request) -> Response:
-    fields = dict(await _fields(request))
-    return await _done(
-        console, request, lambda: make_key(console.service, {"name": fields.get("name"), **_limits(fields)})
-    )
-
-
-async def _change_key(console: Console, request: Request) -> Response:
-    """Limit a key, or end it."""
+async def _change_keys(console: Console, request: Request) -> Response:
+    """Make a key (`/console/keys`), or limit or end one (`/console/key`)."""
     fields = dict(await _fields(request))
     name = fields.get("name", "")
+    if request.url.path == "/console/keys":
+        body = {"name": fields.get("name"), **_limits(fields)}
+        return await _done(console, request, lambda: make_key(console.service, body))
     if fields.get("act") == "revoke":
         return await _done(console, request, lambda: end_key(console.service, name), f"{name} is revoked.")
     limits = _limits(fields, is_change=True)
@@ -232,16 +221,11 @@ def _limits(fields: dict[str, str], *, is_change: bool = False) -> JSON:
         if text == "none" and is_change:
             limits[name] = None
         elif text:
-            limits[name] = text if name == "team" else _number(text)
+            limits[name] = text
+            if name != "team":
+                with contextlib.suppress(ValueError):  # the check of limits refuses the text by its name
+                    limits[name] = int(text) if text.isdigit() else float(text)
     return limits
-
-
-def _number(text: str) -> float | int | str:
-    """Return a number, or the text itself, which the check of limits refuses by its name."""
-    try:
-        return int(text) if text.isdigit() else float(text)
-    except ValueError:
-        return text
 
 
 async def _reload(console: Console, request: Request) -> Response:

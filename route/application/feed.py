@@ -8,10 +8,11 @@ once, is rendered less often.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from markupsafe import Markup
@@ -20,7 +21,7 @@ from p2l.common.report import render
 from route.application import views
 from route.application.live import Live
 from route.application.service import Service
-from route.observability.recent import POINT_SECONDS, RecentRequest
+from route.observability.recent import POINT_SECONDS
 
 _FRONTIER_SECONDS = 10.0
 _NEW_REQUESTS = 5  # of a tick, at most
@@ -32,7 +33,7 @@ class Part:
     """One part of the page."""
 
     name: str
-    read: Callable[[Service], Awaitable[_Values]]
+    read: Callable[[Service], _Values | Awaitable[_Values]]
     pause: float = 0.0
     """Seconds between two readings, at least."""
     values: _Values | None = None
@@ -40,16 +41,7 @@ class Part:
     event: bytes = b""
     version: int = 0
     """How often it has changed."""
-    read_at: float = field(default=float("-inf"))
-
-    async def refresh(self, service: Service) -> None:
-        """Read its values, and render it if they are others."""
-        values = await self.read(service)
-        if values == self.values:
-            return
-        self.values, self.version = values, self.version + 1
-        self.html = render("route.application/parts.html", part=self.name, **values)
-        self.event = event(self.name, self.html)
+    read_at: float = float("-inf")
 
 
 class Feed:
@@ -58,12 +50,12 @@ class Feed:
     def __init__(self, live: Live, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Render nothing yet."""
         self.parts = [
-            Part("tiles", _now(views.tiles)),
+            Part("tiles", views.tiles),
             Part("models", _models),
-            Part("frontier", _now(views.frontier_of_the_hour), _FRONTIER_SECONDS),
-            Part("health", _now(views.health)),
-            Part("budgets", _now(views.budgets)),
-            Part("requests", _now(self._requests)),
+            Part("frontier", views.frontier_of_the_hour, _FRONTIER_SECONDS),
+            Part("health", views.health),
+            Part("budgets", views.budgets),
+            Part("requests", self._requests),
         ]
         self._tick = POINT_SECONDS
         self._live = live
@@ -112,8 +104,16 @@ class Feed:
                     await asyncio.sleep(0)
 
     async def _refresh(self, part: Part) -> None:
+        """Read the values of a part, and render it if they have changed."""
         part.read_at = self._clock()
-        await part.refresh(self._live.service)
+        values = part.read(self._live.service)
+        if inspect.isawaitable(values):
+            values = await values
+        if values == part.values:
+            return
+        part.values, part.version = values, part.version + 1
+        part.html = render("route.application/parts.html", part=part.name, **values)
+        part.event = event(part.name, part.html)
 
     def _requests(self, service: Service) -> _Values:
         """Return the latest requests: of many in one tick only some, since nobody could read them."""
@@ -124,27 +124,23 @@ class Feed:
         else:
             new = range(max(first, self._seen, end - _NEW_REQUESTS), end)
             numbers = [*self._rows, *new][-views.SHOWN_REQUESTS :]
-        self._rows = {number: self._rows.get(number) or _row(recent.requests[number - first]) for number in numbers}
+        rows = self._rows
+        self._rows = {}
+        for number in numbers:
+            if number in rows:  # an ended request never changes
+                self._rows[number] = rows[number]
+            else:
+                each = views.request(recent.requests[number - first])
+                self._rows[number] = Markup(render("route.application/request.html", each=each))
         self._seen = end
         is_sample = bool(numbers) and numbers[-1] - numbers[0] >= len(numbers)
         return {"requests": list(self._rows.values())[::-1], "is_sample": is_sample}
-
-
-def _row(request: RecentRequest) -> Markup:
-    return Markup(render("route.application/request.html", each=views.request(request)))
 
 
 def event(name: str, content: str) -> bytes:
     """Return a server-sent event, after whose end a page soon asks for more."""
     lines = "".join(f"data: {line}\n" for line in content.split("\n"))
     return f"retry: 100\nevent: {name}\n{lines}\n".encode()
-
-
-def _now(read: Callable[[Service], _Values]) -> Callable[[Service], Awaitable[_Values]]:
-    async def later(service: Service) -> _Values:
-        return read(service)
-
-    return later
 
 
 async def _models(service: Service) -> _Values:

@@ -14,7 +14,7 @@ import random
 import re
 import secrets
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +32,6 @@ from route.config import ROUTER_ALIAS, ROUTER_NAME, ModelConfig
 from route.keep.ledger import KeyRecord, Refusal
 from route.keep.reservations import Worst
 from route.observability.logs import log_request
-from route.observability.tracing import passed_on
 from route.providers.base import JSON, Forwarded, Forwarding, ProviderError
 from route.providers.chat import BYTES_PER_TOKEN, SHAPE_ERRORS
 from route.request.api_errors import ApiError, of_fault, of_refusal
@@ -40,7 +39,7 @@ from route.request.chat import count_of, parse_long, parse_object, read_body
 from route.request.fields import header_of
 from route.send.charges import UNKNOWN_LONGEST, Charge
 from route.send.dispatch import UNREAD, Answer
-from route.send.fleet import Deployment
+from route.send.fleet import Deployment, all_blocked
 
 _MOST_VALUES = 1_000_000  # of a body: the tokens of many texts to embed are as many numbers
 _FIELDS: Mapping[str, Collection[str]] = {
@@ -168,11 +167,26 @@ class PassedEndpoint:
     """Below /v1."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        service = self.live.service
-        await _Forwarding(service, self.kind, self.path, Answer(f"req-{secrets.token_hex(12)}")).run(
-            scope, receive, send
-        )
+        """Answer one request, count and log it."""
+        service, headers = self.live.service, Headers(scope=scope)
+        answer = Answer(f"req-{secrets.token_hex(12)}")
+        forwarding = _Forwarding(service, self.kind, self.path, answer)
+        if service.tracing is not None:
+            answer.trace = service.tracing.begin(scope["path"], answer.request_id, headers)
+        service.metrics.running.inc()
+        try:
+            await forwarding.answer_request(headers, receive, send)
+        except ClientGoneError:
+            answer.status, answer.code = 499, "client_gone"
+        except ApiError as error:
+            await forwarding.refuse(error, scope, receive, send)
+        except Exception:
+            _log.exception("request %s failed", answer.request_id)
+            internal = ApiError(500, "internal_error", "an error of the router; its log says more")
+            await forwarding.refuse(internal, scope, receive, send)
+        finally:
+            service.metrics.running.dec()
+            forwarding.keep()
 
 
 @dataclass
@@ -188,33 +202,11 @@ class _Forwarding:
     has_begun: bool = False
     """Whether the head of the response was sent."""
 
-    async def run(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request, count and log it."""
+    async def answer_request(self, headers: Headers, receive: Receive, send: Send) -> None:
+        """Read, send and pass on; raise `ApiError` where there is no answer."""
         service, answer = self.service, self.answer
-        if service.tracing is not None:
-            answer.trace = service.tracing.begin(scope["path"], answer.request_id, Headers(scope=scope))
-        service.metrics.running.inc()
-        try:
-            await self._answer(Headers(scope=scope), receive, send)
-        except ClientGoneError:
-            answer.status, answer.code = 499, "client_gone"
-        except ApiError as error:
-            await self._refuse(error, scope, receive, send)
-        except Exception:
-            _log.exception("request %s failed", answer.request_id)
-            internal = ApiError(500, "internal_error", "an error of the router; its log says more")
-            await self._refuse(internal, scope, receive, send)
-        finally:
-            service.metrics.running.dec()
-            self._close()
-
-    async def _answer(self, headers: Headers, receive: Receive, send: Send) -> None:
-        service, answer = self.service, self.answer
-        key = answer.key = await service.authenticate(headers)
-        refusal = service.ledger.enter(key)
-        if refusal is not None:
-            raise of_refusal(refusal)
-        answer.is_counted = True
+        key = await service.authenticate(headers)
+        service.enter(answer, key)
         raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
         content_type, listed = headers.get("content-type", ""), service.config.pass_fields
         parse = partial(parse_passed, raw, content_type, self.kind, listed)
@@ -273,7 +265,7 @@ class _Forwarding:
         while True:
             deployment = target.pick(stream=False, without=asked) or target.pick(stream=False)
             if deployment is None:
-                raise _all_blocked(name, target.deployments)
+                raise all_blocked(target.deployments, name)
             asked.append(deployment)
             try:
                 return deployment, await self._attempt(charge, deployment, request)
@@ -293,29 +285,15 @@ class _Forwarding:
         body, content_type = await request.body_for(deployment.config.name)
         max_bytes = int(config.max_answer_mb * 2**20)
         timeouts = config.timeouts.of_attempt(max(1e-3, answer.deadline.left()), max_bytes, stream=False)
-        if answer.trace is not None:
-            model = deployment.config
-            charge.trace = answer.trace.call(deployment.name, model.name, model.type, deployment.label)
         deployment.use(request.size // BYTES_PER_TOKEN)
-        probe = answer.begin(deployment)
         try:
-            with passed_on(charge.trace):
+            with self.service.dispatcher.attempt(answer, deployment, charge):
                 forwarded = await provider.forward(self.path, deployment.config.name, body, content_type, timeouts)
-        except ProviderError as error:
-            if charge.trace is not None:
-                charge.trace.failed(error.fault.value, error.status)
+        except ProviderError:
+            if charge.trace is not None:  # the next attempt has a span of its own, and the same charge
                 charge.trace.end((None, None), 0.0)
                 charge.trace = None
-            answer.end()
-            deployment.breaker.failed(error, probe)
-            answer.faults.append(error)
-            self.service.dispatcher.count_fault(deployment, error)
             raise
-        except BaseException:
-            answer.end()
-            deployment.breaker.give_up(probe)
-            raise
-        deployment.breaker.began(probe)
         charge.use = deployment.use
         answer.shown.append(charge)
         return forwarded
@@ -345,7 +323,8 @@ class _Forwarding:
                 self.service.dispatcher.count_fault(deployment, error)
                 raise of_fault(error, deployment.name) from error
 
-    async def _refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+    async def refuse(self, error: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send an error, or cut the connection of an answer that has begun."""
         self.answer.code = error.code
         if self.has_begun:
             # Nothing but a connection that is cut tells of an answer that is not complete.
@@ -353,7 +332,8 @@ class _Forwarding:
         self.answer.status = error.status
         await error.response({"x-request-id": self.answer.request_id})(scope, receive, send)
 
-    def _close(self) -> None:
+    def keep(self) -> None:
+        """Charge, count and log."""
         service, answer, cost = self.service, self.answer, 0.0
         answer.end()
         if answer.is_counted and answer.key is not None:
@@ -369,16 +349,6 @@ class _Forwarding:
         seconds = time.perf_counter() - answer.started
         count(service, answer, seconds)
         log_request(record_of(answer, seconds, cost or None))
-
-
-def _all_blocked(name: str, deployments: Sequence[Deployment]) -> ApiError:
-    """Return the error for a model none of whose deployments may be asked now."""
-    soonest = min(deployments, key=lambda deployment: deployment.free_in)
-    if soonest.is_limited:
-        text = f"{name} has reached a limit; try again later"
-        return ApiError(429, "rate_limit_exceeded", text, retry_after=soonest.free_in)
-    text = f"{name} has been failing; try again later"
-    return ApiError(502, "models_unavailable", text, retry_after=soonest.free_in)
 
 
 def _most(model: ModelConfig, request: _Passed, kind: str) -> float:

@@ -69,7 +69,7 @@ class Live:
         self._begin(self._count())
         with contextlib.suppress(NotImplementedError, RuntimeError, ValueError, AttributeError):
             # There is no such signal on Windows, and none for a loop outside the main thread.
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._hang_up)
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._follow)
             take_hangups()
 
     async def close(self) -> None:
@@ -104,27 +104,17 @@ class Live:
             self._begin(self._close_later(before))
         changed = tuple(_differences(before.config, config))
         LOGGER.info("the configuration was reloaded", extra={"fields": {"changed": list(changed)}})
-        everywhere = await self._tell_others() if spread else True
+        everywhere = True
+        if spread:
+            try:
+                await self.changes.tell(self._path)
+            except DatabaseError as error:
+                LOGGER.error("other workers could not be told of the reload: %s", error)
+                everywhere = False
         return Reloaded(changed, len(config.model_configs), len(service.ledger.names), everywhere)
 
-    def observe(self) -> None:
-        """Set the gauges."""
-        self.service.observe()
-
-    async def _tell_others(self) -> bool:
-        try:
-            await self.changes.tell(self._path)
-        except DatabaseError as error:
-            LOGGER.error("other workers could not be told of the reload: %s", error)
-            return False
-        return True
-
-    def _hang_up(self) -> None:
-        """Reload; the supervisor hands the signal to every worker."""
-        self._begin(self._reload_or_say_why())
-
     def _follow(self) -> None:
-        """Reload as another worker has."""
+        """Reload alone: another worker has reloaded, or the supervisor hands a signal to every worker."""
         self._begin(self._reload_or_say_why())
 
     async def _reload_or_say_why(self) -> None:
@@ -146,7 +136,7 @@ class Live:
 
     async def _observe(self) -> None:
         while True:
-            self.observe()
+            self.service.observe()
             await asyncio.sleep(_OBSERVE_SECONDS)
 
     async def _count(self) -> None:

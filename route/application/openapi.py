@@ -37,24 +37,13 @@ def describe() -> JSON:
     description["info"]["version"] = __version__
     schemas = description["components"]["schemas"]
     for name in ("KeyLimits", "NewKey"):
-        schemas[name]["properties"] |= _limits()
-    schemas["StoredVote"] = _stored_vote()
+        for limit, schema in KeyLimits.model_json_schema()["properties"].items():
+            schema.pop("default", None)
+            schemas[name]["properties"][limit] = {"anyOf": [schema, {"type": "null"}]}  # null ends a limit
+    vote: JSON = TypeAdapter(StoredVote).json_schema(mode="serialization")
+    vote["properties"]["object"] = {"const": "route.vote"}
+    vote["required"].append("object")
+    schemas["StoredVote"] = vote
     schemas["RouteDecision"]["properties"]["frontier"]["items"] = TypeAdapter(FrontierPoint).json_schema()
     schemas["Readiness"]["properties"]["fallback"]["enum"] = list(FALLBACKS)
     return description
-
-
-def _limits() -> JSON:
-    """Return the schema of each limit of a key; null ends the limit."""
-    limits: JSON = {}
-    for name, schema in KeyLimits.model_json_schema()["properties"].items():
-        schema.pop("default", None)
-        limits[name] = {"anyOf": [schema, {"type": "null"}]}
-    return limits
-
-
-def _stored_vote() -> JSON:
-    schema: JSON = TypeAdapter(StoredVote).json_schema(mode="serialization")
-    schema["properties"]["object"] = {"const": "route.vote"}
-    schema["required"].append("object")
-    return schema

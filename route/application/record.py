@@ -174,8 +174,6 @@ def record_of(answer: Answer, seconds: float, spent: float | None) -> RequestRec
 def _end_trace(answer: Answer, cost: float) -> None:
     trace, decision = answer.trace, answer.choice.decision
     assert trace is not None
-    if answer.request is not UNREAD:
-        trace.tell_prompt(answer.request.turns)
     prompt, completion = answer.shown[0].tokens if answer.shown else (None, None)
     trace.end(
         answer.status,
@@ -190,4 +188,5 @@ def _end_trace(answer: Answer, cost: float) -> None:
             "gen_ai.usage.output_tokens": completion,
             "p2l.code": answer.code,
         },
+        turns=answer.request.turns,
     )

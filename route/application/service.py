@@ -41,22 +41,14 @@ from route.routing.router import Router
 from route.routing.scoring import make_scorer
 from route.routing.spending import Spending
 from route.send.charges import UNKNOWN_LONGEST
-from route.send.dispatch import Dispatcher
+from route.send.dispatch import Answer, Dispatcher
 from route.send.fleet import Fleet, make_fleet
 
-
-def _share_ratings(offsets: Offsets, peers: Peers) -> None:
-    """Let a rating move the offsets of every worker, whichever gave the answer and whichever got the rating.
-
-    One that did not give the answer asks who did; that one says what P2L expected of the answer. A worker that starts
-    takes over what the others believe.
-    """
-    offsets.on_rating = lambda gaps, verdict: peers.tell("rating", [gaps, verdict])
-    offsets.on_unknown = lambda request_id, verdict: peers.tell("vote", [request_id, verdict])
-    peers.on("vote", lambda _, body: offsets.rate(*body, ask=False))
-    peers.on("rating", lambda _, body: offsets.take(*body))
-    peers.on("hello", lambda worker, _: peers.tell("beliefs", offsets.beliefs(), to=worker))
-    peers.on("beliefs", lambda _, body: offsets.begin_with(body))
+_PARTS_KEPT = (
+    *("started", "metrics", "recent", "scorer", "tracing", "database", "peers", "counts", "ledger", "keys"),
+    *("finishing", "feedback", "sticky", "average", "responses"),
+)
+"""Parts that outlive a configuration."""
 
 
 class Service:
@@ -73,7 +65,7 @@ class Service:
             config, os.environ, workers=settings.workers, before=None if before is None else before.fleet
         )
         self.router = _make_router(config, settings)
-        self.pair_shares = _make_pair_shares(config)
+        self.pair_shares = PairShares() if config.pairs is None else PairShares.read(config.pairs)
         self.routable = [model.name for model in config.routed_models()]
         """Models that requests may be routed to: all, until the model list of P2L is known."""
         self.chat_models = frozenset(self.routable)
@@ -92,7 +84,8 @@ class Service:
             self._make_parts()
             self._share()
         else:
-            self._take_parts(before)
+            for part in _PARTS_KEPT:
+                setattr(self, part, getattr(before, part))
         self.dispatcher = Dispatcher(self.fleet, config, self.ledger, self.metrics, self.refusals)
 
     def _make_parts(self) -> None:
@@ -114,7 +107,7 @@ class Service:
         self.ledger: Ledger = Ledger(
             key_records(config, settings),
             self.database,
-            teams=_team_limits(config),
+            teams={name: team.spend_per_day for name, team in config.teams.items()},
             shared_limits=config.shared_limits,
             without_shared=config.without_shared_limits,
             peers=self.peers,
@@ -128,29 +121,32 @@ class Service:
         self.average = Average(self.database)
         self.responses = ResponseStore(self.database, enabled=config.database is not None and config.store_responses)
 
-    def _take_parts(self, before: Service) -> None:
-        self.started, self.metrics, self.scorer = before.started, before.metrics, before.scorer
-        self.database, self.ledger, self.keys = before.database, before.ledger, before.keys
-        self.peers, self.counts = before.peers, before.counts
-        self.tracing, self.recent = before.tracing, before.recent
-        self.finishing, self.feedback, self.sticky = before.finishing, before.feedback, before.sticky
-        self.average, self.responses = before.average, before.responses
-
     def take_over(self, before: Service) -> None:
         """Let the parts that outlive a configuration follow this one; nothing of it can fail."""
         config = self.config
         self.fleet.go_on_from(before.fleet)
         self._share()
-        self.ledger.replace_keys(key_records(config, self.settings), _team_limits(config))
+        teams = {name: team.spend_per_day for name, team in config.teams.items()}
+        self.ledger.replace_keys(key_records(config, self.settings), teams)
         self.feedback.store_prompts = config.store_prompts
         self.responses.enabled = config.database is not None and config.store_responses
         self.scorer.on_models = self.limit_to
 
     def _share(self) -> None:
         """Tell the other workers of the machine what cannot wait for the database, and hear it of them."""
-        self.fleet.share(self.peers, self.counts)
-        if self.router.offsets is not None:
-            _share_ratings(self.router.offsets, self.peers)
+        peers, offsets = self.peers, self.router.offsets
+        self.fleet.share(peers, self.counts)
+        if offsets is None:
+            return
+        # A rating moves the offsets of every worker, whichever gave the answer and whichever got the rating: one that
+        # did not give the answer asks who did, and that one says what P2L expected of the answer.
+        offsets.on_rating = lambda gaps, verdict: peers.tell("rating", [gaps, verdict])
+        offsets.on_unknown = lambda request_id, verdict: peers.tell("vote", [request_id, verdict])
+        peers.on("vote", lambda _, body: offsets.rate(*body, ask=False))
+        peers.on("rating", lambda _, body: offsets.take(*body))
+        # A worker that starts takes over what the others believe.
+        peers.on("hello", lambda worker, _: peers.tell("beliefs", offsets.beliefs(), to=worker))
+        peers.on("beliefs", lambda _, body: offsets.begin_with(body))
 
     async def start(self) -> None:
         """Open the database and start the scorer."""
@@ -188,6 +184,14 @@ class Service:
         if isinstance(record, Refusal):
             raise of_refusal(record)
         return record
+
+    def enter(self, answer: Answer, key: KeyRecord) -> None:
+        """Count a request of a key as under way until `keep`; raise `ApiError` 429 for one too many."""
+        answer.key = key
+        refusal = self.ledger.enter(key)
+        if refusal is not None:
+            raise of_refusal(refusal)
+        answer.is_counted = True
 
     @property
     def fallback(self) -> str:
@@ -237,11 +241,6 @@ def key_records(config: RouterConfig, settings: Settings) -> list[KeyRecord]:
     return [*unlimited, *(key_record(**key.model_dump()) for key in config.keys)]
 
 
-def _team_limits(config: RouterConfig) -> dict[str, float]:
-    """Return what the keys of each team may spend a day."""
-    return {name: team.spend_per_day for name, team in config.teams.items()}
-
-
 def _make_router(config: RouterConfig, settings: Settings) -> Router:
     """Build the router of a configuration; raise ConfigError if type, optimizer and limits do not fit."""
     return Router(
@@ -256,11 +255,6 @@ def _make_router(config: RouterConfig, settings: Settings) -> Router:
     )
 
 
-def _make_pair_shares(config: RouterConfig) -> PairShares:
-    """Return how likely each pair is compared; raise ConfigError for a file that `p2l next-pairs` did not write."""
-    return PairShares() if config.pairs is None else PairShares.read(config.pairs)
-
-
 def check_together(config: RouterConfig, settings: Settings) -> None:
     """Raise ConfigError, with the flag or the line of the configuration, if the two do not go together."""
     kind = get(settings.router_type)
@@ -270,7 +264,8 @@ def check_together(config: RouterConfig, settings: Settings) -> None:
     with _naming_the_line(settings.config):
         make_fleet(config, os.environ)  # opens nothing yet
         _make_router(config, settings)
-        _make_pair_shares(config)
+        if config.pairs is not None:
+            PairShares.read(config.pairs)
 
 
 def check_providers(config: RouterConfig, path: str) -> None:

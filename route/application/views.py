@@ -9,7 +9,6 @@ Shapes: M routable models.
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -22,8 +21,8 @@ import numpy as np
 from p2l.common.pages import Dot, frontier_svg, interval_svg, line_svg
 from route.application.service import Service
 from route.keep.database import DatabaseError
-from route.keep.ledger import KeyRecord, team_account
-from route.observability.recent import Recent, RecentRequest
+from route.keep.ledger import team_account
+from route.observability.recent import Point, Recent, RecentRequest
 from route.routing.decision import Decision
 from route.routing.optimizers import hull
 
@@ -86,14 +85,14 @@ def tiles(service: Service) -> dict[str, Any]:
     }
 
 
-def series(recent: Recent) -> str:
-    """Return the points of the charts, as JSON."""
-    return json.dumps(list(recent.points)[-_SHOWN_POINTS:])
+def chart_points(recent: Recent) -> list[Point]:
+    """Return the points of the charts."""
+    return list(recent.points)[-_SHOWN_POINTS:]
 
 
 def lines(recent: Recent) -> list[tuple[str, str]]:
     """Return the charts for readers without scripts."""
-    points = list(recent.points)[-_SHOWN_POINTS:]
+    points = chart_points(recent)
     names = (("requests", "Requests a second"), ("errors", "Faults a second"), ("p95", "Seconds, 95th percentile"))
     return [(title, line_svg([point[name] for point in points], title)) for name, title in names]
 
@@ -222,8 +221,14 @@ def budgets(service: Service) -> dict[str, Any]:
     """Return keys and teams with what they spent today and may spend: of many keys those that spent most."""
     ledger = service.ledger
     records = nlargest(_SHOWN_KEYS, ledger.records, key=lambda record: (ledger.spent_of(record.name), record.name))
-    keys = [_key(service, record) for record in records]
-    keys.sort(key=lambda key: (-key["spent_today"], key["name"]))
+    keys = []
+    for record in sorted(records, key=lambda record: (-ledger.spent_of(record.name), record.name)):
+        limits = {name: most for name in _LIMITS if (most := getattr(record, name)) is not None}
+        if record.models is not None:
+            limits["models"] = ", ".join(sorted(record.models))
+        spent = ledger.spent_of(record.name)
+        shown = {"name": record.name, "revoked": False, "limits": limits, "spent_today": spent}
+        keys.append({**shown, **_spent(spent, record.spend_per_day)})
     revoked = [
         {"name": name, "revoked": True, "limits": {}, "spent_today": spent, **_spent(spent, None)}
         for name in service.keys.revoked[: _SHOWN_KEYS - len(keys)]
@@ -236,15 +241,6 @@ def budgets(service: Service) -> dict[str, Any]:
     ]
     others = len(ledger.names) + len(service.keys.revoked) - len(keys) - len(revoked)
     return {"keys": keys + revoked, "teams": teams, "others": others}
-
-
-def _key(service: Service, record: KeyRecord) -> dict[str, Any]:
-    limits = {name: most for name in _LIMITS if (most := getattr(record, name)) is not None}
-    if record.models is not None:
-        limits["models"] = ", ".join(sorted(record.models))
-    spent = service.ledger.spent_of(record.name)
-    shown = {"name": record.name, "revoked": False, "limits": limits, "spent_today": spent}
-    return {**shown, **_spent(spent, record.spend_per_day)}
 
 
 def _spent(spent: float, most: float | None) -> dict[str, Any]:

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from route.keep.database import Connection, Database, WriteBehind
 from route.routing.decision import Coefficients
 
-_MOST = 1000
-"""Prompts whose mean it is."""
-_AFTER_A_CHANGE = 20
-"""So many prompts weighs the mean of another revision of P2L's model."""
+_MOST_PROMPTS = 1000
+"""Prompts after which a new one weighs no less than a thousandth."""
+_PROMPTS_AFTER_A_CHANGE = 20
+"""The weight, in prompts, of the mean of an earlier revision of P2L's model."""
 _WRITE_SECONDS = 60.0
 
 
@@ -59,20 +59,17 @@ class Average(WriteBehind):
         """Count the coefficients of one prompt."""
         coefs = coefficients.array
         if coefficients.revision != self._revision or len(coefs) != len(self._names):
-            self._change(coefficients)
+            # Another revision goes on from the mean of the last one where it knew the model.
+            before = dict(zip(self._names, self._mean.tolist(), strict=True))
+            self._names, self._revision = tuple(coefficients.coefs), coefficients.revision
+            same = before.keys() == coefficients.coefs.keys()
+            self._prompts = min(self._prompts, _PROMPTS_AFTER_A_CHANGE) if same else 0
+            self._mean = np.array([before.get(name, 0.0) for name in self._names])
         if not math.isfinite(np.add.reduce(coefs)):
             return
-        self._prompts = min(self._prompts + 1, _MOST)
+        self._prompts = min(self._prompts + 1, _MOST_PROMPTS)
         self._mean += (coefs - self._mean) / self._prompts
         self._changed = True
-
-    def _change(self, coefficients: Coefficients) -> None:
-        """Go on with another revision, from the mean of the last one where it knew the model."""
-        before = dict(zip(self._names, self._mean.tolist(), strict=True))
-        self._names, self._revision = tuple(coefficients.coefs), coefficients.revision
-        same = before.keys() == coefficients.coefs.keys()
-        self._prompts = min(self._prompts, _AFTER_A_CHANGE) if same else 0
-        self._mean = np.array([before.get(name, 0.0) for name in self._names])
 
     async def close(self) -> None:
         """Write it; the database stays open."""

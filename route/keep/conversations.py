@@ -11,7 +11,6 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 from p2l.common.cache import LRUCache
@@ -26,11 +25,20 @@ _MOST_FORGOTTEN = 1_000  # in one transaction, so that none takes long
 
 def conversation_of(body: Mapping[str, Any], *, key: str, header: str | None = None) -> str:
     """Return the digest that names the conversation of a request; `key` is the name of its API key."""
-    if header:
-        return _digest([key, header])
-    messages = body.get("messages") or []
-    before = list(takewhile(lambda message: _role(message) != "user", messages))
-    return _digest([key, body.get("user"), [_text(message) for message in messages[: len(before) + 1]]])
+    parts: list[Any] = [key, header]
+    if not header:
+        opening = []
+        for message in body.get("messages") or []:
+            role, content = (
+                (message.get("role"), message.get("content")) if isinstance(message, Mapping) else (None, None)
+            )
+            if isinstance(content, list):  # without images and the like, which may be large
+                content = [part.get("text") for part in content if isinstance(part, Mapping)]
+            opening.append([role, content])
+            if role == "user":
+                break
+        parts = [key, body.get("user"), opening]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 
 def goes_on(body: Mapping[str, Any], *, header: str | None = None) -> bool:
@@ -63,22 +71,6 @@ class Last(NamedTuple):
     """Seconds since 1970."""
 
 
-def _role(message: Any) -> Any:
-    return message.get("role") if isinstance(message, Mapping) else None
-
-
-def _text(message: Any) -> Any:
-    """Return role and texts of a message, without images and the like, which may be large."""
-    content = message.get("content") if isinstance(message, Mapping) else None
-    if isinstance(content, list):
-        content = [part.get("text") for part in content if isinstance(part, Mapping)]
-    return [_role(message), content]
-
-
-def _digest(parts: Any) -> str:
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:32]
-
-
 class Sticky(WriteBehind):
     """The model of each conversation; used from one event loop."""
 
@@ -96,12 +88,16 @@ class Sticky(WriteBehind):
         """
         if (last := self._last.get(conversation)) is not None:
             return last
+        query = "SELECT model, time FROM conversations WHERE conversation = ? AND time >= ?"
+        parameters = (conversation, self._clock() - KEPT_SECONDS)
         try:
-            last = await self._database.read(lambda connection: _look_up(connection, conversation, self._clock()))
+            row = await self._database.read(lambda connection: connection.execute(query, parameters).fetchone())
         except DatabaseError:
+            return None  # the request is routed anew, which costs less than to refuse it
+        if row is None:
             return None
-        if last is not None:
-            self._last.put(conversation, last)
+        last = Last(*row)
+        self._last.put(conversation, last)
         return last
 
     def seconds_since(self, last: Last) -> float:
@@ -137,10 +133,3 @@ class Sticky(WriteBehind):
     def give_back(self, batch: dict[str, Last]) -> None:
         """See `WriteBehind`."""
         self._gathered = batch | self._gathered
-
-
-def _look_up(connection: Connection, conversation: str, now: float) -> Last | None:
-    row = connection.execute(
-        "SELECT model, time FROM conversations WHERE conversation = ? AND time >= ?", (conversation, now - KEPT_SECONDS)
-    ).fetchone()
-    return None if row is None else Last(*row)

@@ -17,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias, TypeVar
+from urllib.parse import unquote, urlsplit
 
 # Tables; keys of clients are there by name, prompts only with `store_prompts: true` and in responses that are kept.
 #
@@ -56,12 +57,18 @@ class SchemaError(Exception):
     """The database belongs to another program, or to a newer version of this one; the text does not name it."""
 
 
+def without_password(error: BaseException, url: str) -> str:
+    """Return the first line of an error without the password of a URL, which drivers may repeat."""
+    text = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    password = urlsplit(url).password
+    # libpq repeats a malformed URL as it was written, the server names the password that it decoded.
+    for secret in {password, unquote(password)} if password else ():
+        text = text.replace(secret, "***")
+    return text
+
+
 class Cursor(Protocol):
     """Rows of a statement."""
-
-    @property
-    def rowcount(self) -> int:
-        """How many rows the statement has changed."""
 
     def fetchone(self) -> Any:
         """Return the next row, or None."""
@@ -86,7 +93,7 @@ class Connection(Protocol):
         """Keep other transactions from passing the lock of this name until this one ends."""
 
 
-class WriteBehind(ABC):
+class WriteBehind:
     """Events of one kind that gather in the event loop and are written together with all others."""
 
     def __init__(self, database: Database, clock: Callable[[], float]) -> None:
@@ -102,15 +109,16 @@ class WriteBehind(ABC):
         """Write what has gathered; the database stays open."""
         await self._database.flush()
 
-    @abstractmethod
+    # A buffer that only listens to other workers overrides `read` and `absorb`, one that only writes the first three.
+
     def take(self) -> Any:
         """Return what has gathered since the last call (falsy: nothing) and start anew; in the event loop."""
+        return None
 
-    @abstractmethod
-    def write(self, connection: Connection, batch: Any) -> Any:
+    def write(self, connection: Connection, _batch: Any) -> Any:
         """Write a batch, then read as `read` does; in a thread, inside a transaction."""
+        return self.read(connection)
 
-    @abstractmethod
     def give_back(self, batch: Any) -> None:
         """Gather a batch again that could not be written; in the event loop."""
 
@@ -118,7 +126,7 @@ class WriteBehind(ABC):
         """Read what other workers wrote; in a thread."""
         return None
 
-    def absorb(self, _news: Any) -> None:  # noqa: B027  (optional: only the ledger has news)
+    def absorb(self, _news: Any) -> None:
         """Take over what `write` or `read` returned; in the event loop."""
 
 
@@ -130,9 +138,12 @@ class Database(ABC):
 
     is_remote = False
     """Whether it can be gone while this machine is well."""
+    state_query: str
+    """Returns a row that is another one after each transaction of another worker."""
 
-    def __init__(self, *, threads: int, flush_seconds: float = FLUSH_SECONDS) -> None:
-        """Open nothing yet."""
+    def __init__(self, name: str, *, threads: int, flush_seconds: float = FLUSH_SECONDS) -> None:
+        """Open nothing yet; messages call it by `name`, a path or a URL without its password."""
+        self.name = name
         self.fault: str | None = None
         """Why it cannot be written now; None: it can."""
         self.flush_seconds = flush_seconds
@@ -141,11 +152,10 @@ class Database(ABC):
         self._one_flush = asyncio.Lock()
         self._stop = asyncio.Event()
         self._ticking: asyncio.Task[None] | None = None
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """What it is called in messages: a path, or a URL without its password."""
+        self._doubt: _Batches | None = None
+        """The batches of a flush of which nobody knows whether it was written."""
+        self._state: Any = None
+        """What `state_query` returned last."""
 
     async def start(self) -> None:
         """Open or create it, and write to it every 100 ms from now on; raise ConfigError if it cannot be used."""
@@ -183,7 +193,8 @@ class Database(ABC):
 
     async def _flush(self) -> bool:
         async with self._one_flush:
-            batches = self._in_doubt()
+            # Sums of a commit that may have been made must not mix with later ones: they go again as they were.
+            batches = self._doubt
             if batches is None:
                 batches = [(buffer, buffer.take()) for buffer in self._buffers]
             try:
@@ -221,9 +232,19 @@ class Database(ABC):
             return self._transaction(lambda connection: [buffer.write(connection, batch) for buffer, batch in batches])
         return self._news(batches)
 
-    def _in_doubt(self) -> _Batches | None:
-        """Return the batches of a flush of which nobody knows whether it was written."""
-        return None
+    def _news(self, batches: _Batches) -> list[Any]:
+        """Read for each buffer where others have written since; else return nothing."""
+
+        def look(connection: Connection) -> list[Any]:
+            # One statement, ten times a second, in place of one for each buffer.
+            state = connection.execute(self.state_query).fetchone()
+            if state == self._state:
+                return []
+            news = [buffer.read(connection) for buffer, _ in batches]
+            self._state = state
+            return news
+
+        return self._reading(look)
 
     @abstractmethod
     def _open(self) -> None: ...
@@ -235,10 +256,6 @@ class Database(ABC):
     def _transaction(self, work: Callable[[Connection], T]) -> T:
         """Run `work` and commit; raise DatabaseError otherwise."""
 
-    @abstractmethod
     def _reading(self, work: Callable[[Connection], T]) -> T:
         """Run `work` without waiting for writers."""
-
-    @abstractmethod
-    def _news(self, batches: _Batches) -> list[Any]:
-        """Read for each buffer where others have written since; else return nothing."""
+        return self._transaction(work)

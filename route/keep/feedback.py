@@ -147,7 +147,7 @@ class Feedback(WriteBehind):
         self._journaled: set[str] = set()  # answers that are in the journal already
         self._tasks: set[asyncio.Task[None]] = set()
         self.store_prompts = store_prompts
-        self._trial: asyncio.Future[None] | None = None
+        self._trial: asyncio.Future[Any] | None = None
         self._gathered: list[_Row] = []
 
     def remember(self, answer: ShownAnswer) -> None:
@@ -180,7 +180,14 @@ class Feedback(WriteBehind):
                 if not isinstance(stored, Refusal) or stored.status != 404:
                     break
                 await asyncio.sleep(flushes * self._database.flush_seconds)
-                await self._write_something()  # or unable to: its disk is this one's
+                # The other worker cannot write where this one cannot: something has to be written to know. Votes that
+                # wait at once share one write.
+                if self._trial is None or self._trial.done():
+                    write = self._database.run(
+                        lambda connection: connection.execute("UPDATE clock SET flush = flush + 1")
+                    )
+                    self._trial = asyncio.ensure_future(write)
+                await asyncio.shield(self._trial)
                 stored = await self._store(vote, key, most)
             return stored
         except DatabaseError:
@@ -206,7 +213,7 @@ class Feedback(WriteBehind):
         """Open the journal, and deliver what waits in it from now on."""
         if self.journal is not None:
             await self.journal.start()
-            self._begin(self._deliver_always(self.journal))
+            self._begin(self._deliver_always())
         await super().start()
 
     async def close(self) -> None:
@@ -223,43 +230,34 @@ class Feedback(WriteBehind):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _deliver_always(self, journal: Journal) -> None:
+    async def _deliver_always(self) -> None:
+        """Deliver what waits in the journal, oldest first, whenever the database can be written."""
+        journal = self.journal
+        assert journal is not None
         while True:
-            if self._database.fault is None and not journal.is_empty:
-                await self._deliver(journal)
+            after = ("", 0)
+            while self._database.fault is None and not journal.is_empty and (entries := await journal.next(after)):
+                after = entries[-1].kind, entries[-1].number
+                try:
+                    refused = await self._database.run(partial(_deliver, entries=entries))
+                except DatabaseError:
+                    break
+                # The answer of a young vote may be missing because the router that gave it is about to write it.
+                since = self._clock() - ANSWER_SECONDS
+                early = {entry.number for entry in refused if entry.row[3] > since}
+                # A kill here delivers the entries once more, which changes nothing.
+                await journal.forget([entry for entry in entries if entry.number not in early])
+                votes = sum(entry.kind == "vote" for entry in entries) - len(refused)
+                if votes or len(refused) > len(early):
+                    fields = {"delivered": votes, "refused": len(refused) - len(early)}
+                    _LOGGER.warning("votes that waited for the database", extra={"fields": fields})
             await asyncio.sleep(_DELIVERY_SECONDS)
-
-    async def _deliver(self, journal: Journal) -> None:
-        """Deliver what waits, oldest first; what is delivered twice counts once.
-
-        A vote whose answer is not there stays for a while: the router that gave it may be about to write it.
-        """
-        after = ("", 0)
-        while entries := await journal.next(after):
-            after = entries[-1].kind, entries[-1].number
-            try:
-                refused = await self._database.run(partial(_deliver, entries=entries))
-            except DatabaseError:
-                return
-            since = self._clock() - ANSWER_SECONDS
-            early = {entry.number for entry in refused if entry.row[3] > since}
-            await journal.forget([entry for entry in entries if entry.number not in early])
-            votes = sum(entry.kind == "vote" for entry in entries) - len(refused)
-            if votes or len(refused) > len(early):
-                fields = {"delivered": votes, "refused": len(refused) - len(early)}
-                _LOGGER.warning("votes that waited for the database", extra={"fields": fields})
 
     async def has_vote(self, request_id: str) -> bool:
         """Return whether there is a vote on a request; raise DatabaseError while the database cannot be read."""
         look = "SELECT 1 FROM votes WHERE request_id = ?"
         row = await self._database.read(lambda connection: connection.execute(look, (request_id,)).fetchone())
         return row is not None
-
-    async def _write_something(self) -> None:
-        """Raise DatabaseError if the database cannot be written; requests that ask at once share one write."""
-        if self._trial is None or self._trial.done():
-            self._trial = asyncio.ensure_future(self._database.run(_try_to_write))
-        await asyncio.shield(self._trial)
 
     async def _store(self, vote: Vote, key: str, most: int | None) -> StoredVote | Refusal:
         now = self._clock()
@@ -317,11 +315,6 @@ def _text_of(turns: Sequence[str] | None) -> str | None:
     return dumps([turn.encode("utf-8", "replace").decode() for turn in turns]) if turns else None
 
 
-def _try_to_write(connection: Connection) -> None:
-    """Raise DatabaseError if the database cannot be written, for which something has to be."""
-    connection.execute("UPDATE clock SET flush = flush + 1")
-
-
 def _deliver(connection: Connection, *, entries: Sequence[Entry]) -> list[Entry]:
     """Store entries of a journal, in a transaction; return the votes that no answer fits."""
     refused = []
@@ -363,9 +356,11 @@ def _store_vote(
         return misfit
     models = tuple(model for model in row[3:5] if model is not None)
     if before is None:
-        refusal = None if most is None else _too_many(connection, key, now, most)
-        if refusal is not None:
-            return refusal
+        midnight = now - now % DAY  # UTC
+        votes_today = "SELECT count(*) FROM votes WHERE key = ? AND voted >= ?"
+        if most is not None and connection.execute(votes_today, (key, midnight)).fetchone()[0] >= most:
+            message = f"this API key may vote on {most} answers a day; the next day begins at midnight, UTC"
+            return Refusal(429, "rate_limit_exceeded", message, midnight + DAY - now)
         connection.execute(
             f"INSERT INTO votes ({COLUMNS}, verdict, voted) VALUES ({_MARKS}, ?, ?)", (*row, vote.verdict, now)
         )
@@ -375,13 +370,3 @@ def _store_vote(
         connection.execute(changed, (vote.verdict, now, vote.request_id))
     replaced = before is not None and before[-2] != vote.verdict
     return StoredVote(vote.request_id, vote.verdict, models, replaced=replaced)
-
-
-def _too_many(connection: Connection, key: str, now: float, most: int) -> Refusal | None:
-    """Return the refusal of a key that has voted `most` times since midnight, UTC."""
-    midnight = now - now % DAY
-    today = "SELECT count(*) FROM votes WHERE key = ? AND voted >= ?"
-    if connection.execute(today, (key, midnight)).fetchone()[0] < most:
-        return None
-    message = f"this API key may vote on {most} answers a day; the next day begins at midnight, UTC"
-    return Refusal(429, "rate_limit_exceeded", message, midnight + DAY - now)

@@ -126,24 +126,20 @@ class Journal:
             texts = [(kind, json.dumps(row)) for row in rows]
             connection.executemany("INSERT INTO entries (kind, row) VALUES (?, ?)", texts)
             if kind == "answer":
-                self._make_room()
+                query = "SELECT count(*), coalesce(sum(length(row)), 0) FROM entries WHERE kind = 'answer'"
+                count, size = connection.execute(query).fetchone()
+                if count > _MOST_ANSWERS or size > _MOST_BYTES:
+                    # Half of them at once, the oldest: to make room for one answer at a time would cost as much each.
+                    connection.execute(
+                        "DELETE FROM entries WHERE number IN "
+                        "(SELECT number FROM entries WHERE kind = 'answer' ORDER BY number LIMIT ?)",
+                        (max(1, count // 2),),
+                    )
             connection.execute("COMMIT")
         except BaseException:
             connection.execute("ROLLBACK")
             raise
         self._count()
-
-    def _make_room(self) -> None:
-        """Remove the oldest answers where there are too many."""
-        assert self._connection is not None
-        query = "SELECT count(*), coalesce(sum(length(row)), 0) FROM entries WHERE kind = 'answer'"
-        count, size = self._connection.execute(query).fetchone()
-        if count > _MOST_ANSWERS or size > _MOST_BYTES:
-            self._connection.execute(
-                "DELETE FROM entries WHERE number IN "
-                "(SELECT number FROM entries WHERE kind = 'answer' ORDER BY number LIMIT ?)",
-                (max(1, count // 2),),
-            )
 
     def _next(self, after: tuple[str, int]) -> list[Entry]:
         assert self._connection is not None

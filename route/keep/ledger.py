@@ -77,11 +77,6 @@ class KeyRecord:
     max_in_flight: int = MAX_IN_FLIGHT
     """Requests that the workers of one machine answer at once; the default is that of each worker."""
 
-    @property
-    def has_budget(self) -> bool:
-        """Return whether what it may spend a day is limited, by itself or with its team."""
-        return self.spend_per_day is not None or self.team is not None
-
 
 def team_account(team: str) -> str:
     """Return the name of a team in the tables of spend, where no key has it."""
@@ -225,47 +220,59 @@ class Ledger(WriteBehind):
         if not models:
             return Refusal(403, "model_not_allowed", "this API key may not use the model")
         now = self._clock()
-        return self._too_much(key, now) or await self._count(key, now, tokens) or models
+        for account, limit, whose in self._accounts(key):
+            if self.spent_of(account) >= limit:
+                message = f"{whose} has spent its {limit:g} of today; the next day begins at midnight, UTC"
+                return Refusal(429, "insufficient_quota", message, DAY - now % DAY)
+        if key.requests_per_minute is None and key.tokens_per_minute is None:
+            return models
+        return await self._count(key, now, tokens) or models
 
     async def _count(self, key: KeyRecord, now: float, tokens: int) -> Refusal | None:
         """Count a request of a key with a rate, in Redis where there is one; or refuse it."""
-        if key.requests_per_minute is None and key.tokens_per_minute is None:
-            return None
+        requests_a_minute, tokens_a_minute = key.requests_per_minute, key.tokens_per_minute
         is_shared = False
         if self.shared is not None:
             try:
-                refusal = await self._count_shared(self.shared, key, now, tokens)
+                full = await self.shared.count(
+                    key.name, now, requests=requests_a_minute, tokens=tokens_a_minute, size=tokens
+                )
                 is_shared = True
             except LimitsUnavailableError:
-                refusal = _ALONE if self._refuses_alone else self._too_often(key, now, tokens)
-        else:
-            refusal = self._too_often(key, now, tokens)
-        if refusal is not None:
-            return refusal
+                if self._refuses_alone:
+                    return _ALONE
+        if not is_shared:
+            full = self._full_rate(key, now, tokens)
+        if full is not None:
+            kind, wait = full
+            message = f"this API key may use {tokens_a_minute} tokens a minute"
+            if kind == "requests":
+                message = f"this API key may ask {requests_a_minute} times a minute"
+            return Refusal(429, "rate_limit_exceeded", message, wait)
         second = int(now)
-        if key.requests_per_minute is not None:
-            self._requests.add(key.name, second, 1)
-            if not is_shared:
-                add_to(self._gathered.arrivals, (second, key.name), 1)
-        if key.tokens_per_minute is not None:
-            self._tokens.add(key.name, second, tokens)
-            if not is_shared:
-                add_to(self._gathered.tokens, (second, key.name), tokens)
+        # Looked up after the call of Redis, during which a flush may have put other sums in place of `_gathered`.
+        rates = (
+            (requests_a_minute, self._requests, self._gathered.arrivals, 1),
+            (tokens_a_minute, self._tokens, self._gathered.tokens, tokens),
+        )
+        for most, windows, gathered, amount in rates:
+            if most is not None:
+                windows.add(key.name, second, amount)
+                if not is_shared:
+                    add_to(gathered, (second, key.name), amount)
         return None
 
-    @staticmethod
-    async def _count_shared(shared: RedisLimits, key: KeyRecord, now: float, tokens: int) -> Refusal | None:
-        requests, most = key.requests_per_minute, key.tokens_per_minute
-        full = await shared.count(key.name, now, requests=requests, tokens=most, size=tokens)
-        return None if full is None else _rate_refusal(key, *full)
-
-    def _use(self, name: str, tokens: int) -> None:
-        second = int(self._clock())
-        self._tokens.add(name, second, tokens)
-        if self.shared is not None:
-            self.shared.use(name, second, tokens)
-        else:
-            add_to(self._gathered.tokens, (second, name), tokens)
+    def _full_rate(self, key: KeyRecord, now: float, tokens: int) -> tuple[str, float] | None:
+        """Return which rate of a key is used up, by what this worker knows, and the seconds to wait."""
+        rates = (
+            ("requests", key.requests_per_minute, self._requests, 1),
+            ("tokens", key.tokens_per_minute, self._tokens, max(tokens, 1)),  # an answer follows on no prompt, too
+        )
+        for kind, most, windows, amount in rates:
+            wait = None if most is None else windows.wait(key.name, now, most=most, more=amount)
+            if wait is not None:
+                return kind, wait
+        return None
 
     def enter(self, key: KeyRecord) -> Refusal | None:
         """Count a request that this worker answers, until `leave`; or refuse it, if the key has too many of them.
@@ -320,13 +327,23 @@ class Ledger(WriteBehind):
                 return Refusal(503, "database_unavailable", message, 1.0)
             if isinstance(granted, Shortage):
                 _release(held, 0.0)
-                return _shortage(granted, f"{whose}'s {purse.limit:g} a day", DAY - now % DAY)
+                budget = f"what is left of {whose}'s {purse.limit:g} a day"
+                if granted.spent:
+                    message = f"{budget} does not cover the request"
+                    return Refusal(429, "insufficient_quota", message, DAY - now % DAY)
+                message = f"other requests hold {budget}; try again when they end"
+                return Refusal(429, "insufficient_quota", message, 1.0)
             held.append((purse, granted))
             amount = granted
         _release(held, amount)
         names = tuple(account for account, _, _ in accounts)
         return Reservation(
-            key.name, day, amount if accounts else None, names, key.team, key.tokens_per_minute is not None
+            key=key.name,
+            day=day,
+            amount=amount if accounts else None,
+            accounts=names,
+            team=key.team,
+            counts_tokens=key.tokens_per_minute is not None,
         )
 
     def _accounts(self, key: KeyRecord) -> list[tuple[str, float, str]]:
@@ -397,53 +414,33 @@ class Ledger(WriteBehind):
         if reservation.settled:
             raise ValueError("a reservation is settled once")
         reservation.settled = True
+        day, name = reservation.day, reservation.key
         if cost or answers:
-            self._book(reservation, model, Usage.of(answers, cost, prompt_tokens, completion_tokens))
+            if not (math.isfinite(cost) and cost >= 0):
+                raise ValueError(f"cost is {cost!r}; it must be a finite number, zero or more")
+            usage = Usage.of(answers, cost, prompt_tokens, completion_tokens)
+            add_to(self._gathered.usage, (day, model, name), usage)
+            # By the team that the key had when it asked: a reload may have given it another one since.
+            for account in [name] if reservation.team is None else [name, team_account(reservation.team)]:
+                for sums in (self._gathered.spend, self._spent):
+                    add_to(sums, (day, account), cost)
         if made and reservation.counts_tokens:
-            self._use(reservation.key, made)
+            second = int(self._clock())
+            self._tokens.add(name, second, made)
+            if self.shared is not None:
+                self.shared.use(name, second, made)
+            else:
+                add_to(self._gathered.tokens, (second, name), made)
         for account in reservation.accounts:
-            place = reservation.day, account
+            place = day, account
             purse = self._purses.get(place)
             leased = 0.0 if purse is None else purse.settle(reservation.amount or 0.0, cost)
             if leased:
                 add_to(self._gathered.leases, place, leased)
 
-    def _book(self, reservation: Reservation, model: str, usage: Usage) -> None:
-        if not (math.isfinite(usage.cost) and usage.cost >= 0):
-            raise ValueError(f"cost is {usage.cost!r}; it must be a finite number, zero or more")
-        day, name = reservation.day, reservation.key
-        add_to(self._gathered.usage, (day, model, name), usage)
-        accounts = [name] if reservation.team is None else [name, team_account(reservation.team)]
-        for account in accounts:
-            for sums in (self._gathered.spend, self._spent):
-                add_to(sums, (day, account), usage.cost)
-
-    def spent_today(self, key: KeyRecord) -> float:
-        """Return what a key has spent since midnight, UTC, as far as this worker knows."""
-        return self.spent_of(key.name)
-
     def spent_of(self, account: str) -> float:
-        """Return the same by the name of a key, or by `team_account`."""
-        return self._spent.get((self._today(), account), 0.0)
-
-    def _today(self) -> int:
-        return int(self._clock() // DAY)
-
-    def _too_much(self, key: KeyRecord, now: float) -> Refusal | None:
-        for account, limit, whose in self._accounts(key):
-            if self.spent_of(account) >= limit:
-                message = f"{whose} has spent its {limit:g} of today; the next day begins at midnight, UTC"
-                return Refusal(429, "insufficient_quota", message, DAY - now % DAY)
-        return None
-
-    def _too_often(self, key: KeyRecord, now: float, tokens: int) -> Refusal | None:
-        most = key.requests_per_minute
-        wait = None if most is None else self._requests.wait(key.name, now, most=most, more=1)
-        if wait is not None:
-            return _rate_refusal(key, "requests", wait)
-        most = key.tokens_per_minute
-        wait = None if most is None else self._tokens.wait(key.name, now, most=most, more=max(tokens, 1))
-        return None if wait is None else _rate_refusal(key, "tokens", wait)
+        """Return what a key, by its name, or a `team_account` has spent since midnight, UTC, as this worker knows."""
+        return self._spent.get((int(self._clock() // DAY), account), 0.0)
 
     def take(self) -> Sums:
         """See `WriteBehind`."""
@@ -494,8 +491,9 @@ class Ledger(WriteBehind):
     def absorb(self, news: News) -> None:
         """See `WriteBehind`."""
         self._seen = news.flush
-        today = self._today()
-        self._spent = {place: cost for place, cost in self._spent.items() if place[0] >= today - 1}
+        # Yesterday's sums stay: a request belongs to the day on which it was reserved.
+        oldest = int(self._clock() // DAY) - 1
+        self._spent = {place: cost for place, cost in self._spent.items() if place[0] >= oldest}
         for day, name, cost in news.spend:
             self._spent[day, name] = cost + self._gathered.spend.get((day, name), 0.0)
         if self.shared is not None:
@@ -510,15 +508,6 @@ class Ledger(WriteBehind):
         self._gathered.add(batch)
 
 
-def _rate_refusal(key: KeyRecord, kind: str, wait: float) -> Refusal:
-    """Return the refusal of a request beyond a rate of its key."""
-    if kind == "requests":
-        message = f"this API key may ask {key.requests_per_minute} times a minute"
-    else:
-        message = f"this API key may use {key.tokens_per_minute} tokens a minute"
-    return Refusal(429, "rate_limit_exceeded", message, wait)
-
-
 def _release(held: Sequence[tuple[Purse, float]], kept: float) -> None:
     """Release what was reserved beyond what is kept."""
     for purse, amount in held:
@@ -526,20 +515,12 @@ def _release(held: Sequence[tuple[Purse, float]], kept: float) -> None:
             purse.settle(amount - kept, 0.0)
 
 
-def _shortage(shortage: Shortage, what: str, until_midnight: float) -> Refusal:
-    """Return the refusal of a request that a day does not cover."""
-    if shortage.spent:
-        message = f"what is left of {what} does not cover the request"
-        return Refusal(429, "insufficient_quota", message, until_midnight)
-    message = f"other requests hold what is left of {what}; try again when they end"
-    return Refusal(429, "insufficient_quota", message, 1.0)
-
-
 def _by_digest(keys: Sequence[KeyRecord]) -> Mapping[str, KeyRecord]:
     records = {record.digest: record for record in keys}
     if len(records) < len(keys):
         raise ConfigError("keys: one key is listed twice")
-    name, times = max(Counter(record.name for record in keys).items(), key=lambda one: one[1], default=("", 0))
-    if times > 1:
-        raise ConfigError(f"keys: the name {name!r} is given to two keys")
+    names = Counter(record.name for record in keys)
+    shared_name = next((name for name, times in names.items() if times > 1), None)
+    if shared_name is not None:
+        raise ConfigError(f"keys: the name {shared_name!r} is given to two keys")
     return records

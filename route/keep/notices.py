@@ -46,16 +46,6 @@ class Changes(WriteBehind):
         if self._numbers is not None:
             self._numbers[subject] = number
 
-    def take(self) -> None:
-        """See `WriteBehind`: nothing gathers."""
-
-    def give_back(self, batch: None) -> None:
-        """See `WriteBehind`."""
-
-    def write(self, connection: Connection, _batch: None) -> dict[str, int]:
-        """See `WriteBehind`."""
-        return self.read(connection)
-
     def read(self, connection: Connection) -> dict[str, int]:
         """Return the number of each subject."""
         return dict(connection.execute("SELECT subject, number FROM changes").fetchall())

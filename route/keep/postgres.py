@@ -17,10 +17,19 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from p2l.common.errors import ConfigError
-from route.keep.database import FLUSH_SECONDS, Connection, Cursor, Database, DatabaseError, SchemaError, WriteBehind
+from route.keep.database import (
+    FLUSH_SECONDS,
+    Connection,
+    Cursor,
+    Database,
+    DatabaseError,
+    SchemaError,
+    WriteBehind,
+    without_password,
+)
 
 try:
     import psycopg
@@ -128,24 +137,24 @@ class PostgresDatabase(Database):
     """A pool of connections, each used by one thread at a time."""
 
     is_remote = True
+    # Sums, keys and configurations that others changed.
+    state_query = "SELECT flush, (SELECT sum(number) FROM changes) FROM clock"
 
     def __init__(self, url: str, *, flush_seconds: float = FLUSH_SECONDS) -> None:
         """Connect to nothing yet."""
-        super().__init__(threads=_CONNECTIONS, flush_seconds=flush_seconds)
+        parts = urlsplit(url)
+        user, _, host = parts.netloc.rpartition("@")
+        if parts.password is not None:
+            parts = parts._replace(netloc=f"{user.partition(':')[0]}:***@{host}")
+        super().__init__(urlunsplit(parts), threads=_CONNECTIONS, flush_seconds=flush_seconds)
         self._url = url
         self._pool: ConnectionPool[Any] | None = None
         self._renewal = threading.Lock()
         self._is_gone = False
         self._tried = 0.0
         self._worker = secrets.token_hex(8)
-        self._number = 0  # of this worker's last flush
-        self._doubt: list[tuple[WriteBehind, Any]] | None = None
-        self._seen: tuple[Any, ...] | None = None
-
-    @property
-    def name(self) -> str:
-        """The URL without its password."""
-        return _without_password(self._url)
+        self._number = 0
+        """Of this worker's last flush."""
 
     def _open(self) -> None:
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # it repeats what is logged here, many times
@@ -155,7 +164,7 @@ class PostgresDatabase(Database):
             self._pool = self._new_pool()
         except (psycopg.Error, PoolTimeout, SchemaError) as error:
             self._close()
-            raise ConfigError(f"database: {self.name}: cannot be used: {self._text(error)}") from None
+            raise ConfigError(f"database: {self.name}: cannot be used: {without_password(error, self._url)}") from None
 
     def _close(self) -> None:
         pool, self._pool = self._pool, None
@@ -182,14 +191,6 @@ class PostgresDatabase(Database):
             raise
         return pool
 
-    def _text(self, error: BaseException) -> str:
-        """Return the first line of an error without the password, which libpq may repeat where a URL is malformed."""
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        password = urlsplit(self._url).password
-        for secret in {password, unquote(password)} if password else ():
-            text = text.replace(secret, "***")
-        return text
-
     def _transaction(self, work: Callable[[Connection], T]) -> T:
         if self._is_gone:
             raise DatabaseError(self.fault or "the server is gone")
@@ -204,10 +205,7 @@ class PostgresDatabase(Database):
             return self._once(work)
         except _AGAIN as error:
             self._is_gone = not isinstance(error, _CONNECTED)
-            raise DatabaseError(self._text(error)) from None
-
-    def _reading(self, work: Callable[[Connection], T]) -> T:
-        return self._transaction(work)
+            raise DatabaseError(without_password(error, self._url)) from None
 
     def _once(self, work: Callable[[Connection], T]) -> T:
         pool = self._pool
@@ -226,7 +224,7 @@ class PostgresDatabase(Database):
         except _AGAIN:
             raise
         except psycopg.Error as error:
-            raise DatabaseError(self._text(error)) from None
+            raise DatabaseError(without_password(error, self._url)) from None
         finally:
             pool.putconn(connection)  # which discards a broken one
 
@@ -240,19 +238,33 @@ class PostgresDatabase(Database):
                     before.close(timeout=0)
 
     def _write(self, batches: list[tuple[WriteBehind, Any]]) -> list[Any]:
-        try:
-            self._come_back()
-        except DatabaseError as error:
-            # Batches in doubt stay in doubt: given back to their buffers, they would be written twice.
-            raise DatabaseError(str(error), in_doubt=self._doubt is not None) from None
+        # Batches in doubt stay in doubt: given back to their buffers, they would be written twice.
+        again, number = self._doubt is not None, self._number + 1
+        if self._is_gone:
+            now = time.monotonic()
+            if now - self._tried < _TRY_SECONDS:
+                raise DatabaseError(self.fault or "the server is gone", in_doubt=again)
+            self._tried = now
+            try:
+                self._renew(self._pool)
+            except _AGAIN as error:
+                raise DatabaseError(self.fault or without_password(error, self._url), in_doubt=again) from None
         if not any(batch for _, batch in batches):
             return self._news(batches)
-        again, number = self._doubt is not None, self._number + 1
 
         def write(connection: Connection) -> list[Any]:
-            if again and _last_flush(connection, self._worker) == number:
-                return [buffer.read(connection) for buffer, _ in batches]
-            _note_flush(connection, self._worker, number)
+            now = time.time()
+            if again:
+                last = connection.execute("SELECT number FROM flushes WHERE worker = ?", (self._worker,)).fetchone()
+                if last is not None and last[0] == number:  # the commit that broke was made
+                    return [buffer.read(connection) for buffer, _ in batches]
+            connection.execute(
+                "INSERT INTO flushes VALUES (?, ?, ?) "
+                "ON CONFLICT (worker) DO UPDATE SET number = excluded.number, time = excluded.time",
+                (self._worker, number, now),
+            )
+            if number == 1:  # rows of routers that have ended, once in the life of this one
+                connection.execute("DELETE FROM flushes WHERE time < ?", (now - _KEPT_FLUSHES,))
             return [buffer.write(connection, batch) for buffer, batch in batches]
 
         try:
@@ -263,56 +275,12 @@ class PostgresDatabase(Database):
         self._doubt, self._number = None, number
         return news
 
-    def _in_doubt(self) -> list[tuple[WriteBehind, Any]] | None:
-        return self._doubt
-
-    def _come_back(self) -> None:
-        """Connect to a server that was gone, or raise DatabaseError."""
-        if not self._is_gone:
-            return
-        now = time.monotonic()
-        if now - self._tried < _TRY_SECONDS:
-            raise DatabaseError(self.fault or "the server is gone")
-        self._tried = now
-        try:
-            self._renew(self._pool)
-        except _AGAIN as error:
-            raise DatabaseError(self.fault or self._text(error)) from None
-
-    def _news(self, batches: list[tuple[WriteBehind, Any]]) -> list[Any]:
-        def look(connection: Connection) -> list[Any]:
-            # Counted in one statement, ten times a second: sums, keys and configurations that others changed.
-            state = connection.execute("SELECT flush, (SELECT sum(number) FROM changes) FROM clock").fetchone()
-            if state == self._seen:
-                return []
-            news = [buffer.read(connection) for buffer, _ in batches]
-            self._seen = state
-            return news
-
-        return self._reading(look)
-
 
 def _commit(connection: psycopg.Connection[Any]) -> None:
     try:
         connection.commit()
     except psycopg.Error as error:
         raise DatabaseError(f"the connection broke during a commit: {type(error).__name__}", in_doubt=True) from None
-
-
-def _last_flush(connection: Connection, worker: str) -> int:
-    row = connection.execute("SELECT number FROM flushes WHERE worker = ?", (worker,)).fetchone()
-    return 0 if row is None else int(row[0])
-
-
-def _note_flush(connection: Connection, worker: str, number: int) -> None:
-    now = time.time()
-    connection.execute(
-        "INSERT INTO flushes VALUES (?, ?, ?) "
-        "ON CONFLICT (worker) DO UPDATE SET number = excluded.number, time = excluded.time",
-        (worker, number, now),
-    )
-    if number == 1:
-        connection.execute("DELETE FROM flushes WHERE time < ?", (now - _KEPT_FLUSHES,))
 
 
 def prepare(connection: Connection) -> None:
@@ -336,12 +304,3 @@ def prepare(connection: Connection) -> None:
         connection.execute("INSERT INTO p2l_router VALUES (0)")
         connection.execute("INSERT INTO voters VALUES (?)", (secrets.token_bytes(32),))
     connection.execute("UPDATE p2l_router SET version = ?", (len(_MIGRATIONS),))
-
-
-def _without_password(url: str) -> str:
-    """Return a URL with `***` in place of its password."""
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    user = parts.netloc.rpartition("@")[0].partition(":")[0]
-    return urlunsplit(parts._replace(netloc=f"{user}:***@{parts.netloc.rpartition('@')[2]}"))

@@ -20,9 +20,10 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TypeVar
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from p2l.common.errors import ConfigError
+from route.keep.database import without_password
 from route.keep.reservations import LEASE_SECONDS, OF_FREE, OF_LIMIT, RENEW_SECONDS, Lease, LimitsUnavailableError
 from route.keep.usage import AHEAD, WINDOW, Windows
 
@@ -115,8 +116,17 @@ class RedisLimits:
 
     def __init__(self, url: str, worker: str, *, clock: Callable[[], float] = time.time, grace: float = _GRACE) -> None:
         """Connect to nothing yet; `?prefix=NAME` of the URL begins all keys (default: p2l)."""
-        self._url, prefix = _split_prefix(url)
-        self._prefix = f"{{{prefix}}}"  # one slot of a cluster
+        parts = urlsplit(url)
+        query = dict(parse_qsl(parts.query))
+        prefix = query.pop("prefix", "p2l")
+        if not prefix.isidentifier():
+            raise ConfigError("shared_limits: prefix must be of letters, digits and underscores")
+        parts = parts._replace(query=urlencode(query))
+        self._url = urlunsplit(parts)
+        self.name = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+        """The URL without user and password."""
+        # In braces Redis takes it alone for the slot of a key: a script needs all its keys on one node of a cluster.
+        self._prefix = f"{{{prefix}}}"
         self._worker, self._clock, self._grace = worker, clock, grace
         self.fault: str | None = None
         """Why Redis cannot be asked; None: it can."""
@@ -144,17 +154,10 @@ class RedisLimits:
                 decode_responses=True,
             )
         except ValueError as error:
-            raise ConfigError(
-                f"shared_limits: {self.name}: is not the URL of a Redis server: {self._text(error)}"
-            ) from None
+            reason = without_password(error, self._url)
+            raise ConfigError(f"shared_limits: {self.name}: is not the URL of a Redis server: {reason}") from None
         self._count = self._client.register_script(_COUNT)
         self._lease = self._client.register_script(_LEASE)
-
-    @property
-    def name(self) -> str:
-        """The URL without its password."""
-        parts = urlsplit(self._url)
-        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
     async def start(self) -> None:
         """Tell Redis every 100 ms from now on what this worker holds; raise ConfigError where it cannot be reached."""
@@ -162,7 +165,8 @@ class RedisLimits:
             await self._client.ping()
         except (RedisError, OSError) as error:
             await self._client.aclose()
-            raise ConfigError(f"shared_limits: {self.name}: cannot be reached: {self._text(error)}") from None
+            reason = without_password(error, self._url)
+            raise ConfigError(f"shared_limits: {self.name}: cannot be reached: {reason}") from None
         self._ticking = asyncio.create_task(self._tick(), name="route-limits")
 
     async def close(self) -> None:
@@ -292,32 +296,15 @@ class RedisLimits:
         try:
             return await ask()
         except (RedisError, OSError) as error:
-            await self._lose(self._text(error))
+            if self.fault is None:
+                self.fault = without_password(error, self._url)
+                self._lost = time.monotonic()
+                self._since = None
+                _LOGGER.error("Redis cannot be asked, limits are those of the database: %s", self.fault)
+                if self.on_loss is not None:
+                    # Not awaited: no request waits for the database while Redis is being lost.
+                    asyncio.ensure_future(self.on_loss(dict(self.held)))  # noqa: RUF006
             raise LimitsUnavailableError(self.fault) from None
-
-    async def _lose(self, fault: str) -> None:
-        if self.fault is not None:
-            return
-        self.fault, self._lost, self._since = fault, time.monotonic(), None
-        _LOGGER.error("Redis cannot be asked, limits are those of the database: %s", fault)
-        if self.on_loss is not None:
-            asyncio.ensure_future(self.on_loss(dict(self.held)))  # noqa: RUF006  (it looks after itself)
 
     def _key(self, kind: str, name: str = "") -> str:
         return f"{self._prefix}:{kind}:{name}" if name else f"{self._prefix}:{kind}"
-
-    def _text(self, error: BaseException) -> str:
-        text = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        password = urlsplit(self._url).password
-        for secret in {password, unquote(password)} if password else ():
-            text = text.replace(secret, "***")
-        return text
-
-
-def _split_prefix(url: str) -> tuple[str, str]:
-    parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))
-    prefix = query.pop("prefix", "p2l")
-    if not prefix.isidentifier():
-        raise ConfigError("shared_limits: prefix must be of letters, digits and underscores")
-    return urlunsplit(parts._replace(query=urlencode(query))), prefix

@@ -11,10 +11,10 @@ import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import TypeVar, cast
 
 from p2l.common.errors import ConfigError
-from route.keep.database import FLUSH_SECONDS, Connection, Database, DatabaseError, SchemaError, WriteBehind
+from route.keep.database import FLUSH_SECONDS, Connection, Database, DatabaseError, SchemaError
 
 APPLICATION_ID = 0x50324C52
 """Marks the file as a database of the router: "P2LR"."""
@@ -87,45 +87,37 @@ class _Connection(sqlite3.Connection):
         """Do nothing: BEGIN IMMEDIATE has let no other transaction in."""
 
 
-def check_schema(connection: sqlite3.Connection) -> None:
-    """Raise SchemaError if the file holds anything but the tables of this router or of an earlier one."""
+def check_schema(connection: sqlite3.Connection) -> int:
+    """Return the version of the file; raise SchemaError for tables of another program, or of a newer router."""
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if tables and _pragma(connection, "application_id") != APPLICATION_ID:
+    if tables and connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise SchemaError("it is a database of another program; choose another path")
-    version = _pragma(connection, "user_version")
+    version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > len(_MIGRATIONS):
         raise SchemaError(f"its version {version} is newer than this router knows; update the router")
+    return version
 
 
 def prepare(connection: sqlite3.Connection) -> None:
     """Migrate the file to the newest version, inside a transaction; raise SchemaError as `check_schema` does."""
-    check_schema(connection)  # again: another process may have written to it since
-    for script in _MIGRATIONS[_pragma(connection, "user_version") :]:
+    # Checked once more, inside the transaction: another process may have written to the file since.
+    for script in _MIGRATIONS[check_schema(connection) :]:
         for statement in script.split(";"):
             connection.execute(statement)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
 
 
-def _pragma(connection: sqlite3.Connection, name: str) -> int:
-    number: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
-    return number
-
-
 class SqliteDatabase(Database):
     """One connection, used by one thread; transactions run one after the other."""
 
+    state_query = "PRAGMA data_version"
+
     def __init__(self, path: Path | None = None, *, flush_seconds: float = FLUSH_SECONDS) -> None:
         """Open nothing yet; a `path` of None is memory."""
-        super().__init__(threads=1, flush_seconds=flush_seconds)
+        super().__init__(str(path), threads=1, flush_seconds=flush_seconds)
         self.path = path
         self._connection: _Connection | None = None
-        self._version: int | None = None
-
-    @property
-    def name(self) -> str:
-        """The path."""
-        return str(self.path)
 
     def _transaction(self, work: Callable[[Connection], T]) -> T:
         try:
@@ -148,17 +140,6 @@ class SqliteDatabase(Database):
         except sqlite3.Error as error:
             raise DatabaseError(str(error)) from error
 
-    def _news(self, batches: list[tuple[WriteBehind, Any]]) -> list[Any]:
-        def look(connection: Connection) -> list[Any]:
-            version = connection.execute("PRAGMA data_version").fetchone()[0]
-            if version == self._version:  # no other worker has written since
-                return []
-            news = [buffer.read(connection) for buffer, _ in batches]
-            self._version = version
-            return news
-
-        return self._reading(look)
-
     def _opened(self) -> _Connection:
         if self._connection is None:
             raise sqlite3.OperationalError("the database is not open")
@@ -166,7 +147,22 @@ class SqliteDatabase(Database):
 
     def _open(self) -> None:
         try:
-            self._connection = _connect(self.path)
+            if self.path is not None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                # Created here for its permissions, which SQLite gives its write-ahead log too.
+                os.close(os.open(self.path, os.O_CREAT | os.O_RDWR, 0o600))
+            connection = self._connection = sqlite3.connect(
+                self.path or ":memory:",
+                timeout=_BUSY_SECONDS,
+                isolation_level=None,
+                check_same_thread=False,
+                factory=_Connection,
+            )
+            check_schema(connection)  # before anything is changed
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+            # A forgotten prompt must not stay in free pages of the file.
+            connection.execute("PRAGMA secure_delete = ON")
             self._transaction(lambda connection: prepare(cast(sqlite3.Connection, connection)))
         except (OSError, sqlite3.Error, DatabaseError, SchemaError) as error:
             self._close()
@@ -176,21 +172,3 @@ class SqliteDatabase(Database):
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-
-
-def _connect(path: Path | None) -> _Connection:
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))  # SQLite gives its log the same permissions
-    connection = sqlite3.connect(
-        path or ":memory:",
-        timeout=_BUSY_SECONDS,
-        isolation_level=None,
-        check_same_thread=False,
-        factory=_Connection,
-    )
-    check_schema(connection)  # before anything is changed
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA secure_delete = ON")  # a forgotten prompt must not stay in free pages of the file
-    return connection

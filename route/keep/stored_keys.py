@@ -10,7 +10,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from p2l.common.access import digest_of, new_key
@@ -53,10 +53,11 @@ def stored_keys(connection: Connection) -> list[StoredKey]:
 def add_key(connection: Connection, name: str, limits: Mapping[str, Any], *, now: float) -> str:
     """Make a key and return it, the only time that anybody can; raise KeyTakenError if the name is taken."""
     connection.lock(_SUBJECT)
-    if _find(connection, name) is not None:
+    if any(key.name == name and key.revoked is None for key in stored_keys(connection)):
         raise KeyTakenError(f"there is a key {name!r} already; choose another name, or revoke it first")
     key = new_key()
-    row = (name, digest_of(key), _text_of(limits), now)
+    limits = {limit: amount for limit, amount in limits.items() if amount is not None}
+    row = (name, digest_of(key), json.dumps(limits), now)
     connection.execute(
         "INSERT INTO keys VALUES (?, ?, ?, ?, NULL) ON CONFLICT (name) DO UPDATE SET "
         "digest = excluded.digest, limits = excluded.limits, created = excluded.created, revoked = NULL",
@@ -70,8 +71,8 @@ def limit_key(connection: Connection, name: str, changes: Mapping[str, Any]) -> 
     """Change limits of a key, of which None ends one; return it. Raise UnknownKeyError if there is none."""
     connection.lock(_SUBJECT)
     key = _known(connection, name)
-    limits = _set({**key.limits, **changes})
-    connection.execute("UPDATE keys SET limits = ? WHERE name = ?", (_text_of(limits), name))
+    limits = {limit: amount for limit, amount in {**key.limits, **changes}.items() if amount is not None}
+    connection.execute("UPDATE keys SET limits = ? WHERE name = ?", (json.dumps(limits), name))
     note_change(connection, _SUBJECT)
     return key._replace(limits=limits)
 
@@ -85,23 +86,11 @@ def revoke_key(connection: Connection, name: str, *, now: float) -> StoredKey:
     return key._replace(revoked=now)
 
 
-def _find(connection: Connection, name: str) -> StoredKey | None:
-    return next((key for key in stored_keys(connection) if key.name == name and key.revoked is None), None)
-
-
 def _known(connection: Connection, name: str) -> StoredKey:
-    key = _find(connection, name)
-    if key is None:
-        raise UnknownKeyError(f"there is no key {name!r} in the database; those of the configuration change there")
-    return key
-
-
-def _set(limits: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: limit for name, limit in limits.items() if limit is not None}
-
-
-def _text_of(limits: Mapping[str, Any]) -> str:
-    return json.dumps(_set(limits))
+    for key in stored_keys(connection):
+        if key.name == name and key.revoked is None:
+            return key
+    raise UnknownKeyError(f"there is no key {name!r} in the database; those of the configuration change there")
 
 
 class StoredKeys(WriteBehind):
@@ -122,7 +111,7 @@ class StoredKeys(WriteBehind):
     async def check(self, bearer: str | None) -> KeyRecord | Refusal:
         """Return the record of a request's key as `Ledger.check` does; one that is not known may be a moment old."""
         record = self._ledger.check(bearer)
-        if bearer is None or isinstance(record, KeyRecord) or record.status != _UNKNOWN:
+        if bearer is None or isinstance(record, KeyRecord) or record.status != 401:
             return record
         try:
             await self._look_again()
@@ -134,21 +123,10 @@ class StoredKeys(WriteBehind):
         """Make a key; see `add_key`."""
         if name in self._ledger.names:
             raise KeyTakenError(f"there is a key {name!r} already; choose another name, or revoke it first")
-        return await self._change(lambda connection: add_key(connection, name, limits, now=self._clock()))
+        return await self.change(lambda connection: add_key(connection, name, limits, now=self._clock()))
 
-    async def limit(self, name: str, changes: Mapping[str, Any]) -> StoredKey:
-        """Change limits of a key; see `limit_key`."""
-        return await self._change(lambda connection: limit_key(connection, name, changes))
-
-    async def revoke(self, name: str) -> StoredKey:
-        """End a key; see `revoke_key`."""
-        return await self._change(lambda connection: revoke_key(connection, name, now=self._clock()))
-
-    async def all(self) -> list[StoredKey]:
-        """Return all keys, revoked ones too."""
-        return await self._database.read(stored_keys)
-
-    async def _change(self, work: Callable[[Connection], T]) -> T:
+    async def change(self, work: Callable[[Connection], T]) -> T:
+        """Run `limit_key` or `revoke_key` in one transaction; this worker knows of the change when it returns."""
         result = await self._database.run(work)
         await self._look_again()
         return result
@@ -164,16 +142,6 @@ class StoredKeys(WriteBehind):
             self._look = None  # who comes from now on may ask for what is newer
             self.absorb(await self._database.read(self.read))
 
-    def take(self) -> None:
-        """See `WriteBehind`: nothing gathers."""
-
-    def give_back(self, batch: None) -> None:
-        """See `WriteBehind`."""
-
-    def write(self, connection: Connection, _batch: None) -> tuple[int, list[StoredKey]] | None:
-        """See `WriteBehind`."""
-        return self.read(connection)
-
     def read(self, connection: Connection) -> tuple[int, list[StoredKey]] | None:
         """Return all keys and the number of their last change, if that is a new one."""
         number = number_of(connection, _SUBJECT)
@@ -184,15 +152,10 @@ class StoredKeys(WriteBehind):
         if news is None or news[0] < self._number:
             return
         self._number = news[0]
-        self.valid = [key.name for key in news[1] if key.revoked is None]
+        valid = [key for key in news[1] if key.revoked is None]
+        self.valid = [key.name for key in valid]
         self.revoked = [key.name for key in news[1] if key.revoked is not None]
-        shadowed = self._ledger.replace_stored(_records(news[1]))
+        records = [key_of_digest(key.digest, name=key.name, **key.limits) for key in valid]
+        shadowed = self._ledger.replace_stored(records)
         if shadowed:
             _LOGGER.warning("keys of the database that have the name of a configured one: %s", ", ".join(shadowed))
-
-
-_UNKNOWN = 401
-
-
-def _records(keys: Sequence[StoredKey]) -> list[KeyRecord]:
-    return [key_of_digest(key.digest, name=key.name, **key.limits) for key in keys if key.revoked is None]

@@ -17,7 +17,7 @@ JSON: TypeAlias = dict[str, Any]
 KEPT_SECONDS = 30 * 86_400
 """Seconds after which a response is forgotten."""
 _MOST_FORGOTTEN = 100  # in one transaction, so that none takes long
-_LONGEST = 1000  # responses of one conversation
+_LONGEST_CHAIN = 1000  # responses of one conversation
 
 
 class StoredResponse(NamedTuple):
@@ -55,23 +55,16 @@ class ResponseStore:
 
     async def get(self, key: str, identifier: str) -> StoredResponse | None:
         """Return a response of this key; raise DatabaseError if the database cannot be read."""
-        rows = await self._chain(key, identifier, 1)
+        rows = await self.chain(key, identifier, most=1)
         return rows[0] if rows else None
 
-    async def chain(self, key: str, identifier: str) -> list[StoredResponse]:
+    async def delete(self, key: str, identifier: str) -> None:
+        """Forget a response."""
+        query = "DELETE FROM responses WHERE id = ? AND key = ?"
+        await self._database.run(lambda connection: connection.execute(query, (identifier, key)))
+
+    async def chain(self, key: str, identifier: str, *, most: int = _LONGEST_CHAIN) -> list[StoredResponse]:
         """Return a response and those that it went on from, oldest first; empty if it is not there."""
-        return (await self._chain(key, identifier, _LONGEST))[::-1]
-
-    async def delete(self, key: str, identifier: str) -> bool:
-        """Forget a response; return whether it was there."""
-
-        def remove(connection: Connection) -> bool:
-            done = connection.execute("DELETE FROM responses WHERE id = ? AND key = ?", (identifier, key))
-            return done.rowcount > 0
-
-        return await self._database.run(remove)
-
-    async def _chain(self, key: str, identifier: str, most: int) -> list[StoredResponse]:
         since = self._clock() - KEPT_SECONDS
 
         def look_up(connection: Connection) -> list[tuple[str, str]]:
@@ -91,5 +84,5 @@ class ResponseStore:
         rows = await self._database.read(look_up)
         return [
             StoredResponse(await from_json(response), await from_json(items), len(response) + len(items))
-            for response, items in rows
+            for response, items in reversed(rows)
         ]

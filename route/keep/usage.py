@@ -6,7 +6,7 @@ them last, so that a worker reads only what changed since its own last one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -179,16 +179,13 @@ class Windows:
             self._forget(name, second)
         recent = sorted((second, amount) for second, amount in window.items() if second > now - WINDOW)
         excess = sum(amount for _, amount in recent) + more - most
-        return None if excess <= 0 else _until_free(recent, excess, now)
+        if excess <= 0:
+            return None
+        for second, amount in recent:
+            excess -= amount
+            if excess <= 0:
+                return second + WINDOW - now
+        return float(WINDOW)  # `more` alone exceeds the limit
 
     def _forget(self, name: str, second: int) -> None:
         self._totals[name] -= self._sums[name].pop(second)
-
-
-def _until_free(recent: Sequence[tuple[int, int]], excess: int, now: float) -> float:
-    """Return the seconds until `excess`, oldest first, has left the window; at most a whole window."""
-    for second, amount in recent:
-        excess -= amount
-        if excess <= 0:
-            return second + WINDOW - now
-    return float(WINDOW)

@@ -17,7 +17,6 @@ import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from types import TracebackType
 from typing import Any, TextIO
 
 LOGGER = logging.getLogger("route")
@@ -114,7 +113,11 @@ class _Together(logging.StreamHandler[TextIO]):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._records.append(record)
-            loop = _running_loop()
+            loop: asyncio.AbstractEventLoop | None
+            try:
+                loop = asyncio.get_running_loop()
+            except RuntimeError:  # in a thread, as of the database
+                loop = None
             if loop is None or record.levelno > logging.INFO:
                 self.flush()
             elif len(self._records) == 1 or loop is not self._loop:  # a loop that has ended flushes nothing
@@ -141,20 +144,13 @@ class _Together(logging.StreamHandler[TextIO]):
             return ""
 
 
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
 _JSON = json.JSONEncoder(default=str)
 
 
 class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "time": _iso(record.created),
+            "time": f"{_iso_second(int(record.created))}.{int(record.created % 1 * 1000):03d}Z",
             "level": record.levelname.lower(),
             "event": record.getMessage(),
         }
@@ -163,19 +159,13 @@ class _JsonLines(logging.Formatter):
         fields = getattr(record, "fields", {})
         line.update(_entries(fields) if isinstance(fields, RequestRecord) else fields)
         if record.exc_info and record.exc_info[0]:
-            line["error"], line["at"] = record.exc_info[0].__name__, _places(record.exc_info[2])
+            # Type and place alone, innermost last: the text of an error may quote the request.
+            line["error"] = record.exc_info[0].__name__
+            frames = traceback.extract_tb(record.exc_info[2])
+            line["at"] = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]
         return _JSON.encode(line).replace("\x7f", "")  # it escapes all else that `printable` would remove
-
-
-def _iso(seconds: float) -> str:
-    return f"{_iso_second(int(seconds))}.{int(seconds % 1 * 1000):03d}Z"
 
 
 @lru_cache(maxsize=1)
 def _iso_second(second: int) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-
-
-def _places(trace: TracebackType | None) -> list[str]:
-    """Return file, line and function of each frame, innermost last, without the texts of errors."""
-    return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(trace)]

@@ -108,20 +108,17 @@ class Counts:
             name, labels = sample.name, sample.labels
             if name in _NAMES:
                 counts.sums[_NAMES[name]] += sample.value
-                if name == "p2l_router_requests_total":
-                    counts._count_request(labels, sample.value)
+                if name == "p2l_router_requests_total" and labels["status"] == "200":
+                    model = labels["model"]
+                    counts.answers[model] = counts.answers.get(model, 0.0) + sample.value
+                elif name == "p2l_router_requests_total" and labels["status"] >= "500":
+                    counts.failed += sample.value
             elif name == _BUCKETS:
                 most = float(labels["le"])
                 counts.buckets[most] = counts.buckets.get(most, 0.0) + sample.value
             elif name == _RUNNING:
                 counts.running += sample.value
         return counts
-
-    def _count_request(self, labels: Mapping[str, str], number: float) -> None:
-        if labels["status"] == "200":
-            self.answers[labels["model"]] = self.answers.get(labels["model"], 0.0) + number
-        elif labels["status"] >= "500":
-            self.failed += number
 
 
 class Recent:
@@ -152,15 +149,12 @@ class Recent:
             return
         number, total = self.expected.get(decision.model, (0, 0.0))
         self.expected[decision.model] = number + 1, total + decision.scores.get(decision.model, 0.0)
+        # Adding a decision walks over all its models, so that only one a second is added.
         if now - self._sampled >= _SAMPLE_SECONDS:
             self._sampled = now
-            self._sums_of(now).add(decision)
-
-    def _sums_of(self, now: float) -> _DecisionSums:
-        """Return the sums of the present minute."""
-        if not self._minutes or now - self._minutes[-1][0] >= _MINUTE:
-            self._minutes.append((now, _DecisionSums()))
-        return self._minutes[-1][1]
+            if not self._minutes or now - self._minutes[-1][0] >= _MINUTE:
+                self._minutes.append((now, _DecisionSums()))
+            self._minutes[-1][1].add(decision)
 
     def hour(self) -> _DecisionSums:
         """Return sums over a sample of the decisions of the last hour that had scores."""

@@ -42,10 +42,6 @@ class CallTrace:
     headers: dict[str, str]
     """What tells the provider of it."""
 
-    def passed_on(self) -> contextlib.AbstractContextManager[None]:
-        """Let the requests of the block carry the trace."""
-        return _carrying(self.headers)
-
     def failed(self, fault: str, status: int | None) -> None:
         """Note a failure; its text is left out, since it may quote the prompt."""
         _fail(self.span, fault)
@@ -96,13 +92,11 @@ class RequestTrace:
         )
         return CallTrace(span, self.tracing.headers_of(span))
 
-    def tell_prompt(self, turns: Sequence[str]) -> None:
-        """Note the prompt, where that is asked for."""
-        if self.tracing.prompts:
+    def end(self, status: int, attributes: Attributes, *, turns: Sequence[str] = ()) -> None:
+        """End the request, whose prompt is noted where that is asked for."""
+        if self.tracing.prompts and turns:
+            # Its end, where the question stands; collectors refuse spans of megabytes.
             self.span.set_attribute("p2l.prompt", "\n".join(turns)[-_LONGEST_PROMPT:])
-
-    def end(self, status: int, attributes: Attributes) -> None:
-        """End the request."""
         _set_all(self.span, {"http.response.status_code": status, **attributes})
         if status >= 500:
             _fail(self.span, str(status))
@@ -116,7 +110,7 @@ def child(trace: RequestTrace | None, name: str, *, is_call: bool = False) -> co
 
 def passed_on(call: CallTrace | None) -> contextlib.AbstractContextManager[object]:
     """Let the requests of the block carry the trace of a call that may be traced."""
-    return _OFF if call is None else call.passed_on()
+    return _OFF if call is None else _carrying(call.headers)
 
 
 @contextlib.contextmanager

@@ -84,11 +84,6 @@ class ChatRequest:
     budget_usd: float | None = None
     """Expected dollars that the answer may cost; it takes the place of the budget in the unit of the costs."""
 
-    @property
-    def ends_with_assistant(self) -> bool:
-        """Return whether the model is to continue an answer, which not every provider accepts."""
-        return bool(self.body["messages"][-1]["role"] == "assistant")
-
     @cached_property
     def prompt_tokens(self) -> int:
         """Estimate the tokens of the prompt."""
@@ -165,9 +160,10 @@ class TranslatedDialect(Dialect):
         """Return the answer for a chat completion; see `SHAPE_ERRORS` for what a malformed one may raise."""
         raise NotImplementedError
 
-    def events(self, _chunk: JSON) -> list[JSON]:
-        """Return the events of a chunk; raises as `translated` does."""
-        raise NotImplementedError
+    events: Callable[[JSON], list[JSON]]
+    """Returns the events of a chunk; raises as `translated` does."""
+    closing_events: Callable[[], list[JSON]]
+    """Returns the events after the last chunk."""
 
     def answer(self, completion: JSON) -> JSON:
         """See `Dialect`; likewise the others."""
@@ -182,6 +178,10 @@ class TranslatedDialect(Dialect):
             return encode(self.events(chunk), dump)
         except SHAPE_ERRORS as error:
             raise ProviderError(Fault.MALFORMED, _NO_COMPLETION) from error
+
+    def end(self) -> bytes:
+        """Return the end of a complete stream."""
+        return encode(self.closing_events())
 
 
 _NO_COMPLETION = "the answer of the provider is not a chat completion"
@@ -244,24 +244,16 @@ async def parse_long(raw: bytes, parse: Callable[[json.JSONDecoder], T], most_va
 
 def parse_object(raw: bytes, decoder: json.JSONDecoder | None = None) -> JSON:
     """Parse a body that is a JSON object; raise `ApiError` 400 for any other."""
-    body = _object(raw, decoder)
-    _check_depth(raw, body)
-    return body
-
-
-def _object(raw: bytes, decoder: json.JSONDecoder | None) -> JSON:
     try:
         body = (decoder or _DECODER).decode(decode(raw))
     except (ValueError, RecursionError):
         raise ApiError(400, "invalid_json", "the body is not valid JSON") from None
     if not isinstance(body, dict):
         raise ApiError(400, "invalid_json", "the body must be a JSON object")
-    return body
-
-
-def _check_depth(raw: bytes, body: JSON) -> None:
+    # Deeper bodies would end later, recursive walks (translations, copies, providers' parsers) with a RecursionError.
     if may_be_deeper(raw, DEEPEST_JSON) and is_deeper(body, DEEPEST_JSON):
         raise ApiError(400, "invalid_json", f"the body is nested deeper than {DEEPEST_JSON} levels")
+    return body
 
 
 def parse_chat(
@@ -279,8 +271,7 @@ def parse_chat(
 
     Raise `ApiError` 400 if a field cannot be used, 404 if there is no such model.
     """
-    sent = _object(raw, decoder)
-    _check_depth(raw, sent)
+    sent = parse_object(raw, decoder)
     if len(sent) > _MAX_FIELDS:
         raise ApiError(400, "invalid_value", f"the request has {len(sent):,} fields, more than any API knows")
     dialect = dialect or Dialect()

@@ -95,7 +95,11 @@ def request_for(model: ModelConfig, incoming: ChatRequest, listed: Collection[st
     Fields that pass, `listed` ones among them, override the configuration.
     """
     body, dropped = passed(incoming.body, listed)
-    request = {**model.extra_fields, **body, **_sampling(model, body), "model": model.name}
+    settings = {"temperature": model.temp, "top_p": model.top_p, "top_k": model.top_k, "max_tokens": model.max_tokens}
+    if body.get("max_completion_tokens") is not None:
+        del settings["max_tokens"]  # the same limit under its newer name
+    sampling = {key: setting for key, setting in settings.items() if setting is not None and body.get(key) is None}
+    request = {**model.extra_fields, **body, **sampling, "model": model.name}
     if model.system_prompt and not has_role(body["messages"], "system", "developer"):
         request["messages"] = [{"role": "system", "content": model.system_prompt}, *body["messages"]]
     if incoming.stream:
@@ -104,13 +108,6 @@ def request_for(model: ModelConfig, incoming: ChatRequest, listed: Collection[st
     else:
         request.pop("stream_options", None)
     return request, dropped
-
-
-def _sampling(model: ModelConfig, body: JSON) -> JSON:
-    settings = {"temperature": model.temp, "top_p": model.top_p, "top_k": model.top_k, "max_tokens": model.max_tokens}
-    if body.get("max_completion_tokens") is not None:
-        del settings["max_tokens"]  # the same limit under its newer name
-    return {key: setting for key, setting in settings.items() if setting is not None and body.get(key) is None}
 
 
 def mark_answer(answer: JSON, name: str, decision: Decision | None, attempts: list[str]) -> JSON:
@@ -149,8 +146,3 @@ def decision_of(decision: Decision) -> JSON:
 
 def _reasons(decision: Decision) -> JSON:
     return {name: getattr(decision, name) for name in _REASONS}
-
-
-def is_usage_only(chunk: JSON) -> bool:
-    """Return whether a chunk holds nothing but the usage."""
-    return not chunk.get("choices") and chunk.get("usage") is not None

@@ -28,11 +28,6 @@ _Placed: TypeAlias = tuple[str, JSON]
 _THOUGHTS = ("thinking", "redacted_thinking")
 
 
-def _chat_messages(turns: Sequence[Any]) -> list[JSON]:
-    """Translate turns to messages; raise InputError for a malformed turn, or one that cannot be routed."""
-    return [message for number, turn in enumerate(turns) for message in _of_turn(turn, f"messages[{number}]")]
-
-
 def _placed_blocks(content: Any, where: str) -> list[_Placed]:
     """Return the blocks of a content; a text is one block."""
     if isinstance(content, str):
@@ -42,19 +37,19 @@ def _placed_blocks(content: Any, where: str) -> list[_Placed]:
     return [(f"{where}[{number}]", block) for number, block in enumerate(content)]
 
 
-def joined(blocks: Sequence[_Placed], between: str) -> str:
-    """Return the text of blocks that are all text."""
-    return between.join(_text_of(where, block) for where, block in blocks)
-
-
-def _text_of(where: str, block: JSON) -> str:
-    part = _part(where, block)
-    if part["type"] != "text":
-        raise InputError(f"{where}: must be text")
-    return str(part["text"])
+def _joined(blocks: Sequence[_Placed], between: str) -> str:
+    """Return the text of blocks; raise InputError, with its place, for one that is not text."""
+    texts = []
+    for where, block in blocks:
+        part = _part(where, block)
+        if part["type"] != "text":
+            raise InputError(f"{where}: must be text")
+        texts.append(part["text"])
+    return between.join(texts)
 
 
 def _of_turn(turn: Any, where: str) -> Iterator[JSON]:
+    """Translate a turn; raise InputError for a malformed one, or one that cannot be routed."""
     if not isinstance(turn, dict):
         raise InputError(f"{where}: must be an object with role and content")
     blocks = _placed_blocks(turn.get("content"), f"{where}.content")
@@ -62,22 +57,29 @@ def _of_turn(turn: Any, where: str) -> Iterator[JSON]:
         case "user":
             yield from _of_user(blocks)
         case "assistant":
-            yield _of_assistant(blocks)
+            calls = [_call(place, block) for place, block in blocks if block.get("type") == "tool_use"]
+            # Thoughts are left out: only the model that wrote them can read them.
+            rest = [placed for placed in blocks if placed[1].get("type") not in ("tool_use", *_THOUGHTS)]
+            text = _joined(rest, "")
+            message: JSON = {"role": "assistant", "content": text or (None if calls else "")}
+            yield message | ({"tool_calls": calls} if calls else {})
         case "system":
-            yield {"role": "system", "content": joined(blocks, "\n\n")}
+            yield {"role": "system", "content": _joined(blocks, "\n\n")}
         case _:
             raise InputError(f"{where}.role: must be user or assistant")
 
 
 def _of_user(blocks: Sequence[_Placed]) -> Iterator[JSON]:
+    """Yield the results of tools as a message each, then the rest of the turn."""
     parts: list[JSON] = []
     rest: list[JSON] = []
     for where, block in blocks:
         if block.get("type") != "tool_result":
             rest.append(_part(where, block))
             continue
-        message, others = _of_result(where, block)
-        parts += others
+        message, attachments = _of_result(where, block)
+        # Images among the results follow as the user's: most models read only text from a tool.
+        parts += attachments
         yield message
     parts += rest
     if parts or not blocks:
@@ -98,13 +100,6 @@ def _of_result(where: str, block: JSON) -> tuple[JSON, list[JSON]]:
     return message, [part for part in parts if part["type"] != "text"]
 
 
-def _of_assistant(blocks: Sequence[_Placed]) -> JSON:
-    calls = [_call(where, block) for where, block in blocks if block.get("type") == "tool_use"]
-    text = joined([(where, block) for where, block in blocks if block.get("type") not in ("tool_use", *_THOUGHTS)], "")
-    message: JSON = {"role": "assistant", "content": text or (None if calls else "")}
-    return message | ({"tool_calls": calls} if calls else {})
-
-
 def _call(where: str, block: JSON) -> JSON:
     name, identifier, arguments = block.get("name"), block.get("id"), block.get("input")
     if not isinstance(name, str) or not isinstance(identifier, str) or not isinstance(arguments, dict):
@@ -113,52 +108,34 @@ def _call(where: str, block: JSON) -> JSON:
 
 
 def _part(where: str, block: JSON) -> JSON:
+    """Translate a block of text, an image or a document; raise InputError, with its place, for any other."""
     kind = block.get("type")
     try:
-        part = _translated(block)
+        source: JSON = block["source"] if kind in ("image", "document") else {"type": None}
+        match kind, source["type"]:
+            case "text", _:
+                # `"" +` fails for anything but text, which `str()` would make text of.
+                return {"type": "text", "text": "" + block["text"]}
+            case "image", "base64":
+                url = f"data:{source['media_type']};base64,{source['data']}"
+                return {"type": "image_url", "image_url": {"url": url}}
+            case "image", "url":
+                return {"type": "image_url", "image_url": {"url": str(source["url"])}}
+            case "document", "text":
+                return {"type": "text", "text": "" + source["data"]}
+            case "document", "base64":
+                name = block.get("title") or "document.pdf"
+                data = f"data:{source['media_type']};base64,{source['data']}"
+                return {"type": "file", "file": {"filename": name, "file_data": data}}
     except SHAPE_ERRORS:
         raise InputError(f"{where}: is not of the form of a block of the type {kind}") from None
-    if part is None:
-        raise InputError(f"{where}: content of the type {kind} cannot be routed, or not from this source")
-    return part
-
-
-def _translated(block: JSON) -> JSON | None:
-    match block.get("type"):
-        case "text":
-            return {"type": "text", "text": "" + block["text"]}
-        case "image":
-            url = _url(block["source"])
-            return None if url is None else {"type": "image_url", "image_url": {"url": url}}
-        case "document":
-            return _document(block)
-    return None
-
-
-def _url(source: JSON) -> str | None:
-    match source["type"]:
-        case "base64":
-            return f"data:{source['media_type']};base64,{source['data']}"
-        case "url":
-            return str(source["url"])
-    return None
-
-
-def _document(block: JSON) -> JSON | None:
-    source = block["source"]
-    match source["type"]:
-        case "text":
-            return {"type": "text", "text": "" + source["data"]}
-        case "base64":
-            name = block.get("title") or "document.pdf"
-            return {"type": "file", "file": {"filename": name, "file_data": _url(source)}}
-    return None
+    raise InputError(f"{where}: content of the type {kind} cannot be routed, or not from this source")
 
 
 _TRANSLATED = frozenset(
     {"system", "messages", "tools", "tool_choice", "stop_sequences", "metadata", "output_config", "stream_options"}
 )
-HINTS = frozenset(
+_HINTS = frozenset(
     {"cache_control", "context_management", "diagnostics", "inference_geo", "service_tier", "speed", "thinking"}
 )
 """Fields that a translation leaves out."""
@@ -175,11 +152,16 @@ def chat_request(body: JSON) -> JSON:
     for field, why in _REFUSED.items():
         if body.get(field):
             raise InputError(f"{field}: {why}")
-    chat = {key: value for key, value in body.items() if key not in _TRANSLATED and key not in HINTS}
+    chat = {key: value for key, value in body.items() if key not in _TRANSLATED and key not in _HINTS}
     turns = _items(body, "messages")
     if not turns:
         raise InputError("messages: must have at least one")
-    chat["messages"] = [*_system(body.get("system")), *_chat_messages(turns)]
+    chat["messages"] = [
+        message for number, turn in enumerate(turns) for message in _of_turn(turn, f"messages[{number}]")
+    ]
+    if body.get("system"):
+        instructions = _joined(_placed_blocks(body["system"], "system"), "\n\n")
+        chat["messages"].insert(0, {"role": "system", "content": instructions})
     chat |= _tools(body) | _format(object_in(body, "output_config"))
     if body.get("stop_sequences"):
         chat["stop"] = _items(body, "stop_sequences")
@@ -196,12 +178,6 @@ def _items(body: JSON, field: str) -> list[Any]:
     if not isinstance(items, list):
         raise InputError(f"{field}: must be a list")
     return items
-
-
-def _system(system: Any) -> list[JSON]:
-    if not system:
-        return []
-    return [{"role": "system", "content": joined(_placed_blocks(system, "system"), "\n\n")}]
 
 
 def _tools(body: JSON) -> JSON:
@@ -276,10 +252,10 @@ def message_of(completion: JSON) -> JSON:
     calls = reply.get("tool_calls") or []
     content = [{"type": "text", "text": text} for text in texts] + [_tool_use(call) for call in calls]
     stop = _stop_of(choice, calls=bool(calls), refused=bool(reply.get("refusal")))
-    return {**frame_of(completion), "content": content, **stop, "usage": usage_of(completion.get("usage"))}
+    return {**_frame_of(completion), "content": content, **stop, "usage": _usage_of(completion.get("usage"))}
 
 
-def frame_of(completion: JSON) -> JSON:
+def _frame_of(completion: JSON) -> JSON:
     """Return the fields of a message beside its content: identifier, model, and the router's own."""
     own = {key: value for key, value in completion.items() if key.startswith("router_")}
     identifier = completion.get("id") or f"msg_{uuid.uuid4().hex}"
@@ -298,7 +274,7 @@ def _stop_of(choice: JSON, *, calls: bool, refused: bool) -> JSON:
     return {"stop_reason": _STOP.get(str(finish), "end_turn"), "stop_sequence": None}
 
 
-def usage_of(usage: Any) -> JSON:
+def _usage_of(usage: Any) -> JSON:
     """Return tokens as a message counts them; zeros without counts."""
     # Prompt tokens that were read from a cache are counted apart there.
     cached = tokens_counted(usage, "prompt_tokens_details", "cached_tokens")
@@ -310,17 +286,6 @@ def usage_of(usage: Any) -> JSON:
     }
 
 
-def _tool_id(identifier: Any) -> str:
-    """Return the identifier of a call, a new one if the provider sends none."""
-    return str(identifier) if identifier else f"toolu_{uuid.uuid4().hex}"
-
-
-def error_of(status: int, message: str, code: str) -> JSON:
-    """Return the body of an error; `code` is the router's own, more precise one."""
-    kind = _ERRORS.get(status, "invalid_request_error" if status < 500 else "api_error")
-    return {"type": "error", "error": {"type": kind, "message": message, "code": code}}
-
-
 def _tool_use(call: JSON) -> JSON:
     function = call.get("function") or {}
     text = function.get("arguments") or "{}"
@@ -330,7 +295,8 @@ def _tool_use(call: JSON) -> JSON:
         arguments = None
     if not isinstance(arguments, dict):
         arguments = {"arguments": text}  # clients expect an object
-    return {"type": "tool_use", "id": _tool_id(call.get("id")), "name": function.get("name"), "input": arguments}
+    identifier = str(call.get("id") or f"toolu_{uuid.uuid4().hex}")  # some providers send none
+    return {"type": "tool_use", "id": identifier, "name": function.get("name"), "input": arguments}
 
 
 class MessageStream:
@@ -374,13 +340,13 @@ class MessageStream:
     def end(self) -> list[JSON]:
         """Return the events after the last chunk."""
         stop = _stop_of(self._choice, calls=self._called, refused=self._refused)
-        ending = {"type": "message_delta", "delta": stop, "usage": usage_of(self._usage)}
+        ending = {"type": "message_delta", "delta": stop, "usage": _usage_of(self._usage)}
         return [*self._close(), ending, {"type": "message_stop"}]
 
     def _start(self, chunk: JSON) -> list[JSON]:
         self._started = True
-        unknown = {"stop_reason": None, "stop_sequence": None, "usage": usage_of(None)}
-        message = {**frame_of(chunk), "content": [], **unknown}
+        unknown = {"stop_reason": None, "stop_sequence": None, "usage": _usage_of(None)}
+        message = {**_frame_of(chunk), "content": [], **unknown}
         return [{"type": "message_start", "message": message}, {"type": "ping"}]
 
     def _text(self, text: Any) -> list[JSON]:
@@ -400,8 +366,8 @@ class MessageStream:
             if not function.get("name"):
                 raise ProviderError(Fault.MALFORMED, "the model continued a tool call that had ended")
             self._call, self._called = (index, identifier), True
-            block = {"type": "tool_use", "id": _tool_id(identifier), "name": function["name"], "input": {}}
-            opening = self._begin(block)
+            block_id = str(identifier or f"toolu_{uuid.uuid4().hex}")
+            opening = self._begin({"type": "tool_use", "id": block_id, "name": function["name"], "input": {}})
         arguments = function.get("arguments")
         if not arguments:
             return opening
@@ -427,10 +393,12 @@ class MessageStream:
 class Messages(TranslatedDialect):
     """Anthropic's Messages API."""
 
-    hints = HINTS
+    hints = _HINTS
 
     def __init__(self) -> None:
-        self._stream = MessageStream()
+        stream = MessageStream()
+        self.events = stream.take
+        self.closing_events = stream.end
 
     def request(self, body: JSON) -> JSON:
         """See `Dialect`; likewise the others."""
@@ -443,18 +411,11 @@ class Messages(TranslatedDialect):
         """Return a message."""
         return message_of(completion)
 
-    def events(self, chunk: JSON) -> list[JSON]:
-        """Return the events of a chunk."""
-        return self._stream.take(chunk)
-
     def error(self, error: ApiError) -> JSON:
-        """Return the body of an error."""
-        return error_of(error.status, str(error), error.code)
+        """Return the body of an error; its `code` is the router's own, more precise than the type."""
+        kind = _ERRORS.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
+        return {"type": "error", "error": {"type": kind, "message": str(error), "code": error.code}}
 
     def fail(self, error: ApiError) -> bytes:
         """Return an error event."""
         return encode([self.error(error)])
-
-    def end(self) -> bytes:
-        """Return the closing events."""
-        return encode(self._stream.end())

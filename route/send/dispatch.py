@@ -10,11 +10,11 @@ attempts, and none beyond the deadline.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar, cast
 
@@ -28,16 +28,16 @@ from route.observability.metrics import RouterMetrics
 from route.observability.tracing import RequestTrace, child, passed_on
 from route.providers.base import JSON, Fault, ProviderError, Timeouts
 from route.providers.chat import asks_for_usage
-from route.request.api_errors import ApiError, of_choice, of_fault, of_refusal
+from route.request.api_errors import of_choice, of_fault, of_refusal
 from route.request.chat import MEDIA, ChatRequest, count_of
-from route.request.fields import is_usage_only, mark_chunk, outputs_of, request_for
+from route.request.fields import mark_chunk, outputs_of, request_for
 from route.routing.candidates import NoModelError
 from route.routing.decision import NO_DEMAND, Coefficients, Decision, Demand, Held, features_in
 from route.routing.refusals import REMEMBERED_SECONDS, Refusals
 from route.routing.router import Router
 from route.routing.spending import Allowance
 from route.send.charges import Bounds, Charge, limited, too_dear
-from route.send.fleet import Deployment, Fleet
+from route.send.fleet import Deployment, Fleet, all_blocked
 
 
 @dataclass
@@ -90,11 +90,9 @@ Call = Callable[[Deployment, JSON, Timeouts, Charge], Awaitable[T]]
 _UNSEEN = (Fault.TIMEOUT, Fault.MALFORMED)
 """Faults of answers that may have been made, and are charged by the provider."""
 _NOT_THERE = 404
-_SHORT_PAUSE = 0.2
-_LONGEST_PAUSE = 30.0
+_SHORT_PAUSE = 0.2  # seconds
+_LONGEST_PAUSE = 30.0  # seconds
 _MARGIN = 1e-3  # seconds; aiohttp reads a limit of 0 as none, and a sleep may end a little early
-
-
 _NO_DEADLINE = Deadline(math.inf)
 UNREAD = ChatRequest({"messages": []}, (), None, None, compare=False, stream=False, size=0)
 """Stands for a request until its model is to be chosen."""
@@ -205,7 +203,7 @@ class Dispatcher:
 
     async def relay(self, answer: Answer, deployment: Deployment, opened: Opened, write: Write) -> None:
         """Pass every chunk on and count the usage; raise `ApiError` if the stream breaks."""
-        async with aclosing(opened.rest):
+        async with contextlib.aclosing(opened.rest):
             try:
                 opened.head[0] = {**opened.head[0], **outputs_of(answer.choice.decision, answer.tried)}
                 # In one write: the role, sent by itself, would wake the client before the token that it waits for.
@@ -228,42 +226,51 @@ class Dispatcher:
         if deployment.tokens_per_minute is not None:
             charge.use = deployment.use
             charge.use(await request.apart(lambda: request.prompt_tokens))
-        probe = answer.begin(deployment)
         started = time.perf_counter()
+        try:
+            with self.attempt(answer, deployment, charge):
+                left = max(_MARGIN, answer.deadline.left())
+                max_bytes = int(self.config.max_answer_mb * 2**20)
+                timeouts = self.config.timeouts.of_attempt(left, max_bytes, stream=request.stream)
+                result = await call(deployment, body, timeouts, charge)
+        except ProviderError as error:
+            cost = self.settle(charge, may_have_cost(charge, error))
+            if answer.ceiling is not None:  # it holds for the request, whatever attempts it takes
+                answer.ceiling -= cost
+            raise
+        deployment.measure(time.perf_counter() - started, stream=request.stream)
+        return result
+
+    @contextlib.contextmanager
+    def attempt(self, answer: Answer, deployment: Deployment, charge: Charge) -> Iterator[None]:
+        """Count the block as an attempt: at its deployment and breaker, in its trace, and where it fails in the log."""
+        probe = answer.begin(deployment)
         if answer.trace is not None:
             model = deployment.config
             charge.trace = answer.trace.call(deployment.name, model.name, model.type, deployment.label)
         try:
-            left = max(_MARGIN, answer.deadline.left())
-            max_bytes = int(self.config.max_answer_mb * 2**20)
-            timeouts = self.config.timeouts.of_attempt(left, max_bytes, stream=request.stream)
             with passed_on(charge.trace):
-                result = await call(deployment, body, timeouts, charge)
+                yield
         except ProviderError as error:
             answer.end()
             if charge.trace is not None:
                 charge.trace.failed(error.fault.value, error.status)
             deployment.breaker.failed(error, probe)
             answer.faults.append(error)
-            self.count_fault(deployment, error, request)
-            cost = self.settle(charge, may_have_cost(charge, error))
-            if answer.ceiling is not None:
-                answer.ceiling -= cost
+            self.count_fault(deployment, error, charge.request)
             raise
-        except BaseException:
+        except BaseException:  # the client has left, which says nothing of the deployment
             answer.end()
             deployment.breaker.give_up(probe)
             raise
         deployment.breaker.began(probe)
-        deployment.measure(time.perf_counter() - started, stream=request.stream)
-        return result
 
     async def _reserve(self, answer: Answer, deployment: Deployment, body: JSON) -> tuple[Charge, JSON]:
         """Reserve the worst case of an attempt; return its charge and the body, whose answer may be cut shorter."""
         key, choices = answer.key, count_of(body.get("n")) or 1
         assert key is not None
         bounds = None
-        if key.has_budget or answer.ceiling is not None:
+        if key.spend_per_day is not None or key.team is not None or answer.ceiling is not None:
             bounds = Bounds.of(deployment.config, answer.request, body)
         worst = NOTHING if bounds is None else bounds.worst(deployment.config, answer.ceiling)
         if worst is None:
@@ -291,11 +298,19 @@ class Dispatcher:
             answer.choice.choose(())
         except (InputError, NoModelError) as error:
             raise of_choice(error) from error
-        raise self._all_blocked(answer)
+        names = answer.choice.allowed
+        deployments = [each for name in names for each in self.fleet.targets[name].deployments if each.is_blocked]
+        raise all_blocked(deployments, "every model that this request could go to")
 
     async def _next(self, answer: Answer, deployment: Deployment, error: ProviderError) -> Deployment:
         """Return what to ask after a failure."""
-        if _is_the_requests(error, answer.request):
+        # Every other model would refuse an invalid request too. But a model that is unknown to its provider, does not
+        # continue the beginning of an answer, or reads no images in whatever words, says nothing of other models.
+        request, is_own_fault = answer.request, error.fault.is_request_error
+        if error.fault is Fault.REQUEST:
+            is_continued = request.body["messages"][-1]["role"] == "assistant"
+            is_own_fault = error.status != _NOT_THERE and not is_continued and not request.features & MEDIA
+        if is_own_fault:
             raise of_fault(error, deployment.name)
         same = await self._same_model(answer, deployment, error)
         if same is not None:
@@ -314,7 +329,7 @@ class Dispatcher:
         if deployment.name in answer.retried:
             return None
         if error.fault.is_transient or error.fault is Fault.CREDENTIALS or error.status == _NOT_THERE:
-            other = self._other(answer, deployment)
+            other = self.fleet.targets[deployment.name].pick(stream=answer.request.stream, without=(deployment,))
             if other is not None:
                 answer.retried.add(deployment.name)
                 return other
@@ -332,21 +347,18 @@ class Dispatcher:
 
     async def _again(self, answer: Answer, deployment: Deployment, error: ProviderError) -> Deployment:
         """Pause and return the same model, since there is no other."""
+        target, is_stream = self.fleet.targets[deployment.name], answer.request.stream
         pause = random.uniform(0.5, 1.0) * _SHORT_PAUSE * 2 ** (len(answer.tried) - 1)
-        if error.retry_after and self._other(answer, deployment) is None:
+        if error.retry_after and target.pick(stream=is_stream, without=(deployment,)) is None:
             pause = max(error.retry_after, deployment.breaker.opens_in)
         pause += _MARGIN
         if not error.fault.is_transient or pause > min(_LONGEST_PAUSE, answer.deadline.left()):
             raise of_fault(error, deployment.name)
         await asyncio.sleep(pause)
-        again = self.fleet.targets[deployment.name].pick(stream=answer.request.stream)
+        again = target.pick(stream=is_stream)
         if again is None:
             raise of_fault(error, deployment.name)
         return again
-
-    def _other(self, answer: Answer, deployment: Deployment) -> Deployment | None:
-        """Return another deployment of the same model."""
-        return self.fleet.targets[deployment.name].pick(stream=answer.request.stream, without=(deployment,))
 
     def _chosen(self, answer: Answer, without: Collection[str]) -> Deployment:
         """Return a deployment of the model that is chosen; `without` holds all models that are blocked."""
@@ -356,21 +368,6 @@ class Dispatcher:
         if deployment is None:
             raise NoModelError(f"{name} is not available")
         return deployment
-
-    def _all_blocked(self, answer: Answer) -> ApiError:
-        """Return the error for a request all of whose models are blocked."""
-        blocked = [
-            deployment
-            for name in answer.choice.allowed
-            for deployment in self.fleet.targets[name].deployments
-            if deployment.is_blocked
-        ]
-        soonest = min(blocked, key=lambda deployment: deployment.free_in)
-        status, code = (429, "rate_limit_exceeded") if soonest.is_limited else (502, "models_unavailable")
-        text = "every model that this request could go to has been failing; try again later"
-        if soonest.is_limited:
-            text = "every model that this request could go to has reached a limit; try again later"
-        return ApiError(status, code, text, retry_after=soonest.free_in)
 
     def settle(self, charge: Charge, has_cost: bool, answers: int | None = None) -> float:
         """Book what an attempt has cost, if it has; return that. A failed attempt is not an answer."""
@@ -395,7 +392,7 @@ class Dispatcher:
             self.metrics.used(charge.model, (prompt, completion))
         return cost
 
-    def count_fault(self, deployment: Deployment, error: ProviderError, request: ChatRequest | None = None) -> None:
+    def count_fault(self, deployment: Deployment, error: ProviderError, request: ChatRequest = UNREAD) -> None:
         """Count and log a fault of a provider, and remember what its model refuses."""
         self.metrics.failed(deployment.name, error)
         # Without the text of the provider, which may quote the prompt.
@@ -403,24 +400,12 @@ class Dispatcher:
         if deployment.label:
             fields["deployment"] = deployment.label
         LOGGER.warning("no answer", extra={"fields": fields})
-        memo = None if request is None else self.refusals.learn(deployment.name, error, request)
+        memo = None if request is UNREAD else self.refusals.learn(deployment.name, error, request)
         if memo is not None:
             about: JSON = {"features": features_in(memo.features), "parameter": memo.parameter}
             about |= {"prompt_tokens": memo.tokens, "longest_answer": memo.answer, "seconds": REMEMBERED_SECONDS}
             refused = {name: each for name, each in about.items() if each}
             LOGGER.warning("a model refuses such requests", extra={"fields": {"model": deployment.name, **refused}})
-
-
-def _is_the_requests(error: ProviderError, request: ChatRequest) -> bool:
-    """Return whether a fault is the request's own, so that every other model would refuse it too.
-
-    A model that is unknown to its provider, does not continue the beginning of an answer, or reads no images, says
-    nothing of others.
-    """
-    if error.fault is Fault.REQUEST:
-        # Another model may read the image in whatever words this one refuses it.
-        return error.status != 404 and not request.ends_with_assistant and not request.features & MEDIA
-    return error.fault.is_request_error
 
 
 def may_have_cost(charge: Charge, error: ProviderError) -> bool:
@@ -491,6 +476,6 @@ def _count(answer: Answer, chunk: JSON) -> bool:
     charge.count(chunk.get("choices"))
     if chunk.get("usage") is not None:
         charge.take_usage(chunk)
-        # The router asks for the usage of every stream.
-        return not is_usage_only(chunk) or asks_for_usage(answer.request.body)
+        # The router asks for the usage of every stream: a chunk of nothing else is for clients that asked for it too.
+        return bool(chunk.get("choices")) or asks_for_usage(answer.request.body)
     return True

@@ -13,7 +13,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from p2l.common.errors import ConfigError
@@ -21,6 +20,7 @@ from route.config import ModelConfig, RouterConfig
 from route.keep.workers import Peers, SharedCounts
 from route.providers.accounts import account_for, make_provider
 from route.providers.base import Fault, Forwarding, Provider, ProviderError
+from route.request.api_errors import ApiError
 
 _BLAMELESS = (Fault.CONTEXT_LENGTH, Fault.CONTENT_FILTER, Fault.REQUEST, Fault.UNSUPPORTED)
 _NOT_THERE = 404
@@ -53,14 +53,10 @@ class Breaker:
     """Told for how many seconds it opens, and 0 when it closes."""
     fault: ProviderError | None = None
     """The last one since the model answered."""
-    _failures: int = 0
+    failures: int = 0
+    """In a row."""
     _opened_until: float | None = None
     _probing: bool = False
-
-    @property
-    def failures(self) -> int:
-        """Return the failures in a row."""
-        return self._failures
 
     @property
     def state(self) -> str:
@@ -99,7 +95,7 @@ class Breaker:
 
     def succeeded(self) -> None:
         """Count a complete answer, or a refusal that is the request's own fault."""
-        self._failures = 0
+        self.failures = 0
         self._close()
         self._probing = False
         self.fault = None
@@ -111,10 +107,10 @@ class Breaker:
             self.succeeded()
             return
         self.fault = error
-        self._failures += 1
+        self.failures += 1
         if error.retry_after:
             self._open(min(error.retry_after, _LONGEST_REST))
-        elif probe or self._failures >= self.most:
+        elif probe or self.failures >= self.most:
             self._open(self.seconds)
         if probe:
             self._probing = False
@@ -135,8 +131,9 @@ class Breaker:
         """Open for as long as another worker's breaker of this deployment has, or close with it."""
         if seconds > 0.0:
             self._opened_until = max(self._opened_until or 0.0, self.clock() + min(seconds, _LONGEST_REST))
-        elif not self._probing:
-            self._failures, self._opened_until = 0, None
+        elif not self._probing:  # a probe of this worker's own decides for itself
+            self.failures = 0
+            self._opened_until = None
 
 
 @dataclass
@@ -197,17 +194,13 @@ class Deployment:
     def _has_too_many(self) -> bool:
         if self.max_in_flight is None:
             return False
-        elsewhere = 0 if self.shared is None else self.shared.elsewhere(self._place)
+        elsewhere = 0 if self.shared is None else self.shared.elsewhere(f"{self.name}/{self.label}")
         return self.in_flight + elsewhere >= self.max_in_flight
-
-    @property
-    def _place(self) -> str:
-        return f"{self.name}/{self.label}"
 
     def _count(self, change: int) -> None:
         self.activity.in_flight += change
         if self.max_in_flight is not None and self.shared is not None:
-            self.shared.set(self._place, self.activity.in_flight)
+            self.shared.set(f"{self.name}/{self.label}", self.activity.in_flight)
 
     @property
     def is_limited(self) -> bool:
@@ -222,25 +215,21 @@ class Deployment:
 
     def _wait(self) -> float:
         """Return the seconds until neither limit of a minute is reached."""
-        starts, wait = self.activity.starts, 0.0
+        starts, tokens, now, wait = self.activity.starts, self.activity.tokens, self.breaker.clock(), 0.0
         if self.per_minute is not None and len(starts) >= self.per_minute:
-            wait = starts[-self.per_minute] + _MINUTE - self.breaker.clock()
+            wait = starts[-self.per_minute] + _MINUTE - now
         if self.tokens_per_minute is not None:
-            wait = max(wait, self._wait_for_tokens(self.tokens_per_minute))
+            while tokens and tokens[0][0] + _MINUTE <= now:
+                tokens.popleft()
+            # Free as soon as the oldest requests have left the window whose tokens make the excess.
+            excess = sum(count for _, count in tokens) - self.tokens_per_minute
+            for start, count in tokens:
+                if excess < 0:
+                    break
+                excess -= count
+                if excess < 0:
+                    wait = max(wait, start + _MINUTE - now)
         return max(0.0, wait)
-
-    def _wait_for_tokens(self, most: int) -> float:
-        tokens, now = self.activity.tokens, self.breaker.clock()
-        while tokens and tokens[0][0] + _MINUTE <= now:
-            tokens.popleft()
-        excess = sum(count for _, count in tokens) - most
-        for at, count in tokens:
-            if excess < 0:
-                break
-            excess -= count
-            if excess < 0:
-                return at + _MINUTE - now
-        return 0.0
 
     def use(self, tokens: int) -> None:
         """Count tokens of a request, or of its answer."""
@@ -374,9 +363,9 @@ class Fleet:
             if (name, label) in places:
                 places[name, label].breaker.hear(seconds)
 
-        for (name, label), deployment in places.items():
+        for place, deployment in places.items():
             deployment.shared = counts
-            deployment.breaker.tell = partial(_tell, peers, name, label)
+            deployment.breaker.tell = lambda seconds, place=place: peers.tell("breaker", [*place, seconds])
         peers.on("breaker", hear)
 
     async def close(self, *others: Fleet) -> None:
@@ -387,8 +376,14 @@ class Fleet:
                 await provider.close()
 
 
-def _tell(peers: Peers, name: str, label: str, seconds: float) -> None:
-    peers.tell("breaker", [name, label, seconds])
+def all_blocked(deployments: Sequence[Deployment], models: str) -> ApiError:
+    """Return the error for a request all of whose deployments are blocked; `models` names them in its message."""
+    soonest = min(deployments, key=lambda deployment: deployment.free_in)
+    if soonest.is_limited:
+        text = f"{models} has reached a limit; try again later"
+        return ApiError(429, "rate_limit_exceeded", text, retry_after=soonest.free_in)
+    text = f"{models} has been failing; try again later"
+    return ApiError(502, "models_unavailable", text, retry_after=soonest.free_in)
 
 
 def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1, before: Fleet | None = None) -> Fleet:
@@ -405,19 +400,19 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1
         deployments = []
         for label, (place, limits) in model.places().items():
             where = f"model_configs.{name}" + (f".deployments.{label}" if model.deployments else "")
-            limit = limits.requests_per_minute
+            limit, token_limit = limits.requests_per_minute, limits.tokens_per_minute
             deployments.append(
                 Deployment(
-                    name,
-                    place,
-                    _provider(place, env, providers, known, where),
-                    Breaker(config.breaker.failures, config.breaker.seconds),
-                    listed,
-                    label,
-                    limits.weight,
-                    limits.max_in_flight,
-                    None if limit is None else max(1, limit // workers),
-                    None if limits.tokens_per_minute is None else max(1, limits.tokens_per_minute // workers),
+                    name=name,
+                    config=place,
+                    provider=_provider(place, env, providers, known, where),
+                    breaker=Breaker(config.breaker.failures, config.breaker.seconds),
+                    pass_fields=listed,
+                    label=label,
+                    weight=limits.weight,
+                    max_in_flight=limits.max_in_flight,
+                    per_minute=None if limit is None else max(1, limit // workers),
+                    tokens_per_minute=None if token_limit is None else max(1, token_limit // workers),
                 )
             )
         targets[name] = Target(name, model, tuple(deployments))

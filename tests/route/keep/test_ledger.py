@@ -81,7 +81,7 @@ def test_a_day_is_spent_and_begins_anew_at_midnight() -> None:
         clock, record = Clock(), key_record("k", spend_per_day=1.0)
         async with ledger(record, clock=clock) as accounts:
             await spend(accounts, record, "m", 0.75)
-            assert accounts.spent_today(record) == 0.75
+            assert accounts.spent_of(record.name) == 0.75
             assert await accounts.admit(record, ["m"]) == ("m",)
             await spend(accounts, record, "m", 0.5)
             refusal = await accounts.admit(record, ["m"])
@@ -89,7 +89,7 @@ def test_a_day_is_spent_and_begins_anew_at_midnight() -> None:
             assert (refusal.status, refusal.code) == (429, "insufficient_quota")
             clock.now += refusal.retry_after or math.nan
             assert await accounts.admit(record, ["m"]) == ("m",)
-            assert accounts.spent_today(record) == 0.0
+            assert accounts.spent_of(record.name) == 0.0
 
     asyncio.run(main())
 
@@ -151,7 +151,7 @@ def test_everything_survives_a_restart(tmp_path: Path) -> None:
             await spend(accounts, record, "m", 0.4, prompt_tokens=10, completion_tokens=20)
             await spend(accounts, record, "m", 0.2)
         async with ledger(record, path=path, clock=clock) as accounts:
-            assert accounts.spent_today(record) == pytest.approx(0.6)
+            assert accounts.spent_of(record.name) == pytest.approx(0.6)
             assert status(await accounts.admit(record, ["m"])) == 429
             await spend(accounts, record, "m", 0.4, prompt_tokens=1, completion_tokens=2)
             clock.now += 61
@@ -176,10 +176,10 @@ def test_workers_share_limits_through_the_file(tmp_path: Path) -> None:
             await there.admit(record, ["m"])
             await spend(here, record, "m", 0.5)
             await spend(there, record, "m", 0.25)
-            assert here.spent_today(record) == 0.5
+            assert here.spent_of(record.name) == 0.5
             for opened in (one, two, one):  # writes, writes and reads, reads
                 assert await opened.flush()
-            assert here.spent_today(record) == there.spent_today(record) == 0.75
+            assert here.spent_of(record.name) == there.spent_of(record.name) == 0.75
             assert status(await here.admit(record, ["m"])) == status(await there.admit(record, ["m"])) == 429
             # What gathers after the others were read is on top of it.
             await spend(here, record, "m", 0.25)
@@ -200,12 +200,12 @@ def test_what_cannot_be_written_stays_in_memory_until_it_can(tmp_path: Path, cap
                 await spend(accounts, record, "m", 0.4)
                 assert not await opened.flush()
             assert opened.fault
-            assert accounts.spent_today(record) == pytest.approx(1.2)
+            assert accounts.spent_of(record.name) == pytest.approx(1.2)
             assert status(await accounts.admit(record, ["m"])) == 429
             await opened.run(lambda connection: connection.execute("ALTER TABLE away RENAME TO spend"))
             assert await opened.flush()
             assert not opened.fault
-            assert accounts.spent_today(record) == pytest.approx(1.2)
+            assert accounts.spent_of(record.name) == pytest.approx(1.2)
         assert rows(path, "SELECT key, cost FROM spend") == [("ops", pytest.approx(1.2))]
         assert rows(path, "SELECT answers FROM usage") == [(3,)]
 

@@ -48,7 +48,7 @@ def test_what_is_reserved_cannot_be_reserved_again() -> None:
             accounts.settle(first, "m", 0.1)
             second = await reserved(accounts, key, exactly(0.9))
             accounts.settle(second, "m", 0.9)
-            assert accounts.spent_today(key) == pytest.approx(1.0)
+            assert accounts.spent_of(key.name) == pytest.approx(1.0)
             refusal = await accounts.reserve(key, exactly(0.1))
             assert isinstance(refusal, Refusal)
             assert refusal.retry_after == DAY / 2
@@ -204,7 +204,7 @@ def test_a_request_belongs_to_the_day_on_which_it_was_reserved(tmp_path: Path) -
             today = await reserved(accounts, key, exactly(1.0))
             accounts.settle(late, "m", 0.8)
             accounts.settle(today, "m", 1.0)
-            assert accounts.spent_today(key) == 1.0
+            assert accounts.spent_of(key.name) == 1.0
         day = int(NOON // DAY)
         assert rows(path, "SELECT day, cost FROM spend ORDER BY day") == [(day, 0.8), (day + 1, 1.0)]
 
@@ -235,7 +235,7 @@ def test_an_answer_that_cost_more_than_was_reserved_is_booked_whole(tmp_path: Pa
         async with ledger(key, path=tmp_path / "router.sqlite") as accounts:
             accounts.settle(await reserved(accounts, key, exactly(0.1)), "m", 0.7)
             await reserved(accounts, key, exactly(0.3))
-            assert accounts.spent_today(key) == 0.7
+            assert accounts.spent_of(key.name) == 0.7
             assert isinstance(await accounts.reserve(key, exactly(0.1)), Refusal)
 
     asyncio.run(main())

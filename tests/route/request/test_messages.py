@@ -18,7 +18,7 @@ from route.providers.anthropic import AnthropicStream, completion_of, messages_r
 from route.providers.base import JSON, ProviderError
 from route.providers.chat import chunk, completion, usage
 from route.request.api_errors import ApiError
-from route.request.messages import Messages, MessageStream, chat_request, error_of, message_of
+from route.request.messages import Messages, MessageStream, chat_request, message_of
 
 ASKED: TypeAdapter[Any] = TypeAdapter(CompletionCreateParams)
 GIVEN: TypeAdapter[Any] = TypeAdapter(MessageCreateParams)
@@ -419,4 +419,5 @@ def test_calls_that_are_mixed_up_break_the_stream() -> None:
     ],
 )
 def test_errors_have_anthropics_shape(status: int, kind: str) -> None:
-    assert error_of(status, "no", "c") == {"type": "error", "error": {"type": kind, "message": "no", "code": "c"}}
+    expected = {"type": "error", "error": {"type": kind, "message": "no", "code": "c"}}
+    assert Messages().error(ApiError(status, "c", "no")) == expected

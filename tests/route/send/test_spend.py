@@ -89,8 +89,7 @@ async def metered(
 
 
 def spent(router: Running) -> float:
-    ledger = router.service.ledger
-    return ledger.spent_today(ledger.check("limited"))  # type: ignore[arg-type]
+    return router.service.ledger.spent_of("limited")
 
 
 async def until_idle(router: Running) -> None:
