@@ -85,6 +85,7 @@ SHORT = {
     "p2l/serving/key_guard.py": "one middleware, which the endpoint and its front on Ray Serve share",
     "route/cli.py": "the table of commands",
     "route/application/settings.py": "settings, which import nothing",
+    "route/application/openapi.py": "a description that is kept as data, in openapi.yaml beside it",
     "coeval/__main__.py": "python -m coeval",
     "coeval/errors.py": "the exceptions, which import nothing",
 }

@@ -174,7 +174,7 @@ def _routes(live: Live) -> list[Route]:
         plain("/v1/feedback", _feedback, "POST"),
         plain("/v1/models", _models, "GET"),
         plain("/v1/models/{name:path}", _model, "GET"),
-        plain("/health", _health, "GET"),
+        Route("/health", JSONResponse({"status": "ok"}), methods=["GET"]),  # while the process runs
         plain("/ready", _ready, "GET"),
         plain("/metrics", _metrics, "GET"),
         plain("/openapi.json", _openapi, "GET"),
@@ -280,11 +280,6 @@ def _visible(service: Service, key: KeyRecord) -> list[str]:
 def _card(service: Service, name: str) -> JSON:
     owner = "p2l" if name in (ROUTER_NAME, ROUTER_ALIAS) else service.config.model_configs[name].routed(name).provider
     return {"id": name, "object": "model", "created": service.started, "owned_by": owner}
-
-
-async def _health(_: Service, __: Request) -> Response:
-    """Answer 200 while the process runs."""
-    return JSONResponse({"status": "ok"})
 
 
 async def _ready(service: Service, request: Request) -> Response:

@@ -47,7 +47,7 @@ class Part:
 class Feed:
     """The live parts for all who look at the console of one worker."""
 
-    def __init__(self, live: Live, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, live: Live) -> None:
         """Render nothing yet."""
         self.parts = [
             Part("tiles", views.tiles),
@@ -59,7 +59,6 @@ class Feed:
         ]
         self._tick = POINT_SECONDS
         self._live = live
-        self._clock = clock
         self._rendered = float("-inf")
         self._one_turn = asyncio.Lock()
         self._rows: dict[int, Markup] = {}
@@ -78,8 +77,8 @@ class Feed:
 
     async def events(self, seconds: float) -> AsyncIterator[bytes]:
         """Yield parts whenever they change, and each new point of the charts, for some time."""
-        end, sent, last = self._clock() + seconds, dict.fromkeys((part.name for part in self.parts), 0), 0.0
-        while self._clock() < end:
+        end, sent, last = time.monotonic() + seconds, dict.fromkeys((part.name for part in self.parts), 0), 0.0
+        while time.monotonic() < end:
             await self._turn()
             for part in self.parts:
                 if part.version != sent[part.name]:
@@ -89,12 +88,12 @@ class Feed:
             for point in recent.since(last) if last else list(recent.points)[-1:]:
                 last = point["time"] or 0.0
                 yield event("point", json.dumps(point))
-            await asyncio.sleep(max(0.01, self._rendered + self._tick - self._clock()))
+            await asyncio.sleep(max(0.01, self._rendered + self._tick - time.monotonic()))
 
     async def _turn(self) -> None:
         """Refresh the parts that are due, if nobody has in this tick."""
         async with self._one_turn:
-            now = self._clock()
+            now = time.monotonic()
             if now < self._rendered + self._tick:
                 return
             self._rendered, self._is_whole = now, False
@@ -105,7 +104,7 @@ class Feed:
 
     async def _refresh(self, part: Part) -> None:
         """Read the values of a part, and render it if they have changed."""
-        part.read_at = self._clock()
+        part.read_at = time.monotonic()
         values = part.read(self._live.service)
         if inspect.isawaitable(values):
             values = await values

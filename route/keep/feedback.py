@@ -71,8 +71,6 @@ class ShownAnswer:
     """Of the P2L model that chose."""
     prompt: Sequence[str] | None = None
     """The user's turns; stored only with `store_prompts`."""
-    time: float | None = None
-    """Seconds since 1970; None: now."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +160,11 @@ class Feedback(WriteBehind):
             raise ValueError(f"propensity is {answer.propensity!r}; it must be above 0 and at most 1")
         if len(self._gathered) >= 2 * _MOST_WAITING:
             del self._gathered[:_MOST_WAITING]  # all at once, since each removal moves the rest
-        self._gathered.append(_row_of(answer, with_prompt=self.store_prompts, now=self._clock()))
+        first, second = (*answer.models, None)[:2]
+        version_a, version_b = (version or None for version in (*answer.versions, "", "")[:2])
+        shown = (answer.request_id, self._clock(), answer.key, first, second, version_a, version_b)
+        prompt = answer.prompt if self.store_prompts else None
+        self._gathered.append((*shown, min(answer.propensity, 1.0), answer.revision, prompt))
 
     async def vote(self, vote: Vote, *, key: str, most: int | None = None) -> StoredVote | Refusal:
         """Store a vote, one of at most `most` of its key today; it is on the disk when this returns.
@@ -297,16 +299,6 @@ class Feedback(WriteBehind):
     async def _keep_answers(journal: Journal, rows: list[_Row]) -> None:
         with contextlib.suppress(JournalError):  # they are in memory as well
             await journal.add("answer", lambda: [(*row[:-1], _text_of(row[-1])) for row in rows])
-
-
-def _row_of(answer: ShownAnswer, *, with_prompt: bool, now: float) -> _Row:
-    first, second = (*answer.models, None)[:2]
-    version_a, version_b = (version or None for version in (*answer.versions, "", "")[:2])
-    when = now if answer.time is None else answer.time
-    return (
-        *(answer.request_id, when, answer.key, first, second),
-        *(version_a, version_b, min(answer.propensity, 1.0), answer.revision, answer.prompt if with_prompt else None),
-    )
 
 
 def _text_of(turns: Sequence[str] | None) -> str | None:

@@ -289,10 +289,6 @@ class Ledger(WriteBehind):
             self._under_way.set(key.name, self._in_flight[key.name])
         return None
 
-    def in_flight(self, name: str) -> int:
-        """Return the requests of a key that this worker answers now."""
-        return self._in_flight[name]
-
     def leave(self, key: KeyRecord) -> None:
         """Count the end of a request."""
         self._in_flight[key.name] -= 1

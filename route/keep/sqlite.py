@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 from p2l.common.errors import ConfigError
 from route.keep.database import FLUSH_SECONDS, Connection, Database, DatabaseError, SchemaError
 
-APPLICATION_ID = 0x50324C52
+_APPLICATION_ID = 0x50324C52
 """Marks the file as a database of the router: "P2LR"."""
 _SHOWN = """
     request_id TEXT PRIMARY KEY, time REAL NOT NULL, key TEXT NOT NULL, model_a TEXT NOT NULL, model_b TEXT,
@@ -90,7 +90,7 @@ class _Connection(sqlite3.Connection):
 def check_schema(connection: sqlite3.Connection) -> int:
     """Return the version of the file; raise SchemaError for tables of another program, or of a newer router."""
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if tables and connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
+    if tables and connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
         raise SchemaError("it is a database of another program; choose another path")
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     if version > len(_MIGRATIONS):
@@ -104,7 +104,7 @@ def prepare(connection: sqlite3.Connection) -> None:
     for script in _MIGRATIONS[check_schema(connection) :]:
         for statement in script.split(";"):
             connection.execute(statement)
-    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
 
 

@@ -96,9 +96,9 @@ def _known(connection: Connection, name: str) -> StoredKey:
 class StoredKeys(WriteBehind):
     """The keys of the database, for the ledger of one worker; used from one event loop."""
 
-    def __init__(self, database: Database, ledger: Ledger, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database, ledger: Ledger) -> None:
         """Know none yet."""
-        super().__init__(database, clock)
+        super().__init__(database, time.time)
         self._ledger = ledger
         self.valid: list[str] = []
         """Names of keys that clients may use, likewise."""

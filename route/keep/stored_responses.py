@@ -7,7 +7,6 @@ is on the disk before its client has it, so that any worker can go on from it. I
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from p2l.common.long_texts import from_json, to_json
@@ -20,7 +19,7 @@ _MOST_FORGOTTEN = 100  # in one transaction, so that none takes long
 _LONGEST_CHAIN = 1000  # responses of one conversation
 
 
-class StoredResponse(NamedTuple):
+class _StoredResponse(NamedTuple):
     """One response, and the input that was new in its request."""
 
     response: JSON
@@ -32,15 +31,14 @@ class StoredResponse(NamedTuple):
 class ResponseStore:
     """The responses of all keys; a key sees its own alone."""
 
-    def __init__(self, database: Database, *, enabled: bool, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database, *, enabled: bool) -> None:
         """Keep responses in `database`, if `enabled`."""
         self.enabled = enabled
         self._database = database
-        self._clock = clock
 
     async def put(self, key: str, response: JSON, items: list[JSON]) -> None:
         """Store a response; raise DatabaseError if it is not on the disk."""
-        previous, now = response.get("previous_response_id"), self._clock()
+        previous, now = response.get("previous_response_id"), time.time()
         texts = (await to_json(response)).decode(), (await to_json(items)).decode()
 
         def write(connection: Connection) -> None:
@@ -53,7 +51,7 @@ class ResponseStore:
 
         await self._database.run(write)
 
-    async def get(self, key: str, identifier: str) -> StoredResponse | None:
+    async def get(self, key: str, identifier: str) -> _StoredResponse | None:
         """Return a response of this key; raise DatabaseError if the database cannot be read."""
         rows = await self.chain(key, identifier, most=1)
         return rows[0] if rows else None
@@ -63,9 +61,9 @@ class ResponseStore:
         query = "DELETE FROM responses WHERE id = ? AND key = ?"
         await self._database.run(lambda connection: connection.execute(query, (identifier, key)))
 
-    async def chain(self, key: str, identifier: str, *, most: int = _LONGEST_CHAIN) -> list[StoredResponse]:
+    async def chain(self, key: str, identifier: str, *, most: int = _LONGEST_CHAIN) -> list[_StoredResponse]:
         """Return a response and those that it went on from, oldest first; empty if it is not there."""
-        since = self._clock() - KEPT_SECONDS
+        since = time.time() - KEPT_SECONDS
 
         def look_up(connection: Connection) -> list[tuple[str, str]]:
             rows: list[tuple[str, str]] = []
@@ -83,6 +81,6 @@ class ResponseStore:
 
         rows = await self._database.read(look_up)
         return [
-            StoredResponse(await from_json(response), await from_json(items), len(response) + len(items))
+            _StoredResponse(await from_json(response), await from_json(items), len(response) + len(items))
             for response, items in reversed(rows)
         ]

@@ -84,7 +84,7 @@ def _short(entry: Any) -> Any:
     return entry
 
 
-def set_up_logs(stream: TextIO | None = None, level: int = logging.INFO) -> None:
+def set_up_logs(stream: TextIO | None = None) -> None:
     """Log everything, uvicorn's lines too, to `stream` (standard error) as JSON lines.
 
     Uvicorn's line per request is left out, since the router writes its own. Start uvicorn with `log_config=None`.
@@ -94,7 +94,7 @@ def set_up_logs(stream: TextIO | None = None, level: int = logging.INFO) -> None
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = _Together(stream or sys.stderr)
     handler.setFormatter(_JsonLines())
-    logging.basicConfig(handlers=[handler], level=level, force=True)
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):  # which may have been configured before
         logging.getLogger(name).handlers.clear()
         logging.getLogger(name).propagate = True

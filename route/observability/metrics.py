@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import Literal, TypeVar
+from functools import cache, partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
 
@@ -12,7 +11,6 @@ from route.observability.recent import Counts
 from route.providers.base import ProviderError
 from route.routing.decision import Decision
 
-M = TypeVar("M", Counter, Histogram)
 NOBODY = "none"
 """The label of a request that no model answered."""
 _SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
@@ -24,35 +22,43 @@ class RouterMetrics:
     def __init__(self) -> None:
         """Start at zero."""
         self.registry = CollectorRegistry()
-        self.requests = self._counter("requests", "Chat requests answered.", "model", "status")
-        self.errors = self._counter(
-            "errors", "Faults of models, those that were made up for included.", "model", "fault"
-        )
-        self.fallbacks = self._counter(
-            "fallbacks", "Answers that came in place of another model's, the first one asked.", "model", "instead_of"
-        )
-        self.tokens = self._counter("tokens", "Tokens as the providers count them.", "model", "kind")
-        self.cost = self._counter("cost", "Cost of the answers, in the unit of the configuration.", "model")
-        self.spend = self._counter("spend", "The same by key.", "key")
-        self.unscored = self._counter("unscored", "Requests routed without scores, by what decided.", "by")
-        self.expected_score = self._summary("expected_score", "Expected score of the decisions.")
-        self.budget = self._summary("budget", "Budgets of requests that have one.")
-        self.expected_cost = self._summary("expected_cost", "Expected cost of the decisions.")
-        self.scored = self._gauge("p2l_up", "Whether P2L scores prompts: 1 or 0.", "livemin")
-        self.database = self._gauge("database_up", "Whether the database can be written: 1 or 0.", "livemin")
-        self.limits = self._gauge("limits_up", "Whether limits are shared as configured: 1 or 0.", "livemin")
-        self.waiting_votes = self._gauge("waiting_votes", "Votes that wait for the database on disk.", "livemax")
-        self.breakers = self._gauge(
-            "breaker", "Circuit breakers: 0 closed, 1 half open, 2 open.", "livemax", "model", "deployment"
-        )
-        self.latency = self._histogram("request_seconds", "Seconds from request to the end of the answer.", "model")
-        self.first_token = self._histogram(
-            "first_token_seconds", "Seconds from request to the first token of a stream.", "model"
-        )
-        self.scoring = self._histogram("scoring_seconds", "Seconds until the scores were there.")
-        self.running = Gauge(
-            "p2l_router_running", "Chat requests under way.", registry=self.registry, multiprocess_mode="livesum"
-        )
+        counter = partial(Counter, namespace="p2l_router", registry=self.registry)
+        summary = partial(Summary, namespace="p2l_router", registry=self.registry)
+        gauge = partial(Gauge, namespace="p2l_router", registry=self.registry)
+        histogram = partial(Histogram, namespace="p2l_router", registry=self.registry, buckets=_SECONDS)
+
+        self.requests = counter("requests", "Chat requests answered.", ["model", "status"])
+        self.errors = counter("errors", "Faults of models, those that were made up for included.", ["model", "fault"])
+        text = "Answers that came in place of another model's, the first one asked."
+        self.fallbacks = counter("fallbacks", text, ["model", "instead_of"])
+        self.tokens = counter("tokens", "Tokens as the providers count them.", ["model", "kind"])
+        self.cost = counter("cost", "Cost of the answers, in the unit of the configuration.", ["model"])
+        self.spend = counter("spend", "The same by key.", ["key"])
+        self.unscored = counter("unscored", "Requests routed without scores, by what decided.", ["by"])
+        self.expected_score = summary("expected_score", "Expected score of the decisions.")
+        self.budget = summary("budget", "Budgets of requests that have one.")
+        self.expected_cost = summary("expected_cost", "Expected cost of the decisions.")
+        # Over all workers the worst counts: one that has no scores or cannot write is a problem.
+        self.scored = gauge("p2l_up", "Whether P2L scores prompts: 1 or 0.", multiprocess_mode="livemin")
+        text = "Whether the database can be written: 1 or 0."
+        self.database = gauge("database_up", text, multiprocess_mode="livemin")
+        text = "Whether limits are shared as configured: 1 or 0."
+        self.limits = gauge("limits_up", text, multiprocess_mode="livemin")
+        text = "Votes that wait for the database on disk."
+        self.waiting_votes = gauge("waiting_votes", text, multiprocess_mode="livemax")
+        text = "Circuit breakers: 0 closed, 1 half open, 2 open."
+        self.breakers = gauge("breaker", text, ["model", "deployment"], multiprocess_mode="livemax")
+        text = "Seconds from request to the end of the answer."
+        self.latency = histogram("request_seconds", text, ["model"])
+        text = "Seconds from request to the first token of a stream."
+        self.first_token = histogram("first_token_seconds", text, ["model"])
+        self.scoring = histogram("scoring_seconds", "Seconds until the scores were there.")
+        self.running = gauge("running", "Chat requests under way.", multiprocess_mode="livesum")
+        # Every request looks for six children, for which the library takes a lock; none is ever removed.
+        for metric in (self.requests, self.errors, self.fallbacks, self.tokens, self.cost, self.spend, self.unscored):
+            metric.labels = cache(metric.labels)  # type: ignore[method-assign]
+        for timer in (self.latency, self.first_token):
+            timer.labels = cache(timer.labels)  # type: ignore[method-assign]
 
     def failed(self, model: str, error: ProviderError) -> None:
         """Count a fault of a model."""
@@ -81,21 +87,3 @@ class RouterMetrics:
     def counts(self) -> Counts:
         """Return what the console shows of them, summed over workers."""
         return Counts.of(over_workers(self.registry).collect())
-
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return _remembering(Counter(f"p2l_router_{name}", text, labels, registry=self.registry))
-
-    def _summary(self, name: str, text: str) -> Summary:
-        return Summary(f"p2l_router_{name}", text, registry=self.registry)
-
-    def _gauge(self, name: str, text: str, mode: Literal["livemin", "livemax"], *labels: str) -> Gauge:
-        return Gauge(f"p2l_router_{name}", text, labels, registry=self.registry, multiprocess_mode=mode)
-
-    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
-        return _remembering(Histogram(f"p2l_router_{name}", text, labels, buckets=_SECONDS, registry=self.registry))
-
-
-def _remembering(metric: M) -> M:
-    """Let a metric find its children faster, which are never removed; every request looks for six of them."""
-    metric.labels = cache(metric.labels)  # type: ignore[method-assign]
-    return metric

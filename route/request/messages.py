@@ -187,7 +187,15 @@ def _tools(body: JSON) -> JSON:
     choice = object_in(body, "tool_choice")
     chat: JSON = {"tools": tools}
     if choice:
-        chat["tool_choice"] = _tool_choice(choice)
+        match choice.get("type"):
+            case "auto" | "none" as same:
+                chat["tool_choice"] = same
+            case "any":
+                chat["tool_choice"] = "required"
+            case "tool" if isinstance(choice.get("name"), str):
+                chat["tool_choice"] = {"type": "function", "function": {"name": choice["name"]}}
+            case _:
+                raise InputError("tool_choice: must have the type auto, any, none, or tool with a name")
     if choice.get("disable_parallel_tool_use"):
         chat["parallel_tool_calls"] = False
     return chat
@@ -203,17 +211,6 @@ def _tool(tool: Any, where: str) -> JSON:
     function = {"name": tool["name"], "parameters": tool.get("input_schema") or {"type": "object", "properties": {}}}
     described = {key: tool[key] for key in ("description", "strict") if tool.get(key) is not None}
     return {"type": "function", "function": function | described}
-
-
-def _tool_choice(choice: JSON) -> Any:
-    match choice.get("type"):
-        case "auto" | "none" as same:
-            return same
-        case "any":
-            return "required"
-        case "tool" if isinstance(choice.get("name"), str):
-            return {"type": "function", "function": {"name": choice["name"]}}
-    raise InputError("tool_choice: must have the type auto, any, none, or tool with a name")
 
 
 def _format(output: JSON) -> JSON:
@@ -322,7 +319,13 @@ class MessageStream:
 
     def take(self, chunk: JSON) -> list[JSON]:
         """Return the events of a chunk; raise ProviderError if it continues a call that has ended."""
-        events = [] if self._started else self._start(chunk)
+        events: list[JSON] = []
+        if not self._started:
+            self._started = True
+            # Most providers count at the end only, so that the usage of the beginning is zero.
+            unknown = {"stop_reason": None, "stop_sequence": None, "usage": _usage_of(None)}
+            message = {**_frame_of(chunk), "content": [], **unknown}
+            events = [{"type": "message_start", "message": message}, {"type": "ping"}]
         if chunk.get("usage") is not None:
             self._usage = chunk["usage"]
         for choice in chunk.get("choices") or []:
@@ -342,12 +345,6 @@ class MessageStream:
         stop = _stop_of(self._choice, calls=self._called, refused=self._refused)
         ending = {"type": "message_delta", "delta": stop, "usage": _usage_of(self._usage)}
         return [*self._close(), ending, {"type": "message_stop"}]
-
-    def _start(self, chunk: JSON) -> list[JSON]:
-        self._started = True
-        unknown = {"stop_reason": None, "stop_sequence": None, "usage": _usage_of(None)}
-        message = {**_frame_of(chunk), "content": [], **unknown}
-        return [{"type": "message_start", "message": message}, {"type": "ping"}]
 
     def _text(self, text: Any) -> list[JSON]:
         if not text:

@@ -23,27 +23,27 @@ from route.providers.chat import BYTES_PER_TOKEN, MOST_TOKENS
 from route.request.api_errors import ApiError
 from route.request.chat import ChatRequest, count_of
 
+# Tokens of an answer where neither request nor configuration limits it; every model accepts this limit.
 UNKNOWN_LONGEST = 4096
-"""Tokens of the longest answer where neither request nor configuration says; a limit that every model accepts."""
-_SHORTEST = 16
-"""Tokens that an answer is not cut below: there is an error instead."""
-_COMFORT = 4
-"""So many average answers are long, where requests share what is left."""
+# Tokens; a shorter answer is worth no call, so that there is an error instead.
+_SHORTEST_ANSWER_TOKENS = 16
+# Where requests share what is left of a day, each may have an answer four times as long as the model's average one,
+# of at least 256 tokens.
+_COMFORT_ANSWERS = 4
 _COMFORT_TOKENS = 256
+# What providers add to a prompt: around its messages, and to explain the use of tools.
 _TEMPLATE_TOKENS = 256
-"""What a provider adds to a prompt around its messages."""
 _TOOL_TOKENS = 1000
-"""What a provider adds to a prompt to explain the use of tools."""
+# The largest image, by the provider that counts most tokens for one.
 _ATTACHMENT_TOKENS = 50_000
-"""The largest image, by the provider that counts most tokens for one."""
 _LIMITS = ("max_tokens", "max_completion_tokens")
+# The longest document that a provider fetches, for a model without `context_window`.
 _REMOTE_TOKENS = 1_000_000
-"""The longest document that a provider fetches, for a model without `context_window`."""
+# Of a fast model: bounds what may have been made of an answer that nobody saw.
 _TOKENS_PER_SECOND = 100
-"""Of a fast model, for what was made and not seen."""
 _MILLION = 1e6
-_MOST_DOLLARS = 10_000.0  # no answer costs as much
-_DEEPEST = 4  # tool calls hold functions; nothing is deeper
+_MOST_DOLLARS = 10_000.0  # no answer costs as much: a provider that reports more is mistaken
+_DEEPEST_DELTA = 4  # tool calls hold functions; nothing is deeper
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,15 @@ class Bounds:
         if model.price is None:
             return cls(choices, fixed=model.cost * choices)
         limits = [limit for name in _LIMITS if (limit := count_of(body.get(name)))]
-        known = [*([max(limits)] if limits else []), *([model.longest_answer] if model.longest_answer else [])]
-        longest = min(known, default=UNKNOWN_LONGEST)
-        prompt = _longest_prompt(model, request) * model.price.input / _MILLION
-        return cls(choices, prompt, model.price.output * choices / _MILLION, longest, bool(known))
+        # The greater of the two limits: which of them a provider reads is not known.
+        known = [limit for limit in (max(limits, default=0), model.longest_answer) if limit]
+        return cls(
+            choices=choices,
+            prompt=_longest_prompt(model, request) * model.price.input / _MILLION,
+            token=model.price.output * choices / _MILLION,
+            longest=min(known, default=UNKNOWN_LONGEST),
+            is_bound=bool(known),
+        )
 
     @property
     def most(self) -> float:
@@ -82,8 +87,8 @@ class Bounds:
     def worst(self, model: ModelConfig, ceiling: float | None) -> Worst | None:
         """Return what is to be reserved under a ceiling; None if even the shortest answer is above it."""
         most = self.most
-        least = self.fixed + self.prompt + self.token * min(self.longest, _SHORTEST)
-        comfort = max(_COMFORT * model.cost * self.choices, _COMFORT_TOKENS * self.token)
+        least = self.fixed + self.prompt + self.token * min(self.longest, _SHORTEST_ANSWER_TOKENS)
+        comfort = max(_COMFORT_ANSWERS * model.cost * self.choices, _COMFORT_TOKENS * self.token)
         enough = min(most, self.fixed + self.prompt + comfort)
         if ceiling is None:
             return Worst(most, enough, least)
@@ -94,11 +99,13 @@ class Bounds:
     def lowered(self, amount: float) -> int | None:
         """Return the tokens that an answer may have for an amount; None if the request's own limit may stay."""
         if self.token and amount < self.most:
+            # 1e-6: an amount that is exactly enough for a token must not lose it to rounding.
             return max(1, min(self.longest, math.floor((amount - self.prompt) / self.token + 1e-6)))
         return None if self.is_bound or not self.token else self.longest
 
 
 def _longest_prompt(model: ModelConfig, request: ChatRequest) -> int:
+    # No text has more tokens than bytes. An inline image counts by its tokens, not by its bytes in base64.
     held = request.attachments
     system = len((model.system_prompt or "").encode())
     tokens = request.size - held.image_bytes + system + _TEMPLATE_TOKENS
@@ -144,6 +151,7 @@ class Charge:
 
     def count(self, choices: Any) -> None:
         """Count what a chunk or an answer holds, for a provider that does not or a client that leaves before."""
+        # Each chunk of a stream comes here: nothing is counted where nobody pays or limits by tokens.
         if self.config.price is None and not self.reservation.counts_tokens and self.use is None:
             return
         for choice in choices or ():
@@ -162,12 +170,12 @@ class Charge:
     def measure(self, tokens: tuple[int | None, int | None]) -> None:
         """Take over the counts of the provider."""
         self.tokens = tokens
-        if tokens[1] is not None:
+        if tokens[1] is not None:  # what had passed through until now is in the provider's count
             self._pieces = self._bytes = 0
 
     def complete(self, answer: JSON) -> None:
         """Take over a whole answer."""
-        self.choices = len(answer.get("choices") or [0])
+        self.choices = len(answer.get("choices") or [0])  # an answer without choices is one all the same
         self.take_usage(answer)
         if self.tokens[1] is None:
             self.count(answer.get("choices"))
@@ -180,6 +188,7 @@ class Charge:
     @property
     def made(self) -> int:
         """Return the tokens of the answer: the provider's count, and what has come since or instead."""
+        # A chunk holds a token or more, and a token is about four bytes: the greater count is nearer.
         return (self.tokens[1] or 0) + max(self._pieces, math.ceil(self._bytes / BYTES_PER_TOKEN))
 
     def cost(self) -> float:
@@ -190,17 +199,18 @@ class Charge:
         if price is None:
             return self.config.cost * self.choices
         prompt, completion = self.tokens
-        if prompt is None:
+        if prompt is None:  # as of a client that left before the provider counted
             prompt = self.request.prompt_tokens
         cost = (prompt * price.input + self.made * price.output) / _MILLION
         if price.cached is not None:
             cost -= min(self.cached, prompt) * (price.input - price.cached) / _MILLION
         reserved = self.reservation.amount
-        if completion is None and not self.made:  # nobody saw what was made
+        if completion is None and not self.made:  # nobody saw what was made, and the provider charges for it
             cost = max(cost, self.config.cost * self.choices)
             if reserved is not None:
                 tokens = (time.perf_counter() - self.started) * _TOKENS_PER_SECOND * self.choices
                 cost = max(cost, tokens * price.output / _MILLION)
+        # An estimate never exceeds what was reserved; the provider's own count may.
         return cost if self.is_measured or reserved is None else min(cost, reserved)
 
 
@@ -211,17 +221,17 @@ def _text_bytes(delta: Mapping[str, Any], depth: int = 0) -> int:
         if isinstance(part, str):
             if name != "role":
                 size += count_bytes(part)
-        elif depth < _DEEPEST and isinstance(part, dict):
+        elif depth < _DEEPEST_DELTA and isinstance(part, dict):
             size += _text_bytes(part, depth + 1)
-        elif depth < _DEEPEST and isinstance(part, list):
+        elif depth < _DEEPEST_DELTA and isinstance(part, list):
             size += sum(_text_bytes(each, depth + 1) for each in part if isinstance(each, dict))
     return size
 
 
 def ceiling_of(key: KeyRecord, answers: int, dollars: float | None = None) -> float | None:
     """Return what each of the answers of a request may cost: by its key, and `dollars` by a strict budget."""
-    own = None if key.max_cost_per_request is None else key.max_cost_per_request / answers
-    return min((limit for limit in (own, dollars) if limit is not None), default=None)
+    key_limit = None if key.max_cost_per_request is None else key.max_cost_per_request / answers
+    return min((limit for limit in (key_limit, dollars) if limit is not None), default=None)
 
 
 def worst_case(model: ModelConfig, request: ChatRequest) -> float:
@@ -230,6 +240,7 @@ def worst_case(model: ModelConfig, request: ChatRequest) -> float:
     An answer without a limit is cut where it would cost more than a ceiling.
     """
     limits = {name: request.body[name] for name in _LIMITS if count_of(request.body.get(name))}
+    # The configuration's limit would be sent, but as a default it says nothing of what this client expects.
     sent = limits or ({} if model.max_tokens is None else {_LIMITS[0]: model.max_tokens})
     bounds = Bounds.of(model, request, {"n": request.body.get("n"), **sent})
     worst = bounds.worst(model, None)

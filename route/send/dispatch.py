@@ -87,8 +87,8 @@ class Choice:
 T = TypeVar("T")
 Call = Callable[[Deployment, JSON, Timeouts, Charge], Awaitable[T]]
 """Asks a provider."""
+# Faults of answers that may have been made, and are charged by the provider.
 _UNSEEN = (Fault.TIMEOUT, Fault.MALFORMED)
-"""Faults of answers that may have been made, and are charged by the provider."""
 _NOT_THERE = 404
 _SHORT_PAUSE = 0.2  # seconds
 _LONGEST_PAUSE = 30.0  # seconds
@@ -195,7 +195,7 @@ class Dispatcher:
         The caller ends the answer when it is complete.
         """
         deployment = self.first(answer)
-        while True:
+        while True:  # ended by `_next`, which raises when attempts or time are used up
             try:
                 return deployment, await self._attempt(answer, deployment, call)
             except ProviderError as error:
@@ -294,6 +294,7 @@ class Dispatcher:
         except (InputError, NoModelError) as error:
             if not blocked:
                 raise of_choice(error) from error
+        # Would any model fit, were none blocked? If not, it is the request's fault, and waiting does not help.
         try:
             answer.choice.choose(())
         except (InputError, NoModelError) as error:
@@ -317,6 +318,7 @@ class Dispatcher:
             return same
         if len(answer.tried) - len(answer.retried) >= self.config.max_attempts:
             raise of_fault(error, deployment.name)
+        # A prompt that is too long for one model is too long for every smaller one.
         is_small = error.fault is Fault.CONTEXT_LENGTH
         answer.excluded |= self.fleet.no_larger_than(deployment.name) if is_small else {deployment.name}
         try:
@@ -328,6 +330,7 @@ class Dispatcher:
         """Return where the model is asked once more before another one is, after a short pause; None: nowhere."""
         if deployment.name in answer.retried:
             return None
+        # Another account or place of the model may be well where this one is limited, refused, or does not know it.
         if error.fault.is_transient or error.fault is Fault.CREDENTIALS or error.status == _NOT_THERE:
             other = self.fleet.targets[deployment.name].pick(stream=answer.request.stream, without=(deployment,))
             if other is not None:
@@ -336,11 +339,12 @@ class Dispatcher:
         # Only a fault that stands alone: an outage is not worth the wait of every request that meets it.
         if error.fault not in (Fault.RATE_LIMIT, Fault.SERVER) or deployment.breaker.failures != 1:
             return None
+        # At random, so that requests that failed together do not come back together.
         pause = (error.retry_after or random.uniform(0.5, 1.0) * _SHORT_PAUSE) + _MARGIN
         if max(pause, deployment.breaker.opens_in) > min(self.config.retry_seconds + _MARGIN, answer.deadline.left()):
             return None
         await asyncio.sleep(pause)
-        if deployment.is_blocked:
+        if deployment.is_blocked:  # others have failed there meanwhile
             return None
         answer.retried.add(deployment.name)
         return deployment
@@ -371,7 +375,8 @@ class Dispatcher:
 
     def settle(self, charge: Charge, has_cost: bool, answers: int | None = None) -> float:
         """Book what an attempt has cost, if it has; return that. A failed attempt is not an answer."""
-        cost = charge.booked = charge.cost() if has_cost else 0.0
+        charge.booked = cost = charge.cost() if has_cost else 0.0
+        # Counts that are not complete would make an answer look cheaper than it was.
         prompt, completion = charge.tokens if charge.is_measured else (None, None)
         self.ledger.settle(
             charge.reservation,
@@ -452,8 +457,9 @@ async def open_stream(deployment: Deployment, body: JSON, timeouts: Timeouts, _:
             if _has_content(chunk):
                 return Opened(head, chunks)
     except BaseException:
-        await chunks.aclose()
+        await chunks.aclose()  # else its connection would stay until the generator is collected
         raise
+    # An answer of no text that has ended properly, as some models give, is an answer.
     if any(choice.get("finish_reason") for chunk in head for choice in chunk.get("choices") or []):
         return Opened(head, chunks)
     raise ProviderError(Fault.MALFORMED, "the stream ended before it began")

@@ -22,15 +22,16 @@ from route.providers.accounts import account_for, make_provider
 from route.providers.base import Fault, Forwarding, Provider, ProviderError
 from route.request.api_errors import ApiError
 
+# Faults of the request: a model that finds them works.
 _BLAMELESS = (Fault.CONTEXT_LENGTH, Fault.CONTENT_FILTER, Fault.REQUEST, Fault.UNSUPPORTED)
 _NOT_THERE = 404
-_LONGEST_REST = 3600.0
-"""Seconds, whatever the provider says."""
+# An hour, whatever the provider says: a `Retry-After` of a year would take the model out until the next start.
+_LONGEST_REST_SECONDS = 3600.0
 _MINUTE = 60.0
-_FRESH = 60.0
-"""Seconds for which a measured latency counts."""
+# For which a measured latency counts; then a request goes there to measure anew.
+_FRESH_SECONDS = 60.0
+# Weight of the newest latency in the mean.
 _SMOOTHING = 0.3
-"""Weight of the newest latency in the mean."""
 
 
 @dataclass
@@ -109,7 +110,7 @@ class Breaker:
         self.fault = error
         self.failures += 1
         if error.retry_after:
-            self._open(min(error.retry_after, _LONGEST_REST))
+            self._open(min(error.retry_after, _LONGEST_REST_SECONDS))
         elif probe or self.failures >= self.most:
             self._open(self.seconds)
         if probe:
@@ -130,7 +131,7 @@ class Breaker:
     def hear(self, seconds: float) -> None:
         """Open for as long as another worker's breaker of this deployment has, or close with it."""
         if seconds > 0.0:
-            self._opened_until = max(self._opened_until or 0.0, self.clock() + min(seconds, _LONGEST_REST))
+            self._opened_until = max(self._opened_until or 0.0, self.clock() + min(seconds, _LONGEST_REST_SECONDS))
         elif not self._probing:  # a probe of this worker's own decides for itself
             self.failures = 0
             self._opened_until = None
@@ -248,6 +249,7 @@ class Deployment:
 
     def go_on_from(self, earlier: Deployment) -> None:
         """Take over what is known of an earlier deployment, if it is the same account's and of the same model there."""
+        # Another key or address may have other limits, and be well where the old one failed.
         if self.provider is earlier.provider and self.config.name == earlier.config.name:
             self.activity = earlier.activity
             most, seconds = self.breaker.most, self.breaker.seconds
@@ -267,7 +269,7 @@ class Deployment:
     def latency(self, *, stream: bool) -> float:
         """Return the mean of `measure`; 0 where it has to be measured anew and nobody does, so that a request goes."""
         mean, at = self.activity.seconds.get(stream, (math.inf, -math.inf))
-        is_stale = self.breaker.clock() - at > _FRESH
+        is_stale = self.breaker.clock() - at > _FRESH_SECONDS
         return 0.0 if is_stale and not self.in_flight else mean
 
 

@@ -94,7 +94,7 @@ def spent(router: Running) -> float:
 
 async def until_idle(router: Running) -> None:
     """Wait until every request is charged."""
-    while router.service.ledger.in_flight("limited"):
+    while router.service.ledger._in_flight["limited"]:
         await asyncio.sleep(0.01)
 
 
