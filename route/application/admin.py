@@ -1,4 +1,4 @@
-"""What operators do over HTTP: reload the configuration; make, limit and revoke keys. And who is an operator."""
+"""The operator's endpoints below /admin: reload the configuration; make, limit and revoke keys; who is an operator."""
 
 from __future__ import annotations
 

@@ -37,20 +37,14 @@ from route.application.settings import Settings
 from route.config import ROUTER_ALIAS, ROUTER_NAME, SERVED, RouterConfig
 from route.keep.database import DatabaseError
 from route.keep.feedback import NoVoteError, parse_vote
-from route.keep.ledger import KeyRecord, Refusal
+from route.keep.ledger import Refusal
 from route.observability.logs import LOGGER
 from route.providers.base import JSON
-from route.request.api_errors import (
-    ApiError,
-    check_responses,
-    of_refusal,
-    response_not_found,
-    responses_unreadable,
-)
+from route.request.api_errors import ApiError, of_refusal, responses_unreadable
 from route.request.chat import Dialect, parse_object, read_body
 from route.request.fields import decision_of
 from route.request.messages import Messages
-from route.request.responses import Responses
+from route.request.responses import Responses, stored_chain
 from route.send.dispatch import Answer
 
 _VOTE_BYTES = 2**16
@@ -63,9 +57,10 @@ _EXPOSED = (
 _PREFLIGHT_SECONDS = 600
 _LISTED_ITEMS = 1000  # of the input of one response
 _LONGEST_PATH = 100  # letters of an unknown one that its error repeats
-_OBJECTS = 10_000
-"""New ones that the collector waits for. A hundred requests under way hold more than Python's 700, so that it would
-look through them again and again: a tenth of the time of each."""
+_LONGEST_NAME = 100  # letters of an unknown model's name that the nearest one is looked for
+# New objects that the garbage collector waits for. A hundred requests under way hold more than Python's 700, so that it
+# would look through them again and again: a tenth of the time of each.
+_COLLECTED_OBJECTS = 10_000
 _Handler = Callable[[Service, Request], Awaitable[Response]]
 
 
@@ -83,10 +78,11 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
         app.state.live = live
         routes = _routes(live)  # now, since the parts belong to this event loop
         app.router.routes.extend(routes)
+        # Past middleware and routing of Starlette, which take as long as to parse a request.
         assert isinstance(app, _Application)
         app.chats = {route.path: route.endpoint for route in routes if isinstance(route.endpoint, ChatEndpoint)}
         gc.freeze()  # so that the collector skips what lives as long as the process
-        gc.set_threshold(_OBJECTS)
+        gc.set_threshold(_COLLECTED_OBJECTS)
         orphan_check = asyncio.ensure_future(end_when_orphaned(LOGGER))
         yield
         orphan_check.cancel()
@@ -94,17 +90,16 @@ def build_app(config: RouterConfig, settings: Settings) -> Starlette:
 
     handlers = {HTTPException: _http, Exception: _unexpected}
     app = _Application(lifespan=lifespan, exception_handlers=handlers, middleware=[Middleware(_Pages)])
-    app.router.redirect_slashes = (
-        False  # it would send clients, with their keys, to http: behind a proxy that speaks TLS
-    )
+    # A redirect would send clients, with their keys, to http: behind a proxy that speaks TLS.
+    app.router.redirect_slashes = False
     return app
 
 
 class _Application(Starlette):
-    """Starlette's application, whose way to the routes that most requests take costs as much as parsing them."""
+    """Starlette's application, with a short way to the endpoints of chat requests."""
 
     chats: Mapping[str, ChatEndpoint] = {}
-    """By path; none before the start."""
+    """Endpoints of chat requests by path; empty before the start."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a chat request at once, where no page of another origin may ask; others as usual."""
@@ -144,7 +139,7 @@ class _Pages:
 
 
 def _routes(live: Live) -> list[Route]:
-    def operation(path: str, handle: Callable[[Live, Request], Awaitable[Response]], *methods: str) -> Route:
+    def operation(path: str, handle: Callable[[Live, Request], Awaitable[Response]], method: str) -> Route:
         async def endpoint(request: Request) -> Response:
             try:
                 return await handle(live, request)
@@ -153,17 +148,18 @@ def _routes(live: Live) -> list[Route]:
             except ClientGoneError:
                 return Response(status_code=499)  # nobody reads it
 
-        return Route(path, endpoint, methods=list(methods))
+        return Route(path, endpoint, methods=[method])
 
-    def plain(path: str, handle: _Handler, *methods: str) -> Route:
-        return operation(path, lambda live, request: handle(live.service, request), *methods)
+    def plain(path: str, handle: _Handler, method: str) -> Route:
+        return operation(path, lambda live, request: handle(live.service, request), method)
 
     return [
         Route("/v1/chat/completions", ChatEndpoint(live), methods=["POST"]),
         Route("/v1/messages", ChatEndpoint(live, Messages), methods=["POST"]),
         plain("/v1/messages/count_tokens", _count_tokens, "POST"),
         Route("/v1/responses", ChatEndpoint(live, Responses), methods=["POST"]),
-        plain("/v1/responses/{response_id}", _response, "GET", "DELETE"),
+        plain("/v1/responses/{response_id}", _response, "GET"),
+        plain("/v1/responses/{response_id}", _response, "DELETE"),
         plain("/v1/responses/{response_id}/input_items", _response, "GET"),
         *(
             Route(f"/v1/{path}", PassedEndpoint(live, kind, path), methods=["POST"])
@@ -173,14 +169,16 @@ def _routes(live: Live) -> list[Route]:
         plain("/v1/route", _route, "POST"),
         plain("/v1/feedback", _feedback, "POST"),
         plain("/v1/models", _models, "GET"),
-        plain("/v1/models/{name:path}", _model, "GET"),
+        plain("/v1/models/{name:path}", _models, "GET"),
         Route("/health", JSONResponse({"status": "ok"}), methods=["GET"]),  # while the process runs
         plain("/ready", _ready, "GET"),
         plain("/metrics", _metrics, "GET"),
         plain("/openapi.json", _openapi, "GET"),
         operation("/admin/reload", operate, "POST"),
-        operation("/admin/keys", operate, "GET", "POST"),
-        operation("/admin/keys/{name}", operate, "PATCH", "DELETE"),
+        operation("/admin/keys", operate, "GET"),
+        operation("/admin/keys", operate, "POST"),
+        operation("/admin/keys/{name}", operate, "PATCH"),
+        operation("/admin/keys/{name}", operate, "DELETE"),
         *Console(live, Feed(live)).routes(),
         *Arena(live).routes(),
     ]
@@ -215,16 +213,13 @@ async def _count_tokens(service: Service, request: Request) -> Response:
 async def _response(service: Service, request: Request) -> Response:
     """Answer with a response that is kept, or with the input of its request; or forget it."""
     key, identifier = await service.authenticate(request.headers), request.path_params["response_id"]
-    check_responses(service.responses.enabled, "responses")
-    try:
-        row = await service.responses.get(key.name, identifier)
-        if row is None:
-            raise response_not_found(identifier)
-        if request.method == "DELETE":
+    [row] = await stored_chain(service.responses, key.name, identifier, most=1)
+    if request.method == "DELETE":
+        try:
             await service.responses.delete(key.name, identifier)
-            return JSONResponse({"id": identifier, "object": "response", "deleted": True})
-    except DatabaseError as error:
-        raise responses_unreadable() from error
+        except DatabaseError as error:
+            raise responses_unreadable() from error
+        return JSONResponse({"id": identifier, "object": "response", "deleted": True})
     if not request.url.path.endswith("/input_items"):
         return Response(await to_json(row.response), media_type="application/json")
     items = row.items[:_LISTED_ITEMS]
@@ -255,31 +250,24 @@ async def _feedback(service: Service, request: Request) -> Response:
 
 
 async def _models(service: Service, request: Request) -> Response:
-    """List what `model` may name: the router, and models that a name reaches."""
+    """List what `model` may name: the router, and models that a name reaches; or answer with one of them."""
     key = await service.authenticate(request.headers)
-    return JSONResponse({"object": "list", "data": [_card(service, name) for name in _visible(service, key)]})
-
-
-async def _model(service: Service, request: Request) -> Response:
-    """Answer with one of the models that `_models` lists."""
-    key = await service.authenticate(request.headers)
-    name = request.path_params["name"]
-    if name not in (visible := _visible(service, key)):
-        hint = nearest(name[:100], visible)
+    owners = {ROUTER_NAME: "p2l", ROUTER_ALIAS: "p2l"}
+    for model_name, model in service.config.model_configs.items():
+        is_named = service.settings.direct_by_name or any(kind != "chat" for kind in model.serves)
+        if is_named and (key.models is None or model_name in key.models):
+            owners[model_name] = model.routed(model_name).provider
+    cards = {
+        model_name: {"id": model_name, "object": "model", "created": service.started, "owned_by": owner}
+        for model_name, owner in owners.items()
+    }
+    name = request.path_params.get("name")
+    if name is None:
+        return JSONResponse({"object": "list", "data": list(cards.values())})
+    if name not in cards:
+        hint = nearest(name[:_LONGEST_NAME], cards)
         raise ApiError(404, "model_not_found", f"no model {name!r}{hint}; GET /v1/models lists them", param="model")
-    return JSONResponse(_card(service, name))
-
-
-def _visible(service: Service, key: KeyRecord) -> list[str]:
-    models = service.config.model_configs
-    by_name = service.settings.direct_by_name
-    named = [name for name, model in models.items() if by_name or any(kind != "chat" for kind in model.serves)]
-    return [ROUTER_NAME, ROUTER_ALIAS, *(name for name in named if key.models is None or name in key.models)]
-
-
-def _card(service: Service, name: str) -> JSON:
-    owner = "p2l" if name in (ROUTER_NAME, ROUTER_ALIAS) else service.config.model_configs[name].routed(name).provider
-    return {"id": name, "object": "model", "created": service.started, "owned_by": owner}
+    return JSONResponse(cards[name])
 
 
 async def _ready(service: Service, request: Request) -> Response:

@@ -169,6 +169,7 @@ class Arena:
                 413, "too_long", f"the prompt has {len(prompt):,} characters; send at most {arena.max_chars:,}"
             )
         address, now = request.client.host if request.client else "", time.time()
+        # By address: a visitor of the arena has no key of his own.
         windows = self.prompts.get(address) or Windows()
         self.prompts.put(address, windows)
         wait = windows.wait("", now, most=arena.per_minute, more=1)

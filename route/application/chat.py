@@ -43,7 +43,7 @@ class ChatEndpoint:
 
     live: Live
     dialect: type[Dialect] = Dialect
-    """What the clients speak."""
+    """The API that the clients speak."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -111,6 +111,7 @@ async def _answer(service: Service, answer: Answer, headers: Headers, receive: R
 
 async def read_chat(service: Service, headers: Headers, receive: Receive, dialect: Dialect) -> ChatRequest:
     """Read and check a request; raise `ApiError` if it cannot be used."""
+    # A client that sends a byte a second would else hold its place among the requests for as long as it likes.
     seconds = min(_BODY_SECONDS, service.config.timeouts.total)
     raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), seconds)
 
@@ -152,6 +153,7 @@ class _Reply:
         await self.send({"type": "http.response.body", "body": bytes(response.body)})
 
     async def start(self, headers: dict[str, str]) -> None:
+        # By hand: a StreamingResponse of Starlette could not end a broken stream with an error event.
         self.has_begun = True
         raw = _STREAM_HEADERS + [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": 200, "headers": raw})

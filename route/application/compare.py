@@ -72,6 +72,7 @@ def begin_sides(service: Service, answer: Answer) -> float:
         raise ApiError(400, "nothing_to_compare", "compare: no second model keeps to the budget", param="compare")
     names = [first, *_random.choices([*others], [*others.values()])]
     explore = 0.0 if choice.decision.static else service.config.explore  # without scores nothing is explored
+    # Of the pair in any order: each of the two may have been the first choice.
     propensity = min(1.0, propensity_of(names, choice.decision, candidates, explore, shares))
     _random.shuffle(names)
     for name in names:

@@ -35,9 +35,9 @@ from route.routing.candidates import NoModelError
 _FORM_BYTES = 2**18
 _FORM_SECONDS = 10.0
 _MOST_FIELDS = 50
+# Of one stream of events, which the page opens anew at once: a router that is told to stop waits for open streams.
 _STREAM_SECONDS = 12.0
-"""Of one stream of events, which the page opens anew at once: so that a router that is told to stop soon can."""
-_WRONG_KEY_SECONDS = 0.5
+_WRONG_KEY_SECONDS = 0.5  # so that keys cannot be tried fast
 _STEPS = 100  # of the budget slider
 _NUMBERS = ("spend_per_day", "requests_per_minute", "tokens_per_minute", "votes_per_day", "budget_usd")
 _LISTED = 200  # keys to choose from; of more the name is typed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -22,10 +22,10 @@ from route.routing.spending import Allowance
 from route.send.charges import ceiling_of, too_dear, worst_case
 from route.send.dispatch import Answer, Choice
 
+# For which every provider keeps a prompt in its cache.
 _CACHE_SECONDS = 300.0
-"""For which a provider keeps a prompt in its cache, at least."""
+# Of the shortest prompt that providers cache.
 _LEAST_CACHED_TOKENS = 1024
-"""Of the shortest prompt that providers cache."""
 
 
 async def decide(service: Service, answer: Answer, request: ChatRequest, headers: Mapping[str, str]) -> str | None:
@@ -36,6 +36,7 @@ async def decide(service: Service, answer: Answer, request: ChatRequest, headers
     key = answer.key
     assert key is not None
     models = service.routable if request.direct is None else [request.direct]
+    # Counting the tokens of a long prompt takes milliseconds, so that it is done for keys with such a limit alone.
     tokens = await request.apart(lambda: request.prompt_tokens) if key.tokens_per_minute else 0
     admitted = await service.ledger.admit(key, models, tokens)
     if isinstance(admitted, Refusal):
@@ -66,13 +67,20 @@ async def _decide_among(
     conversation, last, is_round = await _last_turn(service, request, headers, key)
     fixed, held = None, None
     if last is not None and (service.config.sticky or is_round):
+        # In a round of tools always: the results are for the model that called them.
         fixed = last.model
     elif last is not None:
         turn = last
         held = await request.apart(lambda: _held(service, turn, request.body))
     with child(answer.trace, "score", is_call=True):
         turns = await request.apart(lambda: service.scorer.newest(request.turns))
-        coefficients = await _coefficients(service, turns)
+        with service.metrics.scoring.time():
+            coefficients = await service.scorer.coefficients(turns, service.config.score_timeout_ms / 1000)
+    if coefficients is not None:
+        # Not now, but while the provider answers.
+        asyncio.get_running_loop().call_soon(service.average.add, coefficients)
+    elif service.fallback == "average":  # a configured `static_order` goes before it
+        coefficients = service.average.coefficients
     demand = await request.apart(lambda: _demand(service, request))
     allowance = _allowance(service, request, coefficients, key, allowed)
     answer.choice.allowance = allowance  # from here on it is closed with the answer, even one that is refused
@@ -116,6 +124,7 @@ async def _last_turn(
 ) -> tuple[str | None, Last | None, bool]:
     """Return the conversation of a request, if its model matters to the next turn, its last turn, `is_tool_round`."""
     body, header = request.body, headers.get(HEADER)
+    # Most routers need none of this: a conversation's name is a digest over its beginning, and a look-up may follow.
     matters = service.config.sticky or service.has_caches or body.get("tools")
     is_round = await request.apart(lambda: is_tool_round(body))
     if request.compare or not (matters or is_round):
@@ -134,28 +143,16 @@ def _held(service: Service, last: Last, body: JSON) -> Held | None:
     price = None if model is None else model.price
     if price is None or price.cached is None or service.sticky.seconds_since(last) > _CACHE_SECONDS:
         return None
+    # The provider has cached what it was sent with the last turn: all messages before the last answer.
     answers = [number for number, message in enumerate(body["messages"]) if message["role"] == "assistant"]
     tokens = prompt_tokens_of({**body, "messages": body["messages"][: answers[-1]]}) if answers else 0
     lost = tokens * (price.input - price.cached) / 1e6
     return Held(last.model, lost) if tokens >= _LEAST_CACHED_TOKENS and lost > 0 else None
 
 
-async def _coefficients(service: Service, turns: Sequence[str]) -> Coefficients | None:
-    """Return P2L's coefficients of a prompt, else the average of earlier prompts; None: the static order decides.
-
-    A configured `static_order` goes before the average.
-    """
-    with service.metrics.scoring.time():
-        coefficients = await service.scorer.coefficients(turns, service.config.score_timeout_ms / 1000)
-    if coefficients is not None:
-        # Not now, but while the provider answers.
-        asyncio.get_running_loop().call_soon(service.average.add, coefficients)
-        return coefficients
-    return service.average.coefficients if service.fallback == "average" else None
-
-
 def _demand(service: Service, request: ChatRequest) -> Demand:
     """Return what a request needs of its model, as far as that matters among the models of the menu."""
+    # What cannot rule out a model of this menu is not computed: it would take a walk through every message.
     menu = service.router.menu
     tokens = None if menu.least_window == math.inf else tokens_of(request, int(menu.least_window))
     refused = service.refusals.of(request)
@@ -178,7 +175,7 @@ def _allowance(
     if not is_budget and not service.spending.pacers_of(key):
         return None
     scores = service.router.scores(coefficients)
-    if scores is not None and len(allowed) < len(scores):
+    if scores is not None and len(allowed) < len(scores):  # what the key may not use must not set the price
         scores = np.where([name in allowed for name in service.router.menu.names], scores, np.nan)
     allowance = service.spending.plan(key, scores, prompt_of(request), is_budget=is_budget)
     if allowance is not None and allowance.dollars is None:

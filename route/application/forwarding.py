@@ -61,9 +61,8 @@ _FIELDS: Mapping[str, Collection[str]] = {
 }
 """Fields that pass; others are dropped, as those of chat requests are."""
 _BODY_SECONDS = 60.0
-_MOST_IN_ANSWER = 16
-"""So many answers may one request ask for."""
-_PAUSE = 0.2
+_MOST_ANSWERS = 16  # of one request
+_PAUSE_SECONDS = 0.2
 _MILLION = 1e6
 _log = logging.getLogger("route.application")
 
@@ -73,11 +72,11 @@ class _Passed:
     """One request, as it goes to a provider but for the name of the model."""
 
     model: str | None
-    """As the client names it."""
+    """The name of the model that the client sent."""
     fields: JSON
-    """Of JSON, or the texts of a form."""
+    """The fields of a JSON body, or the texts of a form."""
     parts: list[bytes] | None
-    """Of a form."""
+    """The sections of a form; None for JSON."""
     boundary: bytes
     size: int
     dropped: list[str]
@@ -105,8 +104,8 @@ def parse_passed(
     for name in ("n", "max_tokens", "best_of"):
         if body.get(name) is not None and not count_of(body[name]):
             raise ApiError(400, "invalid_value", f"{name}: must be a whole number of at least 1", param=name)
-    if max(body.get("n") or 1, body.get("best_of") or 1) > _MOST_IN_ANSWER:
-        raise ApiError(400, "invalid_value", f"n: must be at most {_MOST_IN_ANSWER}", param="n")
+    if max(body.get("n") or 1, body.get("best_of") or 1) > _MOST_ANSWERS:
+        raise ApiError(400, "invalid_value", f"n: must be at most {_MOST_ANSWERS}", param="n")
     fields = {name: value for name, value in body.items() if name in allowed}
     dropped = [name for name in body if name not in fields]
     return _Passed(model if isinstance(model, str) else None, fields, None, b"", len(raw), dropped)
@@ -140,13 +139,13 @@ def _parse_form(raw: bytes, parameters: str, allowed: Collection[str]) -> _Passe
         elif name != "model":
             dropped.append(name)
     number = str(texts.get("n") or 1)
-    if not (number.isascii() and number.isdigit() and 0 < int(number[:9]) <= _MOST_IN_ANSWER):
-        raise ApiError(400, "invalid_value", f"n: must be a whole number from 1 to {_MOST_IN_ANSWER}", param="n")
+    if not (number.isascii() and number.isdigit() and 0 < int(number[:9]) <= _MOST_ANSWERS):
+        raise ApiError(400, "invalid_value", f"n: must be a whole number from 1 to {_MOST_ANSWERS}", param="n")
     return _Passed(texts.pop("model", None), {**texts, "n": int(number)}, parts, boundary, len(raw), dropped)
 
 
 class _ForwardedCharge(Charge):
-    """What an answer has cost that is passed on without being read, but for its counts."""
+    """The charge of an answer that is passed on: of its content only the counts of tokens are read."""
 
     def cost(self) -> float:
         """Return the cost by the provider's counts and the price, else that of an average answer."""
@@ -162,7 +161,7 @@ class PassedEndpoint:
 
     live: Live
     kind: str
-    """What a model states in `serves`."""
+    """The endpoint, as a model states it in `serves`."""
     path: str
     """Below /v1."""
 
@@ -198,7 +197,7 @@ class _Forwarding:
     path: str
     answer: Answer
     charge: _ForwardedCharge | None = None
-    """Of the answer, from its reservation on."""
+    """None before something is reserved."""
     has_begun: bool = False
     """Whether the head of the response was sent."""
 
@@ -210,7 +209,7 @@ class _Forwarding:
         raw = await read_body(headers, receive, int(service.settings.max_body_mb * 2**20), _BODY_SECONDS)
         content_type, listed = headers.get("content-type", ""), service.config.pass_fields
         parse = partial(parse_passed, raw, content_type, self.kind, listed)
-        if "multipart" in content_type:  # files are not looked into
+        if "multipart" in content_type:  # a file has no values to count, so that its bytes alone bound the work
             request = await beside(len(raw), parse)
         else:
             request = await parse_long(raw, parse, _MOST_VALUES)
@@ -218,7 +217,7 @@ class _Forwarding:
         allowed = await service.ledger.admit(key, [name], request.size // BYTES_PER_TOKEN)
         if isinstance(allowed, Refusal):
             raise of_refusal(allowed)
-        expected = _expected(service.config.model_configs[name], request, self.kind)
+        expected = _expected_cost(service.config.model_configs[name], request, self.kind)
         answer.choice.allowance = service.spending.plan_cost(key, expected)
         check_room(answer.choice.allowance)
         answer.deadline = Deadline.after(service.config.timeouts.total)
@@ -249,10 +248,10 @@ class _Forwarding:
 
     async def _reserve(self, key: KeyRecord, name: str, request: _Passed) -> _ForwardedCharge:
         config = self.service.config.model_configs[name]
-        most = _most(config, request, self.kind)
-        if key.max_cost_per_request is not None and most > key.max_cost_per_request:
+        highest = _highest_cost(config, request, self.kind)
+        if key.max_cost_per_request is not None and highest > key.max_cost_per_request:
             raise ApiError(400, "cost_ceiling_exceeded", "the request could cost more than one of this key may")
-        reservation = await self.service.ledger.reserve(key, Worst(most, most, most))
+        reservation = await self.service.ledger.reserve(key, Worst(most=highest, enough=highest, least=highest))
         if isinstance(reservation, Refusal):
             raise of_refusal(reservation)
         return _ForwardedCharge(name, config, UNREAD, reservation)
@@ -272,8 +271,8 @@ class _Forwarding:
             except ProviderError as error:
                 if not error.fault.is_transient or len(asked) >= config.max_attempts:
                     raise of_fault(error, name) from error
-                if target.pick(stream=False, without=asked) is None:
-                    pause = error.retry_after or random.uniform(0.5, 1.0) * _PAUSE
+                if target.pick(stream=False, without=asked) is None:  # the next attempt goes to the same place
+                    pause = error.retry_after or random.uniform(0.5, 1.0) * _PAUSE_SECONDS
                     if pause > min(config.retry_seconds, self.answer.deadline.left()):
                         raise of_fault(error, name) from error
                     await asyncio.sleep(pause)
@@ -351,19 +350,19 @@ class _Forwarding:
         log_request(record_of(answer, seconds, cost or None))
 
 
-def _most(model: ModelConfig, request: _Passed, kind: str) -> float:
+def _highest_cost(model: ModelConfig, request: _Passed, kind: str) -> float:
     """Return what a request may cost at most: no text has more tokens than bytes."""
     number = max(count_of(request.fields.get("n")) or 1, count_of(request.fields.get("best_of")) or 1)
     if model.price is None:
         return model.cost * number
-    longest = 0
+    longest = 0  # tokens of an answer that is text
     if kind not in ("embeddings", "moderations"):
         longest = count_of(request.fields.get("max_tokens")) or model.longest_answer or UNKNOWN_LONGEST
     most = (request.size * model.price.input + longest * number * model.price.output) / _MILLION
     return max(most, model.cost * number)
 
 
-def _expected(model: ModelConfig, request: _Passed, kind: str) -> float:
+def _expected_cost(model: ModelConfig, request: _Passed, kind: str) -> float:
     """Return what a request should cost: by its size where nothing else is paid for, else as an average answer."""
     if kind in ("embeddings", "moderations") and model.price is not None:
         return request.size / BYTES_PER_TOKEN * model.price.input / _MILLION
@@ -379,7 +378,7 @@ def _named(text: bytes, charge: _ForwardedCharge) -> bytes:
         completion = count_of(usage.get("completion_tokens", usage.get("output_tokens")))
         charge.tokens = (prompt or None, completion if prompt else None)
     except (*SHAPE_ERRORS, RecursionError):
-        return text
+        return text  # not JSON of that form; the client gets what the provider sent
     if "model" not in answer:
         return text
     return json.dumps({**answer, "model": charge.model}).encode()

@@ -25,19 +25,19 @@ from route.observability.logs import LOGGER
 from route.observability.recent import POINT_SECONDS
 from route.send.fleet import Fleet
 
+# Between two settings of a worker's gauges: /metrics of any worker shows those of all.
 _OBSERVE_SECONDS = 5.0
-"""Between two settings of the gauges of a worker, which another one may be asked for."""
+# Keys of the configuration that only a restart can change; flags such as the port are likewise.
 _FIXED = ("database", "shared_limits", "journal")
-"""Keys of the configuration that are those of the start; flags such as the port are likewise."""
 _SPARE_SECONDS = 5.0  # beyond the time limit of requests, for the end of the last one
 
 
 @dataclass(frozen=True)
 class Reloaded:
-    """What a reload has changed."""
+    """The outcome of a reload."""
 
     changed: tuple[str, ...]
-    """Keys of the configuration whose values are others now; of models, the names."""
+    """Keys of the configuration that have changed; for models, `model_configs.NAME`."""
     models: int
     keys: int
     everywhere: bool
@@ -57,7 +57,7 @@ class Live:
         self._one_reload = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._leaving: list[Fleet] = []
-        """Fleets whose last requests are under way."""
+        """Fleets of earlier configurations that may still have requests under way."""
         self._is_blind = False
 
     async def start(self) -> None:
@@ -96,8 +96,9 @@ class Live:
             check_together(config, before.settings)
             service = Service(config, before.settings, before)
             service.ledger.check_keys(key_records(config, before.settings))
-            if before.scorer.model_list is not None:
+            if before.scorer.model_list is not None:  # else the scorer tells it when it has connected
                 service.limit_to(before.scorer.model_list)
+            # Nothing can fail from here on, so that no worker is left between two configurations.
             service.take_over(before)
             self.service = service
             self._leaving.append(before.fleet)
@@ -130,6 +131,7 @@ class Live:
 
     async def _close_later(self, service: Service) -> None:
         """Close what only requests of an earlier service used, when the last of them is over."""
+        # No request lasts longer than this, so that nobody need count who still holds the old service.
         await asyncio.sleep(service.config.timeouts.total + _SPARE_SECONDS)
         self._leaving.remove(service.fleet)
         await service.fleet.close(self.service.fleet, *self._leaving)

@@ -53,6 +53,7 @@ def remember(service: Service, answer: Answer, propensity: float | None = None) 
     if decision is None or key is None:
         return  # the client named the model, so a vote would have no propensity
     names = tuple(_models_of(answer))
+    # A rating that comes later moves the offsets by how far it is from what P2L expected of this answer.
     offsets, coefficients = service.router.offsets, answer.choice.coefficients
     if offsets is not None and coefficients is not None:
         offsets.show(answer.request_id, coefficients.coefs, names)
@@ -96,7 +97,7 @@ async def _keep_later(service: Service, answer: Answer, charges: Sequence[Charge
             except ProviderError as error:
                 if not may_have_cost(charge, error):
                     free.append(charge)
-    finally:
+    finally:  # also where the router ends and cancels this: what was reserved is booked then
         for charge in charges:
             if charge.pending is not None:
                 charge.pending.cancel()
@@ -140,7 +141,7 @@ def count(service: Service, answer: Answer, seconds: float) -> None:
     metrics.latency.labels(model).observe(seconds)
     if answer.first_token is not None:
         metrics.first_token.labels(model).observe(answer.first_token)
-    if answer.shown and (first := answer.attempts[0]) != model:
+    if answer.shown and (first := answer.attempts[0]) != model:  # the model that was chosen first did not answer
         metrics.fallbacks.labels(model, first).inc()
     if answer.choice.decision is not None:
         metrics.decided(answer.choice.decision)

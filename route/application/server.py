@@ -40,6 +40,7 @@ def serve(settings: Settings, host: str, port: int, limits: ConnectionLimits, *,
         if load_config(settings.config).database is None:
             settings = replace(settings, database=str(control / "router.sqlite"))
         settings = replace(settings, peers=str(control))
+        # A mistake is reported here, once, and not by each worker that the supervisor starts again and again.
         asyncio.run(_start_once(settings))
         write_settings(settings, control)
         _run("route.application.server:worker", settings, host, port, limits, reload=reload)
@@ -79,6 +80,7 @@ def _without_traceback(app: Starlette) -> ASGIApp:
     """Wrap the application so that a start that fails with a `P2LError` is reported in one line."""
 
     async def started(scope: Scope, receive: Receive, send: Send) -> None:
+        # Starlette sends a traceback with the failure, and raises the error as well.
         async def shortened(message: Message) -> None:
             if message["type"] == "lifespan.startup.failed" and hasattr(app.state, "problem"):
                 message = {**message, "message": str(app.state.problem)}
@@ -94,7 +96,7 @@ def _without_traceback(app: Starlette) -> ASGIApp:
 
 
 async def _start_once(settings: Settings) -> None:
-    """Start and stop everything, so that a mistake is reported once and not by each worker again and again."""
+    """Start and stop everything."""
     service = Service(load_config(settings.config), settings)
     await service.start()
     await service.close()

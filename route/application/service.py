@@ -72,7 +72,7 @@ class Service:
         """Models that `direct_model` may name."""
         prices = [model.price for model in config.model_configs.values()]
         self.has_caches = any(price and price.cached is not None for price in prices)
-        """Whether a model's price of a prompt that its provider has in a cache is known."""
+        """Whether a model has a price for prompts in its provider's cache."""
         if config.newcomers:
             known = None if before is None else before.router.offsets
             self.router.offsets = Offsets(self.router.menu, np.random.default_rng(), known)
@@ -114,7 +114,7 @@ class Service:
         )
         self.keys = StoredKeys(self.database, self.ledger)
         self.finishing: set[asyncio.Task[None]] = set()
-        """Requests whose client left, and whose answer is waited for since it has to be paid."""
+        """Requests of clients that have left; their answers are awaited, since they have to be paid."""
         journal = Journal(config.journal) if self.database.is_remote and config.journal is not None else None
         self.feedback = Feedback(self.database, store_prompts=config.store_prompts, journal=journal)
         self.sticky = Sticky(self.database)
@@ -168,6 +168,7 @@ class Service:
         for task in self.finishing:
             task.cancel()
         await asyncio.gather(*self.finishing, return_exceptions=True)
+        # Buffers before the database that they write to.
         await self.peers.close()
         await self.average.close()
         await self.ledger.close()
@@ -231,6 +232,7 @@ class Service:
                 "P2L does not know %s: only direct_model reaches them; newcomers or a prior_coef makes them routable",
                 names,
             )
+        # With offsets an unknown model is explored; without, nothing says how good it is.
         left_out = unknown if offsets is None else []
         self.routable = [model.name for model in self.config.routed_models() if model.name not in left_out]
 

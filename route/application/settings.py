@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from p2l.common.access import new_key
 
 FALLBACKS = ("average", "static_order", "dearest")
-"""What decides without scores: the average leaderboard of earlier prompts, the configured order, or the cost."""
+"""Ways to decide without scores: the average leaderboard of earlier prompts, the configured order, or the cost."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Settings:
     router_model_endpoint: str | None = None
     """URL of the P2L endpoint."""
     router_api_key: str | None = field(default=None, repr=False)
-    """Of the P2L endpoint."""
+    """The API key of the P2L endpoint."""
     cost_optimizer: str | None = None
     """None: what goes with the router type."""
     api_keys: tuple[str, ...] = field(default=(), repr=False)

@@ -1,4 +1,4 @@
-"""What the console shows, read from the service: plain values for its templates.
+"""The content of the console, read from the service: plain values for its templates.
 
 Numbers of requests, cost and latency count over all workers; requests and decisions are those of the worker that
 answers the page.
@@ -28,8 +28,9 @@ from route.routing.optimizers import hull
 
 _SHOWN_POINTS = 300  # ten minutes
 SHOWN_REQUESTS = 25
-_VOTED_SECONDS = 15.0  # all votes are read for it
-_VOTED_SHARE = 0.01  # of the time, at most
+# All votes are read for the shares of wins: every 15 seconds, or less often where that takes over 1 % of the time.
+_VOTED_SECONDS = 15.0
+_VOTED_SHARE = 0.01
 _SHOWN_MODELS = 12  # of a decision
 _SHOWN_KEYS = 100
 _LIMITS = ("team", "requests_per_minute", "tokens_per_minute", "votes_per_day", "budget_usd")
@@ -66,7 +67,7 @@ class ModelRow:
 def tiles(service: Service) -> dict[str, Any]:
     """Return the numbers of the last minute."""
     recent = service.recent
-    points = list(recent.points)[-30:]
+    points = list(recent.points)[-30:]  # two seconds each
     last = points[-1] if points else {}
 
     def mean(name: str) -> float:
@@ -159,6 +160,7 @@ def frontier_of_the_hour(service: Service) -> dict[str, Any]:
         name: (_mean(*sums.costs.get(name, (0, 0.0))), _mean(number, total))
         for name, (number, total) in sorted(sums.scores.items())
     }
+    # A model without a score in the sample has no place in the chart.
     priced = {name: point for name, point in means.items() if not any(map(math.isnan, point))}
     cost, score = _mean(sums.decisions, sums.cost), _mean(sums.scored, sums.score)
     mark = None if math.isnan(score) else (cost, score)

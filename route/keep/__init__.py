@@ -1,1 +1,1 @@
-"""What outlives a request: accounts of keys, votes, conversations, in a database and between workers."""
+"""State that outlives a request: accounts of keys, votes and conversations, in a database and between workers."""

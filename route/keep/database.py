@@ -1,4 +1,4 @@
-"""Where the router keeps what outlives a request: one interface over SQLite and PostgreSQL.
+"""The router's database: one interface over SQLite and PostgreSQL.
 
 Events gather in memory and are written every 100 ms, all in one transaction, in which each worker also reads what the
 others have written. No request waits for a disk: work runs in threads. SQL is written once, in what both databases
@@ -155,7 +155,7 @@ class Database(ABC):
         self._doubt: _Batches | None = None
         """The batches of a flush of which nobody knows whether it was written."""
         self._state: Any = None
-        """What `state_query` returned last."""
+        """The last row of `state_query`."""
 
     async def start(self) -> None:
         """Open or create it, and write to it every 100 ms from now on; raise ConfigError if it cannot be used."""

@@ -39,14 +39,14 @@ _ROUNDING = 1e-9  # a sum of probabilities may exceed 1 by as much
 _COME_AGAIN = 5.0  # seconds
 _DELIVERY_SECONDS = 0.5  # between two looks at the journal
 ANSWER_SECONDS = 600.0
-"""For which a vote of the journal waits for its answer, which another router may have in memory."""
+"""Seconds that a vote of the journal waits for its answer, which another router may have in memory."""
 _WAITS = (2, 4, 8)
 """Flushes between two looks for an answer that is not there, 1.4 s in all."""
 _LOGGER = logging.getLogger("route")
 _MOST_WAITING = 100_000
 _MOST_FORGOTTEN = 1_000  # in one transaction, so that none takes long
 COLUMNS = "request_id, time, key, model_a, model_b, version_a, version_b, propensity, revision, prompt"
-"""Of the table `answers`, which `votes` has too."""
+"""Columns that the tables `answers` and `votes` share."""
 _REPLACED = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS.split(", ")[1:])
 _MARKS = ", ".join("?" * 10)
 _UNWRITABLE = Refusal(503, "unavailable", "votes cannot be stored now; send it again later", _COME_AGAIN)
@@ -66,9 +66,9 @@ class ShownAnswer:
     propensity: float
     """Probability that this model, or this pair in either order, was shown."""
     versions: tuple[str, ...] = ()
-    """Of the models, in the same order; "" where none is configured."""
+    """Versions of the models, in the same order; "" where none is configured."""
     revision: str = ""
-    """Of the P2L model that chose."""
+    """Revision of the P2L model that chose."""
     prompt: Sequence[str] | None = None
     """The user's turns; stored only with `store_prompts`."""
 

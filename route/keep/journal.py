@@ -22,11 +22,10 @@ from p2l.common.errors import ConfigError
 T = TypeVar("T")
 _MOST_VOTES = 100_000
 _MOST_ANSWERS = 100_000
-_MOST_BYTES = 256 << 20
-"""Of prompts."""
-_AT_ONCE = 500
-"""Entries that are delivered in one transaction."""
-_MAGIC = 0x50324C4A  # "P2LJ"
+_MOST_PROMPT_BYTES = 256 << 20
+# Entries of one transaction: each is a lookup and a row, and votes of clients wait for its lock.
+_ENTRIES_PER_DELIVERY = 500
+_APPLICATION_ID = 0x50324C4A  # "P2LJ" marks the file as a journal
 
 
 class Entry(NamedTuple):
@@ -96,12 +95,12 @@ class Journal:
         connection = sqlite3.connect(self.path, timeout=5.0, isolation_level=None, check_same_thread=False)
         self._connection = connection
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        if tables and connection.execute("PRAGMA application_id").fetchone()[0] != _MAGIC:
+        if tables and connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
             raise sqlite3.DatabaseError("it is a database of another kind; choose another path")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA secure_delete = ON")
-        connection.execute(f"PRAGMA application_id = {_MAGIC}")
+        connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
         connection.execute(
             "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, "
             "row TEXT NOT NULL)"
@@ -128,7 +127,7 @@ class Journal:
             if kind == "answer":
                 query = "SELECT count(*), coalesce(sum(length(row)), 0) FROM entries WHERE kind = 'answer'"
                 count, size = connection.execute(query).fetchone()
-                if count > _MOST_ANSWERS or size > _MOST_BYTES:
+                if count > _MOST_ANSWERS or size > _MOST_PROMPT_BYTES:
                     # Half of them at once, the oldest: to make room for one answer at a time would cost as much each.
                     connection.execute(
                         "DELETE FROM entries WHERE number IN "
@@ -145,7 +144,7 @@ class Journal:
         assert self._connection is not None
         rows = self._connection.execute(
             "SELECT number, kind, row FROM entries WHERE (kind, number) > (?, ?) ORDER BY kind, number LIMIT ?",
-            (*after, _AT_ONCE),
+            (*after, _ENTRIES_PER_DELIVERY),
         ).fetchall()
         return [Entry(number, kind, json.loads(row)) for number, kind, row in rows]
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 MAX_IN_FLIGHT = 1000
 """Requests of a key that a worker answers at once, where the configuration does not say."""
 TEAM = "team:"
-"""What the names of teams begin with in the tables of spend."""
+"""Prefix of teams' names in the tables of spend."""
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,16 @@ class KeyRecord:
     """An API key and its limits; the key itself is not kept."""
 
     name: str
-    """In logs, metrics and the database."""
+    """The name in logs, metrics and the database."""
     digest: str = field(repr=False)
     """SHA-256 of the key, in hexadecimal."""
     team: str | None = None
-    """Whose budget it spends, beside its own."""
+    """The team that shares its budget with the key."""
     spend_per_day: float | None = None
-    """In the unit of the models' costs; None: no limit."""
+    """Limit in the unit of the models' costs; None: no limit."""
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
-    """Of prompts and answers."""
+    """Limit of the tokens of prompts and answers."""
     votes_per_day: int | None = None
     """Answers it may vote on in one day, UTC."""
     models: frozenset[str] | None = None
@@ -73,7 +73,7 @@ class KeyRecord:
     budget_usd: float | None = None
     """Dollars that its requests may cost on average, in every 1,000 of them."""
     max_cost_per_request: float | None = None
-    """What one request may cost at most, whatever it asks for."""
+    """Ceiling of the cost of one request."""
     max_in_flight: int = MAX_IN_FLIGHT
     """Requests that the workers of one machine answer at once; the default is that of each worker."""
 
@@ -88,9 +88,9 @@ class Refusal:
     """Why a request is not served, for the client."""
 
     status: int
-    """Of HTTP."""
+    """Status of HTTP."""
     code: str
-    """Of OpenAI's error object: invalid_api_key, rate_limit_exceeded, insufficient_quota, ..."""
+    """Code of OpenAI's error object: invalid_api_key, rate_limit_exceeded, insufficient_quota, ..."""
     message: str
     retry_after: float | None = None
     """Seconds, where waiting helps."""
@@ -399,13 +399,12 @@ class Ledger(WriteBehind):
         answers: int = 1,
         prompt_tokens: int | None = None,
         completion_tokens: int | None = None,
-        made: int = 0,
+        answer_tokens: int = 0,
     ) -> None:
         """Release a reservation and book what the request has cost, on its day.
 
-        Tokens are as the provider counts them; cost and tokens are those of all `answers` (choices) together. `made`
-        is how many tokens its answer has had by any count, for keys with a limit of them. Raises ValueError for a cost
-        that is negative or not a number.
+        Cost and tokens are those of all `answers` (choices) together, as the provider counts them; `answer_tokens` are
+        those of the answer by any count, for keys with a limit. Raises ValueError for a cost below 0 or not a number.
         """
         if reservation.settled:
             raise ValueError("a reservation is settled once")
@@ -420,13 +419,13 @@ class Ledger(WriteBehind):
             for account in [name] if reservation.team is None else [name, team_account(reservation.team)]:
                 for sums in (self._gathered.spend, self._spent):
                     add_to(sums, (day, account), cost)
-        if made and reservation.counts_tokens:
+        if answer_tokens and reservation.counts_tokens:
             second = int(self._clock())
-            self._tokens.add(name, second, made)
+            self._tokens.add(name, second, answer_tokens)
             if self.shared is not None:
-                self.shared.use(name, second, made)
+                self.shared.use(name, second, answer_tokens)
             else:
-                add_to(self._gathered.tokens, (second, name), made)
+                add_to(self._gathered.tokens, (second, name), answer_tokens)
         for account in reservation.accounts:
             place = day, account
             purse = self._purses.get(place)

@@ -1,4 +1,4 @@
-"""Where the router's state is: a path or a URL of the configuration, with its variables filled in."""
+"""The location of the router's database: a path or a URL of the configuration, with its variables filled in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one process of the router tells the others through the database: that keys, or a configuration, have changed.
+"""Notices between the router's processes, through the database: that keys, or a configuration, have changed.
 
 Each subject has a number, which grows with every change. Workers see a new one with their next look at the file, every
 100 ms; what has changed they read themselves.

@@ -86,21 +86,22 @@ _MIGRATIONS = (
 """One script per version of the schema, oldest first; a released one is never changed."""
 T = TypeVar("T")
 _CONNECTIONS = 4
-_PATIENCE = 3.0
-"""Seconds in which a connection has to be there."""
+# In which a connection has to be there.
+_PATIENCE_SECONDS = 3.0
+# Between two tries to connect, while the server is gone.
 _TRY_SECONDS = 0.5
-"""Between two tries to connect, while the server is gone."""
-_KEPT_FLUSHES = 86_400.0  # seconds after its last flush in which that of a router may be in doubt
+# After a router's last flush; later than that none of its flushes is in doubt.
+_KEPT_FLUSH_SECONDS = 86_400.0
 _DEFAULTS = {
     "connect_timeout": "3",
     "tcp_user_timeout": "10000",  # milliseconds until a server that does not acknowledge counts as gone
     "application_name": "p2l-route",
     "options": "-c statement_timeout=10000 -c idle_in_transaction_session_timeout=30000",
 }
+# Faults of the connection or of the moment, not of the statement: it is run once more.
 _AGAIN = (psycopg.OperationalError, psycopg.InterfaceError, PoolTimeout)
-"""The connection, or the moment, was wrong, not the statement."""
+# Those of them that a server sends, so that its connection is well.
 _CONNECTED = (errors.DeadlockDetected, errors.QueryCanceled, errors.LockNotAvailable)
-"""Those of them that a server which is there says."""
 
 
 class _Session:
@@ -154,7 +155,7 @@ class PostgresDatabase(Database):
         self._tried = 0.0
         self._worker = secrets.token_hex(8)
         self._number = 0
-        """Of this worker's last flush."""
+        """Number of this worker's last flush."""
 
     def _open(self) -> None:
         logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # it repeats what is logged here, many times
@@ -172,10 +173,10 @@ class PostgresDatabase(Database):
             pool.close()
 
     def _settings(self) -> dict[str, Any]:
-        own = psycopg.conninfo.conninfo_to_dict(self._url)
-        settings = {name: default for name, default in _DEFAULTS.items() if name not in own}
-        if "options" in own:
-            settings["options"] = f"{_DEFAULTS['options']} {own['options']}"
+        parameters = psycopg.conninfo.conninfo_to_dict(self._url)
+        settings = {name: default for name, default in _DEFAULTS.items() if name not in parameters}
+        if "options" in parameters:  # of two settings of one option the server takes the last, which is the user's
+            settings["options"] = f"{_DEFAULTS['options']} {parameters['options']}"
         return settings
 
     def _new_pool(self) -> ConnectionPool[Any]:
@@ -185,14 +186,14 @@ class PostgresDatabase(Database):
             self._url, kwargs=self._settings(), min_size=1, max_size=_CONNECTIONS, open=False, reconnect_timeout=0.1
         )
         try:
-            pool.open(wait=True, timeout=_PATIENCE)
+            pool.open(wait=True, timeout=_PATIENCE_SECONDS)
         except BaseException:
             pool.close()
             raise
         return pool
 
     def _transaction(self, work: Callable[[Connection], T]) -> T:
-        if self._is_gone:
+        if self._is_gone:  # nobody waits for a timeout; the flush looks whether the server is back
             raise DatabaseError(self.fault or "the server is gone")
         before = self._pool
         try:
@@ -211,7 +212,7 @@ class PostgresDatabase(Database):
         pool = self._pool
         if pool is None:
             raise DatabaseError("the database is not open")
-        connection = pool.getconn(timeout=_PATIENCE)
+        connection = pool.getconn(timeout=_PATIENCE_SECONDS)
         try:
             try:
                 outcome = work(_Session(connection))
@@ -222,7 +223,7 @@ class PostgresDatabase(Database):
             _commit(connection)
             return outcome
         except _AGAIN:
-            raise
+            raise  # `_transaction` tries once more
         except psycopg.Error as error:
             raise DatabaseError(without_password(error, self._url)) from None
         finally:
@@ -264,7 +265,7 @@ class PostgresDatabase(Database):
                 (self._worker, number, now),
             )
             if number == 1:  # rows of routers that have ended, once in the life of this one
-                connection.execute("DELETE FROM flushes WHERE time < ?", (now - _KEPT_FLUSHES,))
+                connection.execute("DELETE FROM flushes WHERE time < ?", (now - _KEPT_FLUSH_SECONDS,))
             return [buffer.write(connection, batch) for buffer, batch in batches]
 
         try:
@@ -285,7 +286,7 @@ def _commit(connection: psycopg.Connection[Any]) -> None:
 
 def prepare(connection: Connection) -> None:
     """Migrate the schema to the newest version, one router at a time; raise SchemaError if it cannot be used."""
-    connection.lock("schema")
+    connection.lock("schema")  # of several routers that start at once only one migrates
     versions = connection.execute("SELECT to_regclass(current_schema() || '.p2l_router')").fetchone()[0]
     version = 0
     if versions is not None:

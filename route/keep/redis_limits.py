@@ -135,7 +135,7 @@ class RedisLimits:
         self.held: dict[Place, float] = {}
         """Leased, and not yet given back or written to the database as spend."""
         self.spent: dict[Place, float] = {}
-        """As the database says."""
+        """Spend by the database."""
         self._lost = -math.inf
         self._tried = -math.inf
         self._renewed = -math.inf

@@ -1,4 +1,4 @@
-"""What a key may still spend on a day: reserved before a request is sent, settled when its cost is known.
+"""Budgets of keys for a day: reserved before a request is sent, settled when its cost is known.
 
 Workers draw leases from the database: the sum of a day's spend and of all leases never exceeds the key's limit, so no
 number of workers and of parallel requests does. A request reserves its worst case within its worker's lease, most often
@@ -35,7 +35,7 @@ class LimitsUnavailableError(Exception):
 
 
 class Lease(NamedTuple):
-    """What the database granted, and what it knows of the key's day."""
+    """An amount that the database granted, and the state of the key's day there."""
 
     granted: float
     spent: float
@@ -87,14 +87,14 @@ def shrink_leases(connection: Connection, worker: str, amounts: dict[tuple[int, 
 
 @dataclass(frozen=True)
 class Worst:
-    """What a request may cost."""
+    """The range of costs that a request may have."""
 
     most: float
-    """With the longest answer that it may have."""
+    """Cost with the longest possible answer."""
     enough: float
-    """With an answer that is long by this model's measure: where many requests share what is left, each gets this."""
+    """Cost with an answer that is long for this model: where many requests share what is left, each gets this."""
     least: float
-    """With the shortest answer that is worth a call."""
+    """Cost with the shortest answer that is worth a call."""
 
 
 NOTHING = Worst(0.0, 0.0, 0.0)
@@ -102,14 +102,14 @@ NOTHING = Worst(0.0, 0.0, 0.0)
 
 @dataclass
 class Reservation:
-    """What was reserved for one attempt at an answer."""
+    """An amount that is reserved for one attempt at an answer."""
 
     key: str
     day: int
     amount: float | None = None
     """None: the key has no limit, so that nothing was reserved."""
     accounts: tuple[str, ...] = ()
-    """Those that it was reserved from: of the key, of its team."""
+    """Accounts that it is reserved from: the key's, its team's."""
     team: str | None = None
     counts_tokens: bool = False
     """Whether the key has a limit of tokens a minute."""
@@ -125,13 +125,13 @@ class Shortage(NamedTuple):
 
 @dataclass
 class Purse:
-    """What this worker has leased of the day of one key, and how much of it its requests have reserved."""
+    """This worker's lease of one key's day, and how much of it requests have reserved."""
 
     limit: float
     draw: Callable[[float], Awaitable[Lease]]
-    """Leases at least an amount, if there is so much."""
+    """Leases at least an amount, if that much is left."""
     spent: Callable[[], float]
-    """What the key has spent on this day, as far as this worker knows."""
+    """Returns the spend of the key on this day, as far as this worker knows."""
     clock: Callable[[], float] = time.time
     held: float = 0.0
     """Leased, and neither spent nor given back."""
@@ -213,7 +213,7 @@ class Purse:
         return amount
 
     def settle(self, amount: float, cost: float) -> float:
-        """Release a reservation that has cost so much; return how much of the lease that was."""
+        """Release a reservation of `amount` that has cost `cost`; return the share that the lease covers."""
         self.reserved -= amount
         # A provider that does not keep to the limit of the answer can cost more than there was.
         cost = min(cost, self.held)

@@ -38,7 +38,7 @@ class StoredKey(NamedTuple):
     name: str
     digest: str
     limits: dict[str, Any]
-    """By the names of the configuration's keys; those that do not hold are left out."""
+    """Limits by the names that they have in the configuration; those that do not hold are left out."""
     created: float
     """Seconds since 1970."""
     revoked: float | None

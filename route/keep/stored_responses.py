@@ -16,10 +16,10 @@ JSON: TypeAlias = dict[str, Any]
 KEPT_SECONDS = 30 * 86_400
 """Seconds after which a response is forgotten."""
 _MOST_FORGOTTEN = 100  # in one transaction, so that none takes long
-_LONGEST_CHAIN = 1000  # responses of one conversation
+LONGEST_CHAIN = 1000  # responses of one conversation
 
 
-class _StoredResponse(NamedTuple):
+class StoredResponse(NamedTuple):
     """One response, and the input that was new in its request."""
 
     response: JSON
@@ -51,18 +51,16 @@ class ResponseStore:
 
         await self._database.run(write)
 
-    async def get(self, key: str, identifier: str) -> _StoredResponse | None:
-        """Return a response of this key; raise DatabaseError if the database cannot be read."""
-        rows = await self.chain(key, identifier, most=1)
-        return rows[0] if rows else None
-
     async def delete(self, key: str, identifier: str) -> None:
         """Forget a response."""
         query = "DELETE FROM responses WHERE id = ? AND key = ?"
         await self._database.run(lambda connection: connection.execute(query, (identifier, key)))
 
-    async def chain(self, key: str, identifier: str, *, most: int = _LONGEST_CHAIN) -> list[_StoredResponse]:
-        """Return a response and those that it went on from, oldest first; empty if it is not there."""
+    async def chain(self, key: str, identifier: str, *, most: int = LONGEST_CHAIN) -> list[StoredResponse]:
+        """Return a response and those that it went on from, oldest first; empty if it is not there.
+
+        Raise DatabaseError if the database cannot be read.
+        """
         since = time.time() - KEPT_SECONDS
 
         def look_up(connection: Connection) -> list[tuple[str, str]]:
@@ -81,6 +79,6 @@ class ResponseStore:
 
         rows = await self._database.read(look_up)
         return [
-            _StoredResponse(await from_json(response), await from_json(items), len(response) + len(items))
+            StoredResponse(await from_json(response), await from_json(items), len(response) + len(items))
             for response, items in reversed(rows)
         ]

@@ -1,4 +1,4 @@
-"""What keys have used: usage, spend, requests and tokens as sums on their way to the database, and by the minute.
+"""Usage of keys: sums of spend, requests and tokens on their way to the database, and counts by the minute.
 
 Workers only ever add to rows. Rows of `spend`, `arrivals` and `tokens` carry the number of the transaction that changed
 them last, so that a worker reads only what changed since its own last one.
@@ -20,7 +20,7 @@ AHEAD = 5  # seconds that the clock of another worker may be ahead
 DAY = 86_400
 """Seconds."""
 _KEPT_DAYS = 1  # of spend, before today: a worker's clock may be late
-_MOST = 2**53  # more tokens than any answer has, and still exact
+_MOST_TOKENS = 2**53  # more than any answer has, and still exact as a float
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Usage:
     def of(cls, answers: int, cost: float, prompt_tokens: int | None, completion_tokens: int | None) -> Usage:
         """Return the usage of one request; it is measured only with both counts, and only with possible ones."""
         counts = (prompt_tokens, completion_tokens)
-        if any(count is None or not 0 <= count <= _MOST for count in counts):
+        if any(count is None or not 0 <= count <= _MOST_TOKENS for count in counts):
             return cls(answers, 0, 0, 0, cost)
         return cls(answers, answers, prompt_tokens or 0, completion_tokens or 0, cost)
 
 
 @dataclass
 class Sums:
-    """Sums that are not in the database yet; the names are those of keys."""
+    """Sums that are not in the database yet, by tuples as named below; `name` is that of a key."""
 
     usage: dict[tuple[int, str, str], Usage] = field(default_factory=dict)
     """By (day, model, name)."""
@@ -145,17 +145,13 @@ def read_sums(connection: Connection, seen: int) -> News:
 
 
 class Windows:
-    """Requests or tokens of the last minute, by key and second.
-
-    A minute is any 60 seconds. Seconds later than the clock are of one that was ahead and has jumped back: they must
-    not lock a key until then.
-    """
+    """Requests or tokens of the last minute, by key and second; a minute is any 60 seconds."""
 
     def __init__(self) -> None:
         """Start with none."""
         self._sums: dict[str, dict[int, int]] = {}
+        # Of all seconds that are kept, those that have left the window among them: no minute holds more.
         self._totals: dict[str, int] = {}
-        """Of all seconds that are kept, those that have left the window among them: no minute holds more."""
 
     def add(self, name: str, second: int, amount: int) -> None:
         """Add to the sum of a second."""
@@ -164,9 +160,9 @@ class Windows:
     def note(self, name: str, second: int, amount: int) -> None:
         """Set the sum of a second, and forget seconds that have left the window."""
         window = self._sums.setdefault(name, {})
-        if second not in window:
-            for old in [other for other in window if other <= second - WINDOW]:
-                self._forget(name, old)
+        if second not in window:  # at most once a second and key, so that no request looks at each second
+            for expired in [start for start in window if start <= second - WINDOW]:
+                self._forget(name, expired)
         self._totals[name] = self._totals.get(name, 0) + amount - window.get(second, 0)
         window[second] = amount
 
@@ -175,6 +171,7 @@ class Windows:
         if self._totals.get(name, 0) + more <= most:
             return None  # as for most requests, which need not look at each second
         window = self._sums.get(name, {})
+        # A clock that was ahead and has jumped back must not lock the key until then.
         for second in [second for second in window if second > now + AHEAD]:
             self._forget(name, second)
         recent = sorted((second, amount) for second, amount in window.items() if second > now - WINDOW)

@@ -1,4 +1,4 @@
-"""What the workers of one machine tell one another at once: datagrams between Unix sockets in their control folder.
+"""Messages between the workers of one machine: datagrams between Unix sockets in their control folder.
 
 Each worker has a socket there and knows those of the others: by name at its start, when it says hello, and by their
 hello. A message is lost where the receiver's buffer is full, and a worker that died says nothing any more; so counts
@@ -21,11 +21,12 @@ from typing import Any
 
 _LOGGER = logging.getLogger("route")
 _SUFFIX = ".peer"
-_MOST_BYTES = 65_536
-_AT_ONCE = 256
-"""Messages that are read before the event loop goes on."""
+_MOST_MESSAGE_BYTES = 65_536
+# Messages that are read before the event loop goes on to requests.
+_MESSAGES_PER_TURN = 256
 _BEAT_SECONDS = 1.0
-_FORGOTTEN_AFTER = 5.0
+# After five beats that were missed a worker counts as dead, and what it had under way as ended.
+_FORGOTTEN_AFTER_SECONDS = 5.0
 
 
 class Peers:
@@ -44,9 +45,7 @@ class Peers:
 
     async def start(self) -> None:
         """Open the socket, and say hello; a machine without such sockets has workers that know nothing of others."""
-        if self._folder is None:
-            return
-        if not hasattr(socket, "AF_UNIX"):
+        if self._folder is None or not hasattr(socket, "AF_UNIX"):  # as on Windows
             return
         opened = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         opened.setblocking(False)
@@ -54,6 +53,7 @@ class Peers:
             opened.bind(str(self._path(self.name)))
         except OSError as error:
             opened.close()
+            # A path of the socket may be too long: then limits hold for each worker, and none for the machine.
             _LOGGER.warning("workers share neither ratings nor requests under way: %s", error)
             return
         self._socket = opened
@@ -106,10 +106,10 @@ class Peers:
                 counts.tell_all()
 
     def _read(self) -> None:
-        for _ in range(_AT_ONCE):
+        for _ in range(_MESSAGES_PER_TURN):
             try:
                 assert self._socket is not None
-                text = self._socket.recv(_MOST_BYTES)
+                text = self._socket.recv(_MOST_MESSAGE_BYTES)
             except (BlockingIOError, InterruptedError):
                 return
             with contextlib.suppress(ValueError):  # cut, or of another program
@@ -120,7 +120,7 @@ class Peers:
 
 
 class SharedCounts:
-    """What the workers of one machine have under way, by name."""
+    """Counts of work under way in the workers of one machine, by name."""
 
     def __init__(self, peers: Peers, subject: str) -> None:
         """Count nothing yet."""
@@ -131,21 +131,22 @@ class SharedCounts:
         peers.count(self)
 
     def set(self, name: str, count: int) -> None:
-        """Tell the others what this worker has."""
-        self._own[name] = count
-        if not count:
-            del self._own[name]
+        """Set the count of this worker, and tell the others."""
+        if count:
+            self._own[name] = count
+        else:
+            self._own.pop(name, None)
         self._peers.tell(self._subject, {name: count})
 
     def elsewhere(self, name: str) -> int:
-        """Return what the other workers have."""
+        """Return the sum of the other workers' counts."""
         if not self._others:
             return 0
-        oldest = self._peers.clock() - _FORGOTTEN_AFTER
-        return sum(counts.get(name, 0) for told, counts in self._others.values() if told >= oldest)
+        oldest = self._peers.clock() - _FORGOTTEN_AFTER_SECONDS
+        return sum(counts.get(name, 0) for heard_at, counts in self._others.values() if heard_at >= oldest)
 
     def tell_all(self) -> None:
-        """Tell the others all of it, so that they do not forget it."""
+        """Tell the others all counts of this worker, so that they do not forget them."""
         if self._own:
             self._peers.tell(self._subject, dict(self._own))
 

@@ -1,1 +1,1 @@
-"""What operators see of the router: metrics, logs and traces."""
+"""Metrics, logs and traces of the router, for its operators."""

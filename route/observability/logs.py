@@ -1,7 +1,5 @@
 """The logs of the router: JSON lines, which hold no prompts, answers or keys.
 
-Lines of requests are written together, some a write: a write takes longer than all else that logs a request.
-
 A request is logged by a record with fixed fields, so that nothing else can slip in. Of an unexpected error the type and
 the place are logged, not its text, which may quote the request.
 """
@@ -21,8 +19,8 @@ from typing import Any, TextIO
 
 LOGGER = logging.getLogger("route")
 """The logger of everything but requests: `LOGGER.warning("...", extra={"fields": {...}})`."""
+# Lines of this time are written together: a write takes longer than all else that logs a request.
 _TOGETHER_SECONDS = 0.05
-"""Lines of this time are written together."""
 
 
 @dataclass
@@ -33,14 +31,14 @@ class RequestRecord:
     key: str
     """Name of the key, never the key."""
     status: int
-    """Of HTTP; 499: the client went away."""
+    """Status of HTTP; 499: the client went away."""
     seconds: float
     model: str | None = None
     """Which answered, if any."""
     tried: tuple[str, ...] = ()
     """Every model that was asked, in order."""
     faults: tuple[str, ...] = ()
-    """Of those that failed, in order (`route.providers.base.Fault`)."""
+    """Faults of failed attempts, in order (`route.providers.base.Fault`)."""
     streamed: bool = False
     first_token_seconds: float | None = None
     prompt_tokens: int | None = None
@@ -48,7 +46,7 @@ class RequestRecord:
     cost: float | None = None
     budget: float | None = None
     probabilities: Mapping[str, float] | None = None
-    """Of the mixture that was drawn from."""
+    """Probabilities of the mixture that the model was drawn from."""
     propensity: float | None = None
     """Probability of the choice, exploring included."""
     explored: bool = False
@@ -56,23 +54,15 @@ class RequestRecord:
     average: bool = False
     sticky: bool = False
     revision: str = ""
-    """Of the P2L model."""
+    """Revision of the P2L model."""
     code: str | None = None
-    """Of the error the client got."""
+    """Code of the error that the client got."""
 
 
 def log_request(record: RequestRecord) -> None:
     """Write one line; fields that are None, False or empty are left out."""
+    # The record itself, so that its text is made when lines are written together.
     LOGGER.info("request", extra={"fields": record})
-
-
-def _entries(record: RequestRecord) -> dict[str, Any]:
-    """Return the fields of a record that say something."""
-    return {
-        name: entry if isinstance(entry, str) else _short(entry)
-        for name, entry in vars(record).items()
-        if entry is not None and entry is not False and entry != "" and entry != ()
-    }
 
 
 def _short(entry: Any) -> Any:
@@ -157,7 +147,12 @@ class _JsonLines(logging.Formatter):
         if record.name != LOGGER.name:
             line["logger"] = record.name
         fields = getattr(record, "fields", {})
-        line.update(_entries(fields) if isinstance(fields, RequestRecord) else fields)
+        if isinstance(fields, RequestRecord):
+            for name, entry in vars(fields).items():
+                if entry is not None and entry is not False and entry != "" and entry != ():
+                    line[name] = entry if isinstance(entry, str) else _short(entry)
+        else:
+            line.update(fields)
         if record.exc_info and record.exc_info[0]:
             # Type and place alone, innermost last: the text of an error may quote the request.
             line["error"] = record.exc_info[0].__name__

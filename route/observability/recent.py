@@ -1,4 +1,4 @@
-"""What the console shows of the last hour: the latest requests, a sample of decisions, and rates over time.
+"""The last hour, for the console: the latest requests, a sample of decisions, and rates over time.
 
 Everything is bounded and in memory. A request costs an append and two additions, and once a second a decision is added
 to the sums of its minute; rates are differences of the metrics, which count over all workers, taken every two seconds.
@@ -53,12 +53,12 @@ class _DecisionSums:
 
     decisions: int = 0
     cost: float = 0.0
-    """Of their expected costs."""
+    """Sum of their expected costs."""
     scored: int = 0
     score: float = 0.0
-    """Of their expected scores, which `scored` of them have."""
+    """Sum of the expected scores, which `scored` of them have."""
     costs: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """By model: decisions in which it had a cost, and the sum of these."""
+    """Decisions in which a model had a cost, and the sum of these costs, by model."""
     scores: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     def add(self, decision: Decision) -> None:
@@ -89,7 +89,7 @@ def _add(sums: dict[str, tuple[int, float]], more: Mapping[str, tuple[int, float
 
 @dataclass
 class Counts:
-    """What the metrics say at one moment, summed over workers."""
+    """Sums of the metrics over all workers at one moment."""
 
     sums: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_NAMES.values(), 0.0))
     failed: float = 0.0
@@ -132,9 +132,9 @@ class Recent:
         self.points: deque[Point] = deque(maxlen=int(_HOUR / POINT_SECONDS))
         self.counts = Counts()
         self.expected: dict[str, tuple[int, float]] = {}
-        """By model: the scored decisions for it, and the sum of its scores there."""
+        """Scored decisions for a model, and the sum of its scores there, by model."""
         self.voted: dict[str, tuple[float, int]] = {}
-        """By model: the points that votes gave it, and its comparisons; read anew after `voted_until`."""
+        """Points of a model in votes and its comparisons, by model; read anew after `voted_until`."""
         self.voted_until = 0.0
         self._minutes: deque[tuple[float, _DecisionSums]] = deque(maxlen=int(_HOUR / _MINUTE))
         self._sampled = 0.0

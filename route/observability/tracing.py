@@ -40,7 +40,7 @@ class CallTrace:
 
     span: Span
     headers: dict[str, str]
-    """What tells the provider of it."""
+    """Headers that tell the provider of the span."""
 
     def failed(self, fault: str, status: int | None) -> None:
         """Note a failure; its text is left out, since it may quote the prompt."""
@@ -137,12 +137,14 @@ class Tracing:
 
         Headers, sampling and the name of the service are as OpenTelemetry's variables (`OTEL_...`) say.
         """
+        # Here and below: without tracing nothing of this is imported, nor need it be installed.
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
         self.prompts = prompts
+        # Whoever runs the router may name it by OpenTelemetry's variable; the URL may already hold the path.
         name = os.environ.get("OTEL_SERVICE_NAME", _SERVICE)
         self._provider: TracerProvider = TracerProvider(resource=Resource.create({"service.name": name}))
         exporter = OTLPSpanExporter(endpoint=url.rstrip("/").removesuffix(_PATH) + _PATH)

@@ -1,1 +1,1 @@
-"""What a client sends and gets: one file a dialect, every request inside the router one of chat completions."""
+"""The APIs that clients speak, one file each; inside the router every request is one of chat completions."""

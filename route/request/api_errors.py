@@ -15,7 +15,7 @@ from route.providers.errors import without_addresses
 from route.routing.candidates import NoModelError
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-"""Where OpenAI's type says more than the class of the status."""
+"""Statuses for which OpenAI has a type of its own."""
 _FAULTS = {
     Fault.RATE_LIMIT: (429, "rate_limit_exceeded"),
     Fault.TIMEOUT: (504, "provider_timeout"),
@@ -25,10 +25,8 @@ _FAULTS = {
     Fault.UNSUPPORTED: (400, "unsupported"),
 }
 """Status and code of a provider's fault; any other is a bad gateway."""
-
-
-_LONGEST_PAUSE = 86_400.0
-"""Seconds that a client is told to wait, whatever a provider says."""
+# A day, whatever a provider says: clients sleep for as long as they are told.
+_LONGEST_PAUSE_SECONDS = 86_400.0
 
 
 class ApiError(Exception):
@@ -51,12 +49,13 @@ class ApiError(Exception):
 
     def response(self, headers: Mapping[str, str] | None = None, body: JSON | None = None) -> Response:
         """Return the response, by default with OpenAI's body."""
-        own = dict(headers or {})
+        fields = dict(headers or {})
         if self.retry_after is not None:
-            own["retry-after"] = str(max(1, math.ceil(min(self.retry_after, _LONGEST_PAUSE))))
+            # Whole seconds, as HTTP has them; 0 would bring the client back at once.
+            fields["retry-after"] = str(max(1, math.ceil(min(self.retry_after, _LONGEST_PAUSE_SECONDS))))
         if self.status in (401, 403, 408, 413):
-            own["connection"] = "close"  # the rest of the body is never read
-        return Response(json.dumps(body or self.body()), self.status, own, media_type="application/json")
+            fields["connection"] = "close"  # the rest of the body is never read
+        return Response(json.dumps(body or self.body()), self.status, fields, media_type="application/json")
 
 
 _EARLY = {
@@ -90,27 +89,15 @@ def of_choice(error: P2LError) -> ApiError:
 def of_fault(error: ProviderError, model: str) -> ApiError:
     """Return the error for the fault of the last provider."""
     status, code = _FAULTS.get(error.fault, (502, "provider_error"))
-    keeps = {Fault.REQUEST: (404, 413, 422), Fault.UNSUPPORTED: (413, 415)}.get(error.fault, ())
-    if error.status in keeps:
+    # These statuses say more than 400; a provider's 401 or 500 would mislead, since it is not the client's key or ours.
+    passed_on = {Fault.REQUEST: (404, 413, 422), Fault.UNSUPPORTED: (413, 415)}.get(error.fault, ())
+    if error.status in passed_on:
         status = int(error.status or status)
     text = error.detail or (str(error).replace(error.host, "the provider") if error.host else str(error))
     text = without_addresses(text, error.host)
     return ApiError(status, code, f"{model}: {text}", retry_after=error.retry_after)
 
 
-def check_responses(are_stored: bool, what: str) -> None:
-    """Raise `ApiError` 400 where responses are not stored."""
-    if not are_stored:
-        text = f"{what}: this router keeps no responses; send the whole conversation as input"
-        raise ApiError(400, "responses_not_stored", text, param="previous_response_id")
-
-
 def responses_unreadable() -> ApiError:
     """Return the error for a database that cannot be read or written."""
     return ApiError(503, "database_unavailable", "responses cannot be read or written now", retry_after=1.0)
-
-
-def response_not_found(identifier: str, *, param: str | None = None) -> ApiError:
-    """Return the error for a response that is not kept."""
-    text = f"no response {identifier!r} of this key; they are kept for 30 days, unless store is false"
-    return ApiError(404, "response_not_found", text, param=param)

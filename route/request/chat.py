@@ -46,10 +46,10 @@ from route.routing.refusals import answer_of
 T = TypeVar("T")
 _MAX_FIELDS = 1000
 _SHOWN_NAME = 100  # characters of an unknown model's name that its error repeats
+# The objects of 100,000 messages fill memory that Python hardly gives back, and loops over them take long.
 _MOST_MESSAGES = 10_000
-"""Of a request: the objects of 100,000 fill memory that Python hardly gives back, and loops over them take long."""
+# Of one body, counted before it is parsed.
 MOST_VALUES = 20 * _MOST_MESSAGES
-"""Of the body of a request, which is refused unparsed for more."""
 _TOKENS_PER_ATTACHMENT = 1000
 
 
@@ -58,10 +58,10 @@ class _Attachments(NamedTuple):
 
     images: int
     image_bytes: int
-    """Of inline images."""
+    """Bytes of inline images."""
     others: int
     remote: int
-    """Those of the others that the provider fetches, so that nobody here knows how long they are."""
+    """Number of the others that the provider fetches: their length is unknown here."""
 
 
 @dataclass(frozen=True)

@@ -254,9 +254,10 @@ def message_of(completion: JSON) -> JSON:
 
 def _frame_of(completion: JSON) -> JSON:
     """Return the fields of a message beside its content: identifier, model, and the router's own."""
-    own = {key: value for key, value in completion.items() if key.startswith("router_")}
+    router_fields = {key: field for key, field in completion.items() if key.startswith("router_")}
     identifier = completion.get("id") or f"msg_{uuid.uuid4().hex}"
-    return {"id": identifier, "type": "message", "role": "assistant", "model": completion.get("model"), **own}
+    frame = {"id": identifier, "type": "message", "role": "assistant", "model": completion.get("model")}
+    return {**frame, **router_fields}
 
 
 def _stop_of(choice: JSON, *, calls: bool, refused: bool) -> JSON:

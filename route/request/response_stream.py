@@ -1,4 +1,4 @@
-"""What a client of the Responses API gets: a response with its items, whole or as the events of a stream."""
+"""Responses of the Responses API: their items, whole or as the events of a stream."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def response_of(completion: JSON, frame: JSON) -> JSON:
 def _finished(frame: JSON, completion: JSON, output: Sequence[JSON], finish_reason: Any) -> JSON:
     """Return the response with its output, usage and the router's own fields."""
     why = _INCOMPLETE.get(str(finish_reason))
-    own = {key: value for key, value in completion.items() if key.startswith("router_")}
+    router_fields = {key: field for key, field in completion.items() if key.startswith("router_")}
     usage = completion.get("usage")
     prompt, answer = tokens_counted(usage, "prompt_tokens"), tokens_counted(usage, "completion_tokens")
     return {
@@ -92,7 +92,7 @@ def _finished(frame: JSON, completion: JSON, output: Sequence[JSON], finish_reas
             },
             "total_tokens": prompt + answer,
         },
-        **own,
+        **router_fields,
     }
 
 
@@ -140,9 +140,9 @@ class ResponseStream:
         self._output: list[JSON] = []
         """Items that are complete."""
         self._open: JSON | None = None
-        """What is being written: its kind and identifier, the text so far, the event it has."""
+        """The item that is being written: its kind, identifier, event and text so far."""
         self._index: Any = None
-        """Of the open call at the provider."""
+        """The provider's index of the open call."""
         self._completion: JSON = {}
         self._finish: Any = None
         self._logprobs: list[JSON] = []

@@ -17,10 +17,10 @@ from typing import Any
 from p2l.common.errors import InputError
 from p2l.common.long_texts import apart
 from route.keep.database import DatabaseError
-from route.keep.stored_responses import ResponseStore
+from route.keep.stored_responses import LONGEST_CHAIN, ResponseStore, StoredResponse
 from route.providers.base import JSON
 from route.providers.chat import MOST_TOKENS
-from route.request.api_errors import ApiError, check_responses, response_not_found, responses_unreadable
+from route.request.api_errors import ApiError, responses_unreadable
 from route.request.chat import (
     ChatRequest,
     TranslatedDialect,
@@ -259,6 +259,26 @@ def _text(text: JSON) -> JSON:
     raise InputError("text.format: must be text, json_object, or json_schema with a schema")
 
 
+async def stored_chain(
+    stored: ResponseStore, key: str, identifier: str, *, most: int = LONGEST_CHAIN, field: str | None = None
+) -> list[StoredResponse]:
+    """Return a response of a key and those that it went on from, oldest first; raise `ApiError` where there is none.
+
+    `field` is the field of the request that names it.
+    """
+    if not stored.enabled:
+        text = f"{field or 'responses'}: this router keeps no responses; send the whole conversation as input"
+        raise ApiError(400, "responses_not_stored", text, param="previous_response_id")
+    try:
+        rows = await stored.chain(key, identifier, most=most)
+    except DatabaseError as error:
+        raise responses_unreadable() from error
+    if not rows:
+        text = f"no response {identifier!r} of this key; they are kept for 30 days, unless store is false"
+        raise ApiError(404, "response_not_found", text, param=field)
+    return rows
+
+
 class Responses(TranslatedDialect):
     """OpenAI's Responses API."""
 
@@ -293,13 +313,7 @@ class Responses(TranslatedDialect):
         previous = self._sent.get("previous_response_id")
         if previous is None:
             return request
-        check_responses(stored.enabled, "previous_response_id")
-        try:
-            chain = await stored.chain(key, str(previous))
-        except DatabaseError as error:
-            raise responses_unreadable() from error
-        if not chain:
-            raise response_not_found(str(previous), param="previous_response_id")
+        chain = await stored_chain(stored, key, str(previous), field="previous_response_id")
         size = request.size + sum(row.size for row in chain)
         if size > max_bytes:
             raise ApiError(413, "request_too_large", "previous_response_id: the conversation has become too large")

@@ -1,1 +1,1 @@
-"""Where a request goes: the deployments of each model, attempts at an answer, and what they cost."""
+"""Sending of requests: the deployments of each model, attempts at an answer, and their cost."""

@@ -1,4 +1,4 @@
-"""What an attempt at an answer may cost, before it is made, and what it has cost, whether or not its end was seen.
+"""The cost of an attempt at an answer: its bounds before it is sent, and its amount after, even if nobody saw its end.
 
 Before: tokens of the prompt are at most its bytes, and those of the answer what the request, the configuration of the
 model or its longest answer allows. After: the provider's counts where it gave them, else what has passed through here.
@@ -132,14 +132,14 @@ class Charge:
     max_tokens: int | None = None
     """The limit of the answer where the router set one."""
     tokens: tuple[int | None, int | None] = (None, None)
-    """Of prompt and answer, as the provider counted them last."""
+    """Tokens of prompt and answer, as the provider counted them last."""
     cached: int = 0
     """Tokens of the prompt that the provider had in its cache."""
     reported: float | None = None
-    """What it cost, as the provider says."""
+    """Cost in dollars, where the provider reports it."""
     booked: float = 0.0
     choices: int = 1
-    """Answers in one."""
+    """Number of choices."""
     use: Callable[[int], None] | None = field(default=None, repr=False)
     """Counts tokens at a deployment that has a limit of them."""
     trace: CallTrace | None = field(default=None, repr=False)
@@ -163,15 +163,11 @@ class Charge:
 
     def take_usage(self, answer: JSON) -> None:
         """Take over the usage of an answer or a chunk."""
-        self.measure(usage_of(answer))
+        self.tokens = usage_of(answer)
+        if self.tokens[1] is not None:  # what had passed through until now is in the provider's count
+            self._pieces = self._bytes = 0
         self.cached = cached_of(answer)
         self.reported = dollars_of(answer) if self.config.reported_cost else None
-
-    def measure(self, tokens: tuple[int | None, int | None]) -> None:
-        """Take over the counts of the provider."""
-        self.tokens = tokens
-        if tokens[1] is not None:  # what had passed through until now is in the provider's count
-            self._pieces = self._bytes = 0
 
     def complete(self, answer: JSON) -> None:
         """Take over a whole answer."""
@@ -186,7 +182,7 @@ class Charge:
         return None not in self.tokens and not self._pieces
 
     @property
-    def made(self) -> int:
+    def answer_tokens(self) -> int:
         """Return the tokens of the answer: the provider's count, and what has come since or instead."""
         # A chunk holds a token or more, and a token is about four bytes: the greater count is nearer.
         return (self.tokens[1] or 0) + max(self._pieces, math.ceil(self._bytes / BYTES_PER_TOKEN))
@@ -201,11 +197,11 @@ class Charge:
         prompt, completion = self.tokens
         if prompt is None:  # as of a client that left before the provider counted
             prompt = self.request.prompt_tokens
-        cost = (prompt * price.input + self.made * price.output) / _MILLION
+        cost = (prompt * price.input + self.answer_tokens * price.output) / _MILLION
         if price.cached is not None:
             cost -= min(self.cached, prompt) * (price.input - price.cached) / _MILLION
         reserved = self.reservation.amount
-        if completion is None and not self.made:  # nobody saw what was made, and the provider charges for it
+        if completion is None and not self.answer_tokens:  # nobody saw what was made, and the provider charges for it
             cost = max(cost, self.config.cost * self.choices)
             if reserved is not None:
                 tokens = (time.perf_counter() - self.started) * _TOKENS_PER_SECOND * self.choices

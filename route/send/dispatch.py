@@ -57,7 +57,7 @@ class Choice:
     held: Held | None = None
     """The model of its last turn, which it may leave."""
     allowance: Allowance | None = None
-    """What it may cost in dollars."""
+    """Its share of a budget in dollars."""
     decision: Decision | None = None
     """The last one of the router."""
 
@@ -100,7 +100,7 @@ UNREAD = ChatRequest({"messages": []}, (), None, None, compare=False, stream=Fal
 
 @dataclass(eq=False)
 class Answer:
-    """What becomes of one request: who was asked, what failed, what it cost and what the client got.
+    """The record of one request: models asked, faults, costs, and the answer that the client got.
 
     It is there before the request is read, since a request that cannot be read is counted and logged as well.
     """
@@ -136,11 +136,11 @@ class Answer:
     """Attempts that gave an answer, or began to."""
     status: int = 500
     code: str | None = None
-    """Of the error that the client got."""
+    """Code of the error that the client got."""
     first_token: float | None = None
     """Seconds after the start."""
     is_counted: bool = False
-    """Whether it counts among the requests of its key that are under way."""
+    """Whether it counts as a request under way of its key."""
 
     def side(self, name: str) -> Answer:
         """Return an answer of one model to the same request, which counts as part of this one."""
@@ -385,10 +385,10 @@ class Dispatcher:
             answers=answers or 0,
             prompt_tokens=prompt,
             completion_tokens=completion,
-            made=charge.made if has_cost else 0,
+            answer_tokens=charge.answer_tokens if has_cost else 0,
         )
         if charge.use is not None and has_cost:
-            charge.use(charge.made)
+            charge.use(charge.answer_tokens)
         if charge.trace is not None:
             charge.trace.end(charge.tokens, cost)
         if cost or answers:
@@ -440,7 +440,7 @@ _BARE_DELTA = {"role", "content", "refusal"}
 
 @dataclass
 class Opened:
-    """A stream whose first token has arrived."""
+    """A stream after its first token."""
 
     head: list[JSON]
     """All chunks so far."""

@@ -48,14 +48,14 @@ class Breaker:
     most: int
     """Failures in a row that open it."""
     seconds: float
-    """For which it stays open."""
+    """Seconds that it stays open."""
     clock: Callable[[], float] = time.monotonic
     tell: Callable[[float], None] | None = None
-    """Told for how many seconds it opens, and 0 when it closes."""
+    """Called with the seconds that it opens for, and with 0 when it closes."""
     fault: ProviderError | None = None
     """The last one since the model answered."""
     failures: int = 0
-    """In a row."""
+    """Number of failures in a row."""
     _opened_until: float | None = None
     _probing: bool = False
 
@@ -139,7 +139,7 @@ class Breaker:
 
 @dataclass
 class _Activity:
-    """What a deployment is doing, and has done of late; it outlives a reload of the configuration."""
+    """Requests of a deployment, under way and of the last minute; it outlives a reload of the configuration."""
 
     in_flight: int = 0
     starts: deque[float] = field(default_factory=deque)
@@ -155,9 +155,9 @@ class Deployment:
     """One place where a model can be asked, with one account."""
 
     name: str
-    """Of the model, as the configuration and P2L call it."""
+    """Name of the model in the configuration and in P2L."""
     config: ModelConfig
-    """With the name that the model has here."""
+    """Configuration of the model, with the name that it has at this place."""
     provider: Provider
     breaker: Breaker
     pass_fields: frozenset[str] = frozenset()
@@ -172,7 +172,7 @@ class Deployment:
     """Tokens that its requests and their answers may have in any minute."""
     activity: _Activity = field(default_factory=_Activity)
     shared: SharedCounts | None = None
-    """What the other workers of the machine have under way, where that is limited."""
+    """Requests under way in the other workers of the machine, where they are limited."""
 
     @property
     def in_flight(self) -> int:
@@ -248,7 +248,7 @@ class Deployment:
         return self.breaker.begin()
 
     def go_on_from(self, earlier: Deployment) -> None:
-        """Take over what is known of an earlier deployment, if it is the same account's and of the same model there."""
+        """Take over activity and breaker of an earlier deployment, if account and model there are the same."""
         # Another key or address may have other limits, and be well where the old one failed.
         if self.provider is earlier.provider and self.config.name == earlier.config.name:
             self.activity = earlier.activity
@@ -301,7 +301,7 @@ _BALANCES: Mapping[str, Balance] = {
     "in_flight": _by_requests_in_flight,
     "latency": _by_latency,
 }
-"""By the key `balance` of a model."""
+"""Balances by the key `balance` of a model."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,7 @@ class Target:
     """A model with its deployments."""
 
     name: str
-    """As the configuration and P2L call it."""
+    """Name in the configuration and in P2L."""
     config: ModelConfig
     deployments: tuple[Deployment, ...]
 
@@ -326,7 +326,7 @@ class Fleet:
         """Hold the targets by name, in the order of the configuration, and the providers by their account."""
         self.targets = dict(targets)
         self.deployments = [deployment for target in targets.values() for deployment in target.deployments]
-        """Of all models."""
+        """Deployments of all models."""
         self.providers = dict(providers)
 
     def blocked(self) -> set[str]:
@@ -342,7 +342,7 @@ class Fleet:
         }
 
     def no_larger_than(self, name: str) -> set[str]:
-        """Return the names of the models whose context window is not larger than this one's."""
+        """Return the names of the models that have no larger context window than this one."""
         window = self.targets[name].config.context_window
         if window is None:
             return {name}
@@ -350,7 +350,7 @@ class Fleet:
         return {other for other, size in windows if size is not None and size <= window}
 
     def go_on_from(self, before: Fleet) -> None:
-        """Take over what is known of the deployments of an earlier fleet."""
+        """Take over activity and breakers of the deployments of an earlier fleet."""
         earlier = {(each.name, each.label): each for each in before.deployments}
         for deployment in self.deployments:
             if (deployment.name, deployment.label) in earlier:
@@ -395,7 +395,7 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1
     `before` has keep their connections.
     """
     providers: dict[str, Provider] = {}
-    known = {} if before is None else before.providers
+    open_providers = {} if before is None else before.providers
     targets = {}
     for name, model in config.model_configs.items():
         listed = frozenset([*config.pass_fields, *model.pass_fields])
@@ -407,7 +407,7 @@ def make_fleet(config: RouterConfig, env: Mapping[str, str], *, workers: int = 1
                 Deployment(
                     name=name,
                     config=place,
-                    provider=_provider(place, env, providers, known, where),
+                    provider=_provider(place, env, providers, open_providers, where),
                     breaker=Breaker(config.breaker.failures, config.breaker.seconds),
                     pass_fields=listed,
                     label=label,
@@ -425,16 +425,16 @@ def _provider(
     model: ModelConfig,
     env: Mapping[str, str],
     providers: dict[str, Provider],
-    known: Mapping[str, Provider],
+    open_providers: Mapping[str, Provider],
     where: str,
 ) -> Provider:
-    """Return the client of a model's account, which others of the same account share, known or new."""
+    """Return the client of a model's account, which others of the same account share; it may be open already."""
     try:
         account = account_for(model.type, model.api_key, model.base_url, env, model.options)
         # repr: YAML has options that JSON cannot say, such as dates.
         same = json.dumps([model.type, account.base_url, account.api_key, account.options], default=repr)
         if same not in providers:
-            providers[same] = known[same] if same in known else make_provider(model.type, account)
+            providers[same] = open_providers[same] if same in open_providers else make_provider(model.type, account)
         if set(model.serves) != {"chat"} and not isinstance(providers[same], Forwarding):
             raise ConfigError(f"serves: providers of the type {model.type} are asked for chat alone")
     except ConfigError as error:

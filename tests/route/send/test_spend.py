@@ -374,7 +374,7 @@ def test_an_answer_that_nobody_saw_costs_what_could_be_made_in_its_time() -> Non
     assert charge.cost() == 0.02
     charge.count([{"delta": {"content": "word" * 100}}])
     assert charge.cost() == pytest.approx(0.001, rel=0.01)
-    charge.measure((10, 300))
+    charge.take_usage({"usage": {"prompt_tokens": 10, "completion_tokens": 300}})
     assert charge.cost() == pytest.approx(0.00301)
     charge.count([{"delta": {"content": "more"}}])
     assert charge.cost() == pytest.approx(0.00302)
