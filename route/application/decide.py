@@ -89,7 +89,16 @@ async def _decide_among(
         # Nothing says which dollars are well spent: as many for each request.
         budget = max(allowance.target, float(allowance.dollars.costs.min()))
         allowance.dollars = replace(allowance.dollars, is_budget=True)
-    answer.choice = Choice(allowed, service.router, coefficients, budget, demand, fixed, held, allowance)
+    answer.choice = Choice(
+        allowed=allowed,
+        router=service.router,
+        coefficients=coefficients,
+        budget=budget,
+        demand=demand,
+        fixed=fixed,
+        held=held,
+        allowance=allowance,
+    )
     return conversation
 
 

@@ -1,8 +1,6 @@
 """The live parts of the console, rendered once a tick for everybody who looks, and only those that have changed.
 
-Nothing runs while nobody looks: whoever comes first after a tick renders it, and the others take what is there. Between
-two parts the event loop goes on, so that no request waits for more than one. What changes slowly, or in most rows at
-once, is rendered less often.
+Nothing runs while nobody looks: whoever comes first after a tick renders it, and the others take what is there.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from route.application.live import Live
 from route.application.service import Service
 from route.observability.recent import POINT_SECONDS
 
-_FRONTIER_SECONDS = 10.0
+_FRONTIER_SECONDS = 10.0  # it changes slowly
 _NEW_REQUESTS = 5  # of a tick, at most
 _Values: TypeAlias = "dict[str, Any]"
 
@@ -100,6 +98,7 @@ class Feed:
             for part in self.parts:
                 if now - part.read_at >= part.pause:
                     await self._refresh(part)
+                    # The event loop goes on between two parts, so that no request waits for more than one.
                     await asyncio.sleep(0)
 
     async def _refresh(self, part: Part) -> None:

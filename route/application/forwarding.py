@@ -108,7 +108,14 @@ def parse_passed(
         raise ApiError(400, "invalid_value", f"n: must be at most {_MOST_ANSWERS}", param="n")
     fields = {name: value for name, value in body.items() if name in allowed}
     dropped = [name for name in body if name not in fields]
-    return _Passed(model if isinstance(model, str) else None, fields, None, b"", len(raw), dropped)
+    return _Passed(
+        model=model if isinstance(model, str) else None,
+        fields=fields,
+        parts=None,
+        boundary=b"",
+        size=len(raw),
+        dropped=dropped,
+    )
 
 
 _MOST_PARTS, _LONGEST_HEAD = 1000, 4096
@@ -141,7 +148,14 @@ def _parse_form(raw: bytes, parameters: str, allowed: Collection[str]) -> _Passe
     number = str(texts.get("n") or 1)
     if not (number.isascii() and number.isdigit() and 0 < int(number[:9]) <= _MOST_ANSWERS):
         raise ApiError(400, "invalid_value", f"n: must be a whole number from 1 to {_MOST_ANSWERS}", param="n")
-    return _Passed(texts.pop("model", None), {**texts, "n": int(number)}, parts, boundary, len(raw), dropped)
+    return _Passed(
+        model=texts.pop("model", None),
+        fields={**texts, "n": int(number)},
+        parts=parts,
+        boundary=boundary,
+        size=len(raw),
+        dropped=dropped,
+    )
 
 
 class _ForwardedCharge(Charge):

@@ -112,7 +112,12 @@ class Live:
             except DatabaseError as error:
                 LOGGER.error("other workers could not be told of the reload: %s", error)
                 everywhere = False
-        return Reloaded(changed, len(config.model_configs), len(service.ledger.names), everywhere)
+        return Reloaded(
+            changed=changed,
+            models=len(config.model_configs),
+            keys=len(service.ledger.names),
+            everywhere=everywhere,
+        )
 
     def _follow(self) -> None:
         """Reload alone: another worker has reloaded, or the supervisor hands a signal to every worker."""

@@ -1,8 +1,7 @@
-"""The average leaderboard of this router's traffic: what decides while P2L gives no scores.
+"""The average leaderboard of this router's traffic, which decides while P2L gives no scores.
 
-The mean of the coefficients of the prompts that were scored last, each weighing as much as any other until a thousand
-have been counted, and a thousandth from then on. It is written to the database once a minute, so that a router that
-starts while P2L is down has it too; of several workers the last one to write is read.
+It is the mean of the coefficients of prompts, of the last thousand or so. It is written to the database once a minute,
+so that a router that starts while P2L is down has it too; of several workers the last one to write is read.
 """
 
 from __future__ import annotations

@@ -323,7 +323,7 @@ def _deliver(connection: Connection, *, entries: Sequence[Entry]) -> list[Entry]
 
 
 def _misfit(row: Sequence[Any] | None, vote: Vote, key: str, now: float) -> Refusal | None:
-    """Return why a vote does not fit what was shown."""
+    """Return the refusal of a vote that does not fit the answer, or None."""
     if row is None or row[2] != key or row[1] < now - KEPT_SECONDS:
         return Refusal(404, "answer_not_found", "no answer of the last day with this request_id was given to this key")
     is_pair = row[4] is not None

@@ -2,8 +2,7 @@
 
 Connections are pooled. One that breaks is replaced and its transaction run once more, unless it broke in the midst of
 its commit: a flush then looks up whether its number is in the table `flushes` before it writes anything again, so that
-no sum is counted twice. While the server is gone nothing waits for it: every call fails at once, and the flush tries to
-connect twice a second.
+no sum is counted twice.
 
 Text holds no NUL here; where a client sends one, it is stored and looked up as U+FFFD.
 """

@@ -1,7 +1,7 @@
 """Keys that were made while the router runs: in its database, as digests, beside those of its configuration.
 
-A key is 256 random bits, so that its SHA-256 says nothing of it. Whoever makes one sees it once. Other processes know a
-new key with the first request that brings it, and a change of one with their next look at the file, every 100 ms.
+Other processes know a new key with the first request that brings it, and a change of one with their next look at the
+file, every 100 ms.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def add_key(connection: Connection, name: str, limits: Mapping[str, Any], *, now
     connection.lock(_SUBJECT)
     if any(key.name == name and key.revoked is None for key in stored_keys(connection)):
         raise KeyTakenError(f"there is a key {name!r} already; choose another name, or revoke it first")
+    # 256 random bits: a plain SHA-256 says nothing of them, where a password would need a slow digest with salt.
     key = new_key()
     limits = {limit: amount for limit, amount in limits.items() if amount is not None}
     row = (name, digest_of(key), json.dumps(limits), now)

@@ -1,9 +1,7 @@
 """Messages between the workers of one machine: datagrams between Unix sockets in their control folder.
 
 Each worker has a socket there and knows those of the others: by name at its start, when it says hello, and by their
-hello. A message is lost where the receiver's buffer is full, and a worker that died says nothing any more; so counts
-are told again every second, and forgotten where nothing was heard for five. A worker without a folder is alone, and
-pays for a comparison.
+hello. A message is lost where the receiver's buffer is full; so counts are told again every second.
 """
 
 from __future__ import annotations

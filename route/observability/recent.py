@@ -1,8 +1,7 @@
 """The last hour, for the console: the latest requests, a sample of decisions, and rates over time.
 
-Everything is bounded and in memory. A request costs an append and two additions, and once a second a decision is added
-to the sums of its minute; rates are differences of the metrics, which count over all workers, taken every two seconds.
-Requests and decisions are those of this worker alone.
+Everything is bounded and in memory. Rates are differences of the metrics, which count over all workers, taken every two
+seconds; requests and decisions are those of this worker alone.
 """
 
 from __future__ import annotations

@@ -297,7 +297,17 @@ def parse_chat(
         raise _bad("compare", "goes with neither stream, direct_model nor n")
     left_out = tuple(name for name in dialect.hints if name in sent)
     turns = turns_of(body["messages"])
-    request = ChatRequest(body, turns, budget, direct, compare, stream, len(raw), left_out, budget_usd)
+    request = ChatRequest(
+        body=body,
+        turns=turns,
+        budget=budget,
+        direct=direct,
+        compare=compare,
+        stream=stream,
+        size=len(raw),
+        hints=left_out,
+        budget_usd=budget_usd,
+    )
     if len(raw) > LONG:
         _ = request.prompt_tokens, request.features, request.has_many_values  # here, in a thread of its own
     return request

@@ -3,10 +3,6 @@
 Fields with the same name in both APIs, and unknown ones, stay as they are. Hints to Anthropic's own models are dropped
 (caching marks, `thinking`, `service_tier`, ...), since any model may answer; what needs Anthropic's servers (tools that
 they run, files that they store) is refused.
-
-A user turn may hold results of tools: each becomes a message of its own, before the rest of the turn. Images among
-those results follow as the user's, since most models read only text from a tool. Thinking of earlier turns is dropped,
-since only the model that wrote it can read it.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Items of the input become messages: neighbouring calls of functions, the text beside them and the thoughts before them
 are one answer. Fields with the same name in both APIs stay as they are. What needs OpenAI's servers (prompts, files and
 conversations that they store, work in the background) is refused; tools that they run are dropped like any other field
-that commands a provider. In an answer, thoughts, text or refusal, and each call of a function are an item of its own.
+that commands a provider.
 """
 
 from __future__ import annotations
@@ -161,26 +161,28 @@ def _message(item: JSON, where: str) -> JSON:
 
 
 def _parts(content: Any, where: str) -> list[JSON]:
+    """Translate the parts of a message; raise InputError, with its place, for one that cannot be routed."""
     if not isinstance(content, list) or not all(isinstance(part, dict) for part in content):
         raise InputError(f"{where}: must be text or a list of parts")
-    return [_part(part, f"{where}[{number}]") for number, part in enumerate(content)]
-
-
-def _part(part: JSON, where: str) -> JSON:
-    match part.get("type"):
-        case "input_text" | "output_text" | "text" if isinstance(part.get("text"), str):
-            return {"type": "text", "text": part["text"]}
-        case "refusal" if isinstance(part.get("refusal"), str):
-            return {"type": "refusal", "refusal": part["refusal"]}
-        case "input_image" if isinstance(part.get("image_url"), str):
-            detail = {"detail": part["detail"]} if part.get("detail") else {}
-            return {"type": "image_url", "image_url": {"url": part["image_url"], **detail}}
-        case "input_file" if isinstance(part.get("file_data"), str):
-            name = part.get("filename") or "document.pdf"
-            return {"type": "file", "file": {"filename": name, "file_data": part["file_data"]}}
-        case "input_audio" if isinstance(part.get("input_audio"), dict):
-            return {"type": "input_audio", "input_audio": part["input_audio"]}
-    raise InputError(f"{where}: content of the type {part.get('type')} cannot be routed, or not from this source")
+    parts: list[JSON] = []
+    for number, part in enumerate(content):
+        match part.get("type"):
+            case "input_text" | "output_text" | "text" if isinstance(part.get("text"), str):
+                parts.append({"type": "text", "text": part["text"]})
+            case "refusal" if isinstance(part.get("refusal"), str):
+                parts.append({"type": "refusal", "refusal": part["refusal"]})
+            case "input_image" if isinstance(part.get("image_url"), str):
+                detail = {"detail": part["detail"]} if part.get("detail") else {}
+                parts.append({"type": "image_url", "image_url": {"url": part["image_url"], **detail}})
+            case "input_file" if isinstance(part.get("file_data"), str):
+                name = part.get("filename") or "document.pdf"
+                parts.append({"type": "file", "file": {"filename": name, "file_data": part["file_data"]}})
+            case "input_audio" if isinstance(part.get("input_audio"), dict):
+                parts.append({"type": "input_audio", "input_audio": part["input_audio"]})
+            case kind:
+                reason = f"content of the type {kind} cannot be routed, or not from this source"
+                raise InputError(f"{where}[{number}]: {reason}")
+    return parts
 
 
 def _call(item: JSON, where: str) -> JSON:
@@ -196,15 +198,11 @@ def _result(item: JSON, where: str) -> JSON:
         raise InputError(f"{where}: a function_call_output must have a call_id")
     if isinstance(output, list):
         parts = _parts(output, f"{where}.output")
-        if all(part["type"] == "text" for part in parts):
-            output = "".join(part["text"] for part in parts)
-        else:
+        if any(part["type"] != "text" for part in parts):  # most models read only text from a tool
             raise InputError(f"{where}.output: must be text")
-    return {
-        "role": "tool",
-        "tool_call_id": identifier,
-        "content": output if isinstance(output, str) else json.dumps(output),
-    }
+        output = "".join(part["text"] for part in parts)
+    text = output if isinstance(output, str) else json.dumps(output)
+    return {"role": "tool", "tool_call_id": identifier, "content": text}
 
 
 def _list(body: JSON, field: str, where: str = "") -> list[Any]:

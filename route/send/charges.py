@@ -1,8 +1,4 @@
-"""The cost of an attempt at an answer: its bounds before it is sent, and its amount after, even if nobody saw its end.
-
-Before: tokens of the prompt are at most its bytes, and those of the answer what the request, the configuration of the
-model or its longest answer allows. After: the provider's counts where it gave them, else what has passed through here.
-"""
+"""The cost of an attempt at an answer: its bounds before it is sent, and its amount after, even if nobody saw its end."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ _SHORT_PAUSE = 0.2  # seconds
 _LONGEST_PAUSE = 30.0  # seconds
 _MARGIN = 1e-3  # seconds; aiohttp reads a limit of 0 as none, and a sleep may end a little early
 _NO_DEADLINE = Deadline(math.inf)
-UNREAD = ChatRequest({"messages": []}, (), None, None, compare=False, stream=False, size=0)
+UNREAD = ChatRequest(body={"messages": []}, turns=(), budget=None, direct=None, compare=False, stream=False, size=0)
 """Stands for a request until its model is to be chosen."""
 
 
