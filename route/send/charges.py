@@ -1,4 +1,4 @@
-"""The cost of an attempt at an answer: its bounds before it is sent, and its amount after, even if nobody saw its end."""
+"""The cost of an attempt at an answer: its bounds before it is sent, its amount after, even if nobody saw the end."""
 
 from __future__ import annotations
 
